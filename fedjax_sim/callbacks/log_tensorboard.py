@@ -35,7 +35,7 @@ class TensorBoard:
         self._writers: dict[str, Any] = {}
 
     def __call__(self, event: Event) -> Action:
-        for run, values in per_seed(event):
+        for run, _, _, values in per_seed(event):
             if run not in self._writers:
                 self._writers[run] = self._make(str(self._directory / run))
             for name, value in values.items():

@@ -10,12 +10,14 @@ from fedjax_sim.simulation.events import Action, Event
 class WandB:
     """Logs the metrics of every evaluation, one run per algorithm and seed, grouped by algorithm.
 
-    The step is the round.  A run has the same identifier in every call with the same ``group``, so
-    a resumed run continues its curves.
+    The step is the round.  The identifier is a digest of the run's identity (``run.json``): a
+    resumed run continues its curves, and a run with other hyper-parameters, data or seeds is
+    another one.  The config has that identity, hyper-parameters and digests included, with the
+    versions.
 
     Args:
         project: name of the project.
-        group: name of the comparison, part of the runs' identifiers.
+        group: group of the runs of :func:`fedjax_sim.simulate`, which have no algorithm's name.
         settings: further arguments of ``wandb.init``, such as ``mode="offline"``.
 
     Raises:
@@ -26,6 +28,8 @@ class WandB:
         >>> fs.simulate(fs.fedavg(0.1), setup, key, callbacks=[log])  # doctest: +SKIP
     """
 
+    needs_identity = True
+
     def __init__(self, project: str, *, group: str = "run", **settings: Any) -> None:
         self._init = importlib.import_module("wandb").init
         self._project, self._group = project, group
@@ -33,14 +37,16 @@ class WandB:
         self._runs: dict[str, Any] = {}
 
     def __call__(self, event: Event) -> Action:
-        for name, values in per_seed(event):
-            run = f"{self._group}-{name}"
+        for name, identifier, config, values in per_seed(event, replayed=True):
+            run = identifier or name
             if run not in self._runs:
+                known = {} if identifier is None else {"id": identifier, "resume": "allow"}
                 self._runs[run] = self._init(
-                    project=self._project, group=event.name or self._group, name=run, id=run,
-                    resume="allow", reinit="create_new", **self._settings,
+                    project=self._project, group=event.name or self._group, name=name,
+                    config=config, reinit="create_new", **known, **self._settings,
                 )  # fmt: skip
-            self._runs[run].log(values, step=event.round)
+            if not (event.replayed and self._runs[run].resumed):  # which has them already
+                self._runs[run].log(values, step=event.round)
         return None
 
     def close(self) -> None:

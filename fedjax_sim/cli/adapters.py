@@ -2,15 +2,14 @@
 
 import functools
 import pathlib
-import zipfile
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.data.archives import read_npz
 from fedjax_sim.datasets.dataset import DataError
 from fedjax_sim.models import Model, ffa_lora_frozen, lora, lora_frozen
 from fedjax_sim.tree.leaves import Where, names
@@ -101,9 +100,8 @@ def initial_params(config: RunConfig, net: Model, keys: Array) -> Params:
 def _read(path: pathlib.Path, params: Params) -> Params:
     """Returns the model in a file, repeated for all seeds."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        arrays = read_npz(path)
+    except (OSError, ValueError) as error:
         raise DataError(
             f"initial_model is '{path}', which cannot be read ({error}); expected a file that "
             "fedjax-sim export wrote"

@@ -50,7 +50,7 @@ def run(arguments: list[str]) -> int:
 
     with resolving():
         source, rest = options.split_arguments(arguments)
-        defaults = RunOptions(**vars(options.run_config(source)))
+        defaults = RunOptions(**vars(options.run_config(source, rest)))
         description = _described(RUN_DESCRIPTION)
         given = vars(options.parse(RunOptions, "run", source, description, rest, defaults))
         diagnose, dry_run = given.pop("diagnose"), given.pop("dry_run")
@@ -173,7 +173,7 @@ def sweep(arguments: list[str]) -> int:
     with resolving():
         source, rest = options.split_arguments(arguments)
         _refuse_processes(rest)
-        defaults = options.sweep_config(source)
+        defaults = options.sweep_config(source, rest)
         description = _described(SWEEP_DESCRIPTION)
         config = options.parse(SweepConfig, "sweep", source, description, rest, defaults)
         _start_jax()
@@ -246,7 +246,7 @@ def tune(arguments: list[str]) -> int:
 
     with resolving():
         source, rest = options.split_arguments(arguments)
-        defaults = TuneOptions(**vars(options.run_config(source)))
+        defaults = TuneOptions(**vars(options.run_config(source, rest)))
         description = _described(TUNE_DESCRIPTION)
         given = vars(options.parse(TuneOptions, "tune", source, description, rest, defaults))
         project, user = _tuning_files()
@@ -278,7 +278,7 @@ def clients(arguments: list[str]) -> int:
         from fedjax_sim.cli import draw_clients
 
         kind, description = draw_clients.ClientsOptions, _described(draw_clients.DESCRIPTION)
-        own = dataclasses.replace(options.run_config(source), output=kind.output)
+        own = dataclasses.replace(options.run_config(source, rest), output=kind.output)
         defaults = kind(**vars(own))
         given = vars(options.parse(kind, "clients", source, description, rest, defaults))
         max_clients = given.pop("max_clients")
@@ -301,7 +301,7 @@ def advise(arguments: list[str]) -> int:
         from fedjax_sim.cli import advise as advising
 
         kind, description = advising.AdviseOptions, _described(advising.DESCRIPTION)
-        defaults = kind(**vars(options.run_config(source)))
+        defaults = kind(**vars(options.run_config(source, rest)))
         given = vars(options.parse(kind, "advise", source, description, rest, defaults))
         targets = {name: given.pop(name) for name in ("target", "gradient_target")}
         _start_jax()

@@ -4,17 +4,37 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
+from fedjax_sim.cli.references import FUNCTIONS, is_reference
 from fedjax_sim.cli.registry import SHARED, labels
 from fedjax_sim.cli.report import as_json
 from fedjax_sim.cli.validation import validated
+from fedjax_sim.datasets.tables import is_table
+from fedjax_sim.datasets.text import is_text
 from fedjax_sim.simulation.files import FolderError
 
 LAW = "privacy_noise_law"
 HyperParameters = dict[str, bool | int | float | str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedData:
+    """The part of ``config.json`` on the examples of a model."""
+
+    shape: tuple[int, ...] | None = None  # of one example
+    classes: int | None = None
+    dtype: str = "float32"
+    class_names: tuple[str, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModel:
+    """The part of ``config.json`` on the model, whose name is never auto."""
+
+    name: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +44,8 @@ class SavedRun:
     config: RunConfig
     algorithms: dict[str, HyperParameters]  # as resolved
     code: dict[str, str] = dataclasses.field(default_factory=dict)  # of the user's functions
+    data: SavedData = SavedData()
+    model: SavedModel = SavedModel()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +57,7 @@ class SavedSweep:
     # Options and hyper-parameters, as resolved, that a grid did not vary.
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     algorithms: dict[str, HyperParameters] = dataclasses.field(default_factory=dict)
+    files: tuple[str, ...] = ()  # names of its tables and figures
 
 
 def to_json(config: RunConfig) -> dict[str, Any]:
@@ -74,16 +97,22 @@ def read_saved(path: pathlib.Path) -> SavedRun:
     return validated(SavedRun, path, _content(path))
 
 
-def read(path: str | pathlib.Path) -> RunConfig:
+def read(path: str | pathlib.Path, replaced: Collection[str] = ()) -> RunConfig:
     """Returns the configuration in a comparison's ``config.json``, hyper-parameters as resolved.
 
     Options for all algorithms remain, for algorithms that the file does not have.
 
+    Args:
+        path: the file, which may come from others and therefore names no code.
+        replaced: options whose values in the file do not count, since the caller replaces them.
+
     Raises:
-        FolderError: not a file that :func:`fedjax_sim.cli.run.compare` wrote.
+        FolderError: not a file that :func:`fedjax_sim.cli.run.compare` wrote, or one that names a
+            function ``MODULE:FUNCTION``.
     """
     saved = read_saved(pathlib.Path(path))
     config, resolved = saved.config, saved.algorithms
+    _refuse_code(path, config, replaced)
     names = labels(config.algorithms)
     missing = [name for name in names if name not in resolved]
     if missing:
@@ -99,19 +128,24 @@ def read(path: str | pathlib.Path) -> RunConfig:
     return dataclasses.replace(config, privacy_noise=noise, privacy_epsilon=None, hyper=settings)
 
 
-def read_sweep(path: str | pathlib.Path) -> SweepConfig:
+def read_sweep(path: str | pathlib.Path, replaced: Collection[str] = ()) -> SweepConfig:
     """Returns the configuration in the ``config.json`` of a sweep or a comparison.
 
     The hyper-parameters of a comparison are kept where the grid does not vary them, and so are the
     algorithms that they belong to.
 
+    Args:
+        path, replaced: as for :func:`read`.
+
     Raises:
-        FolderError: not such a file.
+        FolderError: not such a file, or one that names a function ``MODULE:FUNCTION``.
     """
     path = pathlib.Path(path)
     if is_of_sweep(path):
-        return read_saved_sweep(path).config
-    run = dataclasses.replace(read(path), **dict.fromkeys(SHARED))
+        config = read_saved_sweep(path).config
+        _refuse_code(path, config, replaced)
+        return config
+    run = dataclasses.replace(read(path, replaced), **dict.fromkeys(SHARED))
     return dataclasses.replace(from_comparison(run), algorithms=run.algorithms)
 
 
@@ -128,6 +162,38 @@ def is_of_sweep(path: pathlib.Path) -> bool:
     """Returns True for the ``config.json`` of a sweep, whose configuration has a grid."""
     config = _members(path).get("config")
     return isinstance(config, dict) and "grid" in config
+
+
+def named_code(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Yields the option and the text of every ``MODULE:FUNCTION`` that a configuration names.
+
+    Example:
+        >>> list(named_code(SweepConfig(model="mine:net", grid=("partition=iid,mine:split",))))
+        [('model', 'mine:net'), ('grid', 'mine:split')]
+    """
+    for name in config.algorithms:
+        if is_reference(name):
+            yield "algorithms", name
+    for option in FUNCTIONS:
+        name = getattr(config, option)
+        is_file = option == "dataset" and (is_table(name) or is_text(name))
+        if isinstance(name, str) and is_reference(name) and not is_file:
+            yield option, name
+    for text in getattr(config, "grid", ()):
+        name, _, values = text.partition("=")
+        for value in values.split(","):
+            if name.strip() in FUNCTIONS and is_reference(value):
+                yield "grid", value.strip()
+
+
+def _refuse_code(path: str | pathlib.Path, config: RunConfig, replaced: Collection[str]) -> None:
+    """Refuses a configuration of a file that names functions outside of installed packages."""
+    for option, name in named_code(config):
+        if option not in replaced:
+            raise FolderError(
+                f"{path} has {name!r} in {option}, and a file may not say which code runs; "
+                f"expected --{option} beside the file, with {name} if you trust that module"
+            )
 
 
 def _members(path: pathlib.Path) -> dict[str, Any]:

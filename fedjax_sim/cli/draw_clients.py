@@ -12,6 +12,7 @@ from fedjax_sim.cli.clients import Clients
 from fedjax_sim.cli.clients import clients as divide
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.own_objects import load_dataset
+from fedjax_sim.cli.report import write_all
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import label_counts, summarize
 from fedjax_sim.datasets import Dataset
@@ -59,8 +60,7 @@ def draw(config: RunConfig, max_clients: int) -> tuple[Table, list[str]]:
     if config.feature_shift != "none" and np.ndim(result.data.examples["x"]) in (3, 4):
         drawn["examples.png"] = plotting.client_examples(result.data)
     config.output.mkdir(parents=True, exist_ok=True)
-    for name, figure in drawn.items():
-        plotting.save(figure, config.output / name)
+    write_all(config.output, drawn)
     return _table(config, dataset, result), list(drawn)
 
 

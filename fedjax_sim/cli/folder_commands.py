@@ -48,7 +48,7 @@ def table(arguments: list[str]) -> int:
             print(text)
         else:
             options.output.parent.mkdir(parents=True, exist_ok=True)
-            write_text(options.output, text + "\n")
+            write_text(options.output.resolve(), text + "\n")  # a link of the user's stays
             print(f"table: {options.output}")
     return 0
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import os
 import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,10 +16,10 @@ from fedjax_sim.cli import build, config_file, tuned
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.code_digest import changed_code
 from fedjax_sim.cli.registry import SHARED, algorithms_of
+from fedjax_sim.cli.report import write_all
 from fedjax_sim.cli.settings import resolve_hyper
 from fedjax_sim.forks import fork as forking
 from fedjax_sim.forks.stored import state_at
-from fedjax_sim.plotting.style import save
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 from fedjax_sim.types import FedAlgorithm, Timeline
 
@@ -60,6 +61,12 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     if not path.exists():
         raise ValueError(f"FOLDER is '{folder}', which has no config.json; expected a folder that "
                          "fedjax-sim run wrote")  # fmt: skip
+    for option, text in config_file.named_code(config_file.read_saved(path).config):
+        raise ValueError(
+            f"FOLDER is '{folder}', which has {text!r} in {option}, and a folder may not say which "
+            "code runs; expected fs.fork(fs.simulate(...), {...}, setup, keys) in Python, with the "
+            "algorithm and the setup of the run"
+        )
     comparison = build.resolve(config_file.read(path))
     if comparison.setup_of_seed is not None:
         raise ValueError("FOLDER has a partition per seed; expected one partition of all seeds")
@@ -84,7 +91,7 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
         )
     figure = options.output or _unused(folder / f"fork_{options.round}.png")
     figure.parent.mkdir(parents=True, exist_ok=True)
-    save(result.plot(options.metric), figure)
+    write_all(figure.parent, {figure.name: result.plot(options.metric)})
     return _table(result.differences(options.metric), options.metric), figure
 
 
@@ -192,7 +199,7 @@ def _number(text: str, value: str) -> int:
 def _unused(path: pathlib.Path) -> pathlib.Path:
     """Returns the path, with a number behind its name if there is such a file."""
     later = (path.with_stem(f"{path.stem}_{number}") for number in itertools.count(2))
-    return next(file for file in itertools.chain([path], later) if not file.exists())
+    return next(file for file in itertools.chain([path], later) if not os.path.lexists(file))
 
 
 def _table(differences: pd.DataFrame, metric: str) -> str:

@@ -15,6 +15,7 @@ from fedjax_sim.cli.build import check, hyper_parameters
 from fedjax_sim.cli.config import SweepConfig
 from fedjax_sim.cli.config_checks import MOST_GIGABYTES, check_client_column
 from fedjax_sim.cli.entries import PRIVACY_CLIP, AlgorithmEntry
+from fedjax_sim.cli.references import FUNCTIONS, is_reference
 from fedjax_sim.cli.registry import algorithms_of, labels
 from fedjax_sim.cli.settings import value_of
 from fedjax_sim.evaluation.direction import direction, is_fraction
@@ -45,6 +46,15 @@ def configurations(config: SweepConfig) -> list[Configuration]:
         >>> configurations(SweepConfig(grid=("lr=0.1,0.2", "cohort_size=5")))[1]
         {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
     """
+    try:
+        return _configurations(config)
+    except ValueError as error:
+        if config.points is None or str(config.points) in str(error):
+            raise
+        raise ValueError(f"{error} (in {config.points})") from error
+
+
+def _configurations(config: SweepConfig) -> list[Configuration]:
     check(config)
     if config.privacy_epsilon is not None:
         raise ValueError(
@@ -285,6 +295,13 @@ def _read_points(
     for name in names:
         if any(row[name] for row in rows):
             check_name(name)
+    for name in set(names) & set(FUNCTIONS):
+        for row in rows:
+            if is_reference(row[name] or ""):
+                raise ValueError(
+                    f"points is {str(path)!r}, which has {name}={row[name]}, and a file may not "
+                    f"say which code runs; expected --grid {name}={row[name]} if you trust it"
+                )
     return [
         {name: [_value("points", name, _kind(name, kinds), v)] for name, v in row.items() if v}
         for row in rows

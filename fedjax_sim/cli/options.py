@@ -32,24 +32,33 @@ def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str]]:
     return "quickstart", list(arguments)
 
 
-def run_config(source: str) -> RunConfig:
+def run_config(source: str, arguments: Sequence[str] = ()) -> RunConfig:
     """Returns the configuration of a preset, or the one in a comparison's ``config.json``.
 
+    Args:
+        source: preset or file.
+        arguments: typed options, which replace those of the file.
+
     Raises:
-        ValueError: neither a preset nor such a file.
+        ValueError: neither a preset nor such a file, or a file that names code.
     """
-    return PRESETS[source] if source in PRESETS else read(_config_file(source))
+    if source in PRESETS:
+        return PRESETS[source]
+    return read(_config_file(source), _typed(arguments))
 
 
-def sweep_config(source: str) -> SweepConfig:
+def sweep_config(source: str, arguments: Sequence[str] = ()) -> SweepConfig:
     """Returns a preset's configuration for a sweep, or the one in a ``config.json``.
 
+    Args:
+        source, arguments: as for :func:`run_config`.
+
     Raises:
-        ValueError: neither a preset nor such a file.
+        ValueError: as :func:`run_config`.
     """
     if source in PRESETS:
         return from_comparison(PRESETS[source])
-    return read_sweep(_config_file(source))
+    return read_sweep(_config_file(source), _typed(arguments))
 
 
 def parse(
@@ -94,8 +103,7 @@ def parse(
         default=dataclasses.replace(shown(**vars(defaults)), hyper=()),
     )
     typed = kind(**vars(parsed))
-    typed_names = (text[2:].split("=")[0] for text in arguments if text.startswith("--"))
-    flags = {name.replace("-", "_") for name in typed_names}
+    flags = _typed(arguments)
     set_for_all = flags.intersection(SHARED)
     dropped = _without_takers(typed) - set_for_all
     if "privacy_epsilon" in flags:  # the noise of a file is not the one that it requires
@@ -111,6 +119,12 @@ def parse(
         if algorithm in algorithms and key not in set_for_all
     ]
     return dataclasses.replace(typed, hyper=(*kept, *typed.hyper))
+
+
+def _typed(arguments: Sequence[str]) -> set[str]:
+    """Returns the names of the typed options."""
+    names = (text[2:].split("=")[0] for text in arguments if text.startswith("--"))
+    return {name.replace("-", "_") for name in names}
 
 
 def _without_takers(config: RunConfig) -> set[str]:

@@ -39,7 +39,8 @@ from fedjax_sim.types import Timeline
 
 _CONTEXT = 80  # characters of an example of a plain text, as the models for tokens take
 
-# Options that name one function -> its group of entry points, and built-in names.
+# Options that name one function (references.FUNCTIONS) -> its group of entry points, and built-in
+# names.
 _KINDS: dict[str, tuple[str | None, Sequence[str]]] = {
     "dataset": ("datasets", datasets.NAMES),
     "model": ("models", ("auto", *MODELS)),

@@ -2,8 +2,9 @@
 
 An option that takes a name also takes a reference.  Modules of the current directory can be
 imported.  A reference is loaded once, when options become objects; after that only objects are
-passed on.  Each kind of function has a contract.  Parameters marked * are passed by name, and a
-function leaves out those that it does not need.
+passed on.  Files name no code: a reference in a ``config.json`` or a table of points is refused,
+see :func:`fedjax_sim.cli.config_file.read`.  Each kind of function has a contract.  Parameters
+marked * are passed by name, and a function leaves out those that it does not need.
 
 =============  =====================================================  ==========================
 option         parameters                                             result
@@ -47,6 +48,8 @@ import jax
 from fedjax_sim.checks import did_you_mean
 
 _SEVERAL = ("algorithms",)  # options with several values
+# Options that name one function.
+FUNCTIONS = ("dataset", "model", "partition", "sampling", "timeline", "loss", "metrics")
 
 
 class EntryPointWarning(UserWarning):

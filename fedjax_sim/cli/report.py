@@ -18,7 +18,7 @@ from fedjax_sim.analysis.folders import divergences
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.evaluation.direction import PERSONAL
-from fedjax_sim.plotting.style import save
+from fedjax_sim.plotting.style import figure_format, save
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.files import FolderError, replacing, write_text
 from fedjax_sim.simulation.folders import Kind, check_kind
@@ -328,7 +328,7 @@ def write_all(folder: pathlib.Path, files: Mapping[str, pd.DataFrame | Figure | 
             if isinstance(content, pd.DataFrame):
                 content.to_csv(partial, index=False)
             elif isinstance(content, Figure):
-                save(content, partial, format=pathlib.Path(name).suffix[1:])
+                save(content, partial, format=figure_format(name))
             else:
                 partial.write_text(content)
 

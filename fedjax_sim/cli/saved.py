@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_sim.analysis.folders import read_folder, run_folders
-from fedjax_sim.cli.config_file import read_saved
+from fedjax_sim.cli.config_file import SavedRun, named_code, read_saved
 from fedjax_sim.models import Model
 from fedjax_sim.objectives import as_float
 from fedjax_sim.simulation.files import FolderError
@@ -25,10 +25,19 @@ if TYPE_CHECKING:
 Which = Literal["last", "best"]
 
 
-def load(folder: str | pathlib.Path) -> "SavedResults":
+def load(
+    folder: str | pathlib.Path, model: Model | Callable[..., Any] | None = None
+) -> "SavedResults":
     """Returns the results in a folder that ``simulate``, ``compare`` or ``fedjax-sim run`` wrote.
 
-    Nothing is read before it is asked for; unfinished runs have the models of their last call.
+    Nothing is read before it is asked for; unfinished runs have the models of their last call.  No
+    code runs that the folder names, since the folder may come from others.
+
+    Args:
+        folder: the folder.
+        model: the model of the runs, or its function of ``shape`` and ``num_classes`` as for
+            ``--model``; default: the model of the package, or of an installed one, that the folder
+            names.
 
     Raises:
         ValueError: no such folder, or no run in it.
@@ -59,7 +68,7 @@ def load(folder: str | pathlib.Path) -> "SavedResults":
             f"folder is '{path}', which has no run; expected a folder that simulate, compare or "
             "fedjax-sim run wrote"
         )
-    return SavedResults(path, runs)
+    return SavedResults(path, runs, model)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +77,7 @@ class SavedResults:
 
     folder: pathlib.Path
     runs: dict[str, list[pathlib.Path]]  # by algorithm: one folder of all seeds, or one per seed
+    own_model: Model | Callable[..., Any] | None = None  # replaces the one that the folder names
 
     @property
     def algorithms(self) -> list[str]:
@@ -123,29 +133,45 @@ class SavedResults:
     def config(self) -> dict[str, Any]:
         """Content of ``config.json``; empty for folders of ``simulate`` and ``compare``."""
         path = self.folder / "config.json"
-        if not path.exists():
+        if self._saved is None:  # verifies it
             return {}
-        read_saved(path)  # verifies it
         return json.loads(path.read_text())
 
     @functools.cached_property
     def model(self) -> Model:
-        """The model that ``fedjax-sim run`` trained.
+        """The model that ``fedjax-sim run`` trained, or the one that :func:`load` was given.
 
         Raises:
-            ValueError: the folder is not one of ``fedjax-sim run``.
+            ValueError: the folder is not one of ``fedjax-sim run``, or its model is a function
+                ``MODULE:FUNCTION``, which is not imported.
         """
         from fedjax_sim.cli.problem import build_model
 
-        config = self.config
-        data, name = config.get("data", {}), config.get("model", {}).get("name")
-        if name is None or "shape" not in data:
+        if isinstance(self.own_model, Model):
+            return self.own_model
+        saved, path = self._saved, self.folder / "config.json"
+        if saved is None or None in (saved.model.name, saved.data.shape, saved.data.classes):
             raise ValueError(
                 f"folder is '{self.folder}', which does not record its model; expected a folder of "
                 "fedjax-sim run, or apply=... as the model's function of (params, x)"
             )
-        options = dataclasses.replace(read_saved(self.folder / "config.json").config, model=name)
-        return build_model(options, tuple(data["shape"]), data["classes"], data["dtype"])
+        options: Any = dataclasses.replace(saved.config, model=self.own_model or saved.model.name)
+        if (name := dict(named_code(options)).get("model")) is not None:
+            raise ValueError(
+                f"{path} has {name!r} in model, and a folder may not say which code runs; expected "
+                "fs.load(folder, model=...) with that function, or with the model"
+            )
+        data: Any = saved.data
+        try:
+            return build_model(options, data.shape, data.classes, data.dtype)
+        except (TypeError, OverflowError) as error:  # of a type or a shape that arrays cannot have
+            raise FolderError(f"{path} has data {data}, which no model takes: {error}") from error
+
+    @property
+    def _saved(self) -> SavedRun | None:
+        """The verified parts of ``config.json``; None if there is none."""
+        path = self.folder / "config.json"
+        return read_saved(path) if path.exists() else None
 
     def predict(
         self,
@@ -172,10 +198,10 @@ class SavedResults:
                 another type.
         """
         x = np.asarray(x)
-        expected = self.config.get("data", {}).get("shape")
+        expected = None if self._saved is None else self._saved.data.shape
         if apply is None:
             apply = self.model.apply
-            if list(x.shape[1:]) != expected:
+            if expected is not None and x.shape[1:] != expected:
                 raise ValueError(f"x has shape {x.shape}; expected {('N', *expected)}")
             trained = self.config["data"]["dtype"]
             if (x.dtype == np.uint8) != (trained == "uint8"):
@@ -207,7 +233,7 @@ class SavedResults:
                 "binary logit is predict(...) > 0"
             )
         labels = outputs.argmax(-1)
-        names = self.config.get("data", {}).get("class_names")
+        names = None if self._saved is None else self._saved.data.class_names
         return np.array(names)[labels] if names else labels
 
     def _name(self, algorithm: str | None) -> str:

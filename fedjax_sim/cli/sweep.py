@@ -114,12 +114,18 @@ def run_sweep(
         files["privacy.csv"] = guarantees
     if not report.is_read_only(config.output):
         with locked(config.output, wait=True):  # several processes may end at the same time
-            report.write_json(config.output / "config.json", header)
+            path = config.output / "config.json"
+            known = read_saved_sweep(path).files if path.exists() else ()
+            names = {*files, *known}  # a kill in between leaves files that config.json names
+            report.write_json(path, header | {"files": sorted(names)})
             report.write_all(config.output, files)
-            for path in outdated(config.output, files) if result.runs else ():
-                path.unlink(missing_ok=True)
+            for name in outdated(known, files) if result.runs else ():
+                (config.output / name).unlink(missing_ok=True)
+                names.discard(name)
             # After the other files, which do not depend on a reference that a score has passed.
-            report.write_all(config.output, speed_up_of(config, results))
+            last = speed_up_of(config, results)
+            report.write_json(path, header | {"files": sorted({*names, *last})})
+            report.write_all(config.output, last)
     return results
 
 
@@ -146,8 +152,10 @@ def _fixed(config: SweepConfig) -> dict[str, Any]:
 
 def _checked(
     config: SweepConfig, entries: Sequence[Configuration], code: dict[str, str]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Any]:
     """Returns options and hyper-parameters that no grid in the output folder varies.
+
+    Also the names of the tables and figures that earlier calls have written.
 
     Raises:
         ValueError: the folder's runs have other ones, or are of other code of the user's functions.
@@ -161,7 +169,7 @@ def _checked(
         hyper[algorithm] = {name: value for name, value in values.items() if name not in varied}
     path = config.output / "config.json"
     if not path.exists():
-        return {"options": options, "algorithms": hyper}
+        return {"options": options, "algorithms": hyper, "files": []}
     old = read_saved_sweep(path)
     if not is_of_sweep(path):  # of a comparison that was interrupted before its first run
         raise ValueError(
@@ -180,7 +188,7 @@ def _checked(
             f"output is '{config.output}', which holds another sweep: {'; '.join(differing)}; "
             "choose another folder or delete that one"
         )
-    return {"options": old.options | options, "algorithms": hyper}
+    return {"options": old.options | options, "algorithms": hyper, "files": list(old.files)}
 
 
 def _varied(entries: Sequence[Configuration]) -> set[str]:

@@ -1,8 +1,9 @@
 """Tables and figures of a finished sweep."""
 
 import contextlib
+import fnmatch
 import pathlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -101,19 +102,24 @@ def speed_up_of(config: SweepConfig, results: SweepResult) -> dict[str, Any]:
     return {"speed_up.csv": curve, "speed_up.png": figure}
 
 
-def outdated(folder: pathlib.Path, files: Collection[str]) -> list[pathlib.Path]:
-    """Returns the tables and figures of an earlier grid in a folder, which ``files`` replace.
+def outdated(written: Iterable[str], files: Collection[str]) -> list[str]:
+    """Returns the names of tables and figures of an earlier grid, which ``files`` replace.
+
+    Args:
+        written: names that the sweep recorded in config.json; others are not its files.
+        files: names of this grid.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for name in ("best.csv", "heat_map_fedavg.png", "mine.png"):
-        ...         (pathlib.Path(folder) / name).touch()
-        ...     [path.name for path in outdated(pathlib.Path(folder), {"best.csv"})]
+        >>> outdated(["best.csv", "heat_map_fedavg.png", "mine.png", "../best.csv"], {"best.csv"})
         ['heat_map_fedavg.png']
     """
-    paths = (path for pattern in _OF_GRID for path in folder.glob(pattern))
-    return [path for path in paths if path.name not in files]
+    return [
+        name
+        for name in written
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in _OF_GRID)
+        and name not in files
+        and pathlib.PurePath(name).name == name
+    ]
 
 
 def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, Figure]:

@@ -110,7 +110,12 @@ def read_table(
     )
     parts = _without(str(path), parts, drop)
     form = Form(scale, layout, target, encode)
-    return _from_parts(parts, str(path), path.stem, label_column, client_column, None, form)
+    try:
+        return _from_parts(parts, str(path), path.stem, label_column, client_column, None, form)
+    except ValueError as error:
+        if str(path) in str(error):
+            raise
+        raise DataError(f"{path}: {error}") from error
 
 
 def from_table(
@@ -222,8 +227,11 @@ def _read_rows(
         raise DataError(
             f"{path}: rows have more fields than the header; expected {len(names)}, its names"
         ) from error
-    except (ValueError, OSError) as error:  # pandas' errors are ValueErrors
-        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    except ImportError:  # of pyarrow
+        raise
+    except Exception as error:  # pandas and pyarrow raise a dozen kinds
+        reason = (str(error).splitlines() or [""])[0]
+        raise DataError(f"{path} cannot be read: {reason or type(error).__name__}") from error
     if names:
         read = [name or f"Unnamed: {at}" for at, name in enumerate(names)]  # as pandas names them
         check_names(path, [r if r in drop else name for r, name in zip(read, names, strict=True)])

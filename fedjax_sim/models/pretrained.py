@@ -9,7 +9,6 @@ in the file.  The layout of a file follows from its format: ``.safetensors`` hol
 import math
 import pathlib
 import re
-import zipfile
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from fedjax_sim.data.archives import read_npz
 from fedjax_sim.types import Params
 
 
@@ -181,7 +181,7 @@ a pickle can run any code, and most models also come as .safetensors
 def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
     """Returns the tensors by name, and True if their layout is that of PyTorch."""
     readers = {
-        ".safetensors": _read_safetensors, ".msgpack": _read_msgpack, ".npz": _read_npz
+        ".safetensors": _read_safetensors, ".msgpack": _read_msgpack, ".npz": read_npz
     }  # fmt: skip
     if path.suffix not in readers:
         raise ValueError(
@@ -219,27 +219,6 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 def _read_msgpack(path: pathlib.Path) -> dict[str, Any]:
     tree = flax.serialization.msgpack_restore(path.read_bytes())
     return dict(flatten_dict(tree, sep="."))
-
-
-def _read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads arrays of numbers whose announced sizes are those of the archive's members."""
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            with archive.open(member) as file:
-                version = np.lib.format.read_magic(file)
-                read_header = {
-                    (1, 0): np.lib.format.read_array_header_1_0,
-                    (2, 0): np.lib.format.read_array_header_2_0,
-                }[version]
-                shape, _, dtype = read_header(file)
-                size = math.prod(shape) * dtype.itemsize
-                if dtype.hasobject or size != member.file_size - file.tell():
-                    raise ValueError(
-                        f"{member.filename} has {member.file_size} bytes for shape {shape} and "
-                        f"dtype {dtype}"
-                    )
-    with np.load(path, allow_pickle=False) as arrays:
-        return dict(arrays)
 
 
 def _naming(path: pathlib.Path, tensors: Collection[str]) -> _Naming:

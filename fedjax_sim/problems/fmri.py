@@ -182,12 +182,16 @@ def _sessions(
     maskers: ModuleType, mask: str, recording: str, labels: str
 ) -> list[dict[str, np.ndarray]]:
     """Examples of one subject, per session."""
-    head, *rows = [line.split() for line in Path(labels).read_text().splitlines() if line.strip()]
-    if head != ["labels", "chunks"] or any(len(row) != 2 for row in rows):
+    lines = Path(labels).read_bytes().decode(errors="replace").splitlines()
+    head, *rows = [line.split() for line in lines if line.strip()] or [[]]
+    if head != ["labels", "chunks"] or not all(len(r) == 2 and r[1].isdecimal() for r in rows):
         raise ValueError(f"{labels}: columns {head}; expected labels and chunks, one row per scan")
     kinds, sessions = np.array([row[0] for row in rows]), np.array([int(row[1]) for row in rows])
     masker = maskers.NiftiMasker(mask_img=mask, runs=sessions, standardize="zscore_sample")
-    x = np.asarray(masker.fit_transform(recording), np.float32)
+    try:
+        x = np.asarray(masker.fit_transform(recording), np.float32)
+    except Exception as error:  # nibabel and nilearn promise no set of exceptions
+        raise ValueError(f"{recording}: {error}; expected scans for {labels} and {mask}") from error
     if len(x) != len(kinds):
         raise ValueError(f"{labels}: {len(kinds)} rows; expected {len(x)}, one per scan")
     y = np.select([kinds == name for name in CLASSES], range(len(CLASSES)), -1).astype(np.int32)

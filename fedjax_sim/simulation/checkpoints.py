@@ -7,7 +7,9 @@ itself.  A damaged checkpoint is set aside, and the run continues from an older 
 
 import contextlib
 import errno
+import itertools
 import json
+import os
 import pathlib
 import shutil
 import warnings
@@ -25,6 +27,7 @@ from fedjax_sim.simulation.files import (
     RecoveryWarning,
     digest,
     file_digest,
+    own,
     sync,
     write_text,
 )
@@ -41,7 +44,7 @@ class Checkpoints:
     def __init__(self, folder: pathlib.Path):
         import orbax.checkpoint as ocp  # slow to import, and needed only here
 
-        self._ocp, self.folder = ocp, folder.absolute()
+        self._ocp, self.folder = ocp, own(folder).absolute()
         distributed.on_first(self._set_damaged_aside)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=_KEPT, enable_async_checkpointing=False, create=True
@@ -98,13 +101,14 @@ class Checkpoints:
         """Moves damaged checkpoints out of the way, if there is one that is not.
 
         Raises:
-            FolderError: all checkpoints are damaged.
+            FolderError: all checkpoints are damaged, or a folder is none of this run.
         """
         if not self.folder.exists():
             return
         damaged: dict[pathlib.Path, str] = {}
         intact = False
         for path in _steps(self.folder):
+            _check_own(path)
             reason = damage(path)
             intact = intact or reason == ""
             if reason == _UNFINISHED:
@@ -112,7 +116,8 @@ class Checkpoints:
             elif reason:
                 damaged[path] = reason
         for path in self.folder.glob("*.orbax-checkpoint-tmp*"):  # left by kills
-            shutil.rmtree(path)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
         if damaged and not intact:
             reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
             raise FolderError(
@@ -120,9 +125,10 @@ class Checkpoints:
                 f"or delete {self.folder.parent} to run again"
             )
         for path, reason in damaged.items():
-            aside = self.folder.parent / "damaged" / path.name
+            other = own(self.folder.parent / "damaged") / path.name
+            names = (other.with_name(f"{other.name}-{number}") for number in itertools.count(2))
+            aside = next(p for p in itertools.chain([other], names) if not os.path.lexists(p))
             aside.parent.mkdir(exist_ok=True)
-            shutil.rmtree(aside, ignore_errors=True)
             path.replace(aside)
             older = "an older checkpoint is used where there is no newer one"
             warnings.warn(
@@ -133,6 +139,23 @@ class Checkpoints:
 
 
 _UNFINISHED = "unfinished"
+# Content of a checkpoint, whole or not, also of earlier versions: Orbax's and the record.
+_PARTS = {"state", "meta", "metrics", "_CHECKPOINT_METADATA", "descriptor", "commit_success.txt"}
+
+
+def _check_own(step: pathlib.Path) -> None:
+    """Refuses a folder with files of others, which Orbax would delete with the oldest checkpoints.
+
+    Raises:
+        FolderError: naming the folder.
+    """
+    names = {path.name for path in own(step).iterdir()} - _PARTS
+    others = [name for name in sorted(names) if not name.strip(".").startswith(_RECORD)]
+    if others:
+        raise FolderError(
+            f"{step} has {', '.join(others)}, which a checkpoint does not have; expected "
+            "checkpoints only, since old ones are deleted: move that folder elsewhere"
+        )
 
 
 def _steps(folder: pathlib.Path) -> list[pathlib.Path]:

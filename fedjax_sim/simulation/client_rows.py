@@ -12,7 +12,8 @@ import hashlib
 import importlib.util
 import io
 import pathlib
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ import numpy as np
 from fedjax_sim.engine import History
 from fedjax_sim.evaluation.clients import PER_CLIENT
 from fedjax_sim.evaluation.names import ClientNames, split_of
-from fedjax_sim.simulation.files import FolderError, replacing
+from fedjax_sim.simulation.files import FolderError, own, replacing
 from fedjax_sim.simulation.history import as_number, due
 from fedjax_sim.simulation.history_file import HistoryFile, Mark, check_lines
 
@@ -86,8 +87,8 @@ class ClientRows:
     def __init__(
         self, directory: pathlib.Path, num_evaluations: int, names: ClientNames = _NO_NAMES
     ):
-        self._file = directory / "clients.csv"
-        self._folder = directory / "clients.parquet"
+        self._file = own(directory / "clients.csv")
+        self._folder = own(directory / "clients.parquet")
         self._num_evaluations, self._names = num_evaluations, names
         self._csv: HistoryFile | None = None
 
@@ -98,7 +99,8 @@ class ClientRows:
             FolderError: a row was changed, or is none.
         """
         for part in self._folder.glob("part-*.parquet"):
-            if done is None or int(part.stem.removeprefix("part-")) > done:
+            number = part.stem.removeprefix("part-")
+            if number.isdecimal() and (done is None or int(number) > done):
                 part.unlink()
         if done is None:
             self._file.unlink(missing_ok=True)
@@ -161,7 +163,8 @@ def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
     import pandas as pd  # slow to import
 
     if (folder := directory / "clients.parquet").exists():
-        parts = [pd.read_parquet(part) for part in sorted(folder.glob("part-*.parquet"))]
+        files = sorted(folder.glob("part-*.parquet"))
+        parts = [_checked(part, lambda part=part: pd.read_parquet(part)) for part in files]
         if parts:
             frame = pd.concat(parts, ignore_index=True)
             return frame.fillna({NAME: ""}) if NAME in frame else frame
@@ -169,16 +172,45 @@ def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
         # A kill or a full disk may leave a part of a line, whose last number would be another one.
         whole = file.read_bytes().rpartition(b"\n")[0]
         texts = ("seed", "split", NAME)
-        numbers = set(whole.partition(b"\n")[0].decode().split(",")) - set(texts)
-        # A client may have the name NA.
-        missing = {column: ["", "nan"] for column in numbers}
-        return pd.read_csv(
-            io.BytesIO(whole), dtype=dict.fromkeys(texts, str), keep_default_na=False,
-            na_values=missing,
+        header = whole.partition(b"\n")[0].decode(errors="replace").split(",")
+        # index_col: fields beyond the header are an error, not an index in the first column.
+        return _checked(
+            file,
+            lambda: pd.read_csv(
+                io.BytesIO(whole), dtype=dict.fromkeys(texts, str), index_col=False,
+                # A client may have the name NA.
+                keep_default_na=False, na_values=dict.fromkeys({*header} - {*texts}, ["", "nan"]),
+            ),
         )  # fmt: skip
     raise FolderError(
         f"{directory} has no clients.csv; expected a run that was evaluated per client"
     )
+
+
+def _checked(path: pathlib.Path, read: Callable[[], "pd.DataFrame"]) -> "pd.DataFrame":
+    """Returns the clients' values that ``read`` finds in a file.
+
+    Raises:
+        FolderError: the file is damaged.
+    """
+    advice = f"restore it from a copy, or delete {path.parent} to run again"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of rows with more fields than the header
+            frame = read()
+    except ImportError:  # of pyarrow
+        raise
+    except Exception as error:  # pandas and pyarrow raise a dozen kinds
+        reason = (str(error).splitlines() or [""])[0]
+        raise FolderError(f"{path} is damaged ({reason}); {advice}") from error
+    if absent := set(INDEX) - set(frame.columns):
+        raise FolderError(f"{path} is damaged (it lacks {', '.join(sorted(absent))}); {advice}")
+    kinds = {name: "biuf" for name in frame.columns if name not in ("seed", "split", NAME)}
+    kinds |= dict.fromkeys(("round", "client"), "iu")
+    for name, kind in kinds.items() if len(frame) else ():
+        if frame[name].dtype.kind not in kind:
+            raise FolderError(f"{path} is damaged ({name} has other values); {advice}")
+    return frame
 
 
 def client_frame(

@@ -24,6 +24,7 @@ from fedjax_sim.setup_checks import (
     check_split_keys,
 )
 from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
+from fedjax_sim.simulation.files import own
 from fedjax_sim.simulation.folders import check_kind, folder_names, record_names
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.identity import check_json
@@ -223,6 +224,7 @@ def compare(
             f"{', '.join(map(repr, algorithms))}{did_you_mean(name, algorithms)}"
         )
     root = None if directory is None else pathlib.Path(directory)
+    inner = {name: None if root is None else own(root / folders[name]) for name in algorithms}
     for name, part in parts.checked(algorithms):
         check_periods(part.setup, eval_initial=eval_initial)
         first = share_functions(part.setup)
@@ -231,7 +233,7 @@ def compare(
         )
         last = 1 if every_evaluation(callbacks) else None
         step = stride(first.timeline.num_rounds, first.eval_every, last)
-        folder = None if root is None else root / folders[name] / part.folder
+        folder = _folder_of(inner[name], part)
         trace_first(compiled, first, keys[part.rows], step, folder)
     simulations: dict[str, list[Simulation]] = {}
     with contextlib.ExitStack() as stack:
@@ -254,7 +256,7 @@ def compare(
                         probes=probes,
                         eval_initial=eval_initial,
                         callbacks=[_Named(callback, name) for callback in callbacks],
-                        directory=None if root is None else root / folders[name] / part.folder,
+                        directory=_folder_of(inner[name], part),
                         replicas=part.names,
                         config=config(name) if callable(config) else config,
                         checkpoint_seconds=checkpoint_seconds,
@@ -273,6 +275,11 @@ def compare(
         except KeyboardInterrupt:  # between two simulations, or a second Ctrl-C within one
             return Comparison(simulations, interrupted=True)
     return Comparison(simulations, interrupted=False)
+
+
+def _folder_of(algorithm: pathlib.Path | None, part: "_Part") -> pathlib.Path | None:
+    """Returns the folder of a part within that of its algorithm."""
+    return None if algorithm is None else own(algorithm / part.folder)
 
 
 class _Part(NamedTuple):
@@ -345,6 +352,7 @@ class _Named:
     def __init__(self, callback: Callback, name: str):
         self._callback, self._name = callback, name
         self.every_evaluation = getattr(callback, "every_evaluation", False)
+        self.needs_identity = getattr(callback, "needs_identity", False)
 
     def __call__(self, event: Event) -> Action:
         return self._callback(event._replace(name=self._name))

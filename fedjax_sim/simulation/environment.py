@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.simulation.files import digest, naming, sync
+from fedjax_sim.simulation.files import digest, naming, own, sync
 
 _PACKAGES = (
     "fedjax_sim", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "scikit-learn",
@@ -57,7 +57,7 @@ def log_call(path: pathlib.Path, first_round: int, execution: Execution) -> None
         "execution": getattr(execution, "__qualname__", repr(execution)).split(".<locals>")[0],
         **environment(),
     }
-    with naming(path), path.open("a") as file:
+    with naming(path), own(path).open("a") as file:
         file.write(json.dumps(entry) + "\n")
     sync(path)
 

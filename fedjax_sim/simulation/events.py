@@ -3,7 +3,7 @@
 import math
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -42,6 +42,8 @@ class Event(NamedTuple):
     replayed: bool
     params: PyTree | None  # models [n, ...] after the last evaluation of a segment, else None
     skipped: Collection[str] = ()  # metrics that other rounds have; unknown in replayed events
+    # What makes two calls the same run, as in run.json, for callbacks with needs_identity = True.
+    identity: Mapping[str, Any] | None = None
 
     def measured(self, metric: str) -> bool:
         """Returns False for a metric that only other rounds have.
@@ -82,9 +84,10 @@ class Listeners:
         seeds: Sequence[str],
         num_rounds: int,
         folder: pathlib.Path | None,
+        identity: Mapping[str, Any] | None = None,
     ):
         check_callbacks(callbacks)
-        self._callbacks, self._folder = callbacks, folder
+        self._callbacks, self._folder, self._identity = callbacks, folder, identity
         self._seeds, self._num_rounds = seeds, num_rounds
 
     def replay(self, path: pathlib.Path, until: int) -> Action:
@@ -130,6 +133,7 @@ class Listeners:
             replayed,
             params,
             skipped,
+            self._identity,
         )
         return act(self._callbacks, event)
 
@@ -154,6 +158,16 @@ def every_evaluation(callbacks: Sequence[Callback]) -> bool:
         True
     """
     return any(getattr(callback, "every_evaluation", False) for callback in callbacks)
+
+
+def need_identity(callbacks: Iterable[Callback]) -> bool:
+    """Returns True if a callback asks for the run's identity, which takes digests of its data.
+
+    Example:
+        >>> need_identity([print])
+        False
+    """
+    return any(getattr(callback, "needs_identity", False) for callback in callbacks)
 
 
 def act(callbacks: Sequence[Callback], event: Event) -> Action:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,7 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
     A kill, an exception or a power cut leaves either the old file or the new one, whole: file and
     folder are forced to the disk.  Several processes may write the same file; the last one counts.
+    A symbolic link is replaced, and the file that it names stays as it is.
 
     Example:
         >>> import tempfile
@@ -37,17 +39,32 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
         ...     path.read_text()
         '{}'
     """
-    target = pathlib.Path(os.path.realpath(path))  # of a link, the file that it names
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
-        with naming(target):
+        with naming(path):
             yield partial
             sync(partial)
-            partial.replace(target)
+            partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    sync(target.parent)
+    sync(path.parent)
+
+
+def own(path: pathlib.Path) -> pathlib.Path:
+    """Returns the path of a file or folder that is changed where it is, unless it is a link.
+
+    Links above it, such as the folder of results itself, are the caller's.
+
+    Raises:
+        FolderError: a symbolic link, through which files of others would be changed or deleted.
+    """
+    if path.is_symlink():
+        raise FolderError(
+            f"{path} is a symbolic link to {os.readlink(path)!r}; expected a file or folder of "
+            "this directory, since files elsewhere are not changed: replace the link by a copy"
+        )
+    return path
 
 
 @contextlib.contextmanager
@@ -65,6 +82,41 @@ def write_text(path: pathlib.Path, text: str) -> None:
     """Writes a text file by :func:`replacing`."""
     with replacing(path) as partial:
         partial.write_text(text)
+
+
+def read_json(path: pathlib.Path, advice: str, kind: type = dict) -> Any:
+    """Returns the object, or the list, in a JSON file.
+
+    Raises:
+        FolderError: no JSON, another kind of value, or a name twice in an object; naming the file,
+            with the advice on what to do.
+        OSError: the system cannot open the file.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "a.json"
+        ...     write_text(path, '{"a": 1, "a": 2}')
+        ...     read_json(path, "delete it")
+        Traceback (most recent call last):
+        fedjax_sim.simulation.files.FolderError: ... is damaged (it has 'a' twice); delete it
+    """
+    try:
+        value = json.loads(path.read_bytes(), object_pairs_hook=_distinct)
+        if not isinstance(value, kind):
+            raise ValueError(f"it holds a {type(value).__name__}, not a {kind.__name__}")
+    except (ValueError, RecursionError) as error:
+        raise FolderError(f"{path} is damaged ({error}); {advice}") from error
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has {twice!r} twice")
+    return values
 
 
 def sync(path: pathlib.Path) -> None:
@@ -85,7 +137,8 @@ def sync(path: pathlib.Path) -> None:
 def remove_partials(folder: pathlib.Path, name: str = "*") -> None:
     """Removes unfinished files of killed processes, while no other process writes them."""
     for path in folder.glob(f".{name}.*.tmp"):
-        path.unlink(missing_ok=True)
+        if re.fullmatch(r"\..+\.[0-9a-f]{12}\.tmp", path.name):  # a name of `replacing`
+            path.unlink(missing_ok=True)
 
 
 def file_digest(path: pathlib.Path) -> str:

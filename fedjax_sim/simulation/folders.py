@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from fedjax_sim.simulation.files import FolderError, write_text
+from fedjax_sim.simulation.files import FolderError, read_json, write_text
 
 Kind = Literal["a run", "a comparison", "a sweep"]
 NAMES = "algorithms.json"  # of a comparison: the algorithms' names, by folder
@@ -27,10 +27,7 @@ def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str
     names = list(names)
     if any(not isinstance(name, str) for name in names):
         raise ValueError(f"{argument} has the names {names}; expected text")
-    folders = {
-        name: name if re.fullmatch(r"-\d+", name) else re.sub(r"[^\w.+=-]+", "-", name).strip("-.")
-        for name in names
-    }
+    folders = {name: _folder_name(name) for name in names}
     if not folders:
         raise ValueError(f"{argument} is empty; expected at least one name")
     used: dict[str, str] = {}
@@ -43,6 +40,10 @@ def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str
             )
         used[folder.lower()] = name
     return folders
+
+
+def _folder_name(name: str) -> str:
+    return name if re.fullmatch(r"-\d+", name) else re.sub(r"[^\w.+=-]+", "-", name).strip("-.")
 
 
 def record_names(folder: pathlib.Path, folders: Mapping[str, str]) -> None:
@@ -71,16 +72,17 @@ def recorded_names(folder: pathlib.Path) -> dict[str, str]:
         ...     recorded_names(pathlib.Path(folder))
         {'FedAvg-lr-0.1': 'FedAvg, lr 0.1'}
     """
-    path = folder / NAMES
+    path, advice = folder / NAMES, "delete it (results then have the names of their folders)"
     if not path.exists():
         return {}
-    try:
-        names = dict(json.loads(path.read_text()))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FolderError(
-            f"{path} is damaged ({error}); delete it (results then have the names of their folders)"
-        ) from error
-    return {str(inner): str(name) for inner, name in names.items()}
+    names = read_json(path, advice)
+    for inner, name in names.items():  # a name has one folder, so equal names are found, too
+        if not inner or not isinstance(name, str) or inner != _folder_name(name):
+            raise FolderError(
+                f"{path} has the name {name!r:.80} for the folder {inner!r:.80}; expected names "
+                f"with the folders that a comparison gives them: {advice}"
+            )
+    return names
 
 
 def is_seed(folder: pathlib.Path) -> bool:
@@ -89,14 +91,11 @@ def is_seed(folder: pathlib.Path) -> bool:
     Raises:
         FolderError: ``run.json`` is damaged.
     """
-    path = folder / "run.json"
-    try:
-        replicas = dict(json.loads(path.read_text())).get("replicas", [])
-        return len(replicas) == 1 and folder_names(replicas)[replicas[0]] == folder.name
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FolderError(
-            f"{path} is damaged ({error}); expected a JSON object with the names of replicas"
-        ) from error
+    path, advice = folder / "run.json", "expected a JSON object with the names of replicas"
+    replicas = read_json(path, advice).get("replicas")
+    if not isinstance(replicas, list) or not all(isinstance(name, str) for name in replicas):
+        raise FolderError(f"{path} is damaged (it has the replicas {replicas!r:.80}); {advice}")
+    return len(replicas) == 1 and _folder_name(replicas[0]) == folder.name
 
 
 def kind_of(folder: pathlib.Path) -> Kind | None:

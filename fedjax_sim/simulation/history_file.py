@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.simulation.files import FolderError, naming, replacing, sync, write_text
+from fedjax_sim.simulation.files import FolderError, naming, own, replacing, sync, write_text
 from fedjax_sim.simulation.history import COLUMNS
 
 _CRC = np.dtype("<u4")
@@ -46,7 +46,8 @@ class HistoryFile:
     """
 
     def __init__(self, path: pathlib.Path, columns: Sequence[str] = COLUMNS):
-        self.path = path
+        self.path = own(path)
+        own(_checksums(path))
         self._columns = columns
         self._length = 0
         self._sha = hashlib.sha256()

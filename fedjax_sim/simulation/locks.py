@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from fedjax_sim.execution import distributed
-from fedjax_sim.simulation.files import remove_partials, write_text
+from fedjax_sim.simulation.files import own, remove_partials, write_text
 
 
 class FolderInUseError(RuntimeError):
@@ -93,7 +93,7 @@ def try_lock(path: pathlib.Path, *, wait: bool = False) -> Any:
     """Returns the lock of a file, which ``release()`` gives back; None if another one has it."""
     import filelock  # only needed with files
 
-    lock = filelock.FileLock(path)
+    lock = filelock.FileLock(own(path))
     with warnings.catch_warnings():
         # On a file system without locks, filelock says that it creates a marker instead.
         warnings.filterwarnings("ignore", message="flock not supported")

@@ -6,7 +6,6 @@ an entry ``description`` in JSON with that tree, the seeds and the round.
 
 import json
 import pathlib
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_sim.data.archives import read_npz
 from fedjax_sim.simulation.files import FolderError, replacing
 from fedjax_sim.types import PyTree
 
@@ -70,19 +70,37 @@ def read_models(path: pathlib.Path) -> Models:
         FolderError: there is no such file, or it is damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            description = json.loads(str(file[_DESCRIPTION]))
-            if description["version"] != _VERSION:
-                raise ValueError(f"version is {description['version']}; expected {_VERSION}")
-            types = description["types"]
-            arrays = {name: file[name].view(jnp.dtype(types[name])) for name in types}
+        file = read_npz(path)
+        description = json.loads(str(file[_DESCRIPTION]))
+        if description["version"] != _VERSION:
+            raise ValueError(f"version is {description['version']}; expected {_VERSION}")
+        types = description["types"]
+        arrays = {name: file[name].view(jnp.dtype(types[name])) for name in types}
         params = _put_together(description["tree"], arrays)
         facts = (description[name] for name in ("seeds", "rounds", "metrics"))
-        return Models(params, *facts)
+        return _checked(Models(params, *facts))
     except FileNotFoundError:
         raise FolderError(f"{path} does not exist; expected the models of a run") from None
-    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (*_DAMAGES, OSError) as error:
         raise FolderError(f"{path} is damaged ({error}); delete it and run again") from error
+
+
+_DAMAGES = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def _checked(models: Models) -> Models:
+    """Returns models with a seed, a round and a value of each metric per model."""
+    count = len(models.seeds)
+    lists = {"seeds": (models.seeds, str), "rounds": (models.rounds, int)}
+    lists |= {name: (values, float) for name, values in models.metrics.items()}
+    for name, (values, kind) in lists.items():
+        whole = isinstance(values, list) and len(values) == count
+        if not whole or not all(type(value) is kind for value in values):
+            raise ValueError(f"{name} is {values!r:.80}; expected {count} values, one per seed")
+    for name, array in named_leaves(models.params).items():
+        if array.shape[:1] != (count,):
+            raise ValueError(f"{name} has shape {array.shape}; expected [{count}, ...]")
+    return models
 
 
 def joined(parts: Sequence[Models]) -> Models:
@@ -108,9 +126,8 @@ def rounds_of(path: pathlib.Path) -> list[int] | None:
         >>> rounds_of(pathlib.Path("none.npz"))
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return list(json.loads(str(file[_DESCRIPTION]))["rounds"])
-    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile):
+        return list(json.loads(str(read_npz(path)[_DESCRIPTION]))["rounds"])
+    except (*_DAMAGES, OSError):
         return None
 
 

@@ -20,7 +20,14 @@ from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.setup_checks import check_batch, check_keys, check_setup, shapes_of_one
 from fedjax_sim.simulation import outcome
-from fedjax_sim.simulation.events import Action, Callback, Listeners, every_evaluation
+from fedjax_sim.simulation.events import (
+    Action,
+    Callback,
+    Listeners,
+    check_callbacks,
+    every_evaluation,
+    need_identity,
+)
 from fedjax_sim.simulation.folders import check_kind
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.history import Clock, latest
@@ -142,7 +149,7 @@ def simulate(
 
     clock = Clock(setup.timeline, len(names))
     num_rounds = setup.timeline.num_rounds
-    listeners = Listeners(callbacks, names, num_rounds, folder)
+    check_callbacks(callbacks)
     step = stride(num_rounds, eval_every, 1 if every_evaluation(callbacks) else evals_per_segment)
     if folder is not None:
         trace_first(compiled, setup, keys, step, folder)
@@ -156,11 +163,15 @@ def simulate(
                 "on the host and a round has those of its clients only"
             )
         state = state._replace(clients=offload.table(state.clients, task.num_clients, keys.ndim))
-    store = None
+    store, run = None, None
     with contextlib.ExitStack() as stack:
         if folder is not None:
             stack.enter_context(locked(folder))
+        if folder is not None or need_identity(callbacks):
             run = identify(algorithm, config, setup, keys, names, probes, execution, eval_initial)
+        values = None if run is None else run.values
+        listeners = Listeners(callbacks, names, num_rounds, folder, values)
+        if folder is not None and run is not None:
             store = Store(
                 folder,
                 run,

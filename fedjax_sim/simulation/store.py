@@ -22,7 +22,7 @@ from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.checkpoints import Checkpoints, newest_mark
 from fedjax_sim.simulation.environment import log_call
-from fedjax_sim.simulation.files import FolderError, write_text
+from fedjax_sim.simulation.files import FolderError, read_json, write_text
 from fedjax_sim.simulation.history import Row
 from fedjax_sim.simulation.history_file import HistoryFile, read_text, verify
 from fedjax_sim.simulation.identity import (
@@ -52,10 +52,15 @@ class Store:
         self._interval = checkpoint_seconds
         self._saved = time.monotonic()
         directory.mkdir(parents=True, exist_ok=True)
+        path, parts = directory / "run.json", ("history.csv", "checkpoints")
+        left = [name for name in parts if (directory / name).exists()]
+        if left and not path.exists():
+            raise FolderError(
+                f"{path} is missing, beside {' and '.join(left)}, so that nothing says which run "
+                "this is; restore it from a copy, choose another directory or delete this one"
+            )
         # Earlier versions wrote eval_initial only if it was true.
-        claims = functools.partial(
-            claim, directory / "run.json", run.values, run.extends, {"eval_initial": False}
-        )
+        claims = functools.partial(claim, path, run.values, run.extends, {"eval_initial": False})
         distributed.on_first(claims)
         claims()
         self.folder = directory
@@ -139,8 +144,6 @@ def claim(
 ) -> None:
     """Writes a run's identity, or compares it with the identity that is there.
 
-    Values that an identity of an earlier version lacks are not compared.
-
     Args:
         path: the file.
         identity: JSON-able values.
@@ -149,28 +152,28 @@ def claim(
         if_missing: values of an earlier version that its file lacks, so that they are compared.
 
     Raises:
-        FolderError: the directory holds another run, or its file is damaged.
+        FolderError: the directory holds another run, or its file is damaged or lacks a value.
     """
     text = json.dumps(identity, indent=2, sort_keys=True) + "\n"
     if not path.exists():
         write_text(path, text)
         return
-    try:
-        known = dict(if_missing) | dict(json.loads(path.read_text()))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FolderError(
-            f"{path} is damaged ({error}); expected a JSON object: choose another directory or "
-            "delete this one"
-        ) from error
+    advice = "restore it from a copy, choose another directory or delete this one"
+    known = dict(if_missing) | read_json(path, f"expected a JSON object: {advice}")
     new = json.loads(text)
+    if missing := sorted(new.keys() - known.keys()):
+        raise FolderError(
+            f"{path} lacks {', '.join(missing)}, without which another run could continue this "
+            f"one; {advice}"
+        )
     differing = sorted(name for name in known if not _same(known[name], new.get(name)))
     if differing and extends(known):
         write_text(path, text)
         return
     if differing:
         raise FolderError(
-            f"directory {str(path.parent)!r} holds another run: {', '.join(differing)} differ; "
-            "choose another directory or delete this one"
+            f"directory {str(path.parent)!r} holds another run: {', '.join(differing):.200} differ "
+            f"from {path.name}; choose another directory or delete this one"
         )
 
 
@@ -240,7 +243,7 @@ def identify(
         }
         expected = values | beginning
         same = known.keys() <= expected.keys() and all(
-            _same(value, known.get(name, value)) for name, value in expected.items()
+            _same(value, known.get(name)) for name, value in expected.items()
         )
         if same:
             _check_last_evaluation(rounds, timeline.num_rounds, setup.eval_every)
@@ -265,8 +268,8 @@ def check_extension(
         FolderError: the run ends between two evaluations, or the timeline begins otherwise.
     """
     try:
-        known = dict(json.loads((directory / "run.json").read_text()))
-    except (OSError, ValueError, TypeError, RecursionError):
+        known = read_json(directory / "run.json", "")
+    except (OSError, ValueError):
         return  # damage has its message in `claim`
     rounds = known.get("rounds")
     if not isinstance(rounds, int) or not 0 < rounds < num_rounds:

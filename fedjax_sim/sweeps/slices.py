@@ -5,7 +5,7 @@ by a lock that ends with the process.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -97,13 +97,17 @@ class Batch(NamedTuple):
                     bits.get((i, self.seeds[j])),
                     i in partial,
                 )
-        identity = dict(zip(self.numbers, self.identities, strict=True))
-        self.store.save((identity[j], run) for (_, j), run in taken.items())
+        self.store.save(self.identified(taken))
         return taken
 
     def _algorithm(self, configuration: int) -> FedAlgorithm:
         values = self.configurations[configuration]
         return self.trial.factory(**{name: values[name] for name in self.group.names})
+
+    def identified(self, runs: Mapping[RunNumber, SweepRun]) -> list[tuple[RunIdentity, SweepRun]]:
+        """Returns runs with their identities."""
+        identity = dict(zip(self.numbers, self.identities, strict=True))
+        return [(identity[j], run) for (_, j), run in runs.items()]
 
     def _bits(
         self, clock: history_rows.Clock, rounds: Sequence[int], members: Collection[int]
@@ -145,14 +149,14 @@ def run_slices(
     on_disk: dict[RunNumber, SweepRun],
     report: Callable[[int, int, int], None],
     interrupted: Callable[[], bool],
-    finished_runs: Callable[[Collection[SweepRun]], None] = lambda runs: None,
+    finished_runs: Callable[[Collection[tuple[RunIdentity, SweepRun]]], None] = lambda runs: None,
 ) -> Finished:
     """Runs the slices of a batch that are not on disk and that no other process runs.
 
     Args:
         report: called with the number of finished slices, the round of the slice in progress, and
             the number of finished runs.
-        finished_runs: called with the runs of every slice.
+        finished_runs: called with the runs of every slice and their identities.
     """
     new, found, claimed = finished = Finished({}, dict(on_disk), [])
     report(0, 0, len(found))
@@ -177,7 +181,7 @@ def run_slices(
                     break
                 taken = batch.take(result, members, found)
                 new.update(taken)
-                finished_runs(taken.values())
+                finished_runs(batch.identified(taken))
         report(number + 1, program.trial.setup.timeline.num_rounds, len(new) + len(found))
     return finished
 

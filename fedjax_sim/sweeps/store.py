@@ -16,8 +16,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from fedjax_sim.data.archives import read_npz
 from fedjax_sim.engine import History
-from fedjax_sim.simulation.files import RecoveryWarning, digest, remove_partials, replacing
+from fedjax_sim.simulation.files import (
+    FolderError,
+    RecoveryWarning,
+    digest,
+    own,
+    remove_partials,
+    replacing,
+)
 from fedjax_sim.simulation.folders import check_kind
 from fedjax_sim.simulation.locks import locked, try_lock
 from fedjax_sim.simulation.store import claim
@@ -78,7 +86,7 @@ class SweepStore:
         *,
         create: bool = True,
     ):
-        self._folder = None if directory is None else directory / "slices"
+        self._folder = None if directory is None else own(directory / "slices")
         self._kept: dict[RunKey, _Kept] = {}
         self._of_seeds: dict[str, _Kept] = {}  # one run of every configuration, with its settings
         self._read: set[str] = set()  # names of files
@@ -90,6 +98,12 @@ class SweepStore:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         with locked(directory, wait=True):  # of two sweeps that start together, one is refused
+            if any(self._folder.glob("*.npz")) and not (directory / "sweep.json").exists():
+                raise FolderError(
+                    f"{directory / 'sweep.json'} is missing, beside finished runs, so that nothing "
+                    "says which sweep this is; restore it from a copy, choose another directory or "
+                    "delete this one"
+                )
             claim(directory / "sweep.json", {"config": dict(config or {})})
         self.refresh()
 
@@ -133,7 +147,7 @@ class SweepStore:
 
     def _claim(self, name: str) -> pathlib.Path:
         assert self._folder is not None
-        path = self._folder / ".claims" / f"{name}.lock"
+        path = own(self._folder / ".claims") / f"{name}.lock"
         path.parent.mkdir(exist_ok=True)
         return path
 
@@ -273,8 +287,7 @@ def _read_or_set_aside(path: pathlib.Path) -> dict[RunKey, _Kept]:
 
 
 def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
-    with path.open("rb") as archive, np.load(archive) as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays: dict[str, Any] = dict(read_npz(path))
     result = {}
     for i, entry in enumerate(json.loads(str(arrays["meta"]))):
         configuration, seed, data, algorithm, functions, settings = [*entry, *[None] * 3][:6]

@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_sim.simulation.events import Callback, Event, act, check_callbacks
 from fedjax_sim.simulation.history import measured
 from fedjax_sim.sweeps.result import SweepRun
+from fedjax_sim.sweeps.trial import RunIdentity
 
 
 def check_watchers(callbacks: Sequence[Callback]) -> None:
@@ -34,9 +35,10 @@ class Watchers:
         self._callbacks = callbacks
         self.interrupted = False
 
-    def runs(self, runs: Collection[SweepRun]) -> None:
+    def runs(self, runs: Collection[tuple[RunIdentity, SweepRun]]) -> None:
         """Passes on every evaluation of runs; the last one has the model, if the sweep keeps it."""
-        for run in runs if self._callbacks else ():
+        for own, run in runs if self._callbacks else ():
+            identity = {"config": dict(run.configuration), **own._asdict()}
             rounds = np.asarray(run.history.round).tolist()
             for i, done in enumerate(rounds):
                 values = {
@@ -49,8 +51,9 @@ class Watchers:
                 params = jax.tree.map(lambda x: x[None], run.model) if last else None
                 name = name_of(run.configuration)
                 event = Event(
-                    name, [run.seed], done, rounds[-1], metrics, None, False, params, skipped
-                )
+                    name, [run.seed], done, rounds[-1], metrics, None, False, params, skipped,
+                    identity,
+                )  # fmt: skip
                 self.interrupted |= act(self._callbacks, event) == "interrupt"
 
 

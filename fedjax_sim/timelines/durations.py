@@ -167,7 +167,10 @@ def read_trace(path: str | pathlib.Path, num_clients: int) -> np.ndarray:
         [[1.5, 2.5], [4.0, nan]]
     """
     check_count(num_clients=num_clients)
-    lines = pathlib.Path(path).read_text().splitlines()
+    try:
+        lines = pathlib.Path(path).read_text().splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"path {str(path)!r} is no text: {error}; expected a CSV file") from error
     if not lines or lines[0].replace(" ", "") != "client,duration":
         raise ValueError(f"path {str(path)!r} begins with {lines[:1]}; expected 'client,duration'")
     rows: list[list[float]] = [[] for _ in range(num_clients)]

@@ -2,14 +2,13 @@
 
 import json
 import pathlib
-import zlib
 from collections.abc import Mapping
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
-from fedjax_sim.simulation.files import FolderError, replacing, write_text
+from fedjax_sim.data.archives import read_npz
+from fedjax_sim.simulation.files import FolderError, read_json, replacing, write_text
 from fedjax_sim.simulation.locks import locked
 
 _VALUES, _IDENTITY = "coalitions.npz", "game.json"
@@ -37,19 +36,20 @@ class CoalitionStore:
         with locked(self._folder, wait=True):
             path = self._folder / _IDENTITY
             if not path.exists():
+                if (self._folder / _VALUES).exists():
+                    raise FolderError(
+                        f"{path} is missing beside {_VALUES}; expected both: choose another "
+                        "directory"
+                    )
                 write_text(path, json.dumps(self._identity, indent=1, sort_keys=True))
-            try:
-                stored = dict(json.loads(path.read_text()))
-            except (ValueError, TypeError) as error:
-                raise FolderError(
-                    f"{path} is damaged ({error}); expected it whole: choose another directory"
-                ) from error
+            stored = read_json(path, "expected it whole: choose another directory")
             mine = json.loads(json.dumps(self._identity))
             if stored != mine:
                 names = sorted(k for k in stored | mine if stored.get(k) != mine.get(k))
                 raise FolderError(
                     f"{self._folder} has the coalitions of a game with another "
-                    f"{', '.join(names)}; expected the same game, or another directory"
+                    f"{', '.join(names):.80} in {path.name}; expected the same game, or another "
+                    "directory"
                 )
             return self._load(num_clients)
 
@@ -69,10 +69,14 @@ class CoalitionStore:
         if not path.exists():
             return {}
         try:
-            # NumPy leaves a file open that it opened itself and that is no archive.
-            with path.open("rb") as file, np.load(file) as arrays:
-                packed, names, values = (arrays[k] for k in ("coalitions", "metrics", "values"))
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+            arrays = read_npz(path)
+            packed, names, values = (arrays[k] for k in ("coalitions", "metrics", "values"))
+            rows, columns = values.shape
+            if packed.ndim != 2 or packed.dtype != np.uint8 or len(packed) != rows:
+                raise ValueError(f"coalitions has shape {packed.shape} for {rows} rows")
+            if names.shape != (columns,) or names.dtype.kind != "U" or values.dtype.kind != "f":
+                raise ValueError(f"metrics has {names} for {columns} columns of numbers")
+        except (OSError, ValueError, KeyError) as error:
             raise FolderError(
                 f"{path} is damaged ({error}); expected it whole: delete it"
             ) from error

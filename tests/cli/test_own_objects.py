@@ -113,7 +113,11 @@ def test_own_objects_beside_a_built_in_algorithm(module, tmp_path, capsys):
     assert len(saved["code"]) == 6
 
     before = (tmp_path / "history.csv").read_bytes()
-    assert main(["run", str(tmp_path / "config.json"), *output]) == 0  # finished before
+    again = ["run", str(tmp_path / "config.json"), *output]
+    assert main(again) == 2  # a file does not say which code runs
+    assert "has 'slow_objects:nova' in algorithms, and a file may not" in capsys.readouterr().err
+    own = ["--algorithms", "fedavg", "slow_objects:nova", *functions.split(), *OPTIONS[:4]]
+    assert main([*again, *own]) == 0  # finished before
     assert (tmp_path / "history.csv").read_bytes() == before
     module.write_text(MODULE.replace("FACTOR = 3.0", "FACTOR = 2.0"))
     capsys.readouterr()

@@ -392,12 +392,15 @@ def test_a_reference_that_a_score_has_passed_leaves_the_other_tables(tmp_path, m
     finished = Sweep(runs, False, len(runs), 0, 0.0, 0.0)
     monkeypatch.setattr(sweep, "sweep", lambda *arguments, **options: finished)
     config = SweepConfig(output=tmp_path, grid=("cohort_size=2,4",), metric="test/loss", seeds=1)
-    (tmp_path / "speed_up.csv").touch()  # of an earlier call
+    run_sweep(dataclasses.replace(config, over="cohort_size"))
+    assert (tmp_path / "speed_up.csv").exists()
+    (tmp_path / "clients_mine.png").touch()  # no file of the sweep
     with pytest.raises(ValueError, match=r"^reference is 9\.0; expected it to be better than"):
         run_sweep(dataclasses.replace(config, over="cohort_size", reference=9.0))
     assert pd.read_csv(tmp_path / "scores.csv")["score"].tolist() == [0.5, 0.5]
     assert len(pd.read_csv(tmp_path / "best.csv")) == 1
     assert not (tmp_path / "speed_up.csv").exists()
+    assert (tmp_path / "clients_mine.png").exists()
 
 
 def load_as(change: Callable[[datasets.Dataset], datasets.Dataset]):

@@ -2,10 +2,12 @@
 
 Tries kinds of faults in turn and prints how many were tried, how many lost something, and how many
 gave an error that the documentation does not describe.  Exit code 1 if there is one of these.
+``--readers 100000`` gives that many damaged files to the readers instead, equally many to each.
 """
 
 import argparse
 import collections
+import itertools
 import pathlib
 import shutil
 import sys
@@ -34,20 +36,26 @@ def trials(base: pathlib.Path) -> dict[str, Trial]:
 
 
 def campaign(
-    base: pathlib.Path, seconds: float, seed: int
+    base: pathlib.Path, seconds: float, seed: int, num_inputs: int | None = None
 ) -> tuple[dict[str, collections.Counter], list[str]]:
     """Gives each kind of fault the same time, those of processes thrice as much.
 
+    With ``num_inputs``, tries that many damaged files instead, equally many per reader.
+
     Returns the outcomes by fault, and the descriptions of defects.
     """
-    kinds = trials(base)
+    kinds = trials(base) if num_inputs is None else reader_trials.trials()
     rng = np.random.default_rng(seed)
     spent = dict.fromkeys(kinds, 0.0)
     outcomes = {name: collections.Counter() for name in kinds}
     defects: list[str] = []
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        name = min(spent, key=lambda name: spent[name] / (3 if "processes" in name else 1))
+    names = itertools.islice(itertools.cycle(kinds), num_inputs)
+    while time.monotonic() < end or num_inputs is not None:
+        if num_inputs is None:
+            name = min(spent, key=lambda name: spent[name] / (3 if "processes" in name else 1))
+        elif (name := next(names, None)) is None:
+            break
         began = time.monotonic()
         folder = base / "trial"
         try:
@@ -77,11 +85,14 @@ def table(outcomes: dict[str, collections.Counter]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.faults")
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--readers", type=int, help="damaged files, in place of --minutes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", type=pathlib.Path, help="page that shows the table")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        outcomes, defects = campaign(pathlib.Path(folder), 60 * arguments.minutes, arguments.seed)
+        outcomes, defects = campaign(
+            pathlib.Path(folder), 60 * arguments.minutes, arguments.seed, arguments.readers
+        )
     text = table(outcomes)
     print(text)
     if arguments.write is not None:

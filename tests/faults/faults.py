@@ -1,6 +1,7 @@
 """Faults of files, and the outcome of a trial."""
 
 import enum
+import json
 import pathlib
 import warnings
 from collections.abc import Callable
@@ -72,12 +73,38 @@ def delete(rng: np.random.Generator, path: pathlib.Path) -> None:
     path.unlink()
 
 
+def retype(rng: np.random.Generator, path: pathlib.Path) -> None:
+    """Gives a value of a JSON file another kind, or removes it; scrambles other files."""
+    try:
+        tree = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return scramble(rng, path)
+    places = [(tree, key) for key in _keys(tree)]
+    for holder, key in places:  # grows while it is read
+        places += [(holder[key], inner) for inner in _keys(holder[key])]
+    if places:
+        holder, key = places[rng.integers(len(places))]
+        kinds = [None, True, -1, 2.5, 10**30, "x", [], {}, [[1]], {"a": []}]
+        if rng.integers(4):
+            holder[key] = kinds[rng.integers(len(kinds))]
+        else:
+            del holder[key]
+    path.write_text(json.dumps(tree))
+
+
+def _keys(value: object) -> list:
+    """Returns the keys of an object, or the positions of a list."""
+    if isinstance(value, list):
+        return list(range(len(value)))
+    return list(value) if isinstance(value, dict) else []
+
+
 def scramble(rng: np.random.Generator, path: pathlib.Path) -> None:
     """Overwrites, inserts, removes or repeats a piece."""
     data = bytearray(path.read_bytes())
     where = int(rng.integers(len(data) + 1))
     piece = rng.bytes(int(rng.integers(1, 9)))
-    match rng.integers(5):
+    match rng.integers(6):
         case 0:
             data[where : where + len(piece)] = piece
         case 1:
@@ -86,6 +113,8 @@ def scramble(rng: np.random.Generator, path: pathlib.Path) -> None:
             del data[where : where + len(piece)]
         case 3:
             data[where:where] = data[where : where + 64]
+        case 4:  # brackets nested deeper than a parser's stack
+            data[where:where] = b"[" * 20_000
         case _:
             data = bytearray(rng.bytes(int(rng.integers(200))))
     path.write_bytes(data)

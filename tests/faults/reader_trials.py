@@ -1,6 +1,7 @@
 """Damaged inputs of all readers: a value, or one documented error."""
 
 import bz2
+import dataclasses
 import functools
 import gzip
 import io
@@ -9,25 +10,48 @@ import lzma
 import pathlib
 import pickle
 import tarfile
+import tempfile
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import flax.serialization
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import reference_vit
-from faults import Outcome, Result, Trial, cut, flip, scramble
+import small_runs
+from faults import Outcome, Result, Trial, cut, flip, retype, scramble
 
 from fedjax_sim import models
 from fedjax_sim.cli import config_file, report
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli.adapters import initial_params
+from fedjax_sim.cli.config import RunConfig, SweepConfig
+from fedjax_sim.cli.grid import configurations
 from fedjax_sim.datasets.cifar import CIFAR100, parse_batch, parse_binary
 from fedjax_sim.datasets.formats.files import parse_tar, read_bytes
 from fedjax_sim.datasets.formats.idx import read_idx
 from fedjax_sim.datasets.formats.leaf import parse_leaf
 from fedjax_sim.datasets.formats.libsvm import parse_libsvm
 from fedjax_sim.datasets.formats.pickles import parse_pickle
+from fedjax_sim.datasets.shakespeare import parse_roles
+from fedjax_sim.datasets.tables import read_table
+from fedjax_sim.datasets.text import read_text
+from fedjax_sim.datasets.tiny_imagenet import parse_annotations, parse_wnids
+from fedjax_sim.simulation import outcome
+from fedjax_sim.simulation.checkpoints import damage, write_record
+from fedjax_sim.simulation.client_rows import read_clients
+from fedjax_sim.simulation.folders import folder_names, is_seed, record_names, recorded_names
+from fedjax_sim.simulation.history_file import Mark
+from fedjax_sim.simulation.history_file import read as read_history_file
+from fedjax_sim.simulation.model_files import Models, read_models, write_models
+from fedjax_sim.simulation.store import claim
+from fedjax_sim.simulation.tuning import ExecutionChoice, Measured, store, stored
+from fedjax_sim.sweeps.store import read_runs
 from fedjax_sim.timelines import read_trace
+from fedjax_sim.valuation.store import CoalitionStore
 
 _MOST_BYTES = 200_000_000  # of memory for an input of some thousand bytes
 
@@ -40,8 +64,78 @@ class Reader(NamedTuple):
     read: Callable[[pathlib.Path], Any]
 
 
-def _of_bytes(parse: Callable[[bytes], Any]) -> Callable[[pathlib.Path], Any]:
-    return lambda path: parse(path.read_bytes())
+def _of_bytes(parse: Callable[[bytes, pathlib.Path], Any]) -> Callable[[pathlib.Path], Any]:
+    return lambda path: parse(path.read_bytes(), path)
+
+
+def _in_folder(read: Callable[[pathlib.Path], Any]) -> Callable[[pathlib.Path], Any]:
+    return lambda path: read(path.parent)
+
+
+def _of_model(path: pathlib.Path) -> Any:
+    config = dataclasses.replace(RunConfig(), initial_model=path)
+    return initial_params(config, _LINEAR, jax.random.split(jax.random.key(0), 1))
+
+
+def _points(path: pathlib.Path) -> Any:
+    return configurations(SweepConfig(points=path))
+
+
+def _slices(path: pathlib.Path) -> Any:
+    """Reads slices, of which damaged ones are named in a warning and left out."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        runs = read_runs(path.parent.parent)
+    if caught:
+        raise ValueError(str(caught[0].message))
+    return runs
+
+
+def _claim(path: pathlib.Path) -> None:
+    claim(path, _IDENTITY)
+
+
+_IDENTITY = {"algorithm": {"digest": "ab"}, "rounds": 3, "config": {"lr": 0.1}, "replicas": ["0"]}
+_LINEAR = models.Model(lambda key: {"w": jnp.ones((2, 3))}, lambda params, x: x @ params["w"])
+_GAME = {"seed": 0, "data": "ab"}
+
+
+def _written(write: Callable[[pathlib.Path], Any], name: str) -> bytes:
+    """Returns the content that ``write`` gives a file, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path)
+        return path.read_bytes()
+
+
+def _slice(path: pathlib.Path) -> None:
+    small_runs.sweep(path.parent.parent)
+    next(path.parent.glob("*.npz")).rename(path)
+
+
+def _coalitions(path: pathlib.Path) -> None:
+    store = CoalitionStore(path.parent, _GAME)
+    store.read(3)
+    store.write({b"\x01": {"loss": 0.5}, b"\x07": {"loss": 0.25}}, 3)
+
+
+def _read_coalitions(path: pathlib.Path) -> Any:
+    game = path.parent / "game.json"
+    if not game.exists():
+        game.write_text(json.dumps(_GAME))
+    return CoalitionStore(path.parent, _GAME).read(3)
+
+
+def _checkpoint_mark(path: pathlib.Path) -> Any:
+    """Reads a checkpoint's record; a damaged one is named by the callers, which know its folder."""
+    reason = damage(path.parent)
+    if reason:
+        raise ValueError(f"{path}: {reason}")
+
+
+def _history(path: pathlib.Path) -> Any:
+    return list(read_history_file(path))
 
 
 def _tar() -> bytes:
@@ -77,22 +171,83 @@ def readers() -> list[Reader]:
     load_vit = functools.partial(models.load_vit, params=params)
     run = {"config": config_file.to_json(RunConfig(algorithms=("fedavg",)))}
     run["algorithms"] = {"fedavg": {"lr": 0.1}}
+    sweep = {"config": config_file.to_json(SweepConfig())}
+    frame = pd.DataFrame({"a": [0.5, 1.5, 2.5], "b": [3, 1, 2], "y": ["x", "y", "x"]})
+    clients = pd.DataFrame(
+        {"seed": ["0", "0"], "round": [2, 2], "client": [0, 1], "split": ["test", "test"],
+         "num_examples": [3, 4], "loss": [0.5, 0.25]}
+    )  # fmt: skip
+    trained = Models({"w": np.ones((2, 3)), "b": [np.zeros((2, 1), np.float32)]}, ["0", "1"],
+                     [4, 4], {"loss": [0.5, 0.25]})  # fmt: skip
+    done = outcome.Outcome(4, {"0": 0, "1": 3}, 5, 32, 64, {"0": 2, "1": [[2, 3], [4, 7]]})
+    choice = ExecutionChoice(4, 2, "im2col")
+    measured = [Measured(choice, 0.1, 1.0, 100)]
+    role = {"x": ["a" * 80], "y": ["b"]}
+    roles = {"users": ["PLAY_ROLE"], "num_samples": [1], "user_data": {"PLAY_ROLE": role}}
+    annotations = b"val_0.JPEG\tn01443537\t0\t32\t44\t62\nval_1.JPEG\tn01629819\t5\t6\t7\t8\n"
+    wnids = ("n01443537", "n01629819")
+    folders = [
+        Reader("run.json", _written(_claim, "run.json"), _claim),
+        Reader("0/run.json", b'{"replicas": ["0"]}', _in_folder(is_seed)),
+        Reader("outcome.json",
+               _written(lambda path: outcome.write(path.parent, done), outcome.FILE),
+               _in_folder(outcome.read)),
+        Reader("algorithms.json",
+               _written(lambda path: record_names(path.parent, folder_names(["a, b", "fedavg"])),
+                        "algorithms.json"),
+               _in_folder(recorded_names)),
+        Reader("history.csv", b"replica,round,metric,value\n0,2,test/loss,0.5\n0,4,a,1e-3\n",
+               _history),
+        Reader("clients.csv", clients.to_csv(index=False).encode() + b"\n",
+               _in_folder(read_clients)),
+        Reader("clients.parquet/part-000000002.parquet",
+               _written(lambda path: clients.to_parquet(path), "a.parquet"),
+               lambda path: read_clients(path.parent.parent)),
+        Reader("models.npz", _written(lambda path: write_models(path, trained), "models.npz"),
+               read_models),
+        Reader("slices/a.npz", _written(_slice, "slices/a.npz"), _slices),
+        Reader("coalitions.npz", _written(_coalitions, "coalitions.npz"), _read_coalitions),
+        Reader("game.json", json.dumps(_GAME).encode(), _read_coalitions),
+        Reader("3/record.json",
+               _written(lambda path: write_record(path.parent, Mark(5, "ab")), "record.json"),
+               _checkpoint_mark),
+        Reader("tuned.json",
+               _written(lambda path: store(path, {"device": "cpu"}, measured), "tuned.json"),
+               lambda path: stored(path, {"device": "cpu"})),
+        Reader("sweep/config.json", json.dumps(sweep).encode(), config_file.read_sweep),
+        Reader("initial.npz", _archive({"w": np.ones((2, 3))}), _of_model),
+        Reader("points.csv", b"lr,cohort_size\n0.1,5\n0.2,10\n", _points),
+        Reader("table.csv", frame.to_csv(index=False).encode(), read_table),
+        Reader("table.parquet", _written(lambda path: frame.to_parquet(path), "a.parquet"),
+               read_table),
+        Reader("table.npz", _archive({"x": np.ones((4, 2)), "y": np.array([0, 1, 0, 1])}),
+               read_table),
+        Reader("text.txt", b"to be, or not to be, that is the question " * 8,
+               functools.partial(read_text, context=16)),
+        Reader("shakespeare.json", json.dumps(roles).encode(), _of_bytes(parse_roles)),
+        Reader("wnids.txt", "\n".join(wnids).encode(), _of_bytes(parse_wnids)),
+        Reader("val_annotations.txt", annotations,
+               _of_bytes(lambda data, path: parse_annotations(data, wnids, path))),
+        Reader("vit.msgpack",
+               flax.serialization.msgpack_serialize(reference_vit.flax_tree(tensors)), load_vit),
+    ]  # fmt: skip
     return [
+        *folders,
         Reader("a.idx", b"\0\0\x08\2" + bytes([0, 0, 0, 2, 0, 0, 0, 3]) + bytes(6), read_idx),
         Reader(
             "a.libsvm",
             b"+1 1:0.5 3:2\n-1 2:1e-3\n" * 4,
-            _of_bytes(lambda data: parse_libsvm([data], 4)),
+            _of_bytes(lambda data, path: parse_libsvm([data], 4, path)),
         ),
         Reader("a.pickle", pickle.dumps({"data": planes, "labels": [1, 2]}, 2),
                _of_bytes(parse_pickle)),
         Reader("cifar.bin", b"".join(bytes([1, 7]) + bytes(x) for x in planes),
-               _of_bytes(lambda data: parse_binary(data, CIFAR100))),
+               _of_bytes(lambda data, path: parse_binary(data, CIFAR100, path))),
         Reader("cifar.pickle", pickle.dumps({b"data": planes, **labels}, 2),
-               _of_bytes(lambda data: parse_batch(data, CIFAR100))),
+               _of_bytes(lambda data, path: parse_batch(data, CIFAR100, path))),
         Reader("leaf.json", leaf, _of_bytes(parse_leaf)),
         Reader("a.tar", _tar(),
-               _of_bytes(lambda data: parse_tar(data, "file", lambda name: True))),
+               _of_bytes(lambda data, path: parse_tar(data, path, lambda name: True))),
         *(Reader(f"a.{suffix}", compress(bytes(5000) + rng.bytes(500)), read_bytes)
           for suffix, compress in compressed.items()),
         Reader("trace.csv", b"client,duration\n0,1.5\n1,4\n0,2.5\n",
@@ -112,19 +267,22 @@ def trials() -> dict[str, Trial]:
 
 def _trial(reader: Reader, rng: np.random.Generator, folder: pathlib.Path) -> Result:
     """Reads a file after one to three damages.  A damage may be harmless, or give another value."""
-    folder.mkdir()
     path = folder / reader.name
+    path.parent.mkdir(parents=True)
     path.write_bytes(reader.content)
     for _ in range(rng.integers(1, 4)):
         if path.stat().st_size:
-            [flip, cut, scramble, scramble][rng.integers(4)](rng, path)
+            [flip, cut, scramble, scramble, retype][rng.integers(5)](rng, path)
     damaged = path.read_bytes()
     tracemalloc.start()
     try:
         reader.read(path)
         outcome = Result(Outcome.SAME)
     except ValueError as error:
-        outcome = Result(Outcome.REFUSED, str(error))
+        named = str(path.parent) in str(error) and path.name in str(error)
+        documented = named and "\n" not in str(error)
+        kind = Outcome.REFUSED if documented else Outcome.UNDOCUMENTED
+        outcome = Result(kind, f"{error!r} for {damaged[:60]!r}")
     except Exception as error:
         outcome = Result(Outcome.UNDOCUMENTED, f"{error!r} for {damaged[:60]!r}")
     peak = tracemalloc.get_traced_memory()[1]

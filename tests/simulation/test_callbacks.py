@@ -1,7 +1,10 @@
 """Callbacks: events, early stopping, best models, limits, logs, also over resumed calls."""
 
 import csv
+import dataclasses
 import functools
+import json
+import re
 import signal
 import sys
 import types
@@ -285,46 +288,137 @@ def test_calls_of_tracking_services(monkeypatch):
     log.close()
     names = [name for name, _, _ in service.calls]
     assert [names.count(name) for name in ("init", "log", "finish")] == [2, 16, 2]
-    assert service.calls[0][2]["id"] == "group-0"
+    assert [options["name"] for name, _, options in service.calls if name == "init"] == ["0", "1"]
     assert service.calls[-3][2] == {"step": 8}
 
     client = _Service()
     client.info = types.SimpleNamespace(run_id="r")
     mlflow = types.SimpleNamespace(MlflowClient=lambda uri: client)
-    entities = types.SimpleNamespace(Metric=lambda *values: values)
+    entities = types.SimpleNamespace(Metric=lambda *values: values, Param=lambda *pair: pair)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
     log = callbacks.MLflow("experiment")
     go(callbacks=[log])
     log.close()
-    batches = [options["metrics"] for name, _, options in client.calls if name == "log_batch"]
+    batches = [
+        options["metrics"]
+        for name, _, options in client.calls
+        if name == "log_batch" and "metrics" in options
+    ]
     assert len(batches) == 16
     assert [metric[0] for metric in batches[0]] == ["time", "local_steps", "score", "size"]
     assert batches[-1][0][2:] == (0, 8)
 
 
-def test_mlflow_continues_a_run_whose_name_has_quotes(monkeypatch):
-    """MLflow's filters cannot escape the quote that ends a text."""
-    runs, filters = [], []
+class _Runs:
+    """Stands for W&B and for MLflow: keeps runs by identifier, with their parameters and steps."""
 
-    def create_run(experiment, run_name):
-        runs.append(types.SimpleNamespace(info=types.SimpleNamespace(run_id=0, run_name=run_name)))
-        return runs[-1]
+    def __init__(self):
+        self.runs: dict[str, dict] = {}
 
-    def search_runs(experiments, where):
-        filters.append(where)
-        return runs
+    # W&B
+    def init(self, *, id, config, **options):
+        resumed = id in self.runs
+        run = self.runs.setdefault(id, {"config": config, "steps": []})
+        log = lambda values, step: run["steps"].append(step)  # noqa: E731
+        return types.SimpleNamespace(log=log, finish=lambda: None, resumed=resumed)
 
-    client = _Service()
-    client.create_run, client.search_runs = create_run, search_runs
-    mlflow = types.SimpleNamespace(MlflowClient=lambda uri: client)
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    monkeypatch.setitem(sys.modules, "mlflow.entities", types.SimpleNamespace(Metric=print))
-    for name in ("it's", "it's", "plain"):
-        event = Event(name, ["0"], 1, 3, {"loss": np.ones(1)}, None, False, None)
-        callbacks.MLflow("experiment")(event)
-    assert [run.info.run_name for run in runs] == ["it's-0", "plain-0"]
-    assert filters[1:] == ["attributes.run_name LIKE 'it_s-0'", "attributes.run_name = 'plain-0'"]
+    # MLflow
+    def get_experiment_by_name(self, name):
+        return types.SimpleNamespace(experiment_id="1")
+
+    def search_runs(self, experiments, where):
+        key = re.fullmatch(r"tags\.fedjax_sim_run = '([0-9a-f]{16})'", where)[1]
+        return [self._found(key)] if key in self.runs else []
+
+    def create_run(self, experiment, tags, run_name):
+        self.runs[tags["fedjax_sim_run"]] = {"config": {}, "steps": []}
+        return self._found(tags["fedjax_sim_run"])
+
+    def _found(self, key):
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id=key))
+
+    def log_batch(self, run, metrics=(), params=()):
+        self.runs[run]["config"].update(params)
+        self.runs[run]["steps"] += [metric[3] for metric in metrics[:1]]
+
+    def set_terminated(self, run):
+        pass
+
+
+@pytest.fixture(params=["wandb", "mlflow"])
+def tracked(request, monkeypatch):
+    """The runs that a service has, a function that makes its callback, and one that reads a value
+    of the logged configuration."""
+    service = _Runs()
+    entities = types.SimpleNamespace(Metric=lambda *values: values, Param=lambda *pair: pair)
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=service.init))
+    client = types.SimpleNamespace(MlflowClient=lambda uri: service)
+    monkeypatch.setitem(sys.modules, "mlflow", client)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    make = callbacks.WandB if request.param == "wandb" else callbacks.MLflow
+
+    def value(config: dict, *names: str) -> str:
+        if request.param == "mlflow":
+            return config[".".join(names)]
+        for name in names:
+            config = config[name]
+        return str(config)
+
+    return service.runs, lambda: make("federated"), value
+
+
+def test_different_runs_do_not_share_a_tracked_run(tracked, tmp_path):
+    """Names and folders are equal; rates, seeds' keys, data's order or descriptions differ."""
+    runs, make, value = tracked
+    other = dataclasses.replace(SETUP, eval_every=4)
+    calls = [
+        (fs.fedavg(0.1), SETUP, KEYS, {}),
+        (fs.fedavg(0.2), SETUP, KEYS, {}),
+        (fs.fedavg(0.1), SETUP, KEYS[::-1], {}),
+        (fs.fedavg(0.1), other, KEYS, {}),
+        (fs.fedavg(0.1), SETUP, KEYS, {"config": {"cohort": 3}}),
+    ]
+    for count, (algorithm, setup, keys, options) in enumerate(calls, start=1):
+        fs.simulate(algorithm, setup, keys, callbacks=[make()], **options)
+        assert len(runs) == 2 * count  # one per seed
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], directory=tmp_path)
+    assert len(runs) == 2 * len(calls)  # a folder is no part of a run's identity
+    configs = [run["config"] for run in runs.values()]
+    rates = [value(config, "algorithm", "numbers", "lr") for config in configs]
+    assert rates == ["0.1", "0.1", "0.2", "0.2", *["0.1"] * 6]
+    identity = json.loads((tmp_path / "run.json").read_text())
+    assert value(configs[0], "data") == identity["data"]
+    assert value(configs[-1], "config", "cohort") == "3"
+    assert value(configs[0], "environment", "versions", "jax") == jax.__version__
+
+
+def test_a_resumed_run_continues_its_tracked_run(tracked, tmp_path):
+    """Steps are rounds; a run that the service lost, or never had, gets the earlier ones, too."""
+    runs, make, _ = tracked
+    stop = lambda event: "interrupt" if event.round == 4 else None  # noqa: E731
+    options = {"directory": tmp_path, "evals_per_segment": 1}
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make(), stop], **options)
+    assert [run["steps"] for run in runs.values()] == [[1, 2, 3, 4]] * 2
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], **options)
+    assert [run["steps"] for run in runs.values()] == [[*range(1, 9)]] * 2
+    runs.clear()
+    folder = tmp_path / "other"
+    options["directory"] = folder
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[stop], **options)
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], **options)
+    assert [run["steps"] for run in runs.values()] == [[*range(1, 9)]] * 2
+
+
+def test_runs_of_comparisons_and_sweeps_are_tracked_apart(tracked):
+    runs, make, value = tracked
+    algorithms = {"a, lr=0.1": fs.fedavg(0.1), "it's b": fs.fedavg(0.2)}
+    fs.compare(algorithms, SETUP, KEYS, callbacks=[make()])
+    assert len(runs) == 4
+    small_runs.sweep(None, callbacks=[make()])
+    assert len(runs) == 4 + 4  # two rates, two seeds
+    rates = [value(run["config"], "config", "lr") for run in list(runs.values())[4:]]
+    assert sorted(rates) == ["0.05", "0.05", "0.1", "0.1"]
 
 
 @pytest.mark.slow

@@ -68,13 +68,19 @@ def test_two_writers_do_not_share_a_partial_file(tmp_path):
     assert path.read_text() == "first"
 
 
-def test_links_stay_links(tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    link = tmp_path / "a.json"
-    link.symlink_to(tmp_path / "elsewhere" / "b.json")  # dangling
-    write_text(link, "{}")
-    assert link.is_symlink()
-    assert (tmp_path / "elsewhere" / "b.json").read_text() == "{}"
+def test_a_link_is_replaced_and_its_target_stays(tmp_path):
+    """Else a folder of results with links would overwrite files elsewhere."""
+    target = tmp_path / "mine.json"
+    target.write_text("mine")
+    for name in ("mine.json", "nothing.json"):  # dangling, too
+        link = tmp_path / "a.json"
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / name)
+        write_text(link, "{}")
+        assert not link.is_symlink()
+        assert link.read_text() == "{}"
+    assert target.read_text() == "mine"
+    assert not (tmp_path / "nothing.json").exists()
 
 
 def test_permissions_are_those_of_an_ordinary_file(tmp_path):
