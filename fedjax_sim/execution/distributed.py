@@ -123,7 +123,9 @@ def idle_gpus(num_devices: int, platform: str, environ: Mapping[str, str] = os.e
 
 def _processes_of_node(environ: Mapping[str, str]) -> int | None:
     """Returns the number of this run's processes on this node; None if the cluster does not say."""
-    text = environ.get("SLURM_STEP_TASKS_PER_NODE")  # as 2(x3),1: two on three nodes, one on another
+    text = environ.get(
+        "SLURM_STEP_TASKS_PER_NODE"
+    )  # as 2(x3),1: two on three nodes, one on another
     if text is not None:
         groups = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
         counts = [int(count) for count, nodes in groups for _ in range(int(nodes or 1))]
