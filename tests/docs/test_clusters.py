@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "clusters.md"
 SCRIPTS = sorted((ROOT / "docs" / "clusters").iterdir())
 SMALL = (
-    "--rounds 1 --seeds 1 --num-clients 16 --cohort-size 4 --local-steps 1 --eval-every 1 "
+    "--rounds 1 --seeds 1 --num-clients 20 --cohort-size 4 --local-steps 1 --eval-every 1 "
     "--model softmax_regression"
 )
 STARTS = r"(?:[A-Z]+=\S+ )*(?:sbatch|bash docs/clusters|fedjax-sim|python -m)\b"
