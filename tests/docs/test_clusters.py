@@ -1,8 +1,8 @@
 """Every command of docs/clusters.md and its scripts runs as it is printed.
 
 Replaced are addresses, the data set of a preset, and sizes: options for a small run follow those of
-the command, and of an array only the first job runs.  Slurm's commands and gcloud are stand-ins that
-start the processes here; tests/clusters/slurm_trial.sh uses a real Slurm.
+the command, and of an array only the first job runs.  Slurm's commands and gcloud are stand-ins
+that start the processes here; tests/clusters/slurm_trial.sh uses a real Slurm.
 """
 
 import json
@@ -37,7 +37,8 @@ STAND_INS = {
         done
         of_script() { sed -n "s/^#SBATCH --$1=//p" "$script"; }
         script=$1; shift
-        export SLURM_JOB_NAME=${name:-$(of_script job-name)} SLURM_SUBMIT_DIR=$PWD SLURM_JOB_ID=$PORT
+        export SLURM_JOB_NAME=${name:-$(of_script job-name)} SLURM_JOB_ID=$PORT
+        export SLURM_SUBMIT_DIR=$PWD
         array=${array:-$(of_script array)}
         [ -z "$array" ] || export SLURM_ARRAY_TASK_ID=${array%%-*}
         nodes=$(of_script nodes); export SLURM_NTASKS=${nodes:-1}
