@@ -139,7 +139,7 @@ check "the same command ends" wait_for "${job}" COMPLETED
 check "the history of the whole run" same cancelled whole
 
 echo "--- requeued at the time limit"
-LONG=$((ROUNDS * 5))
+LONG=$((ROUNDS * 3))
 job=$(submit --job-name=requeued "${TIME[@]}" docs/clusters/slurm.sbatch "${SMALL[@]}" --rounds "${LONG}")
 check "is interrupted" wait_until has "to resume" "${job}"
 check "has no traceback" bash -c "! grep -q Traceback slurm-${job}.out"
