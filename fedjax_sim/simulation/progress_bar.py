@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 from html import escape
-from typing import Any, NamedTuple, TextIO
+from typing import IO, Any, NamedTuple
 
 _LOG_SECONDS = 60  # between two lines in a file
 
@@ -40,7 +40,7 @@ class ProgressBar:
         FedAvg 100 %, ... s, round 2/2, ...
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, *, file: TextIO | None = None):
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, file: IO[str] | None = None):
         self._clock, self._file, self._printed = clock, file, 0.0
         self._start = clock()
         self._lines: dict[str, _Line] = {}

@@ -5,7 +5,7 @@
 #     PYTHON=.venv/bin/python bash tests/clusters/slurm_trial.sh
 #
 # Needs root. Both nodes are slurmd processes with a host name of their own, 16 CPUs and four GPUs
-# that do not exist. Takes ten minutes; prints a line per check and ends with exit code 1 if one
+# that do not exist. Takes a quarter of an hour; prints a line per check and ends with exit code 1 if one
 # failed. FOLDER keeps the logs (default: a new folder).
 set -euo pipefail
 ROOT="$(cd "$(dirname "$0")/../.." && pwd)"
@@ -70,7 +70,7 @@ check() { # check TEXT COMMAND...
 submit() { sbatch --parsable "$@" | cut -d';' -f1; }
 state() { scontrol show job "$1" | grep -o 'JobState=[A-Z]*' | head -n 1 | cut -d= -f2; }
 wait_for() { # wait_for JOB STATE...: until the job has one of the states
-    for _ in $(seq 600); do
+    for _ in $(seq 1500); do
         for wanted in "${@:2}"; do [ "$(state "$1")" != "${wanted}" ] || return 0; done
         sleep 1
     done
