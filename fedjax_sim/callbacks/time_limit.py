@@ -29,4 +29,13 @@ class TimeLimit:
         self._end = time.monotonic() + seconds
 
     def __call__(self, event: Event) -> Action:
-        return "interrupt" if time.monotonic() >= self._end and not event.replayed else None
+        return None if event.replayed else self.poll()
+
+    def poll(self) -> Action:
+        """Returns "interrupt" once the time is over; asked after every segment.
+
+        Example:
+            >>> TimeLimit(3600).poll() is None
+            True
+        """
+        return "interrupt" if time.monotonic() >= self._end else None

@@ -55,8 +55,8 @@ def run(arguments: list[str]) -> int:
         given = vars(options.parse(RunOptions, "run", source, description, rest, defaults))
         diagnose, dry_run = given.pop("diagnose"), given.pop("dry_run")
         watched = {name: given.pop(name) for name in _WATCHED}
-        config = _connected(given)
         _start_jax()
+        config = _connected(given)
 
         from fedjax_sim.cli import report
         from fedjax_sim.cli.build import resolve, untuned
@@ -90,10 +90,18 @@ def _connected(given: dict[str, Any]):
     from fedjax_sim.execution import distributed
 
     distributed.connect(**where, heartbeat_timeout=timeout)
-    _start_jax()
     if given["num_strata"] is None:
-        given["num_strata"] = jax.device_count()
+        given["num_strata"] = _strata_of(given["output"]) or jax.device_count()
     return RunConfig(**given)
+
+
+def _strata_of(output: pathlib.Path) -> int | None:
+    """Returns the number of strata of the comparison in a folder, which other devices continue."""
+    from fedjax_sim.cli.config_file import read_saved
+
+    with contextlib.suppress(OSError, ValueError):  # damage has its message later
+        return read_saved(output / "config.json").config.num_strata
+    return None
 
 
 def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) -> int:
@@ -341,7 +349,10 @@ def _described(template: str) -> str:
 
 
 def _start_jax() -> None:
-    """Turns on the cache of compiled programs, all cores of a CPU, a GPU's command buffers."""
+    """Chooses the cache of compiled programs, all cores of a CPU, a GPU's command buffers.
+
+    JAX is not started, so that processes can be connected afterwards.
+    """
     import jax
 
     from fedjax_sim.execution.devices import use_all_cores, use_command_buffers

@@ -1,19 +1,27 @@
-"""Progress bars of ``fedjax-sim`` in a terminal."""
+"""Progress of ``fedjax-sim``: bars in a terminal, lines in a file."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedjax_sim.cli.report import LOSS, score_of
 from fedjax_sim.cli.run import OnProgress
+from fedjax_sim.simulation.progress_bar import ProgressBar
 from fedjax_sim.sweeps.sweep import SweepProgress
 
 
 @contextlib.contextmanager
 def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[OnProgress]:
-    """Context with a line per algorithm: rounds, test loss and score (mean over seeds), ETA."""
+    """Context with a line per algorithm: rounds, test loss and score (mean over seeds), ETA.
+
+    Without a terminal, as in the log of a job, :class:`~fedjax_sim.ProgressBar` prints lines.
+    """
+    if not console.is_terminal:
+        yield _silent if console.quiet else ProgressBar(file=console.file)
+        return
     width = max(map(len, algorithms))
     bars = Progress(
         TextColumn(f"{{task.description:<{width}}}"),
@@ -31,7 +39,7 @@ def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[OnPro
             lines[name] = bars.add_task(name, total=None, status="compiling", position="round 0/?")
             return
         metrics = progress.metrics
-        status = "finished before"
+        status = "finished before" if progress.fraction == 1 else "no evaluation yet"
         if metrics:
             score = score_of(metrics)
             label = score.removeprefix("test/")
@@ -50,7 +58,7 @@ def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[OnPro
 
 @contextlib.contextmanager
 def sweep_progress(console: Console) -> Iterator[Callable[[SweepProgress], None]]:
-    """Context with a bar over all runs; prints every group's plan and memory."""
+    """Context with a bar over all runs, or lines; prints every group's plan and memory."""
     bars = Progress(
         BarColumn(bar_width=30),
         TextColumn("{task.fields[status]}"),
@@ -61,17 +69,25 @@ def sweep_progress(console: Console) -> Iterator[Callable[[SweepProgress], None]
     )
     line = bars.add_task("", total=None, status="preparing")
     announced: list[dict] = []
+    in_log = None if console.is_terminal else ProgressBar(file=console.file)
 
     def on_progress(progress: SweepProgress) -> None:
         bars.live.transient = False
         if progress.static not in announced:
             announced.append(progress.static)
             console.print(plan_line(progress))
+        if in_log is not None:
+            in_log(progress)
+            return
         completed = progress.fraction * progress.num_runs
         bars.update(line, total=progress.num_runs, completed=completed, status=progress.status)
 
-    with bars:
+    with bars if console.is_terminal else contextlib.nullcontext():
         yield on_progress
+
+
+def _silent(*progress: Any) -> None:
+    """Shows nothing, in a process that is not the first."""
 
 
 def plan_line(progress: SweepProgress) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli import commands, folder_commands
 from fedjax_sim.cli.errors import Failure, warnings_in_one_line
+from fedjax_sim.execution import distributed
 from fedjax_sim.simulation import interrupt
 
 USAGE = """\
@@ -66,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with interrupt.raising(), warnings_in_one_line():
                 return known[command](rest)
     except Failure as error:
-        print(f"fedjax-sim: error: {error}", file=sys.stderr)
+        if not distributed.first_says(str(error)):
+            print(f"fedjax-sim: error: {error}", file=sys.stderr)
         return error.code
     except KeyboardInterrupt:  # while importing or loading: no algorithm had begun
         print("interrupted", file=sys.stderr)

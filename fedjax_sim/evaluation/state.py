@@ -37,7 +37,7 @@ class RunContext(NamedTuple):
     task: Task | None = None
     max_steps: int = 0  # static: bounds the local steps of a visit
     key: Array | None = None  # of this run's evaluations
-    timeline: Timeline | None = None  # the rounds before the evaluation
+    timeline: Timeline | None = None  # the last round before the evaluation, or several
 
 
 def context_of(argument: Any) -> RunContext:

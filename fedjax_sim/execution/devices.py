@@ -6,6 +6,7 @@ run clients or configurations side by side.  They must be requested before JAX s
 
 import importlib.metadata
 import os
+import re
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -26,8 +27,9 @@ COMMAND_BUFFER_FLAGS = {
 def use_all_cores(num_devices: int | None = None, *, threads: int = 1) -> int:
     """Requests one host device per core from JAX; returns the number of host devices.
 
-    Call it before anything else uses JAX (importing JAX is allowed).  A number that the user has
-    already chosen, by ``XLA_FLAGS`` or ``jax_num_cpu_devices``, is kept.  Devices of other
+    Call it before anything else uses JAX (importing JAX is allowed), also before
+    :func:`fedjax_sim.execution.distributed.connect`.  It does not start JAX.  A number that the
+    user has already chosen, by ``XLA_FLAGS`` or ``jax_num_cpu_devices``, is kept.  Devices of other
     platforms are not affected.
 
     Args:
@@ -52,9 +54,12 @@ def use_all_cores(num_devices: int | None = None, *, threads: int = 1) -> int:
     if threads > 1:
         os.environ.setdefault("NPROC", str(threads * num_cores()))
     chosen = jax.config.values["jax_num_cpu_devices"]
-    if chosen < 0 and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", num_devices or num_cores())
-    return len(jax.devices("cpu"))
+    flags = os.environ.get("XLA_FLAGS", "")
+    forced = re.findall(r"--xla_force_host_platform_device_count=(\d+)", flags)
+    if chosen < 0 and not forced:
+        chosen = num_devices or num_cores()
+        jax.config.update("jax_num_cpu_devices", chosen)
+    return chosen if chosen >= 0 else int(forced[-1])
 
 
 def use_command_buffers(environ: MutableMapping[str, str] = os.environ) -> bool:

@@ -5,6 +5,7 @@ the next load's clients and sends them to the device.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -142,13 +143,13 @@ class Load(NamedTuple):
 
     first: int
     last: int
-    evaluate: bool  # after the last
 
 
 class Plan(NamedTuple):
     """Loads of a run, all of one shape."""
 
     loads: list[Load]
+    length: int  # rounds of the longest load
     clients: int
     rows: int
 
@@ -161,7 +162,7 @@ def plan(task: Task, timeline: Timeline, done: int, eval_every: int, stride: int
         timeline: the whole timeline, ``[T, S]`` or ``[n, T, S]``.
         done: rounds that have run.
         eval_every: rounds between evaluations.
-        stride: rounds per segment, a multiple of ``eval_every``.
+        stride: rounds of the longest segment, a multiple of ``eval_every``.
 
     Raises:
         ValueError: not even one round fits.
@@ -176,15 +177,14 @@ def plan(task: Task, timeline: Timeline, done: int, eval_every: int, stride: int
     rounds = timeline.num_rounds
     needed = 0
     for length in _lengths(eval_every, stride):
-        cuts = _cuts(done, rounds, stride, length)
-        present = [_clients(timeline, first, last) for first, last in cuts]
+        # Counted from round 0, so that a load between two evaluations ends with the second.
+        ends = [*range(length * (done // length + 1), rounds, length), rounds]
+        loads = [Load(*pair) for pair in itertools.pairwise([done, *ends] if done < rounds else [])]
+        present = [_clients(timeline, *load) for load in loads]
         rows = max((int(sizes[ids].sum()) for ids in present), default=1)
         needed = 2 * max(rows, 1) * row_bytes
         if needed <= where.memory:
-            loads = [
-                Load(first, last, last % eval_every == 0 or last == rounds) for first, last in cuts
-            ]
-            return Plan(loads, max(map(len, present), default=1), max(rows, 1))
+            return Plan(loads, length, max(map(len, present), default=1), max(rows, 1))
     raise ValueError(
         f"memory of on_host is {where.memory} bytes; expected at least {needed}: the examples of "
         "the largest round's clients, twice"
@@ -200,14 +200,6 @@ def _lengths(eval_every: int, stride: int) -> Iterator[int]:
     evaluations = stride // eval_every
     yield from (n * eval_every for n in range(evaluations, 0, -1) if evaluations % n == 0)
     yield from (n for n in range(eval_every - 1, 0, -1) if eval_every % n == 0)
-
-
-def _cuts(done: int, rounds: int, stride: int, length: int) -> list[tuple[int, int]]:
-    cuts = []
-    for start in range(done, rounds, stride):
-        end = min(start + stride, rounds)
-        cuts += [(first, min(first + length, end)) for first in range(start, end, length)]
-    return cuts
 
 
 def _clients(timeline: Timeline, first: int, last: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.forks.result import Fork
-from fedjax_sim.forks.together import Continuation, continue_together, parts_of
+from fedjax_sim.forks.together import Continuation, continue_together
 from fedjax_sim.setup_checks import check_batch, check_keys, check_setup
 from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.programs import Resident, programs
@@ -375,9 +375,11 @@ def _continued(
             setup.task, put(setup.eval_fn), put(last_round), state, put(keys)
         )
         evaluated = [jax.tree.map(np.asarray, initial)]
-    execute = Resident(compiled, setup.task, setup.eval_fn, setup.timeline, keys, put)
-    for first, last in parts_of(setup, state):
-        state, history = execute(first, last, state)
-        evaluated.append(jax.tree.map(np.asarray, history))
+    last, done = setup.timeline.num_rounds, int(np.max(state.round))
+    execute = Resident(
+        compiled, setup.task, setup.eval_fn, setup.timeline, keys, put, most=last, before=done
+    )
+    state, history = execute(0, last, state)
+    evaluated.append(history)
     together = jax.tree.map(lambda *x: np.concatenate(x, axis), *evaluated)
     return together, state

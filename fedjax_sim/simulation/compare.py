@@ -32,7 +32,7 @@ from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.programs import programs, stride, trace_first
 from fedjax_sim.simulation.result import FRAME_COLUMNS, Progress, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
-from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.simulation.simulate import SEGMENT_SECONDS, simulate
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def compare(
     callbacks: Sequence[Callback] = (),
     config: Mapping[str, Any] | Callable[[str], Mapping[str, Any]] | None = None,
     checkpoint_seconds: float = 5.0,
+    segment_seconds: float = SEGMENT_SECONDS,
     on_divergence: Literal["raise", "stop", "record"] = "record",
     on_progress: OnProgress | None = None,
     on_finished: Callable[[str, Simulation], None] | None = None,
@@ -162,8 +163,8 @@ def compare(
             one returns "stop", the next algorithm follows.
         config: JSON-able description, or a function of the algorithm's name that returns it; an
             algorithm's folder with another one is refused.
-        checkpoint_seconds, on_divergence: as in :func:`~fedjax_sim.simulate`; by default a
-            divergence is recorded, and the other algorithms run.
+        checkpoint_seconds, segment_seconds, on_divergence: as in :func:`~fedjax_sim.simulate`; by
+            default a divergence is recorded, and the other algorithms run.
         on_progress: called as ``on_progress(name, None)`` when an algorithm starts, with its
             :class:`~fedjax_sim.simulation.result.Progress` after every segment, and once for an
             algorithm that an earlier call finished.
@@ -260,6 +261,7 @@ def compare(
                         replicas=part.names,
                         config=config(name) if callable(config) else config,
                         checkpoint_seconds=checkpoint_seconds,
+                        segment_seconds=segment_seconds,
                         on_divergence=on_divergence,
                         on_progress=on_progress and _named(on_progress, name, turn),
                     )
@@ -353,6 +355,7 @@ class _Named:
         self._callback, self._name = callback, name
         self.every_evaluation = getattr(callback, "every_evaluation", False)
         self.needs_identity = getattr(callback, "needs_identity", False)
+        self.poll = getattr(callback, "poll", None)
 
     def __call__(self, event: Event) -> Action:
         return self._callback(event._replace(name=self._name))

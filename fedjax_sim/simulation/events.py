@@ -114,6 +114,11 @@ class Listeners:
             action = self._pass_on(int(done), metrics, params=last, skipped=skipped) or action
         return action
 
+    def poll(self) -> Action:
+        """Asks the callbacks with a method ``poll`` for an action, after every segment."""
+        polls = [(callback, getattr(callback, "poll", None)) for callback in self._callbacks]
+        return _strongest({_checked(callback, poll()) for callback, poll in polls if poll})
+
     def _pass_on(
         self,
         done: int,
@@ -176,7 +181,10 @@ def act(callbacks: Sequence[Callback], event: Event) -> Action:
     Raises:
         ValueError: a callback returned something else.
     """
-    actions = {_checked(callback, callback(event)) for callback in callbacks}
+    return _strongest({_checked(callback, callback(event)) for callback in callbacks})
+
+
+def _strongest(actions: Collection[Action]) -> Action:
     return "interrupt" if "interrupt" in actions else "stop" if "stop" in actions else None
 
 

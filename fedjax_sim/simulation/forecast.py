@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_bytes
-from fedjax_sim.engine import NO_PROBES, Probes, RunState, check_algorithm
+from fedjax_sim.engine import NO_PROBES, Probes, RunState, Span, check_algorithm
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.devices import memory_limit, program_bytes
 from fedjax_sim.execution.placement import everywhere
@@ -22,6 +22,8 @@ from fedjax_sim.simulation import measuring, outcome
 from fedjax_sim.simulation.needs import Forecast, Seconds
 from fedjax_sim.simulation.programs import programs, stride
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Task, Timeline
+
+_ONE_ROUND = Span(*map(np.int32, (0, 1, 0, 1)))
 
 
 def forecast(
@@ -90,7 +92,7 @@ def forecast(
     elif task.placement is not None and task.placement.axis is not None:
         state = _spread(program.initial.lower(task, params, first).compile(), state)
     began = time.perf_counter()
-    compiled = program.segment.lower(on_device.task, None, first, state, key).compile()
+    compiled = program.segment.lower(on_device.task, None, first, state, key, _ONE_ROUND).compile()
     compile_seconds = time.perf_counter() - began
     model = jax.tree.map(lambda x: x[0], params) if batched else params
     resident = dataclasses.replace(setup, task=on_device.task, timeline=timeline)
@@ -136,7 +138,7 @@ def forecast(
         nonlocal current
         # Of examples on the host, only those of the first rounds are on the device.
         part = first if on_device.task is not task else put(timeline[t : t + 1])
-        arguments = on_device.task, None, part, current, key
+        arguments = on_device.task, None, part, current, key, _ONE_ROUND
         arguments = jax.device_put(arguments, compiled.input_shardings[0])
         current = jax.block_until_ready(compiled(*arguments))[0]
 

@@ -33,13 +33,18 @@ class Clock:
 
 
 def complete(
-    history: History, clock: Clock, client_probes: Collection[str] = (), seeds: Any = slice(None)
+    history: History,
+    clock: Clock,
+    client_probes: Collection[str] = (),
+    seeds: Any = slice(None),
+    last: int | None = None,
 ) -> History:
     """Adds times to a history and averages its client probes; arrays have a leading replica axis.
 
     The metrics of the result begin with the simulated time and the local steps so far.  Client
     probes become the mean over the clients that reported, NaN in a round without reports.
-    ``seeds`` selects the clock's replicas that belong to the history.
+    ``seeds`` selects the clock's replicas that belong to the history; ``last`` is its last round,
+    by default that of the last evaluation.
     """
     history = jax.tree.map(np.asarray, history)
     at = np.asarray(history.round) - 1  # -1 before the first round
@@ -50,7 +55,8 @@ def complete(
     metrics |= dict(sorted(history.metrics.items()))
     probes: dict[str, Any] = dict(sorted(history.probes.items()))
     for name in client_probes:
-        rounds = history.round[0, -1] - probes[name].shape[1], history.round[0, -1]
+        end = int(history.round[0, -1]) if last is None else last
+        rounds = end - probes[name].shape[1], end
         mask = clock.mask[seeds, slice(*rounds)]
         probes[name] = np.stack(
             [
@@ -62,21 +68,30 @@ def complete(
 
 
 def rows(
-    history: History, clock: Clock, replicas: Sequence[str], client_probes: Collection[str] = ()
+    history: History,
+    clock: Clock,
+    replicas: Sequence[str],
+    client_probes: Collection[str] = (),
+    last: int | None = None,
 ) -> Iterator[Row]:
-    """Yields the rows of one segment, whose arrays have a leading replica axis.
+    """Yields the rows of one segment that ends with round ``last``; arrays have a replica axis.
 
-    Per replica: the metrics of each evaluation as :func:`complete` returns them, then the probes of
-    each round.  Metrics that are arrays become ``name/0``, ``name/1``, ...; booleans are 1 and 0.
+    Per round and replica: the metrics of the evaluation as :func:`complete` returns them, then the
+    probes, so the order does not depend on the segments.  Metrics that are arrays become
+    ``name/0``, ``name/1``, ...; booleans are 1 and 0.
     """
-    history = complete(history, clock, client_probes)
-    for r, replica in enumerate(replicas):
-        for done, name, value in melted(jax.tree.map(lambda x, r=r: x[r], history)):
-            yield replica, done, name, str(value)
+    history = complete(history, clock, client_probes, last=last)
+    values = [
+        (replica, *row)
+        for r, replica in enumerate(replicas)
+        for row in melted(jax.tree.map(lambda x, r=r: x[r], history), last)
+    ]
+    for replica, done, name, value in sorted(values, key=lambda row: row[1]):
+        yield replica, done, name, str(value)
 
 
-def melted(history: History) -> Iterator[tuple[int, str, Any]]:
-    """Yields ``(round, metric, value)`` of one replica's complete history.
+def melted(history: History, last: int | None = None) -> Iterator[tuple[int, str, Any]]:
+    """Yields ``(round, metric, value)`` of one replica's complete history up to round ``last``.
 
     Metrics that were not evaluated in a round (:func:`fedjax_sim.evaluation.at_rounds`) and values
     of all clients (:mod:`fedjax_sim.simulation.client_rows`) are left out.
@@ -87,7 +102,7 @@ def melted(history: History) -> Iterator[tuple[int, str, Any]]:
             if f"/{PER_CLIENT}/" not in f"/{name}" and due(metrics, name):
                 yield from _entries(int(done), name, value)
     for name, values in history.probes.items():
-        first = int(history.round[-1]) - len(values) + 1
+        first = (int(history.round[-1]) if last is None else last) - len(values) + 1
         for done, value in enumerate(values, start=first):
             yield from _entries(done, name, value)
 

@@ -15,7 +15,15 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.contract import check_options
-from fedjax_sim.engine import History, Probes, RunState, advance, evaluation_context, init
+from fedjax_sim.engine import (
+    History,
+    Probes,
+    RunState,
+    Span,
+    advance_by,
+    evaluation_context,
+    init,
+)
 from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.placement import everywhere
@@ -32,7 +40,9 @@ class Programs:
     """Jitted functions of one algorithm, compiled once per shape and placement of arguments.
 
     ``initial(task, params, timeline)`` returns the first state; ``segment(task, eval_fn, timeline,
-    state, key)`` runs the rounds of ``timeline``, for several replicas together if ``batched``.
+    state, key, span)`` runs the rounds of ``span``, for several replicas together if ``batched``.
+    The number of rounds is an argument of the compiled program, so segments of all lengths have the
+    same bits.
     """
 
     def __init__(
@@ -52,15 +62,17 @@ class Programs:
         def initial(task: Task, params: Params, timeline: Timeline) -> RunState:
             return init(algorithm, Setup(task, timeline, params))
 
-        def segment(task, eval_fn, timeline, state, key) -> tuple[RunState, History]:
+        def segment(task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
             part = Setup(task, timeline, None, eval_fn, eval_every, weighting)
-            return advance(algorithm, part, state, key, execution=execution, probes=probes)
+            return advance_by(algorithm, part, state, key, span, execution=execution, probes=probes)
 
-        def one_after_the_other(task, eval_fn, timeline, state, key) -> tuple[RunState, History]:
+        def one_after_the_other(
+            task, eval_fn, timeline, state, key, span
+        ) -> tuple[RunState, History]:
             def one(states: RunState, replica: tuple) -> tuple[RunState, History]:
                 i, key, part = replica
                 part = timeline if in_timeline is None else part
-                state, history = segment(task, eval_fn, part, tree.take(states, i), key)
+                state, history = segment(task, eval_fn, part, tree.take(states, i), key, span)
                 # The carried states are updated in place; a map would copy all of them.
                 return jax.tree.map(lambda x, y: x.at[i].set(y), states, state), history
 
@@ -71,7 +83,7 @@ class Programs:
         together = segment
         if batched:
             initial = jax.vmap(initial, (None, 0, in_timeline))
-            together = jax.vmap(segment, (None, None, in_timeline, 0, 0))
+            together = jax.vmap(segment, (None, None, in_timeline, 0, 0, None))
         if in_turn:
             together = one_after_the_other
 
@@ -85,6 +97,7 @@ class Programs:
             return put(History(state.round[None], metrics, {}))
 
         replicated.__name__ = "segment"
+        self._eval_every = eval_every
         self.execution = execution
         self.initial = jax.jit(initial)
         if batched:
@@ -96,9 +109,16 @@ class Programs:
         self._compiled: dict[Hashable, list[Any]] = {}  # by the arguments' shapes
         self.seconds = 0.0  # of compilation
 
-    def compiled(self, task, eval_fn, part: Timeline, state: RunState, key: Array) -> Any:
+    def evaluations(self, first: int, last: int, num_rounds: int) -> int:
+        """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
+        extra = last == num_rounds and last % self._eval_every != 0
+        return last // self._eval_every - first // self._eval_every + extra
+
+    def compiled(
+        self, task, eval_fn, part: Timeline, state: RunState, key: Array, span: Span
+    ) -> Any:
         """Returns the segment's program for these arguments."""
-        arguments = (task, eval_fn, part, state, key)
+        arguments = (task, eval_fn, part, state, key, span)
         leaves, structure = jax.tree.flatten(arguments)
         shapes = structure, *((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
         candidates = self._compiled.setdefault(shapes, [])
@@ -187,10 +207,9 @@ def _accepts(shardings: list[Any], leaves: list[Any]) -> bool:
 
 
 def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -> int:
-    """Returns the rounds per dispatch: by default about a twentieth of the run's evaluations.
+    """Returns the most rounds per dispatch: by default about a twentieth of the evaluations.
 
-    Segments of equal length share one program, so the default divides the number of evaluations
-    where a number near a twentieth does.
+    The default divides the number of evaluations where a number near a twentieth does.
 
     Example:
         >>> stride(100, 2), stride(82, 2), stride(83, 2)
@@ -221,11 +240,56 @@ def trace_first(
         return
     timeline = jax.tree.map(np.asarray, setup.timeline)
     state = jax.eval_shape(compiled.initial, task, setup.params, timeline)
-    compiled.segment.trace(task, setup.eval_fn, timeline[:rounds], state, keys)
+    compiled.segment.trace(task, setup.eval_fn, timeline[:rounds], state, keys, Span(0, 0, 0, 0))
+
+
+class Pace:
+    """Lengths of segments: short ones first, then as many rounds as fit into a time.
+
+    Args:
+        most: rounds of the longest segment.
+        eval_every: rounds between evaluations.
+        seconds: time of a segment; None: every segment has ``most`` rounds.
+
+    Example:
+        >>> pace = Pace(100, 10, seconds=30.0)
+        >>> pace.after(0, 400)
+        1
+        >>> pace.took(1, 1.0)
+        >>> pace.after(1, 400), pace.after(8, 400), pace.after(399, 400)
+        (9, 10, 400)
+    """
+
+    _AIM = 1 / 3  # share of the time that is planned, since later rounds may take longer
+    _GROWTH = 8
+
+    def __init__(self, most: int, eval_every: int, seconds: float | None):
+        self._most, self._eval_every, self._seconds = most, eval_every, seconds
+        self._rounds = most if seconds is None else 1
+
+    def after(self, done: int, num_rounds: int) -> int:
+        """Returns the round that ends the segment after ``done`` rounds.
+
+        It is one with an evaluation if the time suffices for that.
+        """
+        last = min(done + self._rounds, num_rounds)
+        evaluated = last - last % self._eval_every
+        return evaluated if done < evaluated and last < num_rounds else last
+
+    def took(self, rounds: int, seconds: float) -> None:
+        """Chooses the next length from the time of a segment."""
+        if self._seconds is not None:
+            fitting = int(self._AIM * self._seconds * rounds / max(seconds, 1e-9))
+            self._rounds = max(1, min(fitting, self._GROWTH * self._rounds, self._most))
 
 
 class Resident:
-    """Runs rounds of a task on one device or divided over several."""
+    """Runs rounds of a task on one device or divided over several.
+
+    Args:
+        timeline: rounds of the run from round ``before`` on.
+        most: rounds of the longest segment.
+    """
 
     def __init__(
         self,
@@ -235,8 +299,12 @@ class Resident:
         timeline: Timeline,
         key: Array,
         put: Put,
+        *,
+        most: int,
+        before: int = 0,
     ):
         self._programs, self._timeline, self._put = programs, timeline, put
+        self._most, self._before = most, before
         self._key = put(key)
         self._constant: tuple[Any, Any] = task, put(eval_fn)
         self._copied: set[int] = set()
@@ -248,14 +316,45 @@ class Resident:
         pass
 
     def __call__(self, first: int, last: int, state: RunState) -> tuple[RunState, History]:
-        part = self._put(self._timeline[first:last])
+        part, span = _part(self._timeline, first, last, self._most, self._before)
+        part, span = self._put((part, span))
         task, eval_fn = self._constant
-        program = self._programs.compiled(task, eval_fn, part, state, self._key)
+        program = self._programs.compiled(task, eval_fn, part, state, self._key, span)
         if id(program) not in self._copied:
             # Copied to all devices once, not in every segment.
             self._constant = jax.device_put(self._constant, tuple(program.input_shardings[0][:2]))
             self._copied.add(id(program))
-        return program(*self._constant, part, state, self._key)
+        state, history = program(*self._constant, part, state, self._key, span)
+        return state, self._cut(history, first, last)
+
+    def end(self, last: int) -> int:
+        """Returns the round that ends a segment which shall end after round ``last``."""
+        return last
+
+    def _cut(self, history: History, first: int, last: int) -> History:
+        number = self._programs.evaluations(
+            self._before + first, self._before + last, self._before + self._timeline.num_rounds
+        )
+        return _cut(history, number, last - first, self._key.ndim)
+
+
+def _part(
+    timeline: Timeline, first: int, last: int, most: int, before: int = 0
+) -> tuple[Timeline, Span]:
+    """Returns a part of a timeline that has the shape of all parts, and the rounds to run."""
+    start = max(min(first, timeline.num_rounds - most), 0)
+    numbers = first - start, last - first, before + first, before + timeline.num_rounds
+    return timeline[start : start + most], Span(*map(np.int32, numbers))
+
+
+def _cut(history: History, evaluations: int, rounds: int, axis: int) -> History:
+    """Returns the entries of a history that have a meaning, on the host."""
+    kept = (slice(None),) * axis
+    history = jax.tree.map(np.asarray, history)
+    round, metrics = jax.tree.map(
+        lambda x: x[*kept, :evaluations], (history.round, history.metrics)
+    )
+    return History(round, metrics, jax.tree.map(lambda x: x[*kept, :rounds], history.probes))
 
 
 class Streamed:
@@ -274,7 +373,7 @@ class Streamed:
         self._programs, self._eval_fn, self._timeline = programs, eval_fn, timeline
         self._key, self._feed = key, offload.Feed(task, timeline, plan, params)
         self._where: offload.OnHost = task.placement
-        self._width = plan.clients
+        self._plan = plan
 
     def __enter__(self) -> "Streamed":
         self._feed.__enter__()
@@ -289,32 +388,33 @@ class Streamed:
         self._feed.__exit__(kind, error, trace)
 
     def __call__(self, first: int, last: int, state: RunState) -> tuple[RunState, History]:
-        evaluated, probed = [], []
+        parts = []
+        total = self._timeline.num_rounds
         table, axis = state.clients, self._key.ndim
         for load, ids, task in self._feed.loads(first, last):
             if self._where.states:
-                rows = offload.send(table, ids, self._width, axis)
+                rows = offload.send(table, ids, self._plan.clients, axis)
                 data: Any = task.oracle  # a Partial of the load's examples
                 present = offload.PresentStates(data.args[0].ids)
                 state, task = (
                     state._replace(clients=rows),
                     dataclasses.replace(task, placement=present),
                 )
-            eval_fn = self._eval_fn if load.evaluate else None
-            part = self._timeline[load.first : load.last]
-            program = self._programs.compiled(task, eval_fn, part, state, self._key)
-            state, history = program(task, eval_fn, part, state, self._key)
+            part, span = _part(self._timeline, load.first, load.last, self._plan.length)
+            program = self._programs.compiled(task, self._eval_fn, part, state, self._key, span)
+            state, history = program(task, self._eval_fn, part, state, self._key, span)
             self._feed.started(history)
             if self._where.states:
                 offload.receive(table, ids, state.clients, axis)
-            probed.append(history.probes)
-            if load.evaluate:
-                evaluated.append(history)
-
-        def joined(parts: list) -> PyTree:
-            return jax.tree.map(lambda *x: np.concatenate([np.asarray(y) for y in x], axis), *parts)
-
+            parts.append((load, history))
         if self._where.states:
             state = state._replace(clients=table)
-        history = joined([part._replace(probes={}) for part in evaluated])
-        return state, history._replace(probes=joined(probed))
+        cut = []
+        for load, history in parts:
+            number = self._programs.evaluations(load.first, load.last, total)
+            cut.append(_cut(history, number, load.last - load.first, axis))
+        return state, jax.tree.map(lambda *x: np.concatenate(x, axis), *cut)
+
+    def end(self, last: int) -> int:
+        """Returns the round that ends a segment which shall end after round ``last``."""
+        return next(load.last for load in self._plan.loads if load.last >= last)

@@ -1,10 +1,12 @@
-"""A progress display for notebooks and terminals."""
+"""A progress display for notebooks, terminals and the logs of jobs."""
 
 import sys
 import time
 from collections.abc import Callable
 from html import escape
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
+
+_LOG_SECONDS = 60  # between two lines in a file
 
 
 class _Line(NamedTuple):
@@ -20,10 +22,12 @@ class ProgressBar:
     """Progress of ``simulate``, ``compare`` or ``sweep``, updated in place.
 
     Pass an object as ``on_progress``; each call needs its own.  In Jupyter it is a table with a bar
-    per algorithm; elsewhere it is a line on stderr.
+    per algorithm, in a terminal a line.  In a file, as the log of a job, every algorithm has a line
+    at its start, at its first progress and at its end, and there is one line per minute between.
 
     Args:
         clock: function that returns seconds.
+        file: stream of the lines; default stderr.
 
     Example:
         >>> import fedjax_sim as fs
@@ -36,8 +40,8 @@ class ProgressBar:
         FedAvg 100 %, ... s, round 2/2, ...
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, file: IO[str] | None = None):
+        self._clock, self._file, self._printed = clock, file, 0.0
         self._start = clock()
         self._lines: dict[str, _Line] = {}
         self._handle: Any = None
@@ -49,17 +53,23 @@ class ProgressBar:
         name, now = str(names[0]) if names else "", self._clock()
         # compare announces an algorithm when it starts.
         line = self._lines.get(name) or _Line(name, now if names else self._start)
+        new = line.compiled is None  # announced, or its first progress
         if progress is not None:
             compiled = line.compiled or (now, progress.fraction)
             line = line._replace(
                 fraction=progress.fraction, status=progress.status, compiled=compiled
             )
         self._lines[name] = line._replace(updated=now)
+        file = self._file or sys.stderr
+        finished = line.fraction >= 1
         if self._in_jupyter:
             self._show()
-        else:
-            end = "\n" if self._lines[name].fraction >= 1 else ""
-            print(f"\r\x1b[K{_text(self._lines[name])}", end=end, file=sys.stderr, flush=True)
+        elif file.isatty():
+            end = "\n" if finished else ""
+            print(f"\r\x1b[K{_text(self._lines[name])}", end=end, file=file, flush=True)
+        elif new or finished or now - self._printed >= _LOG_SECONDS:
+            self._printed = now
+            print(_text(self._lines[name]), file=file, flush=True)
 
     def _show(self) -> None:
         from IPython.display import display  # exists where Jupyter does

@@ -11,7 +11,7 @@ from fedjax_sim.execution import distributed
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.client_rows import ClientRows
 from fedjax_sim.simulation.events import Action, Listeners
-from fedjax_sim.simulation.history import Clock, rows
+from fedjax_sim.simulation.history import Clock, latest, rows
 from fedjax_sim.simulation.model_files import LAST, Models, rounds_of, write_models
 from fedjax_sim.simulation.store import Store
 
@@ -41,6 +41,7 @@ class Recorder:
         self._listeners, self._store, self._client_names = listeners, store, client_names
         self._clients: ClientRows | None = None
         self.parts: list[History] = []
+        self.latest: dict[str, float] = {}  # metrics of the last evaluation
 
     def resume(self, done: int, execution: Execution, num_evaluations: int) -> Action:
         """Prepares the files for the rounds after ``done``; returns the callbacks' action."""
@@ -58,10 +59,15 @@ class Recorder:
         """Records the evaluations of a segment and the state after it; returns the action."""
         self.parts.append(part)
         if self._store is not None:
-            self._store.append(rows(part, self._clock, self._seeds, self._client_probes))
-        if self._clients is not None and distributed.is_first():
+            last = int(np.max(state.round))
+            self._store.append(rows(part, self._clock, self._seeds, self._client_probes, last))
+        evaluated = bool(np.size(part.round))
+        if evaluated:
+            self.latest = latest(part)
+        if evaluated and self._clients is not None and distributed.is_first():
             self._clients.append(part, self._seeds)
-        return _agreed(self._listeners.new(part, self._clock, state))
+        action = self._listeners.new(part, self._clock, state) if evaluated else None
+        return _agreed(action or self._listeners.poll())
 
     def finish(self, state: RunState) -> None:
         """Writes the last checkpoint and the models."""

@@ -33,7 +33,8 @@ class Progress(NamedTuple):
 
     round: int
     num_rounds: int
-    metrics: Mapping[str, float]  # last evaluation, mean over replicas
+    # Of the last evaluation, mean over replicas; none before this call's first evaluation.
+    metrics: Mapping[str, float]
     seeds_done: int = 0
     num_seeds: int = 1  # seeds that run one after the other; 1: all of them run together
 
@@ -158,7 +159,8 @@ class Simulation(NamedTuple):
         if record.path is not None:
             yield from read(record.path)
         elif self.history is not None:
-            whole = complete(self._by_seed(self.history), record.clock, record.client_probes)
+            last, probes = self.rounds_done, record.client_probes
+            whole = complete(self._by_seed(self.history), record.clock, probes, last=last)
             for r, name in enumerate(record.seeds):
-                for done, metric, value in melted(jax.tree.map(lambda x, r=r: x[r], whole)):
+                for done, metric, value in melted(jax.tree.map(lambda x, r=r: x[r], whole), last):
                     yield name, done, metric, float(str(value))  # as it is written to a file

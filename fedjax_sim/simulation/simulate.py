@@ -30,16 +30,25 @@ from fedjax_sim.simulation.events import (
 )
 from fedjax_sim.simulation.folders import check_kind
 from fedjax_sim.simulation.functions import share_functions
-from fedjax_sim.simulation.history import Clock, latest
+from fedjax_sim.simulation.history import Clock
 from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.locks import locked
-from fedjax_sim.simulation.programs import Resident, Streamed, programs, stride, trace_first
+from fedjax_sim.simulation.programs import (
+    Pace,
+    Resident,
+    Streamed,
+    programs,
+    stride,
+    trace_first,
+)
 from fedjax_sim.simulation.recorder import Recorder
 from fedjax_sim.simulation.result import Progress, Record, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
 from fedjax_sim.simulation.store import Store, identify
 from fedjax_sim.types import FedAlgorithm, Setup
+
+SEGMENT_SECONDS = 30.0
 
 
 class DivergenceError(FloatingPointError):
@@ -60,6 +69,7 @@ def simulate(
     replicas: Sequence[Seed] | None = None,
     config: Mapping[str, Any] | None = None,
     checkpoint_seconds: float = 5.0,
+    segment_seconds: float = SEGMENT_SECONDS,
     on_divergence: Literal["raise", "stop", "record"] = "raise",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Simulation:
@@ -84,14 +94,18 @@ def simulate(
         algorithm, setup, execution, probes: as in :func:`~fedjax_sim.engine.run`.
         keys: one key, or n keys ``[n]``.
         eval_initial: also evaluate the initial model, as round 0.
-        evals_per_segment: evaluations per dispatch; default a twentieth of the run, or one if a
-            callback needs every model.
+        evals_per_segment: evaluations per dispatch, whatever time they take; default: at most a
+            twentieth of the run, or one if a callback needs every model, within
+            ``segment_seconds``.
         callbacks: functions of an :class:`~fedjax_sim.simulation.events.Event`, called after every
             segment with each of its evaluations; see :mod:`fedjax_sim.callbacks`.
         directory: folder for history and checkpoints; None keeps everything in memory.
         replicas: names of the replicas in the history; default "0", "1", ...
         config: JSON-able description of the run; resuming with another one is refused.
-        checkpoint_seconds: least time between two checkpoints.
+        checkpoint_seconds: least time between two checkpoints, which are written after segments.
+        segment_seconds: most seconds of a segment, after which signals act and checkpoints are
+            written; at least one round.  Lengths follow from the time of the segments before,
+            planned for a third of this time.  Results do not depend on them.
         on_divergence: when a server state is no longer finite, "raise" a DivergenceError, "stop"
             (when all replicas have diverged) or "record" and continue.  A run that diverged in an
             earlier call is not continued under "raise" and "stop".
@@ -132,6 +146,8 @@ def simulate(
         raise ValueError(
             f"checkpoint_seconds is {checkpoint_seconds!r}; expected a number of at least 0"
         )
+    if not is_concrete(segment_seconds) or not segment_seconds > 0:
+        raise ValueError(f"segment_seconds is {segment_seconds!r}; expected a positive number")
     if on_divergence not in ("raise", "stop", "record"):
         raise ValueError(
             f"on_divergence is {on_divergence!r}; expected 'raise', 'stop' or 'record'"
@@ -151,6 +167,7 @@ def simulate(
     num_rounds = setup.timeline.num_rounds
     check_callbacks(callbacks)
     step = stride(num_rounds, eval_every, 1 if every_evaluation(callbacks) else evals_per_segment)
+    pace = Pace(step, eval_every, segment_seconds if evals_per_segment is None else None)
     if folder is not None:
         trace_first(compiled, setup, keys, step, folder)
     timeline = jax.tree.map(np.asarray, setup.timeline)  # cut on the host
@@ -199,7 +216,7 @@ def simulate(
             model = shapes_of_one(setup.params, batched=batched)
             execute = Streamed(compiled, task, setup.eval_fn, timeline, keys, loads, model)
         else:
-            execute = Resident(compiled, task, setup.eval_fn, timeline, keys, put)
+            execute = Resident(compiled, task, setup.eval_fn, timeline, keys, put, most=step)
         signalled = stack.enter_context(deferred_interrupt())
         stack.enter_context(execute)
 
@@ -218,19 +235,20 @@ def simulate(
             )
             action = record(jax.tree.map(np.asarray, initial)) or action
         while done < num_rounds and action is None and not interrupted():
-            last = min(done + step, num_rounds)
+            last = execute.end(pace.after(done, num_rounds))
             began = time.perf_counter()
             before = compiled.seconds
             state, history = execute(done, last, state)
-            history = jax.tree.map(np.asarray, history)  # waits for the device
-            run_seconds += time.perf_counter() - began - (compiled.seconds - before)
+            seconds = time.perf_counter() - began - (compiled.seconds - before)
+            run_seconds += seconds
+            pace.took(last - done, float(distributed.gathered(seconds).max()))
             done = last
             action, halt = record(history), after_divergence()
             action = action or halt
             if store is not None:
                 store.save_if_due(state)
             if on_progress is not None:
-                on_progress(Progress(done, num_rounds, latest(recorder.parts[-1])))
+                on_progress(Progress(done, num_rounds, recorder.latest))
         recorder.finish(state)
         interrupt_requested = action == "interrupt" or interrupted()
 

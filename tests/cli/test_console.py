@@ -1,33 +1,75 @@
-"""Progress bars of a sweep in a terminal."""
+"""Progress of commands: bars in a terminal, lines in the log of a job."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 
-from fedjax_sim.cli.console import sweep_progress
+from fedjax_sim.cli.console import progress_bars, sweep_progress
+from fedjax_sim.simulation.result import Progress
 from fedjax_sim.sweeps.grid import cut
 from fedjax_sim.sweeps.sweep import SweepProgress
 
 
 @pytest.fixture
 def screen() -> Console:
-    return Console(file=io.StringIO(), width=120)
+    return Console(file=io.StringIO(), width=120, force_terminal=True)
 
 
-def test_no_bar_without_a_program(screen):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_no_bar_without_a_program(terminal):
     """Before an error of an option, or if all runs were finished before."""
+    screen = Console(file=io.StringIO(), width=120, force_terminal=terminal)
     with sweep_progress(screen):
         pass
     with pytest.raises(ValueError, match="mine"), sweep_progress(screen):
         raise ValueError("mine")
-    assert screen.file.getvalue().strip() == ""
+    # A bar in a terminal is erased: every line that is shown is preceded by one that clears it.
+    assert screen.file.getvalue().rsplit("\x1b[2K", maxsplit=1)[-1].strip() == ""
 
 
 def test_a_bar_with_a_program(screen):
     with sweep_progress(screen) as show:
         plan = cut(4, 3, 2, 2, 1)
         show(SweepProgress({"cohort_size": 5}, plan, 2 * 10**8, 10**9, 0, 0, 10, 0, 12))
-    first, last = screen.file.getvalue().strip().splitlines()
-    assert first.startswith("cohort_size=5: 3 slices on 2 devices")
-    assert "0/12 runs" in last
+    assert "cohort_size=5: 3 slices on 2 devices" in plain(screen)
+    assert "0/12 runs" in plain(screen).splitlines()[-1]
+
+
+def plain(console: Console) -> str:
+    return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", console.file.getvalue()).strip()
+
+
+def test_lines_of_a_run_in_a_log():
+    log = Console(file=io.StringIO(), width=40)
+    with progress_bars(["scaffold"], log) as show:
+        show("scaffold", None)
+        show("scaffold", Progress(2, 10, {}))
+        for done in (4, 6):  # within a minute
+            show("scaffold", Progress(done, 10, {"test/loss": 0.5}))
+        show("scaffold", Progress(10, 10, {"test/accuracy": 0.75, "test/loss": 0.25}))
+    assert re.sub(r"\d+ s", "T s", log.file.getvalue()).splitlines() == [
+        "scaffold 0 %, T s, compiling",
+        "scaffold 20 %, T s, round 2/10",
+        "scaffold 100 %, T s, round 10/10, test/accuracy 0.75, test/loss 0.25",
+    ]
+
+
+def test_lines_of_a_sweep_in_a_log():
+    log = Console(file=io.StringIO(), width=120)
+    with sweep_progress(log) as show:
+        plan = cut(4, 3, 2, 2, 1)
+        for round in (0, 2, 4):
+            show(SweepProgress({}, plan, 2 * 10**8, 10**9, 0, round, 10, 0, 12))
+    lines = log.file.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("all: 3 slices on 2 devices")
+    assert "0/12 runs" in lines[1]
+
+
+def test_other_processes_print_nothing():
+    log = Console(file=io.StringIO(), quiet=True)
+    with progress_bars(["scaffold"], log) as show:
+        show("scaffold", None)
+    assert log.file.getvalue() == ""

@@ -140,7 +140,9 @@ def test_progress_is_reported_from_start_to_end(result, events):
     for name in TINY.algorithms:
         reports = [progress for algorithm, progress in events if algorithm == name]
         assert reports[0] is None
-        assert [progress.round for progress in reports[1:]] == [2, 4, 5]
+        rounds = [progress.round for progress in reports[1:]]
+        assert rounds == sorted(set(rounds))  # lengths depend on the time of a round
+        assert rounds[-1] == 5
         assert isinstance(reports[-1], Progress)
         assert set(reports[-1].metrics) >= {report.ACCURACY, report.LOSS}
 

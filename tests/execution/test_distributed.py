@@ -16,6 +16,7 @@ import pytest
 
 from fedjax_sim.cli.main import main
 from fedjax_sim.execution import distributed
+from fedjax_sim.execution.devices import num_cores
 
 HELPERS = pathlib.Path(__file__).parent.parent / "helpers"
 pytestmark = pytest.mark.slow
@@ -100,17 +101,22 @@ def test_interrupted_by_one_continued_by_another_number(env, tmp_path, alone):
 
 
 def test_command_in_two_processes(env, tmp_path):
-    """``fedjax-sim run``: process 0 prints, and writes the result of a run in one process."""
-    options = "--rounds 2 --seeds 2 --algorithms scaffold --num-strata 2 --num-clients 20"
+    """``fedjax-sim run``: process 0 prints, and writes the result of a run in one process.
+
+    Both start as on the page, with all cores as devices, whose number the strata follow.
+    """
+    options = "--rounds 2 --seeds 2 --algorithms scaffold --num-clients 20"
     options += " --cohort-size 4 --local-steps 5 --model softmax_regression --output"
     command = ["run", "quickstart", *options.split()]
-    assert main([*command, str(tmp_path / "one")]) == 0
     where = ["--coordinator", f"localhost:{free_port()}", "--num-processes", "2", "--process-id"]
-    # One device each, which two strata allow.
-    outputs = run_together(env, [
-        [sys.executable, "-c", ONE_DEVICE, *command, str(tmp_path / "two"), *where, str(i)]
-        for i in range(2)
-    ])  # fmt: skip
+    start = [sys.executable, "-m", "fedjax_sim.cli", *command, str(tmp_path / "two"), *where]
+    outputs = run_together(env, [[*start, str(i)] for i in range(2)])
+    devices = 2 * num_cores()
+    first = f"2 processes, {devices} devices (cpu, {num_cores()} per process)"
+    assert outputs[0].splitlines()[0] == first
+    assert outputs[1] == ""
+    strata = ["--num-strata", str(devices)]
+    assert main([*command, str(tmp_path / "one"), *strata]) == 0
     assert "results: " in outputs[0]
     assert "results: " not in outputs[1]
     tables = []
@@ -125,16 +131,8 @@ def test_command_in_two_processes(env, tmp_path):
         # An example at the border of two classes may be counted for the other.
         assert float(one["value"]) == pytest.approx(float(two["value"]), rel=1e-4, abs=3e-3)
     config = json.loads((tmp_path / "two" / "config.json").read_text())["config"]
-    assert config["num_strata"] == 2
+    assert config["num_strata"] == devices
     assert "coordinator" not in config
-
-
-ONE_DEVICE = """
-import sys, jax
-jax.config.update("jax_num_cpu_devices", 1)
-from fedjax_sim.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,8 @@ _ALGORITHM = fs.scaffold(0.05)
 
 def run(directory: pathlib.Path | None, **options: Any) -> fs.Simulation:
     """Runs or resumes four segments, each with a checkpoint."""
-    return fs.simulate(
-        _ALGORITHM, _SETUP, _KEYS, directory=directory, checkpoint_seconds=0, **options
-    )
+    options = {"checkpoint_seconds": 0, "evals_per_segment": 1} | options
+    return fs.simulate(_ALGORITHM, _SETUP, _KEYS, directory=directory, **options)
 
 
 def compare(directory: pathlib.Path | None, **options: Any) -> fs.Comparison:

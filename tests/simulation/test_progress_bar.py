@@ -1,5 +1,6 @@
 """The progress bar's texts and tables, without runs."""
 
+import io
 import sys
 import types
 
@@ -17,17 +18,38 @@ def bar_at(*times: float) -> fs.ProgressBar:
     return fs.ProgressBar(clock=iter(times).__next__)
 
 
-def test_lines_in_a_terminal(capsys):
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_lines_in_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
     bar = bar_at(0.0, 1.0, 5.0, 9.0, 11.0)
     bar("FedAvg", None)
     bar("FedAvg", Progress(2, 10, {}))
     bar("FedAvg", HALF)  # three tenths in four seconds
     bar("FedAvg", Progress(10, 10, {}))
-    assert capsys.readouterr().err.split("\r\x1b[K")[1:] == [
+    assert sys.stderr.getvalue().split("\r\x1b[K")[1:] == [
         "FedAvg 0 %, 0 s, compiling",
         "FedAvg 20 %, 4 s, round 2/10",
         "FedAvg 50 %, 8 s, 7 s left, round 5/10, test/loss 0.25",
         "FedAvg 100 %, 10 s, round 10/10\n",
+    ]
+
+
+def test_lines_in_a_file():
+    """At the start, at the first progress, at the end, and once per minute between."""
+    log = io.StringIO()
+    bar = fs.ProgressBar(iter([0, 0, 10, 50, 71, 100, 102]).__next__, file=log)
+    bar("FedAvg", None)
+    for done in (1, 3, 5, 7, 10):
+        bar("FedAvg", Progress(done, 10, {"loss": 1 / done}))
+    assert log.getvalue().splitlines() == [
+        "FedAvg 0 %, 0 s, compiling",
+        "FedAvg 10 %, 10 s, round 1/10, loss 1",
+        "FedAvg 50 %, 71 s, 76 s left, round 5/10, loss 0.2",
+        "FedAvg 100 %, 102 s, round 10/10, loss 0.1",
     ]
 
 
