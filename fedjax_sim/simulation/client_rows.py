@@ -179,7 +179,8 @@ def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
             lambda: pd.read_csv(
                 io.BytesIO(whole), dtype=dict.fromkeys(texts, str), index_col=False,
                 # A client may have the name NA.
-                keep_default_na=False, na_values=dict.fromkeys({*header} - {*texts}, ["", "nan"]),
+                keep_default_na=False,
+                na_values={name: ["", "nan"] for name in header if name not in texts},
             ),
         )  # fmt: skip
     raise FolderError(

@@ -132,7 +132,7 @@ def vdot(x: PyTree, y: PyTree) -> Array:
     return jnp.asarray(optax.tree.vdot(x, y))
 
 
-def where(condition: Array, x: PyTree, y: PyTree) -> PyTree:
+def where(condition: Array | bool, x: PyTree, y: PyTree) -> PyTree:
     """Returns the leaves of ``x`` if a condition holds, those of ``y`` otherwise.
 
     Leaves that both trees share, such as frozen parameters, are passed on.
