@@ -57,12 +57,18 @@ def own(path: pathlib.Path) -> pathlib.Path:
     Links above it, such as the folder of results itself, are the caller's.
 
     Raises:
-        FolderError: a symbolic link, through which files of others would be changed or deleted.
+        FolderError: a symbolic link, or a file with a second name (a hard link, as in a copy by
+            ``cp -al``), through which files of others would be changed or deleted.
     """
     if path.is_symlink():
         raise FolderError(
             f"{path} is a symbolic link to {os.readlink(path)!r}; expected a file or folder of "
             "this directory, since files elsewhere are not changed: replace the link by a copy"
+        )
+    if path.is_file() and path.stat().st_nlink > 1:
+        raise FolderError(
+            f"{path} is a hard link, whose file has another name, too; expected a file of this "
+            "directory, since files elsewhere are not changed: replace the link by a copy"
         )
     return path
 

@@ -64,6 +64,20 @@ def test_a_link_that_a_run_would_write_through_is_refused(tmp_path, others, name
     assert target.read_bytes() == before
 
 
+@pytest.mark.parametrize("name", ["history.csv", "history.crc", "calls.jsonl", ".lock"])
+def test_a_hard_link_that_a_run_would_write_through_is_refused(tmp_path, name):
+    """As in a copy by `cp -al`: appending to the copy would change the original."""
+    begun(folder := tmp_path / "run")
+    path, other = folder / name, tmp_path / "other"
+    other.write_bytes(path.read_bytes() if name.startswith("history") else b"mine")
+    before = other.read_bytes()
+    path.unlink()
+    path.hardlink_to(other)
+    with pytest.raises(FolderError, match=rf"{name} is a hard link.*; expected a file of"):
+        small_runs.run(folder)
+    assert other.read_bytes() == before
+
+
 @pytest.mark.parametrize("name", ["run.json", "outcome.json", "models.npz", ".lock.json"])
 def test_a_link_that_a_run_replaces_leaves_its_target(tmp_path, others, name):
     begun(folder := tmp_path / "run")
