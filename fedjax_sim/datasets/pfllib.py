@@ -61,7 +61,7 @@ def read_pfllib(folder: str | Path, *, name: str | None = None) -> Dataset:
         raise DataError(f"{folder}: clients {', '.join(sorted(lost))} have no train/*.npz")
     return from_arrays(
         x, y, test=(x_test, y_test), clients=clients, test_clients=test_clients,
-        scale="none", layout="channels_first" if x.ndim == 4 else "as_given", target="classes",
+        scale="none", layout="as_given", target="classes",
         name=folder.name if name is None else name,
     )._replace(source="files")  # fmt: skip
 

@@ -74,9 +74,10 @@ def connect(
     if count > 1:
         report_lost_process(count, heartbeat_timeout)
     per_process = np.bincount([device.process_index for device in jax.devices()], minlength=count)
-    idle = gathered(idle_gpus(len(jax.local_devices()), jax.default_backend()))
+    platform = jax.devices()[0].platform
+    idle = gathered(idle_gpus(len(jax.local_devices()), platform))
     if is_first():
-        print(connection(jax.default_backend(), per_process.tolist(), idle.tolist()), flush=True)
+        print(connection(platform, per_process.tolist(), idle.tolist()), flush=True)
 
 
 def local_device_ids(environ: Mapping[str, str] = os.environ) -> list[int] | None:

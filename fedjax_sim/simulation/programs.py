@@ -240,7 +240,8 @@ def trace_first(
         return
     timeline = jax.tree.map(np.asarray, setup.timeline)
     state = jax.eval_shape(compiled.initial, task, setup.params, timeline)
-    compiled.segment.trace(task, setup.eval_fn, timeline[:rounds], state, keys, Span(0, 0, 0, 0))
+    span = Span(*map(np.int32, (0, 0, 0, 0)))  # Python's numbers have another type
+    compiled.segment.trace(task, setup.eval_fn, timeline[:rounds], state, keys, span)
 
 
 class Pace:

@@ -153,7 +153,7 @@ def test_forms_of_csv_files(tmp_path, text, suffix, options):
 
 
 def test_padded_names_of_clients_are_one_client(tmp_path):
-    text = "a, who ,y\n1, 01 ,0\n2,01,1\n3, 1,0\n4,1 ,0\n"
+    text = "a, who ,y\n1, 01 ,0\n2,01,0\n3, 1,1\n4,1 ,1\n"
     data = read(tmp_path, text, client_column="who")
     assert data.group_names is not None
     assert sorted(data.group_names) == ["01", "1"]
