@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.analysis.labels import measures_quality
-from fedjax_sim.evaluation.direction import PERSONAL
+from fedjax_sim.evaluation.direction import PERSONAL, PERSONAL_R2
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.client_rows import INDEX, NAME, read_clients
 from fedjax_sim.simulation.folders import is_seed, recorded_names
@@ -140,7 +140,8 @@ def default_metrics(history: pd.DataFrame) -> list[str]:
         ['personal/test/accuracy/weighted_mean', 'test/accuracy']
     """
     known = [name for name in history["metric"].unique() if measures_quality(name)]
-    usual = [name for name in (PERSONAL, "test/accuracy", "test/r2", "train/loss") if name in known]
+    order = (PERSONAL, PERSONAL_R2, "test/accuracy", "test/r2", "train/loss")
+    usual = [name for name in order if name in known]
     return usual or sorted(known, key=lambda name: not _is_personal_mean(name))[:3]
 
 

@@ -17,7 +17,7 @@ from fedjax_sim.analysis.divergence import divergence_text, first_divergences
 from fedjax_sim.analysis.folders import divergences
 from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.cli.validation import validated
-from fedjax_sim.evaluation.direction import PERSONAL
+from fedjax_sim.evaluation.direction import PERSONAL, PERSONAL_R2
 from fedjax_sim.plotting.style import figure_format, save
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.files import FolderError, replacing, write_text
@@ -167,6 +167,7 @@ def summarize(
     """
     rows, metric = {}, score_of(history)
     score = metric.removeprefix("test/")
+    personal, limits = (PERSONAL_R2, None) if metric == R2 else (PERSONAL, (0, 1))
     for algorithm in history["algorithm"].unique():
         chosen = (history["metric"] == metric) & (history["algorithm"] == algorithm)
         part = history.loc[chosen, :]
@@ -174,7 +175,7 @@ def summarize(
         curves = part.pivot(index="round", columns="seed", values="value")
         at, values = curves.index.to_numpy(), curves.to_numpy()  # [E], [E, seeds]
         final, rounds = _last_values(part, diverged_at)
-        of_personal = (history["metric"] == PERSONAL) & (history["algorithm"] == algorithm)
+        of_personal = (history["metric"] == personal) & (history["algorithm"] == algorithm)
         if of_personal.any():
             compared = history.loc[of_personal, :]
             curves = compared.pivot(index="round", columns="seed", values="value")
@@ -190,7 +191,7 @@ def summarize(
             "finished": rounds == timing["num_rounds"] and len(final) >= num_seeds,
             f"{score}_mean": float(final.mean()),
             f"{score}_std": _std(final),
-            **_bounds(score, final),
+            **_bounds(score, final, limits),
             "rounds_to_target": _median(at[first][reached]),
             "reached": int(reached.sum()),
             "seeds": len(final),
@@ -210,7 +211,7 @@ def summarize(
             rows[algorithm] |= {
                 "personal_mean": float(last.mean()),
                 "personal_std": _std(last),
-                **_bounds("personal", last),
+                **_bounds("personal", last, limits),
             }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
@@ -226,9 +227,9 @@ def _std(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _bounds(name: str, accuracies: np.ndarray) -> dict[str, float]:
+def _bounds(name: str, scores: np.ndarray, bounds: tuple[float, float] | None) -> dict[str, float]:
     """Returns the bounds of the 95 % interval of the mean over seeds; NaN for one seed."""
-    interval = mean_interval(accuracies, bounds=None if name == "r2" else (0, 1))
+    interval = mean_interval(scores, bounds=bounds)
     return {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
 
 

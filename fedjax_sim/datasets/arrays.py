@@ -8,7 +8,7 @@ import numpy as np
 from fedjax_sim.data.inspection import missing, with_nan
 from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
 from fedjax_sim.datasets.division import TEST_SHARE, rows_for_testing
-from fedjax_sim.datasets.labels import one_per_example
+from fedjax_sim.datasets.labels import of_one_type, one_per_example
 from fedjax_sim.datasets.layouts import Layout, check_layout, laid_out
 from fedjax_sim.datasets.scaling import Scale, are_pixels, check_numbers, check_scale, scaled
 from fedjax_sim.datasets.targets import Target, as_targets, check_target, kind_of
@@ -42,7 +42,8 @@ def from_arrays(
             deviation 1 of the training examples, for every position of the last axis.  Default:
             "unit" for uint8 images ``[N, H, W, ...]``, which stay uint8 until a model divides
             them, else "none", with a warning of a table ``[N, D]`` whose columns differ in scale
-            by more than 1e3 or look like pixels.  uint8 that may be pixels or not needs ``scale``.
+            by more than 1e3, and of floats that look like pixels.  uint8 that may be pixels or not
+            needs ``scale``.
             ``Dataset.scaling`` maps other examples in the same way.
         layout: "channels_last" or "channels_first" of images, which become ``[N, H, W, C]``, or
             "as_given".  Default: that of uint8 images by
@@ -230,7 +231,7 @@ def _part(where: str, x: Any, y: Any, clients: Any) -> _Part:
     if clients is not None:
         _check_present(where, "clients", clients)
     try:
-        x, y = with_nan(x), np.asarray(y)
+        x, y = with_nan(x), of_one_type(np.asarray(y))
     except ValueError as error:
         raise DataError(f"{where} examples or labels are ragged; expected equal shapes") from error
     with np.errstate(over="ignore"):  # numbers too large for float32 are refused, too

@@ -7,8 +7,10 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 
+from fedjax_sim.data.inspection import missing
 from fedjax_sim.datasets.columns import Columns
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text
+from fedjax_sim.datasets.labels import is_number
 
 Encode = Literal["one_hot"]
 _IDENTIFIER = re.compile(
@@ -235,13 +237,9 @@ def _as_numbers(values: np.ndarray) -> np.ndarray | None:
     """A column as float64; None if it is no numbers."""
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
-    if values.dtype.kind != "O" or not all(_is_number(value) for value in values):
+    if values.dtype.kind != "O" or not all(map(is_number, values)):
         return None
-    return np.array([np.nan if value is None else value for value in values], np.float64)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, bool | int | float | np.number | np.bool_)
+    return values.astype(np.float64)
 
 
 def _refuse_text(where: str, name: str, values: np.ndarray) -> NoReturn:
@@ -249,6 +247,8 @@ def _refuse_text(where: str, name: str, values: np.ndarray) -> NoReturn:
         ((row, value) for row, value in enumerate(values, 1) if not _reads_as_number(value)),
         (1, values[0]),
     )
+    if missing([value]).any():
+        raise DataError(f"{where}: column {name!r} has no value in row {row}; expected one")
     text = group_text(value)
     comma = re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) is not None
     remedy = (

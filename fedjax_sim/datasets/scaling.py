@@ -66,8 +66,8 @@ def scaled(dataset: Dataset, scale: Scale | None) -> Dataset:
     "standardise" subtracts the mean of the training examples and divides by their standard
     deviation, for every position of the last axis (columns of a table, channels of images and
     windows); what is constant in training is not divided.  "none" keeps the numbers.  None keeps
-    them, too, and warns of a table whose columns differ in scale or look like pixels; integers
-    besides uint8 then are token ids.
+    them, too, and warns of a table whose columns differ in scale and of floats that look like
+    pixels; integers besides uint8 then are token ids.
 
     Raises:
         DataError: "unit" with values outside 0..255; values too large for float32.
@@ -79,7 +79,7 @@ def scaled(dataset: Dataset, scale: Scale | None) -> Dataset:
         ([[-1.0, 0.0], [1.0, 0.0]], [[3.0, 0.0]])
     """
     x = dataset.train["x"]
-    if scale is None and x.ndim == 2 and x.dtype.kind == "f":
+    if scale is None and x.ndim > 1 and x.dtype.kind == "f":
         _warn(dataset.name, x)
     if are_pixels(dataset.name, x, scale):
         return dataset
@@ -134,11 +134,14 @@ def _standardising(x: np.ndarray) -> Scaling:
 
 
 def _warn(name: str, x: np.ndarray) -> None:
+    shape = x.shape[1:]
+    x = x.reshape(len(x), -1)
     varying = np.flatnonzero(x.max(axis=0) != x.min(axis=0))
     if not len(varying):
         return
     std = x.std(axis=0, dtype=np.float64)[varying]
-    if std.max() > _MOST_RATIO * std.min():
+    # Pixels at the border of an image hardly vary.
+    if len(shape) == 1 and std.max() > _MOST_RATIO * std.min():
         columns = varying[[std.argmax(), std.argmin()]]
         warnings.warn(
             f"{name}: the standard deviations of columns {columns[0]} and {columns[1]} of the "
@@ -153,7 +156,7 @@ def _warn(name: str, x: np.ndarray) -> None:
         and (x == np.rint(x)).all()
     ):
         warnings.warn(
-            f"{name}: the features are {x.shape[1]} columns of integers 0 .. {x.max():g}, as "
-            "pixels are; expected scale='unit' for x / 255, or scale='none' to keep them",
+            f"{name}: the features are {list(shape)} integers 0 .. {x.max():g}, as pixels are; "
+            "expected scale='unit' for x / 255, or scale='none' to keep them",
             stacklevel=5,
         )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import INT32_MAX, did_you_mean
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.datasets.arrays import unscaled
 from fedjax_sim.datasets.columns import Columns, check_names, columns_of, without
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, import_extra
@@ -23,6 +23,7 @@ from fedjax_sim.datasets.encoding import (
     without_identifiers,
 )
 from fedjax_sim.datasets.formats.npz import read_npz
+from fedjax_sim.datasets.labels import of_one_type
 from fedjax_sim.datasets.layouts import Layout
 from fedjax_sim.datasets.scaling import Scale, scaled
 from fedjax_sim.datasets.targets import Target
@@ -393,12 +394,7 @@ def _values(where: str, table: Columns, option: str, name: str) -> np.ndarray:
     if is_missing.any():
         row = int(is_missing.argmax()) + 1
         raise DataError(f"{where}: column {name!r} has no value in row {row}; expected one")
-    values = table.read(name)
-    if values.dtype != object:
-        return values
-    if all(_is_integer(v) for v in values):
-        return values.astype(np.int64)  # 10 comes after 9, as in a column of integers
-    return np.array([group_text(v) for v in values])
+    return of_one_type(table.read(name))
 
 
 def _labels(where: str, table: Columns, name: str, categories: Sequence[Any] | None) -> np.ndarray:
@@ -414,11 +410,6 @@ def _labels(where: str, table: Columns, name: str, categories: Sequence[Any] | N
                 f"of {', '.join(numbers)}, the declared categories"
             )
     return np.array([numbers[group_text(value)] for value in values], np.int64)
-
-
-def _is_integer(value: Any) -> bool:
-    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return is_integer and bool(abs(value) <= INT32_MAX)
 
 
 def _with_class_names(dataset: Dataset, names: Sequence[str] | None) -> Dataset:

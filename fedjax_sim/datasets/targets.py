@@ -1,5 +1,6 @@
 """Targets: classes, numbered 0..C-1, or real numbers, for regression."""
 
+import re
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -8,6 +9,7 @@ from fedjax_sim.datasets.dataset import DataError, group_text
 
 Target = Literal["classes", "numbers"]
 _MOST_LABEL = 2**53  # float64 has all integers below it
+_FRACTION = re.compile(r"\s*[-+]?\d*[.,]\d+(?:[eE][-+]?\d+)?\s*")
 
 
 def check_target(target: Any) -> None:
@@ -29,8 +31,8 @@ def kind_of(where: str, y: np.ndarray, target: Target | None) -> Target:
     Text, booleans and integers are classes; floats are numbers, if one of them is not whole.
 
     Raises:
-        DataError: whole floats without ``target``; anything but a list of numbers or text; text as
-            numbers, fractions as classes.
+        DataError: without ``target``, whole floats or text with fractions such as "1,5"; anything
+            but a list of numbers or text; text as numbers, fractions as classes.
 
     Example:
         >>> kind_of("own", np.array(["cat", "dog"]), None), kind_of("own", np.array([0.5, 2]), None)
@@ -56,15 +58,45 @@ def kind_of(where: str, y: np.ndarray, target: Target | None) -> Target:
                 "target='numbers', for regression (in a file: integers such as "
                 f"{group_text(y[0])} are classes)"
             )
+        if kind in "US":
+            _refuse_fractions(where, y)
         return "numbers" if kind == "f" else "classes"
     if target == "numbers" and kind in "US":
+        row, text = _first_text(y)
         raise DataError(
-            f"{where} labels have {group_text(y[0])!r}; expected numbers, since target='numbers'"
+            f"{where} labels have {text!r} at [{row}]; expected numbers, since target='numbers'"
         )
     if target == "classes" and not whole:
         fraction = y[np.argmax(y != np.rint(y))]
         raise DataError(f"{where} labels have {fraction}; expected integers or text, the classes")
     return target
+
+
+def _refuse_fractions(where: str, y: np.ndarray) -> None:
+    """Refuses text with fractions, such as prices among which one is "?"."""
+    fraction = next((text for text in map(group_text, y) if _FRACTION.fullmatch(text)), None)
+    if fraction is None:
+        return
+    row, text = _first_text(y)
+    other = "" if _reads(text) else f", with {text!r} at [{row}]"
+    raise DataError(
+        f"{where} labels are text such as {fraction!r}{other}; expected numbers, for regression "
+        "(decimal=',' of read_table reads decimal commas), or target='classes'"
+    )
+
+
+def _first_text(y: np.ndarray) -> tuple[int, str]:
+    """Returns the first label that is no number, or else the first, and its position."""
+    texts = list(map(group_text, y))
+    return next(((i, text) for i, text in enumerate(texts) if not _reads(text)), (0, texts[0]))
+
+
+def _reads(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def as_targets(where: str, y: np.ndarray, kind: Target) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_sim.checks import check_count
+from fedjax_sim.data.inspection import missing
 from fedjax_sim.data.tokens import Short, check_short, next_tokens, token_ids, token_windows
 from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
 from fedjax_sim.datasets.division import report, report_lost, rows_for_testing
@@ -59,6 +60,7 @@ def from_tokens(
     """
     check_count(1, context=context)
     check_short(short)
+    tokens, clients, lengths, split = map(_listed, (tokens, clients, lengths, split))
     sequences = _sequences(name, tokens, lengths)
     for option, values in (("clients", clients), ("split", split)):
         if values is not None and len(values) != len(sequences):
@@ -66,6 +68,8 @@ def from_tokens(
                 f"{name}: {option} has {len(values)} entries; expected {len(sequences)}, one per "
                 "sequence"
             )
+    if clients is not None and (is_missing := missing(clients)).any():
+        raise DataError(f"{name}: clients[{int(is_missing.argmax())}] has no value; expected one")
     size = 1 + max(int(ids.max()) for ids in sequences if len(ids))
     if vocabulary_size is not None:
         check_count(1, vocabulary_size=vocabulary_size)
@@ -104,6 +108,11 @@ def from_tokens(
         if split is not None:
             report_lost(name, owners["train"], owners["test"])
     return Dataset(name, parts["train"], parts["test"], size, *own, source="arrays")
+
+
+def _listed(values: Any) -> Any:
+    """Returns a column of pyarrow as a list, whose entries are Python's."""
+    return values.to_pylist() if hasattr(values, "to_pylist") else values
 
 
 def _sequences(name: str, tokens: Any, lengths: Any) -> list[np.ndarray]:

@@ -5,6 +5,7 @@ from typing import Literal
 
 # Mean over all test examples of the models that clients use themselves.
 PERSONAL = "personal/test/accuracy/weighted_mean"
+PERSONAL_R2 = "personal/test/r2/weighted_mean"  # of a regression
 
 # Words of metrics of which larger values are better, and which lie in [0, 1].
 _FRACTIONS = {

@@ -54,7 +54,7 @@ def complete(
         metrics[name] = np.where(at >= 0, values, np.zeros_like(values))
     metrics |= dict(sorted(history.metrics.items()))
     probes: dict[str, Any] = dict(sorted(history.probes.items()))
-    for name in client_probes:
+    for name in [name for name in client_probes if name in probes]:  # the initial model has none
         end = int(history.round[0, -1]) if last is None else last
         rounds = end - probes[name].shape[1], end
         mask = clock.mask[seeds, slice(*rounds)]

@@ -171,16 +171,18 @@ def read(folder: pathlib.Path) -> Outcome | None:
     if version != VERSION:
         raise FolderError(f"{path} has version {version}; expected {VERSION}: {_ADVICE}")
     expected = [field.name for field in dataclasses.fields(Outcome)]
-    if values.keys() != set(expected):
+    # Earlier versions did not write it; their tables do not mark such methods.
+    given = {"partial_model": False} | values
+    if given.keys() != set(expected):
         raise FolderError(
             f"{path} has {', '.join(values) or 'nothing'}; expected {', '.join(expected)}: "
             f"{_ADVICE}"
         )
-    outcome = Outcome(**values)
+    outcome = Outcome(**given)
     for name, valid in _checked(outcome):
         if not valid:
             raise FolderError(
-                f"{path} has {name} {values[name]!r:.80}; expected what a run writes: {_ADVICE}"
+                f"{path} has {name} {given[name]!r:.80}; expected what a run writes: {_ADVICE}"
             )
     return outcome
 
@@ -196,6 +198,7 @@ def _checked(outcome: Outcome) -> Iterator[tuple[str, bool]]:
         "diverged_at",
         isinstance(diverged_at, dict) and all(map(_is_count, diverged_at.values())),
     )
+    yield "partial_model", isinstance(outcome.partial_model, bool)
     yield "num_clients", _is_count(outcome.num_clients) and outcome.num_clients > 0
     for name in ("upload_bits", "download_bits"):
         value = getattr(outcome, name)

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedjax_sim.analysis.folders import default_metrics
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.report import HISTORY_COLUMNS, summarize
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,19 @@ def test_a_table_with_a_number_to_predict(table, tmp_path, capsys, loss):
     data = json.loads((tmp_path / "config.json").read_text())
     assert data["partition"]["classes"] is None
     assert not (tmp_path / "clients.png").exists()
+
+
+def test_personal_models_of_a_regression_are_compared_by_their_r2():
+    """R^2 has no lower bound, so its interval is not cut at 0."""
+    values = {"test/r2": (-0.5, -0.7), "personal/test/r2/weighted_mean": (-0.1, 0.9)}
+    rows = [("fedper", s, 0, 1, name, v[s]) for name, v in values.items() for s in (0, 1)]
+    history = pd.DataFrame(rows, columns=list(HISTORY_COLUMNS))
+    timing = {"compile_seconds": 0, "run_seconds": 1, "local_steps": 1, "num_rounds": 1}
+    row = summarize(history, 0.8, {"fedper": timing}, 2).loc["fedper"]
+    np.testing.assert_allclose([row["r2_mean"], row["personal_mean"]], [-0.6, 0.4])
+    assert row["reached"] == 1
+    assert row["personal_low"] < -0.1
+    assert default_metrics(history) == ["personal/test/r2/weighted_mean", "test/r2"]
 
 
 def test_whole_numbers_are_a_regression_if_the_loss_says_it(table, tmp_path, capsys):

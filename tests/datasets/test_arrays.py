@@ -35,8 +35,9 @@ def test_labels_may_be_any_integers():
 @pytest.mark.parametrize(("shape", "axes"), [((3, 8, 9), (1, 2, 0)), ((8, 9, 3), (0, 1, 2))])
 def test_images_get_their_channels_last(shape, axes, dtype):
     x = RNG.integers(0, 255, (6, *shape)).astype(dtype)
+    scale = "none" if dtype == np.float32 else None
     layout = {np.uint8: None, np.float32: "channels_last" if shape[2] == 3 else "channels_first"}
-    data = from_arrays(x, [0, 1] * 3, test=(x, [0, 1] * 3), layout=layout[dtype])
+    data = from_arrays(x, [0, 1] * 3, test=(x, [0, 1] * 3), layout=layout[dtype], scale=scale)
     assert data.test["x"].dtype == dtype
     np.testing.assert_array_equal(data.test["x"], np.moveaxis(x, [a + 1 for a in axes], [1, 2, 3]))
 

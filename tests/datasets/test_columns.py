@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.datasets import DataError, read_table
+from fedjax_sim.datasets import DataError, from_arrays, read_table
 
 TABLE = {
     "a": [1.0, 2.0, 3.0, 4.0],
@@ -184,3 +184,23 @@ def test_tables_of_pyarrow(tmp_path, kind):
     assert data.class_names == ("mid", "low")  # as declared, not sorted
     assert data.group_names is not None
     assert set(data.group_names) == {"Oslo", "Rome"}
+
+
+@pytest.mark.parametrize("value", [None, pd.NA, float("nan")])
+def test_a_row_without_a_value_is_no_category(value):
+    frame = pd.DataFrame({"a": [1.0, 2, 3, 4], "b": pd.Series([True, value, False, True])})
+    for column in (frame["b"], frame["b"].astype("boolean"), pd.Series(["u", value, "v", "u"])):
+        with pytest.raises(DataError, match="column 'b' has no value in row 2; expected one"):
+            fs.from_table(frame.assign(b=column, y=[0, 1, 0, 1]), encode="one_hot")
+
+
+def test_flags_without_a_value():
+    flags = pd.array([True, None, False, True], dtype="boolean")
+    frame = pd.DataFrame({"a": [1.0, 2, 3, 4], "b": flags, "y": [0, 1, 0, 1]})
+    with pytest.raises(DataError, match="column 'b' has no value in row 2; expected one"):
+        fs.from_table(frame)
+
+
+def test_text_of_pandas_is_a_label():
+    labels = pd.Series(["cat", "dog"] * 2)
+    assert from_arrays([[1.0]] * 4, labels).class_names == ("cat", "dog")

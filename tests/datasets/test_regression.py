@@ -1,8 +1,12 @@
 """Regression: targets, losses and metrics; expected numbers by NumPy in double precision."""
 
+import re
+from decimal import Decimal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import fedjax_sim as fs
@@ -134,12 +138,50 @@ def test_kinds_of_targets():
     assert from_arrays(X, whole % 4, target="classes").class_names == ("0", "1", "2", "3")
     assert from_arrays(X, np.arange(37), target="numbers").train["y"].dtype == np.float32
     for target, y, message in [
-        ("numbers", ["a"] * 37, "'a'; expected numbers"),
+        ("numbers", ["a"] * 37, "'a' at .0.; expected numbers"),
         ("classes", Y, "expected integers or text"),
         ("real", Y, "target is 'real'; expected one of classes, numbers"),
     ]:
         with pytest.raises(DataError, match=message):
             from_arrays(X, y, target=target)  # type: ignore
+
+
+@pytest.mark.parametrize("kind", [float, Decimal])
+def test_targets_that_a_table_has_as_objects(kind):
+    """Columns of Arrow's decimals, and of floats among other types, have the type object."""
+    y = [kind(k) / kind(4) for k in range(10)]
+    frame = pd.DataFrame({"a": X[:10, 0], "y": pd.Series(y, dtype=object)})
+    numbers = np.arange(10) / 4
+    for data in (fs.from_table(frame), from_arrays(X[:10], frame["y"])):
+        assert data.target == "numbers"
+        both = np.concatenate([data.train["y"], data.test["y"]])
+        np.testing.assert_array_equal(np.sort(both), numbers)
+    features = fs.from_table(frame.assign(label=[0, 1] * 5), label_column="label")
+    np.testing.assert_array_equal(
+        np.sort([*features.train["x"][:, 1], *features.test["x"][:, 1]]), numbers
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["2,5", "3,5"], "labels are text such as '2,5', with '2,5' at [0]; expected numbers"),
+        (["2.5", "?"], "labels are text such as '2.5', with '?' at [1]; expected numbers"),
+        (["1e1", "-.5"], "labels are text such as '-.5'; expected numbers"),
+    ],
+)
+def test_numbers_as_text_are_no_classes(values, message, tmp_path):
+    """One "?" makes text of a whole column of prices."""
+    with pytest.raises(DataError, match=re.escape(message)):
+        from_arrays(X[:10], values * 5)
+    assert from_arrays(X[:10], values * 5, target="classes").num_classes == 2
+    path = tmp_path / "prices.csv"
+    path.write_text("a;y\n" + "".join(f"{k};{values[k % 2]}\n" for k in range(10)))
+    if "," in values[0]:
+        assert read_table(path, decimal=",").target == "numbers"
+    else:
+        with pytest.raises(DataError, match="at \\[1\\]; expected numbers, since target='numbers'"):
+            from_arrays(X[:10], ["2.5", "?"] * 5, target="numbers")
 
 
 def test_a_table_with_a_number_to_predict(tmp_path):

@@ -1,6 +1,7 @@
 """Scales and layouts that are named, not guessed; accuracies on data sets of scikit-learn."""
 
 import functools
+import warnings
 from typing import Any
 
 import jax
@@ -82,12 +83,23 @@ def pixels_in_columns():
 def test_pixels_in_columns(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text(pixels_in_columns())
-    with pytest.warns(UserWarning, match="64 columns of integers 0 .. 255, as pixels are"):
+    with pytest.warns(UserWarning, match=r"\[64\] integers 0 .. 255, as pixels are"):
         read_table(path)
     data = read_table(path, scale="unit")
     expected = from_arrays(INK.reshape(-1, 64), LABELS, scale="unit")
     np.testing.assert_array_equal(data.train["x"], expected.train["x"])
     np.testing.assert_array_equal(data.test["y"], expected.test["y"])
+
+
+def test_pixels_as_floats():
+    """As of Keras's images after astype("float32")."""
+    images = INK.reshape(-1, 8, 8).astype(np.float32)
+    with pytest.warns(UserWarning, match=r"\[8, 8\] integers 0 .. 255, as pixels are"):
+        from_arrays(images, LABELS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_arrays(images / 255, LABELS)
+        from_arrays(images, LABELS, scale="none")
 
 
 def test_standardised_columns():

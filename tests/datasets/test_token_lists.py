@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import fedjax_sim as fs
@@ -115,3 +116,20 @@ def test_a_table_with_lists_of_tokens_names_the_reader():
     for table in (columns, pd.DataFrame(columns)):
         with pytest.raises(DataError, match=r"column 'tokens' .*\(lists of tokens: from_tokens\)"):
             from_table(table)
+
+
+def test_columns_of_pyarrow():
+    table = pa.table({"tokens": TOKENS, "author": AUTHORS, "split": SPLIT})
+    data = from_tokens(table["tokens"], clients=table["author"], split=table["split"], context=4)
+    lists = from_tokens(TOKENS, clients=AUTHORS, split=SPLIT, context=4)
+    assert data.group_names == lists.group_names
+    for part, other in ((data.train, lists.train), (data.test, lists.test)):
+        np.testing.assert_array_equal(part["y"], other["y"])
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), pd.NA])
+def test_a_sequence_without_author_is_refused(value):
+    with pytest.raises(DataError, match=r"clients\[1\] has no value; expected one"):
+        from_tokens(TOKENS, clients=["ann", value, *AUTHORS[2:]], context=4)
+    with pytest.raises(DataError, match=r"clients\[1\] has no value; expected one"):
+        from_tokens(TOKENS, clients=pa.array([1, None, 1, 1, 2, 2]), context=4)

@@ -144,6 +144,16 @@ def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_
     assert sorted(set(run(directory=tmp_path).per_client()["round"])) == [0, 1, 2]
 
 
+def test_an_initial_evaluation_beside_probes_of_clients(tmp_path):
+    """The initial model has no visit, so the probe's rows begin with round 1."""
+    probes = fs.Probes(client={"moved": lambda visit: jnp.abs(visit.upload[0]).sum()})
+    result = go(tmp_path, eval_initial=True, probes=probes)
+    for frame in (result.to_frame(), go(eval_initial=True, probes=probes).to_frame()):
+        frame = frame.query("seed == 0")
+        assert frame.query("metric == 'moved'")["round"].tolist() == list(range(1, 9))
+        assert frame.query("metric == 'score'")["round"].tolist() == list(range(9))
+
+
 def test_a_time_limit_interrupts_a_comparison(monkeypatch):
     limit = callbacks.TimeLimit(100)
     now = callbacks.time_limit.time.monotonic()

@@ -238,6 +238,7 @@ GOOD = outcome.Outcome(4, {"0": 0, "1": 3}, 5, 32, 64, {"0": 2, "1": [[2, 3], [4
         ("uploads", {"0": 2, "1": [[4, 7], [2, 3]]}),
         ("uploads", {"0": 2, "1": [[2, 7], [4, 3]]}),
         ("uploads", {"0": 2, "1": [[2, 3, 4]]}),
+        ("partial_model", "no"),
     ],
 )
 def test_an_outcome_that_no_run_has_is_refused(tmp_path, key, value):
@@ -247,6 +248,15 @@ def test_an_outcome_that_no_run_has_is_refused(tmp_path, key, value):
     (tmp_path / outcome.FILE).write_text(json.dumps(values | {key: value}))
     with pytest.raises(FolderError, match=rf"outcome\.json has {key} .*; expected what a run writ"):
         outcome.read(tmp_path)
+
+
+def test_an_outcome_of_an_earlier_version_is_read(tmp_path):
+    """It has no ``partial_model``, and its bits count as before."""
+    outcome.write(tmp_path, GOOD)
+    values = json.loads((tmp_path / outcome.FILE).read_text())
+    del values["partial_model"]
+    (tmp_path / outcome.FILE).write_text(json.dumps(values))
+    assert outcome.read(tmp_path) == GOOD
 
 
 @pytest.mark.parametrize(
