@@ -92,8 +92,9 @@ def print_progress(label: str, metric: str) -> Callable[[Any], None]:
     """A callback for ``fs.simulate`` that prints a line per segment."""
 
     def on_progress(progress: Any) -> None:
-        value = progress.metrics[metric]
-        print(f"{label}: round {progress.round}, {metric} {value:.4f}", flush=True)
+        if metric in progress.metrics:  # segments before the first evaluation have none
+            value = progress.metrics[metric]
+            print(f"{label}: round {progress.round}, {metric} {value:.4f}", flush=True)
 
     return on_progress
 

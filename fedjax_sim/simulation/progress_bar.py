@@ -56,9 +56,10 @@ class ProgressBar:
         new = line.compiled is None  # announced, or its first progress
         if progress is not None:
             compiled = line.compiled or (now, progress.fraction)
-            line = line._replace(
-                fraction=progress.fraction, status=progress.status, compiled=compiled
-            )
+            # The first progress is the end, without an evaluation: nothing was run.
+            before = new and progress.fraction >= 1 and not getattr(progress, "metrics", True)
+            status = "finished before" if before else progress.status
+            line = line._replace(fraction=progress.fraction, status=status, compiled=compiled)
         self._lines[name] = line._replace(updated=now)
         file = self._file or sys.stderr
         finished = line.fraction >= 1

@@ -41,6 +41,7 @@ def test_readers(tmp_path):
     outcomes = attempt(reader_trials.trials(), 25, tmp_path / "trial")
     assert all(Outcome.REFUSED in results for results in outcomes.values())
     for reader in reader_trials.readers():
+        (tmp_path / reader.name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / reader.name).write_bytes(reader.content)
         reader.read(tmp_path / reader.name)  # undamaged
 

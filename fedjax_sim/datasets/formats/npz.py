@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedjax_sim.data import archives
 from fedjax_sim.datasets.dataset import DataError
 from fedjax_sim.datasets.division import report
 
@@ -26,10 +27,11 @@ def read_npz(path: Path) -> dict[str, dict[str, np.ndarray]]:
         UserWarning: a validation part, which is left out.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # zipfile, zlib and NumPy each raise their own
+        arrays = archives.read_npz(path)
+    except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
+    except ValueError as error:
+        raise DataError(str(error)) from error
     return parts_of(str(path), arrays)
 
 
