@@ -1,5 +1,6 @@
 """``--adapters`` and ``--initial-model``: the leaves that are trained, files, refusals."""
 
+import importlib
 import json
 
 import jax
@@ -115,7 +116,8 @@ def test_fine_tuning_of_an_exported_model(tmp_path, monkeypatch):
     # A file does not say which code runs, so the model is named beside it.
     again = ["run", "tuned/config.json", "--model", "own_attention:net", "--output", "again"]
     assert main.main(again) == 0
-    tuned, again = fs.load("tuned"), fs.load("again")
+    net = importlib.import_module("own_attention").net
+    tuned, again = fs.load("tuned", model=net), fs.load("again")
     base = fs.load("base").params()
     params = tuned.params()
     assert jax.tree.all(jax.tree.map(np.array_equal, params["base"], base))
