@@ -93,15 +93,26 @@ def fedavg(
         check_optimizer("server", server)
     check_local_state(lr, local_optimizer, local_state)
     if local_optimizer is not None:
-        serve = functools.partial(_served, server)
+        serve = functools.partial(_served, server, probed=True)
         return locally_optimized(serve, local_optimizer, local_state or "reset", anchored)
     assert lr is not None
+    return _served(server, _sgd_visit(lr, anchored), probed=True)
+
+
+def served_by(server: optax.GradientTransformation, lr: ScalarOrSchedule) -> FedAlgorithm:
+    """FedAvg with a server optimizer of the package, which needs no probe."""
+    check_rates(lr=lr)
+    return _served(server, _sgd_visit(lr, lambda oracle, anchor: oracle))
+
+
+def _sgd_visit(lr: ScalarOrSchedule, anchored: Callable[[Oracle, Params], Oracle]) -> Callable:
+    """Returns the visit whose upload is the change of the model by local SGD."""
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
         step = sgd(rate(lr, work), anchored(oracle, x).grad)
         return tree.sub(x, local_steps(step, x, work)), state
 
-    return _served(server, local)
+    return local
 
 
 def fedsgd(
@@ -134,19 +145,23 @@ def fedsgd(
         gradient = oracle.grad(x, 0)
         return tree.where(work.num_steps > 0, gradient, tree.zeros_like(gradient)), state
 
-    return _served(server, local, lr)
+    return _served(server, local, lr, probed=True)
 
 
 def _served(
     server: optax.GradientTransformation | None,
     local: Callable,
     lr: optax.ScalarOrSchedule = 1.0,
+    probed: bool = False,
 ) -> FedAlgorithm:
-    """An algorithm whose server optimizer, by default SGD, receives the mean upload as gradient."""
+    """An algorithm whose server optimizer, by default SGD, receives the mean upload as gradient.
+
+    A server of the user is ``probed`` with the model; those of the package are known to descend.
+    """
     optimizer = optax.sgd(lr) if server is None else server
 
     def init(params: Params) -> FedAvgState:
-        if server is not None:
+        if probed and server is not None:
             check_optimizer("server", server, params)
         return FedAvgState(params, optimizer_init(optimizer, params))
 

@@ -9,7 +9,7 @@ import optax
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, check_clients_receive
-from fedjax_sim.algorithms.fedavg import FedAvgState, fedavg
+from fedjax_sim.algorithms.fedavg import FedAvgState, served_by
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule
@@ -58,7 +58,7 @@ def fedbuff(
     """
     check_rates(server_lr=server_lr)
     weight = staleness_weight or constant
-    base = fedavg(lr, optax.sgd(server_lr))
+    base = served_by(optax.sgd(server_lr), lr)
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
         delta, state = base.local(x, state, oracle, work)

@@ -14,7 +14,7 @@ import optax
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.algorithms.fedavg import served_by
 from fedjax_sim.checks import check_at_least, check_decay, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.types import FedAlgorithm, Params, Scalar
@@ -49,7 +49,7 @@ def fedavgm(
     """
     check_rates(server_lr=server_lr)
     check_decay(momentum=momentum)
-    return fedavg(lr, optax.sgd(server_lr, momentum=momentum))
+    return served_by(optax.sgd(server_lr, momentum=momentum), lr)
 
 
 def fedadagrad(
@@ -94,8 +94,8 @@ def fedadagrad(
     check_at_least(0, initial_accumulator=initial_accumulator, eps=eps)
     if _is_paper(rule, eps):
         start = initial_accumulator + eps**2
-        return fedavg(lr, _paper(server_lr, 0.0, eps, start, lambda v, square: v + square))
-    return fedavg(lr, optax.adagrad(server_lr, initial_accumulator, eps))
+        return served_by(_paper(server_lr, 0.0, eps, start, lambda v, square: v + square), lr)
+    return served_by(optax.adagrad(server_lr, initial_accumulator, eps), lr)
 
 
 def fedadam(
@@ -148,11 +148,12 @@ def fedadam(
     check_at_least(0, eps=eps)
     check_decay(b1=b1, b2=b2)
     if _is_paper(rule, eps):
-        return fedavg(
-            lr,
-            _paper(server_lr, b1, eps, eps**2, lambda v, square: b2 * v + (1 - b2) * square),
-        )
-    return fedavg(lr, optax.adam(server_lr, b1, b2, eps, eps_root=1e-30))
+
+        def second(v: Array, square: Array) -> Array:
+            return b2 * v + (1 - b2) * square
+
+        return served_by(_paper(server_lr, b1, eps, eps**2, second), lr)
+    return served_by(optax.adam(server_lr, b1, b2, eps, eps_root=1e-30), lr)
 
 
 def fedyogi(
@@ -196,8 +197,8 @@ def fedyogi(
         def second(v: Array, square: Array) -> Array:
             return v - (1 - b2) * jnp.sign(v - square) * square
 
-        return fedavg(lr, _paper(server_lr, b1, eps, eps**2, second))
-    return fedavg(lr, optax.yogi(server_lr, b1, b2, eps))
+        return served_by(_paper(server_lr, b1, eps, eps**2, second), lr)
+    return served_by(optax.yogi(server_lr, b1, b2, eps), lr)
 
 
 class PaperState(NamedTuple):

@@ -84,7 +84,8 @@ def mimelite(
     base, eta = _base(lr, momentum, optimizer, form)
 
     def init(params: Params) -> MimeLiteState:
-        check_optimizer("optimizer", base, params)
+        if optimizer is not None:
+            check_optimizer("optimizer", optimizer, params)
         return MimeLiteState(params, optimizer_init(base, params))
 
     def local(
@@ -141,7 +142,8 @@ def mime(
     base, eta = _base(lr, momentum, optimizer, form)
 
     def init(params: Params) -> MimeState:
-        check_optimizer("optimizer", base, params)
+        if optimizer is not None:
+            check_optimizer("optimizer", optimizer, params)
         return MimeState(params, optimizer_init(base, params), tree.zeros_like(params))
 
     def local(message: MimeState, state: tuple, oracle: Oracle, work: Work) -> tuple[Params, tuple]:
