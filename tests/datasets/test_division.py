@@ -79,7 +79,7 @@ def test_clients_of_one_row_each_need_test_rows():
 
 
 def test_classes_that_are_left_without_training_rows_are_named():
-    """Of two rows with a label each, one is for testing."""
+    """A client of two rows with a label each has one of them for testing."""
     table = {"a": [0.0, 1.0], "label": ["cat", "dog"], "user": ["x", "x"]}
     with pytest.warns(UserWarning, match="table: 1 of 2 classes have test rows only: (cat|dog)$"):
         fs.from_table(table, client_column="user")

@@ -160,7 +160,7 @@ def test_refuses_a_time_that_is_not_positive(seconds):
 
 
 def test_pace():
-    """Of 30 seconds a third is planned, and a segment is at most eight times as long as before."""
+    """A third of the 30 seconds is planned; a segment has at most eight times the rounds before."""
     pace = Pace(3000, 100, 30.0)
     ends, done = [], 0
     while done < 6000:
