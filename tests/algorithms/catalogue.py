@@ -35,7 +35,7 @@ from fedjax_sim.tree import leaves
 
 def fedavg_with_schedule(lr, decay) -> fs.FedAlgorithm:
     """FedAvg whose client rate decays hyperbolically over the rounds."""
-    return fs.fedavg(lambda round: lr / (1 + decay * round.astype(decay.dtype)))
+    return fs.fedavg(lambda round: lr / (1 + decay * round.astype(jnp.result_type(decay))))
 
 
 def local_adam(local_state):
