@@ -10,6 +10,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, is_concrete
+from fedjax_sim.compression.counting import plain_bits
 from fedjax_sim.types import PyTree, Scalar
 
 
@@ -296,26 +297,6 @@ def per_tensor(
         return sum(bits(leaf) if is_coded(leaf) else plain_bits(leaf) for leaf in leaves)
 
     return Codec(through_tree, bits_of_tree, kind)
-
-
-def plain_bits(leaf: Any) -> int:
-    """Number of bits of a tensor that is sent unchanged.
-
-    Example:
-        >>> plain_bits(jnp.ones(3, jnp.bfloat16))
-        48
-    """
-    return math.prod(leaf.shape) * scalar_bits(leaf)
-
-
-def scalar_bits(leaf: Any) -> int:
-    """Number of bits of one entry of a tensor.
-
-    Example:
-        >>> scalar_bits(jnp.ones(3, jnp.bfloat16))
-        16
-    """
-    return 8 * leaf.dtype.itemsize
 
 
 def code_bits(num_values: int) -> int:

@@ -4,12 +4,12 @@ A wrapper decodes what it encodes, so the arrays of an upload say nothing about 
 an attribute of a function and changes neither its digest nor the compiled program.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 
-from fedjax_sim.compression.codec import plain_bits
 from fedjax_sim.types import FedAlgorithm, PyTree
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -116,3 +116,25 @@ def bits_of_arrays(tree: PyTree) -> int:
         104
     """
     return sum(plain_bits(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def plain_bits(leaf: Any) -> int:
+    """Number of bits of a tensor that is sent unchanged.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> plain_bits(jnp.ones(3, jnp.bfloat16))
+        48
+    """
+    return math.prod(leaf.shape) * scalar_bits(leaf)
+
+
+def scalar_bits(leaf: Any) -> int:
+    """Number of bits of one entry of a tensor.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> scalar_bits(jnp.ones(3, jnp.bfloat16))
+        16
+    """
+    return 8 * leaf.dtype.itemsize

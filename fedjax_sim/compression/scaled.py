@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor, scalar_bits
+from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
+from fedjax_sim.compression.counting import scalar_bits
 from fedjax_sim.compression.quantizers.logarithmic import luq
 from fedjax_sim.compression.quantizers.rounding import max_magnitude, stochastic_round
 

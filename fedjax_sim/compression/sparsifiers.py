@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor, scalar_bits
+from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
+from fedjax_sim.compression.counting import scalar_bits
 from fedjax_sim.timelines.sampling import sample_without_replacement
 
 
