@@ -37,7 +37,7 @@ from fedjax_sim.evaluation.state import RunContext, check_names, check_periods, 
 from fedjax_sim.execution import stacks
 from fedjax_sim.execution.broadcasts import empty_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
-from fedjax_sim.execution.strategies import Execution, auto, is_ragged
+from fedjax_sim.execution.strategies import Execution, Gathered, auto, is_ragged
 from fedjax_sim.setup_checks import check_key, check_objective, check_one_timeline, check_setup
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import (
@@ -57,7 +57,7 @@ from fedjax_sim.types import (
     Work,
     uniform_weights,
 )
-from fedjax_sim.wrappers.applied_last import applied_last, check_execution
+from fedjax_sim.wrappers.applied_last import applied_last
 
 # Rounds that no run reaches: their branches of the key are those of the clients' streams and of
 # evaluations.
@@ -165,6 +165,17 @@ def check_algorithm(algorithm: FedAlgorithm, setup: Setup) -> None:
     if algorithm.aggregation is not None:
         algorithm.aggregation.check(setup.timeline)
     algorithm.check(setup.task, setup.timeline)
+
+
+def _check_gathered(algorithm: FedAlgorithm, execution: Execution | None) -> None:
+    """Refuses a strategy that does not return the mean, for a wrapper that must be applied last."""
+    check = applied_last(algorithm)
+    if check is None or check.mechanism is None:
+        return  # a local randomiser: the server may do anything with what it receives
+    if isinstance(execution, Gathered):
+        raise ValueError(
+            f"execution is gathered(...); expected the mean of the uploads with {check.wrapper}"
+        )
 
 
 def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
@@ -410,7 +421,7 @@ def _functions(
             f"probes.run is {sorted(probes.run)}; expected none, since the clients' states are "
             "divided over devices"
         )
-    check_execution(algorithm, execution)
+    _check_gathered(algorithm, execution)
     execution = stacks.strategy(
         algorithm.aggregation, execution or auto(ragged=is_ragged(timeline))
     )

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fedjax_sim.execution.strategies import Gathered
 from fedjax_sim.types import FedAlgorithm, Task, Timeline
 
 
@@ -50,18 +49,3 @@ def applied_last(algorithm: FedAlgorithm) -> AppliedLast | None:
             "the mean, since the influence of one client on another rule has no known bound"
         )
     return check
-
-
-def check_execution(algorithm: FedAlgorithm, execution: Any) -> None:
-    """Refuses strategies that do not return the mean, for a wrapper that must be applied last.
-
-    Raises:
-        ValueError: naming the wrapper.
-    """
-    check = applied_last(algorithm)
-    if check is None or check.mechanism is None:
-        return  # a local randomiser: the server may do anything with what it receives
-    if isinstance(execution, Gathered):
-        raise ValueError(
-            f"execution is gathered(...); expected the mean of the uploads with {check.wrapper}"
-        )
