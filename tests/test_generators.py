@@ -59,7 +59,7 @@ ENTRIES = {
     "game": lambda key: fs.valuation.game(AVG, SETUP, key, metric, mode="min"),
     "influence": lambda key: fs.valuation.influence(AVG, SETUP, key, metric, mode="min"),
     "fed_sv": lambda key: fs.valuation.fed_sv(AVG, SETUP, key, metric, mode="min"),
-    "audit": lambda key: fs.privacy.audit(AVG, SETUP, one(key), 0, metric, delta=0.1),
+    "audit": lambda key: fs.diagnostics.audit(AVG, SETUP, one(key), 0, metric, delta=0.1),
     "controls": lambda key: gradient_controls(None, SETUP.task, key),
     "generated_task": lambda key: fs.generated_task(
         absolute, generate, 3, fs.full_batch(1), key=key

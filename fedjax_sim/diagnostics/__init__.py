@@ -27,8 +27,11 @@ from fedjax_sim.diagnostics import (
     stability,
     surfaces,
 )
+from fedjax_sim.diagnostics.privacy_audit import Audit, audit
 
 __all__ = [
+    "Audit",
+    "audit",
     "bias_laws",
     "client_updates",
     "composite_optimum",

@@ -7,7 +7,6 @@ from fedjax_sim.privacy.accounting import (
     noise_multiplier,
 )
 from fedjax_sim.privacy.adaptive import adaptive_clip
-from fedjax_sim.privacy.audit import Audit, audit
 from fedjax_sim.privacy.banded import amplified_banded, banded, banded_coefficients
 from fedjax_sim.privacy.central import privatize
 from fedjax_sim.privacy.events import Mechanism
@@ -24,7 +23,6 @@ from fedjax_sim.privacy.randomizers import (
 from fedjax_sim.privacy.tree_aggregation import tree_aggregation
 
 __all__ = [
-    "Audit",
     "Guarantee",
     "Mechanism",
     "NoiseCohort",
@@ -32,7 +30,6 @@ __all__ = [
     "Randomizer",
     "adaptive_clip",
     "amplified_banded",
-    "audit",
     "banded",
     "banded_coefficients",
     "epsilon",

@@ -62,7 +62,7 @@ def fork(algorithm, setup, keys):
 
 
 def audit(algorithm, setup, keys):
-    return fs.privacy.audit(algorithm, setup, keys, 0, jnp.sum, delta=1e-5)
+    return fs.diagnostics.audit(algorithm, setup, keys, 0, jnp.sum, delta=1e-5)
 
 
 EQUAL_KEYS = {

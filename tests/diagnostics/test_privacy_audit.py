@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim import privacy
+from fedjax_sim import diagnostics, privacy
 
 CLIENTS, CANARY, DELTA = 4, 2, 1e-5
 
@@ -29,7 +29,7 @@ def audited(timeline, noise_multiplier, expected_uploads, runs=2000, noise=None)
     )
     setup = fs.Setup(canary_task(), timeline, jnp.zeros(3))
     keys = jax.random.split(jax.random.key(7), runs)
-    return privacy.audit(algorithm, setup, keys, CANARY, lambda x: x[0], delta=DELTA), setup
+    return diagnostics.audit(algorithm, setup, keys, CANARY, lambda x: x[0], delta=DELTA), setup
 
 
 @pytest.mark.slow
@@ -62,9 +62,9 @@ def test_bad_input():
     setup = fs.Setup(canary_task(), fs.timelines.full(1, CLIENTS, 1), jnp.zeros(3))
     keys = jax.random.split(jax.random.key(0), 2)
     with pytest.raises(ValueError, match="client is 4; expected 0"):
-        privacy.audit(fs.fedavg(1.0), setup, keys, 4, lambda x: x[0], delta=DELTA)
+        diagnostics.audit(fs.fedavg(1.0), setup, keys, 4, lambda x: x[0], delta=DELTA)
     with pytest.raises(ValueError, match="batch_size is 0"):
-        privacy.audit(fs.fedavg(1.0), setup, keys, 0, lambda x: x[0], delta=DELTA, batch_size=0)
+        diagnostics.audit(fs.fedavg(1.0), setup, keys, 0, lambda x: x[0], delta=DELTA, batch_size=0)
     for arguments, message in (
         ({"keys": keys[0]}, r"keys has shape \(\); expected \[n\]"),
         ({"keys": 3}, "keys is 3; expected jax.random.key"),
@@ -75,4 +75,4 @@ def test_bad_input():
     ):
         valid = {"keys": keys, "client": 0, "score": lambda x: x[0], "delta": DELTA}
         with pytest.raises(ValueError, match=message):
-            privacy.audit(fs.fedavg(1.0), setup, **(valid | arguments))
+            diagnostics.audit(fs.fedavg(1.0), setup, **(valid | arguments))
