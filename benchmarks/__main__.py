@@ -46,8 +46,8 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Options, collect, summary
 from benchmarks.published_setups import SETUPS
 from benchmarks.workloads import WORKLOADS
-from fedjax_sim.execution.devices import num_cores
-from fedjax_sim.simulation.environment import environment
+from fedjax_sim.engine.execution.devices import num_cores
+from fedjax_sim.runs.storage.environment import environment
 
 
 class Part(NamedTuple):

@@ -32,9 +32,9 @@ from benchmarks.report import Case
 from fedjax_sim import models, objectives, tree
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.staleness import realised_steps
-from fedjax_sim.execution import devices, strategies
-from fedjax_sim.execution.meshes import make_mesh
-from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.engine.execution import devices, strategies
+from fedjax_sim.engine.execution.meshes import make_mesh
+from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.local import local_steps, sgd
 from fedjax_sim.timelines import (
     InFlight,

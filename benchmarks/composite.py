@@ -21,7 +21,7 @@ from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
 from benchmarks.sweep import Training, one_by_one, together
 from fedjax_sim import objectives, prox
-from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.engine.execution.devices import use_all_cores
 from fedjax_sim.problems.recovery import low_rank_regression, sparse_regression
 
 GRID = {"lr": np.geomspace(1e-5, 1e-3, 7).tolist(), "server_lr": np.geomspace(0.01, 1, 7).tolist()}

@@ -26,8 +26,8 @@ from benchmarks.methods import Timed, in_turns
 from benchmarks.products import products
 from benchmarks.report import Case
 from fedjax_sim import models, objectives
-from fedjax_sim.evaluation import evaluator
-from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.engine.evaluation import evaluator
+from fedjax_sim.engine.execution.devices import use_all_cores
 from fedjax_sim.models import Model
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 

@@ -29,8 +29,8 @@ from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.memory import loop
 from benchmarks.report import Case
 from fedjax_sim import models, objectives
-from fedjax_sim.evaluation import evaluator
-from fedjax_sim.execution.devices import num_cores, use_all_cores
+from fedjax_sim.engine.evaluation import evaluator
+from fedjax_sim.engine.execution.devices import num_cores, use_all_cores
 
 POPULATIONS = {"S1": 1_000_000, "S15": 15_000_000, "S100": 100_000_000}
 COHORT, EXAMPLES, FEATURES = 1000, 10, 60

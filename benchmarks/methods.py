@@ -28,7 +28,7 @@ from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.memory import loop
 from benchmarks.report import Case
 from benchmarks.workloads import WORKLOADS, Workload
-from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.engine.execution.devices import use_all_cores
 from fedjax_sim.types import Params
 
 BASELINE = "fedavg"

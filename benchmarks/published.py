@@ -29,8 +29,8 @@ from benchmarks.published_setups import SETUPS, PublishedSetup
 from benchmarks.report import Case
 from fedjax_sim import evaluation, objectives
 from fedjax_sim.data.batches import epochs
-from fedjax_sim.execution.devices import num_cores, use_all_cores
-from fedjax_sim.simulation.files import write_text
+from fedjax_sim.engine.execution.devices import num_cores, use_all_cores
+from fedjax_sim.runs.storage.files import write_text
 from fedjax_sim.types import EvalFn, Params
 
 OURS, EXTRAPOLATED = "ours", "ours (extrapolated)"

@@ -321,7 +321,8 @@ class Task:
     # Static. True: a visit can continue the client's previous visit. `oracle` then takes the first
     # step of the visit as a fourth argument, and its key is the client's, equal in all visits.
     resumable: bool = False
-    # A fedjax_sim.execution.placement.Placement (a pytree); None: whole arrays on the device.
+    # A fedjax_sim.engine.execution.placement.Placement (a pytree); None: whole arrays on the
+    # device.
     placement: Any = None
 
     def __post_init__(self) -> None:

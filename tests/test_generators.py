@@ -18,7 +18,7 @@ from fedjax_sim.diagnostics.iterate_bias import simulate_paths
 from fedjax_sim.diagnostics.lanczos import ritz
 from fedjax_sim.diagnostics.planes import filter_normalized
 from fedjax_sim.diagnostics.sharpness import client_sharpness
-from fedjax_sim.robust.attacks.attackers import random_clients
+from fedjax_sim.wrappers.robust.attacks.attackers import random_clients
 
 FULL = timelines.full(2, NUM_CLIENTS, 2)
 SETUP = fs.Setup(no_data(), FULL, jnp.zeros(1))

@@ -48,11 +48,11 @@ _IMPORTED_BY = {"datasets": {"cli", "presets"}}
 
 # The results in these modules have methods ``plot`` and ``_repr_html_``, which import figures and
 # tables when they are called.
-_VIEWS = {"fedjax_sim.plotting.results", "fedjax_sim.analysis.views"}
+_VIEWS = {"fedjax_sim.reports.figures.results", "fedjax_sim.reports.views"}
 _HAVE_VIEWS = {
-    "fedjax_sim.simulation.compare",
-    "fedjax_sim.simulation.result",
-    "fedjax_sim.sweeps.result",
+    "fedjax_sim.runs.compare",
+    "fedjax_sim.runs.result",
+    "fedjax_sim.runs.sweeps.result",
 }
 
 

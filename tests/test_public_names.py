@@ -48,9 +48,9 @@ def test_import_is_light():
     """The core needs none of the extras; importing it must not pay for them either."""
     heavy = """
     pandas matplotlib rich tyro sklearn tensorflow_datasets PIL orbax scipy.stats flax
-    fedjax_sim.models fedjax_sim.datasets fedjax_sim.plotting fedjax_sim.diagnostics
-    fedjax_sim.advice fedjax_sim.theory fedjax_sim.problems fedjax_sim.analysis
-    fedjax_sim.cli.presets fedjax_sim.valuation
+    fedjax_sim.models fedjax_sim.datasets fedjax_sim.reports.figures fedjax_sim.diagnostics
+    fedjax_sim.studies.advice fedjax_sim.theory fedjax_sim.problems fedjax_sim.reports
+    fedjax_sim.cli.presets fedjax_sim.studies.valuation
     """.split()
     code = f"import sys, fedjax_sim; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

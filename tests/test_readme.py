@@ -18,7 +18,7 @@ from fedjax_sim.cli.config import RunOptions, SweepConfig
 from fedjax_sim.cli.config_checks import check
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.names import PRESETS
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

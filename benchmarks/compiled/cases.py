@@ -16,14 +16,14 @@ from benchmarks.memory import loop
 from benchmarks.workloads import WORKLOADS, Workload
 from fedjax_sim import models, objectives
 from fedjax_sim.algorithms.staleness import realised_steps
-from fedjax_sim.data.blocked import BlockedData
 from fedjax_sim.data.source import ClientSource
-from fedjax_sim.execution import strategies
-from fedjax_sim.execution.meshes import make_mesh
-from fedjax_sim.execution.placement import ByClient, by_client
-from fedjax_sim.sweeps.blocks import block_functions
-from fedjax_sim.sweeps.grid import cut
-from fedjax_sim.sweeps.trial import Trial
+from fedjax_sim.engine.execution import strategies
+from fedjax_sim.engine.execution.blocked import BlockedData
+from fedjax_sim.engine.execution.meshes import make_mesh
+from fedjax_sim.engine.execution.placement import ByClient, by_client
+from fedjax_sim.runs.sweeps.blocks import block_functions
+from fedjax_sim.runs.sweeps.grid import cut
+from fedjax_sim.runs.sweeps.trial import Trial
 
 ROUNDS = 7  # no other loop of a case has this trip count
 STATEFUL_CLIENTS = 10_000

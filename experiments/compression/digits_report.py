@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.compression.methods import KEEP, SHARE
 from experiments.harness import Report, at_edge, counted
-from fedjax_sim.analysis.intervals import mean_interval
+from fedjax_sim.reports.intervals import mean_interval
 
 FAMILIES = {"top-k": "C0", "random k": "C1", "sign": "C2", "PowerSGD": "C3", "FedAvg": "black"}
 STYLES = {"": ":", "EF14": "--", "EF21": "-", "DIANA": "-", "MARINA": "-."}

@@ -23,7 +23,7 @@ from experiments.favano.images import SPLITS, ImageOptions, Images, Runs, Scale
 from experiments.harness import save_report, settings
 from fedjax_sim import models
 from fedjax_sim.data import augmentation
-from fedjax_sim.execution import devices
+from fedjax_sim.engine.execution import devices
 
 CIFAR = Images(
     "cifar10",

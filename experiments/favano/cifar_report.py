@@ -17,7 +17,7 @@ from experiments.favano.image_tables import (
 )
 from experiments.favano.outcomes import final, panels
 from experiments.harness import Claim, Report, interval_text
-from fedjax_sim.analysis.intervals import mean_interval
+from fedjax_sim.reports.intervals import mean_interval
 
 CHANCE = 10.0  # percent
 

@@ -27,7 +27,7 @@ from experiments.favano.outcomes import late
 from experiments.harness import save_report, settings
 from fedjax_sim import models
 from fedjax_sim.data import augmentation
-from fedjax_sim.execution import devices
+from fedjax_sim.engine.execution import devices
 from fedjax_sim.models.dense import Product
 
 SIDE, HIDDEN = 16, 32

@@ -25,7 +25,7 @@ from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem
 from experiments.harness import KeptFrames
 from fedjax_sim.diagnostics.in_flight import advance_models, held_models, variance_probe
-from fedjax_sim.execution import devices, strategies
+from fedjax_sim.engine.execution import devices, strategies
 from fedjax_sim.timelines import bits_moved
 from fedjax_sim.types import EvalFn, Params, PyTree
 

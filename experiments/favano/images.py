@@ -27,7 +27,7 @@ from experiments.harness import Folders, check_grid, check_names, counted, subsa
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.data import augmentation
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
 from fedjax_sim.models.convolution.lowering import auto
 from fedjax_sim.models.dense import dense_product
 from fedjax_sim.models.quantized import Build, quantized

@@ -17,7 +17,7 @@ from experiments.harness import Folders, check_names, subsample
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.data import augmentation
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
 from fedjax_sim.types import Params
 
 LR, BATCH_SIZE, HIDDEN = 0.5, 128, 32

@@ -19,7 +19,7 @@ from experiments.favano.images import ImageOptions, Images, Runs, Scale
 from experiments.harness import Claim, save_report, settings
 from fedjax_sim import models
 from fedjax_sim.data import augmentation
-from fedjax_sim.execution import devices
+from fedjax_sim.engine.execution import devices
 from fedjax_sim.types import Params
 
 _SMALL = "ResNet-10 of 8 to 64 channels at 32 x 32"

@@ -29,7 +29,7 @@ from experiments.fco.scans import CUTOFF, LOSS, METRICS, Data, Source
 from experiments.fco.selection import Selected, select
 from experiments.harness.options import check_choice, settings
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.engine.execution.devices import use_all_cores
 from fedjax_sim.problems.fmri import VOXELS
 
 COHORT, ROUNDS, EPOCHS = 20, 300, 300  # batch 1, one epoch per round

@@ -14,7 +14,7 @@ from experiments.harness.data import pooled_test, subsample
 from fedjax_sim import datasets, models, objectives, prox
 from fedjax_sim.data import partition
 from fedjax_sim.data.batches import Batches
-from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.engine.evaluation import evaluator, merge_evaluators
 
 SIZE = "constraint/size"
 EVALUATIONS = 50  # in a run

@@ -28,13 +28,13 @@ from experiments.fco.claims import Statement
 from experiments.fco.selection import Curve
 from experiments.harness.options import check_names
 from fedjax_sim import prox
-from fedjax_sim.analysis.selection import Mode
 from fedjax_sim.checks import check_at_least, check_positive
 from fedjax_sim.diagnostics.composite_optimum import composite_optimum
 from fedjax_sim.diagnostics.optimum import mean_loss
-from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.engine.evaluation import evaluator, merge_evaluators
 from fedjax_sim.objectives import squared_error
 from fedjax_sim.problems.recovery import RecoveryProblem
+from fedjax_sim.reports.selection import Mode
 
 COHORT, BATCH_SIZE, NUM_EPOCHS, ROUNDS = 10, 10, 1, 500
 LAST_ROUNDS = 100  # over which runs are compared

@@ -34,8 +34,8 @@ from experiments.fco.selection import (
 from experiments.fco.tables import fastest_table, grid_text, selected_table
 from experiments.harness.options import check_names, settings
 from experiments.harness.report import Report, earlier_commands
-from fedjax_sim.analysis.selection import scores
-from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.engine.execution.devices import use_all_cores
+from fedjax_sim.reports.selection import scores
 
 ROUNDS = (50, 100, 200, 300, 500)  # in tables
 LOSSES = ("train/loss", "test/mse")

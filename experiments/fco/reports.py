@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from experiments.fco.selection import Selected, from_tables, kept_tables
 from experiments.harness.report import Report, read_facts, rounded, write_csv
 from fedjax_sim import plotting
-from fedjax_sim.plotting import heat_maps
-from fedjax_sim.plotting.style import add_caption
+from fedjax_sim.reports.figures import heat_maps
+from fedjax_sim.reports.figures.style import add_caption
 
 # (selected runs, further tables by name, values of name.json) -> text and figures
 Build = Callable[

@@ -14,7 +14,7 @@ from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.datasets.registry import DATA_DIR_VARIABLE
 from fedjax_sim.diagnostics.recovery import density
-from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.engine.evaluation import evaluator, merge_evaluators
 from fedjax_sim.problems import fmri
 
 METRICS = LOSS, ACCURACY, DENSITY = "validation/loss", "validation/accuracy", "density"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.analysis.selection import Mode, best, scores
+from fedjax_sim.reports.selection import Mode, best, scores
 
 PAIR = ["method", "lr", "server_lr"]
 RUN = [*PAIR, "seed"]

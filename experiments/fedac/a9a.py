@@ -27,7 +27,7 @@ from experiments.fedac.settings import SETTINGS
 from experiments.harness.options import Folders, check_grid, check_names, settings
 from experiments.harness.report import earlier_commands
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.engine.execution.devices import use_all_cores
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from experiments.fedac import a9a_report, agreement, cells
 from experiments.fedac.settings import EVERY_RATE, SETTINGS
 from experiments.harness.options import Folders, check_names
 from experiments.harness.report import write_csv
-from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.engine.execution.devices import use_all_cores
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ from experiments.harness.options import Folders, check_grid, check_names
 from experiments.harness.redrawing import read_tables
 from experiments.harness.report import write_csv
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.engine.execution.devices import use_all_cores
 
 
 @dataclasses.dataclass(frozen=True)

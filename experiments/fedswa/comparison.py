@@ -37,7 +37,7 @@ from experiments.harness import (
     unfinished,
 )
 from fedjax_sim import plotting
-from fedjax_sim.analysis.selection import scores
+from fedjax_sim.reports.selection import scores
 
 LAST_ROUNDS = 50  # over which accuracies are averaged
 

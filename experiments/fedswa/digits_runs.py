@@ -20,7 +20,7 @@ from experiments.harness import check_grid, check_names, seed_keys, split_keys, 
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.data import partition
-from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.engine.evaluation import evaluator, merge_evaluators
 
 PARTICIPATIONS = ("partial", "full")  # Tables 4, 6 and Figure 5; Table 5
 NUM_EPOCHS, BATCH_SIZE = 5, 6

@@ -15,8 +15,8 @@ import pandas as pd
 from experiments.fedswa.methods import ALPHA, GAMMA, LR, RHO
 from experiments.fedswa.settings import ACCURACY
 from experiments.harness import Claim, interval_text, ordering
-from fedjax_sim.analysis.intervals import mean_interval
-from fedjax_sim.plotting.style import add_caption
+from fedjax_sim.reports.figures.style import add_caption
+from fedjax_sim.reports.intervals import mean_interval
 
 PAPER_SKEW = 0.6  # of Table 4
 BELOW = 3.0  # points under the best accuracy of a panel, where it ends

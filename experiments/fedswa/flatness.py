@@ -24,7 +24,7 @@ from fedjax_sim.diagnostics.generalization import generalization_gap, metric
 from fedjax_sim.diagnostics.planes import filter_normalized, principal_plane
 from fedjax_sim.diagnostics.sharpness import client_sharpness
 from fedjax_sim.diagnostics.surfaces import Surface, surface
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
 
 RADIUS = 0.05
 SURFACES = ("train", "test", "clients")

@@ -27,7 +27,7 @@ from experiments.harness import (
     save_report,
     settings,
 )
-from fedjax_sim.analysis.selection import Mode
+from fedjax_sim.reports.selection import Mode
 
 LAST = 5  # evaluations
 MEASURED: tuple[tuple[str, Mode], ...] = (

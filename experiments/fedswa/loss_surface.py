@@ -33,7 +33,7 @@ from experiments.fedswa.surface_tables import RISES, SURFACE_RADIUS, build, tabl
 from experiments.harness import save_report, settings
 from experiments.harness.figures import save
 from fedjax_sim import datasets
-from fedjax_sim.plotting.surfaces import reliefs
+from fedjax_sim.reports.figures.surfaces import reliefs
 
 METHODS = ("FedAvg", "FedSAM", "FedSWA", "FedMoSWA")
 ITERATIONS = 20

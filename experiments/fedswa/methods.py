@@ -6,7 +6,7 @@ from typing import Any
 import fedjax_sim as fs
 from experiments.fedswa.variants import fedswa_second_program
 from fedjax_sim.local import exponential_decay
-from fedjax_sim.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
+from fedjax_sim.local.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
 
 LR, LR_DECAY = 0.1, 0.998
 LR_GRID = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)

@@ -21,7 +21,7 @@ from experiments.fedswa.settings import (
 from experiments.harness import seed_keys, split_keys, subsample
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.data import augmentation, partition
-from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.engine.evaluation import evaluator, merge_evaluators
 
 
 class Problem(NamedTuple):

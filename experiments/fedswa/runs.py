@@ -16,8 +16,8 @@ from experiments.fedswa.problem import problem
 from experiments.fedswa.settings import ACCURACY, HELD_OUT, Options, Setting, describe
 from experiments.harness import at_edge, check_finished, late_scores, print_progress, swept
 from fedjax_sim import datasets
-from fedjax_sim.analysis.selection import best, scores
-from fedjax_sim.simulation.files import replacing
+from fedjax_sim.reports.selection import best, scores
+from fedjax_sim.runs.storage.files import replacing
 
 Grid = Mapping[str, Sequence[Mapping[str, float]]]  # {method: hyper-parameters of its runs}
 

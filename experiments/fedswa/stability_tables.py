@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.fedswa.methods import RHO
 from experiments.fedswa.stability_runs import BETA, LIPSCHITZ, METHODS, VALUES, Options
-from fedjax_sim.plotting.style import add_caption, legend_above
+from fedjax_sim.reports.figures.style import add_caption, legend_above
 from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.theory.fedswa.stability import distance_bound
 

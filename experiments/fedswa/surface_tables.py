@@ -10,7 +10,7 @@ from experiments.fedswa.flatness import Measured
 from experiments.fedswa.settings import OneColumn, Setting, describe
 from experiments.harness import Claim, Report, interval_text
 from fedjax_sim.diagnostics.surfaces import Surface
-from fedjax_sim.plotting.surfaces import contours
+from fedjax_sim.reports.figures.surfaces import contours
 
 SURFACE_RADIUS = 0.5  # in units of the filters' norms
 RISES = {name: f"{name} rise, r = {SURFACE_RADIUS}" for name in ("train", "test")}

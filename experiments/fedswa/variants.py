@@ -14,7 +14,7 @@ import fedjax_sim as fs
 from fedjax_sim import tree
 from fedjax_sim.algorithms.fedlesam import FedLesamClient
 from fedjax_sim.local import ScalarOrSchedule, rate
-from fedjax_sim.transforms import unchanged
+from fedjax_sim.local.transforms import unchanged
 from fedjax_sim.types import Scalar, send_state
 
 

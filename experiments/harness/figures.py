@@ -10,9 +10,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedjax_sim.analysis.selection import Mode
-from fedjax_sim.plotting import heat_maps
-from fedjax_sim.simulation.files import replacing
+from fedjax_sim.reports.figures import heat_maps
+from fedjax_sim.reports.selection import Mode
+from fedjax_sim.runs.storage.files import replacing
 
 __all__ = ["grids", "legends", "lines", "tidy"]
 
@@ -55,8 +55,8 @@ def lines(
 
 
 def tidy(frame: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
-    """A frame with a column per metric in the form of :func:`fedjax_sim.plotting.curves`, without
-    rows that have no value.
+    """A frame with a column per metric in the form of :func:`fedjax_sim.reports.figures.curves`,
+    without rows that have no value.
 
     Args:
         columns: metrics.

@@ -9,8 +9,8 @@ import pandas as pd
 from scipy import stats
 
 from experiments.harness.options import counted
-from fedjax_sim.analysis.intervals import mean_interval
-from fedjax_sim.analysis.selection import Mode, rounds_to_target, scores
+from fedjax_sim.reports.intervals import mean_interval
+from fedjax_sim.reports.selection import Mode, rounds_to_target, scores
 
 __all__ = [
     "Claim", "at_edge", "claims_table", "edge_marks", "interval_text", "late_scores",
@@ -38,7 +38,7 @@ def late_scores(
     One evaluation is noisy; the ranking of methods by it changes from one evaluation to the next.
 
     Args:
-        options: further arguments of :func:`fedjax_sim.analysis.selection.scores`.
+        options: further arguments of :func:`fedjax_sim.reports.selection.scores`.
     """
     rounds = history.loc[history["metric"] == metric, "round"]
     late = rounds[rounds > rounds.max() - last_rounds].nunique()
@@ -82,7 +82,7 @@ def percent(values: Iterable[float]) -> list[str]:
 
 
 def edge_marks(best: pd.DataFrame) -> list[str]:
-    """Per row of :func:`fedjax_sim.analysis.selection.best` the names that lie at their grid's
+    """Per row of :func:`fedjax_sim.reports.selection.best` the names that lie at their grid's
     edge, beyond which the true best may be.
 
     Example:

@@ -13,7 +13,7 @@ from experiments.harness.data import pooled_test
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.data import partition
 from fedjax_sim.data.batches import Batches, Pick, permutations
-from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.engine.evaluation import evaluator, merge_evaluators
 from fedjax_sim.types import Step, Weighting
 
 LEAF_SHARE = 0.01  # LEAF's default of --iu

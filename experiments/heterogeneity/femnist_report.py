@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from experiments.harness.report import Report
 from experiments.harness.tables import Claim, rounds_text
 from fedjax_sim import plotting
-from fedjax_sim.analysis.selection import rounds_to_target
+from fedjax_sim.reports.selection import rounds_to_target
 
 ACCURACY, LOSS = "test/accuracy", "test/loss"
 PARTITIONS = ("iid", "by writer")

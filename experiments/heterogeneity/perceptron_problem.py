@@ -22,7 +22,7 @@ from jax import Array
 import fedjax_sim as fs
 from experiments.heterogeneity.variants import exact_fedprox
 from fedjax_sim.data.partition import iid
-from fedjax_sim.execution.strategies import sequential
+from fedjax_sim.engine.execution.strategies import sequential
 from fedjax_sim.objectives import binary_cross_entropy
 
 CLIENTS, LR = 20, 0.2

@@ -22,7 +22,7 @@ from experiments.heterogeneity.perceptron_problem import (
     Points,
     Published,
 )
-from fedjax_sim.plotting.style import legend_above
+from fedjax_sim.reports.figures.style import legend_above
 from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.theory.fedavg.heterogeneity import limit_bound
 

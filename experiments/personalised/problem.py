@@ -16,7 +16,7 @@ import fedjax_sim as fs
 from experiments.harness.runs import seed_keys
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.data import augmentation, partition
-from fedjax_sim.evaluation import personal_evaluator
+from fedjax_sim.engine.evaluation import personal_evaluator
 
 CLIENTS, ALPHA, BATCH_SIZE, LR = 20, 0.1, 10, 0.005
 NAMES = ("mnist", "cifar100")

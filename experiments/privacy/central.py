@@ -30,9 +30,9 @@ from experiments.harness import (
 from fedjax_sim import datasets, objectives, privacy
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.data import partition
-from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.engine.evaluation import evaluator, merge_evaluators
 from fedjax_sim.models import Model
-from fedjax_sim.simulation.folders import folder_names
+from fedjax_sim.runs.storage.folders import folder_names
 
 COHORT = 50
 CLIP, DELTA, LR, BATCH_SIZE = 0.4, 1e-6, 0.1, 10

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.harness import Report, counted, interval_text
 from experiments.privacy.central import CLIP, CLIPPED, COHORT, DELTA, PLAIN
-from fedjax_sim.analysis.intervals import mean_interval
+from fedjax_sim.reports.intervals import mean_interval
 
 LATE = 0.1  # share of the rounds whose evaluations are averaged
 

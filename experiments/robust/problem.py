@@ -13,7 +13,7 @@ import numpy as np
 import fedjax_sim as fs
 from fedjax_sim import models, objectives, robust
 from fedjax_sim.data import partition
-from fedjax_sim.robust import attacks
+from fedjax_sim.wrappers.robust import attacks
 
 CLIENTS, CLASSES, BATCH_SIZE = 25, 10, 32
 LR, BETA = 0.3, 0.9

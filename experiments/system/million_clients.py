@@ -29,8 +29,8 @@ from experiments.system.populations import (
     LR,
     STRATA,
 )
-from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.checks import check_at_least
+from fedjax_sim.reports.intervals import mean_interval
 
 COHORT = 1000
 TARGET_SECONDS, TARGET_GB = 0.1, 8.0  # per round; of the process

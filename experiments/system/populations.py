@@ -23,9 +23,9 @@ import numpy as np
 import fedjax_sim as fs
 from fedjax_sim import models, objectives
 from fedjax_sim.data.source import ClientSource
-from fedjax_sim.evaluation import evaluator
-from fedjax_sim.execution.devices import use_all_cores
-from fedjax_sim.execution.placement import by_client
+from fedjax_sim.engine.evaluation import evaluator
+from fedjax_sim.engine.execution.devices import use_all_cores
+from fedjax_sim.engine.execution.placement import by_client
 
 FEATURES, EXAMPLES, STRATA = 60, 10, 8
 EPOCHS, BATCH_SIZE = 5, 5

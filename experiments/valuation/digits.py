@@ -18,7 +18,7 @@ from experiments.valuation.problem import Problem, build, kinds_of, num_parts, s
 from experiments.valuation.runs import ValuationOptions, value_seeds
 from fedjax_sim import datasets, models
 from fedjax_sim.data import partition
-from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.engine.execution.devices import use_all_cores
 
 KINDS = kinds_of(honest=5, pairs=1, mislabelled=2, riders=1)
 LR, BATCH_SIZE, HIDDEN = 0.2, 20, (16,)

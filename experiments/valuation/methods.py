@@ -8,7 +8,7 @@ import pandas as pd
 
 import fedjax_sim as fs
 from experiments.valuation.problem import Problem
-from fedjax_sim.valuation import (
+from fedjax_sim.studies.valuation import (
     Valuation,
     exact_shapley,
     fed_sv,

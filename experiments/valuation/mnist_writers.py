@@ -19,7 +19,7 @@ from experiments.valuation.problem import Problem, build, kinds_of, num_parts, s
 from experiments.valuation.runs import ValuationOptions, value_seeds
 from fedjax_sim import datasets, models
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.execution.devices import use_all_cores
+from fedjax_sim.engine.execution.devices import use_all_cores
 
 KINDS = kinds_of(honest=18, pairs=2, mislabelled=5, riders=3)
 LR, BATCH_SIZE, HIDDEN, COHORT = 0.1, 20, (32,), 10

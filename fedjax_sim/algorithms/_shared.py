@@ -10,8 +10,8 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import partial_rounds
 from fedjax_sim.prox.composite import Composite
-from fedjax_sim.setup_checks import partial_rounds
 from fedjax_sim.types import Oracle, Params, Round, Scalar, Task, Timeline, Upload, Work
 from fedjax_sim.wrappers._memory import takes_models
 

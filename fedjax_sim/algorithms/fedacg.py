@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.transforms import proximal
+from fedjax_sim.local.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Upload, Work
 
 __all__ = ["fedacg"]

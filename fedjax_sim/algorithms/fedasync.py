@@ -11,7 +11,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, check_clie
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.checks import check_at_least, check_at_most, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.transforms import proximal
+from fedjax_sim.local.transforms import proximal
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,

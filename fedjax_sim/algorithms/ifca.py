@@ -16,8 +16,8 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.compression.codec import code_bits, identity
-from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
+from fedjax_sim.tree.counting import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 
 __all__ = ["ifca"]

@@ -8,7 +8,7 @@ from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.fedcm import fedcm
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.transforms import sam, transform_oracle, unchanged
+from fedjax_sim.local.transforms import sam, transform_oracle, unchanged
 from fedjax_sim.types import FedAlgorithm, Scalar
 
 __all__ = ["mofedsam"]

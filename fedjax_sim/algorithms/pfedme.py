@@ -14,8 +14,8 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.local.transforms import proximal
 from fedjax_sim.timelines.sampling import sample_without_replacement
-from fedjax_sim.transforms import proximal
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -65,7 +65,8 @@ def pfedme(
     initial model.
 
     The released program adds :math:`0.001\, \theta` to the inner gradients; here that is
-    :func:`~fedjax_sim.transforms.add_decayed_weights`.  It also trains all clients in every round
+    :func:`~fedjax_sim.local.transforms.add_decayed_weights`.  It also trains all clients in every
+    round
     and averages the models of some: that is ``num_averaged`` on a timeline with all clients.
 
     Args:

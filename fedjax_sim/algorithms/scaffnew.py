@@ -16,7 +16,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_all_clients, real
 from fedjax_sim.checks import check_at_most, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
-from fedjax_sim.transforms import corrected
+from fedjax_sim.local.transforms import corrected
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
 
 __all__ = ["scaffnew"]

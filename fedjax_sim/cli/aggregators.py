@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedjax_sim import robust
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.robust.aggregation import check_counts
 from fedjax_sim.types import FedAlgorithm, Timeline
+from fedjax_sim.wrappers import robust
+from fedjax_sim.wrappers.robust.aggregation import check_counts
 
 RULES: dict[str, Callable[..., robust.Rule]] = {
     rule.__name__: rule

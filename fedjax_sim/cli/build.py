@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from fedjax_sim import models
+from fedjax_sim.checks.setups import shapes_of_one
 from fedjax_sim.cli import adapters, attacks, config_checks, own_objects, private_runs
 from fedjax_sim.cli.aggregators import check_uploads
 from fedjax_sim.cli.clocks import SCHEDULES
@@ -25,12 +26,11 @@ from fedjax_sim.cli.problem import Problem, prepare
 from fedjax_sim.cli.registry import SHARED, algorithms_of
 from fedjax_sim.cli.settings import resolve_hyper, untuned_rates
 from fedjax_sim.engine import check_algorithm
-from fedjax_sim.execution import strategies
-from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.engine.execution import strategies
+from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.privacy import Guarantee
-from fedjax_sim.setup_checks import shapes_of_one
 from fedjax_sim.types import FedAlgorithm, Setup
+from fedjax_sim.wrappers.privacy import Guarantee
 
 Kind = TypeVar("Kind", bound=RunConfig)
 

@@ -16,10 +16,10 @@ from fedjax_sim.data.inspection import check_disjoint
 from fedjax_sim.data.partition import hold_out, train_test_split
 from fedjax_sim.data.source import ClientSource, assigned
 from fedjax_sim.datasets import Dataset, merged
-from fedjax_sim.execution.devices import workers
-from fedjax_sim.execution.meshes import make_mesh
-from fedjax_sim.execution.offload import OnHost, on_host
-from fedjax_sim.execution.placement import ByClient, by_client
+from fedjax_sim.engine.execution.devices import workers
+from fedjax_sim.engine.execution.meshes import make_mesh
+from fedjax_sim.engine.execution.offload import OnHost, on_host
+from fedjax_sim.engine.execution.placement import ByClient, by_client
 from fedjax_sim.types import Device
 
 Examples = dict[str, np.ndarray]  # {"x": [N, ...], "y": [N]}

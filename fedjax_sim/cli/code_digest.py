@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fedjax_sim.cli.references import Reference
-from fedjax_sim.simulation.files import digest
-from fedjax_sim.simulation.identity import description
+from fedjax_sim.runs.storage.files import digest
+from fedjax_sim.runs.storage.identity import description
 
 
 def code_digests(references: Iterable[Reference]) -> dict[str, str]:
@@ -20,7 +20,7 @@ def code_digests(references: Iterable[Reference]) -> dict[str, str]:
     The code is the source of the function, of everything in its module that it names, directly or
     through another function, and of the modules that it imports, as far as they lie outside of
     installed packages.  Comments, docstrings and formatting do not count.  A function of an
-    installed package counts by :func:`~fedjax_sim.simulation.identity.description`.
+    installed package counts by :func:`~fedjax_sim.runs.storage.identity.description`.
 
     Example:
         >>> from fedjax_sim.cli.references import load

@@ -10,8 +10,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from fedjax_sim.evaluation.direction import PERSONAL
-from fedjax_sim.execution.distributed import HEARTBEAT_TIMEOUT
+from fedjax_sim.engine.evaluation.direction import PERSONAL
+from fedjax_sim.engine.execution.distributed import HEARTBEAT_TIMEOUT
 
 ALGORITHMS = ("fedavg", "fedprox", "fedavgm", "fedadam", "scaffold")
 

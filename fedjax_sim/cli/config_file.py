@@ -14,7 +14,7 @@ from fedjax_sim.cli.report import as_json
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.datasets.tables import is_table
 from fedjax_sim.datasets.text import is_text
-from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.runs.storage.files import FolderError
 
 LAW = "privacy_noise_law"
 HyperParameters = dict[str, bool | int | float | str | None]

@@ -9,8 +9,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedjax_sim.cli.report import LOSS, score_of
 from fedjax_sim.cli.run import OnProgress
-from fedjax_sim.simulation.progress_bar import ProgressBar
-from fedjax_sim.sweeps.sweep import SweepProgress
+from fedjax_sim.runs.progress_bar import ProgressBar
+from fedjax_sim.runs.sweeps.sweep import SweepProgress
 
 
 @contextlib.contextmanager
@@ -94,7 +94,7 @@ def plan_line(progress: SweepProgress) -> str:
     """Returns a group's values, the division of its runs, and the memory per device.
 
     Example:
-        >>> from fedjax_sim.sweeps.grid import cut
+        >>> from fedjax_sim.runs.sweeps.grid import cut
         >>> plan_line(SweepProgress({"cohort_size": 5}, cut(4, 3, 2, 2, 1), 2 * 10**8, 10**9,
         ...                         0, 0, 10, 0, 12))
         'cohort_size=5: 3 slices on 2 devices, 2 configurations x 1 seeds each; 0.20 of 1.0 GB each'

@@ -31,7 +31,7 @@ from fedjax_sim.diagnostics.optimum import Optimum, mean_loss, optimum
 from fedjax_sim.diagnostics.overlays import FEDAVG, SHADOW, Overlay, overlay
 from fedjax_sim.engine import NO_PROBES, History, Probes, run
 from fedjax_sim.objectives import cross_entropy, with_l2
-from fedjax_sim.plotting.bounds import bound_curves
+from fedjax_sim.reports.figures.bounds import bound_curves
 from fedjax_sim.theory.fedavg import convex
 from fedjax_sim.theory.problem_constants import ProblemConstants
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from fedjax_sim.cli import tuned
 from fedjax_sim.cli.build import ResolvedRun
-from fedjax_sim.simulation.forecast import forecast
-from fedjax_sim.simulation.needs import Forecast
+from fedjax_sim.runs.planning.forecast import forecast
+from fedjax_sim.runs.planning.needs import Forecast
 
 
 def run_forecast(

@@ -28,7 +28,7 @@ from fedjax_sim.cli.codecs import compress, compress_messages
 from fedjax_sim.cli.private_options import INDEPENDENT, clip_of, parse_law
 from fedjax_sim.cli.references import Reference
 from fedjax_sim.local import ScalarOrSchedule, exponential_decay
-from fedjax_sim.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
+from fedjax_sim.local.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
 from fedjax_sim.types import FedAlgorithm, Oracle
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fedjax_sim.cli.references import EntryPointWarning
-from fedjax_sim.execution import distributed
-from fedjax_sim.simulation.files import FolderError, RecoveryWarning
-from fedjax_sim.simulation.locks import FolderInUseError
+from fedjax_sim.engine.execution import distributed
+from fedjax_sim.runs.storage.files import FolderError, RecoveryWarning
+from fedjax_sim.runs.storage.locks import FolderInUseError
 
 _OTHERS = ("max_clients", "target", "gradient_target")  # options of clients and advise
 

@@ -8,7 +8,7 @@ from fedjax_sim.cli.attacks import BACKDOOR, trigger
 from fedjax_sim.cli.clients import Clients
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.evaluation import (
+from fedjax_sim.engine.evaluation import (
     at_rounds,
     client_evaluator,
     evaluator,
@@ -16,8 +16,8 @@ from fedjax_sim.evaluation import (
     personal_evaluator,
 )
 from fedjax_sim.objectives import Metrics
-from fedjax_sim.robust.attacks import triggered
 from fedjax_sim.types import Task
+from fedjax_sim.wrappers.robust.attacks import triggered
 
 
 def evaluation(

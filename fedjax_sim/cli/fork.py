@@ -18,8 +18,8 @@ from fedjax_sim.cli.code_digest import changed_code
 from fedjax_sim.cli.registry import SHARED, algorithms_of
 from fedjax_sim.cli.report import write_all
 from fedjax_sim.cli.settings import resolve_hyper
-from fedjax_sim.forks import fork as forking
-from fedjax_sim.forks.stored import state_at
+from fedjax_sim.studies.forks import fork as forking
+from fedjax_sim.studies.forks.stored import state_at
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 from fedjax_sim.types import FedAlgorithm, Timeline
 

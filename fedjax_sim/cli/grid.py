@@ -18,8 +18,8 @@ from fedjax_sim.cli.entries import PRIVACY_CLIP, AlgorithmEntry
 from fedjax_sim.cli.references import FUNCTIONS, is_reference
 from fedjax_sim.cli.registry import algorithms_of, labels
 from fedjax_sim.cli.settings import value_of
-from fedjax_sim.evaluation.direction import direction, is_fraction
-from fedjax_sim.sweeps.grid import Configuration, expand
+from fedjax_sim.engine.evaluation.direction import direction, is_fraction
+from fedjax_sim.runs.sweeps.grid import Configuration, expand
 
 # Options of a run that a grid may vary, besides the algorithms' hyper-parameters.
 RUN_SETTINGS = (

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli import commands, folder_commands
 from fedjax_sim.cli.errors import Failure, warnings_in_one_line
-from fedjax_sim.execution import distributed
-from fedjax_sim.simulation import interrupt
+from fedjax_sim.engine.execution import distributed
+from fedjax_sim.runs import interrupt
 
 USAGE = """\
 usage: fedjax-sim run [PRESET | CONFIG.json] [options]     compare federated algorithms

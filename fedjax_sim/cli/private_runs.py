@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_sim import privacy
 from fedjax_sim.algorithms import fedavg
 from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.entries import PRIVACY
 from fedjax_sim.cli.private_options import clip_of, law_of, parse_law
 from fedjax_sim.types import FedAlgorithm, Setup, Task, Timeline
+from fedjax_sim.wrappers import privacy
 from fedjax_sim.wrappers.received import dry_visit
 
 # Names of arguments that a message of the library may begin with, and their options.
@@ -77,7 +77,7 @@ def privatized(
 
     Raises:
         ValueError: a clip without noise or noise without a clip, an unknown number of uploads, or
-            as :func:`~fedjax_sim.privacy.privatize` and
+            as :func:`~fedjax_sim.wrappers.privacy.privatize` and
             :func:`~fedjax_sim.cli.private_options.law_of`.
 
     Example:
@@ -171,7 +171,7 @@ class Accounts(NamedTuple):
         """Returns the guarantee of every private algorithm, computed once per noise and law.
 
         Raises:
-            ValueError: as :func:`~fedjax_sim.privacy.epsilon`.
+            ValueError: as :func:`~fedjax_sim.wrappers.privacy.epsilon`.
         """
         noise = {
             name: (float(values["privacy_noise"]), values.get("privacy_noise_law"))

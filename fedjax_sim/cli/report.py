@@ -13,16 +13,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.analysis.divergence import divergence_text, first_divergences
-from fedjax_sim.analysis.folders import divergences
-from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.cli.validation import validated
-from fedjax_sim.evaluation.direction import PERSONAL, PERSONAL_R2
-from fedjax_sim.plotting.style import figure_format, save
-from fedjax_sim.simulation import outcome
-from fedjax_sim.simulation.files import FolderError, replacing, write_text
-from fedjax_sim.simulation.folders import Kind, check_kind
-from fedjax_sim.simulation.store import read_history
+from fedjax_sim.engine.evaluation.direction import PERSONAL, PERSONAL_R2
+from fedjax_sim.reports.divergence import divergence_text, first_divergences
+from fedjax_sim.reports.figures.style import figure_format, save
+from fedjax_sim.reports.folders import divergences
+from fedjax_sim.reports.intervals import mean_interval
+from fedjax_sim.runs.storage import outcome
+from fedjax_sim.runs.storage.files import FolderError, replacing, write_text
+from fedjax_sim.runs.storage.folders import Kind, check_kind
+from fedjax_sim.runs.storage.store import read_history
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
 ACCURACY, R2, LOSS = "test/accuracy", "test/r2", "test/loss"

@@ -13,10 +13,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim import plotting
-from fedjax_sim.analysis.folders import default_metrics, read_client_values, setting_text
-from fedjax_sim.analysis.labels import PARTIAL, PARTIAL_NOTE
-from fedjax_sim.callbacks import Callback
 from fedjax_sim.cli import build, report, tuned
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
@@ -26,15 +22,19 @@ from fedjax_sim.cli.config_file import differences, read_saved, to_json
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.cli.registry import labels
 from fedjax_sim.data.summary import has_classes, label_counts
-from fedjax_sim.execution import distributed
+from fedjax_sim.engine.execution import distributed
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.simulation.compare import Comparison, OnProgress
-from fedjax_sim.simulation.compare import compare as compare_algorithms
-from fedjax_sim.simulation.environment import environment
-from fedjax_sim.simulation.files import FolderError
-from fedjax_sim.simulation.locks import locked
-from fedjax_sim.simulation.result import Simulation
-from fedjax_sim.simulation.store import check_extension, verify_history
+from fedjax_sim.reports import figures as plotting
+from fedjax_sim.reports.folders import default_metrics, read_client_values, setting_text
+from fedjax_sim.reports.labels import PARTIAL, PARTIAL_NOTE
+from fedjax_sim.runs.callbacks import Callback
+from fedjax_sim.runs.compare import Comparison, OnProgress
+from fedjax_sim.runs.compare import compare as compare_algorithms
+from fedjax_sim.runs.result import Simulation
+from fedjax_sim.runs.storage.environment import environment
+from fedjax_sim.runs.storage.files import FolderError
+from fedjax_sim.runs.storage.locks import locked
+from fedjax_sim.runs.storage.store import check_extension, verify_history
 from fedjax_sim.types import Setup
 
 
@@ -78,18 +78,19 @@ def compare(
     Args:
         config: the comparison.
         on_progress: called as ``on_progress(algorithm, None)`` when an algorithm starts and with
-            its :class:`~fedjax_sim.simulation.result.Progress` after every segment.
-        tuning_files: files of choices that :func:`fedjax_sim.simulation.tuning.store` kept; with
+            its :class:`~fedjax_sim.runs.result.Progress` after every segment.
+        tuning_files: files of choices that :func:`fedjax_sim.runs.planning.tuning.store` kept; with
             ``execution="auto"`` they precede the rules of
-            :func:`fedjax_sim.execution.strategies.auto`.  ``config.json`` records the choices used.
+            :func:`fedjax_sim.engine.execution.strategies.auto`.  ``config.json`` records the
+            choices used.
         diagnose: draw the bounds of theory over FedAvg's curve (:mod:`fedjax_sim.cli.diagnose`).
-        callbacks: functions of every evaluation (:mod:`fedjax_sim.callbacks`).
+        callbacks: functions of every evaluation (:mod:`fedjax_sim.runs.callbacks`).
 
     Raises:
         ValueError: a value out of range, an output folder that cannot be created or holds another
             comparison, or a comparison that cannot be diagnosed; before anything is compiled or
             written.
-        fedjax_sim.simulation.simulate.DivergenceError: with ``on_divergence="raise"``.
+        fedjax_sim.runs.simulate.DivergenceError: with ``on_divergence="raise"``.
 
     Example:
         >>> import pathlib, tempfile
@@ -114,7 +115,7 @@ def ready(
 
     Raises:
         ValueError: as :func:`compare`.
-        ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the folder.
+        ~fedjax_sim.runs.storage.locks.FolderInUseError: another process works in the folder.
         FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`, with ``diagnose``.
     """
     output = comparison.output
@@ -278,7 +279,7 @@ def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path)
     """Refuses more rounds than a run can be extended to, before config.json records them.
 
     Raises:
-        FolderError: as :func:`~fedjax_sim.simulation.store.check_extension`.
+        FolderError: as :func:`~fedjax_sim.runs.storage.store.check_extension`.
     """
     options = comparison.options
     if options["clock"] != "none":

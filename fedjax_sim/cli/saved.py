@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.analysis.folders import read_folder, run_folders
 from fedjax_sim.cli.config_file import SavedRun, named_code, read_saved
 from fedjax_sim.models import Model
 from fedjax_sim.objectives import as_float
-from fedjax_sim.simulation.files import FolderError
-from fedjax_sim.simulation.model_files import BEST, LAST, Models, joined, read_models
+from fedjax_sim.reports.folders import read_folder, run_folders
+from fedjax_sim.runs.storage.files import FolderError
+from fedjax_sim.runs.storage.model_files import BEST, LAST, Models, joined, read_models
 from fedjax_sim.types import Params
 
 if TYPE_CHECKING:
@@ -93,11 +93,12 @@ class SavedResults:
 
         Args:
             algorithm: its name; may be left out if there is only one.
-            which: "last", or "best" if :class:`fedjax_sim.callbacks.BestModel` kept them.
+            which: "last", or "best" if :class:`fedjax_sim.runs.callbacks.BestModel` kept them.
 
         Raises:
             ValueError: no such algorithm.
-            ~fedjax_sim.simulation.files.FolderError: there are no such models, or they are damaged.
+            ~fedjax_sim.runs.storage.files.FolderError: there are no such models, or they are
+                damaged.
         """
         if which not in ("last", "best"):
             raise ValueError(f"which is {which!r}; expected 'last' or 'best'")

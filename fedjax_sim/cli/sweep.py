@@ -36,12 +36,12 @@ from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys, wrapped
 from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of, speed_up_of
 from fedjax_sim.datasets import Dataset
-from fedjax_sim.simulation.environment import environment
-from fedjax_sim.simulation.locks import locked
-from fedjax_sim.simulation.measuring import metric_shapes
-from fedjax_sim.sweeps.grid import Configuration
-from fedjax_sim.sweeps.parts import parse_part
-from fedjax_sim.sweeps.sweep import SweepProgress, sweep
+from fedjax_sim.runs.planning.measuring import metric_shapes
+from fedjax_sim.runs.storage.environment import environment
+from fedjax_sim.runs.storage.locks import locked
+from fedjax_sim.runs.sweeps.grid import Configuration
+from fedjax_sim.runs.sweeps.parts import parse_part
+from fedjax_sim.runs.sweeps.sweep import SweepProgress, sweep
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.simulation import tuning
+from fedjax_sim.runs.planning import tuning
 from fedjax_sim.types import Setup
 
 # Rounds that a measurement dispatches at once.

@@ -8,7 +8,7 @@ import typing
 from typing import Any
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.runs.storage.files import FolderError
 
 # Kinds of errors of pydantic -> what was expected.
 _EXPECTED = {
@@ -45,7 +45,7 @@ def validated(kind: Any, path: pathlib.Path, content: bytes | None = None) -> An
         ...     x: int
         >>> validated(Point, pathlib.Path("point.json"), b'{"x": "1"}')
         Traceback (most recent call last):
-        fedjax_sim.simulation.files.FolderError: point.json: x is "1"; expected an integer
+        fedjax_sim.runs.storage.files.FolderError: point.json: x is "1"; expected an integer
     """
     import pydantic  # slow to import
 

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.checks.statistics import check_statistics_last
 from fedjax_sim.compression.codec import Codec, check_codec, decoded
-from fedjax_sim.compression.counting import message_bits, with_message_bits, with_upload_bits
-from fedjax_sim.setup_checks import check_is_algorithm
-from fedjax_sim.statistics_checks import check_statistics_last
+from fedjax_sim.tree.counting import message_bits, with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

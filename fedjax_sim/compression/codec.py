@@ -10,7 +10,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, is_concrete
-from fedjax_sim.compression.counting import plain_bits
+from fedjax_sim.tree.counting import plain_bits
 from fedjax_sim.types import PyTree, Scalar
 
 

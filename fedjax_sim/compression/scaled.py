@@ -16,9 +16,9 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
-from fedjax_sim.compression.counting import scalar_bits
 from fedjax_sim.compression.quantizers.logarithmic import luq
 from fedjax_sim.compression.quantizers.rounding import max_magnitude, stochastic_round
+from fedjax_sim.tree.counting import scalar_bits
 
 
 def uniform(levels: int) -> Codec:

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
-from fedjax_sim.compression.counting import scalar_bits
 from fedjax_sim.timelines.sampling import sample_without_replacement
+from fedjax_sim.tree.counting import scalar_bits
 
 
 def top_k(keep: int | float) -> Codec:

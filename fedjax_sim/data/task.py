@@ -43,8 +43,9 @@ def empirical_task(
         batches: the minibatch rule, e.g. ``epochs(5, batch_size=50)``.
         full_grad_batch: examples per block of the full local gradient.
         placement: where the clients' data and states are stored, for example
-            :func:`~fedjax_sim.execution.placement.by_client` or
-            :func:`~fedjax_sim.execution.offload.on_host`; default: whole arrays on the device.
+            :func:`~fedjax_sim.engine.execution.placement.by_client` or
+            :func:`~fedjax_sim.engine.execution.offload.on_host`; default: whole arrays on the
+            device.
 
     Raises:
         ValueError: the offsets are not non-decreasing from 0 to the number of examples, no client

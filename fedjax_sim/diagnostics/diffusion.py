@@ -23,8 +23,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count, check_positive
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.diagnostics.iterate_bias import Derivative, equally_spaced
-from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Scalar
 
 

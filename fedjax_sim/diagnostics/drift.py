@@ -17,10 +17,10 @@ import optax
 from jax import Array
 
 from fedjax_sim.algorithms.fedavg import fedavg
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.engine import Probes, Update, Visit, advance, init
-from fedjax_sim.execution.strategies import Execution, vmapped
+from fedjax_sim.engine.execution.strategies import Execution, vmapped
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate, sgd
-from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Setup, Task, Timeline, Upload, Work
 
 

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.diagnostics.potential import client_variance
 from fedjax_sim.engine import RunState, client_stream
 from fedjax_sim.local import local_steps, sgd
-from fedjax_sim.setup_checks import check_key
 from fedjax_sim.timelines import InFlight
 from fedjax_sim.types import Params, Scalar, Task, Timeline, Work
 

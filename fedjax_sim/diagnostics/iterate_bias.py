@@ -21,8 +21,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_positive
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.diagnostics.gradient_noise import Noise, Sampler
-from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Scalar
 
 Derivative = Callable[[Array], Array]  # x -> F'(x); elementwise for scalar x

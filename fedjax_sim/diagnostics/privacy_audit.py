@@ -15,11 +15,11 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count
+from fedjax_sim.checks.setups import check_batch, check_setup, check_split_keys
 from fedjax_sim.engine import check_algorithm, run
-from fedjax_sim.privacy.libraries import library
-from fedjax_sim.privacy.randomizers import check_delta
-from fedjax_sim.setup_checks import check_batch, check_setup, check_split_keys
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Timeline
+from fedjax_sim.wrappers.privacy.libraries import library
+from fedjax_sim.wrappers.privacy.randomizers import check_delta
 
 
 class Audit(NamedTuple):
@@ -51,7 +51,7 @@ def audit(
     one whose upload has the length of the clip in a direction of its own.
 
     Args:
-        algorithm: of :func:`~fedjax_sim.privacy.privatize`, or any other.
+        algorithm: of :func:`~fedjax_sim.wrappers.privacy.privatize`, or any other.
         setup: of one run; or with n timelines ``[n, T, S]``, one per key, if an accountant counts
             on the secrecy of randomly drawn cohorts.  ``eval_fn`` is not used.
         keys: ``[n]``; more runs make the bound sharper, log(n) or so is the largest one.

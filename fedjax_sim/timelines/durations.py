@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.setup_checks import check_key
+from fedjax_sim.checks.setups import check_key
 
 Generator = np.random.Generator
 Durations = Callable[[Generator, np.ndarray, int], np.ndarray]

@@ -6,7 +6,7 @@ by a uniform number :math:`U_{ti}` that depends on the key, t and i only: it fai
 at a probability contain the failures at every smaller one.  A comparison over probabilities, for
 example a sweep whose ``make_setup`` takes the probability, has common random numbers.
 
-Uploads that arrive with wrong values are :func:`fedjax_sim.robust.attacks.corrupted`.
+Uploads that arrive with wrong values are :func:`fedjax_sim.wrappers.robust.attacks.corrupted`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.setup_checks import check_key, check_one_timeline
+from fedjax_sim.checks.setups import check_key, check_one_timeline
 from fedjax_sim.timelines.buffers import allocate_buffers
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import thinned

@@ -3,7 +3,7 @@ r"""Wrappers, ``FedAlgorithm -> FedAlgorithm``: leave out uploads, average model
 A wrapper replaces only the functions that it changes; the algorithm keeps its checks and the reason
 why it needs current broadcasts.  Compression whose clients or server keep a memory is here; codecs,
 and compression without memory, are in :mod:`fedjax_sim.compression`.  Transforms of the gradients
-are in :mod:`fedjax_sim.transforms`.
+are in :mod:`fedjax_sim.local.transforms`.
 
 References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Theorem 4.3
@@ -16,14 +16,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.compression.counting import (
+from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.tree.counting import (
     bits_of_arrays,
     message_bits,
     upload_bits,
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

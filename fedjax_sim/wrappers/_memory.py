@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import check_is_algorithm
 from fedjax_sim.compression.codec import StatefulCodec
-from fedjax_sim.compression.counting import message_bits, with_message_bits
-from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.tree.counting import message_bits, with_message_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

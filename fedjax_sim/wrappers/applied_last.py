@@ -19,7 +19,8 @@ class AppliedLast(NamedTuple):
     update: Callable[..., Any]
     wrapper: str  # its name
     reason: str  # why it must be the last one
-    # (timeline, num_clients) -> fedjax_sim.privacy.events.Mechanism; None: clients add the noise.
+    # (timeline, num_clients) -> fedjax_sim.wrappers.privacy.events.Mechanism; None: clients add the
+    # noise.
     mechanism: Any = None
 
     def __call__(self, task: Task, timeline: Timeline) -> None:

@@ -7,9 +7,9 @@ References:
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
+from fedjax_sim.checks.statistics import check_statistics_last
 from fedjax_sim.compression.codec import Codec, StatefulCodec, check_unbiased, stateful
-from fedjax_sim.compression.counting import with_upload_bits
-from fedjax_sim.statistics_checks import check_statistics_last
+from fedjax_sim.tree.counting import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
 from fedjax_sim.wrappers._memory import (
     UNWEIGHTED_MEMORY,
@@ -49,8 +49,8 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
 
     With local steps the shifts are those of the whole upload, see :func:`ef21`.  Weights are as for
     :func:`ef21`.  After uploads that are lost, clipped or noisy
-    (:func:`~fedjax_sim.privacy.privatize`) h is not the mean of the :math:`h_i`, and nothing
-    corrects the difference later, as for :func:`ef21`.
+    (:func:`~fedjax_sim.wrappers.privacy.privatize`) h is not the mean of the :math:`h_i`, and
+    nothing corrects the difference later, as for :func:`ef21`.
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.

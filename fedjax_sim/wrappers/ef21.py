@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.checks.statistics import check_statistics_last
 from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
-from fedjax_sim.compression.counting import with_message_bits, with_upload_bits
-from fedjax_sim.setup_checks import check_is_algorithm
-from fedjax_sim.statistics_checks import check_statistics_last
+from fedjax_sim.tree.counting import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     FedAlgorithm,
     Message,
@@ -104,9 +104,9 @@ def ef21(
 
     A client receives no confirmation, so it adds :math:`c_i` to :math:`g_i` although the server may
     have received nothing (:func:`~fedjax_sim.timelines.lose_uploads`) or something else: with
-    :func:`~fedjax_sim.privacy.privatize` the clipped :math:`c_i` and noise.  Nothing corrects the
-    difference between :math:`\bar g` and the mean of the :math:`g_i` later; that of noise is a
-    random walk over the rounds.
+    :func:`~fedjax_sim.wrappers.privacy.privatize` the clipped :math:`c_i` and noise.  Nothing
+    corrects the difference between :math:`\bar g` and the mean of the :math:`g_i` later; that of
+    noise is a random walk over the rounds.
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.

@@ -7,13 +7,13 @@ References:
 """
 
 from fedjax_sim import tree
+from fedjax_sim.checks.statistics import check_statistics_last
 from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
-from fedjax_sim.compression.counting import (
+from fedjax_sim.tree.counting import (
     message_bits,
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work
 from fedjax_sim.wrappers._memory import (
     MemoryState,

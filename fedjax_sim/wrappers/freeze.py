@@ -6,14 +6,14 @@ trainable leaves: ``freeze(compressed(fedavg(0.1), codec), where)``.
 
 import jax
 
-from fedjax_sim.compression.counting import (
+from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.counting import (
     message_bits,
     upload_bits,
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.setup_checks import check_is_algorithm
-from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import ClientState, FedAlgorithm, Oracle, Params, Upload, Work
 from fedjax_sim.wrappers._memory import marked_like

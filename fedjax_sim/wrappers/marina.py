@@ -16,16 +16,16 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_most, check_positive, is_concrete
+from fedjax_sim.checks.statistics import check_statistics_last
 from fedjax_sim.compression.codec import Codec, check_unbiased, decoded, identity
-from fedjax_sim.compression.counting import (
+from fedjax_sim.compression.quantizers.rounding import bernoulli
+from fedjax_sim.local import carried_unchanged
+from fedjax_sim.tree.counting import (
     bits_of_arrays,
     message_bits,
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.compression.quantizers.rounding import bernoulli
-from fedjax_sim.local import carried_unchanged
-from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -151,7 +151,7 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
     send :math:`Q(u_i(m) - u_i(m_{\text{previous}}))`, whose mean the server adds to
     :math:`\bar g`.  The paper draws the r clients of such a round with replacement; a timeline has
     distinct clients.  A private server does not see the number of uploads, so
-    :func:`~fedjax_sim.privacy.privatize` refuses the algorithm.
+    :func:`~fedjax_sim.wrappers.privacy.privatize` refuses the algorithm.
 
     Args:
         algorithm, codec: as for :func:`marina`.

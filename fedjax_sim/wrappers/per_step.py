@@ -5,8 +5,8 @@ import jax.numpy as jnp
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_rates
-from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.local import ScalarOrSchedule, per_step, rate
+from fedjax_sim.tree.counting import with_bits_of
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

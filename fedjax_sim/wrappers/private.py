@@ -13,16 +13,16 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_rates
-from fedjax_sim.compression.counting import (
+from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.checks.statistics import check_statistics_last
+from fedjax_sim.local import Carried, ScalarOrSchedule, carrying, rate
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.counting import (
     message_bits,
     upload_bits,
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.local import Carried, ScalarOrSchedule, carrying, rate
-from fedjax_sim.setup_checks import check_is_algorithm
-from fedjax_sim.statistics_checks import check_statistics_last
-from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
     FedAlgorithm,

@@ -22,17 +22,17 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
-from fedjax_sim.compression.counting import (
+from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.checks.statistics import UpdatesStatistics
+from fedjax_sim.local import Carried, carrying
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.counting import (
     bits_of_arrays,
     message_bits,
     upload_bits,
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.local import Carried, carrying
-from fedjax_sim.setup_checks import check_is_algorithm
-from fedjax_sim.statistics_checks import UpdatesStatistics
-from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
     ClientState,
@@ -88,7 +88,7 @@ def running_statistics(
 
     With ``combine="private"`` a client keeps its statistics between its visits and sends none
     (SiloBN).  The server's statistics stay the initial ones, so evaluate personal models
-    (:func:`~fedjax_sim.evaluation.personal_evaluator`), which have the client's statistics.
+    (:func:`~fedjax_sim.engine.evaluation.personal_evaluator`), which have the client's statistics.
     :func:`~fedjax_sim.algorithms.fedbn` also keeps scales and biases private.
 
     To keep the statistics of a pretrained model, in training as in evaluation, use

@@ -8,7 +8,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, UPLOADS_MODELS
-from fedjax_sim.statistics_checks import UpdatesStatistics
+from fedjax_sim.checks.statistics import UpdatesStatistics
 
 REFUSED = {
     UPLOADS_COUNTS: {

@@ -12,7 +12,7 @@ from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.errors import Failure, resolving
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.sweep import run_sweep
-from fedjax_sim.simulation.identity import description
+from fedjax_sim.runs.storage.identity import description
 
 
 @pytest.mark.parametrize(

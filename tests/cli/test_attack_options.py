@@ -11,8 +11,8 @@ from fedjax_sim.cli.config import RunConfig, SweepConfig, recorded
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.problem import failing, prepare
 from fedjax_sim.cli.sweep import _Runs
-from fedjax_sim.robust import attacks
-from fedjax_sim.simulation.identity import description
+from fedjax_sim.runs.storage.identity import description
+from fedjax_sim.wrappers.robust import attacks
 
 SMALL = {
     "model": "softmax_regression", "num_clients": 20, "partition": "iid", "cohort_size": 10,

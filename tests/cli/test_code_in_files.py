@@ -15,7 +15,7 @@ from fedjax_sim.cli.build import hyper_parameters
 from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.main import main
-from fedjax_sim.simulation.model_files import Models, write_models
+from fedjax_sim.runs.storage.model_files import Models, write_models
 
 # Leaves a file when it is imported; has a function for every option.
 MODULE = """

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from fedjax_sim.cli.console import progress_bars, sweep_progress
-from fedjax_sim.simulation.result import Progress
-from fedjax_sim.sweeps.grid import cut
-from fedjax_sim.sweeps.sweep import SweepProgress
+from fedjax_sim.runs.result import Progress
+from fedjax_sim.runs.sweeps.grid import cut
+from fedjax_sim.runs.sweeps.sweep import SweepProgress
 
 
 @pytest.fixture

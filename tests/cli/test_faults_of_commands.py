@@ -16,9 +16,9 @@ from full_disk import full_disk
 
 from fedjax_sim.cli import report
 from fedjax_sim.cli.main import main
-from fedjax_sim.simulation import compare as comparing
-from fedjax_sim.simulation.locks import locked
-from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.runs import compare as comparing
+from fedjax_sim.runs.simulate import simulate
+from fedjax_sim.runs.storage.locks import locked
 
 OPTIONS = shlex.split(
     "--model softmax_regression --num-clients 20 --cohort-size 3 --rounds 4 --local-steps 2 "

@@ -19,8 +19,8 @@ from fedjax_sim.cli import docstrings, entries, names, registry, run
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.partitions import PARTITIONS
-from fedjax_sim.simulation import compare as comparing
-from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.runs import compare as comparing
+from fedjax_sim.runs.simulate import simulate
 
 TINY = shlex.split(
     "run quickstart --model softmax_regression --num-clients 20 --cohort-size 3 --rounds 4 "

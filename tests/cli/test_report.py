@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from fedjax_sim.analysis import results, results_table
 from fedjax_sim.cli import report, tables
-from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.reports import results, results_table
+from fedjax_sim.runs.storage.files import FolderError
 
 
 def test_json_is_strict(tmp_path):

@@ -19,7 +19,7 @@ from fedjax_sim.cli.partitions import PARTITIONS
 from fedjax_sim.cli.problem import prepare
 from fedjax_sim.cli.run import compare, ready
 from fedjax_sim.datasets import shakespeare_tff
-from fedjax_sim.simulation.result import Progress
+from fedjax_sim.runs.result import Progress
 
 TINY = RunConfig(
     model="softmax_regression",

@@ -17,7 +17,6 @@ import pytest
 from scipy import stats
 
 from fedjax_sim import datasets
-from fedjax_sim.analysis import read_folder
 from fedjax_sim.cli import console, own_objects, sweep, sweep_results
 from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.grid import with_settings
@@ -26,10 +25,11 @@ from fedjax_sim.cli.problem import prepare
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import SweepResult, run_sweep
 from fedjax_sim.engine import History
-from fedjax_sim.execution import devices
-from fedjax_sim.sweeps import program
-from fedjax_sim.sweeps.result import Sweep, SweepRun
-from fedjax_sim.sweeps.sweep import SweepProgress
+from fedjax_sim.engine.execution import devices
+from fedjax_sim.reports import read_folder
+from fedjax_sim.runs.sweeps import program
+from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
+from fedjax_sim.runs.sweeps.sweep import SweepProgress
 
 DIVERGING = 2e38  # two steps of it leave float32
 GRID = SweepConfig(

@@ -25,9 +25,9 @@ from fedjax_sim.cli.grid import (
 )
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.registry import algorithms_of
-from fedjax_sim.simulation.identity import algorithm_identity
-from fedjax_sim.sweeps import program
-from fedjax_sim.sweeps.result import Sweep
+from fedjax_sim.runs.storage.identity import algorithm_identity
+from fedjax_sim.runs.sweeps import program
+from fedjax_sim.runs.sweeps.result import Sweep
 
 RATES = st.floats(1e-9, 1e9)
 # Names that a grid of FedProx may have, with their values; cohorts fit every population.

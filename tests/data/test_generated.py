@@ -10,8 +10,8 @@ from scipy import stats
 from small_problems import assert_identical
 
 import fedjax_sim as fs
-from fedjax_sim.execution import sequential, vmapped
-from fedjax_sim.simulation.identity import arrays_digest, functions_digest
+from fedjax_sim.engine.execution import sequential, vmapped
+from fedjax_sim.runs.storage.identity import arrays_digest, functions_digest
 from fedjax_sim.tree.repeated import Repeated
 
 KEY = jax.random.key(3)

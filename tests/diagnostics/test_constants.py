@@ -20,7 +20,6 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.advice.sources import rounding
 from fedjax_sim.diagnostics.constants import measure, suboptimality
 from fedjax_sim.diagnostics.drift import local_trajectories
 from fedjax_sim.diagnostics.gradient_moments import batch_moments, sampled_moments
@@ -28,6 +27,7 @@ from fedjax_sim.diagnostics.heterogeneity import Heterogeneity, heterogeneity
 from fedjax_sim.diagnostics.linear_models import LOGISTIC, linear_model_bounds, quadratic_bounds
 from fedjax_sim.diagnostics.optimum import optimum
 from fedjax_sim.diagnostics.smoothness import curvature, hessian_lipschitz
+from fedjax_sim.studies.advice.sources import rounding
 
 KEY = jax.random.key(0)
 

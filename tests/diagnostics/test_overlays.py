@@ -14,7 +14,7 @@ from fedjax_sim.diagnostics.overlays import (
     overlay,
 )
 from fedjax_sim.engine import History
-from fedjax_sim.plotting.bounds import bound_curves
+from fedjax_sim.reports.figures.bounds import bound_curves
 from fedjax_sim.theory import ProblemConstants, fedac, fedavg
 
 HETEROGENEOUS = ProblemConstants(

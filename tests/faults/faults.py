@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedjax_sim.simulation.files import RecoveryWarning
+from fedjax_sim.runs.storage.files import RecoveryWarning
 
 
 class Outcome(enum.Enum):

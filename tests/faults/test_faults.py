@@ -26,7 +26,7 @@ def attempt(trials: dict[str, Trial], number: int, folder: pathlib.Path) -> dict
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default::fedjax_sim.simulation.files.RecoveryWarning")
+@pytest.mark.filterwarnings("default::fedjax_sim.runs.storage.files.RecoveryWarning")
 @pytest.mark.parametrize("kind", ["run", "sweep"])
 def test_folders(tmp_path, kind):
     folders = folder_trials.Folders(kind, tmp_path)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_sim as fs
-from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.runs.simulate import simulate
 
 NUM_ROUNDS = 40
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from sweep_problems import quadratic_trial, sweep_of
 
 import fedjax_sim as fs
-from fedjax_sim.sweeps.parts import parse_part
+from fedjax_sim.runs.sweeps.parts import parse_part
 
 NUM_SEEDS, LRS = 4, (0.01, 0.02, 0.05)
 

@@ -26,7 +26,7 @@ def main() -> None:
     given = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", given.devices)
 
-    from fedjax_sim.execution import distributed, placement
+    from fedjax_sim.engine.execution import distributed, placement
     from fedjax_sim.timelines import sampling
 
     if given.num_processes > 1:

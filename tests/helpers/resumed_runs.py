@@ -11,8 +11,8 @@ import numpy.testing as npt
 from small_problems import assert_close
 
 import fedjax_sim as fs
-from fedjax_sim.execution import strategies
-from fedjax_sim.execution.placement import by_client
+from fedjax_sim.engine.execution import strategies
+from fedjax_sim.engine.execution.placement import by_client
 from fedjax_sim.types import FedAlgorithm
 
 NUM_CLIENTS, COHORT, ROUNDS, STOP = 8, 2, 8, 4

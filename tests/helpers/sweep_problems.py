@@ -20,7 +20,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim.engine import NO_PROBES
-from fedjax_sim.sweeps.trial import Trial
+from fedjax_sim.runs.sweeps.trial import Trial
 
 KEYS = jax.random.split(jax.random.key(7), 3)
 ONE_DEVICE = jax.devices()[:1]

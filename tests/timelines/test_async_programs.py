@@ -15,7 +15,7 @@ from fedjax_sim.algorithms.staleness import polynomial, realised_steps
 from fedjax_sim.diagnostics.in_flight import advance_models, held_models, variance_probe
 from fedjax_sim.diagnostics.potential import client_variance
 from fedjax_sim.engine import NO_PROBES
-from fedjax_sim.sweeps.trial import Trial
+from fedjax_sim.runs.sweeps.trial import Trial
 from fedjax_sim.timelines import (
     allocate_buffers,
     arrivals,

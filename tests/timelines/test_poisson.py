@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from fedjax_sim import timelines
-from fedjax_sim.simulation.identity import arrays_digest, description, timeline_arrays
+from fedjax_sim.runs.storage.identity import arrays_digest, description, timeline_arrays
 from fedjax_sim.timelines import Sampling
 
 KEY = jax.random.key(0)

@@ -26,8 +26,8 @@ from fedjax_sim.compression import (
     scaled_sign,
     top_k,
 )
-from fedjax_sim.simulation.history import Clock
-from fedjax_sim.simulation.outcome import describe
+from fedjax_sim.runs.history import Clock
+from fedjax_sim.runs.storage.outcome import describe
 from fedjax_sim.wrappers.received import dry_visit
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -19,8 +19,8 @@ from experiments.harness import figures, runs
 from experiments.harness.data import pooled_test, subsample
 from experiments.harness.report import Report, command, earlier_commands, rounded, write_csv
 from experiments.harness.tables import Claim, claims_table, late_scores, rounds_by
-from fedjax_sim.analysis.selection import best
-from fedjax_sim.sweeps import program
+from fedjax_sim.reports.selection import best
+from fedjax_sim.runs.sweeps import program
 
 COLUMNS = ["method", "lr", "seed", "diverged_at", "round", "metric", "value"]
 

@@ -1,0 +1,95 @@
+"""Tables that Jupyter shows for the results of ``simulate``, ``compare`` and ``sweep``."""
+
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from fedjax_sim.reports.frames import configuration_columns, row_ids, score_values
+from fedjax_sim.reports.labels import (
+    better,
+    bounds_of,
+    measures_quality,
+    metric_label,
+    setting_label,
+)
+from fedjax_sim.reports.rendering import html_table, interval_text, results_table
+from fedjax_sim.reports.results import results
+from fedjax_sim.reports.selection import best, complete, scores
+
+MOST_METRICS = 4
+
+_VALUES = ("seed", "diverged_at", "round", "metric", "value")  # columns besides the configuration
+
+
+def runs_html(history: pd.DataFrame, note: str) -> str:
+    """Returns the final metrics of a simulation or a comparison: a row per algorithm.
+
+    Args:
+        history: tidy frame, as ``to_frame`` returns it.  The table has the first four metrics that
+            every algorithm has, without progress and numbers of examples.
+        note: text before the explanation under the table.
+
+    Example:
+        >>> columns = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
+        >>> rows = [("fedavg", s, 0, 5, "test/accuracy", 0.5) for s in (0, 1)]
+        >>> text = runs_html(pd.DataFrame(rows, columns=columns), "Round 5.")
+        >>> "<tr><th>FedAvg</th><td><b>0.500 ± 0.000</b></td></tr>" in text
+        True
+    """
+    metrics = _common_metrics(history)
+    if not metrics:
+        return f"<p>{escape(note)} No evaluations.</p>"
+    return results_table(results(history, metrics), "html", note=note)
+
+
+def sweep_html(history: pd.DataFrame, note: str) -> str:
+    """Returns the best configuration of a sweep by each metric at the last evaluation.
+
+    Configurations with the most seeds count; those of an unfinished sweep may have fewer.
+
+    Args:
+        history: tidy frame of a sweep, as ``to_frame`` returns it.  The table has the first four
+            metrics that every configuration has, without progress and numbers of examples.
+        note: text before the explanation under the table.
+
+    Example:
+        >>> columns = ["lr", "seed", "diverged_at", "round", "metric", "value"]
+        >>> rows = [(lr, s, 0, 5, "loss", abs(lr - 0.2)) for lr in (0.1, 0.2, 0.4) for s in (0, 1)]
+        >>> text = sweep_html(pd.DataFrame(rows, columns=columns), "3 configurations.")
+        >>> "<tr><th>loss</th><td>0.2</td><td>0.000 ± 0.000</td></tr>" in text
+        True
+    """
+    metrics = _common_metrics(history)
+    if not metrics:
+        return f"<p>{escape(note)} No finished runs.</p>"
+    rows = [_best_by(history, metric) for metric in metrics]
+    heads = list(dict.fromkeys(name for row in rows for name in row if name != "mean"))
+    cells = [[escape(row.get(head, "")) for head in (*heads, "mean")] for row in rows]
+    note += " Mean over seeds and its 95 % interval. *: at the edge of the grid."
+    return html_table([*map(escape, heads), "mean"], cells, 1, note)
+
+
+def _best_by(history: pd.DataFrame, metric: str) -> dict[str, str]:
+    """Returns the texts of a row: the metric, the best configuration, its mean and interval."""
+    mode = better(metric)
+    table = complete(scores(history, metric, mode=mode))
+    bounds = bounds_of(metric, score_values(table))
+    row: dict[str, Any] = best(table, mode=mode, bounds=bounds).to_dict(orient="records")[0]
+    texts = {"best by": metric_label(metric)}
+    for name in configuration_columns(table):
+        if not pd.isna(value := row[name]):
+            text = f"{value:.4g}" if isinstance(value, float) else str(value)
+            texts[setting_label(name)] = text + ("*" if row.get(f"{name}_at_edge") else "")
+    if row["num_failed"]:
+        return texts | {"mean": row["diverged"] or f"{row['num_failed']} seeds failed"}
+    return texts | {"mean": interval_text(row["mean"], row["low"], row["high"], 3)}
+
+
+def _common_metrics(history: pd.DataFrame) -> list[str]:
+    """Returns the first metrics that all configurations have."""
+    config = row_ids(history, [name for name in history.columns if name not in _VALUES])
+    number = history.assign(config=config).groupby("metric", sort=False)["config"].nunique()
+    counts = {str(name): int(number.loc[name]) for name in number.index}
+    common = [name for name, count in counts.items() if count == len(set(config))]
+    return [name for name in common if measures_quality(name)][:MOST_METRICS]

@@ -1,0 +1,421 @@
+"""Compiled segments of a run, with examples on the device or on the host."""
+
+import dataclasses
+import pathlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from types import TracebackType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.engine import (
+    History,
+    Probes,
+    RunState,
+    Span,
+    advance_by,
+    evaluation_context,
+    init,
+)
+from fedjax_sim.engine.contract import check_options
+from fedjax_sim.engine.evaluation.state import evaluate
+from fedjax_sim.engine.execution import offload
+from fedjax_sim.engine.execution.placement import everywhere
+from fedjax_sim.engine.execution.platforms import platform_of
+from fedjax_sim.engine.execution.strategies import Execution, auto, has_kernels, is_ragged
+from fedjax_sim.runs.storage.fingerprint import Same, fingerprint
+from fedjax_sim.runs.storage.identity import functions_in
+from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
+
+Put = Callable[[PyTree], PyTree]
+
+
+class Programs:
+    """Jitted functions of one algorithm, compiled once per shape and placement of arguments.
+
+    ``initial(task, params, timeline)`` returns the first state; ``segment(task, eval_fn, timeline,
+    state, key, span)`` runs the rounds of ``span``, for several replicas together if ``batched``.
+    The number of rounds is an argument of the compiled program, so segments of all lengths have the
+    same bits.
+    """
+
+    def __init__(
+        self,
+        algorithm: FedAlgorithm,
+        setup: Setup,
+        *,
+        batched: bool,
+        in_turn: bool,
+        execution: Execution,
+        probes: Probes,
+    ):
+        in_timeline = 0 if setup.timeline.clients.ndim == 3 else None
+        put = everywhere(setup.task)
+        eval_every, weighting = setup.eval_every, setup.weighting  # no data in the closures
+
+        def initial(task: Task, params: Params, timeline: Timeline) -> RunState:
+            return init(algorithm, Setup(task, timeline, params))
+
+        def segment(task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
+            part = Setup(task, timeline, None, eval_fn, eval_every, weighting)
+            return advance_by(algorithm, part, state, key, span, execution=execution, probes=probes)
+
+        def one_after_the_other(
+            task, eval_fn, timeline, state, key, span
+        ) -> tuple[RunState, History]:
+            def one(states: RunState, replica: tuple) -> tuple[RunState, History]:
+                i, key, part = replica
+                part = timeline if in_timeline is None else part
+                state, history = segment(task, eval_fn, part, tree.take(states, i), key, span)
+                # The carried states are updated in place; a map would copy all of them.
+                return jax.tree.map(lambda x, y: x.at[i].set(y), states, state), history
+
+            count = jnp.arange(key.shape[0])
+            parts = None if in_timeline is None else timeline
+            return jax.lax.scan(one, state, (count, key, parts))
+
+        together = segment
+        if batched:
+            initial = jax.vmap(initial, (None, 0, in_timeline))
+            together = jax.vmap(segment, (None, None, in_timeline, 0, 0, None))
+        if in_turn:
+            together = one_after_the_other
+
+        def replicated(*arguments: Any) -> tuple[RunState, History]:
+            state, history = together(*arguments)
+            return state, put(history)  # recorded by the clients' devices, read by process 0
+
+        def evaluation(task, eval_fn: EvalFn, timeline, state: RunState, key: Array) -> History:
+            context = evaluation_context(algorithm, task, timeline, state, key)
+            metrics = {k: jnp.asarray(v)[None] for k, v in evaluate(eval_fn, context).items()}
+            return put(History(state.round[None], metrics, {}))
+
+        replicated.__name__ = "segment"
+        self._eval_every = eval_every
+        self.execution = execution
+        self.initial = jax.jit(initial)
+        if batched:
+            evaluation = jax.vmap(evaluation, (None, None, in_timeline, 0, 0))
+        # (task, eval_fn, any part of the timeline, state, key) -> History of one evaluation
+        self.evaluation = jax.jit(evaluation)
+        # The state is donated: client states are updated in place.
+        self.segment = jax.jit(replicated, donate_argnums=3)
+        self._compiled: dict[Hashable, list[Any]] = {}  # by the arguments' shapes
+        self.seconds = 0.0  # of compilation
+
+    def evaluations(self, first: int, last: int, num_rounds: int) -> int:
+        """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
+        extra = last == num_rounds and last % self._eval_every != 0
+        return last // self._eval_every - first // self._eval_every + extra
+
+    def compiled(
+        self, task, eval_fn, part: Timeline, state: RunState, key: Array, span: Span
+    ) -> Any:
+        """Returns the segment's program for these arguments."""
+        arguments = (task, eval_fn, part, state, key, span)
+        leaves, structure = jax.tree.flatten(arguments)
+        shapes = structure, *((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
+        candidates = self._compiled.setdefault(shapes, [])
+        for program in candidates:
+            if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
+                return program
+        began = time.perf_counter()
+        candidates.append(self.segment.lower(*arguments).compile())
+        self.seconds += time.perf_counter() - began
+        return candidates[-1]
+
+
+def programs(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    *,
+    batched: bool,
+    execution: Execution | None,
+    probes: Probes,
+) -> Programs:
+    """Returns the programs of an algorithm, those of an earlier call if it had equal arguments.
+
+    Algorithms and the functions of setups are compared by value
+    (:func:`~fedjax_sim.runs.storage.fingerprint.fingerprint`), so a loop over seeds that calls
+    ``fedavg(0.1)`` each time compiles once, and a global value that was changed in place has
+    another program.
+    """
+    check_options(execution, probes)
+    task, timeline = setup.task, setup.timeline
+    # The whole timeline decides, not a segment. Replicas that are batched with different timelines
+    # would compute all steps of the longest visit, so on a CPU they run one after the other, and so
+    # do replicas of models with convolutions.
+    ragged, platform = is_ragged(timeline), platform_of((task, setup.params))
+    in_turn = (
+        batched
+        and execution is None
+        and task.placement is None
+        and platform == "cpu"
+        and (has_kernels(_one_model(setup.params)) or (ragged and timeline.clients.ndim == 3))
+    )
+    key = fingerprint(
+        (
+            algorithm, execution, probes, setup.weighting, setup.eval_every, batched,
+            timeline.clients.ndim, ragged, in_turn, platform, Same(task.placement),
+            # Those of the setup, since a function may read values that were changed in place.
+            list(functions_in((task.oracle, setup.eval_fn))),
+            getattr(task.placement, "build", None),
+        )
+    )  # fmt: skip
+    if key in _programs:
+        _programs.move_to_end(key)
+        return _programs[key]
+    execution = execution or auto(
+        ragged=ragged and (timeline.clients.ndim == 2 or in_turn), platform=platform
+    )
+    result = Programs(
+        algorithm, setup, batched=batched, in_turn=in_turn, execution=execution, probes=probes
+    )
+    _programs[key] = result
+    while len(_programs) > _MOST_PROGRAMS:
+        _programs.popitem(last=False)
+    return result
+
+
+def _one_model(params: Params) -> Params:
+    """Returns the shapes of one of several models."""
+    return jax.eval_shape(lambda stack: jax.tree.map(lambda x: jnp.asarray(x)[0], stack), params)
+
+
+_programs: OrderedDict[Hashable, Programs] = OrderedDict()
+_MOST_PROGRAMS = 16
+
+
+def _accepts(shardings: list[Any], leaves: list[Any]) -> bool:
+    """Returns True if a program with these shardings takes arguments that are where they are.
+
+    The state that a segment returns may be replicated over several devices, where the first one was
+    on the default device and could go anywhere; both are arguments of one program.
+    """
+    return all(
+        expected is None  # the program does not use it
+        or not (isinstance(leaf, Array) and leaf.committed)  # it can be anywhere
+        or leaf.sharding.is_equivalent_to(expected, leaf.ndim)
+        for leaf, expected in zip(leaves, shardings, strict=True)
+    )
+
+
+def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -> int:
+    """Returns the most rounds per dispatch: by default about a twentieth of the evaluations.
+
+    The default divides the number of evaluations where a number near a twentieth does.
+
+    Example:
+        >>> stride(100, 2), stride(82, 2), stride(83, 2)
+        (4, 2, 4)
+    """
+    evaluations = -(-rounds // eval_every)
+    if evals_per_segment is None:
+        near = max(evaluations // 20, 1)
+        equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
+        evals_per_segment = min(equal, key=lambda n: abs(n - near), default=near)
+    return eval_every * evals_per_segment
+
+
+def trace_first(
+    compiled: Programs, setup: Setup, keys: Array, rounds: int, folder: pathlib.Path | None
+) -> None:
+    """Traces the first segment of a run, so that its errors come before the run's folder exists.
+
+    Compilation reuses what was traced.  Does nothing for a run that has a folder, and for examples
+    on the host, whose segments are those of a load.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.engine.run`.
+    """
+    task = setup.task
+    begun = folder is not None and (folder / "run.json").exists()
+    if begun or isinstance(task.placement, offload.OnHost):
+        return
+    timeline = jax.tree.map(np.asarray, setup.timeline)
+    state = jax.eval_shape(compiled.initial, task, setup.params, timeline)
+    span = Span(*map(np.int32, (0, 0, 0, 0)))  # Python's numbers have another type
+    compiled.segment.trace(task, setup.eval_fn, timeline[:rounds], state, keys, span)
+
+
+class Pace:
+    """Lengths of segments: short ones first, then as many rounds as fit into a time.
+
+    Args:
+        most: rounds of the longest segment.
+        eval_every: rounds between evaluations.
+        seconds: time of a segment; None: every segment has ``most`` rounds.
+
+    Example:
+        >>> pace = Pace(100, 10, seconds=30.0)
+        >>> pace.after(0, 400)
+        1
+        >>> pace.took(1, 1.0)
+        >>> pace.after(1, 400), pace.after(8, 400), pace.after(399, 400)
+        (9, 10, 400)
+    """
+
+    _AIM = 1 / 3  # share of the time that is planned, since later rounds may take longer
+    _GROWTH = 8
+
+    def __init__(self, most: int, eval_every: int, seconds: float | None):
+        self._most, self._eval_every, self._seconds = most, eval_every, seconds
+        self._rounds = most if seconds is None else 1
+
+    def after(self, done: int, num_rounds: int) -> int:
+        """Returns the round that ends the segment after ``done`` rounds.
+
+        It is one with an evaluation if the time suffices for that.
+        """
+        last = min(done + self._rounds, num_rounds)
+        evaluated = last - last % self._eval_every
+        return evaluated if done < evaluated and last < num_rounds else last
+
+    def took(self, rounds: int, seconds: float) -> None:
+        """Chooses the next length from the time of a segment."""
+        if self._seconds is not None:
+            fitting = int(self._AIM * self._seconds * rounds / max(seconds, 1e-9))
+            self._rounds = max(1, min(fitting, self._GROWTH * self._rounds, self._most))
+
+
+class Resident:
+    """Runs rounds of a task on one device or divided over several.
+
+    Args:
+        timeline: rounds of the run from round ``before`` on.
+        most: rounds of the longest segment.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        task: Task,
+        eval_fn: EvalFn | None,
+        timeline: Timeline,
+        key: Array,
+        put: Put,
+        *,
+        most: int,
+        before: int = 0,
+    ):
+        self._programs, self._timeline, self._put = programs, timeline, put
+        self._most, self._before = most, before
+        self._key = put(key)
+        self._constant: tuple[Any, Any] = task, put(eval_fn)
+        self._copied: set[int] = set()
+
+    def __enter__(self) -> "Resident":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, first: int, last: int, state: RunState) -> tuple[RunState, History]:
+        part, span = _part(self._timeline, first, last, self._most, self._before)
+        part, span = self._put((part, span))
+        task, eval_fn = self._constant
+        program = self._programs.compiled(task, eval_fn, part, state, self._key, span)
+        if id(program) not in self._copied:
+            # Copied to all devices once, not in every segment.
+            self._constant = jax.device_put(self._constant, tuple(program.input_shardings[0][:2]))
+            self._copied.add(id(program))
+        state, history = program(*self._constant, part, state, self._key, span)
+        return state, self._cut(history, first, last)
+
+    def end(self, last: int) -> int:
+        """Returns the round that ends a segment which shall end after round ``last``."""
+        return last
+
+    def _cut(self, history: History, first: int, last: int) -> History:
+        number = self._programs.evaluations(
+            self._before + first, self._before + last, self._before + self._timeline.num_rounds
+        )
+        return _cut(history, number, last - first, self._key.ndim)
+
+
+def _part(
+    timeline: Timeline, first: int, last: int, most: int, before: int = 0
+) -> tuple[Timeline, Span]:
+    """Returns a part of a timeline that has the shape of all parts, and the rounds to run."""
+    start = max(min(first, timeline.num_rounds - most), 0)
+    numbers = first - start, last - first, before + first, before + timeline.num_rounds
+    return timeline[start : start + most], Span(*map(np.int32, numbers))
+
+
+def _cut(history: History, evaluations: int, rounds: int, axis: int) -> History:
+    """Returns the entries of a history that have a meaning, on the host."""
+    kept = (slice(None),) * axis
+    history = jax.tree.map(np.asarray, history)
+    round, metrics = jax.tree.map(
+        lambda x: x[*kept, :evaluations], (history.round, history.metrics)
+    )
+    return History(round, metrics, jax.tree.map(lambda x: x[*kept, :rounds], history.probes))
+
+
+class Streamed:
+    """Runs rounds of a task on the host, load by load."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        task: Task,
+        eval_fn: EvalFn | None,
+        timeline: Timeline,
+        key: Array,
+        plan: offload.Plan,
+        params: Params,
+    ):
+        self._programs, self._eval_fn, self._timeline = programs, eval_fn, timeline
+        self._key, self._feed = key, offload.Feed(task, timeline, plan, params)
+        self._where: offload.OnHost = task.placement
+        self._plan = plan
+
+    def __enter__(self) -> "Streamed":
+        self._feed.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._feed.__exit__(kind, error, trace)
+
+    def __call__(self, first: int, last: int, state: RunState) -> tuple[RunState, History]:
+        parts = []
+        total = self._timeline.num_rounds
+        table, axis = state.clients, self._key.ndim
+        for load, ids, task in self._feed.loads(first, last):
+            if self._where.states:
+                rows = offload.send(table, ids, self._plan.clients, axis)
+                data: Any = task.oracle  # a Partial of the load's examples
+                present = offload.PresentStates(data.args[0].ids)
+                state, task = (
+                    state._replace(clients=rows),
+                    dataclasses.replace(task, placement=present),
+                )
+            part, span = _part(self._timeline, load.first, load.last, self._plan.length)
+            program = self._programs.compiled(task, self._eval_fn, part, state, self._key, span)
+            state, history = program(task, self._eval_fn, part, state, self._key, span)
+            self._feed.started(history)
+            if self._where.states:
+                offload.receive(table, ids, state.clients, axis)
+            parts.append((load, history))
+        if self._where.states:
+            state = state._replace(clients=table)
+        cut = []
+        for load, history in parts:
+            number = self._programs.evaluations(load.first, load.last, total)
+            cut.append(_cut(history, number, load.last - load.first, axis))
+        return state, jax.tree.map(lambda *x: np.concatenate(x, axis), *cut)
+
+    def end(self, last: int) -> int:
+        """Returns the round that ends a segment which shall end after round ``last``."""
+        return next(load.last for load in self._plan.loads if load.last >= last)

@@ -1,0 +1,190 @@
+"""``models.npz``: the models of a run's seeds, for other programs and later processes.
+
+The file is an ordinary archive of NumPy arrays, named by their paths in the tree of parameters, and
+an entry ``description`` in JSON with that tree, the seeds and the round.
+"""
+
+import json
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_sim.data.archives import read_npz
+from fedjax_sim.runs.storage.files import FolderError, replacing
+from fedjax_sim.types import PyTree
+
+LAST, BEST = "models.npz", "best.npz"
+_DESCRIPTION = "description"
+_VERSION = 1
+
+
+class Models(NamedTuple):
+    """Models of n seeds."""
+
+    params: PyTree  # leaves [n, ...]
+    seeds: Sequence[str]
+    rounds: Sequence[int]  # by seed, server updates done
+    metrics: Mapping[str, Sequence[float]]  # by name, one value per seed; of the best models
+
+
+def write_models(path: pathlib.Path, models: Models) -> None:
+    """Writes models, whole or not at all.
+
+    Dictionaries with names or integers as keys, lists and tuples of arrays are kept as they are;
+    other containers, such as NamedTuples, become dictionaries or lists.
+
+    Example:
+        >>> import tempfile
+        >>> models = Models({"w": np.ones((1, 3))}, ["0"], [10], {})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "models.npz"
+        ...     write_models(path, models)
+        ...     np.load(path).files, read_models(path).params["w"].tolist()
+        (['w', 'description'], [[1.0, 1.0, 1.0]])
+    """
+    arrays: dict[str, np.ndarray] = {}
+    tree = _take_apart(models.params, "", arrays)
+    types = {name: str(x.dtype) for name, x in arrays.items()}
+    description = {
+        "version": _VERSION,
+        "tree": tree,
+        "types": types,
+        "seeds": list(models.seeds),
+        "rounds": [int(done) for done in models.rounds],
+        "metrics": {name: [float(x) for x in values] for name, values in models.metrics.items()},
+    }
+    written = {name: _plain(x) for name, x in arrays.items()}
+    written[_DESCRIPTION] = np.array(json.dumps(description))
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, **written)
+
+
+def read_models(path: pathlib.Path) -> Models:
+    """Returns the models in a file.
+
+    Raises:
+        FolderError: there is no such file, or it is damaged.
+    """
+    try:
+        file = read_npz(path)
+        description = json.loads(str(file[_DESCRIPTION]))
+        if description["version"] != _VERSION:
+            raise ValueError(f"version is {description['version']}; expected {_VERSION}")
+        types = description["types"]
+        arrays = {name: file[name].view(jnp.dtype(types[name])) for name in types}
+        params = _put_together(description["tree"], arrays)
+        facts = (description[name] for name in ("seeds", "rounds", "metrics"))
+        return _checked(Models(params, *facts))
+    except FileNotFoundError:
+        raise FolderError(f"{path} does not exist; expected the models of a run") from None
+    except (*_DAMAGES, OSError) as error:
+        raise FolderError(f"{path} is damaged ({error}); delete it and run again") from error
+
+
+_DAMAGES = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+
+def _checked(models: Models) -> Models:
+    """Returns models with a seed, a round and a value of each metric per model."""
+    count = len(models.seeds)
+    lists = {"seeds": (models.seeds, str), "rounds": (models.rounds, int)}
+    lists |= {name: (values, float) for name, values in models.metrics.items()}
+    for name, (values, kind) in lists.items():
+        whole = isinstance(values, list) and len(values) == count
+        if not whole or not all(type(value) is kind for value in values):
+            raise ValueError(f"{name} is {values!r:.80}; expected {count} values, one per seed")
+    for name, array in named_leaves(models.params).items():
+        if array.shape[:1] != (count,):
+            raise ValueError(f"{name} has shape {array.shape}; expected [{count}, ...]")
+    return models
+
+
+def joined(parts: Sequence[Models]) -> Models:
+    """Returns the models of several runs as those of one, whose seeds follow each other.
+
+    Example:
+        >>> one = Models(np.zeros((1, 3)), ["0"], [5], {"loss": [0.5]})
+        >>> joined([one, one._replace(seeds=["1"])]).params.shape
+        (2, 3)
+    """
+    return Models(
+        jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.params for part in parts)),
+        [seed for part in parts for seed in part.seeds],
+        [done for part in parts for done in part.rounds],
+        {name: [x for part in parts for x in part.metrics[name]] for name in parts[0].metrics},
+    )
+
+
+def rounds_of(path: pathlib.Path) -> list[int] | None:
+    """Returns the rounds of the models in a file, by seed; None if it has none.
+
+    Example:
+        >>> rounds_of(pathlib.Path("none.npz"))
+    """
+    try:
+        return list(json.loads(str(read_npz(path)[_DESCRIPTION]))["rounds"])
+    except (*_DAMAGES, OSError):
+        return None
+
+
+def named_leaves(params: PyTree) -> dict[str, np.ndarray]:
+    """Returns the arrays of a tree by path, as ``dense/kernel``.
+
+    Example:
+        >>> named_leaves({"dense": {"bias": np.zeros(2)}, "scales": [np.ones(1)]}).keys()
+        dict_keys(['dense/bias', 'scales/0'])
+    """
+    arrays: dict[str, np.ndarray] = {}
+    _take_apart(params, "", arrays)
+    return arrays
+
+
+def _take_apart(tree: PyTree, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Collects the arrays of a tree by path; returns the tree with paths for its arrays."""
+    if tree is None:
+        return None
+    items = list(_items(tree))
+    if not items and jax.tree_util.all_leaves([tree]):
+        name = path or "params"
+        if name == _DESCRIPTION or name in arrays:
+            raise ValueError(f"params has two arrays named {name!r}; expected distinct paths")
+        arrays[name] = np.asarray(tree)
+        return name
+    kind = "list" if isinstance(tree, list) else "tuple" if type(tree) is tuple else "dict"
+    if isinstance(tree, dict) and tree and all(type(key) is int for key in tree):
+        kind = "dict of integers"  # keys are text in JSON
+    parts = [
+        (name, _take_apart(part, f"{path}/{name}" if path else name, arrays))
+        for name, part in items
+    ]
+    return {kind: [part for _, part in parts] if kind in ("list", "tuple") else dict(parts)}
+
+
+def _items(tree: PyTree) -> Iterator[tuple[str, PyTree]]:
+    """Yields the parts of one container with their names; nothing for a leaf."""
+    parts = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
+    for path, child in parts:
+        if path:
+            yield jax.tree_util.keystr(path[:1], simple=True), child
+
+
+def _put_together(tree: Any, arrays: Mapping[str, np.ndarray]) -> PyTree:
+    if tree is None:
+        return None
+    if isinstance(tree, str):
+        return arrays[tree]
+    ((kind, parts),) = tree.items()
+    if kind == "dict":
+        return {name: _put_together(part, arrays) for name, part in parts.items()}
+    if kind == "dict of integers":
+        return {int(name): _put_together(part, arrays) for name, part in parts.items()}
+    return {"list": list, "tuple": tuple}[kind](_put_together(part, arrays) for part in parts)
+
+
+def _plain(x: np.ndarray) -> np.ndarray:
+    """Returns an array of a type that NumPy's files keep; bfloat16 as the bits of its numbers."""
+    return x.view(f"u{x.dtype.itemsize}") if x.dtype.kind == "V" else x

@@ -1,0 +1,310 @@
+"""Folder of a sweep: one file per finished slice, which later calls read.
+
+Files name the runs they hold by configuration and seed, with digests of everything else that a run
+depends on.  So a grid can be extended, and runs that are there already are not repeated.  Several
+processes may share the folder: each slice is claimed by one of them and written whole.
+"""
+
+import contextlib
+import errno
+import json
+import pathlib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_sim.data.archives import read_npz
+from fedjax_sim.engine import History
+from fedjax_sim.runs.storage.files import (
+    FolderError,
+    RecoveryWarning,
+    digest,
+    own,
+    remove_partials,
+    replacing,
+)
+from fedjax_sim.runs.storage.folders import check_kind
+from fedjax_sim.runs.storage.locks import locked, try_lock
+from fedjax_sim.runs.storage.store import claim
+from fedjax_sim.runs.sweeps.grid import Configuration
+from fedjax_sim.runs.sweeps.result import SweepRun
+from fedjax_sim.runs.sweeps.trial import RunIdentity
+from fedjax_sim.types import Params
+
+RunKey = tuple[str, str]  # (configuration as JSON, seed)
+
+
+class _Kept(NamedTuple):
+    """One run of a slice file."""
+
+    data: str
+    algorithm: str | None  # None: a file of an earlier version, which has none
+    functions: str | None  # so too
+    settings: str | None  # so too
+    run: SweepRun
+    model: list[np.ndarray]  # leaves of the final model, if kept
+
+
+def run_key(configuration: Mapping[str, Any], seed: str) -> RunKey:
+    """Returns a run's name in the files.
+
+    Example:
+        >>> run_key({"lr": 0.1, "batch_size": 5}, "0")
+        ('{"batch_size": 5, "lr": 0.1}', '0')
+    """
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in configuration.items()}
+    return json.dumps(plain, sort_keys=True, default=repr), seed
+
+
+def portable(x: np.ndarray) -> np.ndarray:
+    """Returns the array in a type that NumPy's files keep: bfloat16 becomes float32, exactly.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> portable(np.ones(1, jnp.bfloat16)).dtype, portable(np.ones(1, np.float16)).dtype
+        (dtype('float32'), dtype('float16'))
+    """
+    return x.astype(np.float32) if x.dtype.kind == "V" else x
+
+
+class SweepStore:
+    """Folder of a sweep; with None as directory nothing is kept.
+
+    Args:
+        directory: the folder.
+        config: JSON-able values of the sweep.
+        create: make the folder if there is none; otherwise such a folder has no runs.
+    """
+
+    def __init__(
+        self,
+        directory: pathlib.Path | None,
+        config: Mapping[str, Any] | None,
+        *,
+        create: bool = True,
+    ):
+        self._folder = None if directory is None else own(directory / "slices")
+        self._kept: dict[RunKey, _Kept] = {}
+        self._of_seeds: dict[str, _Kept] = {}  # one run of every configuration, with its settings
+        self._read: set[str] = set()  # names of files
+        if self._folder is None or directory is None:
+            return
+        check_kind(directory, "a sweep")
+        if not create and not (directory / "sweep.json").exists():
+            self._folder = None
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with locked(directory, wait=True):  # of two sweeps that start together, one is refused
+            if any(self._folder.glob("*.npz")) and not (directory / "sweep.json").exists():
+                raise FolderError(
+                    f"{directory / 'sweep.json'} is missing, beside finished runs, so that nothing "
+                    "says which sweep this is; restore it from a copy, choose another directory or "
+                    "delete this one"
+                )
+            claim(directory / "sweep.json", {"config": dict(config or {})})
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the files that other processes have written since."""
+        for path in sorted(self._folder.glob("[!.]*.npz")) if self._folder else ():
+            if path.name in self._read:
+                continue
+            self._read.add(path.name)
+            for key, kept in _read_or_set_aside(path).items():
+                # Of two files with one run, the one with its model counts.
+                if key not in self._kept or (kept.model and not self._kept[key].model):
+                    self._keep(key, kept)
+
+    def _keep(self, key: RunKey, kept: _Kept) -> None:
+        self._kept[key] = kept
+        if kept.settings is not None:
+            self._of_seeds.setdefault(key[0], kept)
+
+    def claim_name(self, runs: Iterable[tuple[Mapping[str, Any], str]], models: bool) -> str:
+        """Returns the name of a slice's claim, from its configurations and seeds."""
+        return "" if self._folder is None else digest([run_key(*run) for run in runs], models)
+
+    @contextlib.contextmanager
+    def claimed(self, name: str) -> Iterator[bool]:
+        """Context that yields True if this process alone may run the slice of that name."""
+        if self._folder is None:
+            yield True
+            return
+        lock = try_lock(self._claim(name))
+        try:
+            yield lock is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def is_free(self, name: str) -> bool:
+        """Returns True if no process has claimed the slice of that name."""
+        with self.claimed(name) as is_claimed:
+            return is_claimed
+
+    def _claim(self, name: str) -> pathlib.Path:
+        assert self._folder is not None
+        path = own(self._folder / ".claims") / f"{name}.lock"
+        path.parent.mkdir(exist_ok=True)
+        return path
+
+    def find(
+        self,
+        configuration: Mapping[str, Any],
+        seed: str,
+        identity: RunIdentity,
+        model: Params | None = None,
+    ) -> SweepRun | None:
+        """Returns the run if it is there.
+
+        Args:
+            configuration, seed, identity: those of the run.
+            model: a model with the structure and types of the final models; a run that is there
+                without its final model then does not count as found.  None: models do not matter.
+
+        Raises:
+            ValueError: it is there, but it had other data, settings or another algorithm; or other
+                seeds of the configuration are there, which had other settings.
+        """
+        key = run_key(configuration, seed)
+        kept = self._kept.get(key)
+        if kept is None:
+            self._check_settings(key, identity)
+            return None
+        differing = "data or settings" if kept.data != identity.data else ""
+        if kept.algorithm not in (None, identity.algorithm):
+            differing = "algorithm" + (differing and ", data or settings")
+        elif not differing and kept.functions not in (None, identity.functions):
+            differing = "code of algorithm, objective, model or evaluation"
+        if differing:
+            raise self._other_sweep(dict(configuration), seed, differing)
+        run = kept.run._replace(configuration=dict(configuration))
+        if model is None:
+            return run
+        if not kept.model:
+            return None
+        leaves, structure = jax.tree.flatten(model)
+        typed = [x.astype(np.asarray(y).dtype) for x, y in zip(kept.model, leaves, strict=True)]
+        return run._replace(model=jax.tree.unflatten(structure, typed))
+
+    def _check_settings(self, key: RunKey, identity: RunIdentity) -> None:
+        """Refuses a seed whose configuration is there with other seeds and other settings."""
+        known = self._of_seeds.get(key[0])
+        if known is None or known.settings == identity.settings:
+            return
+        differing = "algorithm" if known.algorithm != identity.algorithm else ""
+        differing = differing or "number of rounds, evaluation, cohort size, identity or code"
+        raise self._other_sweep(json.loads(key[0]), known.run.seed, differing)
+
+    def _other_sweep(self, configuration: Configuration, seed: str, differing: str) -> ValueError:
+        return ValueError(
+            f"directory {str(self._folder)!r} holds another sweep: {configuration} with "
+            f"seed {seed} had another {differing}; choose another directory or delete it"
+        )
+
+    def save(self, runs: Iterable[tuple[RunIdentity, SweepRun]]) -> None:
+        """Writes the runs of one slice; a kill leaves the whole file or none."""
+        runs = list(runs)
+        if self._folder is None or not runs:
+            return
+        history = runs[0][1].history
+        arrays = {"round": history.round, "diverged_at": np.array([r.diverged_at for _, r in runs])}
+        for kind in ("metrics", "probes"):
+            for name in getattr(history, kind):
+                values = [getattr(run.history, kind)[name] for _, run in runs]
+                arrays[f"{kind}:{name}"] = np.stack(values)
+        bits = [run.bits for _, run in runs if run.bits is not None]
+        if len(bits) == len(runs):
+            arrays["bits"] = np.array(bits, np.int64)
+        arrays["partial_model"] = np.array([run.partial_model for _, run in runs])
+        models = [jax.tree.leaves(run.model) for _, run in runs]
+        for i, leaves in enumerate(zip(*models, strict=True)):
+            arrays[f"model:{i}"] = np.stack([portable(leaf) for leaf in leaves])
+        meta = [[*run_key(run.configuration, run.seed), *identity] for identity, run in runs]
+        path = self._folder / f"{digest(meta, bool(models[0]))}.npz"
+        remove_partials(self._folder, path.name)
+        with replacing(path) as partial, partial.open("wb") as file:
+            np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+        self._read.add(path.name)
+        for (identity, run), leaves in zip(runs, models, strict=True):
+            kept = _Kept(*identity, run._replace(model=None), [portable(leaf) for leaf in leaves])
+            self._keep(run_key(run.configuration, run.seed), kept)
+
+
+def read_runs(directory: pathlib.Path) -> list[SweepRun]:
+    """Returns the finished runs in a sweep's folder, by configuration and seed; writes nothing.
+
+    Damaged slices are left out.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     read_runs(pathlib.Path(folder))
+        []
+    """
+    runs: dict[RunKey, SweepRun] = {}
+    for path in sorted((directory / "slices").glob("[!.]*.npz")):
+        try:
+            kept = _read(path)
+        except Exception as error:  # NumPy and zipfile raise a dozen kinds for damaged files
+            warnings.warn(f"{path} is damaged ({error}) and was left out", RecoveryWarning, 2)
+            continue
+        runs |= {key: entry.run for key, entry in kept.items()}
+
+    def place(key: RunKey) -> list[Any]:
+        values = [*sorted(json.loads(key[0]).items()), ("seed", key[1])]
+        numbers = (int, float)
+        return [
+            (name, not isinstance(v, numbers), v if isinstance(v, numbers) else 0, str(v).zfill(9))
+            for name, v in values
+        ]
+
+    return [runs[key] for key in sorted(runs, key=place)]
+
+
+def _read_or_set_aside(path: pathlib.Path) -> dict[RunKey, _Kept]:
+    """Returns the runs of a file; a damaged file is renamed, and its runs are repeated."""
+    try:
+        return _read(path)
+    except FileNotFoundError:  # another process has renamed it
+        return {}
+    except Exception as error:  # NumPy and zipfile raise a dozen kinds for damaged files
+        if isinstance(error, OSError) and error.errno not in (None, errno.EIO, errno.EINVAL):
+            raise
+        aside = path.with_suffix(".damaged")
+        reason = f"{type(error).__name__}: {error}"
+        with contextlib.suppress(FileNotFoundError):
+            path.replace(aside)
+        warnings.warn(
+            f"{path} is damaged ({reason}) and was renamed to {aside.name}; its runs are repeated",
+            RecoveryWarning,
+            stacklevel=2,
+        )
+        return {}
+
+
+def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
+    arrays: dict[str, Any] = dict(read_npz(path))
+    result = {}
+    for i, entry in enumerate(json.loads(str(arrays["meta"]))):
+        configuration, seed, data, algorithm, functions, settings = [*entry, *[None] * 3][:6]
+        parts: dict[str, dict[str, Any]] = {"metrics": {}, "probes": {}, "model": {}}
+        for name, values in arrays.items():
+            kind, colon, rest = name.partition(":")
+            if colon:
+                parts[kind][rest] = values[i]
+        history = History(arrays["round"], parts["metrics"], parts["probes"])
+        run = SweepRun(
+            json.loads(configuration),
+            seed,
+            history,
+            int(arrays["diverged_at"][i]),
+            bits=tuple(arrays["bits"][i].tolist()) if "bits" in arrays else None,
+            partial_model="partial_model" in arrays and bool(arrays["partial_model"][i]),
+        )
+        model = [parts["model"][str(k)] for k in range(len(parts["model"]))]
+        result[configuration, seed] = _Kept(data, algorithm, functions, settings, run, model)
+    return result
