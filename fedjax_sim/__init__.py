@@ -23,6 +23,7 @@ from fedjax_sim.engine import (
     run,
 )
 from fedjax_sim.local import transforms
+from fedjax_sim.runs import views as _views
 from fedjax_sim.runs.compare import Comparison, compare
 from fedjax_sim.runs.planning.forecast import forecast
 from fedjax_sim.runs.progress_bar import ProgressBar
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from fedjax_sim.cli.saved import load
     from fedjax_sim.datasets import from_table
     from fedjax_sim.reports import figures as plotting
+    from fedjax_sim.reports.figures.results import plot
     from fedjax_sim.runs import callbacks
     from fedjax_sim.runs.planning.tuning import tune
     from fedjax_sim.studies import advice, valuation
@@ -76,7 +78,8 @@ if TYPE_CHECKING:
     from fedjax_sim.studies.forks.fork import Alternative, fork
     from fedjax_sim.wrappers import privacy
 
-# Packages that load on first use, so that `import fedjax_sim` stays fast.
+# Modules, and modules of names, that load on first use: `import fedjax_sim` stays fast and needs
+# the core alone.
 _LAZY = {
     "advice": "studies.advice",
     "analysis": "reports",
@@ -85,10 +88,20 @@ _LAZY = {
     "diagnostics": "diagnostics",
     "models": "models",
     "plotting": "reports.figures",
+    "presets": "cli.presets",
     "privacy": "wrappers.privacy",
     "problems": "problems",
     "theory": "theory",
     "valuation": "studies.valuation",
+}
+_LAZY_NAMES = {
+    "Alternative": "studies.forks.fork",
+    "advise": "studies.advice.advise",
+    "fork": "studies.forks.fork",
+    "from_table": "datasets",
+    "load": "cli.saved",
+    "plot": "reports.figures.results",
+    "tune": "runs.planning.tuning",
 }
 
 __all__ = [
@@ -151,6 +164,7 @@ __all__ = [
     "objectives",
     "per_step_uploads",
     "personal_model",
+    "plot",
     "plotting",
     "pp_marina",
     "presets",
@@ -183,20 +197,16 @@ __all__ += algorithms.__all__
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"{__name__}.{_LAZY[name]}")
-    if name == "presets":
-        return importlib.import_module(f"{__name__}.cli.presets")
-    if name == "advise":  # needs theory and diagnostics
-        return importlib.import_module(f"{__name__}.studies.advice.advise").advise
-    if name in ("Alternative", "fork"):  # need tables and figures
-        return getattr(importlib.import_module(f"{__name__}.studies.forks.fork"), name)
-    if name == "from_table":  # the data sets load on first use
-        return importlib.import_module(f"{__name__}.datasets").from_table
-    if name == "load":  # knows the models of the command line
-        return importlib.import_module(f"{__name__}.cli.saved").load
-    if name == "tune":  # needs the models
-        return importlib.import_module(f"{__name__}.runs.planning.tuning").tune
+    if name in _LAZY_NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_views.register(
+    plot=lambda *arguments, **options: __getattr__("plot")(*arguments, **options),
+    html=lambda result: importlib.import_module(f"{__name__}.reports.views").result_html(result),
+)

@@ -1,5 +1,6 @@
 """Tables that Jupyter shows for the results of ``simulate``, ``compare`` and ``sweep``."""
 
+from functools import singledispatch
 from html import escape
 from typing import Any
 
@@ -16,10 +17,44 @@ from fedjax_sim.reports.labels import (
 from fedjax_sim.reports.rendering import html_table, interval_text, results_table
 from fedjax_sim.reports.results import results
 from fedjax_sim.reports.selection import best, complete, scores
+from fedjax_sim.runs.compare import Comparison
+from fedjax_sim.runs.result import Simulation
+from fedjax_sim.runs.sweeps.result import Sweep
 
 MOST_METRICS = 4
 
 _VALUES = ("seed", "diverged_at", "round", "metric", "value")  # columns besides the configuration
+
+
+@singledispatch
+def result_html(result: Any) -> str:
+    """Returns the table that Jupyter shows for the result of a simulation, comparison or sweep."""
+    raise TypeError(
+        f"result is a {type(result).__name__}; expected Simulation, Comparison or Sweep"
+    )
+
+
+@result_html.register
+def _(result: Simulation) -> str:
+    state = "interrupted" if result.interrupted else "stopped" if result.stopped else "finished"
+    return runs_html(result.to_frame(), f"Simulation, {state} after round {result.rounds_done}.")
+
+
+@result_html.register
+def _(result: Comparison) -> str:
+    rounds = {part.rounds_done for parts in result.simulations.values() for part in parts}
+    last = " to ".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else "0"
+    note = f"Comparison after round {last}." + (" Interrupted." if result.interrupted else "")
+    return runs_html(result.to_frame(), note)
+
+
+@result_html.register
+def _(result: Sweep) -> str:
+    diverged = sum(run.diverged_at > 0 for run in result.runs)
+    note = f"Sweep of {len(result.runs)} runs, of which {diverged} diverged."
+    if result.missing or result.interrupted:
+        note += f" {result.missing} runs of the grid are not finished."
+    return sweep_html(result.to_frame(), note)
 
 
 def runs_html(history: pd.DataFrame, note: str) -> str:

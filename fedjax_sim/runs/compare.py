@@ -23,6 +23,7 @@ from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.engine.evaluation.state import check_periods
 from fedjax_sim.engine.execution import distributed
 from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.runs import views
 from fedjax_sim.runs.events import Action, Callback, Event, every_evaluation
 from fedjax_sim.runs.programs import programs, stride, trace_first
 from fedjax_sim.runs.result import FRAME_COLUMNS, Progress, Simulation
@@ -37,7 +38,6 @@ from fedjax_sim.types import FedAlgorithm, PyTree, Setup
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 MakeSetup = Callable[..., Setup]
 OnProgress = Callable[[str, Progress | None], None]
@@ -96,26 +96,8 @@ class Comparison(NamedTuple):
             if parts
         }
 
-    def plot(self, metrics: str | Sequence[str] | None = None, **options: Any) -> "Figure":
-        """Returns learning curves: a line per algorithm, the mean over seeds with a band.
-
-        Args:
-            metrics: metrics, in the order of the panels; default: all.
-            options: ``x``, ``band``, ``yscale`` and ``max_columns`` as in
-                :func:`fedjax_sim.reports.figures.result_curves`.
-        """
-        from fedjax_sim.reports.figures.results import result_curves  # slow to import
-
-        return result_curves(self.to_frame(), metrics, by="algorithm", **options)
-
-    def _repr_html_(self) -> str:
-        """The final metrics as a table with a row per algorithm, which Jupyter shows."""
-        from fedjax_sim.reports.views import runs_html  # slow to import
-
-        rounds = {part.rounds_done for parts in self.simulations.values() for part in parts}
-        last = " to ".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else "0"
-        note = f"Comparison after round {last}." + (" Interrupted." if self.interrupted else "")
-        return runs_html(self.to_frame(), note)
+    plot = views.plot
+    _repr_html_ = views.html
 
 
 def compare(

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedjax_sim.engine import History, RunState
 from fedjax_sim.engine.evaluation.names import ClientNames
+from fedjax_sim.runs import views
 from fedjax_sim.runs.history import Clock, complete, melted
 from fedjax_sim.runs.seeds import Seed, seed_column
 from fedjax_sim.runs.storage.client_rows import client_frame, has_clients, read_clients
@@ -17,7 +18,6 @@ from fedjax_sim.types import PyTree
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 FRAME_COLUMNS = ("seed", "diverged_at", "round", "metric", "value")
 
@@ -130,24 +130,8 @@ class Simulation(NamedTuple):
             frame = client_frame(self._by_seed(self.history), record.seeds, record.client_names)
         return frame if frame.empty else frame.assign(seed=seed_column(frame["seed"].tolist()))
 
-    def plot(self, metrics: str | Sequence[str] | None = None, **options: Any) -> "Figure":
-        """Returns learning curves: the mean over seeds with a band, a panel per metric.
-
-        Args:
-            metrics: metrics, in the order of the panels; default: all.
-            options: ``x``, ``band``, ``yscale`` and ``max_columns`` as in
-                :func:`fedjax_sim.reports.figures.result_curves`.
-        """
-        from fedjax_sim.reports.figures.results import result_curves  # slow to import
-
-        return result_curves(self.to_frame(), metrics, **options)
-
-    def _repr_html_(self) -> str:
-        """The final metrics as a table, which Jupyter shows."""
-        from fedjax_sim.reports.views import runs_html  # slow to import
-
-        state = "interrupted" if self.interrupted else "stopped" if self.stopped else "finished"
-        return runs_html(self.to_frame(), f"Simulation, {state} after round {self.rounds_done}.")
+    plot = views.plot
+    _repr_html_ = views.html
 
     def _by_seed(self, values: PyTree) -> PyTree:
         """Returns arrays on the host, with a leading axis of seeds."""

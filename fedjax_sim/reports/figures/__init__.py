@@ -15,7 +15,7 @@ from fedjax_sim.reports.figures.folders import plot_folder
 from fedjax_sim.reports.figures.forks import fork_curves
 from fedjax_sim.reports.figures.heat_maps import heat_map
 from fedjax_sim.reports.figures.progress import progress_curves, with_progress
-from fedjax_sim.reports.figures.results import result_curves, sweep_figure
+from fedjax_sim.reports.figures.results import plot, result_curves, sweep_figure
 from fedjax_sim.reports.figures.style import save
 from fedjax_sim.reports.figures.surfaces import contours, reliefs
 from fedjax_sim.reports.figures.sweeps import sensitivity, speed_up_figure
@@ -35,6 +35,7 @@ __all__ = [
     "gap_figure",
     "heat_map",
     "local_steps_figure",
+    "plot",
     "plot_folder",
     "progress_curves",
     "reliefs",

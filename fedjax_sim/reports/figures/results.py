@@ -1,6 +1,7 @@
-"""Figures of the frames that the results of ``simulate``, ``compare`` and ``sweep`` return."""
+"""Figures of the results of ``simulate``, ``compare`` and ``sweep``, and of their frames."""
 
 from collections.abc import Sequence
+from functools import singledispatch
 from typing import Any, Literal
 
 import pandas as pd
@@ -18,6 +19,60 @@ from fedjax_sim.reports.labels import (
     metric_label,
 )
 from fedjax_sim.reports.selection import Mode, scores
+from fedjax_sim.runs.compare import Comparison
+from fedjax_sim.runs.result import Simulation
+from fedjax_sim.runs.sweeps.result import Sweep
+
+
+@singledispatch
+def plot(result: Any, *arguments: Any, **options: Any) -> Figure:
+    """Figure of a result, the same as ``result.plot(...)``.
+
+    Args:
+        result: of ``fs.simulate`` or ``fs.compare``: learning curves, means over seeds with bands,
+            a panel per metric and a line per algorithm.  Of ``fs.sweep``: the sensitivity to one
+            hyper-parameter, or a heat map over two.  Of a fork, a valuation or advice: as their
+            method ``plot``.
+        arguments: names of metrics, of a sweep one; default, except for sweeps and forks: all.
+        options: of :func:`~fedjax_sim.reports.figures.result_curves` or
+            :func:`~fedjax_sim.reports.figures.sweep_figure`.
+
+    Raises:
+        ValueError: another result; or as these functions.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> import jax
+        >>> data = fs.FederatedData({"y": jax.numpy.array([1.0, 3.0])}, jax.numpy.array([0, 1, 2]))
+        >>> loss = lambda w, batch, key: (w - batch["y"]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> timeline = fs.timelines.full(2, 2, task.num_steps)
+        >>> setup = fs.Setup(task, timeline, jax.numpy.array(0.0), lambda w: {"f": w * w})
+        >>> result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0))
+        >>> [axes.get_ylabel() for axes in plot(result, "f").axes]
+        ['f']
+    """
+    if not (type(result).__module__.startswith("fedjax_sim.") and hasattr(result, "plot")):
+        raise ValueError(
+            f"result is a {type(result).__name__}; expected a result of fs.simulate, fs.compare, "
+            "fs.sweep, fs.fork, fs.advise or a valuation"
+        )
+    return result.plot(*arguments, **options)
+
+
+@plot.register
+def _(result: Simulation, *arguments: Any, **options: Any) -> Figure:
+    return result_curves(result.to_frame(), *arguments, **options)
+
+
+@plot.register
+def _(result: Comparison, *arguments: Any, **options: Any) -> Figure:
+    return result_curves(result.to_frame(), *arguments, by="algorithm", **options)
+
+
+@plot.register
+def _(result: Sweep, *arguments: Any, **options: Any) -> Figure:
+    return sweep_figure(result.to_frame(), *arguments, **options)
 
 
 def result_curves(

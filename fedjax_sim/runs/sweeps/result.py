@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_sim.engine import History
 from fedjax_sim.engine.evaluation.names import ClientNames
+from fedjax_sim.runs import views
 from fedjax_sim.runs.history import melted
 from fedjax_sim.runs.seeds import seed_column
 from fedjax_sim.runs.storage.client_rows import client_frame
@@ -16,7 +17,6 @@ from fedjax_sim.types import Params, PyTree
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 
 class SweepRun(NamedTuple):
@@ -110,27 +110,8 @@ class Sweep(NamedTuple):
     def _names(self) -> list[str]:
         return list(dict.fromkeys(name for run in self.runs for name in run.configuration))
 
-    def plot(self, metric: str, **options: Any) -> "Figure":
-        """Returns the sensitivity to one hyper-parameter, or a heat map over two.
-
-        Args:
-            metric: metric of the runs.
-            options: ``x``, ``y``, ``mode`` and ``last`` as in
-                :func:`fedjax_sim.reports.figures.sweep_figure`.
-        """
-        from fedjax_sim.reports.figures.results import sweep_figure  # slow to import
-
-        return sweep_figure(self.to_frame(), metric, **options)
-
-    def _repr_html_(self) -> str:
-        """The best configuration by each metric as a table, which Jupyter shows."""
-        from fedjax_sim.reports.views import sweep_html  # slow to import
-
-        diverged = sum(run.diverged_at > 0 for run in self.runs)
-        note = f"Sweep of {len(self.runs)} runs, of which {diverged} diverged."
-        if self.missing or self.interrupted:
-            note += f" {self.missing} runs of the grid are not finished."
-        return sweep_html(self.to_frame(), note)
+    plot = views.plot
+    _repr_html_ = views.html
 
     def models(self) -> PyTree:
         """Returns the final models, leaves ``[runs, ...]`` in the order of ``runs``.

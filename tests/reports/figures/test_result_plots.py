@@ -140,3 +140,8 @@ def test_the_last_evaluation_at_a_time_counts(rounds):
     ]
     figure = plotting.result_curves(pd.DataFrame(rows, columns=COLUMNS), "loss", x="time")
     assert figure.axes[0].lines[0].get_xydata().tolist() == [[1.0, 1.0], [3.0, 0.25]]
+
+
+def test_a_value_that_is_no_result_is_refused():
+    with pytest.raises(ValueError, match="result is a DataFrame; expected a result"):
+        fs.plot(pd.DataFrame())
