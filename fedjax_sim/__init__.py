@@ -195,10 +195,17 @@ __all__ += algorithms.__all__
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{_LAZY[name]}")
-    if name in _LAZY_NAMES:
-        return getattr(importlib.import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
+    if module := _LAZY.get(name) or _LAZY_NAMES.get(name):
+        try:
+            loaded = importlib.import_module(f"{__name__}.{module}")
+        except ModuleNotFoundError as error:
+            if (error.name or __name__).startswith(__name__):
+                raise
+            raise ImportError(
+                f"fs.{name} needs {error.name}, which is not installed; expected an extra, such as "
+                "pip install 'fedjax-sim[cli]'"
+            ) from error
+        return loaded if name in _LAZY else getattr(loaded, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import did_you_mean
+from fedjax_sim.checks.libraries import library
 from fedjax_sim.checks.setups import (
     check_batch,
     check_is_algorithm,
@@ -58,7 +59,7 @@ class Comparison(NamedTuple):
             columns: ``algorithm``, ``seed``, ``diverged_at`` (first round whose server state was
             not finite, or 0), ``round``, ``metric``, ``value``.
         """
-        import pandas as pd  # slow to import
+        pd = library("pandas", "cli")
 
         rows = [
             (name, *row)
@@ -74,7 +75,7 @@ class Comparison(NamedTuple):
 
         Requires an evaluation with ``per_client=True``; without one there are no rows.
         """
-        import pandas as pd  # slow to import
+        pd = library("pandas", "cli")
 
         parts = [
             frame.assign(algorithm=name)

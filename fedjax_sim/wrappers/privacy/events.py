@@ -8,10 +8,10 @@ client.
 import math
 from typing import Any, Literal, NamedTuple
 
+from fedjax_sim.checks.libraries import library
 from fedjax_sim.timelines.poisson import overflow_probability
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline
-from fedjax_sim.wrappers.privacy.libraries import library
 from fedjax_sim.wrappers.privacy.participation import check_independent_of_data, most_visits
 
 # Neighbouring populations: one client is absent; one client's upload becomes 0; one client has
@@ -77,7 +77,7 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
         (10, 'zero_out')
     """
     del num_clients
-    dp, rule = library("dp_accounting"), timeline.sampling
+    dp, rule = library("dp_accounting", "privacy"), timeline.sampling
     if rule is None or rule.kind in ("fixed", "durations"):
         return _per_visit(noise_multiplier, timeline)
     draws = math.ceil(timeline.num_rounds / (rule.repeats * rule.groups))
@@ -109,7 +109,9 @@ def without_noise() -> Mechanism:
         >>> without_noise().rule
         'no noise'
     """
-    return Mechanism(library("dp_accounting").NonPrivateDpEvent(), "zero_out", "no noise")
+    return Mechanism(
+        library("dp_accounting", "privacy").NonPrivateDpEvent(), "zero_out", "no noise"
+    )
 
 
 def _per_visit(noise_multiplier: float, timeline: Timeline) -> Mechanism:
@@ -117,7 +119,7 @@ def _per_visit(noise_multiplier: float, timeline: Timeline) -> Mechanism:
     check_independent_of_data(timeline)
     rule, visits = timeline.sampling, most_visits(timeline)
     reason = "a sampling rule that is not known" if rule is None else "no amplification"
-    dp = library("dp_accounting")
+    dp = library("dp_accounting", "privacy")
     event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise_multiplier), visits)
     return Mechanism(event, "zero_out", f"{reason}, at most {visits} visits per client")
 

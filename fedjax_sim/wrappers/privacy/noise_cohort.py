@@ -7,6 +7,7 @@ References:
 from typing import NamedTuple
 
 from fedjax_sim.checks import check_at_most, check_count
+from fedjax_sim.checks.libraries import library
 from fedjax_sim.wrappers.privacy.accounting import (
     INTERVAL,
     Accountant,
@@ -15,7 +16,6 @@ from fedjax_sim.wrappers.privacy.accounting import (
     calibrate,
 )
 from fedjax_sim.wrappers.privacy.events import Mechanism
-from fedjax_sim.wrappers.privacy.libraries import library
 
 
 class NoiseCohort(NamedTuple):
@@ -80,7 +80,7 @@ def noise_cohort(
     rule = f"cohorts of {noise_cohort_size} of {population} clients, Poisson sampling"
 
     def mechanism(z: float) -> Mechanism:
-        dp = library("dp_accounting")
+        dp = library("dp_accounting", "privacy")
         event = dp.PoissonSampledDpEvent(probability, dp.GaussianDpEvent(z))
         event = dp.SelfComposedDpEvent(event, num_rounds)
         return Mechanism(event, "add_or_remove_one", rule)

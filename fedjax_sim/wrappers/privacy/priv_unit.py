@@ -12,12 +12,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
-import scipy.special
 from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_positive, is_concrete
+from fedjax_sim.checks.libraries import library
 from fedjax_sim.types import Scalar
 from fedjax_sim.wrappers.privacy.randomizers import Randomizer, pure_epsilon, vector_randomizer
 
@@ -140,8 +139,11 @@ def priv_unit_constants(
 def _smallest_kappa(dimension: int, epsilon: float, bound) -> PrivUnitConstants:
     """Minimises kappa where a bound of epsilon_1 is valid: on a grid, then around its best node."""
 
+    expit = library("scipy.special", "privacy").expit
+
     def log_kappa(gamma):
-        p, cap = scipy.special.expit(epsilon - bound(gamma, dimension)), _cap_mass(gamma, dimension)
+        p = expit(epsilon - bound(gamma, dimension))
+        cap = _cap_mass(gamma, dimension)
         alpha = (dimension - 1) / 2
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.log(p / cap - (1 - p) / (1 - cap))
@@ -153,11 +155,11 @@ def _smallest_kappa(dimension: int, epsilon: float, bound) -> PrivUnitConstants:
     nodes = np.concatenate([grid, np.linspace(grid[-1], 1, 2001)[1:-1]])
     best = int(np.argmin(log_kappa(nodes)))
     around = nodes[max(best - 1, 0)], nodes[min(best + 1, len(nodes) - 1)]
-    result = scipy.optimize.minimize_scalar(
+    result = library("scipy.optimize", "privacy").minimize_scalar(
         log_kappa, bounds=around, method="bounded", options={"xatol": 1e-12}
     )
-    gamma = float(result.x)  # pyright: ignore[reportAttributeAccessIssue]
-    p = float(scipy.special.expit(epsilon - bound(np.array(gamma), dimension)))
+    gamma = float(result.x)
+    p = float(expit(epsilon - bound(np.array(gamma), dimension)))
     cap = float(_cap_mass(gamma, dimension))
     return PrivUnitConstants(gamma, p, cap, float(np.exp(log_kappa(np.array(gamma)))))
 
@@ -185,13 +187,15 @@ def _exact_epsilon_1(gamma, dimension: int):
 def _cap_mass(gamma, dimension: int):
     """Returns 1 - I, the share of the cap in the sphere."""
     alpha = (dimension - 1) / 2
-    return scipy.special.betainc(alpha, alpha, (1 - gamma) / 2)
+    return library("scipy.special", "privacy").betainc(alpha, alpha, (1 - gamma) / 2)
 
 
 def _log_unit(dimension: int) -> float:
     """Returns the log of 1 / (2^(d - 2) B(alpha, alpha)), the density of <V, v> at 0."""
     alpha = (dimension - 1) / 2
-    return -(dimension - 2) * math.log(2) - float(scipy.special.betaln(alpha, alpha))
+    return -(dimension - 2) * math.log(2) - float(
+        library("scipy.special", "privacy").betaln(alpha, alpha)
+    )
 
 
 def _draw(key: Array, x: Array, clip: Scalar, epsilon: float, tight: bool) -> Array:
@@ -260,7 +264,7 @@ def _quantiles(dimension: int, deepest: float) -> tuple[np.ndarray, np.ndarray, 
     alpha = (dimension - 1) / 2
     depths = np.linspace(0, deepest, _NODES)
     tails = np.exp(-depths) / 2
-    x = scipy.special.betaincinv(alpha, alpha, tails)  # (1 - t) / 2
+    x = library("scipy.special", "privacy").betaincinv(alpha, alpha, tails)  # (1 - t) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         log_density = (alpha - 1) * np.log(4 * x * (1 - x)) + _log_unit(dimension)
         slopes = np.nan_to_num(np.exp(-depths - math.log(2) - log_density))

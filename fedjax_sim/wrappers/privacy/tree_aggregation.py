@@ -14,9 +14,9 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
+from fedjax_sim.checks.libraries import library
 from fedjax_sim.types import Timeline, Upload
 from fedjax_sim.wrappers.privacy.events import Mechanism
-from fedjax_sim.wrappers.privacy.libraries import library
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, normal
 from fedjax_sim.wrappers.privacy.participation import (
     check_independent_of_data,
@@ -149,7 +149,7 @@ def _check(timeline: Timeline, num_rounds: int) -> None:
 
 def _mechanism(noise_multiplier: float, timeline: Timeline, num_rounds: int) -> Mechanism:
     """Returns the mechanism: one tree per pass, each client at most once per tree."""
-    dp = library("dp_accounting")
+    dp = library("dp_accounting", "privacy")
     trees, rest = divmod(num_draws(timeline), num_rounds)
     event = dp.SelfComposedDpEvent(
         dp.SingleEpochTreeAggregationDpEvent(noise_multiplier, num_rounds), trees
