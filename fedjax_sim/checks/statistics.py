@@ -6,9 +6,8 @@ statistics as if they were weights.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import FedAlgorithm, Task, Timeline
 
 
@@ -16,7 +15,7 @@ class UpdatesStatistics(NamedTuple):
     """Check of an algorithm that updates the running statistics of its task's model."""
 
     inner: Callable[[Task, Timeline], None]
-    where: Selection  # the statistics
+    where: Any  # the statistics, a Selection of `tree.leaves`
     uploaded: bool = True  # clients upload their statistics
 
     num_digested = 1  # fields in digests of runs

@@ -7,10 +7,11 @@ import pathlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.cli.references import FUNCTIONS, is_reference
 from fedjax_sim.cli.registry import SHARED, labels
-from fedjax_sim.cli.report import as_json
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.datasets.tables import is_table
 from fedjax_sim.datasets.text import is_text
@@ -217,3 +218,21 @@ def _content(path: pathlib.Path) -> bytes | None:
 def _text(value: Any) -> str:
     """A hyper-parameter as it is written on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def as_json(value: Any) -> Any:
+    """Returns JSON values: paths as text, tuples as lists, NaN and infinities as null.
+
+    Example:
+        >>> as_json({"lr": (0.1, float("nan")), "output": pathlib.Path("results")})
+        {'lr': [0.1, None], 'output': 'results'}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): as_json(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(entry) for entry in value]
+    if isinstance(value, pathlib.PurePath):
+        return value.as_posix()
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value

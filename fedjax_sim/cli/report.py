@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedjax_sim.cli.config_file import as_json
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.engine.evaluation.direction import PERSONAL, PERSONAL_R2
 from fedjax_sim.reports.divergence import divergence_text, first_divergences
@@ -338,21 +339,3 @@ def write_json(path: pathlib.Path, values: Mapping[str, Any]) -> None:
     """Writes JSON such that a kill leaves the old file or the new one; NaN becomes null."""
     text = json.dumps(as_json(values), indent=2, allow_nan=False)
     write_text(path, text + "\n")
-
-
-def as_json(value: Any) -> Any:
-    """Returns JSON values: paths as text, tuples as lists, NaN and infinities as null.
-
-    Example:
-        >>> as_json({"lr": (0.1, float("nan")), "output": pathlib.Path("results")})
-        {'lr': [0.1, None], 'output': 'results'}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): as_json(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [as_json(entry) for entry in value]
-    if isinstance(value, pathlib.PurePath):
-        return value.as_posix()
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not np.isfinite(value) else value
