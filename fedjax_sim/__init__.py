@@ -66,8 +66,6 @@ from fedjax_sim.wrappers.running_statistics import running_statistics
 if TYPE_CHECKING:
     from fedjax_sim import datasets, diagnostics, models, problems, theory
     from fedjax_sim import reports as analysis
-    from fedjax_sim.cli import presets
-    from fedjax_sim.cli.saved import load
     from fedjax_sim.datasets import from_table
     from fedjax_sim.reports import figures as plotting
     from fedjax_sim.reports.figures.results import plot
@@ -76,6 +74,8 @@ if TYPE_CHECKING:
     from fedjax_sim.studies import advice, valuation
     from fedjax_sim.studies.advice.advise import advise
     from fedjax_sim.studies.forks.fork import Alternative, fork
+    from fedjax_sim.studies.setups import presets
+    from fedjax_sim.studies.setups.saved import load
     from fedjax_sim.wrappers import privacy
 
 # Modules, and modules of names, that load on first use: `import fedjax_sim` stays fast and needs
@@ -88,7 +88,7 @@ _LAZY = {
     "diagnostics": "diagnostics",
     "models": "models",
     "plotting": "reports.figures",
-    "presets": "cli.presets",
+    "presets": "studies.setups.presets",
     "privacy": "wrappers.privacy",
     "problems": "problems",
     "theory": "theory",
@@ -99,7 +99,7 @@ _LAZY_NAMES = {
     "advise": "studies.advice.advise",
     "fork": "studies.forks.fork",
     "from_table": "datasets",
-    "load": "cli.saved",
+    "load": "studies.setups.saved",
     "plot": "reports.figures.results",
     "tune": "runs.planning.tuning",
 }

@@ -50,7 +50,7 @@ def test_import_is_light():
     pandas matplotlib rich tyro sklearn tensorflow_datasets PIL orbax scipy.stats flax
     fedjax_sim.models fedjax_sim.datasets fedjax_sim.reports.figures fedjax_sim.diagnostics
     fedjax_sim.studies.advice fedjax_sim.theory fedjax_sim.problems fedjax_sim.reports
-    fedjax_sim.cli.presets fedjax_sim.studies.valuation
+    fedjax_sim.studies.setups.presets fedjax_sim.studies.valuation
     """.split()
     code = f"import sys, fedjax_sim; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -29,9 +29,9 @@ from experiments.harness import (
     save_report,
     settings,
 )
-from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.run import compare
 from fedjax_sim.reports.intervals import mean_interval
+from fedjax_sim.studies.setups.config import RunConfig
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"

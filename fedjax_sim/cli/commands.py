@@ -46,7 +46,7 @@ _WATCHED = ("log", "keep_best", "stop_early", "time_limit")
 def run(arguments: list[str]) -> int:
     """Runs a comparison, or forecasts it; returns the exit code."""
     from fedjax_sim.cli import options
-    from fedjax_sim.cli.config import RunOptions
+    from fedjax_sim.studies.setups.config import RunOptions
 
     with resolving():
         source, rest = options.split_arguments(arguments)
@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
         config = _connected(given)
 
         from fedjax_sim.cli import report
-        from fedjax_sim.cli.build import resolve, untuned
+        from fedjax_sim.studies.setups.build import resolve, untuned
 
         if not dry_run:
             report.check_folder(config.output, "a comparison")
@@ -78,7 +78,7 @@ def run(arguments: list[str]) -> int:
 
 def _connected(given: dict[str, Any]):
     """Returns the comparison's options, after connecting this process to the others, if any."""
-    from fedjax_sim.cli.config import RunConfig
+    from fedjax_sim.studies.setups.config import RunConfig
 
     connect = given.pop("distributed")
     where = {name: given.pop(name) for name in ("coordinator", "num_processes", "process_id")}
@@ -97,7 +97,7 @@ def _connected(given: dict[str, Any]):
 
 def _strata_of(output: pathlib.Path) -> int | None:
     """Returns the number of strata of the comparison in a folder, which other devices continue."""
-    from fedjax_sim.cli.config_file import read_saved
+    from fedjax_sim.studies.setups.config_file import read_saved
 
     with contextlib.suppress(OSError, ValueError):  # damage has its message later
         return read_saved(output / "config.json").config.num_strata
@@ -176,7 +176,7 @@ def _forecast(comparison) -> int:
 def sweep(arguments: list[str]) -> int:
     """Runs a sweep; returns the exit code."""
     from fedjax_sim.cli import options
-    from fedjax_sim.cli.config import SweepConfig
+    from fedjax_sim.studies.setups.config import SweepConfig
 
     with resolving():
         source, rest = options.split_arguments(arguments)
@@ -250,7 +250,7 @@ def _run_sweep(config, command: list[str]) -> int:
 def tune(arguments: list[str]) -> int:
     """Measures ways to execute a comparison; returns the exit code."""
     from fedjax_sim.cli import options
-    from fedjax_sim.cli.config import RunConfig, TuneOptions
+    from fedjax_sim.studies.setups.config import RunConfig, TuneOptions
 
     with resolving():
         source, rest = options.split_arguments(arguments)
@@ -264,9 +264,9 @@ def tune(arguments: list[str]) -> int:
 
         from rich.console import Console
 
-        from fedjax_sim.cli.build import resolve
         from fedjax_sim.cli.tables import tuning_table
         from fedjax_sim.cli.tune import run_tune
+        from fedjax_sim.studies.setups.build import resolve
 
         comparison = resolve(config)
     console = Console()
@@ -292,7 +292,7 @@ def clients(arguments: list[str]) -> int:
         max_clients = given.pop("max_clients")
         from rich.console import Console
 
-        from fedjax_sim.cli.config import RunConfig
+        from fedjax_sim.studies.setups.config import RunConfig
 
         table, names = draw_clients.draw(RunConfig(**given), max_clients)
     Console().print(table)
@@ -313,7 +313,7 @@ def advise(arguments: list[str]) -> int:
         given = vars(options.parse(kind, "advise", source, description, rest, defaults))
         targets = {name: given.pop(name) for name in ("target", "gradient_target")}
         _start_jax()
-        from fedjax_sim.cli.config import RunConfig
+        from fedjax_sim.studies.setups.config import RunConfig
 
         advice = advising.run_advise(RunConfig(**given), **targets)
     print(advice)
@@ -328,7 +328,7 @@ def list_names(arguments: list[str]) -> int:
     from rich.console import Console
 
     from fedjax_sim.cli.listing import algorithm_table, list_tables
-    from fedjax_sim.cli.registry import algorithms_of
+    from fedjax_sim.studies.setups.registry import algorithms_of
 
     try:
         entries = algorithms_of(arguments)
@@ -343,7 +343,7 @@ def list_names(arguments: list[str]) -> int:
 
 
 def _described(template: str) -> str:
-    from fedjax_sim.cli.names import PRESETS
+    from fedjax_sim.studies.setups.names import PRESETS
 
     return template.format(presets=", ".join(PRESETS), cache=_cache_dir())
 

@@ -4,9 +4,9 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from fedjax_sim.cli import tuned
-from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.runs.planning.forecast import forecast
 from fedjax_sim.runs.planning.needs import Forecast
+from fedjax_sim.studies.setups.build import ResolvedRun
 
 
 def run_forecast(
@@ -19,8 +19,8 @@ def run_forecast(
         tuning_files: as for :func:`~fedjax_sim.cli.run.compare`.
 
     Example:
-        >>> from fedjax_sim.cli.build import resolve
-        >>> from fedjax_sim.cli.config import RunConfig
+        >>> from fedjax_sim.studies.setups.build import resolve
+        >>> from fedjax_sim.studies.setups.config import RunConfig
         >>> config = RunConfig(algorithms=("fedavg",), seeds=2, model="softmax_regression")
         >>> ((name, forecast),) = run_forecast(resolve(config))
         >>> name, forecast.parameters

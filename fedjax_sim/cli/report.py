@@ -13,8 +13,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.cli.config_file import as_json
-from fedjax_sim.cli.validation import validated
 from fedjax_sim.engine.evaluation.direction import PERSONAL, PERSONAL_R2
 from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.figures.style import figure_format, save
@@ -24,6 +22,8 @@ from fedjax_sim.runs.storage import outcome
 from fedjax_sim.runs.storage.files import FolderError, replacing, write_text
 from fedjax_sim.runs.storage.folders import Kind, check_kind
 from fedjax_sim.runs.storage.store import read_history
+from fedjax_sim.studies.setups.config_file import as_json
+from fedjax_sim.studies.setups.validation import validated
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
 ACCURACY, R2, LOSS = "test/accuracy", "test/r2", "test/loss"

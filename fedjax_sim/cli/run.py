@@ -1,7 +1,8 @@
 """``fedjax-sim run``: several algorithms on one problem, with files and resuming.
 
-:func:`compare` does it all.  Its parts are :func:`fedjax_sim.cli.build.resolve` (options to
-objects), :func:`ready` (everything that can be refused before anything runs) and :func:`execute`.
+:func:`compare` does it all.  Its parts are :func:`fedjax_sim.studies.setups.build.resolve` (options
+to objects), :func:`ready` (everything that can be refused before anything runs) and
+:func:`execute`.
 """
 
 import contextlib
@@ -13,14 +14,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.cli import build, report, tuned
 from fedjax_sim.cli import diagnose as diagnosing
-from fedjax_sim.cli.build import ResolvedRun
-from fedjax_sim.cli.code_digest import changed_code
-from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig, recorded
-from fedjax_sim.cli.config_file import differences, read_saved, to_json
+from fedjax_sim.cli import report, tuned
 from fedjax_sim.cli.diagnose import Diagnosis
-from fedjax_sim.cli.registry import labels
 from fedjax_sim.data.summary import has_classes, label_counts
 from fedjax_sim.engine.execution import distributed
 from fedjax_sim.models.convolution.lowering import Convolution
@@ -35,6 +31,12 @@ from fedjax_sim.runs.storage.environment import environment
 from fedjax_sim.runs.storage.files import FolderError
 from fedjax_sim.runs.storage.locks import locked
 from fedjax_sim.runs.storage.store import check_extension, verify_history
+from fedjax_sim.studies.setups import build
+from fedjax_sim.studies.setups.build import ResolvedRun
+from fedjax_sim.studies.setups.code_digest import changed_code
+from fedjax_sim.studies.setups.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig, recorded
+from fedjax_sim.studies.setups.config_file import differences, read_saved, to_json
+from fedjax_sim.studies.setups.registry import labels
 from fedjax_sim.types import Setup
 
 

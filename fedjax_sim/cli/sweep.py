@@ -10,18 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli import build, own_objects, report
-from fedjax_sim.cli.aggregators import check_uploads
-from fedjax_sim.cli.attacks import Attack
-from fedjax_sim.cli.code_digest import changed_code, code_digests
-from fedjax_sim.cli.config import FREE_FIELDS, RunConfig, SweepConfig, recorded
-from fedjax_sim.cli.config_file import (
-    differences,
-    is_of_sweep,
-    read_saved_sweep,
-    to_json,
-)
-from fedjax_sim.cli.entries import AGGREGATOR, PRIVACY, StepsPerVisit
+from fedjax_sim.cli import report
 from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
     SETTINGS,
@@ -31,9 +20,6 @@ from fedjax_sim.cli.grid import (
     swept_hyper,
     with_settings,
 )
-from fedjax_sim.cli.private_runs import Accounts, accounts_of, check_parts
-from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys, wrapped
-from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of, speed_up_of
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.runs.planning.measuring import metric_shapes
@@ -42,6 +28,21 @@ from fedjax_sim.runs.storage.locks import locked
 from fedjax_sim.runs.sweeps.grid import Configuration
 from fedjax_sim.runs.sweeps.parts import parse_part
 from fedjax_sim.runs.sweeps.sweep import SweepProgress, sweep
+from fedjax_sim.studies.setups import build, own_objects
+from fedjax_sim.studies.setups.aggregators import check_uploads
+from fedjax_sim.studies.setups.attacks import Attack
+from fedjax_sim.studies.setups.code_digest import changed_code, code_digests
+from fedjax_sim.studies.setups.config import FREE_FIELDS, RunConfig, SweepConfig, recorded
+from fedjax_sim.studies.setups.config_file import (
+    differences,
+    is_of_sweep,
+    read_saved_sweep,
+    to_json,
+)
+from fedjax_sim.studies.setups.entries import AGGREGATOR, PRIVACY, StepsPerVisit
+from fedjax_sim.studies.setups.private_runs import Accounts, accounts_of, check_parts
+from fedjax_sim.studies.setups.problem import Problem, model, prepare, seed_keys, wrapped
+from fedjax_sim.studies.setups.registry import algorithms_of
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 
 

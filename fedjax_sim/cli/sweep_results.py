@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.cli.config import SweepConfig
 from fedjax_sim.cli.grid import mode_of
 from fedjax_sim.reports.figures import client_distribution, heat_maps, sweeps
 from fedjax_sim.reports.frames import score_values
@@ -18,6 +17,7 @@ from fedjax_sim.reports.selection import best, scores
 from fedjax_sim.reports.statistics import paired_differences, speed_up
 from fedjax_sim.reports.tables import markdown, table
 from fedjax_sim.runs.sweeps.result import Sweep
+from fedjax_sim.studies.setups.config import SweepConfig
 
 # Tables and figures that only some grids have; see results_of.
 _OF_GRID = (

@@ -6,9 +6,9 @@ import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.runs.planning import tuning
+from fedjax_sim.studies.setups.build import ResolvedRun
 from fedjax_sim.types import Setup
 
 # Rounds that a measurement dispatches at once.
@@ -32,8 +32,8 @@ def run_tune(
 
     Example:
         >>> import tempfile
-        >>> from fedjax_sim.cli.build import resolve
-        >>> from fedjax_sim.cli.config import RunConfig
+        >>> from fedjax_sim.studies.setups.build import resolve
+        >>> from fedjax_sim.studies.setups.config import RunConfig
         >>> config = RunConfig(algorithms=("fedavg",), cohort_size=4, seeds=2)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder) / "tuned.json"

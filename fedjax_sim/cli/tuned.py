@@ -8,11 +8,11 @@ use those, whatever was measured since.
 import pathlib
 from collections.abc import Iterable, Sequence
 
-from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.runs.planning import tuning
 from fedjax_sim.runs.planning.tuning import LOWERINGS, ExecutionChoice
+from fedjax_sim.studies.setups.build import ResolvedRun
 from fedjax_sim.types import Setup
 
 NONE = "rules"  # no choice was stored: the rules of strategies.auto

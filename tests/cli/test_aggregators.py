@@ -6,13 +6,13 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim import robust
-from fedjax_sim.cli import build
-from fedjax_sim.cli.aggregators import aggregated, rule_of
-from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.errors import Failure, resolving
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.sweep import run_sweep
 from fedjax_sim.runs.storage.identity import description
+from fedjax_sim.studies.setups import build
+from fedjax_sim.studies.setups.aggregators import aggregated, rule_of
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.cli import build
-from fedjax_sim.cli.attacks import ATTACKS, attack_of, parse, trigger
-from fedjax_sim.cli.config import RunConfig, SweepConfig, recorded
 from fedjax_sim.cli.grid import configurations
-from fedjax_sim.cli.problem import failing, prepare
 from fedjax_sim.cli.sweep import _Runs
 from fedjax_sim.runs.storage.identity import description
+from fedjax_sim.studies.setups import build
+from fedjax_sim.studies.setups.attacks import ATTACKS, attack_of, parse, trigger
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig, recorded
+from fedjax_sim.studies.setups.problem import failing, prepare
 from fedjax_sim.wrappers.robust import attacks
 
 SMALL = {

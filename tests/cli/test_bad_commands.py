@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.cli.build import resolve
-from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.main import main
+from fedjax_sim.studies.setups.build import resolve
+from fedjax_sim.studies.setups.config import RunConfig
 
 OBJECTS = """
 import numpy as np

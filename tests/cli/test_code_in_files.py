@@ -10,12 +10,12 @@ import pytest
 import small_runs
 
 import fedjax_sim as fs
-from fedjax_sim.cli import config_file, own_objects, references
-from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.main import main
 from fedjax_sim.runs.storage.model_files import Models, write_models
+from fedjax_sim.studies.setups import config_file, own_objects, references
+from fedjax_sim.studies.setups.build import hyper_parameters
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 
 # Leaves a file when it is imported; has a function for every option.
 MODULE = """

@@ -11,13 +11,13 @@ from small_problems import assert_identical, compiled, quadratic_task
 
 import fedjax_sim as fs
 from fedjax_sim import compression
-from fedjax_sim.cli import registry
-from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.codecs import CODECS, compress, compress_messages
-from fedjax_sim.cli.config import RunConfig, SweepConfig
-from fedjax_sim.cli.config_checks import check
 from fedjax_sim.cli.grid import configurations
-from fedjax_sim.cli.names import SAMPLINGS
+from fedjax_sim.studies.setups import registry
+from fedjax_sim.studies.setups.build import hyper_parameters
+from fedjax_sim.studies.setups.codecs import CODECS, compress, compress_messages
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.config_checks import check
+from fedjax_sim.studies.setups.names import SAMPLINGS
 
 CENTRES = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 

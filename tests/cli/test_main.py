@@ -15,12 +15,13 @@ import pandas as pd
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import docstrings, entries, names, registry, run
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli import docstrings, run
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.partitions import PARTITIONS
 from fedjax_sim.runs import compare as comparing
 from fedjax_sim.runs.simulate import simulate
+from fedjax_sim.studies.setups import entries, names, registry
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.partitions import PARTITIONS
 
 TINY = shlex.split(
     "run quickstart --model softmax_regression --num-clients 20 --cohort-size 3 --rounds 4 "

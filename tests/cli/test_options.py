@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.config import RunConfig, SweepConfig
-from fedjax_sim.cli.config_file import to_json
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse, run_config, sweep_config
+from fedjax_sim.studies.setups.build import hyper_parameters
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.config_file import to_json
 
 CONFIG = RunConfig(
     algorithms=("fedavg", "fedprox", "fedadam"), lr=0.3, hyper=("fedprox.mu=1", "fedprox.lr=0.4")

@@ -10,16 +10,17 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim import datasets, models
-from fedjax_sim.cli import names, registry, report
-from fedjax_sim.cli.build import resolve
-from fedjax_sim.cli.clients import clients
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.config_file import read
-from fedjax_sim.cli.partitions import PARTITIONS
-from fedjax_sim.cli.problem import prepare
+from fedjax_sim.cli import report
 from fedjax_sim.cli.run import compare, ready
 from fedjax_sim.datasets import shakespeare_tff
 from fedjax_sim.runs.result import Progress
+from fedjax_sim.studies.setups import names, registry
+from fedjax_sim.studies.setups.build import resolve
+from fedjax_sim.studies.setups.clients import clients
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.config_file import read
+from fedjax_sim.studies.setups.partitions import PARTITIONS
+from fedjax_sim.studies.setups.problem import prepare
 
 TINY = RunConfig(
     model="softmax_regression",

@@ -17,11 +17,9 @@ import pytest
 from scipy import stats
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import console, own_objects, sweep, sweep_results
-from fedjax_sim.cli.config import RunConfig, SweepConfig
+from fedjax_sim.cli import console, sweep, sweep_results
 from fedjax_sim.cli.grid import with_settings
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.problem import prepare
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import SweepResult, run_sweep
 from fedjax_sim.engine import History
@@ -30,6 +28,9 @@ from fedjax_sim.reports import read_folder
 from fedjax_sim.runs.sweeps import program
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.sweep import SweepProgress
+from fedjax_sim.studies.setups import own_objects
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.problem import prepare
 
 DIVERGING = 2e38  # two steps of it leave float32
 GRID = SweepConfig(

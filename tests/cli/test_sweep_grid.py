@@ -11,10 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from fedjax_sim.cli import names, own_objects, sweep
-from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
-from fedjax_sim.cli.config_file import read_sweep, to_json
+from fedjax_sim.cli import sweep
 from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
     SETTINGS,
@@ -24,10 +21,14 @@ from fedjax_sim.cli.grid import (
     with_settings,
 )
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.runs.storage.identity import algorithm_identity
 from fedjax_sim.runs.sweeps import program
 from fedjax_sim.runs.sweeps.result import Sweep
+from fedjax_sim.studies.setups import names, own_objects
+from fedjax_sim.studies.setups.build import hyper_parameters
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig, from_comparison
+from fedjax_sim.studies.setups.config_file import read_sweep, to_json
+from fedjax_sim.studies.setups.registry import algorithms_of
 
 RATES = st.floats(1e-9, 1e9)
 # Names that a grid of FedProx may have, with their values; cohorts fit every population.

@@ -26,9 +26,7 @@ import small_runs
 from faults import Outcome, Result, Trial, cut, flip, retype, scramble
 
 from fedjax_sim import models
-from fedjax_sim.cli import config_file, report
-from fedjax_sim.cli.adapters import initial_params
-from fedjax_sim.cli.config import RunConfig, SweepConfig
+from fedjax_sim.cli import report
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.datasets.cifar import CIFAR100, parse_batch, parse_binary
 from fedjax_sim.datasets.formats.files import parse_tar, read_bytes
@@ -50,6 +48,9 @@ from fedjax_sim.runs.storage.history_file import read as read_history_file
 from fedjax_sim.runs.storage.model_files import Models, read_models, write_models
 from fedjax_sim.runs.storage.store import claim
 from fedjax_sim.runs.sweeps.store import read_runs
+from fedjax_sim.studies.setups import config_file
+from fedjax_sim.studies.setups.adapters import initial_params
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from fedjax_sim.studies.valuation.store import CoalitionStore
 from fedjax_sim.timelines import read_trace
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from fedjax_sim.cli import registry
 from fedjax_sim.reports.labels import algorithm_label, algorithm_labels, better, metric_label
 from fedjax_sim.runs.callbacks.direction import sign
+from fedjax_sim.studies.setups import registry
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)

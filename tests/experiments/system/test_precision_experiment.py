@@ -11,7 +11,7 @@ import pytest
 
 from experiments.system import precision
 from experiments.system.redraw import redraw
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.studies.setups.config import RunConfig
 
 
 def test_effect_is_paired_with_the_exact_run_of_the_same_seed():

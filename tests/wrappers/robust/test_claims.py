@@ -11,7 +11,7 @@ import pytest
 from small_problems import compiled
 
 from fedjax_sim import robust
-from fedjax_sim.cli import aggregators
+from fedjax_sim.studies.setups import aggregators
 from fedjax_sim.types import Stack
 from fedjax_sim.wrappers.robust.aggregation import points_of
 

@@ -23,12 +23,12 @@ from fedjax_sim.algorithms.staleness import (
     realised_steps,
 )
 from fedjax_sim.checks import check_count
-from fedjax_sim.cli.aggregators import rule_of
-from fedjax_sim.cli.codecs import compress, compress_messages
-from fedjax_sim.cli.private_options import INDEPENDENT, clip_of, parse_law
-from fedjax_sim.cli.references import Reference
 from fedjax_sim.local import ScalarOrSchedule, exponential_decay
 from fedjax_sim.local.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
+from fedjax_sim.studies.setups.aggregators import rule_of
+from fedjax_sim.studies.setups.codecs import compress, compress_messages
+from fedjax_sim.studies.setups.private_options import INDEPENDENT, clip_of, parse_law
+from fedjax_sim.studies.setups.references import Reference
 from fedjax_sim.types import FedAlgorithm, Oracle
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
 
@@ -87,8 +87,8 @@ COMPRESSION: dict[str, type] = {
 }  # fmt: skip
 NUM_CLIENTS = "num_clients"  # a parameter of this name is the population, not a hyper-parameter
 PRIVACY_CLIP, NOISE_LAW = "privacy_clip", "privacy_noise_law"
-PRIVACY = (PRIVACY_CLIP, "privacy_noise", NOISE_LAW)  # of fedjax_sim.cli.private_runs
-AGGREGATOR = "aggregator"  # a rule of fedjax_sim.cli.aggregators
+PRIVACY = (PRIVACY_CLIP, "privacy_noise", NOISE_LAW)  # of fedjax_sim.studies.setups.private_runs
+AGGREGATOR = "aggregator"  # a rule of fedjax_sim.studies.setups.aggregators
 # Personal models take tuning_steps local steps of rate tuning_lr, else lr, before an evaluation.
 TUNING: dict[str, type] = {"tuning_steps": int, "tuning_lr": float}
 COMMON = ("lr_decay", "clip", "weight_decay", *TUNING, *COMPRESSION, AGGREGATOR, *PRIVACY)

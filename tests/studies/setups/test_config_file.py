@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from fedjax_sim.cli.build import check, hyper_parameters
-from fedjax_sim.cli.config import RunConfig, SweepConfig
-from fedjax_sim.cli.config_file import read, read_sweep, to_json
 from fedjax_sim.runs.storage.files import FolderError
+from fedjax_sim.studies.setups.build import check, hyper_parameters
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.config_file import read, read_sweep, to_json
 
 CONFIG = RunConfig(
     algorithms=("fedavg", "fedprox"), hyper=("fedprox.mu=0",), seed=7, lr=0.3, dropout=0.2

@@ -1,7 +1,7 @@
 """From options to objects: :func:`resolve` turns a configuration into a :class:`ResolvedRun`.
 
-Names become functions by the tables of :mod:`fedjax_sim.cli.names` and
-:mod:`fedjax_sim.cli.registry`; the library itself has no registries.
+Names become functions by the tables of :mod:`fedjax_sim.studies.setups.names` and
+:mod:`fedjax_sim.studies.setups.registry`; the library itself has no registries.
 """
 
 import contextlib
@@ -15,20 +15,20 @@ import jax
 
 from fedjax_sim import models
 from fedjax_sim.checks.setups import shapes_of_one
-from fedjax_sim.cli import adapters, attacks, config_checks, own_objects, private_runs
-from fedjax_sim.cli.aggregators import check_uploads
-from fedjax_sim.cli.clocks import SCHEDULES
-from fedjax_sim.cli.code_digest import code_digests
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.config_file import to_json
-from fedjax_sim.cli.entries import AGGREGATOR, AlgorithmEntry
-from fedjax_sim.cli.problem import Problem, prepare
-from fedjax_sim.cli.registry import SHARED, algorithms_of
-from fedjax_sim.cli.settings import resolve_hyper, untuned_rates
 from fedjax_sim.engine import check_algorithm
 from fedjax_sim.engine.execution import strategies
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.studies.setups import adapters, attacks, config_checks, own_objects, private_runs
+from fedjax_sim.studies.setups.aggregators import check_uploads
+from fedjax_sim.studies.setups.clocks import SCHEDULES
+from fedjax_sim.studies.setups.code_digest import code_digests
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.config_file import to_json
+from fedjax_sim.studies.setups.entries import AGGREGATOR, AlgorithmEntry
+from fedjax_sim.studies.setups.problem import Problem, prepare
+from fedjax_sim.studies.setups.registry import SHARED, algorithms_of
+from fedjax_sim.studies.setups.settings import resolve_hyper, untuned_rates
 from fedjax_sim.types import FedAlgorithm, Setup
 from fedjax_sim.wrappers.privacy import Guarantee
 
@@ -200,7 +200,7 @@ def untuned(config: RunConfig) -> str | None:
     """Returns a note on algorithms without a rate tuned for the preset; None: all have one.
 
     Example:
-        >>> from fedjax_sim.cli.names import PRESETS
+        >>> from fedjax_sim.studies.setups.names import PRESETS
         >>> config = dataclasses.replace(PRESETS["femnist"], algorithms=("fedavg", "ditto"))
         >>> untuned(config)
         'not tuned for these settings, default rate: ditto.lr=0.2'

@@ -1,8 +1,9 @@
 """Options of ``fedjax-sim run`` and ``fedjax-sim sweep``.
 
-The docstring below a field is its text in ``--help``.  :mod:`fedjax_sim.cli.config_checks`
-checks the values.  :mod:`fedjax_sim.cli.build` turns options into objects; the modules behind it do
-not read options.
+The docstring below a field is its text in ``--help``.
+:mod:`fedjax_sim.studies.setups.config_checks` checks the values.
+:mod:`fedjax_sim.studies.setups.build` turns options into objects; the modules behind it do not read
+options.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ class RunConfig:
         10
     """
 
-    # In config.json, see fedjax_sim.cli.validation: other keys are refused.
+    # In config.json, see fedjax_sim.studies.setups.validation: other keys are refused.
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     output: pathlib.Path = pathlib.Path("results/quickstart")

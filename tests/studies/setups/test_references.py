@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from fedjax_sim import models
-from fedjax_sim.cli import references
-from fedjax_sim.cli.code_digest import code_digests
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.entries import AGGREGATOR, COMPRESSION, NOISE_LAW, TUNING
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.own_objects import model_row, reference_of
-from fedjax_sim.cli.registry import algorithms_of
+from fedjax_sim.studies.setups import references
+from fedjax_sim.studies.setups.code_digest import code_digests
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.entries import AGGREGATOR, COMPRESSION, NOISE_LAW, TUNING
+from fedjax_sim.studies.setups.own_objects import model_row, reference_of
+from fedjax_sim.studies.setups.registry import algorithms_of
 from fedjax_sim.types import FedAlgorithm
 
 MODULE = """
@@ -154,7 +154,7 @@ def test_entry_points_add_names(other_package, capsys, monkeypatch):
 
 def test_integers_stay_integers(other_package):
     entry = algorithms_of(["added"])["added"]
-    from fedjax_sim.cli.settings import value_of
+    from fedjax_sim.studies.setups.settings import value_of
 
     assert value_of("added.strength=4", entry, "strength", "4") == 4
     with pytest.raises(ValueError, match="expected an integer of at least 0"):

@@ -1,6 +1,6 @@
 """Partitions by name.  One more is one row here.
 
-Functions of the user are in :mod:`fedjax_sim.cli.own_objects`.
+Functions of the user are in :mod:`fedjax_sim.studies.setups.own_objects`.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.data import partition
 from fedjax_sim.datasets import Dataset
+from fedjax_sim.studies.setups.config import RunConfig
 
 Rows = Sequence[np.ndarray]  # of each client
 

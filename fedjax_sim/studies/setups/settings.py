@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli.entries import COMMON, PRIVACY_CLIP, AlgorithmEntry, Hyper
-from fedjax_sim.cli.private_options import clip_of
+from fedjax_sim.studies.setups.entries import COMMON, PRIVACY_CLIP, AlgorithmEntry, Hyper
+from fedjax_sim.studies.setups.private_options import clip_of
 
 
 def resolve_hyper(
@@ -31,7 +31,7 @@ def resolve_hyper(
             value out of range.
 
     Example:
-        >>> from fedjax_sim.cli.registry import algorithms_of
+        >>> from fedjax_sim.studies.setups.registry import algorithms_of
         >>> resolve_hyper(algorithms_of(["fedprox"]), ["fedprox.mu=1"], {"lr": 0.3})
         {'fedprox': {'lr': 0.3, 'mu': 1.0}}
     """
@@ -94,7 +94,7 @@ def untuned_rates(
         settings, shared, rates: as for :func:`resolve_hyper`.
 
     Example:
-        >>> from fedjax_sim.cli.registry import algorithms_of
+        >>> from fedjax_sim.studies.setups.registry import algorithms_of
         >>> entries, rates = algorithms_of(["fedavg", "ditto"]), ["fedavg.lr=0.1"]
         >>> resolved = resolve_hyper(entries, rates=rates)
         >>> untuned_rates(entries, resolved, (), {}, rates)
@@ -137,7 +137,7 @@ def value_of(setting: str, entry: AlgorithmEntry, key: str, text: str) -> Any:
         ValueError: another text; the message begins with ``hyper has SETTING``.
 
     Example:
-        >>> from fedjax_sim.cli.registry import ALGORITHMS
+        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
         >>> value_of("fedprox.mu=0", ALGORITHMS["fedprox"], "mu", "0")
         0.0
     """

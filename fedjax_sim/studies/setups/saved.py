@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.cli.config_file import SavedRun, named_code, read_saved
 from fedjax_sim.models import Model
 from fedjax_sim.objectives import as_float
 from fedjax_sim.reports.folders import read_folder, run_folders
 from fedjax_sim.runs.storage.files import FolderError
 from fedjax_sim.runs.storage.model_files import BEST, LAST, Models, joined, read_models
+from fedjax_sim.studies.setups.config_file import SavedRun, named_code, read_saved
 from fedjax_sim.types import Params
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class SavedResults:
             ValueError: the folder is not one of ``fedjax-sim run``, or its model is a function
                 ``MODULE:FUNCTION``, which is not imported.
         """
-        from fedjax_sim.cli.problem import build_model
+        from fedjax_sim.studies.setups.problem import build_model
 
         if isinstance(self.own_model, Model):
             return self.own_model

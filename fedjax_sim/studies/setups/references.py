@@ -3,8 +3,8 @@
 An option that takes a name also takes a reference.  Modules of the current directory can be
 imported.  A reference is loaded once, when options become objects; after that only objects are
 passed on.  Files name no code: a reference in a ``config.json`` or a table of points is refused,
-see :func:`fedjax_sim.cli.config_file.read`.  Each kind of function has a contract.  Parameters
-marked * are passed by name, and a function leaves out those that it does not need.
+see :func:`fedjax_sim.studies.setups.config_file.read`.  Each kind of function has a contract.
+Parameters marked * are passed by name, and a function leaves out those that it does not need.
 
 =============  =====================================================  ==========================
 option         parameters                                             result

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from fedjax_sim.checks import INT32_MAX, did_you_mean
-from fedjax_sim.cli.config import RunConfig, SweepConfig
-from fedjax_sim.cli.partitions import PARTITIONS
 from fedjax_sim.datasets.tables import is_table
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.partitions import PARTITIONS
 
 _POSITIVE = {
     "alpha", "fine_alpha", "lr", "server_lr", "lr_decay", "clip", "examples_memory", "step_time",

@@ -3,7 +3,7 @@
 The options are those of ``fedjax-sim run``, by name.  ``model``, ``dataset``, ``partition``,
 ``loss``, ``metrics``, ``sampling`` and ``timeline`` also take objects: a
 :class:`~fedjax_sim.models.Model`, a :class:`~fedjax_sim.datasets.Dataset`, or a function with the
-contract in :mod:`fedjax_sim.cli.references`.
+contract in :mod:`fedjax_sim.studies.setups.references`.
 
 Example:
     Your own algorithm beside FedAvg, as ``fedjax-sim run quickstart --seeds 2 --rounds 4``:
@@ -22,12 +22,12 @@ from typing import Any
 from jax import Array
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli import build, own_objects
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.names import PRESETS
-from fedjax_sim.cli.problem import prepare, seed_keys
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.models import Model
+from fedjax_sim.studies.setups import build, own_objects
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.names import PRESETS
+from fedjax_sim.studies.setups.problem import prepare, seed_keys
 from fedjax_sim.types import Setup
 
 __all__ = ["asynchronous", "femnist", "keys", "quickstart"]

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
-from fedjax_sim.cli.references import FUNCTIONS, is_reference
-from fedjax_sim.cli.registry import SHARED, labels
-from fedjax_sim.cli.validation import validated
 from fedjax_sim.datasets.tables import is_table
 from fedjax_sim.datasets.text import is_text
 from fedjax_sim.runs.storage.files import FolderError
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig, from_comparison
+from fedjax_sim.studies.setups.references import FUNCTIONS, is_reference
+from fedjax_sim.studies.setups.registry import SHARED, labels
+from fedjax_sim.studies.setups.validation import validated
 
 LAW = "privacy_noise_law"
 HyperParameters = dict[str, bool | int | float | str | None]

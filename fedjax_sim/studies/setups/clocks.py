@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.cli.entries import StepsPerVisit
+from fedjax_sim.studies.setups.entries import StepsPerVisit
 from fedjax_sim.theory import step_counts
 from fedjax_sim.timelines import (
     arrivals,

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from fedjax_sim.algorithms import fedavg
-from fedjax_sim.cli.config import RunConfig, SweepConfig
-from fedjax_sim.cli.entries import PRIVACY
-from fedjax_sim.cli.private_options import clip_of, law_of, parse_law
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.entries import PRIVACY
+from fedjax_sim.studies.setups.private_options import clip_of, law_of, parse_law
 from fedjax_sim.types import FedAlgorithm, Setup, Task, Timeline
 from fedjax_sim.wrappers import privacy
 from fedjax_sim.wrappers.received import dry_visit
@@ -78,7 +78,7 @@ def privatized(
     Raises:
         ValueError: a clip without noise or noise without a clip, an unknown number of uploads, or
             as :func:`~fedjax_sim.wrappers.privacy.privatize` and
-            :func:`~fedjax_sim.cli.private_options.law_of`.
+            :func:`~fedjax_sim.studies.setups.private_options.law_of`.
 
     Example:
         >>> import fedjax_sim as fs

@@ -9,9 +9,9 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fedjax_sim.cli.references import Reference
 from fedjax_sim.runs.storage.files import digest
 from fedjax_sim.runs.storage.identity import description
+from fedjax_sim.studies.setups.references import Reference
 
 
 def code_digests(references: Iterable[Reference]) -> dict[str, str]:
@@ -23,7 +23,7 @@ def code_digests(references: Iterable[Reference]) -> dict[str, str]:
     installed package counts by :func:`~fedjax_sim.runs.storage.identity.description`.
 
     Example:
-        >>> from fedjax_sim.cli.references import load
+        >>> from fedjax_sim.studies.setups.references import load
         >>> digests = code_digests([load("loss", "optax:l2_loss")])
         >>> list(digests), len(digests["optax:l2_loss"])
         (['optax:l2_loss'], 16)

@@ -4,9 +4,6 @@ from collections.abc import Callable
 
 from jax.tree_util import Partial
 
-from fedjax_sim.cli.attacks import BACKDOOR, trigger
-from fedjax_sim.cli.clients import Clients
-from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.engine.evaluation import (
     at_rounds,
@@ -16,6 +13,9 @@ from fedjax_sim.engine.evaluation import (
     personal_evaluator,
 )
 from fedjax_sim.objectives import Metrics
+from fedjax_sim.studies.setups.attacks import BACKDOOR, trigger
+from fedjax_sim.studies.setups.clients import Clients
+from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.types import Task
 from fedjax_sim.wrappers.robust.attacks import triggered
 

@@ -9,11 +9,11 @@ from safetensors.numpy import load_file
 import fedjax_sim as fs
 from fedjax_sim import callbacks
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.problem import _scaling
-from fedjax_sim.cli.saved import SavedResults
 from fedjax_sim.cli.watching import Watching
 from fedjax_sim.datasets import from_arrays
 from fedjax_sim.runs.storage.model_files import Models, named_leaves, read_models, write_models
+from fedjax_sim.studies.setups.problem import _scaling
+from fedjax_sim.studies.setups.saved import SavedResults
 
 OPTIONS = """run quickstart --algorithms fedavg scaffold --rounds 4 --eval-every 2 --seeds 2
 --num-clients 10 --cohort-size 2 --local-steps 1 --model softmax_regression --validation 0.2

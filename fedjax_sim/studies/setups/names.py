@@ -1,8 +1,9 @@
 """Models, sampling rules and presets by name.  One more is one row here.
 
 Data sets by name are in :mod:`fedjax_sim.datasets`, partitions in
-:mod:`fedjax_sim.cli.partitions`, algorithms in :mod:`fedjax_sim.cli.registry`, functions of the
-user in :mod:`fedjax_sim.cli.own_objects`.
+:mod:`fedjax_sim.studies.setups.partitions`, algorithms in
+:mod:`fedjax_sim.studies.setups.registry`, functions of the user in
+:mod:`fedjax_sim.studies.setups.own_objects`.
 """
 
 import pathlib
@@ -13,10 +14,10 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import models, objectives
-from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.models import Model
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.objectives import Objective
+from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.timelines import geometric_steps, poisson, repeat_rounds, sampling, slots_for
 from fedjax_sim.types import Timeline
 

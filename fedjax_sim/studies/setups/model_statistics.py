@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from fedjax_sim.cli.entries import AlgorithmEntry
 from fedjax_sim.models import Model, frozen_statistics
+from fedjax_sim.studies.setups.entries import AlgorithmEntry
 from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import FedAlgorithm
 from fedjax_sim.wrappers.freeze import freeze
@@ -39,7 +39,7 @@ def statistics_of(option: str, entries: Iterable[AlgorithmEntry]) -> str:
         entries: of algorithms; one of them is enough.
 
     Example:
-        >>> from fedjax_sim.cli.registry import ALGORITHMS
+        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
         >>> statistics_of("averaged", [ALGORITHMS["fedavg"]])
         'averaged'
         >>> statistics_of("averaged", [ALGORITHMS["fedbn"]])

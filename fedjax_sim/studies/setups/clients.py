@@ -7,9 +7,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.own_objects import partition_of
-from fedjax_sim.cli.partitions import Rows
 from fedjax_sim.data.feature_shift import add_noise, noise_levels, rotate
 from fedjax_sim.data.federated import FederatedData, check_assignment, from_assignment
 from fedjax_sim.data.inspection import check_disjoint
@@ -20,6 +17,9 @@ from fedjax_sim.engine.execution.devices import workers
 from fedjax_sim.engine.execution.meshes import make_mesh
 from fedjax_sim.engine.execution.offload import OnHost, on_host
 from fedjax_sim.engine.execution.placement import ByClient, by_client
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.own_objects import partition_of
+from fedjax_sim.studies.setups.partitions import Rows
 from fedjax_sim.types import Device
 
 Examples = dict[str, np.ndarray]  # {"x": [N, ...], "y": [N]}

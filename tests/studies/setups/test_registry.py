@@ -13,12 +13,13 @@ from small_problems import quadratic_task
 
 import fedjax_sim as fs
 from fedjax_sim import algorithms
-from fedjax_sim.cli import docstrings, entries, registry
-from fedjax_sim.cli.build import hyper_parameters, resolve, untuned
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.entries import AlgorithmEntry
-from fedjax_sim.cli.names import PRESETS
-from fedjax_sim.cli.settings import parse_setting, resolve_hyper
+from fedjax_sim.cli import docstrings
+from fedjax_sim.studies.setups import entries, registry
+from fedjax_sim.studies.setups.build import hyper_parameters, resolve, untuned
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.entries import AlgorithmEntry
+from fedjax_sim.studies.setups.names import PRESETS
+from fedjax_sim.studies.setups.settings import parse_setting, resolve_hyper
 from fedjax_sim.types import FedAlgorithm, Scalar
 
 

@@ -9,10 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.names import REGRESSION_LOSSES
-from fedjax_sim.cli.own_objects import reference_of
-from fedjax_sim.cli.references import Reference
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.models import Model
 from fedjax_sim.objectives import (
@@ -26,6 +22,10 @@ from fedjax_sim.objectives import (
     prepared,
     regression_metrics,
 )
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.names import REGRESSION_LOSSES
+from fedjax_sim.studies.setups.own_objects import reference_of
+from fedjax_sim.studies.setups.references import Reference
 from fedjax_sim.types import Params, PyTree
 
 PerExample = Callable[[Array, Array], Any]  # (outputs, y) -> [B], or {name: [B]}

@@ -11,21 +11,6 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import models
-from fedjax_sim.cli import own_objects
-from fedjax_sim.cli.adapters import adapted, initial_params, on_adapters
-from fedjax_sim.cli.aggregators import aggregated
-from fedjax_sim.cli.attacks import Attack, attack_of
-from fedjax_sim.cli.clients import clients
-from fedjax_sim.cli.clocks import Clock, step_law
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.entries import AlgorithmEntry, Hyper, StepsPerVisit
-from fedjax_sim.cli.evaluation import evaluation
-from fedjax_sim.cli.model_statistics import for_model, statistics_of, trained_model
-from fedjax_sim.cli.names import AUTO_MODELS, AUTO_SEQUENCE_MODELS, AUTO_TOKEN_MODELS
-from fedjax_sim.cli.own_functions import OwnFunctions
-from fedjax_sim.cli.own_objects import own_timeline
-from fedjax_sim.cli.private_runs import privatized
-from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.data.batches import Batches, epochs, with_replacement
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import summarize
@@ -36,6 +21,21 @@ from fedjax_sim.datasets.shakespeare_tff import IGNORE
 from fedjax_sim.models import Model, in_precision
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.objectives import Metrics, as_float
+from fedjax_sim.studies.setups import own_objects
+from fedjax_sim.studies.setups.adapters import adapted, initial_params, on_adapters
+from fedjax_sim.studies.setups.aggregators import aggregated
+from fedjax_sim.studies.setups.attacks import Attack, attack_of
+from fedjax_sim.studies.setups.clients import clients
+from fedjax_sim.studies.setups.clocks import Clock, step_law
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.entries import AlgorithmEntry, Hyper, StepsPerVisit
+from fedjax_sim.studies.setups.evaluation import evaluation
+from fedjax_sim.studies.setups.model_statistics import for_model, statistics_of, trained_model
+from fedjax_sim.studies.setups.names import AUTO_MODELS, AUTO_SEQUENCE_MODELS, AUTO_TOKEN_MODELS
+from fedjax_sim.studies.setups.own_functions import OwnFunctions
+from fedjax_sim.studies.setups.own_objects import own_timeline
+from fedjax_sim.studies.setups.private_runs import privatized
+from fedjax_sim.studies.setups.registry import algorithms_of
 from fedjax_sim.timelines import (
     arrange_by_stratum,
     delay_uploads,

@@ -2,8 +2,9 @@
 
 Nothing is registered.  Every function of ``fedjax_sim.algorithms.__all__`` that returns a
 :class:`~fedjax_sim.types.FedAlgorithm` is an algorithm, and so is a function ``MODULE:FUNCTION`` of
-the user.  :mod:`fedjax_sim.cli.entries` reads their hyper-parameters,
-:mod:`fedjax_sim.cli.settings` the values, :mod:`fedjax_sim.cli.docstrings` descriptions and papers.
+the user.  :mod:`fedjax_sim.studies.setups.entries` reads their hyper-parameters,
+:mod:`fedjax_sim.studies.setups.settings` the values, :mod:`fedjax_sim.cli.docstrings` descriptions
+and papers.
 """
 
 import inspect
@@ -12,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedjax_sim import algorithms
-from fedjax_sim.cli.entries import COMMON, AlgorithmEntry, Factory
-from fedjax_sim.cli.references import find, is_reference
+from fedjax_sim.studies.setups.entries import COMMON, AlgorithmEntry, Factory
+from fedjax_sim.studies.setups.references import find, is_reference
 from fedjax_sim.types import FedAlgorithm
 
 # Defaults of parameters that have none, or another one, in the function.  One client rate for all

@@ -1,7 +1,7 @@
 """Names of options become functions: built-in rows, and the user's functions with their contracts.
 
-:mod:`fedjax_sim.cli.references` lists the contracts.  Results of the user's functions are checked
-here, before anything is compiled.
+:mod:`fedjax_sim.studies.setups.references` lists the contracts.  Results of the user's functions
+are checked here, before anything is compiled.
 """
 
 import dataclasses
@@ -16,18 +16,6 @@ from flax import linen, nnx
 from jax import Array
 
 from fedjax_sim import datasets, models
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.names import (
-    MODELS,
-    REGRESSION_LOSSES,
-    SAMPLINGS,
-    BuildModel,
-    Sampling,
-    Shape,
-)
-from fedjax_sim.cli.partitions import PARTITIONS, Division, Partition
-from fedjax_sim.cli.references import Reference, find, load
-from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.datasets.arrays import check_dataset
 from fedjax_sim.datasets.registry import data_folder
@@ -35,6 +23,18 @@ from fedjax_sim.datasets.tables import is_table, read_table
 from fedjax_sim.datasets.text import is_text, read_text
 from fedjax_sim.models import Model
 from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.names import (
+    MODELS,
+    REGRESSION_LOSSES,
+    SAMPLINGS,
+    BuildModel,
+    Sampling,
+    Shape,
+)
+from fedjax_sim.studies.setups.partitions import PARTITIONS, Division, Partition
+from fedjax_sim.studies.setups.references import Reference, find, load
+from fedjax_sim.studies.setups.registry import algorithms_of
 from fedjax_sim.types import Timeline
 
 _CONTEXT = 80  # characters of an example of a plain text, as the models for tokens take
