@@ -70,12 +70,12 @@ if TYPE_CHECKING:
     from fedjax_sim.reports import figures as plotting
     from fedjax_sim.reports.figures.results import plot
     from fedjax_sim.runs import callbacks
-    from fedjax_sim.runs.planning.tuning import tune
     from fedjax_sim.studies import advice, valuation
     from fedjax_sim.studies.advice.advise import advise
     from fedjax_sim.studies.forks.fork import Alternative, fork
     from fedjax_sim.studies.setups import presets
     from fedjax_sim.studies.setups.saved import load
+    from fedjax_sim.studies.tuning import tune
     from fedjax_sim.wrappers import privacy
 
 # Modules, and modules of names, that load on first use: `import fedjax_sim` stays fast and needs
@@ -101,7 +101,7 @@ _LAZY_NAMES = {
     "from_table": "datasets",
     "load": "studies.setups.saved",
     "plot": "reports.figures.results",
-    "tune": "runs.planning.tuning",
+    "tune": "studies.tuning",
 }
 
 __all__ = [

@@ -81,7 +81,7 @@ def compare(
         config: the comparison.
         on_progress: called as ``on_progress(algorithm, None)`` when an algorithm starts and with
             its :class:`~fedjax_sim.runs.result.Progress` after every segment.
-        tuning_files: files of choices that :func:`fedjax_sim.runs.planning.tuning.store` kept; with
+        tuning_files: files of choices that :func:`fedjax_sim.studies.tuning.store` kept; with
             ``execution="auto"`` they precede the rules of
             :func:`fedjax_sim.engine.execution.strategies.auto`.  ``config.json`` records the
             choices used.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.runs.planning import tuning
+from fedjax_sim.studies import tuning
 from fedjax_sim.studies.setups.build import ResolvedRun
 from fedjax_sim.types import Setup
 

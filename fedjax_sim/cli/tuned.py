@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.runs.planning import tuning
-from fedjax_sim.runs.planning.tuning import LOWERINGS, ExecutionChoice
+from fedjax_sim.studies import tuning
 from fedjax_sim.studies.setups.build import ResolvedRun
+from fedjax_sim.studies.tuning import LOWERINGS, ExecutionChoice
 from fedjax_sim.types import Setup
 
 NONE = "rules"  # no choice was stored: the rules of strategies.auto
@@ -66,7 +66,7 @@ def choices(
     Args:
         comparison: the comparison; with an execution of its own, or with clients divided over
             devices, it takes no choices.
-        files: files that :func:`fedjax_sim.runs.planning.tuning.store` wrote.
+        files: files that :func:`fedjax_sim.studies.tuning.store` wrote.
         recorded: choices of earlier calls.
 
     Raises:

@@ -38,7 +38,6 @@ from fedjax_sim.datasets.shakespeare import parse_roles
 from fedjax_sim.datasets.tables import read_table
 from fedjax_sim.datasets.text import read_text
 from fedjax_sim.datasets.tiny_imagenet import parse_annotations, parse_wnids
-from fedjax_sim.runs.planning.tuning import ExecutionChoice, Measured, store, stored
 from fedjax_sim.runs.storage import outcome
 from fedjax_sim.runs.storage.checkpoints import damage, write_record
 from fedjax_sim.runs.storage.client_rows import read_clients
@@ -51,6 +50,7 @@ from fedjax_sim.runs.sweeps.store import read_runs
 from fedjax_sim.studies.setups import config_file
 from fedjax_sim.studies.setups.adapters import initial_params
 from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.tuning import ExecutionChoice, Measured, store, stored
 from fedjax_sim.studies.valuation.store import CoalitionStore
 from fedjax_sim.timelines import read_trace
 

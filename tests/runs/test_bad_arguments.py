@@ -12,7 +12,7 @@ from sweep_problems import compilations
 
 import fedjax_sim as fs
 from fedjax_sim.checks.setups import check_keys
-from fedjax_sim.runs.planning.tuning import tune
+from fedjax_sim.studies.tuning import tune
 
 TIMELINE = fs.timelines.cyclic(2, NUM_CLIENTS, 4, num_steps=2)
 GOOD = fs.Setup(no_data(), TIMELINE, jnp.zeros(1))

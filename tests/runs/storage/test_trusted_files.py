@@ -9,12 +9,12 @@ import pytest
 import small_runs
 
 import fedjax_sim as fs
-from fedjax_sim.runs.planning.tuning import stored
 from fedjax_sim.runs.storage import outcome
 from fedjax_sim.runs.storage.files import FolderError, RecoveryWarning, remove_partials, write_text
 from fedjax_sim.runs.storage.folders import is_seed, recorded_names
 from fedjax_sim.runs.storage.model_files import read_models
 from fedjax_sim.runs.storage.store import claim
+from fedjax_sim.studies.tuning import stored
 
 
 @pytest.fixture(scope="module")

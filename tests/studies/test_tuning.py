@@ -15,12 +15,12 @@ from fedjax_sim import models, objectives
 from fedjax_sim.cli import run
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.tune import run_tune
-from fedjax_sim.runs.planning import tuning
-from fedjax_sim.runs.planning.tuning import ExecutionChoice
+from fedjax_sim.studies import tuning
 from fedjax_sim.studies.setups import problem
 from fedjax_sim.studies.setups.build import resolve
 from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.studies.setups.config_file import read
+from fedjax_sim.studies.tuning import ExecutionChoice
 
 TINY = RunConfig(
     algorithms=("fedavg", "fedprox", "scaffold"),
