@@ -25,6 +25,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import fedjax_sim as fs
 from benchmarks import (
     accelerator,
     asynchrony,
@@ -46,7 +47,6 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Options, collect, summary
 from benchmarks.published_setups import SETUPS
 from benchmarks.workloads import WORKLOADS
-from fedjax_sim.engine.execution.devices import num_cores
 from fedjax_sim.runs.storage.environment import environment
 
 
@@ -164,7 +164,9 @@ def run_part(
         print(f"\n{report.table(case)}")
     conditions = {
         "date": began.isoformat(timespec="minutes"),
-        "environment": environment() | {"cores": num_cores()} | _peer_versions(options.peers),
+        "environment": environment()
+        | {"cores": fs.execution.num_cores()}
+        | _peer_versions(options.peers),
         "machine": machine._asdict(),
         "repeats": repeats,
         "left_out": left_out,

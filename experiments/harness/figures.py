@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
+import fedjax_sim as fs
 from fedjax_sim.reports.figures import heat_maps
-from fedjax_sim.reports.selection import Mode
 from fedjax_sim.runs.storage.files import replacing
 
 __all__ = ["grids", "legends", "lines", "tidy"]
@@ -68,7 +68,9 @@ def tidy(frame: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> p
     return melted.dropna(subset=["value"])
 
 
-def grids(score: pd.DataFrame, x: str, y: str, label: str, mode: Mode) -> dict[str, Figure]:
+def grids(
+    score: pd.DataFrame, x: str, y: str, label: str, mode: fs.analysis.Mode
+) -> dict[str, Figure]:
     """A heat map of the scores over two hyper-parameters per method: ``{method-grid: figure}``."""
     return {
         f"{str(method).lower()}-grid": heat_maps.heat_map(
