@@ -202,8 +202,8 @@ def __getattr__(name: str) -> Any:
             if (error.name or __name__).startswith(__name__):
                 raise
             raise ImportError(
-                f"fs.{name} needs {error.name}, which is not installed; expected an extra, such as "
-                "pip install 'fedjax-sim[cli]'"
+                f"{error.name} could not be imported, which fs.{name} needs; install an extra, "
+                "such as: pip install 'fedjax_sim[cli]'"
             ) from error
         return loaded if name in _LAZY else getattr(loaded, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

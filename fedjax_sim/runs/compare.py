@@ -11,8 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import did_you_mean
-from fedjax_sim.checks.libraries import library
+from fedjax_sim.checks import did_you_mean, import_extra
 from fedjax_sim.checks.setups import (
     check_batch,
     check_is_algorithm,
@@ -59,7 +58,7 @@ class Comparison(NamedTuple):
             columns: ``algorithm``, ``seed``, ``diverged_at`` (first round whose server state was
             not finite, or 0), ``round``, ``metric``, ``value``.
         """
-        pd = library("pandas", "cli")
+        pd = import_extra("pandas", "cli")
 
         rows = [
             (name, *row)
@@ -75,7 +74,7 @@ class Comparison(NamedTuple):
 
         Requires an evaluation with ``per_client=True``; without one there are no rows.
         """
-        pd = library("pandas", "cli")
+        pd = import_extra("pandas", "cli")
 
         parts = [
             frame.assign(algorithm=name)

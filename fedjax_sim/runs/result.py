@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_sim.checks.libraries import library
+from fedjax_sim.checks import import_extra
 from fedjax_sim.engine import History, RunState
 from fedjax_sim.engine.evaluation.names import ClientNames
 from fedjax_sim.runs import views
@@ -107,7 +107,7 @@ class Simulation(NamedTuple):
 
     def to_frame(self) -> "pd.DataFrame":
         """Returns the tidy history: columns seed, diverged_at, round, metric, value."""
-        pd = library("pandas", "cli")
+        pd = import_extra("pandas", "cli")
 
         frame = pd.DataFrame(self.rows(), columns=list(FRAME_COLUMNS))
         return frame.astype({"value": float})
@@ -119,7 +119,7 @@ class Simulation(NamedTuple):
         With a directory, the rounds of earlier calls are included.  Requires an evaluation with
         ``client_evaluator(..., per_client=True)``; without one there are no rows.
         """
-        pd = library("pandas", "cli")
+        pd = import_extra("pandas", "cli")
 
         if self.record.path is not None:
             folder = self.record.path.parent

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_sim.checks.libraries import library
+from fedjax_sim.checks import import_extra
 from fedjax_sim.engine import History
 from fedjax_sim.engine.evaluation.clients import PER_CLIENT
 from fedjax_sim.engine.evaluation.names import ClientNames, split_of
@@ -161,7 +161,7 @@ def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
     Raises:
         FolderError: the folder has none.
     """
-    pd = library("pandas", "cli")
+    pd = import_extra("pandas", "cli")
 
     if (folder := directory / "clients.parquet").exists():
         files = sorted(folder.glob("part-*.parquet"))
@@ -223,7 +223,7 @@ def client_frame(
     Columns seed, round, client, split, num_examples, name if clients of a split have names, then a
     column per metric.  There are no rows without an evaluation per client.
     """
-    pd = library("pandas", "cli")
+    pd = import_extra("pandas", "cli")
 
     metrics, parts = _metrics(_splits(history)), list(tables(history, seeds, names))
     if not parts:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_sim.checks.libraries import library
+from fedjax_sim.checks import import_extra
 from fedjax_sim.engine import History
 from fedjax_sim.engine.evaluation.names import ClientNames
 from fedjax_sim.runs import views
@@ -61,7 +61,7 @@ class Sweep(NamedTuple):
             >>> Sweep([], False, 0, 0, 0.0, 0.0).to_frame().columns.tolist()
             ['seed', 'diverged_at', 'round', 'metric', 'value']
         """
-        pd = library("pandas", "cli")
+        pd = import_extra("pandas", "cli")
 
         names = self._names()
         seeds = [run.seed for run in self.runs]
@@ -89,7 +89,7 @@ class Sweep(NamedTuple):
             >>> Sweep([], False, 0, 0, 0.0, 0.0).per_client().empty
             True
         """
-        pd = library("pandas", "cli")
+        pd = import_extra("pandas", "cli")
 
         names, parts = self._names(), []
         for run in self.runs:

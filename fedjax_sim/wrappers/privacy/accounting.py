@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import check_positive
-from fedjax_sim.checks.libraries import library
+from fedjax_sim.checks import check_positive, import_extra
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 from fedjax_sim.wrappers.applied_last import applied_last
 from fedjax_sim.wrappers.privacy.events import Accountant, Adjacency, Mechanism
@@ -186,7 +185,7 @@ def calibrate(
         ValueError: as :func:`noise_multiplier`.
 
     Example:
-        >>> dp = library("dp_accounting", "privacy")
+        >>> dp = import_extra("dp_accounting", "privacy")
         >>> once = lambda z: Mechanism(dp.GaussianDpEvent(z), "zero_out", "one release")
         >>> round(calibrate(once, epsilon=1.0, delta=1e-5), 2)
         3.73
@@ -203,7 +202,7 @@ def calibrate(
     name = accountant_of(first, accountant)
     rest = _rest_of_delta(first, delta)
     _warn_of_cuts(first, delta)
-    dp = library("dp_accounting.mechanism_calibration", "privacy")
+    dp = import_extra("dp_accounting.mechanism_calibration", "privacy")
 
     def spent(z: float) -> float:
         return _fresh(name, first, interval).compose(mechanism(z).event).get_epsilon(rest)
@@ -282,17 +281,17 @@ def _mechanism_of(algorithm: FedAlgorithm, setup: Setup) -> Callable[[Timeline],
 
 def _inner(event: Any) -> tuple[Any, int]:
     """Returns an event and the number of its compositions."""
-    dp = library("dp_accounting", "privacy")
+    dp = import_extra("dp_accounting", "privacy")
     return (event.event, event.count) if isinstance(event, dp.SelfComposedDpEvent) else (event, 1)
 
 
 def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     """Returns an accountant that has counted nothing."""
-    dp = library("dp_accounting", "privacy")
+    dp = import_extra("dp_accounting", "privacy")
     relation = getattr(dp.NeighboringRelation, _RELATIONS[mechanism.adjacency])
     if name == "rdp":
         return renyi_accountant(relation)
-    return library("dp_accounting.pld", "privacy").PLDAccountant(relation, interval)
+    return import_extra("dp_accounting.pld", "privacy").PLDAccountant(relation, interval)
 
 
 def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
@@ -306,7 +305,7 @@ def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accoun
         ValueError: an accountant that does not support the event.
 
     Example:
-        >>> dp = library("dp_accounting", "privacy")
+        >>> dp = import_extra("dp_accounting", "privacy")
         >>> accountant_of(Mechanism(dp.GaussianDpEvent(2.0), "zero_out", "one release"), None)
         'pld'
     """

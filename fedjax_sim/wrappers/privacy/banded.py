@@ -18,8 +18,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count
-from fedjax_sim.checks.libraries import library
+from fedjax_sim.checks import check_count, import_extra
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline, Upload
 from fedjax_sim.wrappers.privacy.events import Mechanism, empty_round, sampled_gaussian
@@ -96,7 +95,7 @@ def banded(
 
     def mechanism(noise_multiplier: float, timeline: Timeline, num_clients: int) -> Mechanism:
         check(timeline, num_clients)
-        dp = library("dp_accounting", "privacy")
+        dp = import_extra("dp_accounting", "privacy")
         rule = f"at least {separation} rounds between visits, at most {most} per client"
         event = dp.GaussianDpEvent(noise_multiplier)
         return Mechanism(event, "zero_out", f"{rule}, no amplification")
@@ -179,7 +178,7 @@ def banded_coefficients(num_rounds: int, bands: int) -> np.ndarray:
     check_count(1, num_rounds=num_rounds, bands=bands)
     if bands > num_rounds:
         raise ValueError(f"bands is {bands}; expected at most num_rounds = {num_rounds}")
-    toeplitz = library("jax_privacy.matrix_factorization.toeplitz", "privacy")
+    toeplitz = import_extra("jax_privacy.matrix_factorization.toeplitz", "privacy")
     with _host():
         return np.asarray(toeplitz.optimize_banded_toeplitz(num_rounds, bands))
 
@@ -199,7 +198,7 @@ def sensitivity(
         >>> round(sensitivity([1.0, 0.5, 0.375, 0.3125], 8, separation=8, visits=1), 4)
         1.22
     """
-    toeplitz = library("jax_privacy.matrix_factorization.toeplitz", "privacy")
+    toeplitz = import_extra("jax_privacy.matrix_factorization.toeplitz", "privacy")
     with _host():
         squared = toeplitz.minsep_sensitivity_squared(
             np.asarray(coefficients, np.float64), separation, visits, num_rounds

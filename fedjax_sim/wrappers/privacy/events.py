@@ -8,7 +8,7 @@ client.
 import math
 from typing import Any, Literal, NamedTuple
 
-from fedjax_sim.checks.libraries import library
+from fedjax_sim.checks import import_extra
 from fedjax_sim.timelines.poisson import overflow_probability
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline
@@ -77,7 +77,7 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
         (10, 'zero_out')
     """
     del num_clients
-    dp, rule = library("dp_accounting", "privacy"), timeline.sampling
+    dp, rule = import_extra("dp_accounting", "privacy"), timeline.sampling
     if rule is None or rule.kind in ("fixed", "durations"):
         return _per_visit(noise_multiplier, timeline)
     draws = math.ceil(timeline.num_rounds / (rule.repeats * rule.groups))
@@ -110,7 +110,7 @@ def without_noise() -> Mechanism:
         'no noise'
     """
     return Mechanism(
-        library("dp_accounting", "privacy").NonPrivateDpEvent(), "zero_out", "no noise"
+        import_extra("dp_accounting", "privacy").NonPrivateDpEvent(), "zero_out", "no noise"
     )
 
 
@@ -119,7 +119,7 @@ def _per_visit(noise_multiplier: float, timeline: Timeline) -> Mechanism:
     check_independent_of_data(timeline)
     rule, visits = timeline.sampling, most_visits(timeline)
     reason = "a sampling rule that is not known" if rule is None else "no amplification"
-    dp = library("dp_accounting", "privacy")
+    dp = import_extra("dp_accounting", "privacy")
     event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise_multiplier), visits)
     return Mechanism(event, "zero_out", f"{reason}, at most {visits} visits per client")
 

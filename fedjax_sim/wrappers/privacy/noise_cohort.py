@@ -6,8 +6,7 @@ References:
 
 from typing import NamedTuple
 
-from fedjax_sim.checks import check_at_most, check_count
-from fedjax_sim.checks.libraries import library
+from fedjax_sim.checks import check_at_most, check_count, import_extra
 from fedjax_sim.wrappers.privacy.accounting import (
     INTERVAL,
     Accountant,
@@ -80,7 +79,7 @@ def noise_cohort(
     rule = f"cohorts of {noise_cohort_size} of {population} clients, Poisson sampling"
 
     def mechanism(z: float) -> Mechanism:
-        dp = library("dp_accounting", "privacy")
+        dp = import_extra("dp_accounting", "privacy")
         event = dp.PoissonSampledDpEvent(probability, dp.GaussianDpEvent(z))
         event = dp.SelfComposedDpEvent(event, num_rounds)
         return Mechanism(event, "add_or_remove_one", rule)

@@ -15,8 +15,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_positive, is_concrete
-from fedjax_sim.checks.libraries import library
+from fedjax_sim.checks import check_positive, import_extra, is_concrete
 from fedjax_sim.types import Scalar
 from fedjax_sim.wrappers.privacy.randomizers import Randomizer, pure_epsilon, vector_randomizer
 
@@ -139,7 +138,7 @@ def priv_unit_constants(
 def _smallest_kappa(dimension: int, epsilon: float, bound) -> PrivUnitConstants:
     """Minimises kappa where a bound of epsilon_1 is valid: on a grid, then around its best node."""
 
-    expit = library("scipy.special", "privacy").expit
+    expit = import_extra("scipy.special", "privacy").expit
 
     def log_kappa(gamma):
         p = expit(epsilon - bound(gamma, dimension))
@@ -155,7 +154,7 @@ def _smallest_kappa(dimension: int, epsilon: float, bound) -> PrivUnitConstants:
     nodes = np.concatenate([grid, np.linspace(grid[-1], 1, 2001)[1:-1]])
     best = int(np.argmin(log_kappa(nodes)))
     around = nodes[max(best - 1, 0)], nodes[min(best + 1, len(nodes) - 1)]
-    result = library("scipy.optimize", "privacy").minimize_scalar(
+    result = import_extra("scipy.optimize", "privacy").minimize_scalar(
         log_kappa, bounds=around, method="bounded", options={"xatol": 1e-12}
     )
     gamma = float(result.x)
@@ -187,14 +186,14 @@ def _exact_epsilon_1(gamma, dimension: int):
 def _cap_mass(gamma, dimension: int):
     """Returns 1 - I, the share of the cap in the sphere."""
     alpha = (dimension - 1) / 2
-    return library("scipy.special", "privacy").betainc(alpha, alpha, (1 - gamma) / 2)
+    return import_extra("scipy.special", "privacy").betainc(alpha, alpha, (1 - gamma) / 2)
 
 
 def _log_unit(dimension: int) -> float:
     """Returns the log of 1 / (2^(d - 2) B(alpha, alpha)), the density of <V, v> at 0."""
     alpha = (dimension - 1) / 2
     return -(dimension - 2) * math.log(2) - float(
-        library("scipy.special", "privacy").betaln(alpha, alpha)
+        import_extra("scipy.special", "privacy").betaln(alpha, alpha)
     )
 
 
@@ -264,7 +263,7 @@ def _quantiles(dimension: int, deepest: float) -> tuple[np.ndarray, np.ndarray, 
     alpha = (dimension - 1) / 2
     depths = np.linspace(0, deepest, _NODES)
     tails = np.exp(-depths) / 2
-    x = library("scipy.special", "privacy").betaincinv(alpha, alpha, tails)  # (1 - t) / 2
+    x = import_extra("scipy.special", "privacy").betaincinv(alpha, alpha, tails)  # (1 - t) / 2
     with np.errstate(divide="ignore", invalid="ignore"):
         log_density = (alpha - 1) * np.log(4 * x * (1 - x)) + _log_unit(dimension)
         slopes = np.nan_to_num(np.exp(-depths - math.log(2) - log_density))
