@@ -1,6 +1,7 @@
 """Poisson sampling with few slots, and the rules that timelines record."""
 
 import dataclasses
+import decimal
 
 import jax
 import jax.numpy as jnp
@@ -61,6 +62,24 @@ def test_overflow_is_the_tail_of_the_binomial_law(clients, probability):
         tail = timelines.overflow_probability(clients, probability, slots)
         # Both are computed in float64; the relative error is that of an incomplete beta function.
         np.testing.assert_allclose(tail, stats.binom.sf(slots, clients, probability), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("clients", "probability", "slots"),
+    [(100, 0.3, 40), (1000, 0.05, 70), (10**6, 1e-5, 20), (10**8, 1e-6, 140)],
+)
+def test_expected_uploads_in_decimal_arithmetic(clients, probability, slots):
+    """The sum of P(N > k) over k < S, with 50 digits; float64 rounds about 100 terms to 1e-14."""
+    with decimal.localcontext(decimal.Context(prec=50)):
+        q = decimal.Decimal(probability)
+        mass = (clients * (1 - q).ln()).exp()
+        below, expected = decimal.Decimal(0), decimal.Decimal(0)
+        for k in range(slots):
+            below += mass
+            expected += 1 - below
+            mass = mass * (clients - k) / (k + 1) * q / (1 - q)
+    rule = rule_of(lambda: timelines.poisson(KEY, 2, clients, probability, 1, slots=slots))
+    np.testing.assert_allclose(rule.expected_uploads, float(expected), rtol=1e-14)
 
 
 @pytest.mark.parametrize(
