@@ -40,6 +40,7 @@ from fedjax_sim.simulation.forecast import forecast
 from fedjax_sim.simulation.progress_bar import ProgressBar
 from fedjax_sim.simulation.result import Simulation
 from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.specs import Spec, specified
 from fedjax_sim.sweeps.result import Sweep
 from fedjax_sim.sweeps.sweep import sweep
 from fedjax_sim.types import (
@@ -111,6 +112,7 @@ __all__ = [
     "RunState",
     "Setup",
     "Simulation",
+    "Spec",
     "Sweep",
     "Task",
     "Timeline",
@@ -171,6 +173,7 @@ __all__ = [
     "shared_task",
     "simulate",
     "skip_nonfinite",
+    "specified",
     "stream",
     "sweep",
     "theory",

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedjax_sim.specs import Spec, with_spec
+
 PyTree: TypeAlias = Any
 Params: TypeAlias = PyTree
 Message: TypeAlias = PyTree  # downlink: server -> client
@@ -243,6 +245,7 @@ class Model(NamedTuple):
     num_digested = 4  # fields in digests of runs
 
 
+@with_spec
 class FedAlgorithm(NamedTuple):
     """A federated algorithm: five pure functions.
 
@@ -296,6 +299,8 @@ class FedAlgorithm(NamedTuple):
     # Clients keep or train leaves that the server's model does not: its own metrics mean nothing,
     # those of the personal models do.
     partial_model: bool = False
+    # The factory and its arguments. None: no factory under `specified` made it.
+    spec: Spec | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,7 @@ _ROOT = pathlib.Path(fedjax_sim.__file__).parent
 # From the bottom. A package may import the packages below it; those of one row may import each
 # other if that makes no cycle.
 _LAYERS = [
+    "specs",
     "types",
     "tree checks setup_checks statistics_checks",
     "theory",

@@ -24,6 +24,7 @@ from fedjax_sim.local import (
     rate,
     sgd,
 )
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Upload, Work
 
 __all__ = ["fedavg", "fedsgd"]
@@ -34,6 +35,7 @@ class FedAvgState(NamedTuple):
     opt_state: optax.OptState  # of the server optimizer
 
 
+@specified
 def fedavg(
     lr: ScalarOrSchedule | None = None,
     server: optax.GradientTransformation | None = None,
@@ -115,6 +117,7 @@ def _sgd_visit(lr: ScalarOrSchedule, anchored: Callable[[Oracle, Params], Oracle
     return local
 
 
+@specified
 def fedsgd(
     lr: optax.ScalarOrSchedule, server: optax.GradientTransformation | None = None
 ) -> FedAlgorithm:

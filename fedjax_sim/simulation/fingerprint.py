@@ -21,6 +21,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_sim.simulation.files import digest
+from fedjax_sim.specs import Specified
 from fedjax_sim.types import FedAlgorithm, Timeline
 
 Inner: TypeAlias = Callable[[Any], Hashable]
@@ -106,6 +107,8 @@ def walk(value: Any, rules: Rules, above: frozenset[int] = frozenset()) -> Hasha
         if not _is_readable(value):
             return rules.rest(value, inner)
         return "array", str(value.dtype), np.shape(value), digest(as_numpy(value))
+    if isinstance(value, Specified):
+        return inner(value.function)
     if isinstance(value, functools.partial):  # jax's Partial too
         return "partial", inner(value.func), inner(value.args), inner(value.keywords)
     if isinstance(value, types.FunctionType):
