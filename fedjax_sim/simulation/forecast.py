@@ -90,9 +90,9 @@ def forecast(
     if on_device.rows is not None:
         state = state._replace(clients=_resized(state.clients, on_device.rows, key.ndim))
     elif task.placement is not None and task.placement.axis is not None:
-        state = _spread(program.initial.lower(task, params, first).compile(), state)
+        state = _spread(program.initial.compile(task, params, first).function, state)
     began = time.perf_counter()
-    compiled = program.segment.lower(on_device.task, None, first, state, key, _ONE_ROUND).compile()
+    compiled = program.segment.compile(on_device.task, None, first, state, key, _ONE_ROUND)
     compile_seconds = time.perf_counter() - began
     model = jax.tree.map(lambda x: x[0], params) if batched else params
     resident = dataclasses.replace(setup, task=on_device.task, timeline=timeline)
@@ -113,7 +113,7 @@ def forecast(
             "server": _bytes((state.server, state.past)),
             "evaluation": _bytes(eval_fn),
             **_temporaries(
-                max(program_bytes(compiled, arguments=False), evaluation.num_bytes),
+                max(program_bytes(compiled.function, arguments=False), evaluation.num_bytes),
                 replicas * _stack_bytes(algorithm, upload, timeline.cohort_size),
             ),
         },
@@ -139,7 +139,7 @@ def forecast(
         # Of examples on the host, only those of the first rounds are on the device.
         part = first if on_device.task is not task else put(timeline[t : t + 1])
         arguments = on_device.task, None, part, current, key, _ONE_ROUND
-        arguments = jax.device_put(arguments, compiled.input_shardings[0])
+        arguments = jax.device_put(arguments, compiled.shardings)
         current = jax.block_until_ready(compiled(*arguments))[0]
 
     per_round = measuring.shortest(one_round, timeline.num_rounds)

@@ -4,9 +4,9 @@ import dataclasses
 import pathlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,20 +34,20 @@ from fedjax_sim.simulation.identity import functions_in
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
 Put = Callable[[PyTree], PyTree]
+Numbers = Sequence[Any]  # leaves of a spec: Python's numbers, or arrays
+Build = Callable[[Numbers], FedAlgorithm]
 
 
-class Programs:
-    """Jitted functions of one algorithm, compiled once per shape and placement of arguments.
+class Functions:
+    """Jitted functions of algorithms that differ by numbers, which are their first argument.
 
-    ``initial(task, params, timeline)`` returns the first state; ``segment(task, eval_fn, timeline,
-    state, key, span)`` runs the rounds of ``span``, for several replicas together if ``batched``.
-    The number of rounds is an argument of the compiled program, so segments of all lengths have the
-    same bits.
+    They are compiled once per shape and placement of arguments.  The number of rounds is an
+    argument, too, so segments of all lengths have the same bits.
     """
 
     def __init__(
         self,
-        algorithm: FedAlgorithm,
+        build: Build,
         setup: Setup,
         *,
         batched: bool,
@@ -59,20 +59,23 @@ class Programs:
         put = everywhere(setup.task)
         eval_every, weighting = setup.eval_every, setup.weighting  # no data in the closures
 
-        def initial(task: Task, params: Params, timeline: Timeline) -> RunState:
-            return init(algorithm, Setup(task, timeline, params))
+        def initial(numbers: Numbers, task: Task, params: Params, timeline: Timeline) -> RunState:
+            return init(build(numbers), Setup(task, timeline, params))
 
-        def segment(task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
+        def segment(numbers, task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
             part = Setup(task, timeline, None, eval_fn, eval_every, weighting)
-            return advance_by(algorithm, part, state, key, span, execution=execution, probes=probes)
+            return advance_by(
+                build(numbers), part, state, key, span, execution=execution, probes=probes
+            )
 
         def one_after_the_other(
-            task, eval_fn, timeline, state, key, span
+            numbers, task, eval_fn, timeline, state, key, span
         ) -> tuple[RunState, History]:
             def one(states: RunState, replica: tuple) -> tuple[RunState, History]:
                 i, key, part = replica
                 part = timeline if in_timeline is None else part
-                state, history = segment(task, eval_fn, part, tree.take(states, i), key, span)
+                state = tree.take(states, i)
+                state, history = segment(numbers, task, eval_fn, part, state, key, span)
                 # The carried states are updated in place; a map would copy all of them.
                 return jax.tree.map(lambda x, y: x.at[i].set(y), states, state), history
 
@@ -82,8 +85,8 @@ class Programs:
 
         together = segment
         if batched:
-            initial = jax.vmap(initial, (None, 0, in_timeline))
-            together = jax.vmap(segment, (None, None, in_timeline, 0, 0, None))
+            initial = jax.vmap(initial, (None, None, 0, in_timeline))
+            together = jax.vmap(segment, (None, None, None, in_timeline, 0, 0, None))
         if in_turn:
             together = one_after_the_other
 
@@ -91,37 +94,33 @@ class Programs:
             state, history = together(*arguments)
             return state, put(history)  # recorded by the clients' devices, read by process 0
 
-        def evaluation(task, eval_fn: EvalFn, timeline, state: RunState, key: Array) -> History:
-            context = evaluation_context(algorithm, task, timeline, state, key)
+        def evaluation(
+            numbers, task, eval_fn: EvalFn, timeline, state: RunState, key: Array
+        ) -> History:
+            context = evaluation_context(build(numbers), task, timeline, state, key)
             metrics = {k: jnp.asarray(v)[None] for k, v in evaluate(eval_fn, context).items()}
             return put(History(state.round[None], metrics, {}))
 
         replicated.__name__ = "segment"
-        self._eval_every = eval_every
+        self.eval_every = eval_every
         self.execution = execution
         self.initial = jax.jit(initial)
         if batched:
-            evaluation = jax.vmap(evaluation, (None, None, in_timeline, 0, 0))
-        # (task, eval_fn, any part of the timeline, state, key) -> History of one evaluation
+            evaluation = jax.vmap(evaluation, (None, None, None, in_timeline, 0, 0))
         self.evaluation = jax.jit(evaluation)
         # The state is donated: client states are updated in place.
-        self.segment = jax.jit(replicated, donate_argnums=3)
-        self._compiled: dict[Hashable, list[Any]] = {}  # by the arguments' shapes
+        self.segment = jax.jit(replicated, donate_argnums=4)
+        self._compiled: OrderedDict[Hashable, list[Any]] = OrderedDict()  # by arguments' shapes
         self.seconds = 0.0  # of compilation
 
-    def evaluations(self, first: int, last: int, num_rounds: int) -> int:
-        """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
-        extra = last == num_rounds and last % self._eval_every != 0
-        return last // self._eval_every - first // self._eval_every + extra
-
-    def compiled(
-        self, task, eval_fn, part: Timeline, state: RunState, key: Array, span: Span
-    ) -> Any:
+    def compiled(self, *arguments: Any) -> Any:
         """Returns the segment's program for these arguments."""
-        arguments = (task, eval_fn, part, state, key, span)
         leaves, structure = jax.tree.flatten(arguments)
-        shapes = structure, *((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
+        shapes = structure, *(_shape(leaf) for leaf in leaves)
         candidates = self._compiled.setdefault(shapes, [])
+        self._compiled.move_to_end(shapes)
+        while len(self._compiled) > _MOST_SHAPES:
+            self._compiled.popitem(last=False)
         for program in candidates:
             if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
                 return program
@@ -129,6 +128,77 @@ class Programs:
         candidates.append(self.segment.lower(*arguments).compile())
         self.seconds += time.perf_counter() - began
         return candidates[-1]
+
+
+def _shape(leaf: Any) -> tuple[Any, ...]:
+    aval = jax.typeof(leaf)
+    return aval.shape, str(aval.dtype), getattr(aval, "weak_type", False)
+
+
+class Programs(NamedTuple):
+    """Compiled functions of one algorithm.
+
+    ``initial(task, params, timeline)`` returns the first state; ``segment(task, eval_fn, timeline,
+    state, key, span)`` runs the rounds of ``span``, for several replicas together with several
+    keys; ``evaluation(task, eval_fn, any part of the timeline, state, key)`` returns a history of
+    one evaluation.
+    """
+
+    functions: Functions
+    numbers: Numbers
+
+    @property
+    def initial(self) -> "Given":
+        return Given(self.functions.initial, self.numbers)
+
+    @property
+    def segment(self) -> "Given":
+        return Given(self.functions.segment, self.numbers)
+
+    @property
+    def evaluation(self) -> "Given":
+        return Given(self.functions.evaluation, self.numbers)
+
+    @property
+    def execution(self) -> Execution:
+        return self.functions.execution
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of compilation until now."""
+        return self.functions.seconds
+
+    def compiled(self, *arguments: Any) -> "Given":
+        """Returns the segment's program for these arguments, which is compiled once."""
+        return Given(self.functions.compiled(self.numbers, *arguments), self.numbers)
+
+    def evaluations(self, first: int, last: int, num_rounds: int) -> int:
+        """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
+        every = self.functions.eval_every
+        extra = last == num_rounds and last % every != 0
+        return last // every - first // every + extra
+
+
+class Given(NamedTuple):
+    """A jitted or compiled function whose first argument is given."""
+
+    function: Any
+    first: Any
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(self.first, *arguments)
+
+    def compile(self, *arguments: Any) -> "Given":
+        """Returns the jitted function's program for these arguments, or their shapes."""
+        return Given(self.function.lower(self.first, *arguments).compile(), self.first)
+
+    def trace(self, *arguments: Any) -> Any:
+        return self.function.trace(self.first, *arguments)
+
+    @property
+    def shardings(self) -> Any:
+        """Shardings of a compiled program's other arguments."""
+        return self.function.input_shardings[0][1:]
 
 
 def programs(
@@ -159,28 +229,38 @@ def programs(
         and platform == "cpu"
         and (has_kernels(_one_model(setup.params)) or (ragged and timeline.clients.ndim == 3))
     )
+    build, numbers, form = _numbers_apart(algorithm)
     key = fingerprint(
         (
-            algorithm, execution, probes, setup.weighting, setup.eval_every, batched,
+            form, execution, probes, setup.weighting, setup.eval_every, batched,
             timeline.clients.ndim, ragged, in_turn, platform, Same(task.placement),
             # Those of the setup, since a function may read values that were changed in place.
             list(functions_in((task.oracle, setup.eval_fn))),
             getattr(task.placement, "build", None),
         )
     )  # fmt: skip
-    if key in _programs:
-        _programs.move_to_end(key)
-        return _programs[key]
-    execution = execution or auto(
-        ragged=ragged and (timeline.clients.ndim == 2 or in_turn), platform=platform
-    )
-    result = Programs(
-        algorithm, setup, batched=batched, in_turn=in_turn, execution=execution, probes=probes
-    )
-    _programs[key] = result
-    while len(_programs) > _MOST_PROGRAMS:
-        _programs.popitem(last=False)
-    return result
+    if key not in _functions:
+        execution = execution or auto(
+            ragged=ragged and (timeline.clients.ndim == 2 or in_turn), platform=platform
+        )
+        _functions[key] = Functions(
+            build, setup, batched=batched, in_turn=in_turn, execution=execution, probes=probes
+        )
+    _functions.move_to_end(key)
+    while len(_functions) > _MOST_FUNCTIONS:
+        _functions.popitem(last=False)
+    return Programs(_functions[key], numbers)
+
+
+def _numbers_apart(algorithm: FedAlgorithm) -> tuple[Build, Numbers, Any]:
+    """Returns how an algorithm is built from its numbers, these, and what else it is made of.
+
+    An algorithm without a spec has no numbers apart from its functions.
+    """
+    if algorithm.spec is None:
+        return lambda numbers: algorithm, (), algorithm
+    numbers, structure = jax.tree.flatten(algorithm.spec)
+    return lambda numbers: jax.tree.unflatten(structure, numbers).build(), numbers, structure
 
 
 def _one_model(params: Params) -> Params:
@@ -188,8 +268,9 @@ def _one_model(params: Params) -> Params:
     return jax.eval_shape(lambda stack: jax.tree.map(lambda x: jnp.asarray(x)[0], stack), params)
 
 
-_programs: OrderedDict[Hashable, Programs] = OrderedDict()
-_MOST_PROGRAMS = 16
+_functions: OrderedDict[Hashable, Functions] = OrderedDict()
+# A program of a small model takes 18 MB.
+_MOST_FUNCTIONS, _MOST_SHAPES = 16, 8
 
 
 def _accepts(shardings: list[Any], leaves: list[Any]) -> bool:
@@ -321,10 +402,10 @@ class Resident:
         part, span = self._put((part, span))
         task, eval_fn = self._constant
         program = self._programs.compiled(task, eval_fn, part, state, self._key, span)
-        if id(program) not in self._copied:
+        if id(program.function) not in self._copied:
             # Copied to all devices once, not in every segment.
-            self._constant = jax.device_put(self._constant, tuple(program.input_shardings[0][:2]))
-            self._copied.add(id(program))
+            self._constant = jax.device_put(self._constant, tuple(program.shardings[:2]))
+            self._copied.add(id(program.function))
         state, history = program(*self._constant, part, state, self._key, span)
         return state, self._cut(history, first, last)
 
