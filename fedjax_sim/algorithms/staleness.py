@@ -13,6 +13,7 @@ from jax import Array
 
 from fedjax_sim.algorithms._shared import real
 from fedjax_sim.checks import check_at_least, check_at_most, largest_entries, least_entries
+from fedjax_sim.specs import specified
 from fedjax_sim.types import Scalar, Work
 
 StalenessWeight = Callable[[Array], Array]
@@ -78,6 +79,7 @@ def constant(staleness: Array) -> Array:
     return jnp.ones_like(staleness, dtype=float)
 
 
+@specified
 def polynomial(power: Scalar) -> StalenessWeight:
     r"""The weight :math:`(1 + \tau)^{-c}`.
 
@@ -92,6 +94,7 @@ def polynomial(power: Scalar) -> StalenessWeight:
     return lambda staleness: (1 + real(staleness)) ** -real(power)
 
 
+@specified
 def hinge(patience: Scalar, slope: Scalar) -> StalenessWeight:
     r"""The weight 1 up to a staleness of b, then :math:`1 / (c (\tau - b) + 1)`.
 
