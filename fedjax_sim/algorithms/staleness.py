@@ -46,7 +46,12 @@ def expected_steps(mean: Array) -> PerClient:
         True
     """
     check_at_least(0, **least_entries(mean=mean))
-    return PerClient("expected_steps.mean", mean, lambda mean, work: mean)  # Eq. (3)
+    return PerClient("expected_steps.mean", mean, _constant)  # Eq. (3)
+
+
+def _constant(mean: Array, work: Work) -> Array:
+    del work
+    return mean
 
 
 def realised_steps(p_active: Array) -> PerClient:
@@ -62,11 +67,11 @@ def realised_steps(p_active: Array) -> PerClient:
     """
     check_at_least(0, **least_entries(p_active=p_active))
     check_at_most(1, **largest_entries(p_active=p_active))
+    return PerClient("realised_steps.p_active", p_active, _times_steps)
 
-    def alpha(p_active: Array, work: Work) -> Array:
-        return p_active * real(work.num_steps)  # Eq. (3)
 
-    return PerClient("realised_steps.p_active", p_active, alpha)
+def _times_steps(p_active: Array, work: Work) -> Array:
+    return p_active * real(work.num_steps)  # Eq. (3)
 
 
 def constant(staleness: Array) -> Array:

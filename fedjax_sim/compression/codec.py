@@ -161,6 +161,7 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     return StatefulCodec(lambda x: (), through, codec.bits, codec.kind)
 
 
+@specified
 def contractive(codec: AnyCodec, variance: Scalar | None = None) -> AnyCodec:
     r"""Returns a contraction: the codec if it is one, :math:`Q / (1 + \omega)` of an unbiased one.
 

@@ -22,7 +22,7 @@ from fedjax_sim.specs import specified
 from fedjax_sim.timelines.sampling import sample_without_replacement
 
 
-@specified
+@specified(static=["keep"])
 def top_k(keep: int | float) -> Codec:
     r"""Sends the k entries of the largest magnitude and sets the others to 0.
 
@@ -57,7 +57,7 @@ def top_k(keep: int | float) -> Codec:
     return per_tensor(through, bits, "contraction")
 
 
-@specified
+@specified(static=["keep"])
 def random_k(keep: int | float, shared_key: bool = True) -> Codec:
     r"""Sends k random entries, multiplied by d / k, and sets the others to 0.
 

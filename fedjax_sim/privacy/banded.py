@@ -38,7 +38,7 @@ MechanismOf = Callable[[float, Timeline, int], Mechanism]
 _FIXED_CLIP = "a draw counts in several rounds, whose uploads must have the same bound"
 
 
-@specified
+@specified(static=["coefficients"])
 def banded(
     coefficients: Sequence[float] | np.ndarray,
     num_rounds: int,
@@ -106,7 +106,7 @@ def banded(
     return _noise(c, factor, mechanism, check)
 
 
-@specified
+@specified(static=["coefficients"])
 def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int) -> NoiseLaw:
     r"""Noise of :func:`banded` whose privacy is amplified by Poisson sampling within groups.
 

@@ -44,7 +44,7 @@ class PrivUnitConstants(NamedTuple):
     kappa: float  # length of the vector that is sent, over the clip
 
 
-@specified
+@specified(static=["epsilon"])
 def priv_unit(clip: Scalar, epsilon: float, *, tight: bool = False) -> Randomizer:
     r"""PrivUnit: sends a random vector of length :math:`C \kappa` with the upload as its mean.
 
