@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.tree_util import Partial
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -245,10 +246,14 @@ def spec_of(value: Any) -> Spec | None:
 
 
 def _specs_inside(value: Any) -> Any:
-    """Returns a value in which specs stand for what they build."""
-    return jax.tree.map(
-        lambda one: spec_of(one) or one, value, is_leaf=lambda one: spec_of(one) is not None
-    )
+    """Returns a value in which specs stand for what they build, and partials are pytrees."""
+
+    def inside(one: Any) -> Any:
+        if isinstance(one, functools.partial) and not isinstance(one, Partial):
+            return Partial(one.func, *map(_specs_inside, one.args), **_specs_inside(one.keywords))
+        return spec_of(one) or one
+
+    return jax.tree.map(inside, value, is_leaf=lambda one: spec_of(one) is not None)
 
 
 _ARRAYS = (np.ndarray, np.generic, jax.Array)

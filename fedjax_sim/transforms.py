@@ -16,10 +16,12 @@ import jax.numpy as jnp
 from fedjax_sim import tree
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import specified
 from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
 
 
+@specified
 def transform_oracle(
     algorithm: FedAlgorithm, transform: Callable[[Oracle], Oracle]
 ) -> FedAlgorithm:

@@ -14,6 +14,7 @@ from fedjax_sim.algorithms._shared import real
 from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, server_rate
 from fedjax_sim.prox.constraints import Simplex
+from fedjax_sim.specs import specified
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -40,6 +41,7 @@ class _Visit(NamedTuple):
     losses: Array  # [M] F_i(x) in the entry of client i, else 0
 
 
+@specified
 def afl(
     lr: ScalarOrSchedule,
     num_clients: int,

@@ -10,11 +10,13 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms.mb_ac_sgd import mb_ac_sgd
 from fedjax_sim.checks import check_positive, is_concrete
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Work
 
 __all__ = ["agd"]
 
 
+@specified
 def agd(smoothness: Scalar, mu: Scalar) -> FedAlgorithm:
     r"""AGD: Nesterov's accelerated gradient descent on the mean of the clients' objectives.
 

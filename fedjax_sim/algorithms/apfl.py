@@ -15,6 +15,7 @@ from fedjax_sim.algorithms._shared import real, real_vdot
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Upload, Work
 
 __all__ = ["apfl"]
@@ -27,6 +28,7 @@ class ApflState(NamedTuple):
     alpha: Array
 
 
+@specified
 def apfl(
     lr: ScalarOrSchedule,
     alpha: Scalar = 0.5,

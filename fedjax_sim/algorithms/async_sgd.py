@@ -11,6 +11,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_clients_receive, real
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -24,6 +25,7 @@ from fedjax_sim.types import (
 __all__ = ["async_sgd"]
 
 
+@specified
 def async_sgd(
     lr: ScalarOrSchedule, *, patience: Scalar | None = None, bound: Scalar | None = None
 ) -> FedAlgorithm:

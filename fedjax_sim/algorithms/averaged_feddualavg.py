@@ -19,6 +19,7 @@ from fedjax_sim.checks import check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Task, Timeline, Work
 
 __all__ = ["averaged_feddualavg"]
@@ -41,6 +42,7 @@ class _Path(NamedTuple):
     elapsed: Array  # [K] the sum of the rates of these steps
 
 
+@specified
 def averaged_feddualavg(
     lr: ScalarOrSchedule, composite: Composite, *, project_start: bool = True
 ) -> FedAlgorithm:

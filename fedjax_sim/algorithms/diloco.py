@@ -17,12 +17,14 @@ from fedjax_sim.algorithms._optimizers import check_optimizer
 from fedjax_sim.algorithms.fedavg import _served
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, rate
+from fedjax_sim.specs import specified
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Scalar
 
 __all__ = ["diloco"]
 
 
+@specified
 def diloco(
     lr: ScalarOrSchedule | None = None,
     server_lr: optax.ScalarOrSchedule = 0.7,

@@ -13,12 +13,14 @@ from fedjax_sim.algorithms._shared import check_per_client, cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least, check_count, check_rates, least_entries
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
 
 __all__ = ["ditto"]
 
 
+@specified
 def ditto(
     lr: ScalarOrSchedule,
     mu: Scalar = 1.0,

@@ -22,6 +22,7 @@ from fedjax_sim.algorithms._shared import (
 from fedjax_sim.algorithms.staleness import PerClient, Reweighting
 from fedjax_sim.checks import check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Task, Timeline, Upload, Work
 from fedjax_sim.wrappers._memory import takes_models
 
@@ -38,6 +39,7 @@ class _Visit(NamedTuple):
     progress: Params  # w_unb - w_init
 
 
+@specified
 def favano(
     lr: ScalarOrSchedule, alpha: Reweighting, output: Literal["server", "mean"] = "server"
 ) -> FedAlgorithm:

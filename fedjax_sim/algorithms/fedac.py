@@ -15,6 +15,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_positive, is_concrete
 from fedjax_sim.local import local_steps
+from fedjax_sim.specs import specified
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -109,6 +110,7 @@ def _check_product(lr: Scalar, mu: Scalar, variant: Variant) -> None:
         )
 
 
+@specified
 def fedac(
     lr: Scalar,
     mu: Scalar,

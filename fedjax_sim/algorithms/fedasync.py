@@ -11,6 +11,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, check_clie
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.checks import check_at_least, check_at_most, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -25,6 +26,7 @@ from fedjax_sim.types import (
 __all__ = ["fedasync"]
 
 
+@specified
 def fedasync(
     lr: ScalarOrSchedule,
     mix: Scalar = 0.6,

@@ -13,11 +13,13 @@ from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import Penalty
 from fedjax_sim.prox.composite import Composite, check_composite
 from fedjax_sim.prox.mirror import Euclidean
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
 __all__ = ["fedavg_subgradient"]
 
 
+@specified
 def fedavg_subgradient(
     lr: ScalarOrSchedule, composite: Composite, server_lr: Scalar = 1.0
 ) -> FedAlgorithm:

@@ -13,6 +13,7 @@ from fedjax_sim.algorithms.fedavg import FedAvgState, served_by
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule
+from fedjax_sim.specs import specified
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -25,6 +26,7 @@ from fedjax_sim.types import (
 __all__ = ["fedbuff"]
 
 
+@specified
 def fedbuff(
     lr: ScalarOrSchedule,
     server_lr: optax.ScalarOrSchedule,

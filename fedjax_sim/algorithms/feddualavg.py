@@ -17,6 +17,7 @@ from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite, check_composite
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
 __all__ = ["feddualavg", "feddualavg_osp"]
@@ -33,6 +34,7 @@ class _Visit(NamedTuple):
     elapsed: Array  # the sum of the visit's client rates
 
 
+@specified
 def feddualavg(
     lr: ScalarOrSchedule,
     composite: Composite,
@@ -108,6 +110,7 @@ def feddualavg(
     )
 
 
+@specified
 def feddualavg_osp(
     lr: ScalarOrSchedule,
     composite: Composite,

@@ -13,6 +13,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, real_vdot
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 
 __all__ = ["fedexp"]
@@ -34,6 +35,7 @@ class _Visit(NamedTuple):
     squared_norm: Array
 
 
+@specified
 def fedexp(
     lr: ScalarOrSchedule, eps: ScalarOrSchedule = 1e-3, average_last: bool = False
 ) -> FedAlgorithm:

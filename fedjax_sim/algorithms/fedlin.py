@@ -20,6 +20,7 @@ from fedjax_sim.algorithms._two_phase import (
 )
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work, send_state
 
 __all__ = ["fedlin"]
@@ -30,6 +31,7 @@ class FedLinState(NamedTuple):
     control: Params  # g, the mean of the cohort's full gradients at x
 
 
+@specified
 def fedlin(lr: ScalarOrSchedule) -> FedAlgorithm:
     r"""FedLin: corrected gradients, and local rates inversely proportional to the steps.
 

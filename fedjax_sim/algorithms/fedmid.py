@@ -16,6 +16,7 @@ from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite, check_composite
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
 __all__ = ["fedmid", "fedmid_osp"]
@@ -26,6 +27,7 @@ class _Visit(NamedTuple):
     elapsed: Array  # the sum of the visit's client rates
 
 
+@specified
 def fedmid(
     lr: ScalarOrSchedule,
     composite: Composite,
@@ -105,6 +107,7 @@ def fedmid(
     return FedAlgorithm(init, local, update, exact_mean_only=UPLOADS_COUNTS)
 
 
+@specified
 def fedmid_osp(
     lr: ScalarOrSchedule,
     composite: Composite,

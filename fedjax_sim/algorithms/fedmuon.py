@@ -29,6 +29,7 @@ from fedjax_sim.local import (
     per_step,
     rate,
 )
+from fedjax_sim.specs import specified
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
@@ -48,6 +49,7 @@ class _Visit(NamedTuple):
     present: Array  # 1, or 0 after a visit without steps
 
 
+@specified
 def fedmuon(
     lr: ScalarOrSchedule,
     mix: Scalar = 0.5,

@@ -14,6 +14,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, real
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
 __all__ = ["fednova"]
@@ -25,6 +26,7 @@ class _Visit(NamedTuple):
     present: Array  # 1, or 0 after a visit without steps
 
 
+@specified
 def fednova(
     lr: ScalarOrSchedule, server_lr: Scalar = 1.0, momentum: Scalar = 0.0, mu: Scalar = 0.0
 ) -> FedAlgorithm:

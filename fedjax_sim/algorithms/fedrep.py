@@ -14,6 +14,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.checks import check_at_least, check_at_most, check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
+from fedjax_sim.specs import specified
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection, last_layer
 from fedjax_sim.types import (
@@ -36,6 +37,7 @@ class FedRepClient(NamedTuple):
     head: Params  # h_i, with None instead of the shared leaves
 
 
+@specified
 def fedrep(
     lr: ScalarOrSchedule,
     head_lr: ScalarOrSchedule | None = None,

@@ -11,6 +11,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import check_none_lost
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
 
 __all__ = ["fedvarp"]
@@ -21,6 +22,7 @@ class FedVarpState(NamedTuple):
     memory: Params  # H, the mean over all clients of their last displacements h_i
 
 
+@specified
 def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
     r"""FedVARP: absent clients are represented by their last displacements.
 

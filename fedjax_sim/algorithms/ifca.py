@@ -18,6 +18,7 @@ from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.compression.codec import code_bits, identity
 from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 
 __all__ = ["ifca"]
@@ -56,6 +57,7 @@ class IfcaUpload(NamedTuple):
         return code_bits(self.chosen.shape[-1])
 
 
+@specified
 def ifca(
     lr: ScalarOrSchedule,
     num_models: int = 2,

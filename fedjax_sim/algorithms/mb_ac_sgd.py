@@ -12,6 +12,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.algorithms.fedac import accelerated, coupling, middle_of
 from fedjax_sim.algorithms.mb_sgd import gradient_sum, mean_gradient
 from fedjax_sim.checks import check_at_least
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Message, Params, Round, Scalar
 
 __all__ = ["mb_ac_sgd"]
@@ -22,6 +23,7 @@ class AcceleratedState(NamedTuple):
     main: Params  # x
 
 
+@specified
 def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
     r"""Minibatch accelerated SGD: one step of vanilla FedAc per round, on all its gradients.
 

@@ -11,11 +11,13 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, server_rate
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
 
 __all__ = ["mb_sgd"]
 
 
+@specified
 def mb_sgd(lr: ScalarOrSchedule) -> FedAlgorithm:
     r"""Minibatch SGD: one step per round along the mean of all gradients at the server's model.
 

@@ -16,6 +16,7 @@ from fedjax_sim.algorithms._shared import cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_count, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
 
 __all__ = ["perfedavg"]
@@ -23,6 +24,7 @@ __all__ = ["perfedavg"]
 _MINIBATCHES = {"FO": 2, "HF": 3, "exact": 3}  # per meta-step
 
 
+@specified
 def perfedavg(
     lr: ScalarOrSchedule,
     adapt_lr: ScalarOrSchedule | None = None,

@@ -14,6 +14,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.timelines.sampling import sample_without_replacement
 from fedjax_sim.transforms import proximal
 from fedjax_sim.types import (
@@ -41,6 +42,7 @@ class PFedMeUpload(NamedTuple):
     averaged: Array  # 1, or 0 for a client whose model is not averaged
 
 
+@specified
 def pfedme(
     lr: ScalarOrSchedule,
     mu: Scalar = 15.0,

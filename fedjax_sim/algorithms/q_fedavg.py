@@ -14,6 +14,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, full_loss, real, real_vdot
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
 
 __all__ = ["q_fedavg"]
@@ -26,6 +27,7 @@ class _Visit(NamedTuple):
     curvature: Array  # h_k
 
 
+@specified
 def q_fedavg(lr: ScalarOrSchedule, q: Scalar = 1.0) -> FedAlgorithm:
     r"""q-FedAvg: FedAvg for the fair objective :math:`\sum_i p_i F_i(x)^{q+1} / (q + 1)`.
 

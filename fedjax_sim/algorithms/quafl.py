@@ -14,6 +14,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, average_with_server, real
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Round, Upload, Work
 
 __all__ = ["quafl"]
@@ -21,6 +22,7 @@ __all__ = ["quafl"]
 Through = Callable[[Array, PyTree, PyTree], PyTree]  # (key, sent, receiver's model) -> received
 
 
+@specified
 def quafl(
     lr: ScalarOrSchedule,
     up: Through | None = None,

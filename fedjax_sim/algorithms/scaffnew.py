@@ -16,6 +16,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_all_clients, real
 from fedjax_sim.checks import check_at_most, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.transforms import corrected
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
 
@@ -28,6 +29,7 @@ class ScaffnewClient(NamedTuple):
     factor: Array  # p / eta of the visit whose result is y_i
 
 
+@specified
 def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
     r"""Scaffnew: controls as SCAFFOLD's, with a random number of local steps per round.
 

@@ -23,6 +23,7 @@ from fedjax_sim.algorithms._shared import check_all_clients
 from fedjax_sim.algorithms.diloco import local_transform, nesterov
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update
+from fedjax_sim.specs import specified
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
 
@@ -47,6 +48,7 @@ class _Message(NamedTuple):
     round: Array  # int
 
 
+@specified
 def streaming_diloco(
     lr: ScalarOrSchedule | None = None,
     server_lr: optax.ScalarOrSchedule = 0.4,

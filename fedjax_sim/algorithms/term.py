@@ -13,6 +13,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, full_loss, real
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
 
 __all__ = ["term"]
@@ -30,6 +31,7 @@ class _Visit(NamedTuple):
     weight: Array  # exp(t F_i - o)
 
 
+@specified
 def term(lr: ScalarOrSchedule, tilt: Scalar = 1.0, server_lr: Scalar = 1.0) -> FedAlgorithm:
     r"""TERM: FedAvg for a tilted mean of the clients' losses.
 

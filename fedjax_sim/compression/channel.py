@@ -9,6 +9,7 @@ from fedjax_sim import tree
 from fedjax_sim.compression.codec import Codec, check_codec, decoded
 from fedjax_sim.compression.counting import message_bits, with_message_bits, with_upload_bits
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import specified
 from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import (
     ClientState,
@@ -54,6 +55,7 @@ def own_message(message: Message, upload: Upload) -> Upload:
     return message if _same_form(message, upload) else zeros(message, upload)
 
 
+@specified
 def compressed(
     algorithm: FedAlgorithm, codec: Codec, down: Codec | None = None, near: Near = own_message
 ) -> FedAlgorithm:

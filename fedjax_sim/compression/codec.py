@@ -10,6 +10,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, is_concrete
+from fedjax_sim.specs import Spec, specified, with_spec
 from fedjax_sim.types import PyTree, Scalar
 
 
@@ -33,6 +34,7 @@ class Unbiased(NamedTuple):
 Kind = Literal["contraction"] | Unbiased | None
 
 
+@with_spec
 class Codec(NamedTuple):
     r"""Channel from a sender to a receiver, as two functions.
 
@@ -64,8 +66,10 @@ class Codec(NamedTuple):
     through: Callable[[Array, PyTree, PyTree], PyTree]
     bits: Callable[[PyTree], int]
     kind: Kind = None
+    spec: Spec | None = None  # the factory and its arguments
 
 
+@with_spec
 class StatefulCodec(NamedTuple):
     """Codec whose sender keeps a memory between its messages.
 
@@ -85,6 +89,7 @@ class StatefulCodec(NamedTuple):
     through: Callable[[Array, PyTree, PyTree], tuple[PyTree, PyTree]]
     bits: Callable[[PyTree], int]
     kind: Kind = None
+    spec: Spec | None = None  # the factory and its arguments
 
 
 AnyCodec = TypeVar("AnyCodec", bound=Codec | StatefulCodec)
@@ -156,6 +161,7 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     return StatefulCodec(lambda x: (), through, codec.bits, codec.kind)
 
 
+@specified
 def contractive(codec: AnyCodec, variance: Scalar | None = None) -> AnyCodec:
     r"""Returns a contraction: the codec if it is one, :math:`Q / (1 + \omega)` of an unbiased one.
 
@@ -250,6 +256,7 @@ random_k(0.1) or natural(), or error feedback, for example fs.ef21(algorithm, co
     )
 
 
+@specified
 def identity() -> Codec:
     """Returns the codec that sends every leaf unchanged, with the bits of its dtype.
 

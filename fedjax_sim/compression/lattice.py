@@ -16,11 +16,13 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.compression.codec import Codec, per_tensor
 from fedjax_sim.compression.quantizers.rounding import stochastic_round
+from fedjax_sim.specs import specified
 from fedjax_sim.types import Scalar
 
 _MAX_BITS = 24  # single precision represents integers of 24 bits exactly
 
 
+@specified
 def lattice(bits: int, cell: Scalar, stochastic: bool = False) -> Codec:
     r"""Sends b bits per entry: :math:`e = \operatorname{round}(x / d) \bmod q`, decoded near y.
 

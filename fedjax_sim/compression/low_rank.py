@@ -31,9 +31,11 @@ from fedjax_sim.compression.codec import (
     plain_bits,
     scalar_bits,
 )
+from fedjax_sim.specs import specified
 from fedjax_sim.types import PyTree
 
 
+@specified
 def power_sgd(rank: int) -> StatefulCodec:
     """PowerSGD with a warm start: a visit starts from the Q of the client's previous visit.
 
@@ -79,6 +81,7 @@ def power_sgd(rank: int) -> StatefulCodec:
     )
 
 
+@specified
 def gaussian_low_rank(rank: int) -> Codec:
     """PowerSGD without memory: every visit starts from a Gaussian Q of its own key.
 

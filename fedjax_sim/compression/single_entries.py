@@ -17,9 +17,11 @@ from jax import Array
 
 from fedjax_sim.compression.codec import Codec, Unbiased, is_coded, per_tensor, scalar_bits
 from fedjax_sim.compression.quantizers.rounding import bernoulli, power_of_two_below
+from fedjax_sim.specs import specified
 from fedjax_sim.types import PyTree
 
 
+@specified
 def scaled_sign() -> Codec:
     r"""Sends the signs of a tensor's entries and their mean magnitude.
 
@@ -45,6 +47,7 @@ def scaled_sign() -> Codec:
     )
 
 
+@specified
 def natural() -> Codec:
     r"""Rounds every magnitude to a power of two, the one below or the one above, at random.
 

@@ -28,6 +28,7 @@ from fedjax_sim.privacy.participation import (
     most_visits,
     num_draws,
 )
+from fedjax_sim.specs import specified
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline, Upload
 
@@ -37,6 +38,7 @@ MechanismOf = Callable[[float, Timeline, int], Mechanism]
 _FIXED_CLIP = "a draw counts in several rounds, whose uploads must have the same bound"
 
 
+@specified(static=["coefficients"])
 def banded(
     coefficients: Sequence[float] | np.ndarray,
     num_rounds: int,
@@ -104,6 +106,7 @@ def banded(
     return _noise(c, factor, mechanism, check)
 
 
+@specified(static=["coefficients"])
 def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int) -> NoiseLaw:
     r"""Noise of :func:`banded` whose privacy is amplified by Poisson sampling within groups.
 

@@ -27,6 +27,7 @@ from fedjax_sim.privacy.checks import check_admits_noise, check_timeline, guarde
 from fedjax_sim.privacy.clipping import Clip, check_clip, check_finite, clip_upload, total_clip
 from fedjax_sim.privacy.events import Mechanism, without_noise
 from fedjax_sim.privacy.noise import NoiseLaw, NoiseState, independent
+from fedjax_sim.specs import specified
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import (
     ClientState,
@@ -81,6 +82,7 @@ class _Counted(NamedTuple):
     below: Array  # 1/2 if the norm of the upload is at most the clip, otherwise -1/2
 
 
+@specified
 def privatize(
     algorithm: FedAlgorithm,
     clip: Clip | AdaptiveClip,

@@ -19,6 +19,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_positive, is_concrete
 from fedjax_sim.privacy.randomizers import Randomizer, pure_epsilon, vector_randomizer
+from fedjax_sim.specs import specified
 from fedjax_sim.types import Scalar
 
 _NODES = 4097  # of the table of quantiles; cubic interpolation is then exact in single precision
@@ -43,6 +44,7 @@ class PrivUnitConstants(NamedTuple):
     kappa: float  # length of the vector that is sent, over the clip
 
 
+@specified(static=["epsilon"])
 def priv_unit(clip: Scalar, epsilon: float, *, tight: bool = False) -> Randomizer:
     r"""PrivUnit: sends a random vector of length :math:`C \kappa` with the upload as its mean.
 

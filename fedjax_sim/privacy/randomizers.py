@@ -29,6 +29,7 @@ from fedjax_sim.privacy.clipping import clip_upload
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.participation import most_visits
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import Spec, specified, with_spec
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -45,6 +46,7 @@ _LAST = "a wrapper that asks a client twice, such as fs.marina, would cancel the
 _UNIFORM = "numbers of examples would reach the server outside the randomiser"
 
 
+@with_spec
 class Randomizer(NamedTuple):
     """Local randomiser: a random function of one upload.
 
@@ -59,8 +61,10 @@ class Randomizer(NamedTuple):
 
     through: Callable[[Array, Upload], Upload]
     epsilon: Callable[[int, float], float]
+    spec: Spec | None = None  # the factory and its arguments
 
 
+@specified
 def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlgorithm:
     """Local privacy: clients send their uploads through a randomiser.
 
@@ -102,6 +106,7 @@ def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlg
     return guarded(private, lambda task, timeline: None, None, "randomize_uploads", _LAST)
 
 
+@specified
 def local_gaussian(clip: Scalar, noise_multiplier: Scalar) -> Randomizer:
     r"""Clips an upload to the norm C and adds :math:`N(0, (2 C \sigma)^2 I)`.
 

@@ -22,6 +22,7 @@ from fedjax_sim.privacy.participation import (
     num_draws,
     repeated_client,
 )
+from fedjax_sim.specs import specified
 from fedjax_sim.types import Timeline, Upload
 
 _FIXED_CLIP = "a node's noise counts in several rounds, whose uploads must have the same bound"
@@ -33,6 +34,7 @@ class TreeState(NamedTuple):
     nodes: Upload  # efficient estimates: noise of the last complete node per level, [depth, ...]
 
 
+@specified
 def tree_aggregation(num_rounds: int, *, efficient: bool = False) -> NoiseLaw:
     r"""Noise whose sum over the first t rounds is that of few nodes of a binary tree.
 

@@ -13,6 +13,7 @@ from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.execution.means import weighted_mean
 from fedjax_sim.robust.rules import Points, Rule, check_rule
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import specified
 from fedjax_sim.types import (
     Aggregation,
     FedAlgorithm,
@@ -46,6 +47,7 @@ class _Change(NamedTuple):
     finite: Array  # 1 or 0
 
 
+@specified
 def aggregate(
     algorithm: FedAlgorithm, rule: Rule, *, skip_small_rounds: bool = False
 ) -> FedAlgorithm:

@@ -20,9 +20,11 @@ from fedjax_sim.robust.rules import (
     per_slot,
     safe_norm,
 )
+from fedjax_sim.specs import specified
 from fedjax_sim.types import PyTree, Scalar, Upload
 
 
+@specified
 def centred_clipping(tau: Scalar = 100.0, iterations: int = 1, f: int | None = None) -> Rule:
     r"""Mean of the uploads, clipped to a ball around the previous aggregate.
 

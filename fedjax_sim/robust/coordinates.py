@@ -19,9 +19,11 @@ from fedjax_sim.robust.rules import (
     mean_over,
     per_slot,
 )
+from fedjax_sim.specs import specified
 from fedjax_sim.types import PyTree, Upload
 
 
+@specified
 def mean() -> Rule:
     """Weighted mean of the finite uploads, which one attacker moves without limit.
 
@@ -40,6 +42,7 @@ def mean() -> Rule:
     return Rule("mean()", aggregate, weighted=True)
 
 
+@specified
 def median(f: int | None = None) -> Rule:
     r"""Median of every coordinate.
 
@@ -86,6 +89,7 @@ def coordinate_median(points: Points) -> Upload:
     return jax.tree.map(lambda x: _weighted_median(x, weights, points), points.x)
 
 
+@specified
 def trimmed_mean(f: int) -> Rule:
     r"""Mean of every coordinate without its f smallest and f largest values.
 

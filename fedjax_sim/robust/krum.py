@@ -27,9 +27,11 @@ from fedjax_sim.robust.rules import (
     squared_distances,
     weighted_sum,
 )
+from fedjax_sim.specs import specified
 from fedjax_sim.types import PyTree, Upload
 
 
+@specified
 def krum(f: int) -> Rule:
     r"""Upload with the smallest sum of squared distances from its n - f - 2 nearest others.
 
@@ -59,6 +61,7 @@ def krum(f: int) -> Rule:
     return Rule(f"krum(f={f})", aggregate, 2 * f + 3, f, distances=True)
 
 
+@specified
 def multi_krum(f: int, m: int | Literal["n-f-2", "n-f"] = "n-f-2") -> Rule:
     """Mean of the m uploads with the smallest scores of :func:`krum`.
 
@@ -93,6 +96,7 @@ def multi_krum(f: int, m: int | Literal["n-f-2", "n-f"] = "n-f-2") -> Rule:
     return Rule(f"multi_krum(f={f}, m={m})", aggregate, smallest, f, distances=True)
 
 
+@specified
 def bulyan(f: int) -> Rule:
     r"""Bulyan: a mean by coordinate of uploads that Krum selects one after the other.
 

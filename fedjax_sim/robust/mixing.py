@@ -24,9 +24,11 @@ from fedjax_sim.robust.rules import (
     shares,
     squared_distances,
 )
+from fedjax_sim.specs import specified
 from fedjax_sim.types import PyTree, Upload
 
 
+@specified
 def nnm(rule: Rule, f: int | None = None) -> Rule:
     """Nearest-neighbour mixing: a rule receives the means of neighbours instead of the uploads.
 
@@ -76,6 +78,7 @@ def nnm(rule: Rule, f: int | None = None) -> Rule:
     )
 
 
+@specified
 def bucketing(rule: Rule, size: int = 2) -> Rule:
     """Bucketing: a rule receives the weighted means of random buckets instead of the uploads.
 

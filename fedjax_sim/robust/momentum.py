@@ -9,6 +9,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.compression.codec import identity, stateful
 from fedjax_sim.compression.counting import message_bits, with_message_bits
+from fedjax_sim.specs import specified
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Scalar, Upload, Work
 from fedjax_sim.wrappers._memory import (
     MemoryState,
@@ -22,6 +23,7 @@ from fedjax_sim.wrappers._memory import (
 __all__ = ["worker_momentum"]
 
 
+@specified
 def worker_momentum(algorithm: FedAlgorithm, beta: Scalar = 0.9) -> FedAlgorithm:
     r"""Worker momentum: a client sends the exponential mean of its uploads.
 

@@ -10,6 +10,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
+from fedjax_sim.specs import Spec, with_spec
 from fedjax_sim.types import PyTree, Upload
 
 
@@ -40,6 +41,7 @@ class Points(NamedTuple):
         return jnp.where(self.finite, weights, 0)
 
 
+@with_spec
 class Rule(NamedTuple):
     """Robust aggregation rule; made by :func:`median`, :func:`krum` and the others.
 
@@ -60,6 +62,7 @@ class Rule(NamedTuple):
     # plus the weighted mean of these changes over the finite uploads. None: another rule.
     change: Callable[[PyTree, Upload], Upload] | None = None
     remembers: bool = False  # uses the previous aggregate
+    spec: Spec | None = None  # the factory and its arguments
 
 
 def check_rule(rule: Any) -> None:

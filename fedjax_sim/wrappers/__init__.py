@@ -24,6 +24,7 @@ from fedjax_sim.compression.counting import (
     with_upload_bits,
 )
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import specified
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -84,6 +85,7 @@ class AveragedRoundsState(NamedTuple):
         return tree.cast_like(self.average, self.inner.params)
 
 
+@specified
 def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     r"""Excludes uploads that contain NaN or Inf from the mean.
 
@@ -140,6 +142,7 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     )
 
 
+@specified
 def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
     r"""Makes the mean of the models after all rounds so far the model of an algorithm.
 

@@ -9,6 +9,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.compression.codec import Codec, StatefulCodec, check_unbiased, stateful
 from fedjax_sim.compression.counting import with_upload_bits
+from fedjax_sim.specs import specified
 from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
 from fedjax_sim.wrappers._memory import (
@@ -29,6 +30,7 @@ from fedjax_sim.wrappers._memory import (
 __all__ = ["diana"]
 
 
+@specified
 def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -> FedAlgorithm:
     r"""DIANA: clients send compressed differences of their uploads from shifts.
 

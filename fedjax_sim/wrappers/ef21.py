@@ -20,6 +20,7 @@ from fedjax_sim import tree
 from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
 from fedjax_sim.compression.counting import with_message_bits, with_upload_bits
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import specified
 from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -73,6 +74,7 @@ class _FirstVisit(NamedTuple):
     visited: Array  # bool
 
 
+@specified
 def ef21(
     algorithm: FedAlgorithm,
     codec: Codec | StatefulCodec,
@@ -181,6 +183,7 @@ def ef21(
     )
 
 
+@specified
 def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
     r"""EF21-P: the server sends compressed changes of its message.
 

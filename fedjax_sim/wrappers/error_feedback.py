@@ -13,6 +13,7 @@ from fedjax_sim.compression.counting import (
     with_message_bits,
     with_upload_bits,
 )
+from fedjax_sim.specs import specified
 from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work
 from fedjax_sim.wrappers._memory import (
@@ -28,6 +29,7 @@ from fedjax_sim.wrappers._memory import (
 __all__ = ["ef14"]
 
 
+@specified
 def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
     r"""EF14, error feedback: a client keeps the error of its codec and adds it to the next upload.
 

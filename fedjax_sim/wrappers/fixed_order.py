@@ -6,11 +6,13 @@ from jax import Array
 
 from fedjax_sim.execution.means import divide, weighted
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import specified
 from fedjax_sim.types import Aggregation, FedAlgorithm, PyTree, Round, ServerState, Stack, Upload
 
 __all__ = ["fixed_order"]
 
 
+@specified
 def fixed_order(algorithm: FedAlgorithm) -> FedAlgorithm:
     r"""Adds the uploads of a round pairwise over the clients' numbers, for every execution.
 

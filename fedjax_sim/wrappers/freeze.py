@@ -13,6 +13,7 @@ from fedjax_sim.compression.counting import (
     with_upload_bits,
 )
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import specified
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import ClientState, FedAlgorithm, Oracle, Params, Upload, Work
@@ -22,6 +23,7 @@ from fedjax_sim.wrappers.parts import PartMessage, PartState, part_of, update_in
 __all__ = ["freeze"]
 
 
+@specified
 def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
     """Returns an algorithm that does not train some leaves of the model.
 

@@ -25,6 +25,7 @@ from fedjax_sim.compression.counting import (
 )
 from fedjax_sim.compression.quantizers.rounding import bernoulli
 from fedjax_sim.local import carried_unchanged
+from fedjax_sim.specs import specified
 from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import (
     ClientState,
@@ -75,6 +76,7 @@ class MarinaMessage(NamedTuple):
 Coin = Callable[[Round], Array]
 
 
+@specified
 def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlgorithm:
     r"""MARINA: clients send compressed changes of their uploads, and sometimes whole uploads.
 
@@ -143,6 +145,7 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
     return wrapped
 
 
+@specified
 def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
     r"""PP-MARINA: :func:`marina` whose compressed rounds have a part of the clients only.
 

@@ -7,6 +7,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_rates
 from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.local import ScalarOrSchedule, per_step, rate
+from fedjax_sim.specs import specified
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -24,6 +25,7 @@ from fedjax_sim.wrappers.received import upload_shapes
 __all__ = ["per_step_uploads"]
 
 
+@specified
 def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgorithm:
     r"""Divides uploads by the client rate and by the number of local steps.
 

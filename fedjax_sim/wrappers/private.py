@@ -21,6 +21,7 @@ from fedjax_sim.compression.counting import (
 )
 from fedjax_sim.local import Carried, ScalarOrSchedule, carrying, rate
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import specified
 from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
@@ -50,6 +51,7 @@ class _Moving(NamedTuple):
     step: Array  # the current local step, -1 before the first
 
 
+@specified
 def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> FedAlgorithm:
     r"""Returns an algorithm for the shared leaves, while clients keep and train the private ones.
 

@@ -31,6 +31,7 @@ from fedjax_sim.compression.counting import (
 )
 from fedjax_sim.local import Carried, carrying
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import specified
 from fedjax_sim.statistics_checks import UpdatesStatistics
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
@@ -58,6 +59,7 @@ class _Visit(NamedTuple):
     present: Array  # 1, or 0 after a visit without steps
 
 
+@specified
 def running_statistics(
     algorithm: FedAlgorithm,
     where: Selection,

@@ -32,7 +32,7 @@ class Attackers(NamedTuple):
     """
 
     mask: Array | np.ndarray | None  # [M] bool    who may attack; None: every client
-    probability: Probability = 1.0  # of an attack in a visit
+    probability: Probability | None = None  # of an attack in a visit; None: every visit is one
 
     def sometimes(self, probability: Probability) -> "Attackers":
         """Returns the same clients, which attack in each visit with a probability.
@@ -48,7 +48,7 @@ class Attackers(NamedTuple):
     @property
     def always(self) -> bool:
         """True if every visit of the clients is an attack."""
-        return isinstance(self.probability, float | int) and self.probability == 1
+        return self.probability is None
 
     def attack(self, client: Array, round: Array, key: Array) -> Array:
         """Returns True if a visit is an attack.
@@ -134,7 +134,7 @@ def as_attackers(value: Any) -> Attackers:
             f"attackers is {mask!r}; expected booleans [M], or robust.attacks.some_clients or "
             "random_clients"
         )
-    if not callable(probability) and is_concrete(probability):
+    if is_concrete(probability):
         given = np.asarray(probability)
         if given.ndim > 1 or not ((given >= 0) & (given <= 1)).all():
             raise ValueError(f"probability is {probability}; expected numbers in [0, 1]")

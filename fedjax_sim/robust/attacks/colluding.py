@@ -30,6 +30,7 @@ from fedjax_sim.robust.attacks.attackers import (
     with_check,
 )
 from fedjax_sim.robust.rules import per_slot
+from fedjax_sim.specs import specified
 from fedjax_sim.types import (
     FedAlgorithm,
     Round,
@@ -79,6 +80,7 @@ class Seen(NamedTuple):
         return jax.tree.map(of, self.uploads, mean)
 
 
+@specified
 def alie(
     algorithm: FedAlgorithm, attackers: Attackers | Array | np.ndarray, z: Scalar | None = None
 ) -> FedAlgorithm:
@@ -138,6 +140,7 @@ def alie(
     return with_check(attacked, check)
 
 
+@specified
 def inner_product(
     algorithm: FedAlgorithm, attackers: Attackers | Array | np.ndarray, eps: Scalar = 0.1
 ) -> FedAlgorithm:

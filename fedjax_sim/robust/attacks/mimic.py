@@ -19,6 +19,7 @@ from fedjax_sim.robust.aggregation import stacked
 from fedjax_sim.robust.attacks.attackers import Attackers, as_attackers, checked
 from fedjax_sim.robust.attacks.colluding import Seen, replaced, seen_by, with_key_inside
 from fedjax_sim.robust.rules import per_slot
+from fedjax_sim.specs import specified
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import FedAlgorithm, Params, Round, ServerState, Stack, Upload
 from fedjax_sim.wrappers.received import upload_shapes
@@ -46,6 +47,7 @@ class MimicState(NamedTuple):
         return self.inner.params
 
 
+@specified
 def mimic(
     algorithm: FedAlgorithm,
     attackers: Attackers | Array | np.ndarray,

@@ -19,6 +19,7 @@ from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.robust.attacks.attackers import Attackers, Probability, as_attackers, checked
 from fedjax_sim.robust.attacks.colluding import inner_product
 from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.specs import specified
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Scalar, Upload, Work
 
@@ -28,6 +29,7 @@ Mask = Attackers | Array | np.ndarray
 _COIN, _NOISE = 2**31 + 9, 2**31 + 10
 
 
+@specified
 def sign_flip(
     algorithm: FedAlgorithm,
     attackers: Mask,
@@ -63,6 +65,7 @@ def sign_flip(
     )
 
 
+@specified
 def scaling(algorithm: FedAlgorithm, attackers: Mask, factor: Scalar = 10.0) -> FedAlgorithm:
     """Scaling: attackers send their upload times ``factor``.
 
@@ -84,6 +87,7 @@ def scaling(algorithm: FedAlgorithm, attackers: Mask, factor: Scalar = 10.0) -> 
     return _replaced(algorithm, attackers, lambda upload, work: tree.scale(factor, upload))
 
 
+@specified
 def gaussian(
     algorithm: FedAlgorithm, attackers: Mask, std: Scalar = 1.0, add: bool = False
 ) -> FedAlgorithm:
@@ -111,6 +115,7 @@ def gaussian(
     return _replaced(algorithm, attackers, forge)
 
 
+@specified
 def infinity(algorithm: FedAlgorithm, attackers: Mask) -> FedAlgorithm:
     """Infinity: attackers send ``+inf`` in every entry.
 
@@ -128,6 +133,7 @@ def infinity(algorithm: FedAlgorithm, attackers: Mask) -> FedAlgorithm:
     return _replaced(algorithm, attackers, lambda upload, work: _filled(upload, jnp.inf))
 
 
+@specified
 def corrupted(
     algorithm: FedAlgorithm, probability: Probability, std: Scalar | None = None
 ) -> FedAlgorithm:
