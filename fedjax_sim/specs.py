@@ -441,6 +441,8 @@ def _specified(function: Callable[P, R], static: Collection[str]) -> Callable[P,
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         result: Any = function(*args, **kwargs)
+        if any(result is argument for argument in (*args, *kwargs.values())):
+            return result  # it has its own spec
         spec = _spec(factory, factory.signature.bind(*args, **kwargs))
         if "spec" in _fields(result):
             return result._replace(spec=spec)
