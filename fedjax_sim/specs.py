@@ -267,8 +267,8 @@ def _is_floating(leaf: Any) -> bool:
 
 def _key(value: Any) -> Hashable:
     """Returns what a value is compared by; structures by their parts."""
-    if isinstance(value, Tracer):
-        return _Same(value)
+    if isinstance(value, Tracer) or not getattr(value, "is_fully_addressable", True):
+        return _Same(value)  # its values are not known here
     if isinstance(value, _ARRAYS):
         return _dtype_and_shape(value), _array_digest(value)
     if isinstance(value, (float, complex)):
