@@ -46,6 +46,7 @@ from fedjax_sim.sweeps.sweep import sweep
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
+    Requires,
     Round,
     Setup,
     Task,
@@ -108,6 +109,7 @@ __all__ = [
     "Oracle",
     "Probes",
     "ProgressBar",
+    "Requires",
     "Round",
     "RunState",
     "Setup",

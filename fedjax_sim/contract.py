@@ -5,6 +5,7 @@ does not contain them.
 """
 
 import inspect
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +15,8 @@ from jax import Array
 
 from fedjax_sim.data.task import running_statistics_of
 from fedjax_sim.execution.broadcasts import num_buffers
-from fedjax_sim.setup_checks import check_is_algorithm, partial_rounds
-from fedjax_sim.statistics_checks import UpdatesStatistics
+from fedjax_sim.execution.strategies import Gathered
+from fedjax_sim.setup_checks import check_is_algorithm, last_wrapper, partial_rounds
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
@@ -23,6 +24,7 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Params,
     PyTree,
+    Requires,
     ServerState,
     Task,
     Timeline,
@@ -38,7 +40,7 @@ _ARGUMENTS = {
     "update": ("state", "mean", "round"),
     "broadcast": ("state", "round"),
     "init_client": ("params",),
-    "check": ("task", "timeline"),
+    "requires.check": ("task", "timeline"),
     "personal": ("message", "state", "oracle", "work"),
 }
 
@@ -57,8 +59,12 @@ def check_functions(algorithm: FedAlgorithm) -> None:
         ValueError: algorithm.update takes (state, mean); expected (state, mean, round)
     """
     check_is_algorithm(algorithm)
+    if not isinstance(algorithm.requires, Requires):
+        raise ValueError(
+            f"algorithm.requires is {algorithm.requires!r:.60}; expected fedjax_sim.Requires(...)"
+        )
     for name, arguments in _ARGUMENTS.items():
-        function, expected = getattr(algorithm, name), f"({', '.join(arguments)})"
+        function, expected = operator.attrgetter(name)(algorithm), f"({', '.join(arguments)})"
         if function is None and name == "personal":
             continue
         if not callable(function):
@@ -96,10 +102,10 @@ def check_options(execution: Any, probes: Any) -> None:
 
 def check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
     """Refuses a timeline with staleness for an algorithm that requires current broadcasts."""
-    if algorithm.synchronous_only and num_buffers(timeline):
+    if algorithm.requires.synchronous and num_buffers(timeline):
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
-            f"{algorithm.synchronous_only}"
+            f"{algorithm.requires.synchronous}"
         )
 
 
@@ -109,13 +115,24 @@ def check_weighting(
     """Refuses weights for an algorithm that requires equal ones; traced timelines are complete."""
     if weighting is uniform_weights:
         return
-    reason = algorithm.uniform_weights_only
-    if reason is None and algorithm.uniform_weights_if_partial is not None:
+    reason = algorithm.requires.uniform_weights
+    if reason is None and algorithm.requires.uniform_weights_if_partial is not None:
         some = len(partial_rounds(task, timeline)) > 0
-        reason = algorithm.uniform_weights_if_partial if some else None
+        reason = algorithm.requires.uniform_weights_if_partial if some else None
     if reason is not None:
         name = getattr(weighting, "__name__", weighting)
         raise ValueError(f"weighting is {name}; expected uniform_weights: {reason}")
+
+
+def check_execution(algorithm: FedAlgorithm, execution: Any) -> None:
+    """Refuses strategies that do not return the mean, for a private server."""
+    last = last_wrapper(algorithm)
+    if last is None or last.mechanism is None:
+        return  # a local randomiser: the server may do anything with what it receives
+    if isinstance(execution, Gathered):
+        raise ValueError(
+            f"execution is gathered(...); expected the mean of the uploads with {last.name}"
+        )
 
 
 def check_statistics(algorithm: FedAlgorithm, task: Task, params: Params) -> None:
@@ -123,13 +140,14 @@ def check_statistics(algorithm: FedAlgorithm, task: Task, params: Params) -> Non
     statistics = running_statistics_of(task)
     if statistics is None:
         return
-    if not isinstance(algorithm.check, UpdatesStatistics):
+    updated_by = algorithm.requires.statistics
+    if updated_by is None:
         raise ValueError(
             "task has a model with running statistics (batch normalisation), which the algorithm "
             "does not update; expected fs.running_statistics(algorithm, model.statistics), or the "
             "objective of fs.models.frozen_statistics(model) with fs.freeze"
         )
-    expected, updated = (_paths(params, where) for where in (statistics, algorithm.check.where))
+    expected, updated = (_paths(params, where) for where in (statistics, updated_by.where))
     if expected != updated:
         different = ", ".join(sorted(expected ^ updated))
         raise ValueError(

@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.contract import (
+    check_execution,
     check_functions,
     check_options,
     check_precision,
@@ -38,7 +39,13 @@ from fedjax_sim.execution import stacks
 from fedjax_sim.execution.broadcasts import empty_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
-from fedjax_sim.setup_checks import check_key, check_objective, check_one_timeline, check_setup
+from fedjax_sim.setup_checks import (
+    check_key,
+    check_objective,
+    check_one_timeline,
+    check_setup,
+    last_wrapper,
+)
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import (
     ClientState,
@@ -57,7 +64,6 @@ from fedjax_sim.types import (
     Work,
     uniform_weights,
 )
-from fedjax_sim.wrappers.applied_last import applied_last, check_execution
 
 # Rounds that no run reaches: their branches of the key are those of the clients' streams and of
 # evaluations.
@@ -161,10 +167,10 @@ def check_algorithm(algorithm: FedAlgorithm, setup: Setup) -> None:
     check_staleness(algorithm, setup.timeline)
     check_statistics(algorithm, setup.task, setup.params)
     check_weighting(algorithm, setup.task, setup.timeline, setup.weighting)
-    applied_last(algorithm)
+    last_wrapper(algorithm)
     if algorithm.aggregation is not None:
         algorithm.aggregation.check(setup.timeline)
-    algorithm.check(setup.task, setup.timeline)
+    algorithm.requires.check(setup.task, setup.timeline)
 
 
 def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:

@@ -267,8 +267,8 @@ def _is_floating(leaf: Any) -> bool:
 
 def _key(value: Any) -> Hashable:
     """Returns what a value is compared by; structures by their parts."""
-    if isinstance(value, Tracer):
-        return _Same(value)
+    if isinstance(value, Tracer) or not getattr(value, "is_fully_addressable", True):
+        return _Same(value)  # its values are not known here
     if isinstance(value, _ARRAYS):
         return _dtype_and_shape(value), _array_digest(value)
     if isinstance(value, (float, complex)):
@@ -400,6 +400,22 @@ def with_spec(cls: type[T]) -> type[T]:
     return cls
 
 
+@functools.cache
+def _subclass(kind: Any) -> Any:
+    """Returns the class of a library's named tuples of functions, with an attribute ``spec``."""
+
+    class WithSpec(kind):
+        spec: Spec | None = None  # what `_replace` returns has none
+
+        @classmethod
+        def _with_spec(cls, functions: tuple[Any, ...], spec: Spec) -> Any:
+            result = cls._make(functions)
+            result.spec = spec
+            return result
+
+    return WithSpec
+
+
 @overload
 def specified(function: Callable[P, R], /) -> Callable[P, R]: ...
 @overload
@@ -407,8 +423,9 @@ def specified(*, static: Collection[str] = ()) -> Callable[[Callable[P, R]], Cal
 def specified(function: Any = None, /, *, static: Collection[str] = ()) -> Any:
     """Decorates a factory, so that what it returns has a :class:`Spec` in its field ``spec``.
 
-    A factory returns a :class:`~fedjax_sim.FedAlgorithm`, or a function, such as a schedule.  What
-    it returns must follow from its arguments.
+    A factory returns a :class:`~fedjax_sim.FedAlgorithm`, a function, such as a schedule, or a
+    named tuple of functions: ``specified(optax.adam)`` makes optimizers with a spec.  What it
+    returns must follow from its arguments.
 
     Args:
         function: the factory.
@@ -417,7 +434,7 @@ def specified(function: Any = None, /, *, static: Collection[str] = ()) -> Any:
 
     Raises:
         ValueError: a name in ``static`` that is no parameter; in a call, a result that is neither
-            an algorithm nor a function.
+            an algorithm nor of functions.
 
     Example:
         >>> import fedjax_sim as fs
@@ -441,9 +458,13 @@ def _specified(function: Callable[P, R], static: Collection[str]) -> Callable[P,
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         result: Any = function(*args, **kwargs)
+        if any(result is argument for argument in (*args, *kwargs.values())):
+            return result  # it has its own spec
         spec = _spec(factory, factory.signature.bind(*args, **kwargs))
         if "spec" in _fields(result):
             return result._replace(spec=spec)
+        if _fields(result) and all(map(callable, result)):  # an optimizer of optax, for example
+            return _subclass(type(result))._with_spec(result, spec)
         if isinstance(result, Specified):
             result = result.function
         if not callable(result):

@@ -14,10 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.compression.counting import with_bits_of
-from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.setup_checks import check_is_algorithm, check_statistics_last
 from fedjax_sim.specs import specified
-from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
 
 
@@ -40,11 +38,8 @@ def transform_oracle(
     check_statistics_last("transform_oracle", algorithm)
     personal = algorithm.personal
     return algorithm._replace(
-        local=with_bits_of(
-            lambda message, state, oracle, work: algorithm.local(
-                message, state, transform(oracle), work
-            ),
-            algorithm.local,
+        local=lambda message, state, oracle, work: algorithm.local(
+            message, state, transform(oracle), work
         ),
         personal=personal
         and (

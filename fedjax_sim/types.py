@@ -209,6 +209,74 @@ def send_state(state: ServerState, round: Round) -> Message:
     return state
 
 
+class Bits(NamedTuple):
+    """Bits that a client sends and receives, where encoded values have fewer than their arrays."""
+
+    upload: Callable[[Upload], int] | None = None  # None: those of its arrays
+    # In rounds in which all clients report. None: the same.
+    upload_if_all: Callable[[Upload], int] | None = None
+    message: Callable[[Message], int] | None = None  # None: those of its arrays
+
+
+class RunningStatistics(NamedTuple):
+    """Running statistics of a model that an algorithm updates."""
+
+    where: Callable[..., bool] | Any  # a fedjax_sim.tree.leaves.Selection
+    uploaded: bool  # clients upload their statistics
+
+
+class LastWrapper(NamedTuple):
+    """Wrapper that no other wrapper may enclose, such as a private one.
+
+    It keeps the functions that it returned, so that :func:`fedjax_sim.setup_checks.last_wrapper`
+    notices if another wrapper has replaced one of them.
+    """
+
+    name: str
+    reason: str  # why it must be the last one
+    local: Callable[..., Any]
+    update: Callable[..., Any]
+    # (timeline, num_clients) -> fedjax_sim.privacy.events.Mechanism; None: clients add the noise.
+    mechanism: Any = None
+
+
+class Requires(NamedTuple):
+    """What an algorithm requires of a setup, of wrappers around it and of the files of its runs.
+
+    A wrapper inherits all fields, and replaces those that it changes (``algorithm.requiring``).
+
+    Example:
+        >>> Requires(synchronous="the controls sum to 0").synchronous
+        'the controls sum to 0'
+    """
+
+    # The reason why clients must start from the current broadcast; a timeline with staleness is
+    # refused with this reason. None: they need not.
+    synchronous: str | None = None
+    # The reason why all uploads must have the same weight; a setup with another weighting is
+    # refused with this reason. None: they need not.
+    uniform_weights: str | None = None
+    # The same for timelines in which not all clients report in every round.
+    uniform_weights_if_partial: str | None = None
+    # The reason why the update needs the exact mean of the uploads: wrappers that clip uploads or
+    # add noise are refused with it. None: an upload is 0 for a client that does not change the
+    # model, and the update may receive a noisy mean.
+    exact_mean: str | None = None
+    # Raises ValueError, with the reason, for a task or a timeline that does not fit the algorithm.
+    # Runs before any compilation; arrays of both may be traced.
+    check: Callable[["Task", "Timeline"], None] = _no_check
+    # Clients upload models, which the server averages with its own; False: changes of the model.
+    uploads_models: bool = False
+    # Messages are changes of the last one, so every client needs every message: counted as bits.
+    messages_to_all: bool = False
+    # Clients keep or train leaves that the server's model does not: its own metrics mean nothing,
+    # those of the personal models do.
+    partial_model: bool = False
+    bits: Bits = Bits()
+    statistics: RunningStatistics | None = None
+    last: LastWrapper | None = None
+
+
 class Model(NamedTuple):
     """A model: ``init(key) -> params`` and ``apply(params, x) -> outputs``.
 
@@ -273,34 +341,24 @@ class FedAlgorithm(NamedTuple):
     update: Callable[[ServerState, Upload, Round], ServerState]
     broadcast: Callable[[ServerState, Round], Message] = _send_params
     init_client: Callable[[Params], ClientState] = _no_state
-    # The reason why clients must start from the current broadcast; a timeline with staleness is
-    # refused with this reason. None: they need not.
-    synchronous_only: str | None = None
-    # Raises ValueError, with the reason, for a task or a timeline that does not fit the algorithm.
-    # Runs before any compilation; arrays of both may be traced.
-    check: Callable[["Task", "Timeline"], None] = _no_check
     # The model that a client uses itself, from the current broadcast, its state, and the oracle and
     # the visit of its training data; changes no state. None: the server's model.
     personal: Callable[[Message, ClientState, Oracle, Work], Params] | None = None
-    # The reason why all uploads must have the same weight; a setup with another weighting is
-    # refused with this reason. None: they need not.
-    uniform_weights_only: str | None = None
     # What `update` receives. None: the weighted mean of the uploads.
     aggregation: Aggregation | None = None
-    # The reason why the update needs the exact mean of the uploads: wrappers that clip uploads or
-    # add noise are refused with it. None: an upload is 0 for a client that does not change the
-    # model, and the update may receive a noisy mean. This and the next fields are no part of
-    # digests.
-    exact_mean_only: str | None = None
-    # As `uniform_weights_only`, for timelines in which not all clients report in every round.
-    uniform_weights_if_partial: str | None = None
-    # Messages are changes of the last one, so every client needs every message: counted as bits.
-    messages_to_all: bool = False
-    # Clients keep or train leaves that the server's model does not: its own metrics mean nothing,
-    # those of the personal models do.
-    partial_model: bool = False
+    requires: Requires = Requires()
     # The factory and its arguments. None: no factory under `specified` made it.
     spec: Spec | None = None
+
+    def requiring(self, **changes: Any) -> "FedAlgorithm":
+        """Returns the algorithm with other fields of ``requires``.
+
+        Example:
+            >>> import fedjax_sim as fs
+            >>> fs.fedavg(0.1).requiring(synchronous="a reason").requires.synchronous
+            'a reason'
+        """
+        return self._replace(requires=self.requires._replace(**changes))
 
 
 @dataclasses.dataclass(frozen=True)

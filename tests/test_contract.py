@@ -190,6 +190,6 @@ def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path, monkeypa
     monkeypatch.setattr(engine, "_round", lambda *x: traced.append(x) or one_round(*x))
     fs.compare(algorithms, setup, keys, directory=tmp_path)
     assert not traced
-    changed = {name: a._replace(synchronous_only="tested") for name, a in algorithms.items()}
+    changed = {name: a.requiring(synchronous="tested") for name, a in algorithms.items()}
     fs.compare(changed, setup, keys)
     assert len(traced) == len(changed)

@@ -19,7 +19,7 @@ _ROOT = pathlib.Path(fedjax_sim.__file__).parent
 _LAYERS = [
     "specs",
     "types",
-    "tree checks setup_checks statistics_checks",
+    "tree checks setup_checks",
     "theory",
     "prox timelines compression",
     "objectives",

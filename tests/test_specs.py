@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import fedjax_sim as fs
@@ -180,6 +181,23 @@ def test_build_calls_the_factory():
     assert spec.build().spec == spec
     assert spec.factory is with_labels
     assert fs.Spec("test_specs.kept", share=0.5, weight=2).build()(np.ones(4)).tolist() == [2, 2]
+
+
+def test_optimizers_of_libraries_have_specs():
+    adam = fs.specified(optax.adam)
+    one, other = (fs.fedavg(0.1, server=adam(0.01, b1=b1)) for b1 in (0.9, 0.9))
+    assert one.spec == other.spec
+    assert one.spec != fs.fedavg(0.1, server=adam(0.01, b1=0.8)).spec
+    assert jax.tree.leaves(one.spec)[:3] == [0.1, 0.01, 0.9]
+    assert "b1=0.9" in repr(one)
+    server = adam(0.01)
+    assert isinstance(server, type(optax.adam(0.01)))
+    assert spec_of(server._replace(init=server.init)) is None
+    setup = setup_of_quadratics()
+    trained = jax.jit(lambda spec: fs.run(spec.build(), setup, jax.random.key(0))[0].server.params)
+    expected = fs.run(fs.fedavg(0.1, server=optax.adam(0.01)), setup, jax.random.key(0))[0]
+    # 1 - b2 = 1e-3 is now a difference in float32, with an error of 2^-24 / 1e-3 = 6e-5 of it.
+    np.testing.assert_allclose(trained(one.spec), expected.server.params, rtol=6e-5)
 
 
 def test_replaced_fields_drop_the_spec():

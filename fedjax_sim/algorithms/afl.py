@@ -19,6 +19,7 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
+    Requires,
     Round,
     Scalar,
     Task,
@@ -118,8 +119,10 @@ def afl(
         local,
         update,
         send_state,
-        check=check,
-        uniform_weights_only="the clients' weights are lambda, which the server adapts",
-        exact_mean_only="clients also upload their losses",
+        requires=Requires(
+            check=check,
+            uniform_weights="the clients' weights are lambda, which the server adapts",
+            exact_mean="clients also upload their losses",
+        ),
     )
     return average_rounds(algorithm) if average else algorithm

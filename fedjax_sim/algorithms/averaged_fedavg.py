@@ -15,7 +15,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_MODELS
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.specs import specified
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
 
 __all__ = ["averaged_fedavg"]
 
@@ -111,8 +111,10 @@ def averaged_fedavg(
         local,
         update,
         lambda state, round: state.current,
-        synchronous_only="the average is over the means of clients that started from one model",
-        exact_mean_only=UPLOADS_MODELS,
+        requires=Requires(
+            synchronous="the average is over the means of clients that started from one model",
+            exact_mean=UPLOADS_MODELS,
+        ),
     )
 
 

@@ -73,13 +73,12 @@ def ditto(
         return upload, local_steps(cycled(step, work), v, visit)
 
     def check(task: Task, timeline: Timeline) -> None:
-        global_part.check(task, timeline)
+        global_part.requires.check(task, timeline)
         if np.ndim(mu):
             check_per_client("mu", jnp.asarray(mu), task)
 
-    return global_part._replace(
+    return global_part.requiring(check=check)._replace(
         local=local,
         init_client=lambda params: params,
-        check=check,
         personal=lambda x, v, oracle, work: v,
     )

@@ -21,6 +21,7 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
+    Requires,
     Round,
     Scalar,
     Task,
@@ -191,8 +192,10 @@ def fedac(
         local,
         update,
         send_state,
-        synchronous_only="FedAc couples two sequences, which must be at the same time everywhere",
-        check=check,
+        requires=Requires(
+            synchronous="FedAc couples two sequences, which must be at the same time everywhere",
+            check=check,
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.specs import specified
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
 
 __all__ = ["fedadamw"]
 
@@ -149,7 +149,9 @@ def fedadamw(
             state.num_steps + steps,
         )
 
-    return FedAlgorithm(init, local, update, send_state, exact_mean_only=UPLOADS_COUNTS)
+    return FedAlgorithm(
+        init, local, update, send_state, requires=Requires(exact_mean=UPLOADS_COUNTS)
+    )
 
 
 def _mean(leaf: Array) -> Array:

@@ -13,15 +13,7 @@ from fedjax_sim.checks import check_at_least, check_at_most, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.specs import specified
 from fedjax_sim.transforms import proximal
-from fedjax_sim.types import (
-    FedAlgorithm,
-    Oracle,
-    Params,
-    Round,
-    Scalar,
-    Upload,
-    Work,
-)
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Upload, Work
 
 __all__ = ["fedasync"]
 
@@ -77,6 +69,7 @@ def fedasync(
         ModelState,
         local,
         update,
-        check=lambda task, timeline: check_clients_receive(timeline),
-        exact_mean_only=UPLOADS_MODELS,
+        requires=Requires(
+            check=lambda task, timeline: check_clients_receive(timeline), exact_mean=UPLOADS_MODELS
+        ),
     )

@@ -56,4 +56,4 @@ def fedbabu(
     check_count(1, visits=visits)
     body = freeze(fedavg(lr), where)
     tuned = fine_tuned(body, lr if tuning_lr is None else tuning_lr, visits=visits)
-    return tuned._replace(partial_model=True)
+    return tuned.requiring(partial_model=True)

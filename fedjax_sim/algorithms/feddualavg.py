@@ -18,7 +18,7 @@ from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite, check_composite
 from fedjax_sim.specs import specified
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
 
 __all__ = ["feddualavg", "feddualavg_osp"]
 
@@ -106,7 +106,7 @@ def feddualavg(
         local,
         update,
         lambda state, round: (state.dual, state.elapsed),
-        exact_mean_only=UPLOADS_COUNTS,
+        requires=Requires(exact_mean=UPLOADS_COUNTS),
     )
 
 

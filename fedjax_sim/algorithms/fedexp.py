@@ -14,7 +14,7 @@ from fedjax_sim.algorithms._shared import ModelState, real_vdot
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.specs import specified
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work
 
 __all__ = ["fedexp"]
 
@@ -86,7 +86,7 @@ def fedexp(
             ModelState,
             local,
             lambda state, mean, round: ModelState(moved(state.params, mean, round)),
-            exact_mean_only=_SQUARED,
+            requires=Requires(exact_mean=_SQUARED),
         )
 
     def update(state: FedExpState, mean: _Visit, round: Round) -> FedExpState:
@@ -98,5 +98,5 @@ def fedexp(
         local,
         update,
         broadcast=lambda state, round: state.iterate,
-        exact_mean_only=_SQUARED,
+        requires=Requires(exact_mean=_SQUARED),
     )

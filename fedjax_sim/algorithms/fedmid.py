@@ -17,7 +17,7 @@ from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite, check_composite
 from fedjax_sim.specs import specified
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
 
 __all__ = ["fedmid", "fedmid_osp"]
 
@@ -104,7 +104,7 @@ def fedmid(
             return ModelState(composite.argmin(dual, like(mean.elapsed, server_lr) * mean.elapsed))
         return ModelState(composite.to_primal(dual))
 
-    return FedAlgorithm(init, local, update, exact_mean_only=UPLOADS_COUNTS)
+    return FedAlgorithm(init, local, update, requires=Requires(exact_mean=UPLOADS_COUNTS))
 
 
 @specified

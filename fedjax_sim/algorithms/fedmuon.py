@@ -31,7 +31,7 @@ from fedjax_sim.local import (
 )
 from fedjax_sim.specs import specified
 from fedjax_sim.tree import leaves
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
 
 __all__ = ["fedmuon"]
 
@@ -160,4 +160,6 @@ def fedmuon(
             tree.where(mean.present > 0, tree.divide(mean.momentum, share), state.momentum),
         )
 
-    return FedAlgorithm(init, local, update, send_state, exact_mean_only=UPLOADS_COUNTS)
+    return FedAlgorithm(
+        init, local, update, send_state, requires=Requires(exact_mean=UPLOADS_COUNTS)
+    )

@@ -21,6 +21,7 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
+    Requires,
     Round,
     Scalar,
     Task,
@@ -138,7 +139,6 @@ def fedrep(
         update,
         broadcast=lambda state, round: state.inner.params,
         init_client=lambda params: FedRepClient(leaves.split(params, where)[0]),
-        check=check,
+        requires=Requires(check=check, partial_model=True),
         personal=lambda x, state, oracle, work: leaves.join(state.head, x),
-        partial_model=True,
     )

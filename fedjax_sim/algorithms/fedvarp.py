@@ -12,7 +12,17 @@ from fedjax_sim.algorithms._shared import check_none_lost
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.specs import specified
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Scalar,
+    Task,
+    Timeline,
+    Work,
+)
 
 __all__ = ["fedvarp"]
 
@@ -78,8 +88,10 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
         local,
         update,
         init_client=tree.zeros_like,
-        check=_check,
-        uniform_weights_only="the server's memory is the unweighted mean over all clients",
+        requires=Requires(
+            check=_check,
+            uniform_weights="the server's memory is the unweighted mean over all clients",
+        ),
     )
 
 

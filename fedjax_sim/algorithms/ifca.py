@@ -16,10 +16,9 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.compression.codec import code_bits, identity
-from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
 from fedjax_sim.specs import specified
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
+from fedjax_sim.types import Bits, FedAlgorithm, Oracle, Params, Requires, Round, Work
 
 __all__ = ["ifca"]
 
@@ -191,9 +190,13 @@ def ifca(
     def bits(upload: IfcaUpload) -> int:
         return identity().bits(upload.change) // num_models + upload.exact_bits()
 
-    local = with_upload_bits(local, bits)
     return FedAlgorithm(
-        init, local, update, broadcast, personal=personal, exact_mean_only=UPLOADS_COUNTS
+        init,
+        local,
+        update,
+        broadcast,
+        personal=personal,
+        requires=Requires(exact_mean=UPLOADS_COUNTS, bits=Bits(upload=bits)),
     )
 
 

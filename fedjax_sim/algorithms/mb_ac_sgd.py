@@ -13,7 +13,7 @@ from fedjax_sim.algorithms.fedac import accelerated, coupling, middle_of
 from fedjax_sim.algorithms.mb_sgd import gradient_sum, mean_gradient
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.specs import specified
-from fedjax_sim.types import FedAlgorithm, Message, Params, Round, Scalar
+from fedjax_sim.types import FedAlgorithm, Message, Params, Requires, Round, Scalar
 
 __all__ = ["mb_ac_sgd"]
 
@@ -65,6 +65,8 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
         gradient_sum,
         update,
         broadcast,
-        synchronous_only="an accelerated step takes its gradient at its own, current point",
-        exact_mean_only=UPLOADS_COUNTS,
+        requires=Requires(
+            synchronous="an accelerated step takes its gradient at its own, current point",
+            exact_mean=UPLOADS_COUNTS,
+        ),
     )

@@ -23,7 +23,7 @@ from fedjax_sim.algorithms._two_phase import (
 from fedjax_sim.checks import check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update, rate
 from fedjax_sim.specs import specified
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
 
 __all__ = ["mime", "mimelite"]
 
@@ -167,7 +167,11 @@ def mime(
         return tree.where(sends_gradient(round.number), state._replace(control=mean), after_steps)
 
     return FedAlgorithm(
-        init, local, update, send_state, synchronous_only=SYNCHRONOUS_ONLY, check=check_pairs
+        init,
+        local,
+        update,
+        send_state,
+        requires=Requires(synchronous=SYNCHRONOUS_ONLY, check=check_pairs),
     )
 
 

@@ -119,4 +119,4 @@ def perfedavg(
                 f"local steps, the minibatches of one meta-step (hessian={hessian!r})"
             )
 
-    return fedavg(lr, server)._replace(local=local, personal=personal, check=check)
+    return fedavg(lr, server)._replace(local=local, personal=personal).requiring(check=check)

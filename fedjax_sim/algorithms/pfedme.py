@@ -21,6 +21,7 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
+    Requires,
     Round,
     Scalar,
     Task,
@@ -145,7 +146,6 @@ def pfedme(
         update,
         broadcast,
         init_client=lambda params: params,
-        check=check,
+        requires=Requires(check=check, exact_mean=None if num_averaged is None else UPLOADS_COUNTS),
         personal=lambda message, theta, oracle, work: theta,
-        exact_mean_only=None if num_averaged is None else UPLOADS_COUNTS,
     )

@@ -15,7 +15,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, average_wi
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.specs import specified
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Round, Upload, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Requires, Round, Upload, Work
 
 __all__ = ["quafl"]
 
@@ -75,8 +75,11 @@ def quafl(
         average_with_server,
         broadcast,
         init_client=lambda params: params,
-        exact_mean_only=UPLOADS_MODELS,
-        synchronous_only="a contact mixes the client's own model with the server's at that moment",
+        requires=Requires(
+            uploads_models=True,
+            exact_mean=UPLOADS_MODELS,
+            synchronous="a contact mixes the client's own model with the server's at that moment",
+        ),
     )
 
 

@@ -29,7 +29,7 @@ class FolderHistory(NamedTuple):
     history: pd.DataFrame
     setting: str  # one line for captions: data set, clients, cohort, local work
     target: float | None  # target accuracy of `fedjax-sim run`
-    # Algorithms whose server's model is no complete one (`FedAlgorithm.partial_model`).
+    # Algorithms whose server's model is no complete one (`Requires.partial_model`).
     partial: frozenset[str] = frozenset()
 
 

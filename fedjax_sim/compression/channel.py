@@ -7,10 +7,9 @@ import jax.numpy as jnp
 
 from fedjax_sim import tree
 from fedjax_sim.compression.codec import Codec, check_codec, decoded
-from fedjax_sim.compression.counting import message_bits, with_message_bits, with_upload_bits
-from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.compression.counting import with_message_bits, with_upload_bits
+from fedjax_sim.setup_checks import check_is_algorithm, check_statistics_last
 from fedjax_sim.specs import specified
-from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -123,15 +122,9 @@ def compressed(
             return codec.bits(upload)
         return codec.bits(jax.eval_shape(_coded, upload)) + upload.exact_bits()
 
-    of_message, broadcast = message_bits(algorithm), algorithm.broadcast
-    if down is not None:
-        of_message = down.bits
-        # A mark of the inner broadcast would count before that of local.
-        broadcast = with_message_bits(lambda *args: algorithm.broadcast(*args), down.bits)
-    return algorithm._replace(
-        broadcast=broadcast,
-        local=with_message_bits(with_upload_bits(local, bits), of_message),
-        personal=None if algorithm.personal is None else personal,
+    wrapped = algorithm if down is None else with_message_bits(algorithm, down.bits)
+    return with_upload_bits(wrapped, bits)._replace(
+        local=local, personal=None if algorithm.personal is None else personal
     )
 
 

@@ -166,7 +166,7 @@ def model_change(algorithm: FedAlgorithm, params: Params, upload: Upload) -> Par
     form = _form(params)
     for part in (upload, *(upload[:1] if isinstance(upload, tuple) else ())):
         if _form(part) == form:
-            models = getattr(algorithm.update, "takes_models", False)
+            models = algorithm.requires.uploads_models
             return tree.sub(params, part) if models else part
     raise ValueError(
         f"upload has the shapes {jax.tree.map(jnp.shape, upload)}; expected the form of the model, "

@@ -178,8 +178,7 @@ def shadowed(
     return plain._replace(
         local=local,
         update=lambda state, mean, round: plain.update(state, mean.upload, round),
-        synchronous_only="the shadow is the mean of clients that started from one model",
-    )
+    ).requiring(synchronous="the shadow is the mean of clients that started from one model")
 
 
 def shadow_probes(

@@ -17,8 +17,8 @@ from fedjax_sim.privacy.events import Accountant, Adjacency, Mechanism
 from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, independent
 from fedjax_sim.privacy.renyi import renyi_accountant
+from fedjax_sim.setup_checks import last_wrapper
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
-from fedjax_sim.wrappers.applied_last import applied_last
 
 _RELATIONS: dict[Adjacency, str] = {
     "add_or_remove_one": "ADD_OR_REMOVE_ONE",
@@ -265,18 +265,18 @@ def is_private(algorithm: FedAlgorithm) -> bool:
         >>> is_private(plain), is_private(private)
         (False, True)
     """
-    check = applied_last(algorithm)
-    return check is not None and check.mechanism is not None
+    last = last_wrapper(algorithm)
+    return last is not None and last.mechanism is not None
 
 
 def _mechanism_of(algorithm: FedAlgorithm, setup: Setup) -> Callable[[Timeline], Mechanism]:
     """Returns the mechanism of any part of the run, as a function of that part's timeline."""
-    check = applied_last(algorithm)
-    if check is None or check.mechanism is None:
+    last = last_wrapper(algorithm)
+    if last is None or last.mechanism is None:
         raise ValueError(
             "algorithm is not private; expected fs.privacy.privatize(...) as the last wrapper"
         )
-    return functools.partial(check.mechanism, num_clients=setup.task.num_clients)
+    return functools.partial(last.mechanism, num_clients=setup.task.num_clients)
 
 
 def _inner(event: Any) -> tuple[Any, int]:

@@ -22,7 +22,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most, check_count, check_positive
-from fedjax_sim.compression.counting import message_bits, with_message_bits
+from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.privacy.accounting import Guarantee
 from fedjax_sim.privacy.checks import check_admits_noise, guarded
 from fedjax_sim.privacy.clipping import clip_upload
@@ -101,8 +101,8 @@ def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlg
         upload, new = algorithm.local(message, state, oracle, work.inside())
         return randomizer.through(jax.random.fold_in(work.key, _NOISE), upload), new
 
-    local = with_message_bits(local, message_bits(algorithm))
-    private = algorithm._replace(local=local, uniform_weights_only=_UNIFORM)
+    private = with_upload_bits(algorithm, None)._replace(local=local)
+    private = private.requiring(uniform_weights=_UNIFORM)
     return guarded(private, lambda task, timeline: None, None, "randomize_uploads", _LAST)
 
 

@@ -9,7 +9,6 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.execution.means import weighted_mean
 from fedjax_sim.robust.rules import Points, Rule, check_rule
 from fedjax_sim.setup_checks import check_is_algorithm
@@ -93,8 +92,8 @@ def aggregate(
     check_rule(rule)
     if algorithm.aggregation is not None:
         raise ValueError("algorithm has a robust rule already; expected one without")
-    algorithm = algorithm._replace(
-        uniform_weights_only=algorithm.uniform_weights_only
+    algorithm = algorithm.requiring(
+        uniform_weights=algorithm.requires.uniform_weights
         or (None if rule.weighted else f"{rule.name} is defined for uploads of equal weights")
     )
     wrapped = _with_memory(algorithm, rule) if rule.remembers else _without_memory(algorithm, rule)
@@ -229,9 +228,7 @@ def _with_memory(algorithm: FedAlgorithm, rule: Rule) -> FedAlgorithm:
     return algorithm._replace(
         init=init,
         update=update,
-        broadcast=with_message_bits(
-            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
-        ),
+        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
     )
 
 

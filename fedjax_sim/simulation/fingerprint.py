@@ -134,10 +134,11 @@ def walk(value: Any, rules: Rules, above: frozenset[int] = frozenset()) -> Hasha
 
 def _old_fields(algorithm: FedAlgorithm) -> tuple[Any, ...]:
     """Returns the fields that count: an algorithm keeps the digest from before unused ones."""
-    last = "personal" if algorithm.personal is None else "aggregation"
-    if algorithm.aggregation is not None:
-        last = "uniform_weights_if_partial"
-    return algorithm[: FedAlgorithm._fields.index(last)]
+    requires, aggregation = algorithm.requires, algorithm.aggregation
+    fields = (*algorithm[:5], requires.synchronous, requires.check)
+    if algorithm.personal is not None or aggregation is not None:
+        fields += (algorithm.personal, requires.uniform_weights)
+    return fields if aggregation is None else (*fields, aggregation, requires.exact_mean)
 
 
 def _skipped(value: Any) -> set[str]:

@@ -101,7 +101,7 @@ def describe(
         if (whole := bits_if_all_report(algorithm)) is not None:
             share = reports[reports == setup.task.num_clients].sum() / max(reports.sum(), 1)
             upload = round(float(share * whole(sent) + (1 - share) * upload))
-        if algorithm.messages_to_all:
+        if algorithm.requires.messages_to_all:
             messages = setup.task.num_clients * np.count_nonzero(reports)
             download = round(download * messages / max(int(reports.sum()), 1))
     except (TypeError, ValueError, AttributeError):
@@ -121,7 +121,7 @@ def describe(
         "upload_bits": upload,
         "download_bits": download,
         "uploads": uploads,
-        "partial_model": algorithm.partial_model,
+        "partial_model": algorithm.requires.partial_model,
     }
 
 

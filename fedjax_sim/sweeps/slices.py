@@ -79,7 +79,7 @@ class Batch(NamedTuple):
         rounds = np.asarray(result.history.round)
         new = {i for block in members for i, j in block if (i, j) not in on_disk}
         bits = self._bits(clock, rounds.reshape(-1, rounds.shape[-1])[0].tolist(), new)
-        partial = {i for i in new if self._algorithm(i).partial_model}
+        partial = {i for i in new if self._algorithm(i).requires.partial_model}
         taken: dict[RunNumber, SweepRun] = {}
         for device, block in enumerate(members):
             for place, (i, j) in enumerate(block):

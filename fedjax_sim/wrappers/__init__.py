@@ -18,9 +18,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.compression.counting import (
     bits_of_arrays,
-    message_bits,
     upload_bits,
-    with_message_bits,
     with_upload_bits,
 )
 from fedjax_sim.setup_checks import check_is_algorithm
@@ -36,7 +34,6 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
-from fedjax_sim.wrappers._memory import marked_like
 from fedjax_sim.wrappers.diana import diana
 from fedjax_sim.wrappers.ef21 import ef21, ef21_p
 from fedjax_sim.wrappers.error_feedback import ef14
@@ -131,14 +128,12 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     def bits(upload: _Checked) -> int:
         return upload_bits(algorithm)(upload.upload) + bits_of_arrays(upload.left_out)
 
-    return algorithm._replace(
+    wrapped = algorithm.requiring(exact_mean="clients also upload whether their upload is finite")
+    return with_upload_bits(wrapped, bits)._replace(
         init=init,
-        local=with_upload_bits(local, bits),
+        local=local,
         update=update,
-        broadcast=with_message_bits(
-            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
-        ),
-        exact_mean_only="clients also upload whether their upload is finite",
+        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
     )
 
 
@@ -177,8 +172,6 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
 
     return algorithm._replace(
         init=init,
-        update=marked_like(update, algorithm),
-        broadcast=with_message_bits(
-            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
-        ),
+        update=update,
+        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
     )

@@ -9,12 +9,10 @@ References:
 from fedjax_sim import tree
 from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
 from fedjax_sim.compression.counting import (
-    message_bits,
-    with_message_bits,
     with_upload_bits,
 )
+from fedjax_sim.setup_checks import check_statistics_last
 from fedjax_sim.specs import specified
-from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work
 from fedjax_sim.wrappers._memory import (
     MemoryState,
@@ -88,8 +86,8 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
         sent, kept = encode(coder, total, state.codec, work)
         return if_present(work, sent, MemoryState(inner, tree.sub(total, sent), kept), state)
 
-    return algorithm._replace(
-        local=with_message_bits(with_upload_bits(local, coder.bits), message_bits(algorithm)),
+    return with_upload_bits(algorithm, coder.bits)._replace(
+        local=local,
         init_client=with_memory(algorithm, coder),
         personal=personal_inner(algorithm),
     )

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_rates
-from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.local import ScalarOrSchedule, per_step, rate
 from fedjax_sim.specs import specified
 from fedjax_sim.types import (
@@ -74,7 +73,7 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         eta = rate(lr, work)
         return tree.divide(per_step(upload, work), jnp.where(eta == 0, 1, eta)), new
 
-    return algorithm._replace(init=init, local=with_bits_of(local, algorithm.local))
+    return algorithm._replace(init=init, local=local)
 
 
 def _shapes(x: PyTree) -> dict[str, tuple[int, ...]]:

@@ -5,6 +5,7 @@ import functools
 import json
 import pathlib
 import re
+import typing
 
 import catalogue
 import jax
@@ -223,6 +224,24 @@ def test_factories_of_the_package_have_different_names():
             if isinstance(node, ast.FunctionDef):
                 decorated += any("specified" in ast.unparse(one) for one in node.decorator_list)
     assert decorated == len(own_factories())
+
+
+def test_the_page_lists_all_numbers_that_are_structure():
+    found = {}
+    for name in own_factories():
+        factory = FACTORIES[name]
+        types = typing.get_type_hints(factory.call)
+        for parameter in factory.signature.parameters:
+            kinds = typing.get_args(types[parameter]) or (types[parameter],)
+            if parameter in factory.static or int in kinds:
+                found.setdefault(parameter, set()).add(name)
+    page = pathlib.Path(fs.__file__).parent.parent / "docs" / "your_own_algorithm.md"
+    rows = [line.split("|")[1:3] for line in page.read_text().splitlines() if line.count("|") == 4]
+    rows = [[set(re.findall(r"`(\w+)`", cell)) for cell in row] for row in rows]
+    listed = [row for row in rows if row[0] & found.keys()]
+    assert set.union(*(parameters for parameters, _ in listed)) == found.keys()
+    for parameters, factories in listed:
+        assert factories == set.union(*(found[parameter] for parameter in parameters))
 
 
 def test_every_algorithm_has_a_spec():

@@ -10,7 +10,6 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.simulation.identity import functions_digest
-from fedjax_sim.statistics_checks import UpdatesStatistics
 
 MODULE = """
 import functools
@@ -124,14 +123,8 @@ def test_every_change_counts(written):
 )
 def test_later_fields_of_algorithms_do_not_count(algorithm):
     """Folders from before these fields stay readable."""
-    later = algorithm._replace(uniform_weights_if_partial="a reason", messages_to_all=True)
+    later = algorithm.requiring(uniform_weights_if_partial="a reason", messages_to_all=True)
     assert functions_digest(later) == functions_digest(algorithm)
-
-
-def test_the_selection_of_statistics_counts_once():
-    """The wrapped functions contain the selection already."""
-    one, other = (UpdatesStatistics(abs, where) for where in (min, max))
-    assert functions_digest(one) == functions_digest(other)
 
 
 def factor(w):

@@ -10,10 +10,8 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import is_concrete
-from fedjax_sim.setup_checks import check_key
-from fedjax_sim.statistics_checks import UpdatesStatistics
+from fedjax_sim.setup_checks import check_key, last_wrapper
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
-from fedjax_sim.wrappers.applied_last import applied_last
 
 # One number, one per client [M], or a schedule over rounds.
 Probability = Scalar | np.ndarray | Callable[[Array], Scalar]
@@ -184,8 +182,8 @@ def checked(algorithm: FedAlgorithm, attackers: Attackers) -> FedAlgorithm:
     Raises:
         ValueError: the algorithm has a wrapper that must be the last one.
     """
-    applied_last(algorithm)
-    before, aggregation = algorithm.check, algorithm.aggregation
+    last_wrapper(algorithm)
+    before, aggregation = algorithm.requires.check, algorithm.aggregation
 
     def check(task: Task, timeline: Timeline) -> None:
         before(task, timeline)
@@ -206,11 +204,4 @@ def checked(algorithm: FedAlgorithm, attackers: Attackers) -> FedAlgorithm:
                 f"expected at most f = {aggregation.f}, for which the robust rule is made"
             )
 
-    return with_check(algorithm, check)
-
-
-def with_check(algorithm: FedAlgorithm, check: Callable[[Task, Timeline], None]) -> FedAlgorithm:
-    """Returns an algorithm with another check, which keeps the mark of running statistics."""
-    old = algorithm.check
-    marked = old._replace(inner=check) if isinstance(old, UpdatesStatistics) else check
-    return algorithm._replace(check=marked)
+    return algorithm.requiring(check=check)

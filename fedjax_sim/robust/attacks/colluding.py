@@ -20,14 +20,12 @@ from jax.scipy.special import ndtri
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.robust.aggregation import stacked
 from fedjax_sim.robust.attacks.attackers import (
     Attackers,
     as_attackers,
     attackers_per_round,
     checked,
-    with_check,
 )
 from fedjax_sim.robust.rules import per_slot
 from fedjax_sim.specs import specified
@@ -131,13 +129,13 @@ def alie(
             "z is None; expected a number for attackers that attack in some visits only, whose "
             "number per round is not known before"
         )
-    before = attacked.check
+    before = attacked.requires.check
 
     def check(task: Task, timeline: Timeline) -> None:
         before(task, timeline)
         _check_quantiles(known, timeline)
 
-    return with_check(attacked, check)
+    return attacked.requiring(check=check)
 
 
 @specified
@@ -200,10 +198,7 @@ def with_key_inside(algorithm: FedAlgorithm) -> FedAlgorithm:
         >>> algorithm = with_key_inside(fs.fedavg(0.1))
     """
     return algorithm._replace(
-        broadcast=with_message_bits(
-            lambda state, round: algorithm.broadcast(state, round.inside()),
-            message_bits(algorithm),
-        ),
+        broadcast=lambda state, round: algorithm.broadcast(state, round.inside()),
         update=lambda state, uploads, round: algorithm.update(state, uploads, round.inside()),
     )
 

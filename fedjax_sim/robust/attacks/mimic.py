@@ -14,7 +14,6 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.compression.counting import message_bits, with_message_bits
 from fedjax_sim.robust.aggregation import stacked
 from fedjax_sim.robust.attacks.attackers import Attackers, as_attackers, checked
 from fedjax_sim.robust.attacks.colluding import Seen, replaced, seen_by, with_key_inside
@@ -122,9 +121,7 @@ def mimic(
     wrapped = inner._replace(
         init=init,
         update=update,
-        broadcast=with_message_bits(
-            lambda state, round: inner.broadcast(state.inner, round), message_bits(algorithm)
-        ),
+        broadcast=lambda state, round: inner.broadcast(state.inner, round),
     )
     return checked(wrapped, known)
 

@@ -15,7 +15,6 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.robust.attacks.attackers import Attackers, Probability, as_attackers, checked
 from fedjax_sim.robust.attacks.colluding import inner_product
 from fedjax_sim.setup_checks import check_is_algorithm
@@ -199,7 +198,7 @@ def _replaced(
         attacks = known.attack(work.client, work.round, coin) & (work.num_steps > 0)
         return tree.where(attacks, forge(upload, work), upload), new
 
-    return checked(algorithm._replace(local=with_bits_of(local, inner)), known)
+    return checked(algorithm._replace(local=local), known)
 
 
 def _filled(upload: Upload, value: float) -> Upload:
