@@ -34,7 +34,8 @@ from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.files import FolderError
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.result import Simulation
-from fedjax_sim.simulation.store import check_extension, verify_history
+from fedjax_sim.simulation.run_identity import check_extension
+from fedjax_sim.simulation.store import verify_history
 from fedjax_sim.types import Setup
 
 
@@ -278,7 +279,7 @@ def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path)
     """Refuses more rounds than a run can be extended to, before config.json records them.
 
     Raises:
-        FolderError: as :func:`~fedjax_sim.simulation.store.check_extension`.
+        FolderError: as :func:`~fedjax_sim.simulation.run_identity.check_extension`.
     """
     options = comparison.options
     if options["clock"] != "none":

@@ -44,8 +44,9 @@ from fedjax_sim.simulation.programs import (
 )
 from fedjax_sim.simulation.recorder import Recorder
 from fedjax_sim.simulation.result import Progress, Record, Simulation
+from fedjax_sim.simulation.run_identity import identify
 from fedjax_sim.simulation.seeds import Seed, seed_names
-from fedjax_sim.simulation.store import Store, identify
+from fedjax_sim.simulation.store import Store
 from fedjax_sim.types import FedAlgorithm, Setup
 
 SEGMENT_SECONDS = 30.0

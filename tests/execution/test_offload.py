@@ -26,7 +26,7 @@ import fedjax_sim as fs
 from fedjax_sim.data import source
 from fedjax_sim.execution import offload
 from fedjax_sim.simulation.identity import source_digest
-from fedjax_sim.simulation.store import identify
+from fedjax_sim.simulation.run_identity import identify
 from fedjax_sim.timelines import sampling
 
 BATCHES = fs.with_replacement(2, num_steps=3)  # compiles faster than permutations
