@@ -21,7 +21,7 @@ from fedjax_sim.cli import build, report, tuned
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.code_digest import changed_code
-from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig, recorded
+from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig
 from fedjax_sim.cli.config_file import differences, read_saved, to_json
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.cli.registry import labels
@@ -176,7 +176,7 @@ def _run_all(job: Job, on_progress: OnProgress | None, callbacks: Sequence[Callb
         name: tuned.executed(comparison, name, job.choices.get(name)) for name in comparison.hyper
     }
     free = FREE_FIELDS | EXTENSIBLE_FIELDS
-    fixed = {key: v for key, v in recorded(comparison.options).items() if key not in free}
+    fixed = {key: v for key, v in comparison.options.items() if key not in free}
 
     def keep_timing(name: str, result: Simulation) -> None:
         if distributed.is_first() and not report.is_read_only(comparison.output):

@@ -9,20 +9,16 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.execution.offload import OnHost
-from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.files import FolderError, read_json
 from fedjax_sim.simulation.identity import (
-    algorithm_identity,
     arrays_digest,
-    description,
-    functions_digest,
     sharded_digest,
     source_digest,
     timeline_arrays,
 )
-from fedjax_sim.types import FedAlgorithm, Setup, Timeline
+from fedjax_sim.simulation.run_functions import RunTraces, identified
+from fedjax_sim.types import Setup, Timeline
 
 
 def same(one: Any, other: Any) -> bool:
@@ -31,27 +27,38 @@ def same(one: Any, other: Any) -> bool:
 
 
 class RunIdentity(NamedTuple):
-    """Values that make two calls the same run, and the test for a shorter run."""
+    """Values that make two calls the same run, and the test for a shorter or accepted run."""
 
     values: dict[str, Any]
     extends: Callable[[Mapping[str, Any]], bool]
 
 
 def identify(
-    algorithm: FedAlgorithm,
+    traces: RunTraces,
     config: Mapping[str, Any] | None,
     setup: Setup,
     keys: Array,
     names: Sequence[str],
-    probes: Probes = NO_PROBES,
-    execution: Execution | None = None,
+    *,
     eval_initial: bool = False,
+    folder: pathlib.Path | None = None,
+    accept_changed_code: bool = False,
 ) -> RunIdentity:
     """Returns the values that make two calls the same run: digests and the given config.
 
-    ``functions`` covers the code of the algorithm, the objective, the model, the evaluation and the
-    probes.  An execution counts if it was given.  Of a task on the host, ``source`` and
-    ``source_functions`` cover the examples, the objective and the minibatch rule.
+    Functions count by what they trace to, data by their content; an execution counts if it was
+    given.  Of a task on the host, ``source`` covers the examples.
+
+    Args:
+        traces: of the run's functions.
+        config, setup, keys, eval_initial: those of the run.
+        names: of the replicas.
+        folder: of the run, whose accepted changes of code are kept.
+        accept_changed_code: accept that the folder has other functions.
+
+    Raises:
+        FolderError: the folder has other functions.
+        ValueError: a function cannot be traced.
     """
     timeline = jax.tree.map(np.asarray, setup.timeline)
     placement = setup.task.placement
@@ -59,11 +66,7 @@ def identify(
     by_client = placement is not None and placement.axis is not None
     data_digest = sharded_digest if by_client else arrays_digest
     values = {
-        "algorithm": algorithm_identity(algorithm),
-        "functions": functions_digest(
-            (algorithm, setup.task.oracle, setup.eval_fn, setup.weighting, probes)
-        ),
-        "execution": None if execution is None else functions_digest(execution),
+        **identified(traces),
         "config": dict(config or {}),
         "data": data_digest((setup.task, setup.eval_fn)),
         "timeline": arrays_digest(timeline_arrays(timeline)),
@@ -71,33 +74,71 @@ def identify(
         "params": arrays_digest(setup.params),
         "key": arrays_digest(keys),
         "eval_every": setup.eval_every,
-        "weighting": description(setup.weighting),
         "replicas": list(names),
         "eval_initial": bool(eval_initial),
     }
-    if isinstance(placement, OnHost):  # the task has neither the examples nor the objective
+    if isinstance(placement, OnHost):  # the task has not the examples
         assert placement.source is not None
         values["source"] = source_digest(placement.source)
-        values["source_functions"] = functions_digest(placement.build)
+    values |= _of_code(values, folder, accept=accept_changed_code)
 
     def extends(known: Mapping[str, Any]) -> bool:
-        """Returns True if the known run is the beginning of this one."""
+        """Returns True if this run continues the known one: longer, or with accepted changes."""
+        expected = values | {"jax": known.get("jax"), "accepted": known.get("accepted")}
+        later = values["accepted"][len(known.get("accepted") or []) :]
+        for old in reversed(later):  # the first of them has what the known run had
+            expected |= {name: old[name] for name in old if name in RunTraces._fields}
         rounds = known.get("rounds")
-        if not isinstance(rounds, int) or not 0 < rounds < timeline.num_rounds:
-            return False
-        beginning = {
-            "rounds": rounds,
-            "timeline": arrays_digest(timeline_arrays(timeline[:rounds])),
-        }
-        expected = values | beginning
-        same = known.keys() <= expected.keys() and all(
+        shorter = isinstance(rounds, int) and 0 < rounds < timeline.num_rounds
+        if shorter:
+            beginning = arrays_digest(timeline_arrays(timeline[:rounds]))
+            expected |= {"rounds": rounds, "timeline": beginning}
+        is_same = known.keys() <= expected.keys() and all(
             same(value, known.get(name)) for name, value in expected.items()
         )
-        if same:
+        if is_same and shorter:
             _check_last_evaluation(rounds, timeline.num_rounds, setup.eval_every)
-        return same
+        return is_same
 
     return RunIdentity(values, extends)
+
+
+def _of_code(
+    values: Mapping[str, Any], folder: pathlib.Path | None, *, accept: bool
+) -> dict[str, Any]:
+    """Returns the JAX version of the traces, and the digests that earlier calls accepted.
+
+    Raises:
+        FolderError: the folder has other functions, and they are not accepted.
+    """
+    try:
+        known = {} if folder is None else read_json(folder / "run.json", "")
+    except (OSError, ValueError):
+        known = {}  # there is none, or damage has its message in `claim`
+    here = {"jax": known.get("jax", jax.__version__), "accepted": known.get("accepted", [])}
+    changed = {
+        name: known[name]
+        for name in RunTraces._fields
+        if None not in (known.get(name), values[name]) and known[name] != values[name]
+    }
+    functions = {*RunTraces._fields, "rounds", "timeline"}
+    others = [x for x in values if x not in functions and not same(known.get(x), values[x])]
+    if not changed or others:  # with other data, shapes in the traces differ, too
+        return here
+    if accept:
+        accepted = [*here["accepted"], {"jax": here["jax"], **changed}]
+        return {"jax": jax.__version__, "accepted": accepted}
+    names = [f"the {name}" for name in changed]
+    if "algorithm" in changed:  # through which these are traced
+        names = [name for name in names if name not in ("the evaluation", "the probes")]
+    reason = ""
+    if here["jax"] != jax.__version__:
+        reason = f", perhaps since JAX was {here['jax']} and is {jax.__version__}"
+    raise FolderError(
+        f"directory {str(folder)!r} holds another run: {' and '.join(names)} there computes "
+        f"something else{reason}; choose another directory, delete this one, or continue with "
+        "accept_changed_code=True"
+    )
 
 
 def check_extension(

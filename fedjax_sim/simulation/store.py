@@ -7,7 +7,6 @@ import functools
 import json
 import pathlib
 import time
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -47,8 +46,7 @@ class Store:
                 f"{path} is missing, beside {' and '.join(left)}, so that nothing says which run "
                 "this is; restore it from a copy, choose another directory or delete this one"
             )
-        # Earlier versions wrote eval_initial only if it was true.
-        claims = functools.partial(claim, path, run.values, run.extends, {"eval_initial": False})
+        claims = functools.partial(claim, path, run.values, run.extends)
         distributed.on_first(claims)
         claims()
         self.folder = directory
@@ -128,7 +126,6 @@ def claim(
     path: pathlib.Path,
     identity: dict,
     extends: Callable[[Mapping[str, Any]], bool] = lambda known: False,
-    if_missing: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> None:
     """Writes a run's identity, or compares it with the identity that is there.
 
@@ -137,7 +134,6 @@ def claim(
         identity: JSON-able values.
         extends: returns True for the identity of a run that this one continues; the file then gets
             the new identity.
-        if_missing: values of an earlier version that its file lacks, so that they are compared.
 
     Raises:
         FolderError: the directory holds another run, or its file is damaged or lacks a value.
@@ -147,7 +143,7 @@ def claim(
         write_text(path, text)
         return
     advice = "restore it from a copy, choose another directory or delete this one"
-    known = dict(if_missing) | read_json(path, f"expected a JSON object: {advice}")
+    known = read_json(path, f"expected a JSON object: {advice}")
     new = json.loads(text)
     if missing := sorted(new.keys() - known.keys()):
         raise FolderError(
