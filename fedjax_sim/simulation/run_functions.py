@@ -30,7 +30,16 @@ from fedjax_sim.execution.placement import WHOLE, ByClient, Placement
 from fedjax_sim.execution.strategies import Execution, Gathered, Local
 from fedjax_sim.setup_checks import shapes_of_one
 from fedjax_sim.simulation.traces import Trace, combined, shapes, trace
-from fedjax_sim.types import FedAlgorithm, Oracle, PyTree, Setup, Task, Timeline, Work
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    PyTree,
+    Setup,
+    Task,
+    Timeline,
+    Work,
+    uniform_weights,
+)
 
 _EVERY = PartitionSpec()
 
@@ -91,7 +100,10 @@ def trace_run(
         def program(hyper, task: Task, now: Timeline, state: RunState, key: Array) -> PyTree:
             made = make(**hyper)
             inner = stacks.strategy(made.aggregation, strategy)
-            return one_round(made, task, now, state, key, inner, setup.weighting, probes)
+            # Where the server does not receive them, weights are no part of the algorithm.
+            stacked = stacks.is_stacked(made.aggregation)
+            weighting = setup.weighting if stacked else uniform_weights
+            return one_round(made, task, now, state, key, inner, weighting, probes)
 
         return program
 

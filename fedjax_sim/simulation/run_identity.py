@@ -123,6 +123,7 @@ def _of_code(
     }
     functions = {*RunTraces._fields, "rounds", "timeline"}
     others = [x for x in values if x not in functions and not same(known.get(x), values[x])]
+    others += set(RunTraces._fields) - known.keys()
     if not changed or others:  # with other data, shapes in the traces differ, too
         return here
     if accept:
@@ -131,12 +132,13 @@ def _of_code(
     names = [f"the {name}" for name in changed]
     if "algorithm" in changed:  # through which these are traced
         names = [name for name in names if name not in ("the evaluation", "the probes")]
+    compute = "computes" if len(names) == 1 else "compute"
     reason = ""
     if here["jax"] != jax.__version__:
         reason = f", perhaps since JAX was {here['jax']} and is {jax.__version__}"
     raise FolderError(
-        f"directory {str(folder)!r} holds another run: {' and '.join(names)} there computes "
-        f"something else{reason}; choose another directory, delete this one, or continue with "
+        f"directory {str(folder)!r} holds another run: what {' and '.join(names)} {compute} "
+        f"has changed{reason}; choose another directory, delete this one, or continue with "
         "accept_changed_code=True"
     )
 

@@ -1,4 +1,4 @@
-"""A trace notices every kind of change in the user's code (``changed_kinds.txt``) that it can see."""
+"""A trace notices every kind of change in the user's code that it sees (``changed_kinds.txt``)."""
 
 import importlib
 import json
@@ -154,7 +154,6 @@ print(json.dumps({p.name: resumed(str(p), str(root / "runs" / p.name))
 @pytest.mark.slow
 def test_a_run_is_not_resumed_with_changed_code(tmp_path):
     """One process begins runs of 13 projects and of one with harmless changes, the next resumes."""
-    import json
 
     harmless = {f"harmless {name}": name for name in HARMLESS}
 
@@ -172,5 +171,5 @@ def test_a_run_is_not_resumed_with_changed_code(tmp_path):
     found = processed(2)
     assert found.keys() == names
     for name in RESUMED:
-        assert "another run: the objective there computes something else" in str(found[name])
+        assert "another run: what the objective computes has changed" in str(found[name])
     assert {found[name] for name in harmless} == {4}
