@@ -190,6 +190,11 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
         (0, 0.0)
     """
     check_algorithm(algorithm, setup)
+    return first_state(algorithm, setup)
+
+
+def first_state(algorithm: FedAlgorithm, setup: Setup) -> RunState:
+    """Returns the state before the first round of a setup that fits the algorithm."""
     task, timeline = setup.task, setup.timeline
     params = _strong(setup.params)
     server = _strong(checked_init(algorithm.init(params)))
@@ -422,8 +427,8 @@ def _functions(
     )
     execution = where.mean_of_all(execution)
 
-    def one_round(task: Task, state: RunState, now: Timeline, key: Array):
-        return _round(algorithm, task, now, state, key, execution, setup.weighting, probes)
+    def of_state(task: Task, state: RunState, now: Timeline, key: Array):
+        return one_round(algorithm, task, now, state, key, execution, setup.weighting, probes)
 
     def measure(state: RunState, part: Timeline) -> dict[str, Array]:
         context = evaluation_context(algorithm, task, part, state, key)
@@ -440,7 +445,7 @@ def _functions(
         further = (every, probed) if buffers else ()
         return where.spread(rounds, (states, every, every, *further), (states, probed))
 
-    return one_round, measure, spread
+    return of_state, measure, spread
 
 
 def run(
@@ -504,7 +509,7 @@ def evaluation_context(
     return RunContext(state, algorithm, task, timeline.max_steps, branch, timeline)
 
 
-def _round(
+def one_round(
     algorithm: FedAlgorithm,
     task: Task,
     now: Timeline,

@@ -310,8 +310,6 @@ class Model(NamedTuple):
     statistics: Callable[[tuple[str, ...], Any], bool] | None = None
     axis_roles: Callable[[tuple[str, ...], Any], str | None] | None = None
 
-    num_digested = 4  # fields in digests of runs
-
 
 @with_spec
 class FedAlgorithm(NamedTuple):

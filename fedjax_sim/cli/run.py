@@ -21,7 +21,7 @@ from fedjax_sim.cli import build, report, tuned
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.code_digest import changed_code
-from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig, recorded
+from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig
 from fedjax_sim.cli.config_file import differences, read_saved, to_json
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.cli.registry import labels
@@ -34,7 +34,8 @@ from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.files import FolderError
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.result import Simulation
-from fedjax_sim.simulation.store import check_extension, verify_history
+from fedjax_sim.simulation.run_identity import check_extension
+from fedjax_sim.simulation.store import verify_history
 from fedjax_sim.types import Setup
 
 
@@ -175,7 +176,7 @@ def _run_all(job: Job, on_progress: OnProgress | None, callbacks: Sequence[Callb
         name: tuned.executed(comparison, name, job.choices.get(name)) for name in comparison.hyper
     }
     free = FREE_FIELDS | EXTENSIBLE_FIELDS
-    fixed = {key: v for key, v in recorded(comparison.options).items() if key not in free}
+    fixed = {key: v for key, v in comparison.options.items() if key not in free}
 
     def keep_timing(name: str, result: Simulation) -> None:
         if distributed.is_first() and not report.is_read_only(comparison.output):
@@ -278,7 +279,7 @@ def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path)
     """Refuses more rounds than a run can be extended to, before config.json records them.
 
     Raises:
-        FolderError: as :func:`~fedjax_sim.simulation.store.check_extension`.
+        FolderError: as :func:`~fedjax_sim.simulation.run_identity.check_extension`.
     """
     options = comparison.options
     if options["clock"] != "none":

@@ -26,7 +26,6 @@ from fedjax_sim.setup_checks import (
 from fedjax_sim.simulation.events import Action, Callback, Event, every_evaluation
 from fedjax_sim.simulation.files import own
 from fedjax_sim.simulation.folders import check_kind, folder_names, record_names
-from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.programs import programs, stride, trace_first
@@ -132,6 +131,7 @@ def compare(
     config: Mapping[str, Any] | Callable[[str], Mapping[str, Any]] | None = None,
     checkpoint_seconds: float = 5.0,
     segment_seconds: float = SEGMENT_SECONDS,
+    accept_changed_code: bool = False,
     on_divergence: Literal["raise", "stop", "record"] = "record",
     on_progress: OnProgress | None = None,
     on_finished: Callable[[str, Simulation], None] | None = None,
@@ -163,8 +163,9 @@ def compare(
             one returns "stop", the next algorithm follows.
         config: JSON-able description, or a function of the algorithm's name that returns it; an
             algorithm's folder with another one is refused.
-        checkpoint_seconds, segment_seconds, on_divergence: as in :func:`~fedjax_sim.simulate`; by
-            default a divergence is recorded, and the other algorithms run.
+        checkpoint_seconds, segment_seconds, accept_changed_code, on_divergence: as in
+            :func:`~fedjax_sim.simulate`; by default a divergence is recorded, and the other
+            algorithms run.
         on_progress: called as ``on_progress(name, None)`` when an algorithm starts, with its
             :class:`~fedjax_sim.simulation.result.Progress` after every segment, and once for an
             algorithm that an earlier call finished.
@@ -228,7 +229,7 @@ def compare(
     inner = {name: None if root is None else own(root / folders[name]) for name in algorithms}
     for name, part in parts.checked(algorithms):
         check_periods(part.setup, eval_initial=eval_initial)
-        first = share_functions(part.setup)
+        first = part.setup
         compiled = programs(
             algorithms[name], first, batched=True, execution=execution.get(name), probes=probes
         )
@@ -262,6 +263,7 @@ def compare(
                         config=config(name) if callable(config) else config,
                         checkpoint_seconds=checkpoint_seconds,
                         segment_seconds=segment_seconds,
+                        accept_changed_code=accept_changed_code,
                         on_divergence=on_divergence,
                         on_progress=on_progress and _named(on_progress, name, turn),
                     )

@@ -19,6 +19,7 @@ from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.privacy.accounting import Guarantee, epsilon, is_private
 from fedjax_sim.setup_checks import check_batch, check_keys, check_setup, shapes_of_one
 from fedjax_sim.simulation import measuring, outcome
+from fedjax_sim.simulation.functions import sealed
 from fedjax_sim.simulation.needs import Forecast, Seconds
 from fedjax_sim.simulation.programs import programs, stride
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Task, Timeline
@@ -92,7 +93,8 @@ def forecast(
     elif task.placement is not None and task.placement.axis is not None:
         state = _spread(program.initial.compile(task, params, first).function, state)
     began = time.perf_counter()
-    compiled = program.segment.compile(on_device.task, None, first, state, key, _ONE_ROUND)
+    present = sealed(on_device.task, program.traces)
+    compiled = program.segment.compile(present, None, first, state, key, _ONE_ROUND)
     compile_seconds = time.perf_counter() - began
     model = jax.tree.map(lambda x: x[0], params) if batched else params
     resident = dataclasses.replace(setup, task=on_device.task, timeline=timeline)
@@ -138,7 +140,7 @@ def forecast(
         nonlocal current
         # Of examples on the host, only those of the first rounds are on the device.
         part = first if on_device.task is not task else put(timeline[t : t + 1])
-        arguments = on_device.task, None, part, current, key, _ONE_ROUND
+        arguments = present, None, part, current, key, _ONE_ROUND
         arguments = jax.device_put(arguments, compiled.shardings)
         current = jax.block_until_ready(compiled(*arguments))[0]
 

@@ -16,9 +16,10 @@ from fedjax_sim.engine import RunState, evaluation_context, init
 from fedjax_sim.evaluation.state import evaluate, periods, takes_state
 from fedjax_sim.execution.devices import program_bytes
 from fedjax_sim.execution.placement import WHOLE, everywhere
-from fedjax_sim.simulation.fingerprint import Same
+from fedjax_sim.simulation.functions import sealed
 from fedjax_sim.simulation.operations import operations
 from fedjax_sim.simulation.programs import Given
+from fedjax_sim.simulation.traces import Same
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, Setup, Task, Timeline
 
 _MOST = 3  # calls; the fastest counts
@@ -184,7 +185,8 @@ def evaluation(
         return Timed(0.0, math.nan)
     if takes_state(eval_fn):
         program: Any = of_run.jitted.function
-        fixed, last = (of_run.jitted.first, setup.task, eval_fn, setup.timeline), (key,)
+        data = sealed((setup.task, eval_fn, setup.timeline), program.key)
+        fixed, last = (of_run.jitted.first, *data), (key,)
         owner: Hashable = Same(program)
     else:
         program = _evaluate_batch if batched else _evaluate

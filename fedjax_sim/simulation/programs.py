@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -29,13 +29,23 @@ from fedjax_sim.execution import offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import Execution, auto, has_kernels, is_ragged
-from fedjax_sim.simulation.fingerprint import Same, fingerprint
-from fedjax_sim.simulation.identity import functions_in
-from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
+from fedjax_sim.simulation.functions import SealedJit, sealed
+from fedjax_sim.simulation.run_functions import RunTraces, trace_run
+from fedjax_sim.simulation.traces import Same
+from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline, Weighting
 
 Put = Callable[[PyTree], PyTree]
-Numbers = Sequence[Any]  # leaves of a spec: Python's numbers, or arrays
+Numbers = list[Any]  # leaves of a spec: Python's numbers, or arrays
 Build = Callable[[Numbers], FedAlgorithm]
+
+
+class Parts(NamedTuple):
+    """Functions that programs close over."""
+
+    build: Build
+    execution: Execution
+    weighting: Weighting
+    probes: Probes
 
 
 class Functions:
@@ -43,26 +53,26 @@ class Functions:
 
     They are compiled once per shape and placement of arguments.  The number of rounds is an
     argument, too, so segments of all lengths have the same bits.
+
+    Attributes:
+        traces: of the run's functions.
+        parts: those of the latest call.  All calls had equal ones, but earlier objects may have
+            been changed in place since.
     """
 
     def __init__(
-        self,
-        build: Build,
-        setup: Setup,
-        *,
-        batched: bool,
-        in_turn: bool,
-        execution: Execution,
-        probes: Probes,
+        self, setup: Setup, parts: Parts, traces: RunTraces, *, batched: bool, in_turn: bool
     ):
         in_timeline = 0 if setup.timeline.clients.ndim == 3 else None
         put = everywhere(setup.task)
-        eval_every, weighting = setup.eval_every, setup.weighting  # no data in the closures
+        eval_every = setup.eval_every  # no data in the closures
+        self.traces, self.parts = traces, parts
 
         def initial(numbers: Numbers, task: Task, params: Params, timeline: Timeline) -> RunState:
-            return init(build(numbers), Setup(task, timeline, params))
+            return init(self.parts.build(numbers), Setup(task, timeline, params))
 
         def segment(numbers, task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
+            build, execution, weighting, probes = self.parts
             part = Setup(task, timeline, None, eval_fn, eval_every, weighting)
             return advance_by(
                 build(numbers), part, state, key, span, execution=execution, probes=probes
@@ -97,26 +107,26 @@ class Functions:
         def evaluation(
             numbers, task, eval_fn: EvalFn, timeline, state: RunState, key: Array
         ) -> History:
-            context = evaluation_context(build(numbers), task, timeline, state, key)
+            algorithm = self.parts.build(numbers)
+            context = evaluation_context(algorithm, task, timeline, state, key)
             metrics = {k: jnp.asarray(v)[None] for k, v in evaluate(eval_fn, context).items()}
             return put(History(state.round[None], metrics, {}))
 
         replicated.__name__ = "segment"
         self.eval_every = eval_every
-        self.execution = execution
-        self.initial = jax.jit(initial)
+        self.initial = SealedJit(initial, traces)
         if batched:
             evaluation = jax.vmap(evaluation, (None, None, None, in_timeline, 0, 0))
-        self.evaluation = jax.jit(evaluation)
+        self.evaluation = SealedJit(evaluation, traces)
         # The state is donated: client states are updated in place.
-        self.segment = jax.jit(replicated, donate_argnums=4)
+        self.segment = SealedJit(replicated, traces, donate_argnums=4)
         self._compiled: OrderedDict[Hashable, list[Any]] = OrderedDict()  # by arguments' shapes
         self.seconds = 0.0  # of compilation
 
     def compiled(self, *arguments: Any) -> Any:
-        """Returns the segment's program for these arguments."""
+        """Returns the segment's program for these arguments; task and evaluation are sealed."""
         leaves, structure = jax.tree.flatten(arguments)
-        shapes = structure, *(_shape(leaf) for leaf in leaves)
+        shapes = structure, *map(_shape, leaves)
         candidates = self._compiled.setdefault(shapes, [])
         self._compiled.move_to_end(shapes)
         while len(self._compiled) > _MOST_SHAPES:
@@ -133,50 +143,6 @@ class Functions:
 def _shape(leaf: Any) -> tuple[Any, ...]:
     aval = jax.typeof(leaf)
     return aval.shape, str(aval.dtype), getattr(aval, "weak_type", False)
-
-
-class Programs(NamedTuple):
-    """Compiled functions of one algorithm.
-
-    ``initial(task, params, timeline)`` returns the first state; ``segment(task, eval_fn, timeline,
-    state, key, span)`` runs the rounds of ``span``, for several replicas together with several
-    keys; ``evaluation(task, eval_fn, any part of the timeline, state, key)`` returns a history of
-    one evaluation.
-    """
-
-    functions: Functions
-    numbers: Numbers
-
-    @property
-    def initial(self) -> "Given":
-        return Given(self.functions.initial, self.numbers)
-
-    @property
-    def segment(self) -> "Given":
-        return Given(self.functions.segment, self.numbers)
-
-    @property
-    def evaluation(self) -> "Given":
-        return Given(self.functions.evaluation, self.numbers)
-
-    @property
-    def execution(self) -> Execution:
-        return self.functions.execution
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of compilation until now."""
-        return self.functions.seconds
-
-    def compiled(self, *arguments: Any) -> "Given":
-        """Returns the segment's program for these arguments, which is compiled once."""
-        return Given(self.functions.compiled(self.numbers, *arguments), self.numbers)
-
-    def evaluations(self, first: int, last: int, num_rounds: int) -> int:
-        """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
-        every = self.functions.eval_every
-        extra = last == num_rounds and last % every != 0
-        return last // every - first // every + extra
 
 
 class Given(NamedTuple):
@@ -201,6 +167,54 @@ class Given(NamedTuple):
         return self.function.input_shardings[0][1:]
 
 
+class Programs(NamedTuple):
+    """Compiled functions of one algorithm.
+
+    ``initial(task, params, timeline)`` returns the first state; ``segment(task, eval_fn, timeline,
+    state, key, span)`` runs the rounds of ``span``, for several replicas together with several
+    keys; ``evaluation(task, eval_fn, any part of the timeline, state, key)`` returns a history of
+    one evaluation.
+    """
+
+    functions: Functions
+    numbers: Numbers
+
+    @property
+    def initial(self) -> Given:
+        return Given(self.functions.initial, self.numbers)
+
+    @property
+    def segment(self) -> Given:
+        return Given(self.functions.segment, self.numbers)
+
+    @property
+    def evaluation(self) -> Given:
+        return Given(self.functions.evaluation, self.numbers)
+
+    @property
+    def execution(self) -> Execution:
+        return self.functions.parts.execution
+
+    @property
+    def traces(self) -> RunTraces:
+        return self.functions.traces
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of compilation until now."""
+        return self.functions.seconds
+
+    def compiled(self, *arguments: Any) -> Given:
+        """Returns the segment's program for these arguments; task and evaluation are sealed."""
+        return Given(self.functions.compiled(self.numbers, *arguments), self.numbers)
+
+    def evaluations(self, first: int, last: int, num_rounds: int) -> int:
+        """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
+        every = self.functions.eval_every
+        extra = last == num_rounds and last % every != 0
+        return last // every - first // every + extra
+
+
 def programs(
     algorithm: FedAlgorithm,
     setup: Setup,
@@ -211,10 +225,9 @@ def programs(
 ) -> Programs:
     """Returns the programs of an algorithm, those of an earlier call if it had equal arguments.
 
-    Algorithms and the functions of setups are compared by value
-    (:func:`~fedjax_sim.simulation.fingerprint.fingerprint`), so a loop over seeds that calls
-    ``fedavg(0.1)`` each time compiles once, and a global value that was changed in place has
-    another program.
+    Functions are compared by what they trace to (:func:`trace_run`), so a loop over seeds that
+    calls ``fedavg(0.1)`` each time compiles once, and a value that was changed in place has another
+    program.
     """
     check_options(execution, probes)
     task, timeline = setup.task, setup.timeline
@@ -229,38 +242,36 @@ def programs(
         and platform == "cpu"
         and (has_kernels(_one_model(setup.params)) or (ragged and timeline.clients.ndim == 3))
     )
-    build, numbers, form = _numbers_apart(algorithm)
-    key = fingerprint(
-        (
-            form, execution, probes, setup.weighting, setup.eval_every, batched,
-            timeline.clients.ndim, ragged, in_turn, platform, Same(task.placement),
-            # Those of the setup, since a function may read values that were changed in place.
-            list(functions_in((task.oracle, setup.eval_fn))),
-            getattr(task.placement, "build", None),
-        )
+    build, numbers = _numbers_apart(algorithm)
+    traces = trace_run(
+        build, setup, batched=batched, execution=execution, probes=probes, numbers=numbers
+    )
+    key = (
+        traces, setup.eval_every, batched, timeline.clients.ndim, ragged, in_turn, platform,
+        Same(task.placement),
     )  # fmt: skip
+    chosen = execution or auto(
+        ragged=ragged and (timeline.clients.ndim == 2 or in_turn), platform=platform
+    )
+    parts = Parts(build, chosen, setup.weighting, probes)
     if key not in _functions:
-        execution = execution or auto(
-            ragged=ragged and (timeline.clients.ndim == 2 or in_turn), platform=platform
-        )
-        _functions[key] = Functions(
-            build, setup, batched=batched, in_turn=in_turn, execution=execution, probes=probes
-        )
+        _functions[key] = Functions(setup, parts, traces, batched=batched, in_turn=in_turn)
+    _functions[key].parts = parts
     _functions.move_to_end(key)
     while len(_functions) > _MOST_FUNCTIONS:
         _functions.popitem(last=False)
     return Programs(_functions[key], numbers)
 
 
-def _numbers_apart(algorithm: FedAlgorithm) -> tuple[Build, Numbers, Any]:
-    """Returns how an algorithm is built from its numbers, these, and what else it is made of.
+def _numbers_apart(algorithm: FedAlgorithm) -> tuple[Build, Numbers]:
+    """Returns how an algorithm is built from its numbers, and these.
 
     An algorithm without a spec has no numbers apart from its functions.
     """
     if algorithm.spec is None:
-        return lambda numbers: algorithm, (), algorithm
+        return lambda numbers: algorithm, []
     numbers, structure = jax.tree.flatten(algorithm.spec)
-    return lambda numbers: jax.tree.unflatten(structure, numbers).build(), numbers, structure
+    return lambda numbers: jax.tree.unflatten(structure, numbers).build(), numbers
 
 
 def _one_model(params: Params) -> Params:
@@ -388,7 +399,7 @@ class Resident:
         self._programs, self._timeline, self._put = programs, timeline, put
         self._most, self._before = most, before
         self._key = put(key)
-        self._constant: tuple[Any, Any] = task, put(eval_fn)
+        self._constant: tuple[Any, Any] = sealed((task, put(eval_fn)), programs.traces)
         self._copied: set[int] = set()
 
     def __enter__(self) -> "Resident":
@@ -483,8 +494,9 @@ class Streamed:
                     dataclasses.replace(task, placement=present),
                 )
             part, span = _part(self._timeline, load.first, load.last, self._plan.length)
-            program = self._programs.compiled(task, self._eval_fn, part, state, self._key, span)
-            state, history = program(task, self._eval_fn, part, state, self._key, span)
+            constant = sealed((task, self._eval_fn), self._programs.traces)
+            program = self._programs.compiled(*constant, part, state, self._key, span)
+            state, history = program(*constant, part, state, self._key, span)
             self._feed.started(history)
             if self._where.states:
                 offload.receive(table, ids, state.clients, axis)

@@ -29,7 +29,6 @@ from fedjax_sim.simulation.events import (
     need_identity,
 )
 from fedjax_sim.simulation.folders import check_kind
-from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.history import Clock
 from fedjax_sim.simulation.identity import check_json
 from fedjax_sim.simulation.interrupt import deferred_interrupt
@@ -44,8 +43,9 @@ from fedjax_sim.simulation.programs import (
 )
 from fedjax_sim.simulation.recorder import Recorder
 from fedjax_sim.simulation.result import Progress, Record, Simulation
+from fedjax_sim.simulation.run_identity import identify
 from fedjax_sim.simulation.seeds import Seed, seed_names
-from fedjax_sim.simulation.store import Store, identify
+from fedjax_sim.simulation.store import Store
 from fedjax_sim.types import FedAlgorithm, Setup
 
 SEGMENT_SECONDS = 30.0
@@ -70,6 +70,7 @@ def simulate(
     config: Mapping[str, Any] | None = None,
     checkpoint_seconds: float = 5.0,
     segment_seconds: float = SEGMENT_SECONDS,
+    accept_changed_code: bool = False,
     on_divergence: Literal["raise", "stop", "record"] = "raise",
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Simulation:
@@ -80,15 +81,16 @@ def simulate(
     to ``history.csv`` segment by segment and the state to ``checkpoints/``.  Calling again with the
     same arguments resumes the run and gives the same bits as an uninterrupted run; a longer
     timeline with the same beginning extends it, unless it has staleness, whose buffers are assigned
-    for the whole run.  ``run.json`` holds digests of the algorithm, the functions, the data and
-    everything else that identifies the run.  Ctrl-C or SIGTERM ends the run after the segment in
+    for the whole run.  ``run.json`` holds digests of the data, of what all functions trace to and
+    of everything else that identifies the run.  Ctrl-C or SIGTERM ends the run after the segment in
     progress; a second one ends it at once.  ``result.interrupted`` says that rounds are missing,
     and ``result.interrupt_requested`` also reports an interrupt in the last segment, for a loop
     over several runs.
 
-    Algorithms are compared by value: calls with equal algorithms, shapes and static values compile
-    once.  If the clients of the task are placed over the devices of several processes, all
-    processes call this together, with one directory that all can reach; process 0 writes.
+    Functions are compared by what they trace to: calls with equal algorithms, shapes and static
+    values compile once.  If the clients of the task are placed over the devices of several
+    processes, all processes call this together, with one directory that all can reach; process 0
+    writes.
 
     Args:
         algorithm, setup, execution, probes: as in :func:`~fedjax_sim.engine.run`.
@@ -106,6 +108,9 @@ def simulate(
         segment_seconds: most seconds of a segment, after which signals act and checkpoints are
             written; at least one round.  Lengths follow from the time of the segments before,
             planned for a third of this time.  Results do not depend on them.
+        accept_changed_code: continue a run although its functions compute something else than those
+            that began it, for example after a change that does not matter or with another version
+            of JAX; ``run.json`` keeps the digests of both.
         on_divergence: when a server state is no longer finite, "raise" a DivergenceError, "stop"
             (when all replicas have diverged) or "record" and continue.  A run that diverged in an
             earlier call is not continued under "raise" and "stop".
@@ -156,8 +161,7 @@ def simulate(
     if folder is not None:
         check_kind(folder, "a run")
 
-    clients = client_names(setup.eval_fn)  # equal functions may have other names
-    setup = share_functions(setup)
+    clients = client_names(setup.eval_fn)
     compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=probes)
     compiled_before = compiled.seconds
     task, eval_every = setup.task, setup.eval_every
@@ -185,7 +189,10 @@ def simulate(
         if folder is not None:
             stack.enter_context(locked(folder))
         if folder is not None or need_identity(callbacks):
-            run = identify(algorithm, config, setup, keys, names, probes, execution, eval_initial)
+            run = identify(
+                compiled.traces, algorithm.spec, config, setup, keys, names, eval_initial=eval_initial,
+                folder=folder, accept_changed_code=accept_changed_code,
+            )  # fmt: skip
         values = None if run is None else run.values
         listeners = Listeners(callbacks, names, num_rounds, folder, values)
         if folder is not None and run is not None:

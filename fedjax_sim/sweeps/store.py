@@ -85,7 +85,9 @@ class SweepStore:
         config: Mapping[str, Any] | None,
         *,
         create: bool = True,
+        accept_changed_code: bool = False,
     ):
+        self._accept = accept_changed_code
         self._folder = None if directory is None else own(directory / "slices")
         self._kept: dict[RunKey, _Kept] = {}
         self._of_seeds: dict[str, _Kept] = {}  # one run of every configuration, with its settings
@@ -175,9 +177,9 @@ class SweepStore:
             self._check_settings(key, identity)
             return None
         differing = "data or settings" if kept.data != identity.data else ""
-        if kept.algorithm not in (None, identity.algorithm):
+        if not self._accept and kept.algorithm not in (None, identity.algorithm):
             differing = "algorithm" + (differing and ", data or settings")
-        elif not differing and kept.functions not in (None, identity.functions):
+        elif not (self._accept or differing) and kept.functions not in (None, identity.functions):
             differing = "code of algorithm, objective, model or evaluation"
         if differing:
             raise self._other_sweep(dict(configuration), seed, differing)
@@ -193,7 +195,7 @@ class SweepStore:
     def _check_settings(self, key: RunKey, identity: RunIdentity) -> None:
         """Refuses a seed whose configuration is there with other seeds and other settings."""
         known = self._of_seeds.get(key[0])
-        if known is None or known.settings == identity.settings:
+        if known is None or self._accept or known.settings == identity.settings:
             return
         differing = "algorithm" if known.algorithm != identity.algorithm else ""
         differing = differing or "number of rounds, evaluation, cohort size, identity or code"

@@ -85,6 +85,7 @@ def sweep(
     keep_models: bool = False,
     only_finished: bool = False,
     part: tuple[int, int] | None = None,
+    accept_changed_code: bool = False,
     callbacks: Sequence[Callback] = (),
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> Sweep:
@@ -131,6 +132,9 @@ def sweep(
         part: ``(i, n)``: run the i-th of n parts of the grid only, for the jobs of an array that
             share the directory (:func:`~fedjax_sim.sweeps.parts.divide`).  The result also has
             those runs of other parts that are finished; ``missing`` counts the others.
+        accept_changed_code: return runs of the directory although the functions compute something
+            else now, for example after a change that does not matter or with another version of
+            JAX; other runs have the present functions.
         callbacks: functions of an :class:`~fedjax_sim.simulation.events.Event`, called after every
             slice with each evaluation of its runs; ``event.name`` is the configuration.  Runs of a
             slice end together, so "stop" has no effect; "interrupt" ends the sweep.  A
@@ -199,7 +203,9 @@ def sweep(
         raise ValueError("devices is empty; expected at least one device")
     budget = memory or device_list.memory_limit(where[0])
     root = None if directory is None else pathlib.Path(directory)
-    store = SweepStore(root, config, create=not only_finished)
+    store = SweepStore(
+        root, config, create=not only_finished, accept_changed_code=accept_changed_code
+    )
     programs = Programs(where, budget)
 
     new: dict[RunNumber, SweepRun] = {}
@@ -218,7 +224,7 @@ def sweep(
             # Without a directory nothing is looked up, and hashing the data would take time.
             known = [RunIdentity("", "", "", "")] * len(numbers)
             if directory is not None:
-                known = identities(trial, group_keys, extra, per_seed=trials.per_seed)
+                known = identities(trial, group.names, group_keys, extra, per_seed=trials.per_seed)
             batch = Batch(
                 group, configurations, names, numbers, trial, group_keys, known, store, keep_models
             )

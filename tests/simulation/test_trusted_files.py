@@ -189,7 +189,7 @@ def test_a_lost_identity_is_refused(run_folder, fault):
             path.write_text("{}")
         case "without keys":
             values = json.loads(path.read_text())
-            del values["algorithm"], values["functions"]
+            del values["algorithm"], values["objective"]
             path.write_text(json.dumps(values))
         case "no object":
             path.write_text("[]")
@@ -197,8 +197,8 @@ def test_a_lost_identity_is_refused(run_folder, fault):
             path.write_text('{"rounds": 8, ' + path.read_text()[1:])
     problem = {
         "missing": r"run\.json is missing, beside history\.csv and checkpoints, so that nothing",
-        "emptied": r"run\.json lacks algorithm, config, data, eval_every, .*restore it from a copy",
-        "without keys": r"run\.json lacks algorithm, functions, without which another run could",
+        "emptied": r"run\.json lacks accepted, algorithm, config, data, .*restore it from a copy",
+        "without keys": r"run\.json lacks algorithm, objective, without which another run could",
         "no object": r"run\.json is damaged \(it holds a list, not a dict\)",
         "twice": r"run\.json is damaged \(it has 'rounds' twice\)",
     }[fault]
