@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
+from fedjax_sim.data.blocked import BlockedData
 from fedjax_sim.engine import (
     NO_PROBES,
     Probes,
@@ -267,7 +268,13 @@ def _on_one_device(task: Task) -> tuple[Task, Placement]:
     """Returns a task with its real oracle, and where on one device the oracle can be called."""
     where = task.placement
     if isinstance(where, ByClient):
-        return dataclasses.replace(task, placement=where.alone()), where.alone()
+        alone = where.alone()
+        task = jax.tree.map(
+            lambda x: dataclasses.replace(x, placement=alone) if isinstance(x, BlockedData) else x,
+            shapes(task),
+            is_leaf=lambda x: isinstance(x, BlockedData),
+        )
+        return dataclasses.replace(task, placement=alone), alone
     if isinstance(where, OnHost):
         assert where.source is not None
         assert where.build is not None

@@ -18,8 +18,9 @@ from traced import digest_of
 import fedjax_sim as fs
 from fedjax_sim.simulation.files import FolderError
 from fedjax_sim.simulation.identity import arrays_digest, sharded_digest, timeline_arrays
-from fedjax_sim.simulation.run_functions import trace_run
+from fedjax_sim.simulation.run_functions import identified, trace_run
 from fedjax_sim.simulation.store import claim
+from fedjax_sim.simulation.traces import trace
 
 
 @pytest.fixture(scope="module")
@@ -274,3 +275,67 @@ def test_a_configuration_with_nan_is_the_same_again(tmp_path):
     claim(tmp_path / "run.json", identity)
     with pytest.raises(FolderError, match="config differ"):
         claim(tmp_path / "run.json", identity | {"config": {"target": 0.5, "lr": 1}})
+
+
+@pytest.mark.parametrize("algorithm", [fs.fedavg(0.1), fs.scaffold(0.1)])
+def test_the_number_of_devices_is_in_no_digest(algorithm):
+    """Runs with equal strata may continue on another number of devices."""
+    found = []
+    for count in (1, 2, 4):
+        mesh = jax.make_mesh((count,), ("clients",), devices=jax.devices()[:count])
+        where = fs.execution.by_client(8, mesh, num_strata=4)
+        data = fs.FederatedData({"x": np.ones((8, 2), np.float32)}, np.arange(9))
+        task = fs.empirical_task(losses, data, fs.full_batch(1), placement=where)
+        timeline = fs.timelines.stratified(jax.random.key(0), 3, 8, 4, 1, num_strata=4)
+        setup = fs.Setup(task, timeline, jnp.zeros(2), lambda w: {"norm": jnp.abs(w).sum()})
+        found.append(trace_run(algorithm, setup, batched=False))
+    assert [part.error for part in found[0][:4]] == [None] * 4
+    assert found[0] == found[1] == found[2]
+
+
+def test_platforms_are_in_no_digest_and_all_their_branches_are():
+    """A trace has the branches of every platform, whatever JAX's default is."""
+    x = jnp.ones(2)
+
+    def branching(a):
+        return lambda x: jax.lax.platform_dependent(x, cuda=lambda x: a * x, default=lambda x: x)
+
+    one, other = (trace(branching(a), x)[0] for a in (2, 3))
+    assert one != other
+    with jax.default_device(jax.devices()[1]):
+        assert trace(branching(2), x)[0] == one
+
+
+def test_types_of_numbers_are_in_a_digest():
+    def digest(*arguments):
+        return trace(lambda x: x + 1, *arguments)[0].digest
+
+    weak = jax.ShapeDtypeStruct((), np.float32, weak_type=True)
+    assert digest(weak) != digest(jax.ShapeDtypeStruct((), np.float32))
+    single = digest(jnp.ones(2, np.float32))
+    with jax.enable_x64(True):
+        assert digest(jnp.ones(2, np.float64)) != single
+        assert digest(jnp.ones(2, np.float32)) == single
+
+
+def test_constants_are_in_a_digest_with_all_their_values():
+    """NumPy prints arrays of more than 1,000 entries without most of them."""
+    values = np.zeros(5000, np.float32)
+    first = trace(lambda x: x * values, jnp.ones(()))[0]
+    inner = trace(jax.jit(lambda x: x * values), jnp.ones(()))[0]
+    values[2500] = 1
+    assert trace(lambda x: x * values, jnp.ones(()))[0] != first
+    assert trace(jax.jit(lambda x: x * values), jnp.ones(()))[0] != inner
+    several = trace(lambda x: jax.lax.cond(x > 0, lambda: x * values, lambda: x * values), 1.0)[0]
+    values[2500] = 2
+    changed = trace(lambda x: jax.lax.cond(x > 0, lambda: x * values, lambda: x * values), 1.0)[0]
+    assert several.error is None
+    assert several != changed
+
+
+def test_a_function_that_cannot_be_traced_equals_none_and_has_no_folder(setup, tmp_path):
+    one, other = (trace(lambda x: float(x), jnp.ones(()))[0] for _ in range(2))
+    assert one != other
+    assert isinstance(one.error, jax.errors.ConcretizationTypeError)
+    with pytest.raises(ValueError, match="objective cannot be traced for one client of one round"):
+        identified(trace_run(fs.fedavg(0.1), setup, batched=False)._replace(objective=one))
