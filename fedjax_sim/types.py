@@ -209,6 +209,31 @@ def send_state(state: ServerState, round: Round) -> Message:
     return state
 
 
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """Function ``apply`` of a model, and what objectives and adapters need to know of it.
+
+    Example:
+        >>> double = Described(lambda params, x: params * x, vocab_size=65)
+        >>> double(2.0, 3.0), double.vocab_size, double.takes_adapters
+        (6.0, 65, False)
+    """
+
+    function: Callable[[Params, Any], Any]
+    vocab_size: int | None = None  # inputs are token ids below it
+    takes_adapters: bool = False  # kernels may be fedjax_sim.models.linear.Adapted
+    trains_otherwise: bool = False  # it evaluates a model with `train`, so objectives refuse it
+
+    def __call__(self, params: Params, x: Any) -> Any:
+        return self.function(params, x)
+
+    @staticmethod
+    def of(apply: Callable[[Params, Any], Any], **facts: Any) -> "Described":
+        """Returns a function with further facts, beside those that it has."""
+        known = apply if isinstance(apply, Described) else Described(apply)
+        return dataclasses.replace(known, **facts)
+
+
 class Bits(NamedTuple):
     """Bits that a client sends and receives, where encoded values have fewer than their arrays."""
 

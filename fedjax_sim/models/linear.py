@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.types import Params
+from fedjax_sim.types import Described, Params
 
 Rows = tuple[int, int]  # first row of a kernel, and the row after the last
 
@@ -68,15 +68,14 @@ def product(kernel: Array | Adapted, x: Array) -> Array:
 
 
 def takes_adapters(apply: Callable[[Params, Any], Any]) -> Callable[[Params, Any], Any]:
-    """Marks a function ``apply`` whose kernels may be :class:`Adapted`; returns it.
+    """Returns a function ``apply`` whose kernels may be :class:`Adapted`, as one that says so.
 
     Example:
         >>> apply = takes_adapters(lambda params, x: product(params["kernel"], x))
         >>> apply.takes_adapters
         True
     """
-    setattr(apply, "takes_adapters", True)  # noqa: B010, which type checkers would refuse
-    return apply
+    return Described.of(apply, takes_adapters=True)
 
 
 def _placed(x: Array, rows: Rows, size: int, axis: int) -> Array:
