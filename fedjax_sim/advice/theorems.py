@@ -1,6 +1,7 @@
 """Theorems that :func:`fedjax_sim.advise` applies: conditions, prescribed settings, bounds."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from fedjax_sim.algorithms.scaffold import gradient_controls
 from fedjax_sim.theory import fedavg as avg
 from fedjax_sim.theory import feddualavg, fedswa, lojasiewicz
 from fedjax_sim.theory.conditions import positive
-from fedjax_sim.theory.fedac import convex_i, convex_ii, strongly_convex_i, strongly_convex_ii
+from fedjax_sim.theory.fedac import convex, strongly_convex
 from fedjax_sim.theory.problem_constants import ProblemConstants
 from fedjax_sim.theory.step_sizes import best_lr
 from fedjax_sim.types import FedAlgorithm
@@ -86,13 +87,14 @@ def _without(constants: ProblemConstants, drop: str | None) -> ProblemConstants:
     return constants if drop is None else constants._replace(**{drop: None})
 
 
-def _augmented(module: Any) -> Callable:
+def _augmented(variant: Literal["I", "II"]) -> Callable:
     """Prescribed augmentation, and the prescribed rate at it."""
 
     def prescribe(constants: ProblemConstants, *, cohort_size: Any, **sizes: Any) -> Settings:
         del cohort_size
-        augmentation = module.prescribed_augmentation(constants, **sizes)
-        lr = module.prescribed_lr(constants, augmentation=augmentation, **sizes)
+        at = {"variant": variant, **sizes}
+        augmentation = convex.prescribed_augmentation(constants, **at)
+        lr = convex.prescribed_lr(constants, augmentation=augmentation, **at)
         return {"lr": lr, "augmentation": augmentation}
 
     return prescribe
@@ -233,22 +235,25 @@ THEOREMS = (
     ),
     Theorem(
         "FedAc-I, convex", f"Theorem B.21, {_THESIS}", _MODEL, GAP, _ONE,
-        ("L", "sigma", "B"), _augmented(convex_i), _of_all(convex_i.bound), _fedac("I"),
+        ("L", "sigma", "B"), _augmented("I"), _of_all(partial(convex.bound, variant="I")),
+        _fedac("I"),
     ),
     Theorem(
         "FedAc-II, convex, third order", f"Theorem B.23, {_THESIS}", _MODEL, GAP, _ONE,
-        ("L", "sigma", "sigma4", "Q", "B"), _augmented(convex_ii), _of_all(convex_ii.bound),
-        _fedac("II"),
+        ("L", "sigma", "sigma4", "Q", "B"), _augmented("II"),
+        _of_all(partial(convex.bound, variant="II")), _fedac("II"),
     ),
     Theorem(
         "FedAc-I, strongly convex", f"Theorem 3.5, {_THESIS}", _MODEL, GAP, _STRONG,
-        ("L", "mu", "sigma", "Delta", "B"), _rule(strongly_convex_i.prescribed_lr),
-        _of_all(strongly_convex_i.bound), _fedac("I"),
+        ("L", "mu", "sigma", "Delta", "B"),
+        _rule(partial(strongly_convex.prescribed_lr, variant="I")),
+        _of_all(partial(strongly_convex.bound, variant="I")), _fedac("I"),
     ),
     Theorem(
         "FedAc-II, strongly convex, third order", f"Theorem B.1, {_THESIS}", _MODEL, GAP,
         _STRONG, ("L", "mu", "sigma", "sigma4", "Q", "Delta", "B"),
-        _rule(strongly_convex_ii.prescribed_lr), _of_all(strongly_convex_ii.bound), _fedac("II"),
+        _rule(partial(strongly_convex.prescribed_lr, variant="II")),
+        _of_all(partial(strongly_convex.bound, variant="II")), _fedac("II"),
     ),
     Theorem(
         "FedMoSWA, nonconvex", "Lemma G.18, Liu et al. (2025)",
