@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from fedjax_sim.problems.lojasiewicz.family import (
+from experiments.lojasiewicz.family import (
     Family,
     Sampler,
     gap,

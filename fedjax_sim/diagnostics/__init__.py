@@ -3,7 +3,6 @@
 from fedjax_sim.diagnostics import (
     bias_laws,
     client_updates,
-    composite_optimum,
     connectivity,
     constants,
     diffusion,
@@ -13,7 +12,6 @@ from fedjax_sim.diagnostics import (
     gradient_moments,
     gradient_noise,
     heterogeneity,
-    in_flight,
     iterate_bias,
     lanczos,
     linear_models,
@@ -31,7 +29,6 @@ from fedjax_sim.diagnostics import (
 __all__ = [
     "bias_laws",
     "client_updates",
-    "composite_optimum",
     "connectivity",
     "constants",
     "diffusion",
@@ -41,7 +38,6 @@ __all__ = [
     "gradient_moments",
     "gradient_noise",
     "heterogeneity",
-    "in_flight",
     "iterate_bias",
     "lanczos",
     "linear_models",
