@@ -17,8 +17,8 @@ from fedjax_sim.datasets.dataset import (
     rows_by_group,
     same_length,
 )
-from fedjax_sim.datasets.formats.files import find_one, read_tree
-from fedjax_sim.datasets.formats.leaf import Users, divided, joined_users, parse_json, users_of
+from fedjax_sim.datasets.formats.files import find_one
+from fedjax_sim.datasets.formats.leaf import Users, parse_json, read_parts, users_of
 
 WINDOW = 80  # characters of one example
 PAD, BEGIN, END, UNKNOWN, VOCABULARY_SIZE = 0, 87, 88, 89, 90
@@ -59,18 +59,12 @@ def from_folder(folder: Path, *, leaf: bool = False) -> Dataset | None:
     location = location or find_one(folder, _ARCHIVES)
     if location is None:
         return None
-    files = read_tree(location, lambda name: _split(name) is not None)
-    parts = {}
-    for split in ("train", "test"):
-        read = {
-            name: parse_roles(
-                files[name], f"{location}: {name}", encode_leaf if leaf else encode, split
-            )
-            for name in files
-            if _split(name) == split
-        }
-        parts[split] = joined_users(location, split, read)
-    (x, y, roles), (x_test, y_test, roles_test) = divided(location, parts).values()
+
+    def parse(data: bytes, where: str, part: str) -> Users:
+        return parse_roles(data, where, encode_leaf if leaf else encode, part)
+
+    parts = read_parts(location, parse, _split, order=str)
+    (x, y, roles), (x_test, y_test, roles_test) = parts.values()
     train, test = {"x": x, "y": y}, {"x": x_test, "y": y_test}
     groups = number_groups(roles, roles_test)
     if leaf:

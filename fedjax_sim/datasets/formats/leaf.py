@@ -10,6 +10,7 @@ import numpy as np
 
 from fedjax_sim.datasets.dataset import DataError, as_labels, same_length
 from fedjax_sim.datasets.division import report
+from fedjax_sim.datasets.formats.files import read_tree
 
 NUM_CLASSES = 62
 
@@ -174,6 +175,29 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [
         (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
     ]
+
+
+def read_parts(
+    location: Path,
+    parse: Callable[[bytes, str, str], Users],
+    part_of: Callable[[str], str | None] = part_of,
+    order: Callable[[str], Any] = natural,
+) -> dict[str, tuple[np.ndarray, np.ndarray, list[str]]]:
+    """Returns :func:`divided` train and test parts of a folder or archive.
+
+    Args:
+        location: the folder or archive.
+        parse: ``(contents, file, part) -> users``.
+        part_of: part of a file by its name, or None.
+        order: sort key of the files' names.
+    """
+    files = read_tree(location, lambda name: part_of(name) is not None)
+    parts = {}
+    for part in ("train", "test"):
+        names = sorted((name for name in files if part_of(name) == part), key=order)
+        read = {name: parse(files[name], f"{location}: {name}", part) for name in names}
+        parts[part] = joined_users(location, part, read)
+    return divided(location, parts)
 
 
 def _writer(x: Any, y: Any, where: str) -> Examples:
