@@ -193,6 +193,7 @@ _MODEL = "F - F* at the model"
 _ONE = (*_COMMON, c.CONVEX, c.ONE_OBJECTIVE)
 _STRONG = (*_ONE, c.STRONGLY_CONVEX)
 _THESIS = "Yuan (2023)"
+_SMALL_RATE = "small client rate"
 
 THEOREMS = (
     Theorem(
@@ -218,8 +219,8 @@ THEOREMS = (
     Theorem(
         "FedAvg, small client rate", f"Theorem 4.3, {_THESIS}",
         "F - F* at the mean of the server's models", GAP, (*_COMMON, c.CONVEX),
-        ("L", "sigma", "B_h"), _rule(feddualavg.small_client_rate.prescribed_lr),
-        _of_all(feddualavg.small_client_rate.bound), _small_client_rate,
+        ("L", "sigma", "B_h"), _rule(partial(feddualavg.prescribed_lr, regime=_SMALL_RATE)),
+        _of_all(partial(feddualavg.bound, regime=_SMALL_RATE)), _small_client_rate,
     ),
     Theorem(
         "FedAvg, nonconvex", f"Theorem 2.22, {_THESIS}", _GRADIENT, GRADIENT,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from symbols import FEDDUALAVG, by_symbols
 
-from fedjax_sim.theory.feddualavg import bounded_gradients, quadratic, shadow, small_client_rate
+from fedjax_sim.theory import feddualavg
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -17,17 +17,19 @@ CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-12)  # float64, so
 SIZES = {"L": 2.0, "sigma": 0.7, "M": 6, "K": 5, "R": 40, "B": 3.0}
 NAMES = ("bound", "prescribed_lr", "tuned_bound")
 small_client_rate_bound, small_client_rate_lr, tuned_small_client_rate_bound = (
-    by_symbols(getattr(small_client_rate, name), FEDDUALAVG) for name in NAMES
+    by_symbols(getattr(feddualavg, name), FEDDUALAVG, regime="small client rate") for name in NAMES
 )
 bounded_gradient_bound, bounded_gradient_lr, tuned_bounded_gradient_bound = (
-    by_symbols(getattr(bounded_gradients, name), FEDDUALAVG) for name in NAMES
+    by_symbols(getattr(feddualavg, name), FEDDUALAVG, regime="bounded gradients") for name in NAMES
 )
 quadratic_bound, quadratic_lr, tuned_quadratic_bound = (
-    by_symbols(getattr(quadratic, name), FEDDUALAVG) for name in NAMES
+    by_symbols(getattr(feddualavg, name), FEDDUALAVG, regime="quadratic") for name in NAMES
 )
-bounded_gradient_discrepancy = by_symbols(bounded_gradients.discrepancy_bound, FEDDUALAVG)
-quadratic_discrepancy = by_symbols(quadratic.discrepancy_bound, FEDDUALAVG)
-dual_shadow_bound = by_symbols(shadow.dual_shadow_bound, FEDDUALAVG)
+bounded_gradient_discrepancy = by_symbols(
+    feddualavg.discrepancy_bound, FEDDUALAVG, regime="bounded gradients"
+)
+quadratic_discrepancy = by_symbols(feddualavg.discrepancy_bound, FEDDUALAVG, regime="quadratic")
+dual_shadow_bound = by_symbols(feddualavg.dual_shadow_bound, FEDDUALAVG)
 FAMILIES = {
     "small": (small_client_rate_bound, small_client_rate_lr, tuned_small_client_rate_bound, []),
     "gradient": (
@@ -92,6 +94,15 @@ def test_refuses_negative_constants():
         quadratic_bound(lr=0.1, zeta=-1.0, **SIZES)
     with pytest.raises(ValueError, match="B_h is 0; expected a positive number"):
         small_client_rate_bound(lr=0.01, **(SIZES | {"B": 0}))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "discrepancy_bound"])
+def test_unknown_regime(name):
+    function = by_symbols(getattr(feddualavg, name), FEDDUALAVG)
+    sizes = {"lr": 0.1} if name == "bound" else {}
+    sizes |= {"lr": 0.1, "K": 1} if name == "discrepancy_bound" else {"M": 1, "K": 1, "R": 1}
+    with pytest.raises(ValueError, match="regime is 'convex'; expected one of"):
+        function(regime="convex", **sizes)
 
 
 def test_theorem_43_for_fedmid_osp_needs_dual_displacements():
