@@ -51,12 +51,7 @@ def value_of(constants: ProblemConstants, name: str) -> float | None:
 
 
 def models(count: int) -> str:
-    """Returns the number of models as a text.
-
-    Example:
-        >>> models(1), models(3)
-        ('1 model', '3 models')
-    """
+    """Returns the number of models as a text."""
     return f"{count} model{'s' if count > 1 else ''}"
 
 
@@ -149,10 +144,6 @@ def convexity(bent: Curvature, known: ProblemConstants, quadratic: bool, count: 
 
 def check_known(known: ProblemConstants, measured: ProblemConstants) -> None:
     """Refuses given constants that a measured value contradicts.
-
-    Raises:
-        ValueError: a given L, Q or zeta below, or mu above a measured one; a constant of another
-            sign.
 
     Example:
         >>> check_known(ProblemConstants(L=1.0), ProblemConstants(L=2.0))

@@ -43,20 +43,6 @@ def is_quadratic(task: Task, params: Params) -> bool:
 
     The proof is that full gradients are affine in the model.  Derivatives of gradients would not
     do: those of ``abs`` and ``relu`` are constant, but their gradients jump.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": jnp.ones((2, 3))}, jnp.array([0, 2]))
-        >>> losses = {
-        ...     "squares": lambda w, batch, key: (batch["x"] @ w - 1) ** 2,
-        ...     "logistic": lambda w, batch, key: jax.nn.softplus(batch["x"] @ w),
-        ...     "hinge": lambda w, batch, key: jax.nn.relu(1 - batch["x"] @ w)}
-        >>> for name, loss in losses.items():
-        ...     task = fs.empirical_task(loss, data, fs.full_batch(1))
-        ...     print(name, is_quadratic(task, jnp.ones(3)))
-        squares True
-        logistic False
-        hinge False
     """
 
     def gradient(x: Params, client: Array, key: Array) -> Params:

@@ -52,12 +52,7 @@ def algorithm_label(name: str) -> str:
 
 
 def algorithm_labels(names: Iterable[str]) -> dict[str, str]:
-    """Returns the labels of several names; names whose labels would be equal keep their names.
-
-    Example:
-        >>> algorithm_labels(["fedavg", "FedAvg", "scaffold"])
-        {'fedavg': 'fedavg', 'FedAvg': 'FedAvg', 'scaffold': 'SCAFFOLD'}
-    """
+    """Returns the labels of several names; names whose labels would be equal keep their names."""
     labels = {name: algorithm_label(name) for name in dict.fromkeys(names)}
     used = list(labels.values())
     return {name: label if used.count(label) == 1 else name for name, label in labels.items()}
@@ -101,12 +96,7 @@ def setting_label(name: str | None) -> str:
 
 
 def better(metric: str) -> Mode:
-    """Returns the better direction of a metric; "min" if its name does not say it.
-
-    Example:
-        >>> better("test/accuracy"), better("train/loss"), better("norm")
-        ('max', 'min', 'min')
-    """
+    """Returns the better direction of a metric; "min" if its name does not say it."""
     return direction(metric) or "min"
 
 

@@ -29,13 +29,6 @@ def runs_html(history: pd.DataFrame, note: str) -> str:
         history: tidy frame, as ``to_frame`` returns it.  The table has the first four metrics that
             every algorithm has, without progress and numbers of examples.
         note: text before the explanation under the table.
-
-    Example:
-        >>> columns = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
-        >>> rows = [("fedavg", s, 0, 5, "test/accuracy", 0.5) for s in (0, 1)]
-        >>> text = runs_html(pd.DataFrame(rows, columns=columns), "Round 5.")
-        >>> "<tr><th>FedAvg</th><td><b>0.500 ± 0.000</b></td></tr>" in text
-        True
     """
     metrics = _common_metrics(history)
     if not metrics:

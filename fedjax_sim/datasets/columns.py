@@ -26,9 +26,6 @@ class Columns(NamedTuple):
 def columns_of(table: Any) -> Columns:
     """Returns the columns of a dict of arrays, or of a table of pandas, pyarrow or Hugging Face.
 
-    Raises:
-        DataError: another type.
-
     Example:
         >>> columns = columns_of({"a": [1.0, float("nan")], "b": [[1, 2], [3, 4]]})
         >>> columns.names, columns.is_missing("a").tolist(), columns.is_array("b")
@@ -100,9 +97,6 @@ def without(where: str, table: Columns, drop: Sequence[str], *, some: bool = Fal
         drop: names of columns.
         some: the table may lack some of them.
 
-    Raises:
-        DataError: a column that the table does not have.
-
     Example:
         >>> without("table", columns_of({"id": [1, 2], "a": [3, 4]}), ["id"]).names
         ['a']
@@ -118,9 +112,6 @@ def without(where: str, table: Columns, drop: Sequence[str], *, some: bool = Fal
 
 def check_names(where: object, names: Sequence[str]) -> None:
     """Refuses columns without a name, and two columns of one name.
-
-    Raises:
-        DataError: naming the column.
 
     Example:
         >>> check_names("table", ["a", "label", "a"])

@@ -237,9 +237,6 @@ def group_text(name: Any) -> str:
     A column of integers becomes floating where one of its rows has no value, and the other part of
     a data set may still have integers.
 
-    Raises:
-        DataError: a list or an array, such as a label in a list of its own.
-
     Example:
         >>> group_text(1.0), group_text(np.float32(1.5)), group_text("1.0"), group_text(b"ann")
         ('1', '1.5', '1.0', 'ann')

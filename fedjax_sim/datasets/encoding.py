@@ -29,9 +29,6 @@ class Vocabulary(NamedTuple):
 def check_encode(encode: Any) -> None:
     """Refuses another name.
 
-    Raises:
-        DataError: naming the encodings.
-
     Example:
         >>> check_encode("one_hot")
     """
@@ -75,9 +72,6 @@ def without_identifiers(
 ) -> list[str]:
     """Returns the columns of features without identifiers, of which a warning tells.
 
-    Raises:
-        DataError: no other column.
-
     Example:
         >>> from fedjax_sim.datasets.columns import columns_of
         >>> without_identifiers("table", columns_of({"a": [0.5, 0.1]}), ["a"], None)
@@ -104,10 +98,6 @@ def vocabularies(
     where: str, parts: Mapping[str, Columns], names: Sequence[str], encode: Encode | None
 ) -> dict[str, Vocabulary]:
     """Returns the categories of those columns of features that are text or categorical.
-
-    Raises:
-        DataError: text without ``encode``, with the first value that is no number; two parts that
-            declare other categories.
 
     Example:
         >>> from fedjax_sim.datasets.columns import columns_of
@@ -145,9 +135,6 @@ def vocabularies(
 
 def numbers_of(where: str, table: Columns, name: str, vocabulary: Vocabulary | None) -> np.ndarray:
     """Returns a column of features as float64 numbers, or as the codes of its categories.
-
-    Raises:
-        DataError: naming the first row without a value, or whose value is no number or category.
 
     Example:
         >>> from fedjax_sim.datasets.columns import columns_of
@@ -192,17 +179,6 @@ def one_hot(
     """Returns the data set with a column of zeros and ones per category, where there are codes.
 
     The categories of a column are the declared ones, or those of the training examples.
-
-    Raises:
-        DataError: a test example of a category that no training example has and that the table
-            does not declare.
-
-    Example:
-        >>> part = {"x": np.array([[5.0, 1.0]]), "y": np.array([0])}
-        >>> data = Dataset("toy", part, part, 1, None, None, None, "own")
-        >>> words = {"city": Vocabulary(("Lima", "Oslo"), declared=True)}
-        >>> one_hot(data, ["a", "city"], words).train["x"].tolist()
-        [[5.0, 0.0, 1.0]]
     """
     if not vocabulary:
         return dataset

@@ -19,9 +19,6 @@ def from_folder(folder: Path) -> Dataset | None:
     A-Z, 36-61 a-z.  The natural client is the writer; rows are ordered by writer.  Writers without
     train images stay in the test part as new clients.
 
-    Raises:
-        DataError: a part is missing, a file malformed, or a writer in two files of one part.
-
     Warns:
         UserWarning: writers without images.
     """

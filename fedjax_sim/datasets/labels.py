@@ -12,9 +12,6 @@ from fedjax_sim.datasets.dataset import DataError, group_text
 def one_per_example(where: str, labels: Any) -> Any:
     """Returns labels ``[N, 1]``, as MedMNIST and Keras have them, as ``[N]``; others as they are.
 
-    Raises:
-        DataError: labels ``[N, C]``, one-hot or several per example, with the remedy.
-
     Example:
         >>> one_per_example("own", [[3], [5]]).tolist()
         [3, 5]

@@ -43,9 +43,6 @@ def to_channels_last(x: np.ndarray) -> np.ndarray:
 def check_layout(layout: Any) -> None:
     """Refuses another name.
 
-    Raises:
-        DataError: naming the layouts.
-
     Example:
         >>> check_layout("channels_first")
     """
@@ -63,9 +60,6 @@ def laid_out(where: str, x: np.ndarray, layout: Layout | None, pixels: bool) -> 
             "channels_first"; "as_given" for no images; None: by :func:`to_channels_last` if
             ``pixels``, else "as_given".
         pixels: they are known to be images.
-
-    Raises:
-        DataError: images of another number of axes; pixels whose layout could be either.
 
     Example:
         >>> laid_out("own", np.zeros((6, 3, 128, 9)), None, pixels=False).shape  # windows

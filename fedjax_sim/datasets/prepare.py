@@ -34,11 +34,6 @@ def prepare(name: str, raw_dir: str | Path, data_dir: str | Path | None = None) 
 
     Returns:
         The new folder.
-
-    Raises:
-        ValueError: the folder exists already, or the data set has no raw files.
-        DataError: the raw files are missing or malformed.
-        ImportError: tensorflow-datasets, array_record or importlib_resources is not installed.
     """
     root = prepared_format.default_dir() if data_dir is None else Path(data_dir).expanduser()
     folder = root / name / _VERSION

@@ -188,10 +188,6 @@ def folder_of(name: str, data_dir: str | Path | None = None) -> Path | None:
     Args:
         name: one of :data:`NAMES` besides digits, which is part of scikit-learn.
         data_dir: as for :func:`load`.
-
-    Example:
-        >>> folder_of("mnist", "/no/such/folder") is None or "files of tensorflow-datasets"
-        True
     """
     folders, patterns = _FILES[name][1], _PATTERNS[name]
     for root in _roots(data_dir):

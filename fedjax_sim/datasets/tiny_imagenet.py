@@ -32,12 +32,6 @@ def from_folder(folder: Path) -> Dataset | None:
     line c of ``wnids.txt``.  Train images are ordered by class and number, test images
     in the order of ``val_annotations.txt``.  Decoding 110,000 files takes a while;
     :mod:`fedjax_sim.datasets.prepare` writes them in a form that loads faster.
-
-    Raises:
-        DataError: a file of the layout is missing or malformed; classes of the folders and of the
-            annotations that ``wnids.txt`` lacks; classes of different sizes; images that are not
-            annotated, or not 64 x 64.
-        ImportError: Pillow is not installed.
     """
     wnids, annotations = folder / "wnids.txt", folder / "val" / "val_annotations.txt"
     if not (wnids.is_file() or annotations.is_file()):

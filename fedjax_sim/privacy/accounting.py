@@ -181,9 +181,6 @@ def calibrate(
         mechanism: as a function of the noise multiplier.
         epsilon, delta, accountant, interval: as in :func:`noise_multiplier`.
 
-    Raises:
-        ValueError: as :func:`noise_multiplier`.
-
     Example:
         >>> dp = library("dp_accounting")
         >>> once = lambda z: Mechanism(dp.GaussianDpEvent(z), "zero_out", "one release")
@@ -301,9 +298,6 @@ def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accoun
         mechanism: with the event.
         accountant: the wanted one; None: the first that supports the event.
 
-    Raises:
-        ValueError: an accountant that does not support the event.
-
     Example:
         >>> dp = library("dp_accounting")
         >>> accountant_of(Mechanism(dp.GaussianDpEvent(2.0), "zero_out", "one release"), None)
@@ -325,11 +319,7 @@ def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accoun
 
 
 def _rest_of_delta(mechanism: Mechanism, delta: float) -> float:
-    """Returns delta without the probability of runs that the event does not cover.
-
-    Raises:
-        ValueError: a delta out of range, or too many such runs.
-    """
+    """Returns delta without the probability of runs that the event does not cover."""
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
     if mechanism.extra_delta > _SPARE * delta:

@@ -194,10 +194,6 @@ def sensitivity(
         num_rounds: T.
         separation: fewest rounds from one visit of a client to its next.
         visits: most visits of one client.
-
-    Example:
-        >>> round(sensitivity([1.0, 0.5, 0.375, 0.3125], 8, separation=8, visits=1), 4)
-        1.22
     """
     toeplitz = library("jax_privacy.matrix_factorization.toeplitz")
     with _host():

@@ -7,9 +7,6 @@ from types import ModuleType
 def library(name: str) -> ModuleType:
     """Returns a module of dp-accounting or jax-privacy.
 
-    Raises:
-        ImportError: the package is not installed.
-
     Example:
         >>> library("dp_accounting").GaussianDpEvent(2.0).noise_multiplier
         2.0

@@ -194,10 +194,6 @@ def pure_epsilon(epsilon: float, visits: int, delta: float) -> float:
     """Returns the epsilon of several visits to a mechanism of pure epsilon.
 
     Randomised response dominates every such mechanism.
-
-    Example:
-        >>> round(pure_epsilon(1.0, visits=64, delta=1e-5), 2)
-        55.71
     """
     dp = library("dp_accounting")
     if not visits:

@@ -27,26 +27,12 @@ def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
     Returns:
         Per writer, as ordered in ``users``: images uint8 ``[n, 28, 28, 1]``, labels int32 ``[n]``;
         None without images.
-
-    Raises:
-        DataError: not json, or unexpected entries, lengths, labels or pixels.
-
-    Example:
-        >>> one = {"x": [[1.0] * 784], "y": [61]}
-        >>> file = {"users": ["ann"], "num_samples": [1], "user_data": {"ann": one}}
-        >>> x, y = parse_leaf(json.dumps(file).encode())["ann"]
-        >>> x.shape, x.max().item(), y.tolist()
-        ((1, 28, 28, 1), 255, [61])
     """
     return users_of(parse_json(data, where), where, _writer)
 
 
 def parse_json(data: bytes, where: object) -> Any:
-    """Returns the contents of a json file without NaN, infinities and repeated names.
-
-    Raises:
-        DataError: another file.
-    """
+    """Returns the contents of a json file without NaN, infinities and repeated names."""
     try:
         return json.loads(data, parse_constant=_refuse, object_pairs_hook=unique_names)
     except (ValueError, RecursionError) as error:
@@ -69,9 +55,6 @@ def users_of(
         where: its name.
         read: examples from a user's ``x`` and ``y``, neither of them empty, and the user's place.
         extra: ``num_samples`` may also count so many samples more than there are, for all users.
-
-    Raises:
-        DataError: other entries, samples of a user that is not in ``users``, or a user twice.
     """
     parts = [_entry(content, key, where) for key in ("users", "num_samples", "user_data")]
     users, counts, user_data = parts
@@ -106,11 +89,7 @@ def users_of(
 
 
 def joined_users(location: object, part: str, files: dict[str, Users]) -> Users:
-    """Returns the users of all files of a part.
-
-    Raises:
-        DataError: a user in two files, or no samples at all.
-    """
+    """Returns the users of all files of a part."""
     result: Users = {}
     for name, users in files.items():
         for user, examples in users.items():
@@ -237,9 +216,6 @@ def _refuse(constant: str) -> None:
 
 def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object of a json file, for ``object_pairs_hook``.
-
-    Raises:
-        ValueError: a name twice, of which ``json`` would keep the last one.
 
     Example:
         >>> json.loads('{"ann": 1, "ann": 2}', object_pairs_hook=unique_names)

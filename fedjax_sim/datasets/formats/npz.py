@@ -20,9 +20,6 @@ def read_npz(path: Path) -> dict[str, dict[str, np.ndarray]]:
     Names of arrays are ``COLUMN`` and ``COLUMN_test``; ``COLUMN_train`` and ``COLUMN_test``, as
     Keras has them; or ``train_images``, ``train_labels``, ``test_images``, ..., as MedMNIST.
 
-    Raises:
-        DataError: a file that cannot be read or holds objects, or other names.
-
     Warns:
         UserWarning: a validation part, which is left out.
     """

@@ -50,10 +50,6 @@ def read_prepared(folder: Path, name: str, source: str = "tfds") -> Dataset:
     split ``test``, the test part is the split ``validation``, which builders of Tiny ImageNet write
     (tensorflow-datasets itself has no such builder).  Natural clients are read from the feature
     ``group``, a class label whose names are the clients.
-
-    Raises:
-        DataError: not a prepared data set of that layout, or damaged files.
-        ImportError: tensorflow-datasets or array_record is not installed.
     """
     tfds = import_extra("tensorflow_datasets")
     import_extra("array_record")
@@ -107,12 +103,7 @@ def _groups(part: dict[str, np.ndarray], features: dict[str, Any], where: str) -
 
 
 def download(name: str, data_dir: Path) -> Dataset:
-    """Lets tensorflow-datasets download and prepare a data set, then reads it.
-
-    Raises:
-        DataError: the download or the preparation failed; some builders need TensorFlow to write
-            images.
-    """
+    """Lets tensorflow-datasets download and prepare a data set, then reads it."""
     tfds = import_extra("tensorflow_datasets")
     try:
         builder = tfds.builder(name, data_dir=data_dir)

@@ -28,10 +28,6 @@ def parse_strips(
 
     Returns:
         For "train" and "test": ``x`` uint8 ``[N, 32, 32, 3]`` and a leaf int32 ``[N]`` per label.
-
-    Raises:
-        DataError: a strip or label file is missing, lossy or malformed, or has another length.
-        ImportError: Pillow is not installed.
     """
     files = read_tree(location, lambda name: name.endswith((".webp", ".u8")))
     files = {PurePosixPath(name).name: data for name, data in files.items()}

@@ -118,9 +118,6 @@ def random_clients(key: Array, num_clients: int, fraction: float) -> Attackers:
 def as_attackers(value: Any) -> Attackers:
     """Returns attackers that are given as such or as a mask.
 
-    Raises:
-        ValueError: another value, or probabilities outside [0, 1].
-
     Example:
         >>> as_attackers(np.array([True, False])).always
         True
@@ -143,9 +140,6 @@ def as_attackers(value: Any) -> Attackers:
 
 def mask_of(attackers: Any) -> np.ndarray:
     """Returns the clients whose data an attack changes.
-
-    Raises:
-        ValueError: attackers that attack in some visits only, or all clients.
 
     Example:
         >>> mask_of(some_clients([1], num_clients=3)).tolist()
@@ -180,9 +174,6 @@ def checked(algorithm: FedAlgorithm, attackers: Attackers) -> FedAlgorithm:
     Args:
         algorithm: as a wrapper returns it.
         attackers: who attacks.
-
-    Raises:
-        ValueError: the algorithm has a wrapper that must be the last one.
     """
     applied_last(algorithm)
     before, aggregation = algorithm.check, algorithm.aggregation

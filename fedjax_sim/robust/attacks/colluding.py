@@ -171,13 +171,7 @@ def inner_product(
 def colluding(
     algorithm: FedAlgorithm, attackers: Attackers, forge: Callable[[Seen], Upload]
 ) -> FedAlgorithm:
-    """Returns an algorithm whose attackers all send ``forge(seen)``, one upload.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> attackers = fs.robust.attacks.some_clients([0], num_clients=10)
-        >>> to_zero = colluding(fs.fedavg(0.1), attackers, lambda seen: tree.scale(0, seen.mean()))
-    """
+    """Returns an algorithm whose attackers all send ``forge(seen)``, one upload."""
     inner = with_key_inside(stacked(algorithm))
 
     def update(state: ServerState, stack: Stack, round: Round) -> ServerState:
@@ -248,10 +242,6 @@ def quantile(n: Array | np.ndarray, f: Array | np.ndarray) -> Array | np.ndarray
     Args:
         n: number of uploads.
         f: number of attackers among them, less than n.
-
-    Example:
-        >>> float(quantile(np.array(25), np.array(5)))
-        0.6
     """
     supporters = (n + 2) // 2 - f  # s
     return (n - f - supporters) / (n - f)

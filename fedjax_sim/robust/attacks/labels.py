@@ -61,9 +61,6 @@ def poisoned_rows(data: FederatedData, attackers: Any, share: float, seed: int) 
     A client of n examples changes ``round(share n)`` of them, a uniformly random subset; a larger
     share adds rows to those of a smaller one.
 
-    Raises:
-        ValueError: attackers of another number of clients, or a share outside [0, 1].
-
     Example:
         >>> data = FederatedData({"y": np.zeros(6)}, np.array([0, 2, 6]))
         >>> poisoned_rows(data, [False, True], share=0.5, seed=0).sum()
