@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_at_least, check_count, import_extra
 from fedjax_sim.data.federated import FederatedData, from_clients
 
 TRAIN_SUBJECTS, TEST_SUBJECTS = (1, 2, 3, 4, 5), (6,)
@@ -206,11 +206,7 @@ def _check_files(folder: Path, subjects: Sequence[int]) -> None:
 
 
 def _nilearn() -> tuple[ModuleType, ModuleType]:
-    try:
-        from nilearn import datasets, maskers  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ImportError(
-            f"nilearn could not be imported ({error}); "
-            "install it with: pip install 'fedjax_sim[fmri]'"
-        ) from error
+    import_extra("nilearn", "fmri")
+    from nilearn import datasets, maskers  # pyright: ignore[reportMissingImports]
+
     return datasets, maskers

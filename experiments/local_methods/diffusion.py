@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_positive
+from fedjax_sim.checks import check_count, check_positive, import_extra
 from fedjax_sim.diagnostics.iterate_bias import Derivative, equally_spaced
 from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Scalar
@@ -123,9 +123,9 @@ def diffusion_paths(
 
     Raises:
         ValueError: times that are not increasing and positive, no paths.
-        ModuleNotFoundError: diffrax is not installed.
+        ImportError: diffrax is not installed.
     """
-    import diffrax
+    diffrax = import_extra("diffrax", "theory")
 
     times = lr * np.asarray(record_at, float)
     if times.ndim != 1 or not len(times) or times[0] <= 0 or (np.diff(times) <= 0).any():

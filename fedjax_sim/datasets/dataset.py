@@ -1,8 +1,6 @@
 """The type of a data set, and helpers of all readers."""
 
-import importlib
 from collections.abc import Iterable
-from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -247,14 +245,3 @@ def group_text(name: Any) -> str:
         return name.decode("utf-8", "backslashreplace")
     whole = isinstance(name, float | np.floating) and float(name).is_integer()
     return str(int(name)) if whole else str(name)
-
-
-def import_extra(module: str) -> ModuleType:
-    """Imports an optional dependency; the error names the extra that installs it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"{module} could not be imported ({error}); "
-            "install it with: pip install 'fedjax_sim[datasets]'"
-        ) from error

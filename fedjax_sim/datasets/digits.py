@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import Dataset, import_extra
+from fedjax_sim.checks import import_extra
+from fedjax_sim.datasets.dataset import Dataset
 
 
 def load_digits() -> Dataset:
@@ -11,7 +12,7 @@ def load_digits() -> Dataset:
     Images are uint8 ``[N, 8, 8, 1]``; ink 0..16 is scaled to 0..255, ``round(v * 255 / 16)``.
     A fixed fifth of each class is the test part; writers are not recorded.
     """
-    bunch = import_extra("sklearn.datasets").load_digits()
+    bunch = import_extra("sklearn.datasets", "datasets").load_digits()
     x = np.rint(bunch["images"] * 255 / 16).astype(np.uint8)[..., None]
     y = bunch["target"].astype(np.int32)
     # The stream of RandomState is frozen, so the split is the same under every version of NumPy.

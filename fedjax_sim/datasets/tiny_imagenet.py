@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import DataError, Dataset, import_extra, same_length
+from fedjax_sim.checks import import_extra
+from fedjax_sim.datasets.dataset import DataError, Dataset, same_length
 from fedjax_sim.datasets.formats.files import read_bytes
 
 _SIDE = 64  # pixels
@@ -140,7 +141,7 @@ def _test_files(folder: Path, names: Sequence[str], annotations: Path) -> list[P
 
 def _decoded(files: Sequence[Path]) -> np.ndarray:
     """Decodes images to uint8 ``[N, 64, 64, 3]`` in threads; Pillow's decoder releases the GIL."""
-    import_extra("PIL.Image")
+    import_extra("PIL.Image", "datasets")
     images = np.empty((len(files), _SIDE, _SIDE, 3), np.uint8)
 
     def fill(start: int) -> None:
@@ -153,9 +154,9 @@ def _decoded(files: Sequence[Path]) -> np.ndarray:
 
 
 def _pixels(file: Path) -> np.ndarray:
-    data = read_bytes(file)
+    data, images = read_bytes(file), import_extra("PIL.Image", "datasets")
     try:
-        with import_extra("PIL.Image").open(io.BytesIO(data), formats=["JPEG"]) as image:
+        with images.open(io.BytesIO(data), formats=["JPEG"]) as image:
             wide, high = image.size
             if (wide, high) != (_SIDE, _SIDE):  # before its pixels need memory
                 raise DataError(

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import check_positive
+from fedjax_sim.checks import check_positive, import_extra
 from fedjax_sim.privacy.events import Accountant, Adjacency, Mechanism
-from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, independent
 from fedjax_sim.privacy.renyi import renyi_accountant
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
@@ -182,7 +181,7 @@ def calibrate(
         epsilon, delta, accountant, interval: as in :func:`noise_multiplier`.
 
     Example:
-        >>> dp = library("dp_accounting")
+        >>> dp = import_extra("dp_accounting", "privacy")
         >>> once = lambda z: Mechanism(dp.GaussianDpEvent(z), "zero_out", "one release")
         >>> round(calibrate(once, epsilon=1.0, delta=1e-5), 2)
         3.73
@@ -199,7 +198,7 @@ def calibrate(
     name = accountant_of(first, accountant)
     rest = _rest_of_delta(first, delta)
     _warn_of_cuts(first, delta)
-    dp = library("dp_accounting.mechanism_calibration")
+    dp = import_extra("dp_accounting.mechanism_calibration", "privacy")
 
     def spent(z: float) -> float:
         return _fresh(name, first, interval).compose(mechanism(z).event).get_epsilon(rest)
@@ -278,17 +277,17 @@ def _mechanism_of(algorithm: FedAlgorithm, setup: Setup) -> Callable[[Timeline],
 
 def _inner(event: Any) -> tuple[Any, int]:
     """Returns an event and the number of its compositions."""
-    dp = library("dp_accounting")
+    dp = import_extra("dp_accounting", "privacy")
     return (event.event, event.count) if isinstance(event, dp.SelfComposedDpEvent) else (event, 1)
 
 
 def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     """Returns an accountant that has counted nothing."""
-    dp = library("dp_accounting")
+    dp = import_extra("dp_accounting", "privacy")
     relation = getattr(dp.NeighboringRelation, _RELATIONS[mechanism.adjacency])
     if name == "rdp":
         return renyi_accountant(relation)
-    return library("dp_accounting.pld").PLDAccountant(relation, interval)
+    return import_extra("dp_accounting.pld", "privacy").PLDAccountant(relation, interval)
 
 
 def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
@@ -299,7 +298,7 @@ def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accoun
         accountant: the wanted one; None: the first that supports the event.
 
     Example:
-        >>> dp = library("dp_accounting")
+        >>> dp = import_extra("dp_accounting", "privacy")
         >>> accountant_of(Mechanism(dp.GaussianDpEvent(2.0), "zero_out", "one release"), None)
         'pld'
     """

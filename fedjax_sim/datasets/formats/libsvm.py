@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import DataError, import_extra, same_length
+from fedjax_sim.checks import import_extra
+from fedjax_sim.datasets.dataset import DataError, same_length
 
 _BLOCK = 1 << 24  # bytes of text parsed at a time; bounds temporary memory
 _LONGEST = 40  # characters of one number
@@ -81,7 +82,7 @@ def _parse_lines(text: bytes, num_features: int, where: str) -> tuple[np.ndarray
     if foreign := _FOREIGN.search(text):
         raise DataError(f"{where}: has {foreign[0]!r}; expected finite numbers, spaces and colons")
     form = f"lines of the form: label index:value ..., with ascending indices, 1 .. {num_features}"
-    load = import_extra("sklearn.datasets").load_svmlight_file
+    load = import_extra("sklearn.datasets", "datasets").load_svmlight_file
     try:
         x, labels = load(
             io.BytesIO(text), n_features=num_features, dtype=np.float64, zero_based=False

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import DataError, as_labels, import_extra, same_length
+from fedjax_sim.checks import import_extra
+from fedjax_sim.datasets.dataset import DataError, as_labels, same_length
 from fedjax_sim.datasets.formats.files import read_tree
 
 _SIDE = 32  # pixels
@@ -55,7 +56,7 @@ def _images(files: dict[str, bytes], split: str, location: Path) -> np.ndarray:
 
 
 def _strip(data: bytes, where: str) -> np.ndarray:
-    image_module = import_extra("PIL.Image")
+    image_module = import_extra("PIL.Image", "datasets")
     # A lossy file would decode without complaint; the lossless kind names itself here.
     if data[:4] != b"RIFF" or data[8:16] != b"WEBPVP8L":
         raise DataError(f"{where}: begins with {data[:16]!r}; expected a lossless WebP image")
