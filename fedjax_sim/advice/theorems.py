@@ -124,7 +124,7 @@ def _minimised(bound: Callable[..., Array], limit: Callable[..., Array]) -> Call
 def _linear(constants: ProblemConstants, *, cohort_size: Any, **sizes: Any) -> Array:
     del cohort_size
     (gap,) = positive(constants, "Delta")
-    return lojasiewicz.closed_forms.linear_bound(constants, gap=gap, **sizes)
+    return lojasiewicz.linear_bound(constants, gap=gap, **sizes)
 
 
 def _linear_limit(constants: ProblemConstants, *, local_steps: Array, **_: Any) -> Array:
