@@ -88,14 +88,7 @@ def unscaled(
     target: Target | None,
     name: str,
 ) -> Dataset:
-    """Returns :func:`from_arrays` before the scale, with examples of any type of numbers.
-
-    Example:
-        >>> data = unscaled([[0, 1], [9, 8]], [0, 1], test=([[5, 5]], [0]), clients=None, name="m",
-        ...                 test_clients=None, scale="standardise", layout=None, target=None)
-        >>> data.train["x"].tolist()
-        [[0, 1], [9, 8]]
-    """
+    """Returns :func:`from_arrays` before the scale, with examples of any type of numbers."""
     check_scale(scale)
     check_layout(layout)
     check_target(target)

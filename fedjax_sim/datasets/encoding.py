@@ -27,11 +27,7 @@ class Vocabulary(NamedTuple):
 
 
 def check_encode(encode: Any) -> None:
-    """Refuses another name.
-
-    Example:
-        >>> check_encode("one_hot")
-    """
+    """Refuses another name."""
     if encode not in (None, *get_args(Encode)):
         raise DataError(f"encode is {encode!r}; expected one of {', '.join(get_args(Encode))}")
 
@@ -42,12 +38,6 @@ def identifiers(table: Columns, names: Sequence[str], encode: Encode | None) -> 
     These are integers and text under a name such as ``id``, ``user_id``, ``index`` and
     ``Unnamed: 0``, and from 20 rows on consecutive integers in their order, and, if text is
     encoded, another text in every row.
-
-    Example:
-        >>> from fedjax_sim.datasets.columns import columns_of
-        >>> table = columns_of({"id": [7, 3], "width": [0.5, 0.1], "height": [1, 2]})
-        >>> identifiers(table, table.names, None)
-        ['id']
     """
     return [name for name in names if _is_identifier(name, table, encode)]
 
@@ -70,13 +60,7 @@ def _is_identifier(name: str, table: Columns, encode: Encode | None) -> bool:
 def without_identifiers(
     where: str, table: Columns, names: list[str], encode: Encode | None
 ) -> list[str]:
-    """Returns the columns of features without identifiers, of which a warning tells.
-
-    Example:
-        >>> from fedjax_sim.datasets.columns import columns_of
-        >>> without_identifiers("table", columns_of({"a": [0.5, 0.1]}), ["a"], None)
-        ['a']
-    """
+    """Returns the columns of features without identifiers, of which a warning tells."""
     found = identifiers(table, names, encode)
     if not found:
         return names

@@ -63,10 +63,5 @@ def of_one_type(values: np.ndarray) -> np.ndarray:
 
 
 def is_number(value: Any) -> bool:
-    """Returns True for real numbers and booleans of Python and NumPy.
-
-    Example:
-        >>> is_number(Decimal("1.5")), is_number("1.5")
-        (True, False)
-    """
+    """Returns True for real numbers and booleans of Python and NumPy."""
     return isinstance(value, bool | int | float | Decimal | np.integer | np.floating | np.bool_)

@@ -173,10 +173,6 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
     Args:
         data_dir: the folder; default: the environment variable ``FEDJAX_SIM_DATA``, else the
             folder of tensorflow-datasets.
-
-    Example:
-        >>> data_folder("data").name
-        'data'
     """
     chosen = data_dir or os.environ.get(DATA_DIR_VARIABLE)
     return Path(chosen).expanduser() if chosen else prepared_format.default_dir()

@@ -14,11 +14,7 @@ _MANY = 64  # columns, as many as the pixels of the smallest images in use, 8 x 
 
 
 def check_scale(scale: Any) -> None:
-    """Refuses another name.
-
-    Example:
-        >>> check_scale("unit")
-    """
+    """Refuses another name."""
     if scale not in (None, *get_args(Scale)):
         raise DataError(f"scale is {scale!r}; expected one of {', '.join(get_args(Scale))}")
 
@@ -62,12 +58,6 @@ def scaled(dataset: Dataset, scale: Scale | None) -> Dataset:
     windows); what is constant in training is not divided.  "none" keeps the numbers.  None keeps
     them, too, and warns of a table whose columns differ in scale and of floats that look like
     pixels; integers besides uint8 then are token ids.
-
-    Example:
-        >>> part = {"x": np.array([[1.0, 0.0], [3.0, 0.0]]), "y": np.array([0, 1], np.int32)}
-        >>> data = scaled(Dataset("toy", part, part, 2, None, None, None, "own"), "standardise")
-        >>> data.train["x"].tolist(), data.scaling([[5.0, 0.0]]).tolist()
-        ([[-1.0, 0.0], [1.0, 0.0]], [[3.0, 0.0]])
     """
     x = dataset.train["x"]
     if scale is None and x.ndim > 1 and x.dtype.kind == "f":

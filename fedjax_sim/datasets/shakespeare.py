@@ -134,10 +134,6 @@ def joined(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
     Args:
         x: windows ``[n, L]``.
         y: next characters ``[n]``.
-
-    Example:
-        >>> [passage.tolist() for passage in joined(np.array([[1, 2], [2, 3], [7, 8]]), [3, 4, 9])]
-        [[1, 2, 3, 4], [7, 8, 9]]
     """
     y = np.asarray(y)
     follows = (x[1:, :-1] == x[:-1, 1:]).all(axis=1) & (x[1:, -1] == y[:-1])

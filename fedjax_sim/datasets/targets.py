@@ -13,11 +13,7 @@ _FRACTION = re.compile(r"\s*[-+]?\d*[.,]\d+(?:[eE][-+]?\d+)?\s*")
 
 
 def check_target(target: Any) -> None:
-    """Refuses another name.
-
-    Example:
-        >>> check_target("numbers")
-    """
+    """Refuses another name."""
     if target not in (None, *get_args(Target)):
         raise DataError(f"target is {target!r}; expected one of {', '.join(get_args(Target))}")
 

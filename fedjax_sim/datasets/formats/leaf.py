@@ -133,24 +133,14 @@ def has_parts(folder: Path) -> bool:
 
 
 def part_of(name: str) -> str | None:
-    """Returns "train" or "test" for the path of a file of that part, else None.
-
-    Example:
-        >>> part_of("data/train/all_data_0.json"), part_of("train/notes.txt")
-        ('train', None)
-    """
+    """Returns "train" or "test" for the path of a file of that part, else None."""
     path = PurePosixPath(name)
     known = path.suffix == ".json" and path.parent.name in ("train", "test")
     return path.parent.name if known else None
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Returns a key that sorts all_data_2 before all_data_10, as LEAF numbers its files.
-
-    Example:
-        >>> sorted(["all_10", "all_2"], key=natural)
-        ['all_2', 'all_10']
-    """
+    """Returns a key that sorts all_data_2 before all_data_10, as LEAF numbers its files."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
     ]
