@@ -40,12 +40,7 @@ class Source(NamedTuple):
 
 
 def value_of(constants: ProblemConstants, name: str) -> float | None:
-    """Returns a constant as a number; None: unknown.
-
-    Example:
-        >>> value_of(ProblemConstants(L=2), "L"), value_of(ProblemConstants(), "mu")
-        (2.0, None)
-    """
+    """Returns a constant as a number; None: unknown."""
     value = getattr(constants, name)
     return float(value) if is_known(value) else None
 

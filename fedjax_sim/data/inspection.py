@@ -54,12 +54,6 @@ def check_disjoint(assignment: Sequence[np.ndarray], addition: str = "") -> None
     Args:
         assignment: row numbers ``[n_i]`` per client, none negative.
         addition: end of the message.
-
-    Example:
-        >>> check_disjoint([np.array([0, 2]), np.array([2])])
-        Traceback (most recent call last):
-        ...
-        ValueError: assignment has row 2 in client 0 and in client 1; expected every row at most ...
     """
     rows = np.concatenate([np.empty(0, np.int64), *assignment])
     if not rows.size or np.bincount(rows).max() <= 1:
@@ -72,14 +66,7 @@ def check_disjoint(assignment: Sequence[np.ndarray], addition: str = "") -> None
 
 
 def check_unmasked(examples: PyTree) -> None:
-    """Refuses masked arrays of NumPy with masked values, since JAX would compute with these.
-
-    Example:
-        >>> check_unmasked({"x": np.ma.masked_equal([1.0, -99.0], -99.0)})
-        Traceback (most recent call last):
-        ...
-        ValueError: examples['x'] has 1 masked value; expected none: fill them (x.filled(0.0)), ...
-    """
+    """Refuses masked arrays of NumPy with masked values, since JAX would compute with these."""
     for path, leaf in _leaves(examples):
         if np.ma.is_masked(leaf):
             count = int(np.ma.getmaskarray(leaf).sum())
@@ -170,12 +157,7 @@ def largest_input(examples: PyTree) -> str:
 
 
 def shapes_text(tree: PyTree) -> str:
-    """Returns the paths and shapes of a pytree's arrays as text.
-
-    Example:
-        >>> shapes_text({"w": np.ones((3, 2)), "b": np.ones(2, np.int8)})
-        "['b'] int8[2], ['w'] float64[3, 2]"
-    """
+    """Returns the paths and shapes of a pytree's arrays as text."""
     return ", ".join(f"{path or '.'} {x.dtype}{list(x.shape)}" for path, x in _leaves(tree))
 
 

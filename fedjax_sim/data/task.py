@@ -139,14 +139,7 @@ def shared_task(
 
 
 def check_rule(objective: Objective, batches: Batches, full_grad_batch: int) -> None:
-    """Refuses values that are no objective or no minibatch rule.
-
-    Example:
-        >>> check_rule(lambda params, examples, key: examples["x"], 20, 256)
-        Traceback (most recent call last):
-        ...
-        ValueError: batches is 20; expected a minibatch rule, such as fs.epochs(1, batch_size=20)
-    """
+    """Refuses values that are no objective or no minibatch rule."""
     if not callable(objective):
         raise ValueError(
             f"objective is {objective!r:.60}; expected a function (params, examples, key) -> losses"

@@ -185,10 +185,6 @@ def with_key_inside(algorithm: FedAlgorithm) -> FedAlgorithm:
     """Returns an algorithm whose server has another key, for an attack around it that draws.
 
     Broadcast and update of a round have the same one: a server may draw in both (MARINA's coin).
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> algorithm = with_key_inside(fs.fedavg(0.1))
     """
     return algorithm._replace(
         broadcast=with_message_bits(
@@ -200,15 +196,7 @@ def with_key_inside(algorithm: FedAlgorithm) -> FedAlgorithm:
 
 
 def seen_by(attackers: Attackers, stack: Stack, round: Round) -> Seen:
-    """Returns the uploads of a round as the attackers see them.
-
-    Example:
-        >>> yes = jnp.ones(2, bool)
-        >>> round = Round(jnp.array(0), jnp.array(2), 2, jax.random.key(0))
-        >>> stack = Stack(jnp.array([1.0, 5.0]), None, yes, jnp.arange(2))
-        >>> float(seen_by(Attackers(np.array([True, False])), stack, round).mean())
-        5.0
-    """
+    """Returns the uploads of a round as the attackers see them."""
     key = jax.random.fold_in(round.key, np.uint32(_COIN))
 
     def attack(client: Array) -> Array:
