@@ -47,6 +47,9 @@ def compare_with_practice(
         shadow: record means over shadow iterates.
         execution: strategy that executes the clients.
         options: further arguments of :func:`fedjax_sim.sweep`.
+
+    Raises:
+        ValueError: no prescribed setting, or as :func:`fedjax_sim.sweep`.
     """
     check_split_keys(keys)
     prescribed = [(p.theorem, p.prescribed) for p in predictions if p.prescribed is not None]

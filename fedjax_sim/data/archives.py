@@ -13,6 +13,10 @@ def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
     The announced size of an array has to be that of its member, so that a damaged header cannot
     ask for more memory than the archive has.
 
+    Raises:
+        ValueError: naming the file, if it is no complete archive of arrays.
+        OSError: the system cannot open the file.
+
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -44,6 +44,9 @@ def stream(
         shape: shape of a total, which begins at zero, in at least float32.
         add: ``counted`` is False for examples that an earlier batch had; ``start`` is the number
             of the batch's first example.
+
+    Raises:
+        ValueError: metrics that are not one floating value per example.
     """
     length = num_examples(examples)
 
@@ -99,7 +102,11 @@ def default_batch(params: Params, platform: Platform) -> int:
 def value_shapes(
     metrics: Metrics, params: Params, examples: PyTree
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of a batch's metrics."""
+    """Returns the shapes of a batch's metrics.
+
+    Raises:
+        ValueError: metrics that are no dict, or not one floating value per example.
+    """
     # A function of its own, since JAX keeps weak references, which NamedTuples do not have.
     struct = jax.eval_shape(lambda params, examples: metrics(params, examples), params, examples)
     if not isinstance(struct, Mapping):
@@ -137,7 +144,11 @@ def masked(values: Array, counted: Array) -> Array:
 
 
 def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
-    """Returns the examples as arrays."""
+    """Returns the examples as arrays.
+
+    Raises:
+        ValueError: no examples, leaves of different lengths, a batch size below 1.
+    """
     examples = jax.tree.map(jnp.asarray, examples)
     _check_lengths(examples)
     if batch_size is not None:
@@ -151,6 +162,9 @@ def check_metrics(metrics: Metrics, params: Params, examples: PyTree) -> None:
     Args:
         params: a model, or its shapes.
         examples: pytree of concrete arrays ``[N, ...]``.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.objectives.check_labels`, or naming the row.
 
     Example:
         >>> from fedjax_sim import objectives
