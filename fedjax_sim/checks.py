@@ -1,9 +1,11 @@
 """Checks of numbers and sizes that run before compilation."""
 
 import difflib
+import importlib
 import operator
 import os
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -271,6 +273,24 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def import_extra(module: str, extra: str | None) -> ModuleType:
+    """Imports an optional package; the error names the extra, or the package, that installs it.
+
+    Example:
+        >>> import_extra("no_such_package", "privacy")
+        Traceback (most recent call last):
+        ...
+        ImportError: no_such_package could not be imported (No module named 'no_such_package');...
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0] if extra is None else f"fedjax_sim[{extra}]"
+        raise ImportError(
+            f"{module} could not be imported ({error}); install it with: pip install '{package}'"
+        ) from error
 
 
 def is_concrete(value: PyTree) -> bool:

@@ -21,10 +21,10 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 
 import fedjax_sim as fs
 from experiments.favano.clock_inputs import Inputs, batch_of, groups_of_equal_sizes, prepared
+from experiments.favano.in_flight import advance_models, held_models, variance_probe
 from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem
 from experiments.harness import KeptFrames
-from fedjax_sim.diagnostics.in_flight import advance_models, held_models, variance_probe
 from fedjax_sim.execution import devices, strategies
 from fedjax_sim.timelines import bits_moved
 from fedjax_sim.types import EvalFn, Params, PyTree

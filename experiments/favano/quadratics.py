@@ -14,8 +14,8 @@ import numpy as np
 from jax.tree_util import Partial
 
 import fedjax_sim as fs
+from experiments.favano.in_flight import held_models
 from fedjax_sim.algorithms.staleness import expected_steps, realised_steps
-from fedjax_sim.diagnostics.in_flight import held_models
 from fedjax_sim.diagnostics.potential import mean_model, potential
 from fedjax_sim.theory import ProblemConstants, step_counts
 from fedjax_sim.theory.favano.progress import Version

@@ -25,12 +25,12 @@ from jax.tree_util import Partial
 import fedjax_sim as fs
 from experiments.fco import methods
 from experiments.fco.claims import Statement
+from experiments.fco.composite_optimum import composite_optimum
 from experiments.fco.selection import Curve
 from experiments.harness.options import check_names
 from fedjax_sim import prox
 from fedjax_sim.analysis.selection import Mode
 from fedjax_sim.checks import check_at_least, check_positive
-from fedjax_sim.diagnostics.composite_optimum import composite_optimum
 from fedjax_sim.diagnostics.optimum import mean_loss
 from fedjax_sim.evaluation import evaluator, merge_evaluators
 from fedjax_sim.objectives import squared_error

@@ -8,14 +8,13 @@ import jax
 from jax.tree_util import Partial
 
 import fedjax_sim as fs
-from experiments.fco import methods
+from experiments.fco import brains, methods
 from fedjax_sim import models, objectives, prox
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.datasets.registry import DATA_DIR_VARIABLE
 from fedjax_sim.diagnostics.recovery import density
 from fedjax_sim.evaluation import evaluator, merge_evaluators
-from fedjax_sim.problems import fmri
 
 METRICS = LOSS, ACCURACY, DENSITY = "validation/loss", "validation/accuracy", "density"
 CUTOFF = 1e-4
@@ -27,7 +26,7 @@ Source = Literal["auto", "haxby", "synthetic"]
 class Data(NamedTuple):
     """Scans, and whether they are recordings."""
 
-    scans: fmri.Scans
+    scans: brains.Scans
     real: bool
 
     @property
@@ -39,14 +38,14 @@ class Data(NamedTuple):
 def load(source: Source, voxels: int, data_dir: pathlib.Path | None) -> Data:
     """The recordings or the stand-in, which has so many voxels."""
     where = data_dir or os.environ.get(DATA_DIR_VARIABLE) or None
-    if source == "haxby" or (source == "auto" and fmri.is_available(where)):
+    if source == "haxby" or (source == "auto" and brains.is_available(where)):
         if where is None:
             raise ValueError(
                 f"data_dir is not given and {DATA_DIR_VARIABLE} is not set; expected it"
             )
-        return Data(fmri.haxby(where), True)
+        return Data(brains.haxby(where), True)
     nonzero = max(voxels * 5 // 1000, 1)
-    scans = fmri.sparse_classification(PROBLEM_SEED, dim=voxels, num_nonzero=nonzero)
+    scans = brains.sparse_classification(PROBLEM_SEED, dim=voxels, num_nonzero=nonzero)
     return Data(scans, False)
 
 
@@ -65,7 +64,7 @@ class Measured(NamedTuple):
 
 
 def make_problem(
-    scans: fmri.Scans,
+    scans: brains.Scans,
     train: FederatedData,
     *,
     weight: float,

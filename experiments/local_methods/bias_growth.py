@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from experiments.local_methods.diffusion import backward_equation
 from fedjax_sim.diagnostics.bias_laws import piecewise_quadratic_bias, third_order_bias
-from fedjax_sim.diagnostics.diffusion import backward_equation
 from fedjax_sim.diagnostics.gradient_noise import Noise, gaussian
 from fedjax_sim.diagnostics.iterate_bias import Derivative, mean_iterates
 from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smooth

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy.stats import gaussian_kde
 
 from experiments.local_methods.bias_growth import at_zero
-from fedjax_sim.diagnostics.diffusion import diffusion_paths
+from experiments.local_methods.diffusion import diffusion_paths
 from fedjax_sim.diagnostics.gradient_noise import gaussian
 from fedjax_sim.diagnostics.iterate_bias import simulate_paths
 from fedjax_sim.problems.asymmetric import piecewise_quadratic

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from fedjax_sim.problems.lojasiewicz.family import (
+from experiments.lojasiewicz.family import (
     Family,
     Sampler,
     gap,
@@ -21,8 +21,12 @@ from fedjax_sim.problems.lojasiewicz.family import (
     sphere,
 )
 from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.lojasiewicz.closed_forms import linear_bound, sublinear_bound
-from fedjax_sim.theory.lojasiewicz.rounds import drift_bound, recursion_bound
+from fedjax_sim.theory.lojasiewicz import (
+    drift_bound,
+    linear_bound,
+    recursion_bound,
+    sublinear_bound,
+)
 
 
 class Case(NamedTuple):

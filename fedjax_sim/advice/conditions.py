@@ -53,10 +53,6 @@ class Sizes(NamedTuple):
 def sizes_of(setup: Setup) -> Sizes:
     """Returns the numbers of a setup of one run.
 
-    Raises:
-        ValueError: an invalid setup, several timelines, examples that are not all on the device,
-            or traced values.
-
     Example:
         >>> import fedjax_sim as fs
         >>> task = fs.Task(lambda *arguments: None, np.ones(4, int), np.full(4, 3))

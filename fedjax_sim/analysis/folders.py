@@ -132,12 +132,6 @@ def default_metrics(history: pd.DataFrame) -> list[str]:
 
     Where personal models were evaluated, theirs comes first: by it all methods can be compared.
     For histories that have none of these, the first three metrics.
-
-    Example:
-        >>> default_metrics(pd.DataFrame({"metric": ["time", "a", "train/loss"]}))
-        ['train/loss']
-        >>> default_metrics(pd.DataFrame({"metric": ["test/accuracy", PERSONAL]}))
-        ['personal/test/accuracy/weighted_mean', 'test/accuracy']
     """
     known = [name for name in history["metric"].unique() if measures_quality(name)]
     order = (PERSONAL, PERSONAL_R2, "test/accuracy", "test/r2", "train/loss")
@@ -159,11 +153,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _found_runs(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list[pathlib.Path]]:
-    """Returns the run folders of every algorithm.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """Returns the run folders of every algorithm."""
     runs = run_folders(path, config) if path.is_dir() else {}
     if not runs:
         raise ValueError(
@@ -210,10 +200,6 @@ def divergences(
         entries: (seed, round, metric, value) of a run's history.
         recorded: outcome in the run's folder.  In rounds that it does not cover, a seed diverges
             with the first loss that is not finite.
-
-    Example:
-        >>> divergences([("0", 2, "test/loss", 1.0), ("1", 2, "test/loss", float("nan"))], None)
-        {'1': 2}
     """
     known = {} if recorded is None else recorded.diverged_at
     diverged_at = {seed: at for seed, at in known.items() if at}

@@ -139,17 +139,7 @@ def shared_task(
 
 
 def check_rule(objective: Objective, batches: Batches, full_grad_batch: int) -> None:
-    """Refuses values that are no objective or no minibatch rule.
-
-    Raises:
-        ValueError: naming the argument.
-
-    Example:
-        >>> check_rule(lambda params, examples, key: examples["x"], 20, 256)
-        Traceback (most recent call last):
-        ...
-        ValueError: batches is 20; expected a minibatch rule, such as fs.epochs(1, batch_size=20)
-    """
+    """Refuses values that are no objective or no minibatch rule."""
     if not callable(objective):
         raise ValueError(
             f"objective is {objective!r:.60}; expected a function (params, examples, key) -> losses"
@@ -220,13 +210,7 @@ class _EmpiricalOracle(NamedTuple):
     full_grad_batch: int
 
     def check(self, data: Any, params: Params) -> None:
-        """Refuses an objective, inputs (also token ids) or labels that do not fit the model.
-
-        Raises:
-            ValueError: examples with NaN or infinity, an objective that fails on their shapes or
-                does not return one loss per example, or as
-                :func:`~fedjax_sim.objectives.check_labels`.
-        """
+        """Refuses an objective, inputs (also token ids) or labels that do not fit the model."""
         examples = getattr(data, "examples", None)
         leaves = jax.tree.leaves(examples)
         if not leaves or not leaves[0].shape[0]:  # on the host, or none at all
@@ -315,11 +299,7 @@ def empirical_oracle(
 
 
 def losses_of_two(objective: Objective, params: Params, examples: PyTree) -> Any:
-    """Returns the shape of the losses of two examples.
-
-    Raises:
-        ValueError: the objective fails on the shapes of the examples ``[n, ...]``.
-    """
+    """Returns the shape of the losses of two examples."""
     few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype), examples)
     try:
         return jax.eval_shape(objective, params, few, jax.random.key(0))
@@ -331,11 +311,7 @@ def losses_of_two(objective: Objective, params: Params, examples: PyTree) -> Any
 
 
 def check_losses(losses: Any) -> None:
-    """Refuses an objective whose losses of two examples do not have the shape ``[2]``.
-
-    Raises:
-        ValueError: naming the shape.
-    """
+    """Refuses an objective whose losses of two examples do not have the shape ``[2]``."""
     shape = getattr(losses, "shape", None)
     if shape != (2,):
         value = f"a {type(losses).__name__}" if shape is None else f"an array of shape {shape}"

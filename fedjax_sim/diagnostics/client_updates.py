@@ -42,11 +42,7 @@ class Shared(NamedTuple):
 
 
 def shared_of(context: RunContext) -> Shared:
-    """Returns the values that visits from a state share.
-
-    Raises:
-        ValueError: a state without the algorithm and the task.
-    """
+    """Returns the values that visits from a state share."""
     broadcast = current_broadcast(context)
     assert context.task is not None
     params = context.state.server.params

@@ -197,11 +197,7 @@ def summary_of(
     higher_is_better: Collection[str] | None,
     client_ids: Sequence[str] | None = None,
 ) -> _Summary:
-    """Returns the function from sums per client, clients' sizes and present clients to results.
-
-    Raises:
-        ValueError: a quantile outside [0, 1].
-    """
+    """Returns the function from sums per client, clients' sizes and present clients to results."""
     chosen = tuple(quantile_names(quantiles).values())
     higher = None if higher_is_better is None else tuple(sorted(higher_is_better))
     names = None if client_ids is None or not per_client else tuple(map(str, client_ids))
@@ -210,9 +206,6 @@ def summary_of(
 
 def quantile_names(quantiles: Sequence[float]) -> dict[str, float]:
     """Returns quantiles by the names of their statistics.
-
-    Raises:
-        ValueError: a quantile outside [0, 1].
 
     Example:
         >>> quantile_names((0.1, 0.5))

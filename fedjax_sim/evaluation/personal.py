@@ -183,11 +183,7 @@ class _PersonalStatistics(NamedTuple):
     def _models(
         self, context: RunContext, unseen: Task | None, num_clients: int
     ) -> Callable[[Array], Params]:
-        """Returns the function from a client's number to its model.
-
-        Raises:
-            ValueError: clients' states or examples that are not on one device.
-        """
+        """Returns the function from a client's number to its model."""
         state, algorithm, task = context.state, context.algorithm, context.task
         if self.personal is not None:
             own = self.personal

@@ -32,20 +32,6 @@ def state_at(
         algorithm, setup, keys, execution: those of the run.
         round: number of rounds, at least 1.
         directory: the run's folder, whose checkpoints are read; a folder keeps the newest two.
-
-    Raises:
-        ValueError: a round that the timeline does not have.
-        ~fedjax_sim.simulation.files.FolderError: all checkpoints in the folder are damaged.
-        ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the folder.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
-        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
-        >>> setup = fs.Setup(task, fs.timelines.full(9, 2, task.num_steps), np.float32(0))
-        >>> state = state_at(fs.fedavg(0.25), setup, jax.random.key(0), 2)
-        >>> int(state.round), float(state.server.params)
-        (2, 0.75)
     """
     num_rounds = setup.timeline.num_rounds
     if not 1 <= round < num_rounds:

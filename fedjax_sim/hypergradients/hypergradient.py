@@ -169,12 +169,7 @@ class HypergradientFunction:
         self._program = jax.jit(self._differentiated)  # compiled once per shape
 
     def __call__(self, hyper: PyTree) -> Hypergradient:
-        """Returns the metric and its derivatives.
-
-        Raises:
-            ValueError: hyper-parameters that are not floating numbers; a setup that does not fit
-                the algorithm; a metric that is not one floating number.
-        """
+        """Returns the metric and its derivatives."""
         self._check(hyper)
         return self._program(hyper, self._arrays)
 
@@ -195,9 +190,6 @@ class HypergradientFunction:
         Args:
             hyper: as in a call.
             memory: bytes per device; default :func:`~fedjax_sim.execution.devices.memory_limit`.
-
-        Raises:
-            ValueError: as a call.
         """
         from fedjax_sim.hypergradients.memory import forecast_program
 

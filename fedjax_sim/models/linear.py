@@ -25,12 +25,6 @@ class Adapted:
         adapters: for each block of rows ``{"a": [..., r, in], "b": [..., rows, r]}``.
         scale: factor of the products B A, ``[...]``, of the adapters' dtype.
         rows: blocks of rows, one per adapter; static.
-
-    Example:
-        >>> factors = {"a": jnp.ones((1, 3)), "b": jnp.ones((2, 1))}
-        >>> kernel = Adapted(jnp.zeros((4, 3)), (factors,), jnp.array(0.5), ((2, 4),))
-        >>> kernel.merged().tolist()
-        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
     """
 
     kernel: Array
@@ -52,10 +46,6 @@ def product(kernel: Array | Adapted, x: Array) -> Array:
 
     The products B A of adapters are not formed: clients with adapters of their own and one common
     kernel need no kernels of their own.  The result has the dtype of ``W x``.
-
-    Example:
-        >>> product(jnp.array([[1.0, 2.0]]), jnp.ones((3, 2))).tolist()
-        [[3.0], [3.0], [3.0]]
     """
     if not isinstance(kernel, Adapted):
         return jnp.einsum("...i,oi->...o", x, kernel)

@@ -72,9 +72,8 @@ def plot_folder(
         missing = [name for name in history["algorithm"].unique() if name not in set(measured)]
         if missing:
             raise ValueError(
-                f"x is 'bits', which the folder does not record for {', '.join(missing)} (a "
-                "run of an earlier version, or uploads of unknown size); expected 'round', "
-                "'time' or 'local_steps', or the argument bits"
+                f"x is 'bits', which the folder does not record for {', '.join(missing)} (uploads "
+                "of unknown size); expected 'round', 'time' or 'local_steps', or the argument bits"
             )
     return result_curves(
         history,

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import check_positive
+from fedjax_sim.checks import check_positive, import_extra
 from fedjax_sim.privacy.events import Accountant, Adjacency, Mechanism
-from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, independent
 from fedjax_sim.privacy.renyi import renyi_accountant
 from fedjax_sim.setup_checks import last_wrapper
@@ -181,11 +180,8 @@ def calibrate(
         mechanism: as a function of the noise multiplier.
         epsilon, delta, accountant, interval: as in :func:`noise_multiplier`.
 
-    Raises:
-        ValueError: as :func:`noise_multiplier`.
-
     Example:
-        >>> dp = library("dp_accounting")
+        >>> dp = import_extra("dp_accounting", "privacy")
         >>> once = lambda z: Mechanism(dp.GaussianDpEvent(z), "zero_out", "one release")
         >>> round(calibrate(once, epsilon=1.0, delta=1e-5), 2)
         3.73
@@ -202,7 +198,7 @@ def calibrate(
     name = accountant_of(first, accountant)
     rest = _rest_of_delta(first, delta)
     _warn_of_cuts(first, delta)
-    dp = library("dp_accounting.mechanism_calibration")
+    dp = import_extra("dp_accounting.mechanism_calibration", "privacy")
 
     def spent(z: float) -> float:
         return _fresh(name, first, interval).compose(mechanism(z).event).get_epsilon(rest)
@@ -281,17 +277,17 @@ def _mechanism_of(algorithm: FedAlgorithm, setup: Setup) -> Callable[[Timeline],
 
 def _inner(event: Any) -> tuple[Any, int]:
     """Returns an event and the number of its compositions."""
-    dp = library("dp_accounting")
+    dp = import_extra("dp_accounting", "privacy")
     return (event.event, event.count) if isinstance(event, dp.SelfComposedDpEvent) else (event, 1)
 
 
 def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     """Returns an accountant that has counted nothing."""
-    dp = library("dp_accounting")
+    dp = import_extra("dp_accounting", "privacy")
     relation = getattr(dp.NeighboringRelation, _RELATIONS[mechanism.adjacency])
     if name == "rdp":
         return renyi_accountant(relation)
-    return library("dp_accounting.pld").PLDAccountant(relation, interval)
+    return import_extra("dp_accounting.pld", "privacy").PLDAccountant(relation, interval)
 
 
 def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
@@ -301,11 +297,8 @@ def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accoun
         mechanism: with the event.
         accountant: the wanted one; None: the first that supports the event.
 
-    Raises:
-        ValueError: an accountant that does not support the event.
-
     Example:
-        >>> dp = library("dp_accounting")
+        >>> dp = import_extra("dp_accounting", "privacy")
         >>> accountant_of(Mechanism(dp.GaussianDpEvent(2.0), "zero_out", "one release"), None)
         'pld'
     """
@@ -325,11 +318,7 @@ def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accoun
 
 
 def _rest_of_delta(mechanism: Mechanism, delta: float) -> float:
-    """Returns delta without the probability of runs that the event does not cover.
-
-    Raises:
-        ValueError: a delta out of range, or too many such runs.
-    """
+    """Returns delta without the probability of runs that the event does not cover."""
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
     if mechanism.extra_delta > _SPARE * delta:

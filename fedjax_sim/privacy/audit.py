@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, import_extra
 from fedjax_sim.engine import check_algorithm, run
-from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.randomizers import check_delta
 from fedjax_sim.setup_checks import check_batch, check_setup, check_split_keys
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Timeline
@@ -91,7 +90,7 @@ def audit(
     one_per_key = setup.timeline.clients.ndim == 3
     if one_per_key:
         check_batch(dataclasses.replace(setup, params=_repeat(setup.params, len(keys))), len(keys))
-    auditing = library("jax_privacy.auditing")
+    auditing = import_extra("jax_privacy.auditing", "privacy")
 
     @jax.jit
     def scores(keys: Array, setup: Setup, timeline: Timeline) -> Array:

@@ -18,9 +18,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, import_extra
 from fedjax_sim.privacy.events import Mechanism, empty_round, sampled_gaussian
-from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, NoiseState, normal
 from fedjax_sim.privacy.participation import (
     check_independent_of_data,
@@ -98,7 +97,7 @@ def banded(
 
     def mechanism(noise_multiplier: float, timeline: Timeline, num_clients: int) -> Mechanism:
         check(timeline, num_clients)
-        dp = library("dp_accounting")
+        dp = import_extra("dp_accounting", "privacy")
         rule = f"at least {separation} rounds between visits, at most {most} per client"
         event = dp.GaussianDpEvent(noise_multiplier)
         return Mechanism(event, "zero_out", f"{rule}, no amplification")
@@ -182,7 +181,7 @@ def banded_coefficients(num_rounds: int, bands: int) -> np.ndarray:
     check_count(1, num_rounds=num_rounds, bands=bands)
     if bands > num_rounds:
         raise ValueError(f"bands is {bands}; expected at most num_rounds = {num_rounds}")
-    toeplitz = library("jax_privacy.matrix_factorization.toeplitz")
+    toeplitz = import_extra("jax_privacy.matrix_factorization.toeplitz", "privacy")
     with _host():
         return np.asarray(toeplitz.optimize_banded_toeplitz(num_rounds, bands))
 
@@ -197,12 +196,8 @@ def sensitivity(
         num_rounds: T.
         separation: fewest rounds from one visit of a client to its next.
         visits: most visits of one client.
-
-    Example:
-        >>> round(sensitivity([1.0, 0.5, 0.375, 0.3125], 8, separation=8, visits=1), 4)
-        1.22
     """
-    toeplitz = library("jax_privacy.matrix_factorization.toeplitz")
+    toeplitz = import_extra("jax_privacy.matrix_factorization.toeplitz", "privacy")
     with _host():
         squared = toeplitz.minsep_sensitivity_squared(
             np.asarray(coefficients, np.float64), separation, visits, num_rounds

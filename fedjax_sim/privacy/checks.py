@@ -13,9 +13,6 @@ from fedjax_sim.wrappers._memory import check_sends_changes
 def check_admits_noise(algorithm: FedAlgorithm) -> None:
     """Refuses an algorithm to whose uploads no noise may be added.
 
-    Raises:
-        ValueError: with the reason.
-
     Example:
         >>> import fedjax_sim as fs
         >>> check_admits_noise(fs.mb_sgd(0.1))
@@ -45,11 +42,7 @@ def check_timeline(
     expected_uploads: Scalar,
     most_examples: Scalar | None,
 ) -> None:
-    """Refuses a timeline that does not fit the noise or the public number of uploads.
-
-    Raises:
-        ValueError: naming both numbers, or as ``noise.check``.
-    """
+    """Refuses a timeline that does not fit the noise or the public number of uploads."""
     rule = timeline.sampling
     if rule is not None and most_examples is None and is_concrete(expected_uploads):
         number = float(expected_uploads)

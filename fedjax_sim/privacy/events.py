@@ -8,7 +8,7 @@ client.
 import math
 from typing import Any, Literal, NamedTuple
 
-from fedjax_sim.privacy.libraries import library
+from fedjax_sim.checks import import_extra
 from fedjax_sim.privacy.participation import check_independent_of_data, most_visits
 from fedjax_sim.timelines.poisson import overflow_probability
 from fedjax_sim.timelines.rules import Sampling
@@ -63,21 +63,9 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
             bound of their norm; positive.
         timeline: concrete, ``[T, S]`` or one per seed ``[n, T, S]``.
         num_clients: population M.
-
-    Raises:
-        ValueError: an asynchronous timeline that is not declared to be independent of the data.
-        ImportError: dp-accounting is not installed.
-
-    Example:
-        >>> import jax
-        >>> import fedjax_sim as fs
-        >>> timeline = fs.timelines.cyclic(30, 9, 3, num_steps=1)
-        >>> mechanism = sampled_gaussian(5.0, timeline, 9)
-        >>> mechanism.event.count, mechanism.adjacency
-        (10, 'zero_out')
     """
     del num_clients
-    dp, rule = library("dp_accounting"), timeline.sampling
+    dp, rule = import_extra("dp_accounting", "privacy"), timeline.sampling
     if rule is None or rule.kind in ("fixed", "durations"):
         return _per_visit(noise_multiplier, timeline)
     draws = math.ceil(timeline.num_rounds / (rule.repeats * rule.groups))
@@ -109,7 +97,9 @@ def without_noise() -> Mechanism:
         >>> without_noise().rule
         'no noise'
     """
-    return Mechanism(library("dp_accounting").NonPrivateDpEvent(), "zero_out", "no noise")
+    return Mechanism(
+        import_extra("dp_accounting", "privacy").NonPrivateDpEvent(), "zero_out", "no noise"
+    )
 
 
 def _per_visit(noise_multiplier: float, timeline: Timeline) -> Mechanism:
@@ -117,7 +107,7 @@ def _per_visit(noise_multiplier: float, timeline: Timeline) -> Mechanism:
     check_independent_of_data(timeline)
     rule, visits = timeline.sampling, most_visits(timeline)
     reason = "a sampling rule that is not known" if rule is None else "no amplification"
-    dp = library("dp_accounting")
+    dp = import_extra("dp_accounting", "privacy")
     event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise_multiplier), visits)
     return Mechanism(event, "zero_out", f"{reason}, at most {visits} visits per client")
 

@@ -6,7 +6,7 @@ References:
 
 from typing import NamedTuple
 
-from fedjax_sim.checks import check_at_most, check_count
+from fedjax_sim.checks import check_at_most, check_count, import_extra
 from fedjax_sim.privacy.accounting import (
     INTERVAL,
     Accountant,
@@ -15,7 +15,6 @@ from fedjax_sim.privacy.accounting import (
     calibrate,
 )
 from fedjax_sim.privacy.events import Mechanism
-from fedjax_sim.privacy.libraries import library
 
 
 class NoiseCohort(NamedTuple):
@@ -80,7 +79,7 @@ def noise_cohort(
     rule = f"cohorts of {noise_cohort_size} of {population} clients, Poisson sampling"
 
     def mechanism(z: float) -> Mechanism:
-        dp = library("dp_accounting")
+        dp = import_extra("dp_accounting", "privacy")
         event = dp.PoissonSampledDpEvent(probability, dp.GaussianDpEvent(z))
         event = dp.SelfComposedDpEvent(event, num_rounds)
         return Mechanism(event, "add_or_remove_one", rule)

@@ -21,12 +21,17 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most, check_count, check_positive
+from fedjax_sim.checks import (
+    check_at_least,
+    check_at_most,
+    check_count,
+    check_positive,
+    import_extra,
+)
 from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.privacy.accounting import Guarantee
 from fedjax_sim.privacy.checks import check_admits_noise, guarded
 from fedjax_sim.privacy.clipping import clip_upload
-from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.participation import most_visits
 from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.specs import Spec, specified, with_spec
@@ -138,7 +143,7 @@ def local_gaussian(clip: Scalar, noise_multiplier: Scalar) -> Randomizer:
     def epsilon(visits: int, delta: float) -> float:
         if not visits:
             return 0.0
-        return library("dp_accounting").get_epsilon_gaussian(
+        return import_extra("dp_accounting", "privacy").get_epsilon_gaussian(
             float(noise_multiplier) / math.sqrt(visits), delta
         )
 
@@ -165,7 +170,9 @@ def local_noise_multiplier(epsilon: float, delta: float, visits: int = 1) -> flo
     check_positive(epsilon=epsilon)
     check_count(1, visits=visits)
     check_delta(delta)
-    return library("dp_accounting").get_sigma_gaussian(epsilon, delta) * math.sqrt(visits)
+    return import_extra("dp_accounting", "privacy").get_sigma_gaussian(epsilon, delta) * math.sqrt(
+        visits
+    )
 
 
 def local_guarantee(randomizer: Randomizer, timeline: Timeline, delta: float) -> Guarantee:
@@ -199,12 +206,8 @@ def pure_epsilon(epsilon: float, visits: int, delta: float) -> float:
     """Returns the epsilon of several visits to a mechanism of pure epsilon.
 
     Randomised response dominates every such mechanism.
-
-    Example:
-        >>> round(pure_epsilon(1.0, visits=64, delta=1e-5), 2)
-        55.71
     """
-    dp = library("dp_accounting")
+    dp = import_extra("dp_accounting", "privacy")
     if not visits:
         return 0.0
     accountant = dp.pld.PLDAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.privacy.libraries import library
+from fedjax_sim.checks import import_extra
 
 
 def renyi_accountant(relation: Any) -> Any:
@@ -24,7 +24,7 @@ def renyi_accountant(relation: Any) -> Any:
         relation: of neighbours, a ``dp_accounting.NeighboringRelation``.
 
     Example:
-        >>> dp = library("dp_accounting")
+        >>> dp = import_extra("dp_accounting", "privacy")
         >>> accountant = renyi_accountant(dp.NeighboringRelation.REPLACE_ONE)
         >>> gaussian = dp.GaussianDpEvent(2.5)
         >>> event = dp.SampledWithoutReplacementDpEvent(20, 19, gaussian)
@@ -36,7 +36,7 @@ def renyi_accountant(relation: Any) -> Any:
 
 @functools.cache
 def _capped() -> Any:
-    dp, rdp = library("dp_accounting"), library("dp_accounting.rdp")
+    dp, rdp = import_extra("dp_accounting", "privacy"), import_extra("dp_accounting.rdp", "privacy")
 
     class Capped(rdp.RdpAccountant):
         def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:

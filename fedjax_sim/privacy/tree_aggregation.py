@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, import_extra
 from fedjax_sim.privacy.events import Mechanism
-from fedjax_sim.privacy.libraries import library
 from fedjax_sim.privacy.noise import NoiseLaw, normal
 from fedjax_sim.privacy.participation import (
     check_independent_of_data,
@@ -151,7 +150,7 @@ def _check(timeline: Timeline, num_rounds: int) -> None:
 
 def _mechanism(noise_multiplier: float, timeline: Timeline, num_rounds: int) -> Mechanism:
     """Returns the mechanism: one tree per pass, each client at most once per tree."""
-    dp = library("dp_accounting")
+    dp = import_extra("dp_accounting", "privacy")
     trees, rest = divmod(num_draws(timeline), num_rounds)
     event = dp.SelfComposedDpEvent(
         dp.SingleEpochTreeAggregationDpEvent(noise_multiplier, num_rounds), trees

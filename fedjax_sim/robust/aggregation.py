@@ -150,13 +150,7 @@ def stacked(algorithm: FedAlgorithm) -> FedAlgorithm:
 
 
 def points_of(stack: Stack) -> Points:
-    """Returns the uploads of a round as a rule receives them.
-
-    Example:
-        >>> yes = jnp.ones(2, bool)
-        >>> points_of(Stack(jnp.array([[1.0], [jnp.inf]]), None, yes, jnp.arange(2))).x.tolist()
-        [[1.0], [0.0]]
-    """
+    """Returns the uploads of a round as a rule receives them."""
     finite = stack.arrived & jax.vmap(tree.all_finite)(stack.uploads)
     x = jax.vmap(lambda some, x: tree.where(some, x, tree.zeros_like(x)))(finite, stack.uploads)
     return Points(x, stack.weights, stack.arrived, finite, stack.clients)
@@ -171,15 +165,6 @@ def check_counts(rule: Rule, timeline: Timeline, *, some: bool = False) -> None:
         rule: the rule.
         timeline: of one run or of several.
         some: one round with enough uploads suffices.
-
-    Raises:
-        ValueError: with the round.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> check_counts(fs.robust.krum(f=2), fs.timelines.full(5, 6, 1))
-        Traceback (most recent call last):
-        ValueError: timeline has 6 slots; expected at least 7, which krum(f=2) requires
     """
     slots = timeline.cohort_size
     if slots < rule.smallest:

@@ -145,11 +145,6 @@ def krum_scores(distances: Array, neighbours: Array) -> Array:
     Args:
         distances: squared distances of all pairs ``[S, S]``, infinity for those that do not count.
         neighbours: number of the nearest others.
-
-    Example:
-        >>> distances = jnp.array([[0.0, 1.0, 9.0], [1.0, 0.0, 4.0], [9.0, 4.0, 0.0]])
-        >>> krum_scores(distances, 1).tolist()
-        [1.0, 1.0, 4.0]
     """
     itself = jnp.eye(distances.shape[0], dtype=bool)
     ordered = jnp.sort(jnp.where(itself, jnp.inf, distances), axis=1)
@@ -159,14 +154,7 @@ def krum_scores(distances: Array, neighbours: Array) -> Array:
 
 
 def bulyan_selection(points: Points, f: int) -> Array:
-    """Returns the n - 2 f slots that Bulyan selects, ``[S]`` bool.
-
-    Example:
-        >>> yes = jnp.ones(3, bool)
-        >>> x = jnp.array([[0.0], [1.0], [1.5]])
-        >>> bulyan_selection(Points(x, None, yes, yes, jnp.arange(3)), f=1).tolist()
-        [False, True, False]
-    """
+    """Returns the n - 2 f slots that Bulyan selects, ``[S]`` bool."""
     n, slots = points.n, points.arrived.shape[0]
     distances = squared_distances(points)
 

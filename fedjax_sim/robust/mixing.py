@@ -132,12 +132,6 @@ def buckets(points: Points, order: Array, size: int) -> Points:
         points: the uploads; slots without an upload are passed over.
         order: slots, a permutation ``[S]``.
         size: uploads per bucket.
-
-    Example:
-        >>> yes = jnp.ones(3, bool)
-        >>> points = Points(jnp.array([[1.0], [2.0], [4.0]]), None, yes, yes, jnp.arange(3))
-        >>> buckets(points, jnp.array([2, 0, 1]), size=2).x.tolist()
-        [[2.5], [2.0]]
     """
     slots = order.shape[0]
     number = -(-slots // size)

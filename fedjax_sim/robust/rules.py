@@ -68,9 +68,6 @@ class Rule(NamedTuple):
 def check_rule(rule: Any) -> None:
     """Refuses values that are no rules, such as a function that was not called.
 
-    Raises:
-        ValueError: naming the value.
-
     Example:
         >>> check_rule("median")
         Traceback (most recent call last):
@@ -85,9 +82,6 @@ def check_rule(rule: Any) -> None:
 def check_f(f: Any) -> int:
     """Returns the number of attackers that a rule is made for.
 
-    Raises:
-        ValueError: no integer, or a negative one.
-
     Example:
         >>> check_f(2)
         2
@@ -100,9 +94,6 @@ def check_f(f: Any) -> int:
 
 def majority(f: int | None) -> int:
     """Returns the least n with n > 2 f, 1 if f is not stated.
-
-    Raises:
-        ValueError: as :func:`check_f`.
 
     Example:
         >>> majority(3), majority(None)
@@ -239,12 +230,6 @@ def squared_distances(points: Points) -> Array:
     They are norms of differences: inner products would lose the digits of small distances.  Squares
     beyond the range of the dtype (above 1e38 in single precision) are infinity, so their uploads
     come last.
-
-    Example:
-        >>> yes = jnp.array([True, True])
-        >>> points = Points(jnp.array([[0.0], [3.0]]), None, yes, yes, jnp.arange(2))
-        >>> squared_distances(points).tolist()
-        [[0.0, 9.0], [9.0, 0.0]]
     """
 
     def row(upload: Upload) -> Array:  # one after the other, in the memory of one stack

@@ -33,11 +33,6 @@ def evaluated_once(
         key: of the run.
         metric: a metric of ``setup.eval_fn``, or a function of the model that returns a number.
         mode: direction of the metric.
-
-    Raises:
-        ValueError: the setup is invalid, of several seeds, or has its examples on the host; the
-            algorithm does not fit; the metric does not exist, is no number, or is not evaluated in
-            the last round.
     """
     check_key(key)
     check_setup(setup)

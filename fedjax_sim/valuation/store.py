@@ -28,11 +28,7 @@ class CoalitionStore:
         self._identity = dict(identity)
 
     def read(self, num_clients: int) -> Known:
-        """Returns the metrics on disk; writes the identity into a new folder.
-
-        Raises:
-            FolderError: the folder belongs to another game, or its file is damaged.
-        """
+        """Returns the metrics on disk; writes the identity into a new folder."""
         with locked(self._folder, wait=True):
             path = self._folder / _IDENTITY
             if not path.exists():

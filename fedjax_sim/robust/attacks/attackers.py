@@ -116,9 +116,6 @@ def random_clients(key: Array, num_clients: int, fraction: float) -> Attackers:
 def as_attackers(value: Any) -> Attackers:
     """Returns attackers that are given as such or as a mask.
 
-    Raises:
-        ValueError: another value, or probabilities outside [0, 1].
-
     Example:
         >>> as_attackers(np.array([True, False])).always
         True
@@ -140,15 +137,7 @@ def as_attackers(value: Any) -> Attackers:
 
 
 def mask_of(attackers: Any) -> np.ndarray:
-    """Returns the clients whose data an attack changes.
-
-    Raises:
-        ValueError: attackers that attack in some visits only, or all clients.
-
-    Example:
-        >>> mask_of(some_clients([1], num_clients=3)).tolist()
-        [False, True, False]
-    """
+    """Returns the clients whose data an attack changes."""
     known = as_attackers(attackers)
     if known.mask is None or not known.always:
         raise ValueError("attackers attack in some visits only; expected clients that always do")
@@ -156,14 +145,7 @@ def mask_of(attackers: Any) -> np.ndarray:
 
 
 def attackers_per_round(attackers: Attackers, timeline: Timeline) -> np.ndarray | None:
-    """Returns the numbers of uploads of attackers, ``[T]`` or ``[n, T]``; None: not known.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> rounds = fs.timelines.cyclic(2, num_clients=4, cohort_size=2, num_steps=1)
-        >>> attackers_per_round(some_clients([0, 1, 2], num_clients=4), rounds).tolist()
-        [2, 1]
-    """
+    """Returns the numbers of uploads of attackers, ``[T]`` or ``[n, T]``; None: not known."""
     values = timeline.clients, timeline.mask, timeline.lost, attackers.mask
     traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
     if traced or not attackers.always or attackers.mask is None:
@@ -178,9 +160,6 @@ def checked(algorithm: FedAlgorithm, attackers: Attackers) -> FedAlgorithm:
     Args:
         algorithm: as a wrapper returns it.
         attackers: who attacks.
-
-    Raises:
-        ValueError: the algorithm has a wrapper that must be the last one.
     """
     last_wrapper(algorithm)
     before, aggregation = algorithm.requires.check, algorithm.aggregation

@@ -172,13 +172,7 @@ def inner_product(
 def colluding(
     algorithm: FedAlgorithm, attackers: Attackers, forge: Callable[[Seen], Upload]
 ) -> FedAlgorithm:
-    """Returns an algorithm whose attackers all send ``forge(seen)``, one upload.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> attackers = fs.robust.attacks.some_clients([0], num_clients=10)
-        >>> to_zero = colluding(fs.fedavg(0.1), attackers, lambda seen: tree.scale(0, seen.mean()))
-    """
+    """Returns an algorithm whose attackers all send ``forge(seen)``, one upload."""
     inner = with_key_inside(stacked(algorithm))
 
     def update(state: ServerState, stack: Stack, round: Round) -> ServerState:
@@ -192,10 +186,6 @@ def with_key_inside(algorithm: FedAlgorithm) -> FedAlgorithm:
     """Returns an algorithm whose server has another key, for an attack around it that draws.
 
     Broadcast and update of a round have the same one: a server may draw in both (MARINA's coin).
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> algorithm = with_key_inside(fs.fedavg(0.1))
     """
     return algorithm._replace(
         broadcast=lambda state, round: algorithm.broadcast(state, round.inside()),
@@ -204,15 +194,7 @@ def with_key_inside(algorithm: FedAlgorithm) -> FedAlgorithm:
 
 
 def seen_by(attackers: Attackers, stack: Stack, round: Round) -> Seen:
-    """Returns the uploads of a round as the attackers see them.
-
-    Example:
-        >>> yes = jnp.ones(2, bool)
-        >>> round = Round(jnp.array(0), jnp.array(2), 2, jax.random.key(0))
-        >>> stack = Stack(jnp.array([1.0, 5.0]), None, yes, jnp.arange(2))
-        >>> float(seen_by(Attackers(np.array([True, False])), stack, round).mean())
-        5.0
-    """
+    """Returns the uploads of a round as the attackers see them."""
     key = jax.random.fold_in(round.key, np.uint32(_COIN))
 
     def attack(client: Array) -> Array:
@@ -246,10 +228,6 @@ def quantile(n: Array | np.ndarray, f: Array | np.ndarray) -> Array | np.ndarray
     Args:
         n: number of uploads.
         f: number of attackers among them, less than n.
-
-    Example:
-        >>> float(quantile(np.array(25), np.array(5)))
-        0.6
     """
     supporters = (n + 2) // 2 - f  # s
     return (n - f - supporters) / (n - f)

@@ -87,13 +87,6 @@ def composite_optimum(
         Beck and Teboulle, "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse
             Problems", 2009.
         O'Donoghue and Candes, "Adaptive Restart for Accelerated Gradient Schemes", 2015.
-
-    Example:
-        >>> from fedjax_sim import prox
-        >>> loss = Partial(lambda v, x: jnp.sum((x - v) ** 2) / 2, np.array([3.0, -0.5]))
-        >>> result = composite_optimum(loss, prox.composite(prox.L1(1.0)), jnp.zeros(2))
-        >>> result.params.round(12).tolist(), round(result.value, 12)
-        ([2.0, 0.0], 2.625)
     """
     for name, value in (("tolerance", tolerance), ("smoothness", smoothness)):
         if value is not None and not 0 < value < math.inf:

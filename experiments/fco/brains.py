@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_at_least, check_count, import_extra
 from fedjax_sim.data.federated import FederatedData, from_clients
 
 TRAIN_SUBJECTS, TEST_SUBJECTS = (1, 2, 3, 4, 5), (6,)
@@ -78,13 +78,6 @@ def sparse_classification(
     Raises:
         ValueError: a count below 1, an odd number of examples, ``num_nonzero`` above ``dim``, a
             negative scale.
-
-    Example:
-        >>> scans = sparse_classification(0, dim=50, num_nonzero=5, train_sessions=(2, 1))
-        >>> scans.train.num_clients, scans.train.examples["x"].shape, scans.test.num_clients
-        (3, (54, 50), 12)
-        >>> scans.train.client(0)["y"].mean().item(), scans.train.client_ids[2]
-        (0.5, 'subject 2, session 1')
     """
     check_count(1, dim=dim, num_nonzero=num_nonzero, examples_per_session=examples_per_session)
     check_at_least(0.0, separation=separation, heterogeneity=heterogeneity)
@@ -120,12 +113,7 @@ def sparse_classification(
 
 
 def is_available(data_dir: str | Path | None) -> bool:
-    """Returns True if the data directory has a folder of the recordings.
-
-    Example:
-        >>> is_available("/nowhere")
-        False
-    """
+    """Returns True if the data directory has a folder of the recordings."""
     return data_dir is not None and (Path(data_dir).expanduser() / FOLDER).is_dir()
 
 
@@ -152,9 +140,6 @@ def haxby(
         ValueError: subjects that are not distinct numbers from 1 to 6; labels that do not match the
             scans; missing files without ``download``.
         ImportError: nilearn is not installed.
-
-    Example:
-        >>> scans = haxby("data", download=True)  # doctest: +SKIP
     """
     subjects = [*train_subjects, *test_subjects]
     if not (train_subjects and test_subjects) or len(set(subjects)) < len(subjects):
@@ -221,11 +206,7 @@ def _check_files(folder: Path, subjects: Sequence[int]) -> None:
 
 
 def _nilearn() -> tuple[ModuleType, ModuleType]:
-    try:
-        from nilearn import datasets, maskers  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise ImportError(
-            f"nilearn could not be imported ({error}); "
-            "install it with: pip install 'fedjax_sim[fmri]'"
-        ) from error
+    import_extra("nilearn", "fmri")
+    from nilearn import datasets, maskers  # pyright: ignore[reportMissingImports]
+
     return datasets, maskers

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from fedjax_sim.problems.agd_instability import (
+from experiments.fedac.unstable_descent import (
     Bumps,
     accelerated_descent,
     construct,

@@ -1,7 +1,23 @@
-r"""One round of FedAvg under the clients' Lojasiewicz inequalities, and its iteration.
+r"""Convergence of FedAvg where every client satisfies an alpha-Lojasiewicz inequality.
 
-Source: see :mod:`fedjax_sim.theory.lojasiewicz`;
-:mod:`~fedjax_sim.theory.lojasiewicz.closed_forms` has the closed forms.
+Bounds from Labbi, Mangold, Tiapkin and Moulines (2025), "On Global Convergence Rates for Federated
+Policy Gradient under Heterogeneous Environment" (arXiv 2505.23459, version 1), Appendix F, with the
+corrections in the errata.  The mean of the clients' objectives may violate the inequality
+
+.. math:: \|\nabla f_c(\theta)\|^2 \ge \mu\, (f_c(\theta) - f_c^*)^\alpha, \qquad
+    \alpha \in [1, 2],\ f_c^* = \inf f_c
+
+which has no factor 1/2: for alpha = 1, mu is twice the usual Polyak-Lojasiewicz constant.  All
+clients take part in every round.  A ``gap`` is ``F(theta) - F*`` with ``F* = (1 / M) sum_c f_c^*``:
+it stays above ``min F - F* >= 0``, which is positive unless one model minimises all clients at
+once.
+
+In formulas mu is ``constants.lojasiewicz_mu``, alpha ``constants.lojasiewicz_alpha``, zeta
+``constants.zeta_mean``, M ``clients``, K ``local_steps`` (the paper's H), R ``rounds`` and eta
+``lr``.
+
+:func:`linear_bound` and :func:`sublinear_bound` are far above measured gaps, and above
+:func:`recursion_bound`, which is the one to plot.
 """
 
 import jax
@@ -13,7 +29,18 @@ from jax.core import Tracer
 from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
+__all__ = [
+    "drift_bound",
+    "exponent",
+    "gradient_lower_bound",
+    "linear_bound",
+    "recursion_bound",
+    "round_bound",
+    "sublinear_bound",
+]
+
 _ONE_ROUND = "lr <= 1 / (18 L K), or 1 / L if K = 1"
+_SMALL_LR = "lr <= 1 / (18 L K), or 1 / (2 L) if K = 1"
 
 
 def exponent(constants: ProblemConstants, *, above_one: bool = False) -> Array:
@@ -220,3 +247,113 @@ def _one_round(lr: Array, L: Array, sigma: Array, M: Array, K: Array) -> tuple[A
     descent = jnp.where(single, lr * (1 - x), lr * K / 2 - spread)
     noise = jnp.where(single, 1.0, 4 * K) * lr * x / M + drift
     return descent, spread, noise * sigma**2
+
+
+def linear_bound(
+    constants: ProblemConstants,
+    *,
+    gap: Scalar,
+    lr: Scalar,
+    local_steps: Scalar,
+    rounds: Scalar,
+    clients: Scalar,
+) -> Array:
+    r"""``E F(theta_R) - F*`` for alpha = 1: linear decay to a floor.
+
+    .. math:: (1 - \kappa)^R (F(\theta_0) - F^*) + e
+
+    * K = 1: ``kappa = lr mu / 2``, ``e = zeta^2 / mu + 2 L lr sigma^2 / (M mu)``;
+    * K > 1: ``kappa = lr K mu / 4``,
+      ``e = (8 zeta^2 + 16 lr L sigma^2 / M + 12 lr^2 (K - 1) L^2 sigma^2) / mu``.
+
+    Needs L, lojasiewicz_mu, sigma, zeta_mean.  NaN with a warning where ``lr > 1 / (18 L K)``, for
+    K = 1 ``lr > 1 / (2 L)``, or ``mu > 2 L``, which no function has.  Source: Theorem F.2 (see the
+    errata); K = 1 is a case of its proof.
+
+    Args:
+        gap: ``F(theta_0) - F*``.
+        rounds: R; may be 0.
+
+    Example:
+        >>> constants = ProblemConstants(L=1.0, lojasiewicz_mu=1.0, sigma=1.0, zeta_mean=0.1)
+        >>> value = linear_bound(constants, gap=1.0, lr=0.5, local_steps=1, rounds=1, clients=10)
+        >>> round(float(value), 3)  # 0.75 + 0.01 + 0.1
+        0.86
+    """
+    L, mu, lr = positive(constants, "L", "lojasiewicz_mu", lr=lr)
+    K, M = positive(local_steps=local_steps, clients=clients)
+    sigma, zeta, gap, R = non_negative(constants, "sigma", "zeta_mean", gap=gap, rounds=rounds)
+    kappa, spread, noise = _solved(lr, L, sigma, M, K, mu, zeta)
+    value = jnp.maximum(1 - kappa, 0) ** R * gap + spread + noise
+    valid = at_most(lr, _largest_lr(L, K)) & at_most(mu, 2 * L)
+    return where_valid(value, valid, f"{_SMALL_LR}, and mu <= 2 L")
+
+
+def sublinear_bound(
+    constants: ProblemConstants,
+    *,
+    gap: Scalar,
+    lr: Scalar,
+    local_steps: Scalar,
+    rounds: Scalar,
+    clients: Scalar,
+) -> Array:
+    r"""``E F(theta_R) - F*`` for alpha > 1: decay like ``R^(-1 / (alpha - 1))`` to a floor.
+
+    .. math:: \frac{s_0}{(1 + \kappa R (\alpha - 1) s_0^{\alpha - 1})^{1 / (\alpha - 1)}} + 2 C,
+        \qquad s_0 = F(\theta_0) - F^*,\quad C = u^{1/\alpha} + v^{1/\alpha}
+
+    * K = 1: ``kappa = lr mu / 2``, ``u = zeta^2 / mu``, ``v = 2 L lr sigma^2 / (M mu)``;
+    * K > 1: ``kappa = lr K mu / 4``, ``u = 8 zeta^2 / mu``,
+      ``v = (16 L lr / M + 12 lr^2 (K - 1) L^2) sigma^2 / mu``.
+
+    Needs L, lojasiewicz_mu, lojasiewicz_alpha from (1, 2], sigma, zeta_mean.  NaN with a warning
+    where ``lr > 1 / (18 L K)``, for K = 1 ``lr > 1 / (2 L)``, or ``kappa C^(alpha - 1) > 1``.
+    Source: Lemma F.3 (K = 1) and Theorem F.4, with the first term of their proofs (see the errata).
+
+    Args:
+        gap: ``F(theta_0) - F*``.
+        rounds: R; may be 0.
+
+    Raises:
+        ValueError: a missing or negative constant; alpha outside (1, 2].
+
+    Example:
+        >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta_mean=0.0)
+        >>> constants = constants._replace(lojasiewicz_mu=1.0, lojasiewicz_alpha=2.0)
+        >>> sizes = dict(local_steps=1, rounds=12, clients=10)
+        >>> float(sublinear_bound(constants, gap=1.0, lr=0.5, **sizes))  # 1 / (1 + 12 / 4)
+        0.25
+    """
+    alpha = exponent(constants, above_one=True)
+    L, mu, lr = positive(constants, "L", "lojasiewicz_mu", lr=lr)
+    K, M = positive(local_steps=local_steps, clients=clients)
+    sigma, zeta, gap, R = non_negative(constants, "sigma", "zeta_mean", gap=gap, rounds=rounds)
+    kappa, spread, noise = _solved(lr, L, sigma, M, K, mu, zeta)
+    level = spread ** (1 / alpha) + noise ** (1 / alpha)
+    step = kappa * level ** (alpha - 1)
+    return where_valid(
+        _bernoulli(gap, kappa * R, alpha) + 2 * level,
+        at_most(lr, _largest_lr(L, K)) & at_most(step, jnp.ones_like(step)),
+        f"{_SMALL_LR}, and kappa C^(alpha - 1) <= 1",
+    )
+
+
+def _largest_lr(L: Array, K: Array) -> Array:
+    return jnp.where(K == 1, 1 / (2 * L), 1 / (18 * L * K))
+
+
+def _solved(
+    lr: Array, L: Array, sigma: Array, M: Array, K: Array, mu: Array, zeta: Array
+) -> tuple[Array, Array, Array]:
+    """kappa of the rounded recursion; the parts of zeta and sigma, over kappa."""
+    single = K == 1
+    kappa = jnp.where(single, lr * mu / 2, lr * K * mu / 4)
+    spread = jnp.where(single, 1.0, 8.0) * zeta**2 / mu
+    several = 16 * L * lr / M + 12 * lr**2 * (K - 1) * L**2
+    return kappa, spread, jnp.where(single, 2 * L * lr / M, several) * sigma**2 / mu
+
+
+def _bernoulli(gap: Array, time: Array, alpha: Array) -> Array:
+    """``s(time)`` of ``s' = -s^alpha``, ``s(0) = gap``; accurate also for alpha near 1."""
+    return gap * jnp.exp(-jnp.log1p((alpha - 1) * time * gap ** (alpha - 1)) / (alpha - 1))

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from experiments.lojasiewicz.family import Family, FamilyConstants, with_data
 from fedjax_sim.checks import check_at_least, check_count, check_positive
-from fedjax_sim.problems.lojasiewicz.family import Family, FamilyConstants, with_data
 
 
 def quadratic(matrix: np.ndarray, centres: np.ndarray) -> Family:
@@ -23,10 +23,6 @@ def quadratic(matrix: np.ndarray, centres: np.ndarray) -> Family:
 
     Raises:
         ValueError: shapes that do not match, a matrix that is not positive semidefinite or is 0.
-
-    Example:
-        >>> quadratic(np.diag([0.0, 2.0]), np.array([[0.0, 1.0], [5.0, -1.0]])).constants[:4]
-        (1.0, 4.0, 2.0, 2.0)
     """
     a, b = np.asarray(matrix, np.float64), np.asarray(centres, np.float64)
     if a.ndim != 2 or a.shape[0] != a.shape[1] or b.ndim != 2 or b.shape[1] != len(a):
@@ -66,10 +62,6 @@ def softplus_tilted(curvature: float, tilt: float, num_clients: int) -> Family:
     Raises:
         ValueError: a curvature that is not positive, a tilt outside [0, 4 m), an odd number of
             clients.
-
-    Example:
-        >>> round(softplus_tilted(1.0, 0.8, 8).constants.optimum, 6)
-        -0.083232
     """
     check_positive(curvature=curvature)
     if not 0 <= tilt < 4 * curvature:
@@ -99,10 +91,6 @@ def sine_quadratic(num_clients: int) -> Family:
 
     Raises:
         ValueError: fewer than one client.
-
-    Example:
-        >>> round(sine_quadratic(2).constants.mu, 5)
-        0.35106
     """
     check_count(1, num_clients=num_clients)
 
@@ -122,7 +110,7 @@ def power(degree: float, radius: float, num_clients: int) -> Family:
 
     :math:`\alpha = 2 - \frac2p`, :math:`\mu = p^\alpha`, :math:`L = (p - 1) \rho^{p-2}` on
     :math:`\|x\| \le \rho`. Iterates stay in this ball if the learning rate is at most 1 / L and the
-    noise is :func:`~fedjax_sim.problems.lojasiewicz.family.sphere` with :math:`\sigma \le
+    noise is :func:`~experiments.lojasiewicz.family.sphere` with :math:`\sigma \le
     \rho^{p-1}`.
 
     Args:
@@ -132,10 +120,6 @@ def power(degree: float, radius: float, num_clients: int) -> Family:
 
     Raises:
         ValueError: numbers outside these ranges.
-
-    Example:
-        >>> [round(x, 6) for x in power(4.0, radius=1.5, num_clients=2).constants[:4]]
-        [1.5, 8.0, 6.75, 0.0]
     """
     check_at_least(2, degree=degree)
     check_positive(radius=radius)
@@ -165,10 +149,6 @@ def logistic(slopes: np.ndarray, low: float = 0.0) -> Family:
 
     Raises:
         ValueError: slopes that are not a vector of positive numbers.
-
-    Example:
-        >>> round(logistic(np.ones(3)).constants.mu, 5)
-        0.52034
     """
     a = np.asarray(slopes, np.float64)
     if a.ndim != 1 or not (a > 0).all():
@@ -191,12 +171,7 @@ def logistic(slopes: np.ndarray, low: float = 0.0) -> Family:
 
 
 def largest(function: Callable[[np.ndarray], np.ndarray], low: float, high: float) -> float:
-    """Largest value of a smooth function on an interval, by two nested grids.
-
-    Example:
-        >>> round(largest(np.sin, 0.0, 3.0), 12)
-        1.0
-    """
+    """Largest value of a smooth function on an interval, by two nested grids."""
     coarse = np.linspace(low, high, 20_001)
     best = int(np.argmax(function(coarse)))
     around = coarse[max(best - 1, 0) : best + 2]

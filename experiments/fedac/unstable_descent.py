@@ -35,13 +35,7 @@ class Bumps(NamedTuple):
 
 
 def gradient(x: Array, bumps: Bumps) -> Array:
-    """F'(x), for a number x.
-
-    Example:
-        >>> bumps = Bumps(np.array([0.5]), 0.25, mu=1.0, smoothness=5.0)
-        >>> [float(gradient(jnp.array(x), bumps)) for x in (1.0, 0.5, 0.0)]
-        [1.0, -0.5, -2.0]
-    """
+    """F'(x), for a number x."""
     inside = jnp.clip(bumps.centres + bumps.half_width - x, 0, 2 * bumps.half_width)
     return bumps.mu * x - (bumps.smoothness - bumps.mu) * inside.sum()
 
@@ -60,11 +54,6 @@ def construct(condition: float, num_bumps: int, half_width: float) -> Bumps:
 
     Raises:
         ValueError: kappa below 25, no bumps, points that increase or are closer than 2 e.
-
-    Example:
-        >>> bumps = construct(25.0, 3, 1e-8)
-        >>> bumps.centres.round(3).tolist()
-        [0.933, 0.683, 0.454]
     """
     check_at_least(25, condition=condition)
     check_count(1, num_bumps=num_bumps)
@@ -112,11 +101,6 @@ def accelerated_descent(
         num_steps: T.
         local_steps: None for Nesterov's method, :math:`\gamma = \sqrt{\eta / \mu}`; K for FedAc-I,
             :math:`\gamma = \max(\sqrt{\eta / (\mu K)}, \eta)`.
-
-    Example:
-        >>> flat = Bumps(np.zeros(1), 0.0, mu=0.04, smoothness=1.0)
-        >>> print(f"{accelerated_descent(flat, 1.0, 30).aggregate[-1]:.2g}")
-        0.0087
     """
     eta = 1 / bumps.smoothness
     with jax.enable_x64(True):
@@ -128,13 +112,7 @@ def accelerated_descent(
 
 
 def gradient_descent(bumps: Bumps, init: float, num_steps: int) -> Trajectory:
-    """Gradient descent with learning rate 1 / L; both iterates are equal.
-
-    Example:
-        >>> flat = Bumps(np.zeros(1), 0.0, mu=0.5, smoothness=1.0)
-        >>> gradient_descent(flat, 1.0, 3).main.tolist()
-        [1.0, 0.5, 0.25, 0.125]
-    """
+    """Gradient descent with learning rate 1 / L; both iterates are equal."""
     eta = 1 / bumps.smoothness
     with jax.enable_x64(True):
         # With gamma = eta and equal iterates every step is a gradient step, for any alpha and beta.
@@ -154,11 +132,6 @@ def separation(
 
     Raises:
         ValueError: a distance that is not below the half width.
-
-    Example:
-        >>> ratios = separation(gradient_descent, construct(25.0, 4, 1e-8), 1e-12)
-        >>> bool(ratios.main.max() < 1.001), ratios.main.shape
-        (True, (13,))
     """
     if not 0 < distance < bumps.half_width:
         raise ValueError(f"distance is {distance}; expected in (0, {bumps.half_width})")
@@ -176,11 +149,6 @@ def predicted_separation(
     .. math::
         \tfrac12 \big(2 (1 - \kappa^{-1/2})^3\big)^K (1 + \kappa^{-1/2}) \qquad\text{and}\qquad
         \tfrac12 \big(2 (1 - \kappa^{-1/2})^3\big)^K (\sqrt\kappa + 1)
-
-    Example:
-        >>> aggregate, main = predicted_separation(25.0, 20)
-        >>> print(f"{aggregate:.4f} {main:.3f}")
-        0.9642 4.821
     """
     root = condition**0.5
     growth = (2 * (1 - 1 / root) ** 3) ** num_bumps / 2

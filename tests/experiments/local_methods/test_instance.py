@@ -7,7 +7,7 @@ import pytest
 from small_problems import compiled
 
 import fedjax_sim as fs
-from fedjax_sim.problems.lower_bound import (
+from experiments.local_methods.instance import (
     Instance,
     coordinate_losses,
     hard_instance,

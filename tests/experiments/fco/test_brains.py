@@ -7,8 +7,8 @@ import types
 import numpy as np
 import pytest
 
-from fedjax_sim.problems import fmri
-from fedjax_sim.problems.fmri import haxby, sparse_classification
+from experiments.fco import brains
+from experiments.fco.brains import haxby, sparse_classification
 
 
 def subjects_of(data):
@@ -26,7 +26,7 @@ def test_shapes_are_those_of_the_recordings():
         assert data.examples["y"].dtype == np.int32
         for client in range(data.num_clients):  # balanced
             assert np.bincount(data.client(client)["y"]).tolist() == [9, 9]
-    assert fmri.VOXELS == 39912
+    assert brains.VOXELS == 39912
 
 
 def test_truth_is_sparse_and_of_unit_length():
@@ -96,7 +96,7 @@ SCANS = len(KINDS)  # a session; recordings have 121
 
 def write_recordings(root, subjects=(1, 2, 6), labels=None):
     """Folders as nilearn has them: a scan of every kind a session, three voxels in a text file."""
-    folder = root / fmri.FOLDER
+    folder = root / brains.FOLDER
     for number in subjects:
         sessions = 1 if number == 2 else 2
         subject = folder / f"subj{number}"
@@ -117,7 +117,7 @@ def nilearn(monkeypatch):
 
     def fetch_haxby(data_dir=None, subjects=(2,), verbose=1):
         calls.append(subjects)
-        folder = f"{data_dir}/{fmri.FOLDER}"
+        folder = f"{data_dir}/{brains.FOLDER}"
         return {
             "func": [f"{folder}/subj{i}/bold.nii.gz" for i in subjects],
             "session_target": [f"{folder}/subj{i}/labels.txt" for i in subjects],
@@ -167,9 +167,9 @@ def test_bad_recordings_are_refused(tmp_path, nilearn):
 
 def test_nothing_is_fetched_unasked(tmp_path, nilearn):
     write_recordings(tmp_path)
-    assert fmri.is_available(tmp_path)
-    assert not fmri.is_available(tmp_path / "elsewhere")
-    assert not fmri.is_available(None)
+    assert brains.is_available(tmp_path)
+    assert not brains.is_available(tmp_path / "elsewhere")
+    assert not brains.is_available(None)
     message = r"subj3/bold\.nii\.gz, subj3/labels\.txt missing; expected nilearn's folder"
     with pytest.raises(ValueError, match=message):
         haxby(tmp_path, train_subjects=(1, 3))

@@ -9,7 +9,7 @@ import pytest
 import scipy.optimize
 from small_problems import compiled
 
-from fedjax_sim.problems.lojasiewicz.families import (
+from experiments.lojasiewicz.families import (
     largest,
     logistic,
     power,
@@ -17,8 +17,8 @@ from fedjax_sim.problems.lojasiewicz.families import (
     sine_quadratic,
     softplus_tilted,
 )
-from fedjax_sim.problems.lojasiewicz.family import gap, gaussian, gradients, noisy_task, sphere
-from fedjax_sim.problems.lojasiewicz.policies import softmax_bandit, softmax_mdp, two_armed_bandit
+from experiments.lojasiewicz.family import gap, gaussian, gradients, noisy_task, sphere
+from experiments.lojasiewicz.policies import softmax_bandit, softmax_mdp, two_armed_bandit
 
 RNG = np.random.default_rng(0)
 MATRIX = np.diag([0.0, 0.5, 2.0])

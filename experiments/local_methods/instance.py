@@ -66,10 +66,6 @@ def hard_instance(
 
     Raises:
         ValueError: a negative std or zeta_star, another number that is not positive.
-
-    Example:
-        >>> round(hard_instance(1.0, std=1.0, zeta_star=0.0, num_steps=16, num_rounds=32).mu, 7)
-        0.0196863
     """
     check_positive(distance=distance, smoothness=smoothness)
     check_count(1, num_steps=num_steps, num_rounds=num_rounds)
@@ -86,12 +82,7 @@ def hard_instance(
 
 
 def initial_model(distance: Scalar) -> Array:
-    """The initial model ``(0, B/2, B/2, 0)``.
-
-    Example:
-        >>> initial_model(1.0).tolist()
-        [0.0, 0.5, 0.5, 0.0]
-    """
+    """The initial model ``(0, B/2, B/2, 0)``."""
     return jnp.asarray(distance, jnp.result_type(float)) * jnp.array([0.0, 0.5, 0.5, 0.0])
 
 
@@ -105,14 +96,6 @@ def lower_bound_task(instance: Instance, num_clients: int, num_steps: int) -> Ta
 
     Raises:
         ValueError: an odd number of clients, no steps.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> task = lower_bound_task(Instance(1.0, 0.1, 0.0, 0.0), num_clients=2, num_steps=5)
-        >>> setup = fs.Setup(task, fs.timelines.full(3, 2, 5), initial_model(1.0))
-        >>> final, _ = fs.run(fs.fedavg(0.1), setup, jax.random.key(0))
-        >>> [f"{x:.3f}" for x in final.server.params]  # 0.99^15 / 2 and 0.9^15 / 2
-        ['0.000', '0.430', '0.103', '0.000']
     """
     if num_clients < 2 or num_clients % 2:
         raise ValueError(f"num_clients is {num_clients}; expected an even number")
@@ -165,10 +148,6 @@ def coordinate_losses(x: Array, instance: Instance) -> Array:
 
     Returns:
         ``[..., 4]``.
-
-    Example:
-        >>> coordinate_losses(jnp.array([-2.0, 1.0, 1.0, 1.0]), Instance(24.0, 1.0, 0, 0)).tolist()
-        [2.0, 0.5, 12.0, 2.25]
     """
     l, mu = instance.smoothness, instance.mu
     x1, x2, x3, x4 = jnp.moveaxis(x, -1, 0)
@@ -201,11 +180,6 @@ def noiseless_coordinates(
 
     Returns:
         ``[3]``.
-
-    Example:
-        >>> model = noiseless_coordinates(Instance(1.0, 0.0, 0.0, 0.3), 0.05, 1.0, 16, 50)
-        >>> print(f"{model[2]:.5f}")
-        -0.03710
     """
     l, mu, _, zeta = instance
     total = num_steps * num_rounds

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from jax.tree_util import Partial
 from sklearn.linear_model import ElasticNet, Lasso
 
+from experiments.fco.composite_optimum import CompositeOptimum, composite_optimum
 from fedjax_sim import prox
-from fedjax_sim.diagnostics.composite_optimum import CompositeOptimum, composite_optimum
 from fedjax_sim.diagnostics.optimum import mean_loss
 from fedjax_sim.diagnostics.recovery import numerical_rank, recovery_error, support_scores
 from fedjax_sim.objectives import binary_cross_entropy, squared_error

@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.problems.lojasiewicz.family import Family, FamilyConstants, gradients, with_data
+from experiments.lojasiewicz.family import Family, FamilyConstants, gradients, with_data
 
 
 def two_armed_bandit(gaps: np.ndarray, low: float) -> Family:
@@ -30,10 +30,6 @@ def two_armed_bandit(gaps: np.ndarray, low: float) -> Family:
 
     Raises:
         ValueError: gaps that are not a vector of positive numbers.
-
-    Example:
-        >>> two_armed_bandit(np.array([1.0, 0.5]), low=0.0).constants[:2]
-        (2.0, 0.25)
     """
     d = np.asarray(gaps, np.float64)
     if d.ndim != 1 or not (d > 0).all():
@@ -62,11 +58,6 @@ def softmax_bandit(rewards: np.ndarray, visited: np.ndarray, smoothness: float =
 
     Raises:
         ValueError: rewards or visited models of another shape, rewards outside [0, 1].
-
-    Example:
-        >>> family = softmax_bandit(np.array([[1.0, 0.5], [0.0, 0.5]]), np.zeros((1, 2)))
-        >>> family.constants.mu, family.constants.optimum, family.constants.floor
-        (0.25, -0.75, 0.25)
     """
     r = _rewards(rewards, 2)
     models = _models(visited, r.shape[1:])
@@ -114,12 +105,6 @@ def softmax_mdp(
 
     References:
         Mei et al., 2020, Lemmas 7 and 8.
-
-    Example:
-        >>> rewards, transitions = np.array([[[1.0, 0.0]]]), np.ones((1, 2, 1))
-        >>> family = softmax_mdp(rewards, transitions, np.ones(1), 0.5, np.zeros((1, 1, 2)))
-        >>> family.constants.mu, family.constants.optimum  # one state: a repeated bandit
-        (0.25, -2.0)
     """
     r, p, rho = _rewards(rewards, 3), np.asarray(transitions, float), np.asarray(initial, float)
     states, actions = r.shape[1:]
@@ -173,10 +158,6 @@ def optimal_policy(rewards: np.ndarray, transitions: np.ndarray, discount: float
         rewards: ``[S, A]``.
         transitions: ``[S, A, S]``.
         discount: in [0, 1).
-
-    Example:
-        >>> optimal_policy(np.array([[0.0, 1.0]]), np.ones((1, 2, 1)), 0.9).tolist()
-        [1]
     """
     rows = np.arange(len(rewards))
     policy = np.argmax(rewards, axis=1)

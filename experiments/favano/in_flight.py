@@ -30,18 +30,6 @@ def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
 
     Raises:
         ValueError: a timeline without buffers.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> from fedjax_sim.timelines import allocate_buffers, held_versions
-        >>> timeline = fs.timelines.cyclic(2, 2, 1, num_steps=1)
-        >>> timeline = allocate_buffers(timeline, held_versions(timeline, num_clients=2))
-        >>> past = jnp.zeros(timeline.num_buffers)
-        >>> past = past.at[timeline.write_buffer[1]].set(3.0)  # broadcast 1
-        >>> from fedjax_sim.algorithms._shared import ModelState
-        >>> state = RunState(jnp.array(2), ModelState(jnp.array(5.0)), (), past, jnp.array(0))
-        >>> held_models(state, timeline, jnp.array([1, 2])).tolist()
-        [3.0, 5.0]
     """
     if timeline.write_buffer is None:
         raise ValueError(
@@ -83,16 +71,6 @@ def advance_models(
 
     Raises:
         ValueError: a task whose visits do not continue each other.
-
-    Example:
-        >>> import numpy as np
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": np.zeros((4, 1), np.float32)}, np.array([0, 2, 4]))
-        >>> objective = lambda w, batch, key: (w - batch["x"][:, 0]) ** 2 / 2
-        >>> task = fs.empirical_task(objective, data, fs.stream(2, num_steps=3))
-        >>> counts = dict(num_steps=jnp.array([0, 2]), first_step=jnp.array([0, 5]), max_steps=3)
-        >>> advance_models(jnp.ones(2), task, jax.random.key(0), lr=0.5, **counts).tolist()
-        [1.0, 0.25]
     """
     check_key(key)
     if not task.resumable:
@@ -120,15 +98,6 @@ def variance_probe(
             ``lambda state, l: held_models(state, timeline, flight.version[l])``, or these models
             after :func:`advance_models` with ``flight.num_steps[l]``.
         flight: the moments.
-
-    Example:
-        >>> import numpy as np
-        >>> flight = InFlight(np.array([2]), *(np.zeros((1, 3), int) for _ in range(3)))
-        >>> probe = variance_probe(lambda state, moment: jnp.array([1.0, 2.0, 4.0]), flight)
-        >>> from fedjax_sim.algorithms._shared import ModelState
-        >>> state = RunState(jnp.array(2), ModelState(jnp.array(2.0)), (), (), jnp.array(0))
-        >>> float(probe(state)), float(probe(state._replace(round=jnp.array(1))))
-        (5.0, nan)
     """
     moments = jnp.asarray(flight.round, jnp.int32)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_sim.problems.lojasiewicz.policies import optimal_policy, softmax_bandit, softmax_mdp
+from experiments.lojasiewicz.policies import optimal_policy, softmax_bandit, softmax_mdp
 
 RNG = np.random.default_rng(0)
 REWARDS = np.array([[1.0, 0.3, 0.6], [0.2, 0.9, 0.5], [0.7, 0.3, 0.8]])

@@ -7,8 +7,8 @@ constants of
     \frac1M \sum_c \|\nabla f_c(x) - \nabla F(x)\|^2 \le \zeta^2, \qquad f_c\ L\text{-smooth.}
 
 :func:`noisy_task` makes a family a task by adding noise of known variance. Module
-:mod:`~fedjax_sim.problems.lojasiewicz.families` has families of losses,
-:mod:`~fedjax_sim.problems.lojasiewicz.policies` has policies, whose constants depend on the visited
+:mod:`~experiments.lojasiewicz.families` has families of losses,
+:mod:`~experiments.lojasiewicz.policies` has policies, whose constants depend on the visited
 models, and :mod:`fedjax_sim.theory.lojasiewicz` has the bounds.
 """
 
@@ -30,13 +30,7 @@ Sampler = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> noise, E 
 
 
 class FamilyConstants(NamedTuple):
-    """Constants of a family.
-
-    Example:
-        >>> constants = FamilyConstants(1.0, 1.0, 2.0, 0.5, np.array([0.0, 0.5]), minimum=0.375)
-        >>> constants.optimum, constants.floor
-        (0.25, 0.125)
-    """
+    """Constants of a family."""
 
     alpha: float
     mu: float
@@ -69,14 +63,7 @@ class Family(NamedTuple):
 
 
 def gap(family: Family, x: Array) -> Array:
-    """``F(x) - F*``, the mean over clients of ``f_c(x) - f_c^*``.
-
-    Example:
-        >>> from fedjax_sim.problems.lojasiewicz.families import power
-        >>> family = power(2.0, radius=1.0, num_clients=3)
-        >>> float(gap(family, jnp.array([0.6, 0.8])))
-        0.5
-    """
+    """``F(x) - F*``, the mean over clients of ``f_c(x) - f_c^*``."""
     values = jax.vmap(family.value, (0, None))(jnp.arange(family.num_clients), x)
     return (values - jnp.asarray(family.constants.infima, values.dtype)).mean()
 
@@ -84,38 +71,20 @@ def gap(family: Family, x: Array) -> Array:
 def gradients(
     gradient: Callable[[Array, Array], Array], num_clients: int, x: Array
 ) -> tuple[Array, Array]:
-    """``grad F(x)`` and the spread ``sqrt((1 / M) sum_c ||grad f_c(x) - grad F(x)||^2)``.
-
-    Example:
-        >>> from fedjax_sim.problems.lojasiewicz.families import quadratic
-        >>> family = quadratic(np.eye(1), np.array([[-1.0], [1.0]]))
-        >>> mean, spread = gradients(family.gradient, 2, jnp.array([0.5]))
-        >>> mean.tolist(), float(spread)
-        ([0.5], 1.0)
-    """
+    """``grad F(x)`` and the spread ``sqrt((1 / M) sum_c ||grad f_c(x) - grad F(x)||^2)``."""
     each = jax.vmap(gradient, (0, None))(jnp.arange(num_clients), x)
     mean = each.mean(axis=0)
     return mean, jnp.sqrt(jnp.square(each - mean).sum() / num_clients)
 
 
 def sphere(key: Array, shape: tuple[int, ...]) -> Array:
-    """Noise of norm 1; for scalars a random sign. It is bounded, so iterates stay in known sets.
-
-    Example:
-        >>> abs(float(sphere(jax.random.key(0), ())))
-        1.0
-    """
+    """Noise of norm 1; for scalars a random sign. It is bounded, so iterates stay in known sets."""
     draw = jax.random.normal(key, shape, jnp.float32)
     return draw / jnp.sqrt(jnp.square(draw).sum())
 
 
 def gaussian(key: Array, shape: tuple[int, ...]) -> Array:
-    """Independent normal entries of variance ``1 / size``.
-
-    Example:
-        >>> gaussian(jax.random.key(0), (3,)).shape
-        (3,)
-    """
+    """Independent normal entries of variance ``1 / size``."""
     return jax.random.normal(key, shape, jnp.float32) / math.prod(shape) ** 0.5
 
 
@@ -131,15 +100,6 @@ def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Sampler = sph
 
     Raises:
         ValueError: a negative std, no steps.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> from fedjax_sim.problems.lojasiewicz.families import power
-        >>> task = noisy_task(power(2.0, radius=1.0, num_clients=2), std=0.0, num_steps=3)
-        >>> setup = fs.Setup(task, fs.timelines.full(2, 2, 3), jnp.ones(1))
-        >>> final, _ = fs.run(fs.fedavg(0.5), setup, jax.random.key(0))
-        >>> final.server.params.tolist()  # 0.5^6
-        [0.015625]
     """
     check_at_least(0, std=std)
     check_count(1, num_steps=num_steps)
@@ -173,12 +133,6 @@ def _oracle(
 
 
 def with_data(value: Callable, gradient: Callable, *data: ArrayLike) -> tuple[Partial, Partial]:
-    """Returns both functions as pytrees, with the data as their first arguments.
-
-    Example:
-        >>> value, gradient = with_data(lambda a, client, x: a * x, lambda a, client, x: a, 2.0)
-        >>> float(value(0, jnp.array(3.0)))
-        6.0
-    """
+    """Returns both functions as pytrees, with the data as their first arguments."""
     arrays = [jnp.asarray(x, jnp.result_type(float)) for x in data]
     return Partial(value, *arrays), Partial(gradient, *arrays)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_positive
+from fedjax_sim.checks import check_count, check_positive, import_extra
 from fedjax_sim.diagnostics.iterate_bias import Derivative, equally_spaced
 from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Scalar
@@ -52,11 +52,6 @@ def backward_equation(
         ValueError: a rate, variance or number of steps that is not positive, a grid with other
             points, a spacing above ``lr * variance / max |F'|``, where central differences
             oscillate.
-
-    Example:
-        >>> u = backward_equation(lambda x: 2.0 * x, 1.0, 1e-2, 50, np.linspace(-0.1, 0.1, 41))
-        >>> print(f"{u[50, -1]:.4f} {0.1 * np.exp(-1):.4f}")
-        0.0368 0.0368
     """
     check_positive(variance=variance, lr=lr, num_steps=num_steps)
     grid = equally_spaced(grid, 3)
@@ -128,14 +123,9 @@ def diffusion_paths(
 
     Raises:
         ValueError: times that are not increasing and positive, no paths.
-        ModuleNotFoundError: diffrax is not installed.
-
-    Example:
-        >>> paths = diffusion_paths(lambda x: x, 1.0, 0.01, 1.0, [100], 2000, jax.random.key(0))
-        >>> print(f"{paths.mean():.2f} {np.exp(-1):.2f}")
-        0.37 0.37
+        ImportError: diffrax is not installed.
     """
-    import diffrax
+    diffrax = import_extra("diffrax", "theory")
 
     times = lr * np.asarray(record_at, float)
     if times.ndim != 1 or not len(times) or times[0] <= 0 or (np.diff(times) <= 0).any():
