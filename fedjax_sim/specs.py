@@ -117,6 +117,16 @@ class Spec:
         values = jax.tree.unflatten(self._form.structure, leaves)
         return dict(zip(self._form.names, values, strict=True))
 
+    @property
+    def fixed(self) -> tuple[Any, ...]:
+        """Values that are structure, those of specs inside included: functions, integers, texts.
+
+        They are compared by ``==``, which does not notice a function whose globals have changed.
+        """
+        own = tuple(one.value for one in self._form.fixed if one is not None)
+        inside = jax.tree.leaves((self.arguments, own), is_leaf=lambda one: isinstance(one, Spec))
+        return own + tuple(x for one in inside if isinstance(one, Spec) for x in one.fixed)
+
     def build(self) -> Any:
         """Returns what the factory returns for the arguments; specs among them are built first."""
         built = jax.tree.map(
@@ -383,10 +393,22 @@ class Specified:
 def with_spec(cls: type[T]) -> type[T]:
     """Decorates a named tuple with a field ``spec``, which holds for its other fields.
 
-    Its text is that of the spec.  ``_replace`` drops the spec, since the factory has not made what
-    it returns.
+    Its text is that of the spec, and tuples with equal specs are equal.  ``_replace`` drops the
+    spec, since the factory has not made what it returns.
     """
     replace, text = cls._replace, cls.__repr__  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __eq__(self: Any, other: object) -> bool:
+        one, two = spec_of(self), spec_of(other)
+        if one is None and two is None:
+            return tuple.__eq__(self, other)  # pyright: ignore[reportArgumentType]
+        return one == two
+
+    def __ne__(self: Any, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self: Any) -> int:
+        return tuple.__hash__(self) if self.spec is None else hash(self.spec)
 
     def _replace(self: Any, **changes: Any) -> Any:
         return replace(self, **{"spec": None} | changes)
@@ -394,7 +416,7 @@ def with_spec(cls: type[T]) -> type[T]:
     def __repr__(self: Any) -> str:
         return text(self) if self.spec is None else repr(self.spec)
 
-    for method in (_replace, __repr__):
+    for method in (_replace, __repr__, __eq__, __ne__, __hash__):
         setattr(cls, method.__name__, method)
     setattr(cls, "__replace__", _replace)  # noqa: B010    of copy.replace
     return cls

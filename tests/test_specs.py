@@ -200,6 +200,27 @@ def test_optimizers_of_libraries_have_specs():
     np.testing.assert_allclose(trained(one.spec), expected.server.params, rtol=6e-5)
 
 
+def test_algorithms_are_equal_by_their_specs():
+    one, other = fs.scaffold(0.1), fs.scaffold(0.1)
+    assert one == other
+    assert not one != other  # noqa: SIM202    tuples have a method of their own
+    assert hash(one) == hash(other)
+    assert one != fs.scaffold(0.2)
+    assert one != one._replace(update=one.update)
+    plain = one._replace(update=one.update)
+    assert plain == plain._replace(init=plain.init)
+    assert plain != other._replace(update=other.update)
+    assert one != one.spec.arguments
+
+
+def test_fixed_values_are_those_that_are_no_leaves():
+    spec = with_labels(fs.fedavg(kept(0.5, 2.0)), np.arange(3)).spec
+    assert 0.5 in spec.fixed[1:]
+    assert jax.tree.leaves(spec) == [2.0, 0.5]
+    assert any(one.__class__ is np.ndarray for one in spec.fixed)
+    assert any(getattr(one, "__name__", "") == "_unchanged" for one in spec.fixed)
+
+
 def test_replaced_fields_drop_the_spec():
     algorithm = fs.fedavg(0.1)
     assert algorithm._replace(update=algorithm.update).spec is None

@@ -51,7 +51,8 @@ def total_clip(clip: Clip) -> Scalar:
     r"""Returns the bound of the norm over all parts, :math:`\sqrt{\sum_j C_j^2}`."""
     if not isinstance(clip, Mapping):
         return clip
-    return jnp.sqrt(sum(jnp.square(jnp.asarray(bound, float)) for bound in clip.values()))
+    # In the order of the names, which is the one of a spec's arguments.
+    return jnp.sqrt(sum(jnp.square(jnp.asarray(clip[name], float)) for name in sorted(clip)))
 
 
 def check_clip(clip: Clip) -> None:

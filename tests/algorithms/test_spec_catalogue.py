@@ -258,9 +258,10 @@ def test_all_floating_numbers_can_be_traced(name):
     def trained(spec):
         return fs.run(spec.build(), setup, jax.random.key(0))[0]
 
-    spec = spec_of(CALLS[name]())
+    algorithm = CALLS[name]()
+    spec = spec_of(algorithm)
     assert spec is not None
-    direct = jax.make_jaxpr(lambda: fs.run(CALLS[name](), setup, jax.random.key(0))[0])
+    direct = jax.make_jaxpr(lambda: fs.run(algorithm, setup, jax.random.key(0))[0])
     built = jax.make_jaxpr(lambda: trained(jax.tree.map(lambda x: x, spec)))
     assert _text(direct()) == _text(built())
     of_tracers = jax.eval_shape(trained, spec)

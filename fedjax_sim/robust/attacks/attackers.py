@@ -41,7 +41,8 @@ class Attackers(NamedTuple):
             probability: one number, one per client ``[M]``, or a function of the round; may be
                 traced.
         """
-        return self._replace(probability=probability)
+        one = isinstance(probability, float | int) and probability == 1
+        return self._replace(probability=None if one else probability)
 
     @property
     def always(self) -> bool:
