@@ -94,7 +94,7 @@ def shapes(values: PyTree) -> PyTree:
     def shape(x: Any) -> Any:
         if isinstance(x, bool | int | float | complex):
             return x
-        weak = isinstance(x, jax.Array) and x.weak_type
+        weak = getattr(x, "weak_type", False)
         dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
         return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)
 
