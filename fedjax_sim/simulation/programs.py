@@ -494,9 +494,9 @@ class Streamed:
                     dataclasses.replace(task, placement=present),
                 )
             part, span = _part(self._timeline, load.first, load.last, self._plan.length)
-            constant = sealed((task, self._eval_fn), self._programs.traces)
-            program = self._programs.compiled(*constant, part, state, self._key, span)
-            state, history = program(*constant, part, state, self._key, span)
+            task, eval_fn = sealed((task, self._eval_fn), self._programs.traces)
+            program = self._programs.compiled(task, eval_fn, part, state, self._key, span)
+            state, history = program(task, eval_fn, part, state, self._key, span)
             self._feed.started(history)
             if self._where.states:
                 offload.receive(table, ids, state.clients, axis)

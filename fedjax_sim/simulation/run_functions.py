@@ -7,7 +7,7 @@ oracle.  So the objective is traced once for all of them, and no other part chan
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -283,6 +283,6 @@ def _on_one_device(task: Task) -> tuple[Task, Placement]:
             lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype),
             shapes(jax.tree.map(np.asarray, where.source.load(0, 0))),
         )
-        offsets, ids = (jax.ShapeDtypeStruct((n,), np.int32) for n in (2, 1))
+        offsets, ids = (cast(Array, jax.ShapeDtypeStruct((n,), np.int32)) for n in (2, 1))
         return where.build(PresentData.place, PresentData(examples, offsets, ids)), WHOLE
     return task, WHOLE

@@ -94,14 +94,13 @@ def identify(
         for old in reversed(later):  # the first of them has what the known run had
             expected |= {name: old[name] for name in old if name in RunTraces._fields}
         rounds = known.get("rounds")
-        shorter = isinstance(rounds, int) and 0 < rounds < timeline.num_rounds
-        if shorter:
+        if isinstance(rounds, int) and 0 < rounds < timeline.num_rounds:
             beginning = arrays_digest(timeline_arrays(timeline[:rounds]))
             expected |= {"rounds": rounds, "timeline": beginning}
         is_same = known.keys() <= expected.keys() and all(
             same(value, known.get(name)) for name, value in expected.items()
         )
-        if is_same and shorter:
+        if is_same and isinstance(rounds, int) and rounds < timeline.num_rounds:
             _check_last_evaluation(rounds, timeline.num_rounds, setup.eval_every)
         return is_same
 

@@ -190,8 +190,8 @@ def simulate(
             stack.enter_context(locked(folder))
         if folder is not None or need_identity(callbacks):
             run = identify(
-                compiled.traces, algorithm.spec, config, setup, keys, names, eval_initial=eval_initial,
-                folder=folder, accept_changed_code=accept_changed_code,
+                compiled.traces, algorithm.spec, config, setup, keys, names,
+                eval_initial=eval_initial, folder=folder, accept_changed_code=accept_changed_code,
             )  # fmt: skip
         values = None if run is None else run.values
         listeners = Listeners(callbacks, names, num_rounds, folder, values)

@@ -6,6 +6,7 @@ attributes, decorators, sub-modules, files and environment variables that it rea
 
 import dataclasses
 import enum
+import functools
 import hashlib
 import re
 from collections.abc import Callable, Hashable, Mapping
@@ -24,7 +25,7 @@ _SETTINGS = ("jax_threefry_partitionable", "jax_default_matmul_precision")
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 # Parameters that do not change a program: names, and rules of derivatives that were not taken.
 _UNUSED = ("name", "debug_info", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd")
-_Plain = (bool, int, float, complex, str, bytes, type(None), enum.Enum, np.dtype)
+_PLAIN = {bool, int, float, complex, str, bytes, type(None)}
 
 
 class Same:
@@ -93,7 +94,7 @@ def shapes(values: PyTree) -> PyTree:
     def shape(x: Any) -> Any:
         if isinstance(x, bool | int | float | complex):
             return x
-        weak = isinstance(x, jax.Array) and x.weak_type
+        weak = getattr(x, "weak_type", False)
         dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
         return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)
 
@@ -155,7 +156,7 @@ class _Writer:
         def inner(part: Any) -> str:
             return self._value(part, on_host=on_host)
 
-        if isinstance(value, _Plain):
+        if type(value) in _PLAIN or isinstance(value, enum.Enum | np.dtype):
             return repr(value)
         if isinstance(value, ClosedJaxpr):
             return self.closed(value)
@@ -185,6 +186,7 @@ class _Writer:
         return _without_addresses(value)
 
 
+@functools.lru_cache(maxsize=4096)
 def _type(aval: Any) -> str:
     if not hasattr(aval, "dtype"):
         return _without_addresses(aval)

@@ -167,12 +167,12 @@ def identities(
     leaves = jax.tree.leaves((setup.task, setup.eval_fn))
     data = digest(*(np.asarray(leaf) for leaf in leaves if not callable(leaf)))
     traces = trial.traces(names)
-    algorithm = common = identified(traces)["algorithm"]
+    algorithm = common = digest(identified(traces)["algorithm"])
     functions = digest(identified(traces._replace(execution=None)))
     if per_seed:  # the bound of local steps, which depends on the data, is in the trace
         bounded = dataclasses.replace(setup.timeline, max_steps=2)
         one = trial._replace(setup=dataclasses.replace(setup, timeline=bounded))
-        common = identified(one.traces(names))["algorithm"]
+        common = digest(identified(one.traces(names))["algorithm"])
 
     shape = setup.timeline.clients.shape[-2:]
     # With simulated time, the number of updates until a horizon depends on the seed.
