@@ -255,17 +255,17 @@ def test_all_floating_numbers_can_be_traced(name):
     """Also: a build from the leaves is the program of the call."""
     setup = fs.Setup(catalogue.task(), timeline_of(name), logistic_params())
 
-    def trained(spec):
-        return fs.run(spec.build(), setup, jax.random.key(0))[0]
+    def trained(algorithm):
+        return fs.run(algorithm, setup, jax.random.key(0))[0]
 
     algorithm = CALLS[name]()
     spec = spec_of(algorithm)
     assert spec is not None
-    direct = jax.make_jaxpr(lambda: fs.run(algorithm, setup, jax.random.key(0))[0])
-    built = jax.make_jaxpr(lambda: trained(jax.tree.map(lambda x: x, spec)))
-    assert _text(direct()) == _text(built())
-    of_tracers = jax.eval_shape(trained, spec)
-    of_numbers = jax.eval_shape(lambda: trained(spec))
+    built = jax.tree.map(lambda x: x, spec).build()
+    programs = [jax.make_jaxpr(functools.partial(trained, one))() for one in (algorithm, built)]
+    assert _text(programs[0]) == _text(programs[1])
+    of_tracers = jax.eval_shape(lambda spec: trained(spec.build()), spec)
+    of_numbers = jax.eval_shape(functools.partial(trained, algorithm))
     assert jax.tree.map(_form, of_tracers) == jax.tree.map(_form, of_numbers)
 
 
