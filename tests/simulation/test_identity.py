@@ -219,6 +219,30 @@ def test_equal_callbacks_with_other_bodies_are_other_programs():
     assert (model(2), model(3)) == (2, 3)
 
 
+@pytest.mark.parametrize(
+    ("kept", "made"),
+    [
+        (False, lambda f: lambda x: jax.grad(f)(x)),
+        (False, lambda f: lambda x: jax.lax.map(f, x[None])),
+        (True, lambda f: jax.jit(f)),
+        (True, lambda f: jax.checkpoint(f)),
+        (True, lambda f: lambda x: jax.lax.cond(x > 0, f, f, x)),
+    ],
+    ids=["grad", "map", "jit", "checkpoint", "cond"],
+)
+def test_functions_whose_trace_jax_keeps(kept, made):
+    """docs/howto/resuming.md names them; if JAX stops to keep one, the page has to change."""
+    own = Settings(2.0)
+
+    def f(x):
+        return own.factor * x
+
+    function, x = made(f), jax.ShapeDtypeStruct((), np.float32)
+    first = trace(function, x)[0]
+    own.factor = 3.0
+    assert (trace(function, x)[0] == first) == kept
+
+
 def test_digests_of_algorithms():
     assert digest_of(fs.fedavg(0.1)) == digest_of(fs.fedavg(0.1))
     different = [
