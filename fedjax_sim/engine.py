@@ -21,24 +21,22 @@ from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
 from fedjax_sim.contract import (
-    check_functions,
     check_options,
     check_precision,
+    check_run,
     check_staleness,
-    check_statistics,
-    check_weighting,
     checked_arrays,
     checked_init,
     checked_state,
     checked_visit,
     checked_weights,
 )
-from fedjax_sim.evaluation.state import RunContext, check_names, check_periods, evaluate
+from fedjax_sim.evaluation.state import RunContext, check_names, evaluate
 from fedjax_sim.execution import stacks
 from fedjax_sim.execution.broadcasts import empty_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
-from fedjax_sim.setup_checks import check_key, check_objective, check_one_timeline, check_setup
+from fedjax_sim.setup_checks import check_key
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import (
     ClientState,
@@ -57,7 +55,7 @@ from fedjax_sim.types import (
     Work,
     uniform_weights,
 )
-from fedjax_sim.wrappers.applied_last import applied_last, check_execution
+from fedjax_sim.wrappers.applied_last import check_execution
 
 # Rounds that no run reaches: their branches of the key are those of the clients' streams and of
 # evaluations.
@@ -143,35 +141,11 @@ class Probes(NamedTuple):
 NO_PROBES = Probes()
 
 
-def check_algorithm(algorithm: FedAlgorithm, setup: Setup) -> None:
-    """Refuses a setup, of one run or of several, that does not fit an algorithm.
-
-    Values of traced timelines cannot be checked, so every function that compiles runs calls this
-    before.
-
-    Raises:
-        ValueError: a function of the algorithm does not take its arguments, the timeline has
-            staleness and the algorithm requires current broadcasts, the uploads are weighted and
-            the algorithm requires equal weights, a round has fewer uploads than the aggregation
-            requires, the model has running statistics that the algorithm does not update, a wrapper
-            encloses one that must be applied last, or the algorithm's own check refuses the task or
-            the timeline.
-    """
-    check_functions(algorithm)
-    check_staleness(algorithm, setup.timeline)
-    check_statistics(algorithm, setup.task, setup.params)
-    check_weighting(algorithm, setup.task, setup.timeline, setup.weighting)
-    applied_last(algorithm)
-    if algorithm.aggregation is not None:
-        algorithm.aggregation.check(setup.timeline)
-    algorithm.check(setup.task, setup.timeline)
-
-
 def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
     """Returns the state before the first round.
 
     Raises:
-        ValueError: the setup does not fit the algorithm (:func:`check_algorithm`).
+        ValueError: as :func:`~fedjax_sim.contract.check_run`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -183,7 +157,12 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
         >>> int(state.round), float(state.server.params)
         (0, 0.0)
     """
-    check_algorithm(algorithm, setup)
+    check_run(algorithm, setup, None, compiled=False)
+    return first_state(algorithm, setup)
+
+
+def first_state(algorithm: FedAlgorithm, setup: Setup) -> RunState:
+    """Returns the state before the first round, of a setup that was checked."""
     task, timeline = setup.task, setup.timeline
     params = _strong(setup.params)
     server = _strong(checked_init(algorithm.init(params)))
@@ -232,6 +211,24 @@ def advance(
         >>> int(state.round), float(state.server.params)
         (4, 1.875)
     """
+    timeline = setup.timeline
+    check_key(key)
+    check_options(execution, probes)
+    if not timeline.num_rounds:
+        raise ValueError("setup.timeline has 0 rounds; expected at least 1")
+    check_staleness(algorithm, timeline)
+    check_execution(algorithm, execution)
+    return _advanced(algorithm, setup, state, key, execution, probes)
+
+
+def _advanced(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    state: RunState,
+    key: Array,
+    execution: Execution | None,
+    probes: Probes,
+) -> tuple[RunState, History]:
     task, timeline = setup.task, setup.timeline
     one_round, measure, spread = _functions(algorithm, setup, key, execution, probes)
     num_rounds = timeline.num_rounds
@@ -285,8 +282,11 @@ def advance_by(
         The state, and a history with room for :func:`most_evaluations` evaluations and N rounds, of
         which only the first entries, those of ``span``, have a meaning.
 
+    The callers have checked the arguments.
+
     Raises:
-        ValueError: as :func:`advance`.
+        ValueError: what only tracing shows: values that the algorithm's functions return, names of
+            metrics and probes, ``probes.run`` with clients' states divided over devices.
 
     Example:
         >>> import fedjax_sim as fs
@@ -398,19 +398,13 @@ def _functions(
     Raises:
         ValueError: as :func:`advance`.
     """
-    check_key(key)
-    check_options(execution, probes)
     task, timeline, eval_fn = setup.task, setup.timeline, setup.eval_fn
-    if not timeline.num_rounds:
-        raise ValueError("setup.timeline has 0 rounds; expected at least 1")
-    check_staleness(algorithm, timeline)
     where = _placement(task)
     if probes.run and where.axis is not None:
         raise ValueError(
             f"probes.run is {sorted(probes.run)}; expected none, since the clients' states are "
             "divided over devices"
         )
-    check_execution(algorithm, execution)
     execution = stacks.strategy(
         algorithm.aggregation, execution or auto(ragged=is_ragged(timeline))
     )
@@ -482,12 +476,11 @@ def run(
         >>> bool(errors[0] > 0.1), bool(errors[1] < 1e-3)
         (True, True)
     """
-    check_setup(setup)
-    check_one_timeline(setup.timeline.clients)
-    check_periods(setup)
-    check_objective(setup, batched=False)
-    state = init(algorithm, setup)
-    return advance(algorithm, setup, state, key, execution=execution, probes=probes)
+    check_key(key)
+    check_options(execution, probes)
+    check_run(algorithm, setup, None, execution=execution, compiled=False)
+    state = first_state(algorithm, setup)
+    return _advanced(algorithm, setup, state, key, execution, probes)
 
 
 def evaluation_context(

@@ -1,5 +1,6 @@
 """Published setups: their clients and times, interrupted runs, the table of the page."""
 
+from records import records
 import json
 import signal
 
@@ -147,7 +148,7 @@ def test_interrupted_and_killed_runs_go_on(tmp_path, monkeypatch):
             options["on_progress"] = lambda _: signal.raise_signal(signal.SIGINT)
         if len(calls) == 3:
             raise SystemExit("killed")
-        return simulate(*arguments, **options)
+        return simulate(*arguments, **records(**options))
 
     monkeypatch.setattr(fs, "simulate", disturbed)
     known = []

@@ -1,5 +1,6 @@
 """Runs of methods on a column of the FedSWA paper's tables, kept on disk."""
 
+import types
 import dataclasses
 import functools
 import pathlib
@@ -79,14 +80,7 @@ def simulated(
         build(decay=options.lr_decay(setting), **configuration),
         dataclasses.replace(setup, timeline=timeline, params=params),
         keys,
-        directory=folder,
-        replicas=[str(seed)],
-        config={"run": dict(configuration), "setting": setting._asdict()},
-        evals_per_segment=4,
-        checkpoint_seconds=30,
-        on_divergence="record",
-        on_progress=print_progress(folder.name, ACCURACY),
-    )
+        callbacks=[fs.callbacks.Divergence("record"), types.SimpleNamespace(progress=print_progress(folder.name, ACCURACY))], storage=fs.Storage(folder, config={"run": dict(configuration), "setting": setting._asdict()}, checkpoint_seconds=30), options=fs.Options(seeds=[str(seed)]))
     check_finished(result, folder)
     return result
 

@@ -1,5 +1,6 @@
 """Runs that are kept on disk: the same command continues after a kill and repeats nothing."""
 
+import types
 import concurrent.futures
 import json
 import multiprocessing
@@ -72,7 +73,7 @@ def sweep(
     """The sweep with the metrics of its runs as arrays; otherwise as :func:`swept`."""
     options |= {"directory": directory}
     with sweep_progress(Console(stderr=True)) as on_progress:
-        result = fs.sweep(factory, setup, grid, keys, on_progress=on_progress, **options)
+        result = fs.sweep(factory, setup, grid, keys, callbacks=[types.SimpleNamespace(progress=on_progress)], **options)
     check_finished(result, directory)
     took = f"compiling {result.compile_seconds:.1f} s, running {result.run_seconds:.1f} s"
     print(f"{directory}: {len(result.runs)} runs, {result.resumed} found; {took}", flush=True)

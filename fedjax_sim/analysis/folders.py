@@ -57,7 +57,7 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
         >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), np.float32(0),
         ...                  lambda w: {"error": abs(w - 1)}, eval_every=1)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=folder)
+        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), storage=folder)
         ...     history = read_folder(folder).history
         >>> error = history.loc[history["metric"] == "error"]
         >>> error.set_index("round")["value"].round(2)[3]

@@ -49,7 +49,7 @@ def load(
         >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
         >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), np.float32(0))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=folder)
+        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), storage=folder)
         ...     saved = load(folder)
         ...     round(float(saved.params()), 3), saved.models().rounds
         (0.488, [3])

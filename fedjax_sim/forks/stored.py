@@ -11,7 +11,9 @@ from fedjax_sim.engine import NO_PROBES, RunState
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.checkpoints import Checkpoints
+from fedjax_sim.simulation.events import Divergence
 from fedjax_sim.simulation.locks import locked
+from fedjax_sim.simulation.options import Options
 from fedjax_sim.simulation.programs import programs
 from fedjax_sim.simulation.simulate import simulate
 from fedjax_sim.types import FedAlgorithm, Setup
@@ -62,4 +64,5 @@ def state_at(
         if restored is not None:
             return restored[0]
     begin = dataclasses.replace(setup, timeline=timeline[:round], eval_fn=None)
-    return simulate(algorithm, begin, keys, execution=execution, on_divergence="record").state
+    record, options = [Divergence("record")], Options(execution=execution)
+    return simulate(algorithm, begin, keys, callbacks=record, options=options).state

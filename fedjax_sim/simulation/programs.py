@@ -14,7 +14,6 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.contract import check_options
 from fedjax_sim.engine import (
     History,
     Probes,
@@ -22,7 +21,7 @@ from fedjax_sim.engine import (
     Span,
     advance_by,
     evaluation_context,
-    init,
+    first_state,
 )
 from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution import offload
@@ -60,7 +59,7 @@ class Programs:
         eval_every, weighting = setup.eval_every, setup.weighting  # no data in the closures
 
         def initial(task: Task, params: Params, timeline: Timeline) -> RunState:
-            return init(algorithm, Setup(task, timeline, params))
+            return first_state(algorithm, Setup(task, timeline, params))
 
         def segment(task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
             part = Setup(task, timeline, None, eval_fn, eval_every, weighting)
@@ -146,7 +145,6 @@ def programs(
     ``fedavg(0.1)`` each time compiles once, and a global value that was changed in place has
     another program.
     """
-    check_options(execution, probes)
     task, timeline = setup.task, setup.timeline
     # The whole timeline decides, not a segment. Replicas that are batched with different timelines
     # would compute all steps of the longest visit, so on a CPU they run one after the other, and so
@@ -206,21 +204,24 @@ def _accepts(shardings: list[Any], leaves: list[Any]) -> bool:
     )
 
 
-def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -> int:
-    """Returns the most rounds per dispatch: by default about a twentieth of the evaluations.
+def stride(rounds: int, eval_every: int, *, single: bool = False) -> int:
+    """Returns the most rounds per dispatch: about a twentieth of the evaluations, or one of them.
 
-    The default divides the number of evaluations where a number near a twentieth does.
+    The number divides that of the evaluations where a number near a twentieth does.
+
+    Args:
+        rounds, eval_every: of the run.
+        single: every dispatch has one evaluation.
 
     Example:
-        >>> stride(100, 2), stride(82, 2), stride(83, 2)
-        (4, 2, 4)
+        >>> stride(100, 2), stride(82, 2), stride(83, 2), stride(100, 2, single=True)
+        (4, 2, 4, 2)
     """
-    evaluations = -(-rounds // eval_every)
-    if evals_per_segment is None:
-        near = max(evaluations // 20, 1)
-        equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
-        evals_per_segment = min(equal, key=lambda n: abs(n - near), default=near)
-    return eval_every * evals_per_segment
+    if single:
+        return eval_every
+    near = max(-(-rounds // eval_every) // 20, 1)
+    equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
+    return eval_every * min(equal, key=lambda n: abs(n - near), default=near)
 
 
 def trace_first(
@@ -250,7 +251,7 @@ class Pace:
     Args:
         most: rounds of the longest segment.
         eval_every: rounds between evaluations.
-        seconds: time of a segment; None: every segment has ``most`` rounds.
+        seconds: time of a segment.
 
     Example:
         >>> pace = Pace(100, 10, seconds=30.0)
@@ -264,9 +265,9 @@ class Pace:
     _AIM = 1 / 3  # share of the time that is planned, since later rounds may take longer
     _GROWTH = 8
 
-    def __init__(self, most: int, eval_every: int, seconds: float | None):
+    def __init__(self, most: int, eval_every: int, seconds: float):
         self._most, self._eval_every, self._seconds = most, eval_every, seconds
-        self._rounds = most if seconds is None else 1
+        self._rounds = 1
 
     def after(self, done: int, num_rounds: int) -> int:
         """Returns the round that ends the segment after ``done`` rounds.
@@ -279,9 +280,8 @@ class Pace:
 
     def took(self, rounds: int, seconds: float) -> None:
         """Chooses the next length from the time of a segment."""
-        if self._seconds is not None:
-            fitting = int(self._AIM * self._seconds * rounds / max(seconds, 1e-9))
-            self._rounds = max(1, min(fitting, self._GROWTH * self._rounds, self._most))
+        fitting = int(self._AIM * self._seconds * rounds / max(seconds, 1e-9))
+        self._rounds = max(1, min(fitting, self._GROWTH * self._rounds, self._most))
 
 
 class Resident:

@@ -23,7 +23,7 @@ FRAME_COLUMNS = ("seed", "diverged_at", "round", "metric", "value")
 
 
 class Progress(NamedTuple):
-    """Argument of a progress callback after every segment.
+    """Argument of a callback's ``progress`` after every segment.
 
     Example:
         >>> progress = Progress(5, 10, {"loss": 0.25}, seeds_done=1, num_seeds=2)
@@ -37,6 +37,7 @@ class Progress(NamedTuple):
     metrics: Mapping[str, float]
     seeds_done: int = 0
     num_seeds: int = 1  # seeds that run one after the other; 1: all of them run together
+    name: str = ""  # of the algorithm in a comparison
 
     @property
     def fraction(self) -> float:

@@ -10,11 +10,12 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.callbacks.direction import Mode, sign
-from fedjax_sim.engine import RunState, check_algorithm, evaluation_context, init, run
+from fedjax_sim.contract import check_run
+from fedjax_sim.engine import RunState, evaluation_context, first_state, run
 from fedjax_sim.evaluation.state import check_last_round, evaluate
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.setup_checks import check_batch, check_key, check_setup
+from fedjax_sim.setup_checks import check_is_setup, check_key
 from fedjax_sim.types import FedAlgorithm, Params, Setup
 
 Metric = str | Callable[[Params], Any]
@@ -40,8 +41,7 @@ def evaluated_once(
             the last round.
     """
     check_key(key)
-    check_setup(setup)
-    check_batch(setup, None)
+    check_is_setup(setup)
     if isinstance(setup.task.placement, OnHost):
         raise ValueError(
             "setup.task has its examples on the host (offload.on_host); expected a task without a "
@@ -60,10 +60,10 @@ def evaluated_once(
     rounds = setup.timeline.num_rounds
     check_last_round(eval_fn, rounds)
     setup = dataclasses.replace(setup, eval_fn=eval_fn, eval_every=rounds)
-    check_algorithm(algorithm, setup)
+    check_run(algorithm, setup, None)
 
     def initial(setup: Setup, key: Array) -> dict[str, Array]:
-        return metrics_of(algorithm, setup, init(algorithm, setup), key)
+        return metrics_of(algorithm, setup, first_state(algorithm, setup), key)
 
     known = jax.eval_shape(initial, setup, key)  # nothing is compiled
     if name not in known and not isinstance(metric, str):

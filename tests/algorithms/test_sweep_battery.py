@@ -37,9 +37,8 @@ def test_sweep_equals_single_runs(name, x64):
             setup,
             grid,
             KEYS[:1],
-            execution=fs.execution.vmapped(),
             devices=ONE_DEVICE,
-        )
+        options=fs.Options(execution=fs.execution.vmapped()))
 
     result = sweep(grid)
     assert len(result.runs) == len(list(itertools.product(*grid.values())))

@@ -1,5 +1,7 @@
 """Commands on locked, full, read-only and damaged folders, and under signals: one line each."""
 
+from records import records
+import types
 import json
 import os
 import pathlib
@@ -163,7 +165,7 @@ def test_signals_end_a_run_after_its_segment(tmp_path, run_folder, monkeypatch, 
             if now.round == 2:
                 signal.raise_signal(number)
 
-        return simulate(*args, on_progress=progress, **options)
+        return simulate(*args, **records(more_callbacks=[types.SimpleNamespace(progress=progress)], **options))
 
     command = [*RUN, "--output", str(tmp_path)]
     with monkeypatch.context() as patch:

@@ -1,5 +1,7 @@
 """The command line, end to end on a tiny comparison."""
 
+from records import records
+import types
 import dataclasses
 import json
 import pathlib
@@ -87,7 +89,7 @@ def test_interrupted_run_resumes_with_the_same_history(
             if progress.round == 2 and options["config"]["algorithm"] == interrupted_algorithm:
                 signal.raise_signal(signal.SIGINT)
 
-        return simulate(*args, on_progress=report, **(options | {"checkpoint_seconds": 0.0}))
+        return simulate(*args, **records(more_callbacks=[types.SimpleNamespace(progress=report)], **(options | {"checkpoint_seconds": 0.0})))
 
     command = [*TINY, "--output", str(tmp_path)]
     with monkeypatch.context() as patch:
@@ -125,7 +127,7 @@ def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
     results = []
 
     def observed(*args, **options):
-        results.append(simulate(*args, **options))
+        results.append(simulate(*args, **records(**options)))
         return results[-1]
 
     monkeypatch.setattr(comparing, "simulate", observed)

@@ -91,7 +91,7 @@ def test_algorithms_keep_their_names_and_order(tmp_path):
     names = ["with a rate of 0.5", "FedAvg, lr 0.1"]
     keys = jax.random.split(jax.random.key(0), 1)
     for name, lr in zip(names, (0.5, 0.1), strict=True):  # the second call keeps the first name
-        fs.compare({name: fs.fedavg(lr)}, setup, keys, directory=tmp_path)
+        fs.compare({name: fs.fedavg(lr)}, setup, keys, storage=tmp_path)
     saved = fs.load(tmp_path)
     assert saved.algorithms == names
     assert saved.params(names[0]) == 0.75

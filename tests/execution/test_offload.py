@@ -1,5 +1,7 @@
 """Examples and states on the host: the bits of a resident run, and no more memory than allowed."""
 
+from records import records
+import types
 import dataclasses
 import functools
 import itertools
@@ -64,7 +66,7 @@ def train(task, algorithm=None, key=KEY, schedule=None, params=None, **options):
     params = logistic_params() if params is None else params
     schedule = timeline() if schedule is None else schedule
     setup = fs.Setup(task, schedule, params, eval_fn=norm, eval_every=4)
-    return fs.simulate(algorithm, setup, key, **settings | options)
+    return fs.simulate(algorithm, setup, key, **records(**settings | options))
 
 
 @functools.cache
@@ -257,7 +259,7 @@ def test_labels_without_an_output_are_refused_when_they_are_loaded(wrong):
         where = offload.on_host(2 * 6 * ROW)
         task = fs.empirical_task(objective, data, BATCHES, placement=where)
         setup = fs.Setup(task, drawn, params, eval_fn=norm)
-        fs.simulate(fs.fedavg(0.1), setup, KEY, on_progress=done.append)
+        fs.simulate(fs.fedavg(0.1), setup, KEY, callbacks=[types.SimpleNamespace(progress=done.append)])
 
     low, high = min(wrong, 0), max(wrong, 1)
     with pytest.raises(ValueError, match=rf"labels {low} .. {high}; expected 0 .. 1"):

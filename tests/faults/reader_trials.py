@@ -48,7 +48,7 @@ from fedjax_sim.simulation.history_file import Mark
 from fedjax_sim.simulation.history_file import read as read_history_file
 from fedjax_sim.simulation.model_files import Models, read_models, write_models
 from fedjax_sim.simulation.store import claim
-from fedjax_sim.simulation.tuning import ExecutionChoice, Measured, store, stored
+from fedjax_sim.simulation.executions import ExecutionChoice, Measured, store, stored
 from fedjax_sim.sweeps.store import read_runs
 from fedjax_sim.timelines import read_trace
 from fedjax_sim.valuation.store import CoalitionStore
@@ -211,8 +211,8 @@ def readers() -> list[Reader]:
         Reader("3/record.json",
                _written(lambda path: write_record(path.parent, Mark(5, "ab")), "record.json"),
                _checkpoint_mark),
-        Reader("tuned.json",
-               _written(lambda path: store(path, {"device": "cpu"}, measured), "tuned.json"),
+        Reader("executions.json",
+               _written(lambda path: store(path, {"device": "cpu"}, measured), "executions.json"),
                lambda path: stored(path, {"device": "cpu"})),
         Reader("sweep/config.json", json.dumps(sweep).encode(), config_file.read_sweep),
         Reader("initial.npz", _archive({"w": np.ones((2, 3))}), _of_model),

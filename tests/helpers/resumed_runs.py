@@ -1,5 +1,6 @@
 """Runs that are stopped and continued, in chunks and with clients divided over two devices."""
 
+import types
 import pathlib
 import signal
 from collections.abc import Iterator
@@ -64,11 +65,7 @@ def check_stopped_runs(algorithm: FedAlgorithm, folder: pathlib.Path) -> None:
                 algorithm,
                 setup,
                 KEY,
-                execution=execution,
-                directory=directory,
-                evals_per_segment=1,
-                on_progress=on_progress,
-            )
+                callbacks=[types.SimpleNamespace(progress=on_progress)], storage=directory, options=fs.Options(execution=execution, segment_seconds=1e-9))
 
         whole = go(folder / name / "whole")
         stopped = go(folder / name / "stopped", stop)

@@ -1,5 +1,6 @@
 """A run and a sweep of a second, with equal bits whenever they end."""
 
+from records import records
 import pathlib
 from typing import Any
 
@@ -35,15 +36,15 @@ _ALGORITHM = fs.scaffold(0.05)
 def run(directory: pathlib.Path | None, **options: Any) -> fs.Simulation:
     """Runs or resumes four segments, each with a checkpoint."""
     options = {"checkpoint_seconds": 0, "evals_per_segment": 1} | options
-    return fs.simulate(_ALGORITHM, _SETUP, _KEYS, directory=directory, **options)
+    return fs.simulate(_ALGORITHM, _SETUP, _KEYS, **records(folder=directory, **options))
 
 
 def compare(directory: pathlib.Path | None, **options: Any) -> fs.Comparison:
     """Compares two algorithms, each like :func:`run`."""
     algorithms = {"scaffold": _ALGORITHM, "fedavg": fs.fedavg(0.05)}
     return fs.compare(
-        algorithms, _SETUP, _KEYS, directory=directory, checkpoint_seconds=0, **options
-    )
+        algorithms, _SETUP, _KEYS, **records(folder=directory, checkpoint_seconds=0, **options
+    ))
 
 
 def sweep(directory: pathlib.Path | None, **options: Any) -> fs.Sweep:
@@ -53,10 +54,8 @@ def sweep(directory: pathlib.Path | None, **options: Any) -> fs.Sweep:
         _SETUP,
         {"lr": [0.05, 0.1]},
         _KEYS,
-        directory=directory,
         devices=jax.devices()[:1],
-        **options,
-    )
+        **records(folder=directory, **options))
 
 
 def run_bits(result: fs.Simulation, directory: pathlib.Path) -> list[bytes]:

@@ -1,5 +1,6 @@
 """Setups for the tests of sweeps, and the single runs that a sweep has to equal."""
 
+from records import records
 import contextlib
 import dataclasses
 from collections.abc import Iterator
@@ -92,7 +93,7 @@ def changed(trial: Trial, **fields) -> Trial:
 def sweep_of(trial: Trial, grid, keys, **options) -> fs.Sweep:
     """The sweep of a trial."""
     factory, setup, execution, probes = trial
-    return fs.sweep(factory, setup, grid, keys, execution=execution, probes=probes, **options)
+    return fs.sweep(factory, setup, grid, keys, **records(execution=execution, probes=probes, **options))
 
 
 def of_seed(setup: fs.Setup, seed: int) -> tuple[fs.Timeline, object]:

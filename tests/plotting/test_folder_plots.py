@@ -100,7 +100,7 @@ def test_sweeps_record_the_bits_until_each_evaluation(tmp_path):
     setup = fs.Setup(task, timeline, np.zeros(2, np.float32), error, eval_every=2)
     keys = jax.random.split(jax.random.key(0), 2)
     for _ in range(2):  # the second call reads the slices
-        fs.sweep(fs.scaffold, setup, {"lr": [0.1, 0.2]}, keys, directory=tmp_path)
+        fs.sweep(fs.scaffold, setup, {"lr": [0.1, 0.2]}, keys, storage=tmp_path)
         (line,) = plotting.plot_folder(tmp_path, x="bits").axes[0].lines
         assert line.get_xdata().tolist() == [2 * 2 * 128, 4 * 2 * 128]
         assert line.get_label() == "learning rate 0.2"

@@ -12,6 +12,7 @@ The bits of a compiled program depend on the processor and on the version of JAX
 come from one machine: make the old one in a work tree of the older commit.
 """
 
+from records import records
 import argparse
 import contextlib
 import functools
@@ -78,7 +79,7 @@ def _traced(name: str) -> Any:
 def _simulated(name: str, setup: Callable[[str], fs.Setup] = _setup, **options: Any) -> Any:
     """State and history of ``simulate`` with hyper-parameters that are Python numbers."""
     algorithm = catalogue.algorithm(name, _numbers(name))
-    result = fs.simulate(algorithm, setup(name), jax.random.key(2), **options)
+    result = fs.simulate(algorithm, setup(name), jax.random.key(2), **records(**options))
     return result.state, result.history
 
 

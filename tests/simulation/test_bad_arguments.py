@@ -1,5 +1,6 @@
 """Arguments of the wrong kind are refused by name, in all functions that run algorithms."""
 
+from records import records
 import dataclasses
 import functools
 
@@ -12,7 +13,7 @@ from sweep_problems import compilations
 
 import fedjax_sim as fs
 from fedjax_sim.setup_checks import check_keys
-from fedjax_sim.simulation.tuning import tune
+from fedjax_sim.simulation.executions import measure_executions
 
 TIMELINE = fs.timelines.cyclic(2, NUM_CLIENTS, 4, num_steps=2)
 GOOD = fs.Setup(no_data(), TIMELINE, jnp.zeros(1))
@@ -22,7 +23,7 @@ RUNS = (fs.run, fs.simulate, fs.forecast, tune)
 
 
 def compare(algorithm, setup, keys, **options):
-    return fs.compare({"mine": algorithm}, setup, keys, **options)
+    return fs.compare({"mine": algorithm}, setup, keys, **records(**options))
 
 
 def refused(message, run, *arguments, **options):
@@ -181,14 +182,14 @@ def test_segments_of_a_fractional_number_of_evaluations():
 def test_descriptions_that_json_does_not_have(tmp_path):
     one, setup = {"lr": np.float32(0.1)}, dataclasses.replace(GOOD, params=jnp.zeros((1, 1)))
     folder = {"directory": tmp_path / "results"}
-    run = functools.partial(fs.simulate, ALGORITHM, GOOD, KEY, **folder)
+    run = functools.partial(fs.simulate, ALGORITHM, GOOD, KEY, **records(**folder))
     refused(
         r"config is \{'lr': .*; expected a dict of values that JSON has: .*float32", run, config=one
     )
     refused(r"config is \['lr'\]; expected a dict", run, config=["lr"])
-    many = functools.partial(fs.compare, {"a": ALGORITHM, "b": ALGORITHM}, setup, KEYS, **folder)
+    many = functools.partial(fs.compare, {"a": ALGORITHM, "b": ALGORITHM}, setup, KEYS, **records(**folder))
     refused(r"config\('b'\) is \{'lr'", many, config=lambda name: one if name == "b" else {})
-    grid = functools.partial(fs.sweep, fs.fedavg, setup, {"lr": [0.1]}, KEYS, **folder)
+    grid = functools.partial(fs.sweep, fs.fedavg, setup, {"lr": [0.1]}, KEYS, **records(**folder))
     refused(r"config is \{'lr'", grid, config=one)
     refused(r"identity is \{'lr'", grid, identity=one)
     refused(r"identity is \{'lr'", grid, identity=lambda: one)

@@ -1,5 +1,6 @@
 """Callbacks: events, early stopping, best models, limits, logs, also over resumed calls."""
 
+from records import records
 import csv
 import dataclasses
 import functools
@@ -33,7 +34,7 @@ def bump(params):
 
 def go(directory=None, **options):
     setup = fs.Setup(SETUP.task, SETUP.timeline, SETUP.params, bump)
-    return fs.simulate(fs.fedavg(0.1), setup, KEYS, directory=directory, **options)
+    return fs.simulate(fs.fedavg(0.1), setup, KEYS, **records(folder=directory, **options))
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +140,7 @@ def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_
         return "interrupt" if event.round == 0 and not event.replayed else None
 
     setup = fs.Setup(SETUP.task, SETUP.timeline[:2], SETUP.params, values)
-    run = functools.partial(fs.simulate, fs.fedavg(0.1), setup, KEYS, eval_initial=True)
+    run = functools.partial(fs.simulate, fs.fedavg(0.1), setup, KEYS, options=fs.Options(eval_initial=True))
     assert run(directory=tmp_path, callbacks=[interrupt]).rounds_done == 0
     assert sorted(set(run(directory=tmp_path).per_client()["round"])) == [0, 1, 2]
 
@@ -214,8 +215,8 @@ def test_seeds_with_setups_of_their_own(tmp_path):
     options = {"callbacks": [best], "directory": tmp_path}
     for _ in range(2):  # the second call finds both seeds finished
         fs.compare(
-            {"a": fs.fedavg(0.1)}, own, KEYS, on_progress=lambda *x: seen.append(x), **options
-        )
+            {"a": fs.fedavg(0.1)}, own, KEYS, **records(more_callbacks=[types.SimpleNamespace(progress=lambda *x: seen.append(x))], **options
+        ))
         np.testing.assert_array_equal(
             best.models["a"].params, fs.load(tmp_path).models(which="best").params
         )
@@ -390,9 +391,9 @@ def test_different_runs_do_not_share_a_tracked_run(tracked, tmp_path):
         (fs.fedavg(0.1), SETUP, KEYS, {"config": {"cohort": 3}}),
     ]
     for count, (algorithm, setup, keys, options) in enumerate(calls, start=1):
-        fs.simulate(algorithm, setup, keys, callbacks=[make()], **options)
+        fs.simulate(algorithm, setup, keys, **records(callbacks=[make()], **options))
         assert len(runs) == 2 * count  # one per seed
-    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], directory=tmp_path)
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], storage=tmp_path)
     assert len(runs) == 2 * len(calls)  # a folder is no part of a run's identity
     configs = [run["config"] for run in runs.values()]
     rates = [value(config, "algorithm", "numbers", "lr") for config in configs]
@@ -408,15 +409,15 @@ def test_a_resumed_run_continues_its_tracked_run(tracked, tmp_path):
     runs, make, _ = tracked
     stop = lambda event: "interrupt" if event.round == 4 else None  # noqa: E731
     options = {"directory": tmp_path, "evals_per_segment": 1}
-    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make(), stop], **options)
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[make(), stop], **options))
     assert [run["steps"] for run in runs.values()] == [[1, 2, 3, 4]] * 2
-    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], **options)
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[make()], **options))
     assert [run["steps"] for run in runs.values()] == [[*range(1, 9)]] * 2
     runs.clear()
     folder = tmp_path / "other"
     options["directory"] = folder
-    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[stop], **options)
-    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], **options)
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[stop], **options))
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[make()], **options))
     assert [run["steps"] for run in runs.values()] == [[*range(1, 9)]] * 2
 
 
@@ -445,7 +446,7 @@ def test_callbacks_ignore_rounds_that_do_not_measure_a_metric(tmp_path):
         log = callbacks.CsvLog(folder / "log.csv")
         events = []
         watching = [best, stop, log, events.append, *more]
-        result = fs.simulate(fs.fedavg(0.1), setup, KEYS, directory=folder, callbacks=watching)
+        result = fs.simulate(fs.fedavg(0.1), setup, KEYS, callbacks=watching, storage=folder)
         return result, best, events
 
     result, best, events = watched(tmp_path / "whole")

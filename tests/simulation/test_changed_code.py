@@ -1,5 +1,6 @@
 """A folder refuses a run whose code changed: helpers, constants, models, evaluations."""
 
+from records import records
 import dataclasses
 import importlib
 import sys
@@ -161,7 +162,7 @@ def fourth(w, batch, key):
 def test_another_objective_or_evaluation_is_refused(tmp_path, monkeypatch):
     def go(loss=squared, **options):
         setup = setup_with(loss)
-        return fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=tmp_path, **options)
+        return fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), **records(folder=tmp_path, **options))
 
     go()
     with pytest.raises(ValueError, match="another run: functions differ"):
@@ -181,7 +182,7 @@ def test_another_objective_in_a_sweep_is_refused(tmp_path):
         setup = setup_with(loss)
         setup = dataclasses.replace(setup, params=np.zeros(1, np.float32))
         keys = jax.random.split(jax.random.key(0), 1)
-        return fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, keys, directory=tmp_path)
+        return fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, keys, storage=tmp_path)
 
     assert go(squared).resumed == 0
     assert go(squared).resumed == 1

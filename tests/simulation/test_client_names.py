@@ -85,7 +85,7 @@ def test_in_the_files_of_a_run(tmp_path, monkeypatch, most_text):
     if not most_text:
         pytest.importorskip("pyarrow")
     monkeypatch.setattr(client_rows, "_MOST_TEXT", most_text)
-    result = fs.simulate(fs.fedavg(0.1), setup_of(), KEY, directory=tmp_path)
+    result = fs.simulate(fs.fedavg(0.1), setup_of(), KEY, storage=tmp_path)
     check(read_clients(tmp_path))
     check(result.per_client())
 
@@ -99,7 +99,7 @@ def test_of_a_comparison_and_a_sweep():
 
 
 def test_without_names_tables_are_as_before(tmp_path):
-    result = fs.simulate(fs.fedavg(0.1), setup_of(named=False), KEY, directory=tmp_path)
+    result = fs.simulate(fs.fedavg(0.1), setup_of(named=False), KEY, storage=tmp_path)
     assert [*result.per_client().columns] == [*client_rows.INDEX, "loss"]
     header = (tmp_path / "clients.csv").read_text().partition("\n")[0]
     assert header == "seed,round,client,split,num_examples,loss"
@@ -118,11 +118,9 @@ def test_a_run_without_names_goes_on_in_its_own_columns(tmp_path):
     """Names are not part of a run's identity, and its table keeps its header."""
     setup = setup_of(named=False)
     fs.simulate(
-        fs.fedavg(0.1), setup, KEY, directory=tmp_path, callbacks=[lambda event: "stop"],
-        evals_per_segment=1,
-    )  # fmt: skip
+        fs.fedavg(0.1), setup, KEY, callbacks=[lambda event: "stop"], storage=tmp_path, options=fs.Options(segment_seconds=1e-9))  # fmt: skip
     before = read_clients(tmp_path)
-    fs.simulate(fs.fedavg(0.1), setup_of(), KEY, directory=tmp_path)
+    fs.simulate(fs.fedavg(0.1), setup_of(), KEY, storage=tmp_path)
     after = read_clients(tmp_path)
     assert [*after.columns] == [*client_rows.INDEX, "loss"]
     assert set(before["round"]) < set(after["round"]) == {1, 2, 3, 4}

@@ -127,7 +127,7 @@ def test_rows_of_a_run(tmp_path):
         ),
     )
     keys = jax.random.split(jax.random.key(0), 2)
-    kept = fs.simulate(fs.fedavg(0.1), setup, keys, directory=tmp_path, evals_per_segment=1)
+    kept = fs.simulate(fs.fedavg(0.1), setup, keys, storage=tmp_path, options=fs.Options(segment_seconds=1e-9))
     frame = kept.per_client()
     assert sorted(set(frame["round"])) == [2, 4]
     assert set(frame["client"]) == {0, 2}
@@ -163,6 +163,6 @@ def test_without_an_evaluation_per_client_there_are_no_rows(tmp_path, kept):
     timeline = fs.timelines.full(1, 2, task.num_steps)
     setup = fs.Setup(task, timeline, jnp.zeros(1), lambda w: {"loss": w**2})
     keys, folder = jax.random.split(jax.random.key(0), 1), tmp_path if kept else None
-    compared = fs.compare({"fedavg": fs.fedavg(0.1)}, setup, keys, directory=folder)
+    compared = fs.compare({"fedavg": fs.fedavg(0.1)}, setup, keys, storage=folder)
     assert compared.per_client().empty
     assert compared.simulations["fedavg"][0].per_client().empty

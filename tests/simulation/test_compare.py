@@ -1,5 +1,7 @@
 """Comparisons: the runs of single simulations, their tables and folders, resuming."""
 
+from records import records
+import types
 import signal
 
 import chex
@@ -23,7 +25,7 @@ def setup():
 
 @pytest.fixture(scope="module")
 def whole(setup):
-    return fs.compare(ALGORITHMS, setup, KEYS, probes=PROBES, seeds=[5, 6])
+    return fs.compare(ALGORITHMS, setup, KEYS, options=fs.Options(probes=PROBES, seeds=[5, 6]))
 
 
 @pytest.mark.slow
@@ -31,7 +33,7 @@ def test_a_comparison_is_its_simulations(setup, whole):
     assert not whole.interrupted
     assert list(whole.simulations) == list(ALGORITHMS)
     for name, algorithm in ALGORITHMS.items():
-        alone = fs.simulate(algorithm, setup, KEYS, probes=PROBES, replicas=["5", "6"])
+        alone = fs.simulate(algorithm, setup, KEYS, options=fs.Options(probes=PROBES, seeds=["5", "6"]))
         (part,) = whole.simulations[name]
         chex.assert_trees_all_equal(part.state, alone.state)
         chex.assert_trees_all_equal(part.history, alone.history)
@@ -63,9 +65,7 @@ def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
 
     def go(algorithms, on_progress=None, **options):
         return fs.compare(
-            algorithms, setup, KEYS, probes=PROBES, seeds=[5, 6], directory=tmp_path,
-            on_progress=on_progress, **options,
-        )  # fmt: skip
+            algorithms, setup, KEYS, **records(folder=tmp_path, more_callbacks=[types.SimpleNamespace(progress=on_progress)], probes=PROBES, seeds=[5, 6], **options))  # fmt: skip
 
     stopped = go(ALGORITHMS, on_progress)
     assert stopped.interrupted
@@ -116,7 +116,7 @@ def test_seeds_apart_are_refused_in_a_folder_of_seeds_together(setup, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/run.json").write_text('{"replicas": ["0", "1"]}')
     with pytest.raises(ValueError, match="a', which holds a run; expected another folder for a"):
-        fs.compare({"a": fs.fedavg(0.1)}, lambda seed: setup, KEYS, directory=tmp_path)
+        fs.compare({"a": fs.fedavg(0.1)}, lambda seed: setup, KEYS, storage=tmp_path)
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["run.json"]
 
 
@@ -139,6 +139,6 @@ def test_seeds_apart_are_refused_in_a_folder_of_seeds_together(setup, tmp_path):
 def test_refusals(setup, change, message, tmp_path):
     arguments = {"algorithms": ALGORITHMS, "setup": setup, "keys": KEYS} | change
     with compilations() as names, pytest.raises(ValueError, match=message):
-        fs.compare(**arguments, directory=tmp_path / "results")
+        fs.compare(**records(folder=tmp_path / "results", **arguments))
     assert names == []
     assert not (tmp_path / "results").exists()

@@ -1,5 +1,6 @@
 """More rounds in the same folder continue the run."""
 
+from records import records
 import dataclasses
 import json
 
@@ -21,7 +22,7 @@ def go(directory, rounds, *, eval_every=2, seed=0, **options):
     setup = fs.Setup(
         TRIAL.task, timeline[:rounds], TRIAL.params[0], TRIAL.eval_fn, eval_every=eval_every
     )
-    return fs.simulate(fs.scaffold(0.1), setup, jax.random.key(1), directory=directory, **options)
+    return fs.simulate(fs.scaffold(0.1), setup, jax.random.key(1), **records(folder=directory, **options))
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def test_booleans_are_1_and_0(tmp_path):
     setup = fs.Setup(setup.task, setup.timeline, setup.params, evaluator)
     keys = jax.random.split(jax.random.key(1), 2)
     in_memory = fs.simulate(fs.fedavg(0.1), setup, keys).to_frame()
-    on_disk = fs.simulate(fs.fedavg(0.1), setup, keys, directory=tmp_path).to_frame()
+    on_disk = fs.simulate(fs.fedavg(0.1), setup, keys, storage=tmp_path).to_frame()
     read = fs.analysis.read_folder(tmp_path).history
     for frame in (in_memory, on_disk, read):
         values = frame.loc[frame["metric"].str.contains("fine|each"), "value"]

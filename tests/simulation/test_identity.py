@@ -297,14 +297,14 @@ def test_digests_of_arrays_on_several_devices(dtype):
 
 @pytest.mark.slow
 def test_a_folder_shows_the_algorithm(setup, tmp_path):
-    fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), directory=tmp_path)
+    fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), storage=tmp_path)
     identity = json.loads((tmp_path / "run.json").read_text())
     assert identity["algorithm"] == algorithm_identity(fs.fedprox(0.1, mu=0.25))
     assert identity["algorithm"]["numbers"]["mu"] == 0.25
     assert {"data", "timeline", "params", "key", "weighting"} <= identity.keys()
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run.json is damaged .*; expected a JSON object"):
-        fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), directory=tmp_path)
+        fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), storage=tmp_path)
 
 
 def test_a_configuration_with_nan_is_the_same_again(tmp_path):

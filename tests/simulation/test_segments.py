@@ -1,5 +1,7 @@
 """Segments whose time is bounded: equal bits, one program, and what a kill leaves."""
 
+from records import records
+import types
 import dataclasses
 import json
 import os
@@ -64,9 +66,7 @@ def go(setup, folder, on_progress=None, **options):
             on_progress(progress)
 
     result = fs.simulate(
-        fs.scaffold(0.05), setup, KEYS, directory=folder, probes=PROBES, checkpoint_seconds=0,
-        on_progress=seen, **options,
-    )  # fmt: skip
+        fs.scaffold(0.05), setup, KEYS, **records(folder=folder, more_callbacks=[types.SimpleNamespace(progress=seen)], checkpoint_seconds=0, probes=PROBES, **options))  # fmt: skip
     return result, ends, (folder / "history.csv").read_bytes()
 
 
@@ -90,7 +90,7 @@ def test_lengths_do_not_change_a_bit(name, whole, tmp_path):
     assert found[0].history.round.tolist() == [[4, 8, 11]] * 2
     if ends is not None:
         assert found[1] == ends
-    in_memory = fs.simulate(fs.scaffold(0.05), setup_of(), KEYS, probes=PROBES, **options)
+    in_memory = fs.simulate(fs.scaffold(0.05), setup_of(), KEYS, **records(probes=PROBES, **options))
     frames = in_memory.to_frame(), found[0].to_frame()
     assert frames[0].equals(frames[1])
 
@@ -156,7 +156,7 @@ def test_a_time_limit_does_not_wait_for_an_evaluation(tmp_path):
 @pytest.mark.parametrize("seconds", [0, -1.0, np.nan])
 def test_refuses_a_time_that_is_not_positive(seconds):
     with pytest.raises(ValueError, match=r"segment_seconds is .*; expected a positive number"):
-        fs.simulate(fs.fedavg(0.05), setup_of(), KEYS, segment_seconds=seconds)
+        fs.simulate(fs.fedavg(0.05), setup_of(), KEYS, options=fs.Options(segment_seconds=seconds))
 
 
 def test_pace():

@@ -1,5 +1,7 @@
 """Segments, history on disk, checkpoints: resumed equals uninterrupted, bit for bit."""
 
+from records import records
+import types
 import dataclasses
 import pathlib
 import signal
@@ -59,7 +61,7 @@ def test_segments_equal_run(task, timeline):
     setup = fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm, eval_every=2)
     algorithm, key = fs.fedavg(0.05), jax.random.key(1)
     whole_state, whole = jax.jit(lambda setup: fs.run(algorithm, setup, key))(setup)
-    parts = simulate(algorithm, setup, key, evals_per_segment=2)
+    parts = simulate(algorithm, setup, key, options=fs.Options(segment_seconds=1e-9))
     assert parts.rounds_done == 11
     assert not parts.interrupted
     np.testing.assert_array_equal(parts.history.round, [2, 4, 6, 8, 10, 11])
@@ -94,13 +96,10 @@ def test_history_on_disk(task, timeline, tmp_path):
         fs.fedavg(0.05),
         fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm, eval_every=3),
         jax.random.key(1),
-        directory=tmp_path,
-        replicas=["seed7"],
-        probes=fs.Probes(
+        storage=tmp_path, options=fs.Options(seeds=["seed7"], probes=fs.Probes(
             client={"steps": lambda visit: visit.work.num_steps},
             server={"moved": lambda update: jnp.sum(jnp.abs(update.mean))},
-        ),
-    )
+        )))
     frame = pd.read_csv(tmp_path / "history.csv")
     assert list(frame.columns) == list(history.COLUMNS)
     assert set(frame.replica) == {"seed7"}
@@ -130,9 +129,7 @@ def test_client_probes_are_averaged_over_those_that_reported(task, tmp_path):
         fs.fedavg(0.05),
         fs.Setup(task, timeline, jnp.zeros(3)),
         jax.random.key(1),
-        directory=tmp_path,
-        probes=fs.Probes(client={"client": lambda visit: visit.work.client.astype(float)}),
-    )
+        storage=tmp_path, options=fs.Options(probes=fs.Probes(client={"client": lambda visit: visit.work.client.astype(float)})))
     frame = pd.read_csv(tmp_path / "history.csv").query("metric == 'client'")
     mask = np.asarray(timeline.mask)
     expected = [np.arange(4)[m].mean() if m.any() else np.nan for m in mask]
@@ -143,9 +140,9 @@ def test_client_probes_are_averaged_over_those_that_reported(task, tmp_path):
 def test_finished_run_is_not_redone(task, timeline, tmp_path):
     setup = fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm)
     arguments = fs.fedavg(0.05), setup, jax.random.key(1)
-    first = simulate(*arguments, directory=tmp_path)
+    first = simulate(*arguments, storage=tmp_path)
     before = read(tmp_path)
-    again = simulate(*arguments, directory=tmp_path)
+    again = simulate(*arguments, storage=tmp_path)
     assert again.history is None
     assert again.local_steps == 0
     assert again.compile_seconds == 0
@@ -192,7 +189,7 @@ def finished(task, timeline, tmp_path_factory):
         }
         fields = ("task", "timeline", "params", "eval_every", "weighting")
         setup = fs.Setup(**{name: values.pop(name) for name in fields if name in values})
-        return simulate(values.pop("algorithm"), setup, directory=directory, **values)
+        return simulate(values.pop("algorithm"), setup, **records(folder=directory, **values))
 
     start()
     return start
@@ -215,11 +212,7 @@ def test_interrupted_run_resumes_with_the_same_bits(task, timeline, tmp_path):
             fs.scaffold(0.05),
             fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(1),
-            evals_per_segment=2,
-            directory=directory,
-            checkpoint_seconds=1e9,
-            on_progress=on_progress,
-        )
+            callbacks=[types.SimpleNamespace(progress=on_progress)], storage=fs.Storage(directory, checkpoint_seconds=1e9), options=fs.Options(segment_seconds=1e-9))
 
     def interrupt(progress):
         if progress.round == 4:
@@ -283,10 +276,7 @@ def diverging(task):
             fs.fedavg(lambda round: 0.05),
             fs.Setup(task, timeline, params, eval_fn=norm),
             keys,
-            evals_per_segment=3,
-            checkpoint_seconds=0,
-            **options,
-        )
+            **records(checkpoint_seconds=0, segment_seconds=1e-9, **options))
 
     return go
 
@@ -300,11 +290,7 @@ def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
             fs.fedavg(lambda round: jnp.where(round < 5, 0.01, 1e30)),
             fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(0),
-            evals_per_segment=2,
-            checkpoint_seconds=0,
-            directory=tmp_path / (folder or on_divergence),
-            on_divergence=on_divergence,
-        )
+            callbacks=[fs.callbacks.Divergence(on_divergence)], storage=fs.Storage(tmp_path / (folder or on_divergence), checkpoint_seconds=0), options=fs.Options(segment_seconds=1e-9))
 
     with pytest.raises(DivergenceError, match=r"0 in round 6; the last good checkpoint is round 4"):
         go("raise")
@@ -353,7 +339,7 @@ def test_bad_arguments_are_refused(task, timeline, options, message):
     rest = {name: value for name, value in options.items() if name not in fields}
     setup = dataclasses.replace(setup, **fields)
     with pytest.raises(ValueError, match=message):
-        simulate(fs.fedavg(0.1), setup, **({"keys": jax.random.key(0)} | rest))
+        simulate(fs.fedavg(0.1), setup, **records(**({"keys": jax.random.key(0)} | rest)))
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from fedjax_sim.simulation.files import FolderError, RecoveryWarning, remove_par
 from fedjax_sim.simulation.folders import is_seed, recorded_names
 from fedjax_sim.simulation.model_files import read_models
 from fedjax_sim.simulation.store import claim
-from fedjax_sim.simulation.tuning import stored
+from fedjax_sim.simulation.executions import stored
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def test_a_lost_identity_is_refused(run_folder, fault):
     }[fault]
     history = (run_folder / "history.csv").read_bytes()
     with pytest.raises(FolderError, match=problem):
-        fs.simulate(fs.fedavg(7.0), small_runs._SETUP, small_runs._KEYS, directory=run_folder)
+        fs.simulate(fs.fedavg(7.0), small_runs._SETUP, small_runs._KEYS, storage=run_folder)
     assert (run_folder / "history.csv").read_bytes() == history
 
 
@@ -336,17 +336,17 @@ def _npz_of_an_odd_header(path: pathlib.Path) -> None:
             lambda path: fs.timelines.read_trace(path, 1),
         ),
         (
-            "tuned.json",
+            "executions.json",
             lambda path: path.write_text('[{"for": {}, "choice": {"chunk": 1}}]'),
             lambda path: stored(path, {}),
         ),
         (
-            "tuned.json",
+            "executions.json",
             lambda path: path.write_text('[{"seconds": 1}]'),
             lambda path: stored(path, {}),
         ),
         (
-            "tuned.json",
+            "executions.json",
             lambda path: path.write_text("[" * 10**5),
             lambda path: stored(path, {}),
         ),

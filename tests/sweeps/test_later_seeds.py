@@ -80,11 +80,8 @@ def test_setups_per_seed_may_differ(tmp_path):
 
     for seed in range(2):
         fs.sweep(
-            fs.fedavg, make_setup, GRID, KEYS[: seed + 1], devices=ONE_DEVICE, directory=tmp_path
-        )
+            fs.fedavg, make_setup, GRID, KEYS[: seed + 1], devices=ONE_DEVICE, storage=tmp_path)
     assert len(fs.analysis.read_folder(tmp_path).history["seed"].unique()) == 2
     with pytest.raises(ValueError, match=r"with seed . had another algorithm"):
         fs.sweep(
-            lambda lr: fs.fedavg(lr / 2), make_setup, GRID, KEYS[2:], seeds=[2],
-            devices=ONE_DEVICE, directory=tmp_path,
-        )  # fmt: skip
+            lambda lr: fs.fedavg(lr / 2), make_setup, GRID, KEYS[2:], devices=ONE_DEVICE, storage=tmp_path, options=fs.Options(seeds=[2]))  # fmt: skip

@@ -34,7 +34,7 @@ def test_compare_traces_one_program_for_all_seeds():
     algorithm = fs.fedavg(0.1)
     once = algorithm._replace(update=chex.assert_max_traces(algorithm.update, n=1))
     with compilations() as names:
-        result = fs.compare({"a": once}, make_setup, KEYS, seeds=SEEDS)
+        result = fs.compare({"a": once}, make_setup, KEYS, options=fs.Options(seeds=SEEDS))
     assert len([name for name in names if "segment" in name]) == 1
     finals = result.models()["a"]
     for i, seed in enumerate(SEEDS):
@@ -49,7 +49,7 @@ def test_sweep_traces_one_program_for_all_seeds():
     """The factory is called in the program that initialises runs, and in the one that trains."""
     factory = chex.assert_max_traces(fs.fedavg, n=2)
     grid = {"lr": [0.1, 0.2]}
-    result = fs.sweep(factory, make_setup, grid, KEYS, seeds=SEEDS, devices=ONE_DEVICE)
+    result = fs.sweep(factory, make_setup, grid, KEYS, devices=ONE_DEVICE, options=fs.Options(seeds=SEEDS))
     assert result.compilations == 1
     for run in result.runs:
         i = SEEDS.index(int(run.seed))

@@ -1,5 +1,6 @@
 """Programs of a sweep: shared minibatches, blocks within the budget, nothing compiled twice."""
 
+import types
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -98,10 +99,8 @@ def test_data_are_copied_neither_per_client_nor_per_configuration(num_devices):
         fs.Setup(task, timeline, params),
         {"lr": np.geomspace(0.01, 0.1, WIDTH)},
         KEYS[:num_devices],
-        execution=fs.execution.vmapped(),
         devices=jax.devices()[:num_devices],
-        on_progress=news.append,
-    )
+        callbacks=[types.SimpleNamespace(progress=news.append)], options=fs.Options(execution=fs.execution.vmapped()))
     data = sum(leaf.nbytes for leaf in jax.tree.leaves(task.oracle))
     assert news[0].plan.width == WIDTH
     assert data <= news[0].bytes_per_device < 1.2 * data
@@ -185,8 +184,7 @@ def test_nothing_is_compiled_after_the_first_segment(num_devices, per_seed):
             {"shift": [0.0, 1.0], "lr": [0.1, 0.2, 0.3, 0.4]},
             KEYS,
             devices=jax.devices()[:num_devices],
-            on_progress=lambda news: seen.append((news, len(names))),
-        )
+            callbacks=[types.SimpleNamespace(progress=lambda news: seen.append((news, len(names))))])
     assert result.compilations == 1
     assert seen[0][0].plan.slices[1:]  # more than one slice, or nothing is tested
     moments = {(news.static["shift"], news.slices_done, news.round): n for news, n in seen}
@@ -206,10 +204,7 @@ def test_simulate_compiles_once_for_all_segments(most):
             fs.fedavg(0.1),
             fs.Setup(setup.task, setup.timeline, setup.params[0], eval_fn=setup.eval_fn),
             KEYS[0],
-            evals_per_segment=most,
-            segment_seconds=0.001,
-            on_progress=lambda progress: seen.append((progress.round, len(names))),
-        )
+            callbacks=[types.SimpleNamespace(progress=lambda progress: seen.append((progress.round, len(names))))], options=fs.Options(segment_seconds=0.001))
     assert most is None or [done for done, _ in seen] == [2, 4, 6, 8, 10, 11]
     assert len({number for _, number in seen}) == 1
     assert sum("segment" in name for name in names) == 1

@@ -1,5 +1,6 @@
 """A sweep's directory: kills, Ctrl-C and larger grids keep every finished run, bit for bit."""
 
+import types
 import json
 import pathlib
 import signal
@@ -126,8 +127,7 @@ def test_ctrl_c_in_the_last_slice_of_a_group_starts_no_other():
         {"which": ["a", "b"], "lr": LRS},
         KEYS[:1],
         devices=ONE_DEVICE,
-        on_progress=interrupt,
-    )
+        callbacks=[types.SimpleNamespace(progress=interrupt)])
     assert result.interrupted
     assert {run.configuration["which"] for run in result.runs} == {"a"}
     assert all(static == {"which": "a"} for static in seen)

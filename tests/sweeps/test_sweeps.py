@@ -116,7 +116,7 @@ def test_static_groups(x64):
     small = {"batch_size": 4, "cohort_size": 2}
     large = {"batch_size": 9, "cohort_size": 3, "epochs": 2, "rounds": 2}
     configurations = [{**g, "lr": lr} for lr in (0.1, 0.3) for g in (small, large)]
-    result = fs.sweep(fs.fedavg, make, configurations, KEYS[:1], probes=PROBES, devices=ONE_DEVICE)
+    result = fs.sweep(fs.fedavg, make, configurations, KEYS[:1], devices=ONE_DEVICE, options=fs.Options(probes=PROBES))
     assert [run.configuration for run in result.runs] == configurations
     assert result.compilations == 2
     for i, trial in enumerate(made.values()):
@@ -226,7 +226,7 @@ def test_a_setup_for_every_seed(x64):
         return dataclasses.replace(base.setup, task=task, params=params)
 
     grid = {"scale": [1.0], "lr": [0.1, 0.2]}
-    result = fs.sweep(fs.fedavg, make_setup, grid, KEYS[:2], seeds=[4, 5], devices=ONE_DEVICE)
+    result = fs.sweep(fs.fedavg, make_setup, grid, KEYS[:2], devices=ONE_DEVICE, options=fs.Options(seeds=[4, 5]))
     assert result.compilations == 1
     assert [(run.configuration["lr"], run.seed) for run in result.runs] == [
         (0.1, "4"), (0.1, "5"), (0.2, "4"), (0.2, "5"),
@@ -259,6 +259,6 @@ def test_bits_are_those_of_each_configuration(tmp_path):
     swept = fs.sweep(factory, setup, {"probability": chances}, KEYS[:1], devices=ONE_DEVICE)
     for run, chance in zip(swept.runs, chances, strict=True):
         folder = tmp_path / str(chance)
-        fs.simulate(factory(chance), setup, KEYS[:1], directory=folder)
+        fs.simulate(factory(chance), setup, KEYS[:1], storage=folder)
         assert run.bits == tuple(outcome.read(folder).bits("0", [2]))
     assert swept.runs[0].bits > swept.runs[1].bits > swept.runs[2].bits

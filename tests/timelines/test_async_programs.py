@@ -1,5 +1,7 @@
 """Asynchronous schedules in sweeps, in resumed runs, and under diagnostics."""
 
+from records import records
+import types
 import dataclasses
 import functools
 
@@ -100,8 +102,8 @@ def test_interrupted_run_continues_with_the_same_bits(tmp_path):
 
     options = {"directory": tmp_path, "evals_per_segment": 1, "checkpoint_seconds": 0.0}
     with pytest.raises(Stop):
-        fs.simulate(*arguments, on_progress=stop, **options)
-    resumed = fs.simulate(*arguments, **options)
+        fs.simulate(*arguments, **records(more_callbacks=[types.SimpleNamespace(progress=stop)], **options))
+    resumed = fs.simulate(*arguments, **records(**options))
     assert resumed.rounds_done == timeline.num_rounds
     assert resumed.local_steps < whole.local_steps
     assert_identical(resumed.state, whole.state)

@@ -1,0 +1,33 @@
+"""Arguments of ``simulate``, ``compare`` and ``sweep`` from settings in one list."""
+
+import dataclasses
+import types
+from typing import Any
+
+import fedjax_sim as fs
+
+_STORAGE = [field.name for field in dataclasses.fields(fs.Storage)]
+_OPTIONS = [field.name for field in dataclasses.fields(fs.Options)]
+
+
+def records(
+    *, callbacks=(), more_callbacks=(), progress=None, divergence=None, **settings: Any
+) -> dict[str, Any]:
+    """Returns ``callbacks``, ``storage`` and ``options``; other names as they are.
+
+    Args:
+        callbacks, more_callbacks: callbacks.
+        progress: function of the progress after every segment.
+        divergence: action of a :class:`fedjax_sim.callbacks.Divergence`.
+        settings: fields of ``fs.Storage`` and of ``fs.Options``, and further arguments.
+    """
+    callbacks = [*callbacks, *more_callbacks]
+    if progress is not None:
+        callbacks.append(types.SimpleNamespace(progress=progress))
+    if divergence is not None:
+        callbacks.append(fs.callbacks.Divergence(divergence))
+    storage = {name: settings.pop(name) for name in _STORAGE if name in settings}
+    options = {name: settings.pop(name) for name in _OPTIONS if name in settings}
+    settings |= {"callbacks": callbacks} if callbacks else {}
+    settings |= {"storage": fs.Storage(**storage)} if storage else {}
+    return settings | ({"options": fs.Options(**options)} if options else {})
