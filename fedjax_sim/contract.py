@@ -113,8 +113,10 @@ def check_run(
             except ValueError as error:
                 raise ValueError(f"algorithms has {name!r}: {error}") from error
         return
+    # An algorithm is a tuple; what is none has its message from the check.
     several = isinstance(algorithms, Iterable) and not isinstance(algorithms, FedAlgorithm)
-    for algorithm in algorithms if several else [algorithms]:
+    every: Any = algorithms if several else [algorithms]
+    for algorithm in every:
         check_algorithm(algorithm, setup, execution)
 
 

@@ -181,7 +181,12 @@ def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path, monkeypa
     started = []
     with pytest.raises(ValueError, match=r"\.total float32\[1\]; expected"):
         fs.compare(
-            algorithms | {"broken": BROKEN}, setup, keys, callbacks=[types.SimpleNamespace(progress=lambda *progress: started.append(progress))], storage=tmp_path)  # fmt: skip
+            algorithms | {"broken": BROKEN},
+            setup,
+            keys,
+            callbacks=[types.SimpleNamespace(progress=lambda *progress: started.append(progress))],
+            storage=tmp_path,
+        )
     assert not started
     assert not list(tmp_path.iterdir())
 

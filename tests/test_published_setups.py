@@ -1,12 +1,12 @@
 """Published setups: their clients and times, interrupted runs, the table of the page."""
 
-from records import records
 import json
 import signal
 
 import jax
 import numpy as np
 import pytest
+from call_records import records
 
 import fedjax_sim as fs
 from benchmarks import __main__ as command

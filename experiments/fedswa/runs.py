@@ -1,9 +1,9 @@
 """Runs of methods on a column of the FedSWA paper's tables, kept on disk."""
 
-import types
 import dataclasses
 import functools
 import pathlib
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,7 +80,17 @@ def simulated(
         build(decay=options.lr_decay(setting), **configuration),
         dataclasses.replace(setup, timeline=timeline, params=params),
         keys,
-        callbacks=[fs.callbacks.Divergence("record"), types.SimpleNamespace(progress=print_progress(folder.name, ACCURACY))], storage=fs.Storage(folder, config={"run": dict(configuration), "setting": setting._asdict()}, checkpoint_seconds=30), options=fs.Options(seeds=[str(seed)]))
+        callbacks=[
+            fs.callbacks.Divergence("record"),
+            types.SimpleNamespace(progress=print_progress(folder.name, ACCURACY)),
+        ],
+        storage=fs.Storage(
+            folder,
+            config={"run": dict(configuration), "setting": setting._asdict()},
+            checkpoint_seconds=30,
+        ),
+        options=fs.Options(seeds=[str(seed)]),
+    )
     check_finished(result, folder)
     return result
 

@@ -1,10 +1,10 @@
 """Runs that are kept on disk: the same command continues after a kill and repeats nothing."""
 
-import types
 import concurrent.futures
 import json
 import multiprocessing
 import pathlib
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -73,7 +73,14 @@ def sweep(
     """The sweep with the metrics of its runs as arrays; otherwise as :func:`swept`."""
     options |= {"directory": directory}
     with sweep_progress(Console(stderr=True)) as on_progress:
-        result = fs.sweep(factory, setup, grid, keys, callbacks=[types.SimpleNamespace(progress=on_progress)], **options)
+        result = fs.sweep(
+            factory,
+            setup,
+            grid,
+            keys,
+            callbacks=[types.SimpleNamespace(progress=on_progress)],
+            **options,
+        )
     check_finished(result, directory)
     took = f"compiling {result.compile_seconds:.1f} s, running {result.run_seconds:.1f} s"
     print(f"{directory}: {len(result.runs)} runs, {result.resumed} found; {took}", flush=True)

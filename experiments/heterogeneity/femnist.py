@@ -13,9 +13,9 @@ LEAF's command for the report's IID data leaves the number of its clients at 1 %
 clients keep their sizes and exchange their images: ``iid="matched"``.
 """
 
-import types
 import dataclasses
 import pathlib
+import types
 from typing import Literal
 
 import jax
@@ -98,7 +98,16 @@ def trained(dataset: datasets.Dataset, name: str, seed: int, options: Options) -
         fs.fedavg(LR),
         setup,
         key,
-        callbacks=[fs.callbacks.Divergence("record"), types.SimpleNamespace(progress=print_progress(folder, ACCURACY))], storage=fs.Storage(options.work / folder, config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE, "steps": NUM_STEPS}, checkpoint_seconds=60.0))
+        callbacks=[
+            fs.callbacks.Divergence("record"),
+            types.SimpleNamespace(progress=print_progress(folder, ACCURACY)),
+        ],
+        storage=fs.Storage(
+            options.work / folder,
+            config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE, "steps": NUM_STEPS},
+            checkpoint_seconds=60.0,
+        ),
+    )
     check_finished(result, options.work / folder)
     if result.history is not None:
         done = int(result.history.round[-1] - result.history.round[0]) + EVAL_EVERY

@@ -9,9 +9,9 @@ not repeated, so it can grow by a method or a seed per command.  PFLlib runs 2,0
 seed and prints the best one.
 """
 
-import types
 import dataclasses
 import itertools
+import types
 from typing import Any
 
 import jax
@@ -42,7 +42,14 @@ def run(method: str, seed: int, options: Options) -> pd.DataFrame:
         METHODS[method],
         dataclasses.replace(setup, params=params),
         keys,
-        callbacks=[types.SimpleNamespace(progress=print_progress(folder.name, ACCURACY))], storage=fs.Storage(folder, config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE}, checkpoint_seconds=60.0), options=fs.Options(seeds=[str(seed)]))
+        callbacks=[types.SimpleNamespace(progress=print_progress(folder.name, ACCURACY))],
+        storage=fs.Storage(
+            folder,
+            config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE},
+            checkpoint_seconds=60.0,
+        ),
+        options=fs.Options(seeds=[str(seed)]),
+    )
     check_finished(result, folder)
     frame = result.to_frame()
     frame = pd.DataFrame(frame[frame["metric"].isin([*COLUMNS, ACCURACY])])

@@ -48,8 +48,9 @@ class _Lines:
         self._lines: dict[str, TaskID] = {}
 
     def begin(self, name: str) -> None:
-        fields = {"status": "compiling", "position": "round 0/?"}
-        self._lines[name] = self._bars.add_task(name, total=None, **fields)
+        self._lines[name] = self._bars.add_task(
+            name, total=None, status="compiling", position="round 0/?"
+        )
 
     def progress(self, progress: RunProgress) -> None:
         metrics = progress.metrics

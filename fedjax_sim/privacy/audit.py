@@ -84,7 +84,7 @@ def audit(
     check_count(1, batch_size=batch_size)
     check_count(client=client)
     check_split_keys(keys)
-    one_per_key = np.ndim(getattr(setup.timeline, "clients", None)) == 3
+    one_per_key = np.ndim(getattr(setup.timeline, "clients", ())) == 3
     if one_per_key:
         every = dataclasses.replace(setup, params=_repeat(setup.params, len(keys)))
         check_run(algorithm, every, len(keys))

@@ -304,8 +304,12 @@ def _method(callback: Callback, name: str) -> Callable[..., Any] | None:
 
 
 def _asked(callbacks: Sequence[Callback], method: str, *arguments: Any) -> Action:
-    asked = [(callback, _method(callback, method)) for callback in callbacks]
-    return _strongest({_checked(callback, ask(*arguments)) for callback, ask in asked if ask})
+    """Returns the strongest action: one that interrupts, then one that stops."""
+    actions: set[Action] = set()
+    for callback in callbacks:
+        if function := _method(callback, method):
+            actions.add(_checked(callback, function(*arguments)))
+    return "interrupt" if "interrupt" in actions else "stop" if "stop" in actions else None
 
 
 def every_evaluation(callbacks: Sequence[Callback]) -> bool:
@@ -330,18 +334,12 @@ def need_identity(callbacks: Iterable[Callback]) -> bool:
 
 
 def act(callbacks: Sequence[Callback], event: Event) -> Action:
-    """Calls all callbacks; returns the strongest of their actions.
+    """Calls all callbacks that are functions; returns the strongest of their actions.
 
     Raises:
         ValueError: a callback returned something else.
     """
-    return _strongest(
-        {_checked(callback, callback(event)) for callback in callbacks if callable(callback)}
-    )
-
-
-def _strongest(actions: Collection[Action]) -> Action:
-    return "interrupt" if "interrupt" in actions else "stop" if "stop" in actions else None
+    return _asked(callbacks, "__call__", event)
 
 
 def _checked(callback: Callback, action: Action) -> Action:

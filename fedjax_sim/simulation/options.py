@@ -140,9 +140,9 @@ class Options:
     memory: int | None = None
 
     def __post_init__(self) -> None:
-        several = isinstance(self.execution, Mapping)
-        for execution in self.execution.values() if several else [self.execution]:
-            check_options(execution, self.probes, "options.")
+        execution = self.execution
+        for own in execution.values() if isinstance(execution, Mapping) else [execution]:
+            check_options(own, self.probes, "options.")
         seconds = self.segment_seconds
         if not is_concrete(seconds) or not seconds > 0:
             raise ValueError(f"options.segment_seconds is {seconds!r}; expected a positive number")

@@ -316,8 +316,14 @@ def test_one_line_says_what_was_expected(here, capsys, command, message):
             "--algorithms has 'fedbn': params has the layers dense1, dense2; expected a norm",
         ),
         ("fedbn --dry-run", "--algorithms has 'fedbn': params has the layers dense1, dense2"),
-        ("fedavg --measured fedavg=bad", "--measured has 'fedavg=bad'; expected ALGORITHM=CLIENTSxDEV"),
-        ("fedavg --measured fedavg=bad --dry-run", "--measured has 'fedavg=bad'; expected ALGORITHM="),
+        (
+            "fedavg --measured fedavg=bad",
+            "--measured has 'fedavg=bad'; expected ALGORITHM=CLIENTSxDEV",
+        ),
+        (
+            "fedavg --measured fedavg=bad --dry-run",
+            "--measured has 'fedavg=bad'; expected ALGORITHM=",
+        ),
     ],
 )
 def test_one_line_where_the_model_is_needed(tmp_path, capsys, command, message):

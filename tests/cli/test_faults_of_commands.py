@@ -1,7 +1,5 @@
 """Commands on locked, full, read-only and damaged folders, and under signals: one line each."""
 
-from records import records
-import types
 import json
 import os
 import pathlib
@@ -12,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
+from call_records import records
 from full_disk import full_disk
 
 from fedjax_sim.cli import report
@@ -165,7 +165,9 @@ def test_signals_end_a_run_after_its_segment(tmp_path, run_folder, monkeypatch, 
             if now.round == 2:
                 signal.raise_signal(number)
 
-        return simulate(*args, **records(more_callbacks=[types.SimpleNamespace(progress=progress)], **options))
+        return simulate(
+            *args, **records(more_callbacks=[types.SimpleNamespace(progress=progress)], **options)
+        )
 
     command = [*RUN, "--output", str(tmp_path)]
     with monkeypatch.context() as patch:

@@ -1,7 +1,5 @@
 """The command line, end to end on a tiny comparison."""
 
-from records import records
-import types
 import dataclasses
 import json
 import pathlib
@@ -12,9 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 
 import pandas as pd
 import pytest
+from call_records import records
 
 from fedjax_sim import datasets
 from fedjax_sim.cli import docstrings, entries, names, registry, run
@@ -89,7 +89,13 @@ def test_interrupted_run_resumes_with_the_same_history(
             if progress.round == 2 and options["config"]["algorithm"] == interrupted_algorithm:
                 signal.raise_signal(signal.SIGINT)
 
-        return simulate(*args, **records(more_callbacks=[types.SimpleNamespace(progress=report)], **(options | {"checkpoint_seconds": 0.0})))
+        return simulate(
+            *args,
+            **records(
+                more_callbacks=[types.SimpleNamespace(progress=report)],
+                **(options | {"checkpoint_seconds": 0.0}),
+            ),
+        )
 
     command = [*TINY, "--output", str(tmp_path)]
     with monkeypatch.context() as patch:

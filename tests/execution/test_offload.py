@@ -1,16 +1,16 @@
 """Examples and states on the host: the bits of a resident run, and no more memory than allowed."""
 
-from records import records
-import types
 import dataclasses
 import functools
 import itertools
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import records
 from hypothesis import given
 from hypothesis import strategies as st
 from small_problems import (
@@ -259,7 +259,9 @@ def test_labels_without_an_output_are_refused_when_they_are_loaded(wrong):
         where = offload.on_host(2 * 6 * ROW)
         task = fs.empirical_task(objective, data, BATCHES, placement=where)
         setup = fs.Setup(task, drawn, params, eval_fn=norm)
-        fs.simulate(fs.fedavg(0.1), setup, KEY, callbacks=[types.SimpleNamespace(progress=done.append)])
+        fs.simulate(
+            fs.fedavg(0.1), setup, KEY, callbacks=[types.SimpleNamespace(progress=done.append)]
+        )
 
     low, high = min(wrong, 0), max(wrong, 1)
     with pytest.raises(ValueError, match=rf"labels {low} .. {high}; expected 0 .. 1"):

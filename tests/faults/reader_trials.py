@@ -43,12 +43,12 @@ from fedjax_sim.datasets.tiny_imagenet import parse_annotations, parse_wnids
 from fedjax_sim.simulation import outcome
 from fedjax_sim.simulation.checkpoints import damage, write_record
 from fedjax_sim.simulation.client_rows import read_clients
+from fedjax_sim.simulation.executions import ExecutionChoice, Measured, store, stored
 from fedjax_sim.simulation.folders import folder_names, is_seed, record_names, recorded_names
 from fedjax_sim.simulation.history_file import Mark
 from fedjax_sim.simulation.history_file import read as read_history_file
 from fedjax_sim.simulation.model_files import Models, read_models, write_models
 from fedjax_sim.simulation.store import claim
-from fedjax_sim.simulation.executions import ExecutionChoice, Measured, store, stored
 from fedjax_sim.sweeps.store import read_runs
 from fedjax_sim.timelines import read_trace
 from fedjax_sim.valuation.store import CoalitionStore

@@ -3,9 +3,9 @@
 python killed_run.py DIRECTORY [SECONDS_PER_SEGMENT]
 """
 
-import types
 import sys
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,13 @@ def main(directory: str, pause: float = 0.0) -> None:
             eval_every=2,
         ),
         keys,
-        callbacks=[types.SimpleNamespace(progress=lambda progress: time.sleep(pause))], storage=fs.Storage(directory, checkpoint_seconds=0), options=fs.Options(segment_seconds=1e-9, probes=fs.Probes(client={"drift": lambda v: jnp.sum(v.upload[0] ** 2)})))
+        callbacks=[types.SimpleNamespace(progress=lambda progress: time.sleep(pause))],
+        storage=fs.Storage(directory, checkpoint_seconds=0),
+        options=fs.Options(
+            segment_seconds=1e-9,
+            probes=fs.Probes(client={"drift": lambda v: jnp.sum(v.upload[0] ** 2)}),
+        ),
+    )
 
 
 if __name__ == "__main__":

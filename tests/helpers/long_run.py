@@ -37,7 +37,9 @@ def main(directory: str, seconds: float) -> None:
         fs.scaffold(0.01),
         setup,
         jax.random.key(1),
-        storage=fs.Storage(directory, checkpoint_seconds=0), options=fs.Options(probes=fs.Probes(server={"slept": slept}), segment_seconds=seconds))
+        storage=fs.Storage(directory, checkpoint_seconds=0),
+        options=fs.Options(probes=fs.Probes(server={"slept": slept}), segment_seconds=seconds),
+    )
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ With ``--stop-at ROUND`` process 0 gets a Ctrl-C after that round, and with ``--
 process sleeps after each segment.  The folder gets history and checkpoints.
 """
 
-import types
 import argparse
 import os
 import signal
 import time
+import types
 
 import jax
 
@@ -80,7 +80,12 @@ def main() -> None:
             task, timeline, jnp.zeros(3), eval_fn=lambda params: {"norm": jnp.linalg.norm(params)}
         ),
         jax.random.key(1),
-        callbacks=[types.SimpleNamespace(progress=on_progress)], storage=fs.Storage(given.folder, checkpoint_seconds=0), options=fs.Options(probes=fs.Probes(client={"drift": lambda visit: jnp.sum(visit.upload[0])})))
+        callbacks=[types.SimpleNamespace(progress=on_progress)],
+        storage=fs.Storage(given.folder, checkpoint_seconds=0),
+        options=fs.Options(
+            probes=fs.Probes(client={"drift": lambda visit: jnp.sum(visit.upload[0])})
+        ),
+    )
     print("rounds", result.rounds_done, "interrupted", result.interrupted)
 
 

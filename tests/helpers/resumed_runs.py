@@ -1,8 +1,8 @@
 """Runs that are stopped and continued, in chunks and with clients divided over two devices."""
 
-import types
 import pathlib
 import signal
+import types
 from collections.abc import Iterator
 
 import jax
@@ -65,7 +65,10 @@ def check_stopped_runs(algorithm: FedAlgorithm, folder: pathlib.Path) -> None:
                 algorithm,
                 setup,
                 KEY,
-                callbacks=[types.SimpleNamespace(progress=on_progress)], storage=directory, options=fs.Options(execution=execution, segment_seconds=1e-9))
+                callbacks=[types.SimpleNamespace(progress=on_progress)],
+                storage=directory,
+                options=fs.Options(execution=execution, segment_seconds=1e-9),
+            )
 
         whole = go(folder / name / "whole")
         stopped = go(folder / name / "stopped", stop)

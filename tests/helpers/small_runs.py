@@ -1,12 +1,12 @@
 """A run and a sweep of a second, with equal bits whenever they end."""
 
-from records import records
 import pathlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from call_records import records, sweep_on
 
 import fedjax_sim as fs
 
@@ -43,19 +43,20 @@ def compare(directory: pathlib.Path | None, **options: Any) -> fs.Comparison:
     """Compares two algorithms, each like :func:`run`."""
     algorithms = {"scaffold": _ALGORITHM, "fedavg": fs.fedavg(0.05)}
     return fs.compare(
-        algorithms, _SETUP, _KEYS, **records(folder=directory, checkpoint_seconds=0, **options
-    ))
+        algorithms, _SETUP, _KEYS, **records(folder=directory, checkpoint_seconds=0, **options)
+    )
 
 
 def sweep(directory: pathlib.Path | None, **options: Any) -> fs.Sweep:
     """Runs or resumes two slices, one per seed."""
-    return fs.sweep(
+    return sweep_on(
+        jax.devices()[:1],
         fs.scaffold,
         _SETUP,
         {"lr": [0.05, 0.1]},
         _KEYS,
-        devices=jax.devices()[:1],
-        **records(folder=directory, **options))
+        **records(folder=directory, **options),
+    )
 
 
 def run_bits(result: fs.Simulation, directory: pathlib.Path) -> list[bytes]:

@@ -12,7 +12,6 @@ The bits of a compiled program depend on the processor and on the version of JAX
 come from one machine: make the old one in a work tree of the older commit.
 """
 
-from records import records
 import argparse
 import contextlib
 import functools
@@ -42,6 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import small_problems
+from call_records import records, sweep_on
 
 import fedjax_sim as fs
 
@@ -89,12 +89,12 @@ def _swept(name: str) -> Any:
     fixed = {key: value for key, value in values.items() if key != first}
     setup = _setup(name, timeline=catalogue.current(name))
     params = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), setup.params)
-    result = fs.sweep(
+    result = sweep_on(
+        jax.devices()[:1],
         functools.partial(factory, **fixed),
         fs.Setup(setup.task, setup.timeline, params, eval_fn=lambda params: params, eval_every=2),
         {first: [values[first], 0.7 * values[first]]},
         _KEYS(2),
-        devices=jax.devices()[:1],
     )
     return [run.history for run in result.runs]
 

@@ -1,6 +1,5 @@
 """Arguments of the wrong kind are refused by name, in all functions that run algorithms."""
 
-from records import records
 import dataclasses
 import functools
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import records
 from small_problems import KEY, NUM_CLIENTS, no_data
 from sweep_problems import compilations
 
@@ -19,7 +19,7 @@ TIMELINE = fs.timelines.cyclic(2, NUM_CLIENTS, 4, num_steps=2)
 GOOD = fs.Setup(no_data(), TIMELINE, jnp.zeros(1))
 ALGORITHM = fs.fedavg(0.1)
 KEYS = jax.random.split(KEY, 1)
-RUNS = (fs.run, fs.simulate, fs.forecast, tune)
+RUNS = (fs.run, fs.simulate, fs.forecast, measure_executions)
 
 
 def compare(algorithm, setup, keys, **options):
@@ -80,7 +80,9 @@ EQUAL_KEYS = {
 
 
 @pytest.mark.parametrize("case", EQUAL_KEYS)
-@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, tune, compare, sweep, fork, audit])
+@pytest.mark.parametrize(
+    "run", [fs.simulate, fs.forecast, measure_executions, compare, sweep, fork, audit]
+)
 def test_equal_keys_of_seeds(run, case):
     """Both seeds would have the same numbers, and an interval over them the width 0."""
     keys, message = EQUAL_KEYS[case]
@@ -146,13 +148,13 @@ def test_options_of_other_kinds(run, options, message):
     refused(message, run, ALGORITHM, GOOD, KEY, **options)
 
 
-@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, tune])
+@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, measure_executions])
 def test_runs_without_compilation(run):
     with jax.disable_jit():
         refused("jax_disable_jit is True; expected False", run, ALGORITHM, GOOD, KEY)
 
 
-@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, tune])
+@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, measure_executions])
 def test_runs_inside_transformations(run):
     def loss(lr):
         return run(fs.fedavg(lr), GOOD, KEY)
@@ -187,7 +189,9 @@ def test_descriptions_that_json_does_not_have(tmp_path):
         r"config is \{'lr': .*; expected a dict of values that JSON has: .*float32", run, config=one
     )
     refused(r"config is \['lr'\]; expected a dict", run, config=["lr"])
-    many = functools.partial(fs.compare, {"a": ALGORITHM, "b": ALGORITHM}, setup, KEYS, **records(**folder))
+    many = functools.partial(
+        fs.compare, {"a": ALGORITHM, "b": ALGORITHM}, setup, KEYS, **records(**folder)
+    )
     refused(r"config\('b'\) is \{'lr'", many, config=lambda name: one if name == "b" else {})
     grid = functools.partial(fs.sweep, fs.fedavg, setup, {"lr": [0.1]}, KEYS, **records(**folder))
     refused(r"config is \{'lr'", grid, config=one)

@@ -1,6 +1,5 @@
 """Callbacks: events, early stopping, best models, limits, logs, also over resumed calls."""
 
-from records import records
 import csv
 import dataclasses
 import functools
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_runs
+from call_records import records
 from sweep_problems import quadratic_trial
 
 import fedjax_sim as fs
@@ -140,7 +140,9 @@ def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_
         return "interrupt" if event.round == 0 and not event.replayed else None
 
     setup = fs.Setup(SETUP.task, SETUP.timeline[:2], SETUP.params, values)
-    run = functools.partial(fs.simulate, fs.fedavg(0.1), setup, KEYS, options=fs.Options(eval_initial=True))
+    run = functools.partial(
+        fs.simulate, fs.fedavg(0.1), setup, KEYS, options=fs.Options(eval_initial=True)
+    )
     assert run(directory=tmp_path, callbacks=[interrupt]).rounds_done == 0
     assert sorted(set(run(directory=tmp_path).per_client()["round"])) == [0, 1, 2]
 
@@ -215,8 +217,14 @@ def test_seeds_with_setups_of_their_own(tmp_path):
     options = {"callbacks": [best], "directory": tmp_path}
     for _ in range(2):  # the second call finds both seeds finished
         fs.compare(
-            {"a": fs.fedavg(0.1)}, own, KEYS, **records(more_callbacks=[types.SimpleNamespace(progress=lambda *x: seen.append(x))], **options
-        ))
+            {"a": fs.fedavg(0.1)},
+            own,
+            KEYS,
+            **records(
+                more_callbacks=[types.SimpleNamespace(progress=lambda *x: seen.append(x))],
+                **options,
+            ),
+        )
         np.testing.assert_array_equal(
             best.models["a"].params, fs.load(tmp_path).models(which="best").params
         )

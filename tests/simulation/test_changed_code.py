@@ -1,6 +1,5 @@
 """A folder refuses a run whose code changed: helpers, constants, models, evaluations."""
 
-from records import records
 import dataclasses
 import importlib
 import sys
@@ -8,6 +7,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from call_records import records
 
 import fedjax_sim as fs
 from fedjax_sim.simulation.identity import functions_digest
@@ -162,7 +162,9 @@ def fourth(w, batch, key):
 def test_another_objective_or_evaluation_is_refused(tmp_path, monkeypatch):
     def go(loss=squared, **options):
         setup = setup_with(loss)
-        return fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), **records(folder=tmp_path, **options))
+        return fs.simulate(
+            fs.fedavg(0.1), setup, jax.random.key(0), **records(folder=tmp_path, **options)
+        )
 
     go()
     with pytest.raises(ValueError, match="another run: functions differ"):

@@ -118,7 +118,13 @@ def test_a_run_without_names_goes_on_in_its_own_columns(tmp_path):
     """Names are not part of a run's identity, and its table keeps its header."""
     setup = setup_of(named=False)
     fs.simulate(
-        fs.fedavg(0.1), setup, KEY, callbacks=[lambda event: "stop"], storage=tmp_path, options=fs.Options(segment_seconds=1e-9))  # fmt: skip
+        fs.fedavg(0.1),
+        setup,
+        KEY,
+        callbacks=[lambda event: "stop"],
+        storage=tmp_path,
+        options=fs.Options(segment_seconds=1e-9),
+    )
     before = read_clients(tmp_path)
     fs.simulate(fs.fedavg(0.1), setup_of(), KEY, storage=tmp_path)
     after = read_clients(tmp_path)

@@ -127,7 +127,9 @@ def test_rows_of_a_run(tmp_path):
         ),
     )
     keys = jax.random.split(jax.random.key(0), 2)
-    kept = fs.simulate(fs.fedavg(0.1), setup, keys, storage=tmp_path, options=fs.Options(segment_seconds=1e-9))
+    kept = fs.simulate(
+        fs.fedavg(0.1), setup, keys, storage=tmp_path, options=fs.Options(segment_seconds=1e-9)
+    )
     frame = kept.per_client()
     assert sorted(set(frame["round"])) == [2, 4]
     assert set(frame["client"]) == {0, 2}

@@ -1,14 +1,14 @@
 """Comparisons: the runs of single simulations, their tables and folders, resuming."""
 
-from records import records
-import types
 import signal
+import types
 
 import chex
 import jax
 import numpy as np
 import pandas as pd
 import pytest
+from call_records import records
 from sweep_problems import compilations, quadratic_trial
 
 import fedjax_sim as fs
@@ -33,7 +33,9 @@ def test_a_comparison_is_its_simulations(setup, whole):
     assert not whole.interrupted
     assert list(whole.simulations) == list(ALGORITHMS)
     for name, algorithm in ALGORITHMS.items():
-        alone = fs.simulate(algorithm, setup, KEYS, options=fs.Options(probes=PROBES, seeds=["5", "6"]))
+        alone = fs.simulate(
+            algorithm, setup, KEYS, options=fs.Options(probes=PROBES, seeds=["5", "6"])
+        )
         (part,) = whole.simulations[name]
         chex.assert_trees_all_equal(part.state, alone.state)
         chex.assert_trees_all_equal(part.history, alone.history)
@@ -65,7 +67,17 @@ def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
 
     def go(algorithms, on_progress=None, **options):
         return fs.compare(
-            algorithms, setup, KEYS, **records(folder=tmp_path, more_callbacks=[types.SimpleNamespace(progress=on_progress)], probes=PROBES, seeds=[5, 6], **options))  # fmt: skip
+            algorithms,
+            setup,
+            KEYS,
+            **records(
+                folder=tmp_path,
+                more_callbacks=[types.SimpleNamespace(progress=on_progress)],
+                probes=PROBES,
+                seeds=[5, 6],
+                **options,
+            ),
+        )
 
     stopped = go(ALGORITHMS, on_progress)
     assert stopped.interrupted

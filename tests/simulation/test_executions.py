@@ -33,7 +33,7 @@ TINY = RunConfig(
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(tuning, "_SECONDS", 0.0)
+    monkeypatch.setattr(executions, "_SECONDS", 0.0)
 
 
 def image_problem(conv, batched=False):
@@ -52,8 +52,10 @@ def image_problem(conv, batched=False):
 
 @pytest.mark.slow
 def test_tune_measures_strategies_then_lowerings_with_the_best(monkeypatch):
-    monkeypatch.setattr(tuning.devices, "workers", lambda: jax.devices()[:2])
-    found = executions.measure_executions(fs.fedavg(0.1), lambda conv: image_problem(conv).setup, jax.random.key(0))
+    monkeypatch.setattr(executions.devices, "workers", lambda: jax.devices()[:2])
+    found = executions.measure_executions(
+        fs.fedavg(0.1), lambda conv: image_problem(conv).setup, jax.random.key(0)
+    )
     seconds = [m.seconds for m in found]
     assert seconds == sorted(seconds)
     assert all(s > 0 for s in seconds)
@@ -72,10 +74,12 @@ def test_tune_measures_strategies_then_lowerings_with_the_best(monkeypatch):
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_left_out(monkeypatch):
-    needed = {m.choice: m.num_bytes for m in executions.measure_executions(*dense_problem(models.auto))}
+    needed = {
+        m.choice: m.num_bytes for m in executions.measure_executions(*dense_problem(models.auto))
+    }
     assert needed[ExecutionChoice(8)] > needed[ExecutionChoice(1)]
     monkeypatch.setattr(
-        tuning.devices, "memory_limit", lambda device: needed[ExecutionChoice(8)] - 1
+        executions.devices, "memory_limit", lambda device: needed[ExecutionChoice(8)] - 1
     )
     kept = {m.choice for m in executions.measure_executions(*dense_problem(models.auto))}
     assert ExecutionChoice(8) not in kept
@@ -104,7 +108,7 @@ def dense_problem(conv):
     ],
 )
 def test_a_choice_is_a_strategy_like_any_other(monkeypatch, choice):
-    monkeypatch.setattr(tuning.devices, "workers", jax.devices)
+    monkeypatch.setattr(executions.devices, "workers", jax.devices)
     algorithm, setup, key = dense_problem(None)
     expected, found = (
         compiled(lambda setup, how=how: fs.run(algorithm, setup, key, execution=how)[0])(setup)
@@ -115,7 +119,7 @@ def test_a_choice_is_a_strategy_like_any_other(monkeypatch, choice):
 
 
 def test_a_choice_for_more_devices_than_there_are_is_refused(monkeypatch):
-    monkeypatch.setattr(tuning.devices, "workers", lambda: jax.devices()[:1])
+    monkeypatch.setattr(executions.devices, "workers", lambda: jax.devices()[:1])
     with pytest.raises(ValueError, match="num_devices is 2; expected at most 1"):
         ExecutionChoice(4, 2).execution()
 
@@ -125,10 +129,14 @@ def test_stored_choices_are_found_by_what_they_hold_for(tmp_path):
     first, second = {"batch_size": 1, "parameters": [(2, 3)]}, {"batch_size": 2}
     assert executions.stored(path, first) is None
     executions.store(path, first, [executions.Measured(ExecutionChoice(4), 1.0, 2.0, 3)])
-    executions.store(path, second, [executions.Measured(ExecutionChoice(2, 2, "im2col"), 1.0, 2.0, 3)])
+    executions.store(
+        path, second, [executions.Measured(ExecutionChoice(2, 2, "im2col"), 1.0, 2.0, 3)]
+    )
     assert executions.stored(path, first) == ExecutionChoice(4)
     assert executions.stored(path, second) == ExecutionChoice(2, 2, "im2col")
-    executions.store(path, first, [executions.Measured(ExecutionChoice(1), 1.0, 2.0, 3)])  # measured again
+    executions.store(
+        path, first, [executions.Measured(ExecutionChoice(1), 1.0, 2.0, 3)]
+    )  # measured again
     assert executions.stored(path, first) == ExecutionChoice(1)
     assert len(json.loads(path.read_text())) == 2
 
@@ -153,7 +161,7 @@ def test_descriptions_differ_where_times_do():
 
 @pytest.mark.slow
 def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning.devices, "workers", lambda: jax.devices()[:1])
+    monkeypatch.setattr(executions.devices, "workers", lambda: jax.devices()[:1])
     path = tmp_path / "executions.json"
     names = [name for name, _ in run_measure(resolve(TINY), path)]
     assert names == ["fedavg", "scaffold"]  # fedprox keeps no client state either
@@ -195,7 +203,7 @@ def test_a_tuned_lowering_is_used(tmp_path, monkeypatch, per_seed):
         TINY, model="digits_cnn", algorithms=("fedavg",), rounds=1, seeds=1,
         partition_per_seed=per_seed, output=tmp_path / "run",
     )  # fmt: skip
-    monkeypatch.setattr(tuning, "stored", lambda path, seen: ExecutionChoice(1, 1, "canonical"))
+    monkeypatch.setattr(executions, "stored", lambda path, seen: ExecutionChoice(1, 1, "canonical"))
     built = []
     original = problem.model
     monkeypatch.setattr(

@@ -1,6 +1,5 @@
 """Forecasts: what they say beside what runs really hold; refusals; ``fedjax-sim run --dry-run``."""
 
-from records import records
 import dataclasses
 import functools
 import shlex
@@ -8,6 +7,7 @@ import shlex
 import jax
 import numpy as np
 import pytest
+from call_records import records
 from small_problems import (
     KEY,
     NUM_CLIENTS,
@@ -139,7 +139,9 @@ def test_local_work_of_evaluations_counts():
         start = np.zeros(size, np.float32)
         when = sampling.full(4, num_clients, 1)
         setup = fs.Setup(task, when, start, fs.evaluation.at_rounds(dynamics, 2))
-        return forecast(fs.fedavg(0.1), setup, KEY, measure=False, options=fs.Options(execution=one))
+        return forecast(
+            fs.fedavg(0.1), setup, KEY, measure=False, options=fs.Options(execution=one)
+        )
 
     eigenvalue = needs(task, dim, "eigenvalue").flops_per_evaluation
     products = num_clients * iterations * 2 * dim**2  # of the Hessian and a vector

@@ -1,7 +1,5 @@
 """Segments whose time is bounded: equal bits, one program, and what a kill leaves."""
 
-from records import records
-import types
 import dataclasses
 import json
 import os
@@ -10,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ import long_run
 import numpy as np
 import processes
 import pytest
+from call_records import records
 
 import fedjax_sim as fs
 from fedjax_sim.simulation.programs import Pace
@@ -66,7 +66,17 @@ def go(setup, folder, on_progress=None, **options):
             on_progress(progress)
 
     result = fs.simulate(
-        fs.scaffold(0.05), setup, KEYS, **records(folder=folder, more_callbacks=[types.SimpleNamespace(progress=seen)], checkpoint_seconds=0, probes=PROBES, **options))  # fmt: skip
+        fs.scaffold(0.05),
+        setup,
+        KEYS,
+        **records(
+            folder=folder,
+            more_callbacks=[types.SimpleNamespace(progress=seen)],
+            checkpoint_seconds=0,
+            probes=PROBES,
+            **options,
+        ),
+    )
     return result, ends, (folder / "history.csv").read_bytes()
 
 
@@ -90,7 +100,9 @@ def test_lengths_do_not_change_a_bit(name, whole, tmp_path):
     assert found[0].history.round.tolist() == [[4, 8, 11]] * 2
     if ends is not None:
         assert found[1] == ends
-    in_memory = fs.simulate(fs.scaffold(0.05), setup_of(), KEYS, **records(probes=PROBES, **options))
+    in_memory = fs.simulate(
+        fs.scaffold(0.05), setup_of(), KEYS, **records(probes=PROBES, **options)
+    )
     frames = in_memory.to_frame(), found[0].to_frame()
     assert frames[0].equals(frames[1])
 

@@ -1,13 +1,12 @@
 """Segments, history on disk, checkpoints: resumed equals uninterrupted, bit for bit."""
 
-from records import records
-import types
 import dataclasses
 import pathlib
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import chex
 import jax
@@ -17,6 +16,7 @@ import numpy as np
 import pandas as pd
 import processes
 import pytest
+from call_records import records
 
 import fedjax_sim as fs
 from fedjax_sim.execution.strategies import is_ragged
@@ -96,10 +96,15 @@ def test_history_on_disk(task, timeline, tmp_path):
         fs.fedavg(0.05),
         fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm, eval_every=3),
         jax.random.key(1),
-        storage=tmp_path, options=fs.Options(seeds=["seed7"], probes=fs.Probes(
-            client={"steps": lambda visit: visit.work.num_steps},
-            server={"moved": lambda update: jnp.sum(jnp.abs(update.mean))},
-        )))
+        storage=tmp_path,
+        options=fs.Options(
+            seeds=["seed7"],
+            probes=fs.Probes(
+                client={"steps": lambda visit: visit.work.num_steps},
+                server={"moved": lambda update: jnp.sum(jnp.abs(update.mean))},
+            ),
+        ),
+    )
     frame = pd.read_csv(tmp_path / "history.csv")
     assert list(frame.columns) == list(history.COLUMNS)
     assert set(frame.replica) == {"seed7"}
@@ -129,7 +134,11 @@ def test_client_probes_are_averaged_over_those_that_reported(task, tmp_path):
         fs.fedavg(0.05),
         fs.Setup(task, timeline, jnp.zeros(3)),
         jax.random.key(1),
-        storage=tmp_path, options=fs.Options(probes=fs.Probes(client={"client": lambda visit: visit.work.client.astype(float)})))
+        storage=tmp_path,
+        options=fs.Options(
+            probes=fs.Probes(client={"client": lambda visit: visit.work.client.astype(float)})
+        ),
+    )
     frame = pd.read_csv(tmp_path / "history.csv").query("metric == 'client'")
     mask = np.asarray(timeline.mask)
     expected = [np.arange(4)[m].mean() if m.any() else np.nan for m in mask]
@@ -212,7 +221,10 @@ def test_interrupted_run_resumes_with_the_same_bits(task, timeline, tmp_path):
             fs.scaffold(0.05),
             fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(1),
-            callbacks=[types.SimpleNamespace(progress=on_progress)], storage=fs.Storage(directory, checkpoint_seconds=1e9), options=fs.Options(segment_seconds=1e-9))
+            callbacks=[types.SimpleNamespace(progress=on_progress)],
+            storage=fs.Storage(directory, checkpoint_seconds=1e9),
+            options=fs.Options(segment_seconds=1e-9),
+        )
 
     def interrupt(progress):
         if progress.round == 4:
@@ -276,7 +288,8 @@ def diverging(task):
             fs.fedavg(lambda round: 0.05),
             fs.Setup(task, timeline, params, eval_fn=norm),
             keys,
-            **records(checkpoint_seconds=0, segment_seconds=1e-9, **options))
+            **records(checkpoint_seconds=0, segment_seconds=1e-9, **options),
+        )
 
     return go
 
@@ -290,7 +303,10 @@ def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
             fs.fedavg(lambda round: jnp.where(round < 5, 0.01, 1e30)),
             fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(0),
-            callbacks=[fs.callbacks.Divergence(on_divergence)], storage=fs.Storage(tmp_path / (folder or on_divergence), checkpoint_seconds=0), options=fs.Options(segment_seconds=1e-9))
+            callbacks=[fs.callbacks.Divergence(on_divergence)],
+            storage=fs.Storage(tmp_path / (folder or on_divergence), checkpoint_seconds=0),
+            options=fs.Options(segment_seconds=1e-9),
+        )
 
     with pytest.raises(DivergenceError, match=r"0 in round 6; the last good checkpoint is round 4"):
         go("raise")

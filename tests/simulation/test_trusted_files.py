@@ -10,11 +10,11 @@ import small_runs
 
 import fedjax_sim as fs
 from fedjax_sim.simulation import outcome
+from fedjax_sim.simulation.executions import stored
 from fedjax_sim.simulation.files import FolderError, RecoveryWarning, remove_partials, write_text
 from fedjax_sim.simulation.folders import is_seed, recorded_names
 from fedjax_sim.simulation.model_files import read_models
 from fedjax_sim.simulation.store import claim
-from fedjax_sim.simulation.executions import stored
 
 
 @pytest.fixture(scope="module")

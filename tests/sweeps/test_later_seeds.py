@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from call_records import sweep_on
 from sweep_problems import KEYS, ONE_DEVICE, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
@@ -79,9 +80,15 @@ def test_setups_per_seed_may_differ(tmp_path):
         )
 
     for seed in range(2):
-        fs.sweep(
-            fs.fedavg, make_setup, GRID, KEYS[: seed + 1], devices=ONE_DEVICE, storage=tmp_path)
+        sweep_on(ONE_DEVICE, fs.fedavg, make_setup, GRID, KEYS[: seed + 1], storage=tmp_path)
     assert len(fs.analysis.read_folder(tmp_path).history["seed"].unique()) == 2
     with pytest.raises(ValueError, match=r"with seed . had another algorithm"):
-        fs.sweep(
-            lambda lr: fs.fedavg(lr / 2), make_setup, GRID, KEYS[2:], devices=ONE_DEVICE, storage=tmp_path, options=fs.Options(seeds=[2]))  # fmt: skip
+        sweep_on(
+            ONE_DEVICE,
+            lambda lr: fs.fedavg(lr / 2),
+            make_setup,
+            GRID,
+            KEYS[2:],
+            storage=tmp_path,
+            options=fs.Options(seeds=[2]),
+        )

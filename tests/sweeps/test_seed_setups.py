@@ -4,6 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from call_records import sweep_on
 from sweep_problems import ONE_DEVICE, compilations
 
 import fedjax_sim as fs
@@ -49,7 +50,7 @@ def test_sweep_traces_one_program_for_all_seeds():
     """The factory is called in the program that initialises runs, and in the one that trains."""
     factory = chex.assert_max_traces(fs.fedavg, n=2)
     grid = {"lr": [0.1, 0.2]}
-    result = fs.sweep(factory, make_setup, grid, KEYS, devices=ONE_DEVICE, options=fs.Options(seeds=SEEDS))
+    result = sweep_on(ONE_DEVICE, factory, make_setup, grid, KEYS, options=fs.Options(seeds=SEEDS))
     assert result.compilations == 1
     for run in result.runs:
         i = SEEDS.index(int(run.seed))

@@ -6,6 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+from call_records import sweep_on
 from sweep_problems import KEYS, ONE_DEVICE, changed, compilations, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
@@ -106,7 +107,7 @@ def fails_for_the_second(rounds):
 )
 def test_setups_that_are_functions(setup, grid, static, message):
     with compilations() as names, pytest.raises(ValueError, match=message):
-        fs.sweep(fs.fedavg, setup, grid, KEYS, static=static, devices=ONE_DEVICE)
+        sweep_on(ONE_DEVICE, fs.fedavg, setup, grid, KEYS, static=static)
     assert names == []
 
 
@@ -114,10 +115,10 @@ def test_setups_that_are_functions(setup, grid, static, message):
 def test_a_factory_is_a_function(factory):
     message = r"factory is .*; expected a function of the hyper-parameters .*: fs\.fedavg, not"
     with pytest.raises(ValueError, match=message):
-        fs.sweep(factory, GOOD, {"lr": [0.1]}, KEYS, devices=ONE_DEVICE)
+        sweep_on(ONE_DEVICE, factory, GOOD, {"lr": [0.1]}, KEYS)
 
 
 def test_a_value_of_the_factory_that_is_no_number_names_static():
     message = "grid has 'a' for 'mode'; expected a finite number, static=.'mode'."
     with pytest.raises(ValueError, match=message):
-        fs.sweep(lambda mode: fs.fedavg(0.1), GOOD, {"mode": ["a"]}, KEYS, devices=ONE_DEVICE)
+        sweep_on(ONE_DEVICE, lambda mode: fs.fedavg(0.1), GOOD, {"mode": ["a"]}, KEYS)

@@ -1,12 +1,12 @@
 """A sweep's directory: kills, Ctrl-C and larger grids keep every finished run, bit for bit."""
 
-import types
 import json
 import pathlib
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import chex
 import jax
@@ -15,6 +15,7 @@ import killed_sweep
 import numpy as np
 import processes
 import pytest
+from call_records import sweep_on
 from small_problems import assert_identical
 from sweep_problems import KEYS, ONE_DEVICE, changed, compilations, quadratic_trial, sweep_of
 
@@ -121,13 +122,14 @@ def test_ctrl_c_in_the_last_slice_of_a_group_starts_no_other():
         if news.slices_done == 1:
             signal.raise_signal(signal.SIGINT)
 
-    result = fs.sweep(
+    result = sweep_on(
+        ONE_DEVICE,
         fs.fedavg,
         lambda which: setups[which],
         {"which": ["a", "b"], "lr": LRS},
         KEYS[:1],
-        devices=ONE_DEVICE,
-        callbacks=[types.SimpleNamespace(progress=interrupt)])
+        callbacks=[types.SimpleNamespace(progress=interrupt)],
+    )
     assert result.interrupted
     assert {run.configuration["which"] for run in result.runs} == {"a"}
     assert all(static == {"which": "a"} for static in seen)

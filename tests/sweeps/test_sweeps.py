@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import sweep_on
 from small_problems import (
     NUM_CLIENTS,
     SIZES,
@@ -116,7 +117,9 @@ def test_static_groups(x64):
     small = {"batch_size": 4, "cohort_size": 2}
     large = {"batch_size": 9, "cohort_size": 3, "epochs": 2, "rounds": 2}
     configurations = [{**g, "lr": lr} for lr in (0.1, 0.3) for g in (small, large)]
-    result = fs.sweep(fs.fedavg, make, configurations, KEYS[:1], devices=ONE_DEVICE, options=fs.Options(probes=PROBES))
+    result = sweep_on(
+        ONE_DEVICE, fs.fedavg, make, configurations, KEYS[:1], options=fs.Options(probes=PROBES)
+    )
     assert [run.configuration for run in result.runs] == configurations
     assert result.compilations == 2
     for i, trial in enumerate(made.values()):
@@ -139,7 +142,7 @@ def test_grids_without_anything_that_varies_inside_a_program(grid):
     def make_setup(cohort_size=3):
         return make(cohort_size).setup
 
-    result = fs.sweep(factory, make_setup, grid, KEYS, devices=jax.devices()[:2])
+    result = sweep_on(jax.devices()[:2], factory, make_setup, grid, KEYS)
     assert len(result.runs) == 3 * max(len(grid.get("cohort_size", [])), 1)
     for run in result.runs:
         assert_equals_single_runs(
@@ -226,7 +229,9 @@ def test_a_setup_for_every_seed(x64):
         return dataclasses.replace(base.setup, task=task, params=params)
 
     grid = {"scale": [1.0], "lr": [0.1, 0.2]}
-    result = fs.sweep(fs.fedavg, make_setup, grid, KEYS[:2], devices=ONE_DEVICE, options=fs.Options(seeds=[4, 5]))
+    result = sweep_on(
+        ONE_DEVICE, fs.fedavg, make_setup, grid, KEYS[:2], options=fs.Options(seeds=[4, 5])
+    )
     assert result.compilations == 1
     assert [(run.configuration["lr"], run.seed) for run in result.runs] == [
         (0.1, "4"), (0.1, "5"), (0.2, "4"), (0.2, "5"),
@@ -256,7 +261,7 @@ def test_bits_are_those_of_each_configuration(tmp_path):
         return fs.marina(fs.fedsgd(0.1), codec, probability)
 
     chances = [1.0, 0.5, 0.1]
-    swept = fs.sweep(factory, setup, {"probability": chances}, KEYS[:1], devices=ONE_DEVICE)
+    swept = sweep_on(ONE_DEVICE, factory, setup, {"probability": chances}, KEYS[:1])
     for run, chance in zip(swept.runs, chances, strict=True):
         folder = tmp_path / str(chance)
         fs.simulate(factory(chance), setup, KEYS[:1], storage=folder)

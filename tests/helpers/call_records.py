@@ -1,10 +1,16 @@
 """Arguments of ``simulate``, ``compare`` and ``sweep`` from settings in one list."""
 
+import contextlib
 import dataclasses
 import types
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+import pytest
+
 import fedjax_sim as fs
+from fedjax_sim.execution import devices
 
 _STORAGE = [field.name for field in dataclasses.fields(fs.Storage)]
 _OPTIONS = [field.name for field in dataclasses.fields(fs.Options)]
@@ -31,3 +37,23 @@ def records(
     settings |= {"callbacks": callbacks} if callbacks else {}
     settings |= {"storage": fs.Storage(**storage)} if storage else {}
     return settings | ({"options": fs.Options(**options)} if options else {})
+
+
+@contextlib.contextmanager
+def on_devices(chosen: Sequence[Any] | None) -> Iterator[None]:
+    """Context in which sweeps run on these devices; None: on all."""
+    if chosen is None:
+        yield
+    elif len(chosen) == 1:
+        with jax.default_device(chosen[0]):
+            yield
+    else:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(devices, "workers", lambda: list(chosen))
+            yield
+
+
+def sweep_on(chosen: Sequence[Any] | None, *arguments: Any, **settings: Any) -> fs.Sweep:
+    """The sweep of these arguments on these devices."""
+    with on_devices(chosen):
+        return fs.sweep(*arguments, **records(**settings))
