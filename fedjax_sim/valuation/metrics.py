@@ -42,11 +42,6 @@ def evaluated_once(
     """
     check_key(key)
     check_is_setup(setup)
-    if isinstance(setup.task.placement, OnHost):
-        raise ValueError(
-            "setup.task has its examples on the host (offload.on_host); expected a task without a "
-            "placement or placed by client"
-        )
     name, eval_fn = metric, setup.eval_fn
     if not isinstance(name, str):
         name = getattr(getattr(metric, "func", metric), "__name__", "")
@@ -57,10 +52,16 @@ def evaluated_once(
     sign(name, mode)
     if eval_fn is None:
         raise ValueError(f"metric is {metric!r} and setup.eval_fn None; expected an evaluation")
+    setup = dataclasses.replace(setup, eval_fn=eval_fn, eval_every=1)
+    check_run(algorithm, setup, None)
+    if isinstance(setup.task.placement, OnHost):
+        raise ValueError(
+            "setup.task has its examples on the host (offload.on_host); expected a task without a "
+            "placement or placed by client"
+        )
     rounds = setup.timeline.num_rounds
     check_last_round(eval_fn, rounds)
-    setup = dataclasses.replace(setup, eval_fn=eval_fn, eval_every=rounds)
-    check_run(algorithm, setup, None)
+    setup = dataclasses.replace(setup, eval_every=rounds)
 
     def initial(setup: Setup, key: Array) -> dict[str, Array]:
         return metrics_of(algorithm, setup, first_state(algorithm, setup), key)

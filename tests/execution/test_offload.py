@@ -59,7 +59,7 @@ def norm(params):
 
 def train(task, algorithm=None, key=KEY, schedule=None, params=None, **options):
     settings = {
-        "evals_per_segment": 2,
+        "segment_seconds": 1e-9,
         "probes": fs.Probes(client={"steps": lambda visit: visit.work.num_steps}),
     }
     algorithm = fs.scaffold(0.1) if algorithm is None else algorithm
@@ -143,8 +143,8 @@ def test_resumed_equals_uninterrupted(tmp_path, states):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(task, directory=tmp_path, checkpoint_seconds=0, on_progress=stop)
-    found = train(task, directory=tmp_path)
+        train(task, folder=tmp_path, checkpoint_seconds=0, progress=stop)
+    found = train(task, folder=tmp_path)
     assert found.rounds_done == ROUNDS
     assert_identical(found.state, resident().state)
     assert threading.active_count() < 20  # loading threads have ended
@@ -189,13 +189,13 @@ def test_a_large_source_is_identified_by_some_clients():
 @pytest.mark.slow
 def test_another_objective_or_other_examples_are_refused(tmp_path):
     """The command of a run with examples on the host, again with other data."""
-    train(host_task(), directory=tmp_path)
+    train(host_task(), folder=tmp_path)
     data = logistic_data()
     negated = fs.FederatedData({k: -v for k, v in data.examples.items()}, data.offsets)
     with pytest.raises(ValueError, match="another run: source differ"):
-        train(host_task(data=negated), directory=tmp_path)
+        train(host_task(data=negated), folder=tmp_path)
     with pytest.raises(ValueError, match="another run: source_functions differ"):
-        train(host_task(batches=fs.with_replacement(1, num_steps=3)), directory=tmp_path)
+        train(host_task(batches=fs.with_replacement(1, num_steps=3)), folder=tmp_path)
 
 
 @pytest.mark.slow

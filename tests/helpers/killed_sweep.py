@@ -30,9 +30,9 @@ def main(directory, pause: float = 0.0, part: tuple[int, int] | None = None) -> 
         {"lr": LRS},
         jax.random.split(jax.random.key(4), NUM_SEEDS),
         devices=jax.devices()[:1],
-        directory=directory,
+        folder=directory,
         part=part,
-        on_progress=lambda news: time.sleep(pause),
+        progress=lambda news: time.sleep(pause),
     )
 
 

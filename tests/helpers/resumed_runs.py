@@ -2,13 +2,13 @@
 
 import pathlib
 import signal
-import types
 from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.testing as npt
+from call_records import records
 from small_problems import assert_close
 
 import fedjax_sim as fs
@@ -65,9 +65,12 @@ def check_stopped_runs(algorithm: FedAlgorithm, folder: pathlib.Path) -> None:
                 algorithm,
                 setup,
                 KEY,
-                callbacks=[types.SimpleNamespace(progress=on_progress)],
-                storage=directory,
-                options=fs.Options(execution=execution, segment_seconds=1e-9),
+                **records(
+                    progress=on_progress,
+                    folder=directory,
+                    execution=execution,
+                    segment_seconds=1e-9,
+                ),
             )
 
         whole = go(folder / name / "whole")

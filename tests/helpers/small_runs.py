@@ -35,7 +35,7 @@ _ALGORITHM = fs.scaffold(0.05)
 
 def run(directory: pathlib.Path | None, **options: Any) -> fs.Simulation:
     """Runs or resumes four segments, each with a checkpoint."""
-    options = {"checkpoint_seconds": 0, "evals_per_segment": 1} | options
+    options = {"checkpoint_seconds": 0, "segment_seconds": 1e-9} | options
     return fs.simulate(_ALGORITHM, _SETUP, _KEYS, **records(folder=directory, **options))
 
 

@@ -19,6 +19,7 @@ from sweep_problems import quadratic_trial
 
 import fedjax_sim as fs
 from fedjax_sim import callbacks
+from fedjax_sim.simulation import simulate as simulating
 from fedjax_sim.simulation.events import Event
 from fedjax_sim.simulation.model_files import Models, read_models, write_models
 
@@ -42,11 +43,13 @@ def whole():
     return go()
 
 
-def test_events_have_every_evaluation(whole):
+def test_events_have_every_evaluation(whole, monkeypatch):
+    """Those of a segment's last evaluation have the models: after rounds 1, 5 and 8."""
+    monkeypatch.setattr(simulating, "stride", lambda *_, **__: 4)
     events = []
-    result = go(callbacks=[events.append], evals_per_segment=4, eval_initial=True)
+    result = go(callbacks=[events.append], eval_initial=True)
     assert [event.round for event in events] == list(range(9))
-    assert [event.params is not None for event in events] == [True] + 2 * [*3 * [False], True]
+    assert [e.round for e in events if e.params is not None] == [0, 1, 5, 8]
     scores = np.stack([event.metrics["score"] for event in events], axis=1)
     np.testing.assert_array_equal(scores, result.history.metrics["score"])
     np.testing.assert_array_equal(scores[:, 1:], whole.history.metrics["score"])
@@ -143,8 +146,8 @@ def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_
     run = functools.partial(
         fs.simulate, fs.fedavg(0.1), setup, KEYS, options=fs.Options(eval_initial=True)
     )
-    assert run(directory=tmp_path, callbacks=[interrupt]).rounds_done == 0
-    assert sorted(set(run(directory=tmp_path).per_client()["round"])) == [0, 1, 2]
+    assert run(storage=tmp_path, callbacks=[interrupt]).rounds_done == 0
+    assert sorted(set(run(storage=tmp_path).per_client()["round"])) == [0, 1, 2]
 
 
 def test_an_initial_evaluation_beside_probes_of_clients(tmp_path):
@@ -214,7 +217,7 @@ def test_seeds_with_setups_of_their_own(tmp_path):
         return fs.Setup(SETUP.task, SETUP.timeline, params, bump)
 
     best, seen = callbacks.BestModel("score", mode="max"), []
-    options = {"callbacks": [best], "directory": tmp_path}
+    options = {"callbacks": [best], "folder": tmp_path}
     for _ in range(2):  # the second call finds both seeds finished
         fs.compare(
             {"a": fs.fedavg(0.1)},
@@ -229,7 +232,7 @@ def test_seeds_with_setups_of_their_own(tmp_path):
             best.models["a"].params, fs.load(tmp_path).models(which="best").params
         )
         assert best.models["a"].seeds == ["0", "1"]
-    fractions = [progress.fraction for _, progress in seen if progress]
+    fractions = [progress.fraction for progress in seen]
     assert fractions == [*np.arange(1, 17) / 16, 0.5, 1.0]
 
 
@@ -416,14 +419,14 @@ def test_a_resumed_run_continues_its_tracked_run(tracked, tmp_path):
     """Steps are rounds; a run that the service lost, or never had, gets the earlier ones, too."""
     runs, make, _ = tracked
     stop = lambda event: "interrupt" if event.round == 4 else None  # noqa: E731
-    options = {"directory": tmp_path, "evals_per_segment": 1}
+    options = {"folder": tmp_path, "segment_seconds": 1e-9}
     fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[make(), stop], **options))
     assert [run["steps"] for run in runs.values()] == [[1, 2, 3, 4]] * 2
     fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[make()], **options))
     assert [run["steps"] for run in runs.values()] == [[*range(1, 9)]] * 2
     runs.clear()
     folder = tmp_path / "other"
-    options["directory"] = folder
+    options["folder"] = folder
     fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[stop], **options))
     fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[make()], **options))
     assert [run["steps"] for run in runs.values()] == [[*range(1, 9)]] * 2

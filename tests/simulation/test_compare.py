@@ -60,33 +60,33 @@ def test_the_tidy_frame(whole):
 def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
     seen = []
 
-    def on_progress(name, progress):
-        seen.append((name, progress and progress.round))
+    def on_progress(progress):
+        seen.append((progress.name, progress.round))
         if seen[-1] == ("scaffold", 2):
             signal.raise_signal(signal.SIGINT)
 
-    def go(algorithms, on_progress=None, **options):
+    def go(algorithms, **options):
         return fs.compare(
             algorithms,
             setup,
             KEYS,
             **records(
                 folder=tmp_path,
-                more_callbacks=[types.SimpleNamespace(progress=on_progress)],
                 probes=PROBES,
                 seeds=[5, 6],
                 **options,
             ),
         )
 
-    stopped = go(ALGORITHMS, on_progress)
+    stopped = go(ALGORITHMS, progress=on_progress)
     assert stopped.interrupted
     assert seen[-1] == ("scaffold", 2)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [".lock", "FedAvg-lr-0.1", "algorithms.json", "scaffold"]
     third = {"FedAvg, lr 0.2": fs.fedavg(0.2)}
     finished = []
-    resumed = go(ALGORITHMS | third, on_finished=lambda name, run: finished.append(name))
+    follow = types.SimpleNamespace(finished=lambda name, run: finished.append(name))
+    resumed = go(ALGORITHMS | third, callbacks=[follow])
     assert finished == list(ALGORITHMS | third)
     assert resumed.simulations["FedAvg, lr 0.1"][0].history is None  # not repeated
     assert resumed.simulations["scaffold"][0].history.round[0].tolist() == [4]
@@ -143,9 +143,15 @@ def test_seeds_apart_are_refused_in_a_folder_of_seeds_together(setup, tmp_path):
             "algorithms has 'pairs': ",
         ),
         ({"keys": KEYS[0]}, r"keys has shape \(\); expected \[n\], .*random.split"),
-        ({"seeds": [1]}, r"seeds is \['1'\]; expected 2 distinct names"),
+        (
+            {"options": fs.Options(seeds=[1])},
+            r"options.seeds is \['1'\]; expected 2 distinct names",
+        ),
         ({"setup": lambda sed: None}, "expected parameters among 'seed' and 'algorithm'"),
-        ({"execution": {"scafold": None}}, "has 'scafold'; expected names .*mean scaffold"),
+        (
+            {"options": fs.Options(execution={"scafold": None})},
+            "has 'scafold'; expected names .*mean scaffold",
+        ),
     ],
 )
 def test_refusals(setup, change, message, tmp_path):

@@ -44,11 +44,11 @@ PROBES = fs.Probes(
     client={"drift": lambda visit: jnp.sum(visit.upload[0] ** 2)},
     server={"moved": lambda update: jnp.sum(jnp.abs(update.new_state.params))},
 )
+SINGLE = types.SimpleNamespace(poll=lambda: None, every_evaluation=True)
 LENGTHS = {  # options -> the rounds after which segments end; None: they depend on the machine
     "one round": ({"segment_seconds": 1e-9}, list(range(1, 12))),
     "by time": ({}, None),
-    "one evaluation": ({"evals_per_segment": 1}, [4, 8, 11]),
-    "all": ({"evals_per_segment": 3}, [11]),
+    "one evaluation": ({"callbacks": [SINGLE]}, [1, 4, 8, 11]),
 }
 HOST = {
     "examples": lambda: fs.execution.on_host(memory=10**6),
@@ -82,7 +82,7 @@ def go(setup, folder, on_progress=None, **options):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return go(setup_of(), tmp_path_factory.mktemp("whole"), evals_per_segment=3)
+    return go(setup_of(), tmp_path_factory.mktemp("whole"))
 
 
 def assert_equal_bits(one, other):
@@ -181,7 +181,6 @@ def test_pace():
         ends.append(last)
         done = last
     assert ends == [1, 9, 73, 500, 1700, 2900, 4100, 5300, 6000]
-    assert Pace(30, 10, None).after(0, 400) == 30
     slow = Pace(3000, 100, 30.0)
     slow.took(1, 60.0)
     assert slow.after(1, 6000) == 2

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 
 import chex
 import jax
@@ -221,9 +220,12 @@ def test_interrupted_run_resumes_with_the_same_bits(task, timeline, tmp_path):
             fs.scaffold(0.05),
             fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(1),
-            callbacks=[types.SimpleNamespace(progress=on_progress)],
-            storage=fs.Storage(directory, checkpoint_seconds=1e9),
-            options=fs.Options(segment_seconds=1e-9),
+            **records(
+                progress=on_progress,
+                folder=directory,
+                checkpoint_seconds=1e9,
+                segment_seconds=1e-9,
+            ),
         )
 
     def interrupt(progress):
@@ -324,7 +326,7 @@ def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
 
 @pytest.mark.slow
 def test_one_diverging_replica_does_not_stop_the_others(allow_nans, diverging):
-    result = diverging(on_divergence="stop")
+    result = diverging(divergence="stop")
     assert result.rounds_done == 12
     first, second = np.asarray(result.state.diverged_at)
     assert first == 0
@@ -336,8 +338,8 @@ def test_one_diverging_replica_does_not_stop_the_others(allow_nans, diverging):
     ("options", "message"),
     [
         ({"eval_every": 0}, "eval_every is 0"),
-        ({"on_divergence": "ignore"}, "on_divergence is 'ignore'"),
-        ({"replicas": ["a", "b"]}, "replicas is"),
+        ({"divergence": "ignore"}, "action is 'ignore'"),
+        ({"seeds": ["a", "b"]}, "options.seeds is"),
         ({"params": ()}, "params has no leaves"),
         (
             {"timeline": fs.timelines.full(2, 4, 1)[:0]},

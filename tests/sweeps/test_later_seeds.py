@@ -18,7 +18,7 @@ def go(directory, seed: int, trial=None, grid=GRID, **options) -> fs.Sweep:
     trial = quadratic_trial(num_seeds=1) if trial is None else trial
     keys = KEYS[seed : seed + 1]
     return sweep_of(
-        trial, grid, keys, seeds=[seed], devices=ONE_DEVICE, directory=directory, **options
+        trial, grid, keys, seeds=[seed], devices=ONE_DEVICE, folder=directory, **options
     )
 
 

@@ -59,7 +59,7 @@ class Claimed:
         assert sum(path.exists() for path in self.slices) == 1
 
     def _run(self, folder) -> fs.Sweep:
-        return small_runs.sweep(folder, on_progress=self.seen.append)
+        return small_runs.sweep(folder, progress=self.seen.append)
 
     def end(self) -> fs.Sweep:
         self.lock.release()

@@ -59,7 +59,7 @@ def test_bad_arguments_are_refused(tmp_path, call):
     arguments = {"grid": {"lr": [0.1, 0.2]}, "keys": KEYS, "devices": ONE_DEVICE} | differing
     arguments.pop("change", None)
     with compilations() as names, pytest.raises(ValueError, match=message):
-        sweep_of(trial, directory=tmp_path / "sweep", **arguments)
+        sweep_of(trial, folder=tmp_path / "sweep", **arguments)
     assert names == []
     assert not (tmp_path / "sweep").exists()
 

@@ -136,7 +136,7 @@ def test_blocks_fit_the_budget_and_every_run_begins_once(allow_nans):
     lrs = np.linspace(0.01, 0.3, 16).astype(np.float32).tolist()
     trial = quadratic_trial(stateful(began), num_seeds=1, num_rounds=2)
     result = sweep_of(
-        trial, {"lr": lrs}, KEYS[:1], devices=ONE_DEVICE, memory=1_000_000, on_progress=news.append
+        trial, {"lr": lrs}, KEYS[:1], devices=ONE_DEVICE, memory=1_000_000, progress=news.append
     )
     first = news[0]
     assert first.bytes_per_device <= first.budget == 1_000_000

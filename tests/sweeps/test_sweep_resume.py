@@ -34,7 +34,7 @@ def go(directory=None, trial=None, grid=None, keys=KEYS, **options) -> fs.Sweep:
         {"lr": LRS} if grid is None else grid,
         keys,
         devices=ONE_DEVICE,
-        directory=directory,
+        folder=directory,
         **options,
     )
 
@@ -98,7 +98,7 @@ def test_ctrl_c_keeps_the_finished_slices(tmp_path, eval_every, moment, slices):
         if seen[-1] == moment:
             signal.raise_signal(signal.SIGINT)
 
-    stopped = go(tmp_path, trial, on_progress=interrupt)
+    stopped = go(tmp_path, trial, progress=interrupt)
     assert stopped.interrupted
     assert len(stopped.runs) == 3 * slices
     assert len(files(tmp_path)) == slices
@@ -187,7 +187,7 @@ def test_a_larger_grid_reuses_the_runs(tmp_path):
     assert len(small.runs) == 6
     seen = []
     # More rates, in another order, and one more seed; the first two start as before.
-    large = go(tmp_path, grid={"lr": [0.5, *LRS[::-1]]}, on_progress=seen.append)
+    large = go(tmp_path, grid={"lr": [0.5, *LRS[::-1]]}, progress=seen.append)
     assert large.resumed == 6
     assert [run.configuration["lr"] for run in large.runs[::3]] == [0.5, 0.3, 0.2, 0.1]
     old = {run_key(run.configuration, run.seed): run for run in small.runs}

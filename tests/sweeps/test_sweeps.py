@@ -78,7 +78,7 @@ def test_adaptive_server_in_narrow_blocks(x64):
             KEYS[:1],
             devices=ONE_DEVICE,
             memory=memory and memory(),
-            on_progress=lambda news: plans.append(news) if news.round == 0 else None,
+            progress=lambda news: plans.append(news) if news.round == 0 else None,
         )
     wide, narrow = plans
     assert wide.plan.width == 6
@@ -212,7 +212,7 @@ def test_no_more_devices_than_runs():
     """A device without a run of its own would only repeat another's."""
     news, trial = [], quadratic_trial(num_seeds=1)
     result = sweep_of(
-        trial, {"lr": [0.1, 0.2]}, KEYS[:1], devices=jax.devices()[:4], on_progress=news.append
+        trial, {"lr": [0.1, 0.2]}, KEYS[:1], devices=jax.devices()[:4], progress=news.append
     )
     assert len(result.runs) == 2
     assert {len(blocks) for blocks in news[0].plan.slices} == {2}

@@ -100,7 +100,7 @@ def test_interrupted_run_continues_with_the_same_bits(tmp_path):
         if progress.round >= 4:
             raise Stop
 
-    options = {"directory": tmp_path, "evals_per_segment": 1, "checkpoint_seconds": 0.0}
+    options = {"folder": tmp_path, "segment_seconds": 1e-9, "checkpoint_seconds": 0.0}
     with pytest.raises(Stop):
         fs.simulate(
             *arguments, **records(more_callbacks=[types.SimpleNamespace(progress=stop)], **options)
