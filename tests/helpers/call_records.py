@@ -15,6 +15,9 @@ from fedjax_sim.execution import devices
 _STORAGE = [field.name for field in dataclasses.fields(fs.Storage)]
 _OPTIONS = [field.name for field in dataclasses.fields(fs.Options)]
 
+# A callback with a segment per evaluation.
+SINGLE = types.SimpleNamespace(poll=lambda: None, every_evaluation=True)
+
 
 def records(
     *, callbacks=(), more_callbacks=(), progress=None, divergence=None, **settings: Any

@@ -27,11 +27,10 @@ def main(directory, pause: float = 0.0, part: tuple[int, int] | None = None) -> 
     )
     return sweep_of(
         trial,
-        {"lr": LRS},
+        {"lr": LRS} if part is None else fs.Part({"lr": LRS}, *part),
         jax.random.split(jax.random.key(4), NUM_SEEDS),
         devices=jax.devices()[:1],
         folder=directory,
-        part=part,
         progress=lambda news: time.sleep(pause),
     )
 

@@ -257,13 +257,13 @@ def test_a_sweep_over_rules_and_radii():
     """Rules are static hyper-parameters; radii are traced ones, all in one program."""
     setup = setup_of(fs.timelines.full(3, 6, 1), eval_fn=lambda x: {"a": x[0], "b": x[1]})
 
-    def factory(tau, iterations):
+    def factory(tau, iterations: int):
         rule = robust.centred_clipping(tau, iterations)
         return robust.aggregate(fs.fedavg(0.5), rule)
 
     batched = dataclasses.replace(setup, params=jnp.zeros((1, 2)))
     grid = {"tau": [0.3, 0.7, 5.0], "iterations": [1, 2]}
-    result = fs.sweep(factory, batched, grid, KEY[None], static=["iterations"])
+    result = fs.sweep(factory, batched, grid, KEY[None])
     assert (len(result.runs), result.compilations) == (6, 2)
     for run in (result.runs[1], result.runs[4]):
         single = final(factory(**run.configuration), setup)

@@ -16,7 +16,7 @@ import long_run
 import numpy as np
 import processes
 import pytest
-from call_records import records
+from call_records import SINGLE, records
 
 import fedjax_sim as fs
 from fedjax_sim.simulation.programs import Pace
@@ -44,7 +44,6 @@ PROBES = fs.Probes(
     client={"drift": lambda visit: jnp.sum(visit.upload[0] ** 2)},
     server={"moved": lambda update: jnp.sum(jnp.abs(update.new_state.params))},
 )
-SINGLE = types.SimpleNamespace(poll=lambda: None, every_evaluation=True)
 LENGTHS = {  # options -> the rounds after which segments end; None: they depend on the machine
     "one round": ({"segment_seconds": 1e-9}, list(range(1, 12))),
     "by time": ({}, None),

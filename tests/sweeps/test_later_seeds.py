@@ -39,7 +39,7 @@ OTHERS = {
     "cohort": {"trial": lambda: other(timeline=of_cohort(2))},
     "metrics": {"trial": lambda: other(eval_fn=lambda x: {"x": 2 * x})},
     "algorithm": {"trial": lambda: quadratic_trial(lambda lr: fs.fedavg(lr / 2), num_seeds=1)},
-    "identity": {"identity": {"batch_size": 2}},
+    "identity": {"config": lambda: lambda configuration: {"batch_size": 2}},
 }
 
 

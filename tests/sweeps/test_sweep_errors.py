@@ -76,38 +76,29 @@ def fails_for_the_second(rounds):
 
 
 @pytest.mark.parametrize(
-    ("setup", "grid", "static", "message"),
+    ("setup", "grid", "message"),
     [
         (
             needs_cohort_size,
             {"lr": [0.1]},
-            None,
             "grid gives nothing to needs_cohort_size: missing",
         ),
         (
             needs_cohort_size,
-            {"lr": [0.1], "mu": [1]},
-            {"mu"},
+            {"lr": [0.1], "mu": ["one"]},
             "grid gives mu, lr to fedavg: .*mu",
         ),
         (
             functools.partial(needs_cohort_size, cohort_size=3),
             {"mu": [1]},
-            None,
             "grid gives mu to fedavg",
         ),
-        (fails_for_the_second, {"lr": [0.1], "rounds": [1, 2]}, None, "eval_every is 0"),
-        (
-            needs_cohort_size,
-            {"lr": [0.1], "cohort_size": [3]},
-            {"mu"},
-            r"static is \['mu'\]; expected 'cohort_size' among them, since it is a parameter",
-        ),
+        (fails_for_the_second, {"lr": [0.1], "rounds": [1, 2]}, "eval_every is 0"),
     ],
 )
-def test_setups_that_are_functions(setup, grid, static, message):
+def test_setups_that_are_functions(setup, grid, message):
     with compilations() as names, pytest.raises(ValueError, match=message):
-        sweep_on(ONE_DEVICE, fs.fedavg, setup, grid, KEYS, static=static)
+        sweep_on(ONE_DEVICE, fs.fedavg, setup, grid, KEYS)
     assert names == []
 
 
@@ -118,7 +109,15 @@ def test_a_factory_is_a_function(factory):
         sweep_on(ONE_DEVICE, factory, GOOD, {"lr": [0.1]}, KEYS)
 
 
-def test_a_value_of_the_factory_that_is_no_number_names_static():
-    message = "grid has 'a' for 'mode'; expected a finite number, static=.'mode'."
+@pytest.mark.parametrize(
+    ("factory", "value"),
+    [
+        (fs.fedavg, "a"),  # its rate is a number by its annotation
+        (fs.fedavg, True),
+        (lambda lr: fs.fedavg(lr), float("nan")),
+    ],
+)
+def test_a_value_in_the_place_of_a_number_is_refused(factory, value):
+    message = f"grid has '?{value}'? for 'lr'; expected a finite number, or an annotation"
     with pytest.raises(ValueError, match=message):
-        sweep_on(ONE_DEVICE, lambda mode: fs.fedavg(0.1), GOOD, {"mode": ["a"]}, KEYS)
+        sweep_on(ONE_DEVICE, factory, GOOD, {"lr": [value]}, KEYS)

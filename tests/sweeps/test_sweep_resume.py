@@ -39,6 +39,13 @@ def go(directory=None, trial=None, grid=None, keys=KEYS, **options) -> fs.Sweep:
     )
 
 
+def finished(directory) -> fs.Sweep:
+    """The runs of :func:`go` that the folder has."""
+    factory, setup, execution, probes = quadratic_trial()
+    options = fs.Options(execution=execution, probes=probes)
+    return fs.finished_runs(factory, setup, {"lr": LRS}, KEYS, storage=directory, options=options)
+
+
 def files(directory) -> dict[str, int]:
     """Files of the finished slices, with the times at which they were written."""
     return {path.name: path.stat().st_mtime_ns for path in directory.glob("slices/*.npz")}
@@ -170,15 +177,15 @@ def test_only_finished_runs_are_returned_on_request(tmp_path):
     first = go(tmp_path, grid={"lr": LRS[:2]})
     before = files(tmp_path)
     with compilations() as names:
-        part = go(tmp_path, only_finished=True)
+        part = finished(tmp_path)
     assert not [name for name in names if "alone" in name]
     assert (len(part.runs), part.resumed, part.interrupted) == (6, 6, False)
     assert files(tmp_path) == before
     same_runs(part, first)
-    assert go(tmp_path / "empty", only_finished=True).runs == []
+    assert finished(tmp_path / "empty").runs == []
     assert not (tmp_path / "empty").exists()
-    with pytest.raises(ValueError, match="directory is None; expected the folder whose runs"):
-        go(only_finished=True)
+    with pytest.raises(ValueError, match="storage is None; expected the folder whose finished"):
+        finished(None)
 
 
 @pytest.mark.slow
