@@ -13,14 +13,13 @@ import time
 import types
 
 import pytest
-from call_records import records
 from full_disk import full_disk
 
 from fedjax_sim.cli import report
 from fedjax_sim.cli.main import main
 from fedjax_sim.simulation import compare as comparing
 from fedjax_sim.simulation.locks import locked
-from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.simulation.simulate import execute
 
 OPTIONS = shlex.split(
     "--model softmax_regression --num-clients 20 --cohort-size 3 --rounds 4 --local-steps 2 "
@@ -159,19 +158,17 @@ def test_a_damaged_slice_is_repeated_with_a_message(sweep_folder, tmp_path, caps
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_a_run_after_its_segment(tmp_path, run_folder, monkeypatch, capsys, number):
-    def interrupting(*args, on_progress, **options):
-        def progress(now):
-            on_progress(now)
-            if now.round == 2:
-                signal.raise_signal(number)
+    def progress(now):
+        if now.round == 2:
+            signal.raise_signal(number)
 
-        return simulate(
-            *args, **records(more_callbacks=[types.SimpleNamespace(progress=progress)], **options)
-        )
+    def interrupting(prepared):
+        callbacks = [*prepared.call.callbacks, types.SimpleNamespace(progress=progress)]
+        return execute(prepared._replace(call=prepared.call._replace(callbacks=callbacks)))
 
     command = [*RUN, "--output", str(tmp_path)]
     with monkeypatch.context() as patch:
-        patch.setattr(comparing, "simulate", interrupting)
+        patch.setattr(comparing, "execute", interrupting)
         assert main(command) == 128 + number
     assert "to resume: fedjax-sim run" in capsys.readouterr().out
     assert main(command) == 0
@@ -215,6 +212,6 @@ def test_config_of_a_killed_start_is_complete(tmp_path, monkeypatch):
         assert json.loads((tmp_path / "config.json").read_text())["config"]["rounds"] == 4
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparing, "simulate", observed)
+    monkeypatch.setattr(comparing, "execute", observed)
     assert main([*RUN, "--output", str(tmp_path)]) == 130
     assert seen == [True]

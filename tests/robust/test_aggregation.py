@@ -208,7 +208,7 @@ def test_too_few_uploads_are_refused_before_compilation():
     once = final(skipping, setup_of(fs.timelines.full(1, 6, 1))).server.params
     assert_identical(state, once)
     with pytest.raises(ValueError, match="4 uploads in round 0; expected at least 5"):
-        fs.init(skipping, setup_of(small[1:]))
+        fs.init(skipping, setup_of(masked(fs.timelines.full(2, 6, 1), mask[1:])))
 
 
 def test_weights_are_refused_where_a_rule_takes_none():

@@ -108,7 +108,7 @@ def test_an_unfinished_checkpoint_does_not_count(folder, finished):
     again = small_runs.run(folder)
     assert small_runs.run_bits(again, folder) == finished[1]
     assert not (folder / "damaged").exists()
-    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"6", "8"}
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"7", "8"}
 
 
 def test_an_edited_history_is_refused_with_its_line(folder):

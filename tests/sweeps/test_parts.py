@@ -15,6 +15,7 @@ import small_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedjax_sim as fs
 from fedjax_sim.sweeps.grid import expand, groups
 from fedjax_sim.sweeps.parts import divide, parse_part, shares_of
 

@@ -21,10 +21,9 @@ def bad_schedules():
 CALLS = {  # what differs from a call that is right: arguments, or a change of the setup
     "keys is one key": ({"keys": KEYS[0]}, r"keys has shape \(\); expected \[n\]"),
     "no keys": ({"keys": KEYS[:0]}, r"keys has shape \(0,\)"),
-    "too few names": ({"seeds": ["a", "b"]}, r"seeds is \['a', 'b'\]; expected 3 distinct"),
+    "too few names": ({"seeds": ["a", "b"]}, r"options.seeds is \['a', 'b'\]; expected 3 distinct"),
     "equal names": ({"seeds": ["a", "b", "a"]}, "expected 3 distinct names, one per key"),
-    "no memory": ({"memory": 0}, r"memory is 0; expected 1 \.\. 2\^63 - 1 bytes"),
-    "no devices": ({"devices": []}, "devices is empty"),
+    "no memory": ({"memory": 0}, r"options.memory is 0; expected 1 \.\. 2\^63 - 1 bytes"),
     "no configurations": ({"grid": []}, "expected at least one configuration"),
     "no values": ({"grid": {"lr": []}}, r"grid has \[\] for 'lr'"),
     "twice": ({"grid": [{"lr": 0.1}, {"lr": 0.1}]}, "twice; expected distinct configurations"),
@@ -41,7 +40,7 @@ CALLS = {  # what differs from a call that is right: arguments, or a change of t
     ),
     "missing": ({"grid": {}}, "lr is None; expected a learning rate"),
     "unknown static": (
-        {"grid": {"lr": [0.1], "size": [3]}, "static": ["size"]},
+        {"grid": {"lr": [0.1], "size": ["three"]}},
         "grid gives size, lr to fedavg: .*'size'",
     ),
     "eval_every": ({"change": {"eval_every": 0}}, "eval_every is 0; expected at least 1"),

@@ -201,8 +201,7 @@ def test_nothing_is_compiled_after_the_first_segment(num_devices, per_seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [2, None])
-def test_simulate_compiles_once_for_all_segments(most):
+def test_simulate_compiles_once_for_all_segments():
     """Also for the last one, which is shorter, and for lengths that the time decides."""
     setup = quadratic_trial(num_seeds=1, num_rounds=11).setup
     seen = []
@@ -218,7 +217,6 @@ def test_simulate_compiles_once_for_all_segments(most):
             ],
             options=fs.Options(segment_seconds=0.001),
         )
-    assert most is None or [done for done, _ in seen] == [2, 4, 6, 8, 10, 11]
     assert len({number for _, number in seen}) == 1
     assert sum("segment" in name for name in names) == 1
 

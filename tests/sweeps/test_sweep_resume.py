@@ -39,7 +39,7 @@ def go(directory=None, trial=None, grid=None, keys=KEYS, **options) -> fs.Sweep:
     )
 
 
-def finished(directory) -> fs.Sweep:
+def on_disk(directory) -> fs.Sweep:
     """The runs of :func:`go` that the folder has."""
     factory, setup, execution, probes = quadratic_trial()
     options = fs.Options(execution=execution, probes=probes)
@@ -177,15 +177,15 @@ def test_only_finished_runs_are_returned_on_request(tmp_path):
     first = go(tmp_path, grid={"lr": LRS[:2]})
     before = files(tmp_path)
     with compilations() as names:
-        part = finished(tmp_path)
+        part = on_disk(tmp_path)
     assert not [name for name in names if "alone" in name]
     assert (len(part.runs), part.resumed, part.interrupted) == (6, 6, False)
     assert files(tmp_path) == before
     same_runs(part, first)
-    assert finished(tmp_path / "empty").runs == []
+    assert on_disk(tmp_path / "empty").runs == []
     assert not (tmp_path / "empty").exists()
     with pytest.raises(ValueError, match="storage is None; expected the folder whose finished"):
-        finished(None)
+        on_disk(None)
 
 
 @pytest.mark.slow
@@ -225,7 +225,7 @@ OTHERS = {
     "schedule": {"trial": lambda: other(timeline=BASE(num_rounds=7).setup.timeline)},
     "model": {"trial": lambda: other(params=BASE().setup.params + 1)},
     "eval_every": {"trial": lambda: BASE(eval_every=2)},
-    "identity": {"identity": {"algorithm": "other"}},
+    "identity": {"config": lambda: lambda configuration: {"algorithm": "other"}},
     "algorithm": {"trial": lambda: BASE(lambda lr: fs.fedavg(lr / 2))},
 }
 
