@@ -261,7 +261,7 @@ COMMANDS = [
     ("sweep --part a/b", "--part is 'a/b'; expected I/N with 1 <= I <= N, as 2/8"),
     ("sweep --distributed", "--distributed is an option of fedjax-sim run; expected --part I/N"),
     ("sweep --last 99", "--last is 99; expected 1 .. 50, the evaluations of 100 rounds"),
-    ("tune femnst", "PRESET is 'femnst'; expected .*; did you mean femnist?"),
+    ("measure femnst", "PRESET is 'femnst'; expected .*; did you mean femnist?"),
     ("list fedpox", "unknown algorithm 'fedpox'; expected some of .*; did you mean fedprox?"),
 ]
 

@@ -29,7 +29,7 @@ def part(**anything):
 """
 CODE = "leaves_a_marker:part"
 SMALL = RunConfig(algorithms=("fedavg",), model="softmax_regression", rounds=2, seeds=1)
-COMMANDS = ["run", "run --dry-run", "run --diagnose", "sweep", "clients", "advise", "tune"]
+COMMANDS = ["run", "run --dry-run", "run --diagnose", "sweep", "clients", "advise", "measure"]
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import types
 
 import jax
 import numpy as np
@@ -46,7 +47,11 @@ def events():
 @pytest.fixture(scope="module")
 def result(tmp_path_factory, events):
     config = dataclasses.replace(TINY, output=tmp_path_factory.mktemp("results"))
-    return compare(config, lambda name, progress: events.append((name, progress)))
+    follow = types.SimpleNamespace(
+        begin=lambda name: events.append((name, None)),
+        progress=lambda progress: events.append((progress.name, progress)),
+    )
+    return compare(config, callbacks=[follow])
 
 
 def curves(history: pd.DataFrame, algorithm: str, metric: str) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import signal
+import types
 from collections.abc import Callable
 
 import jax
@@ -75,7 +76,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
 def swept(folder, events) -> SweepResult:
     """Two algorithms x three rates x two cohort sizes x two seeds, once for all tests."""
     with jax.debug_nans(False):  # one of the rates diverges
-        return run_sweep(at(folder), events.append)
+        return run_sweep(at(folder), [types.SimpleNamespace(progress=events.append)])
 
 
 @pytest.fixture
