@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import pathlib
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,8 +54,7 @@ def run(
         [dict(configuration) for configuration in configurations],
         keys,
         directory,
-        static=("method",),
-        identity={"setting": setting._asdict(), "scale": scale.described()},
+        config={"setting": setting._asdict(), "scale": scale.described()},
         only_finished=options.finished,
     )
 
@@ -82,7 +80,7 @@ def simulated(
         keys,
         callbacks=[
             fs.callbacks.Divergence("record"),
-            types.SimpleNamespace(progress=print_progress(folder.name, ACCURACY)),
+            print_progress(folder.name, ACCURACY),
         ],
         storage=fs.Storage(
             folder,

@@ -15,7 +15,6 @@ clients keep their sizes and exchange their images: ``iid="matched"``.
 
 import dataclasses
 import pathlib
-import types
 from typing import Literal
 
 import jax
@@ -100,7 +99,7 @@ def trained(dataset: datasets.Dataset, name: str, seed: int, options: Options) -
         key,
         callbacks=[
             fs.callbacks.Divergence("record"),
-            types.SimpleNamespace(progress=print_progress(folder, ACCURACY)),
+            print_progress(folder, ACCURACY),
         ],
         storage=fs.Storage(
             options.work / folder,

@@ -11,7 +11,6 @@ seed and prints the best one.
 
 import dataclasses
 import itertools
-import types
 from typing import Any
 
 import jax
@@ -42,7 +41,7 @@ def run(method: str, seed: int, options: Options) -> pd.DataFrame:
         METHODS[method],
         dataclasses.replace(setup, params=params),
         keys,
-        callbacks=[types.SimpleNamespace(progress=print_progress(folder.name, ACCURACY))],
+        callbacks=[print_progress(folder.name, ACCURACY)],
         storage=fs.Storage(
             folder,
             config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE},
