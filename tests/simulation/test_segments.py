@@ -120,7 +120,7 @@ def test_lengths_on_the_host_do_not_change_a_bit(name, whole, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 3, 4, 6])
-@pytest.mark.parametrize("then", ["one round", "all"])
+@pytest.mark.parametrize("then", ["one round", "by time"])
 def test_an_interrupt_between_evaluations_resumes_with_the_same_bits(stop, then, whole, tmp_path):
     def interrupt(progress):
         if progress.round == stop:

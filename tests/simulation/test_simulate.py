@@ -176,7 +176,7 @@ CHANGES = {  # what run.json names -> arguments that are not those of the first 
     "params": {"params": jnp.ones(3)},
     "data": {"task": lambda task: jax.tree.map(lambda x: 2 * x, task)},
     "weighting": {"weighting": fs.weight_by_examples},
-    "replicas": {"replicas": ["a"]},
+    "replicas": {"seeds": ["a"]},
     "eval_initial": {"eval_initial": True},
     "algorithm": {"algorithm": fs.fedavg(0.06)},
     "algorithm with other functions": {"algorithm": fs.fedprox(0.05, mu=0.1)},
@@ -310,7 +310,7 @@ def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
             options=fs.Options(segment_seconds=1e-9),
         )
 
-    with pytest.raises(DivergenceError, match=r"0 in round 6; the last good checkpoint is round 4"):
+    with pytest.raises(DivergenceError, match=r"0 in round 6; the last good checkpoint is round 5"):
         go("raise")
     assert read(tmp_path / "raise")["round"].max() == 6  # nothing computed is lost
     stopped = go("stop")
