@@ -37,6 +37,7 @@ from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of, speed_up_of
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.simulation.environment import environment
+from fedjax_sim.simulation.files import write_json
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.measuring import metric_shapes
 from fedjax_sim.sweeps.grid import Configuration
@@ -86,7 +87,7 @@ def run_sweep(
 
     def record(progress: SweepProgress) -> None:
         if progress.round == 0:  # not before the folder is known to be this sweep's
-            report.write_json(config.output / "config.json", header)
+            write_json(config.output / "config.json", report.as_json(header))
         if on_progress is not None:
             on_progress(progress)
 
@@ -117,14 +118,14 @@ def run_sweep(
             path = config.output / "config.json"
             known = read_saved_sweep(path).files if path.exists() else ()
             names = {*files, *known}  # a kill in between leaves files that config.json names
-            report.write_json(path, header | {"files": sorted(names)})
+            write_json(path, report.as_json(header | {"files": sorted(names)}))
             report.write_all(config.output, files)
             for name in outdated(known, files) if result.runs else ():
                 (config.output / name).unlink(missing_ok=True)
                 names.discard(name)
             # After the other files, which do not depend on a reference that a score has passed.
             last = speed_up_of(config, results)
-            report.write_json(path, header | {"files": sorted({*names, *last})})
+            write_json(path, report.as_json(header | {"files": sorted({*names, *last})}))
             report.write_all(config.output, last)
     return results
 

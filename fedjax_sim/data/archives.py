@@ -1,17 +1,39 @@
 """Archives of NumPy arrays (``.npz``) from files that may be damaged."""
 
+import hashlib
+import io
 import math
 import pathlib
+import re
 import zipfile
+from collections.abc import Mapping
+from typing import BinaryIO
 
 import numpy as np
 
+_DIGITS = 64  # of a SHA-256
 
-def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
+
+def write_npz(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes an archive that has the SHA-256 of all bytes before it as the archive's comment."""
+    np.savez(file, allow_pickle=False, **arrays)
+    file.seek(-2, io.SEEK_END)
+    file.write(_DIGITS.to_bytes(2, "little"))  # length of the comment
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0, io.SEEK_END)
+    file.write(digest.encode())
+
+
+def read_npz(path: pathlib.Path, *, sealed: bool = False) -> dict[str, np.ndarray]:
     """Returns the arrays of an archive by name; runs no code and reads no pickles.
 
-    The announced size of an array has to be that of its member, so that a damaged header cannot
-    ask for more memory than the archive has.
+    A digest as :func:`write_npz` adds it is verified first.  The announced size of an array has to
+    be that of its member, so that a damaged header cannot ask for more memory than the archive has.
+
+    Args:
+        path: the file.
+        sealed: refuse an archive without a digest.
 
     Raises:
         ValueError: naming the file, if it is no complete archive of arrays.
@@ -27,12 +49,12 @@ def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
     """
     with path.open("rb") as file:
         try:
+            _verify(file, sealed)
             with zipfile.ZipFile(file) as archive:
-                for member in archive.infolist():
-                    _check_size(archive, member)
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                return dict(arrays)
+                return {
+                    member.filename.removesuffix(".npy"): _read(archive, member)
+                    for member in archive.infolist()
+                }
         except Exception as error:  # zipfile, zlib, tokenize and NumPy raise a dozen kinds
             reason = (str(error).splitlines() or [""])[0]
             raise ValueError(
@@ -41,7 +63,23 @@ def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
             ) from error
 
 
-def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+def _verify(file: BinaryIO, sealed: bool) -> None:
+    """Compares an archive with the digest in its comment."""
+    length = max(file.seek(0, io.SEEK_END) - _DIGITS, 0)
+    file.seek(length)
+    digest = file.read()
+    if not sealed and re.fullmatch(rb"[0-9a-f]{64}", digest) is None:
+        return
+    file.seek(0)
+    sha, left = hashlib.sha256(), length
+    while part := file.read(min(left, 1 << 20)):
+        sha.update(part)
+        left -= len(part)
+    if sha.hexdigest().encode() != digest:
+        raise ValueError("it is not what was written")
+
+
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as file:
         version = np.lib.format.read_magic(file)
         read_header = {
@@ -55,3 +93,7 @@ def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
                 f"{member.filename} has {member.file_size} bytes for shape {shape} and dtype "
                 f"{dtype}"
             )
+        file.seek(0)
+        array = np.lib.format.read_array(file, allow_pickle=False)
+        file.read(1)  # compares the checksum of the member at its end
+    return array

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History, RunState
-from fedjax_sim.simulation.history import Clock, complete, measured
-from fedjax_sim.simulation.history_file import read
+from fedjax_sim.simulation.history import Clock, Entry, complete, measured
 from fedjax_sim.types import PyTree
 
 # "stop" ends this run; "interrupt" ends everything, as Ctrl-C does, so that a later call goes on.
@@ -90,10 +89,10 @@ class Listeners:
         self._callbacks, self._folder, self._identity = callbacks, folder, identity
         self._seeds, self._num_rounds = seeds, num_rounds
 
-    def replay(self, path: pathlib.Path, until: int) -> Action:
-        """Passes on the evaluations of earlier calls from the history file; returns the action."""
+    def replay(self, rows: Iterable[Entry], until: int) -> Action:
+        """Passes on the evaluations of earlier calls from the history; returns the action."""
         action: Action = None
-        for done, metrics in _evaluations(path, until, self._seeds) if self._callbacks else ():
+        for done, metrics in _evaluations(rows, until, self._seeds) if self._callbacks else ():
             action = self._pass_on(done, metrics, replayed=True) or action
         return action
 
@@ -198,12 +197,12 @@ def _checked(callback: Callback, action: Action) -> Action:
 
 
 def _evaluations(
-    path: pathlib.Path, until: int, seeds: Iterable[str]
+    rows: Iterable[Entry], until: int, seeds: Iterable[str]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yields round and metrics of the evaluations in a history file."""
+    """Yields round and metrics of the evaluations in a history."""
     order = {seed: i for i, seed in enumerate(seeds)}
     table: dict[int, dict[str, np.ndarray]] = {}
-    for seed, done, metric, value in read(path):
+    for seed, done, metric, value in rows:
         if done <= until:
             values = table.setdefault(done, {})
             values.setdefault(metric, np.full(len(order), np.nan))[order[seed]] = value

@@ -1,4 +1,9 @@
-"""Files that are written whole or not at all, and digests of their contents."""
+"""Files that are written whole or not at all, with digests that are verified before they are read.
+
+The digest of a file is in the file, where other programs do not mind it: a JSON object has it as
+its first member, an archive of arrays as its comment.  So file and digest are replaced together,
+and a file keeps its digest wherever it is copied.
+"""
 
 import contextlib
 import errno
@@ -8,10 +13,12 @@ import os
 import pathlib
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
+from fedjax_sim.data import archives
 
 
 class FolderError(ValueError):
@@ -90,39 +97,108 @@ def write_text(path: pathlib.Path, text: str) -> None:
         partial.write_text(text)
 
 
-def read_json(path: pathlib.Path, advice: str, kind: type = dict) -> Any:
-    """Returns the object, or the list, in a JSON file.
+def write_json(path: pathlib.Path, values: Mapping[str, Any], indent: int | None = 2) -> None:
+    """Writes a JSON object with a digest of the file, which :func:`read_json` verifies."""
+    write_text(path, sealed(values, indent))
+
+
+def sealed(values: Mapping[str, Any], indent: int | None = None) -> str:
+    """Returns a JSON object as a line or lines, whose first member is a digest of the text.
+
+    The digest is the SHA-256 of the text with zeros for its own digits, so it covers every byte.
+
+    Example:
+        >>> text = sealed({"rounds": 3})
+        >>> unsealed(text.encode()), len(text)
+        ({'rounds': 3}, 92)
+    """
+    text = json.dumps({_SEAL: _NO_DIGEST, **values}, indent=indent) + "\n"
+    return text.replace(_NO_DIGEST, _sha256(text.encode()), 1)
+
+
+def is_sealed(content: bytes) -> bool:
+    """Returns True for a text whose first member is a digest, damaged or not.
+
+    Example:
+        >>> is_sealed(sealed({}).encode()), is_sealed(b"{}")
+        (True, False)
+    """
+    return re.match(rb'\{\s*"sha256"', content) is not None
+
+
+def unsealed(content: bytes, *, by_hand: bool = False) -> dict[str, Any]:
+    """Returns the values in a text of :func:`sealed`.
+
+    Args:
+        content: the text.
+        by_hand: also read a text without a digest, which a user may have written.
 
     Raises:
-        FolderError: no JSON, another kind of value, or a name twice in an object; naming the file,
-            with the advice on what to do.
+        ValueError: the text is not what was written.
+    """
+    found = _SEALED.match(content)
+    if by_hand and not is_sealed(content):
+        return json.loads(content)
+    if found is None or not content.endswith(b"}\n"):
+        raise ValueError("its digest or its end is missing")
+    zeros = _NO_DIGEST.encode()
+    if _sha256(content[: found.start(1)] + zeros + content[found.end(1) :]) != found[1].decode():
+        raise ValueError("it is not what was written")
+    values = json.loads(content)
+    del values[_SEAL]
+    return values
+
+
+def read_json(path: pathlib.Path, advice: str, *, by_hand: bool = False) -> dict[str, Any]:
+    """Returns the values in a file of :func:`write_json`, once its digest is verified.
+
+    Args:
+        path: the file.
+        advice: what to do if it is damaged.
+        by_hand: also read a file without a digest, which a user may have written.
+
+    Raises:
+        FolderError: the file is not what was written.
         OSError: the system cannot open the file.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder) / "a.json"
-        ...     write_text(path, '{"a": 1, "a": 2}')
+        ...     write_json(path, {"a": 1})
+        ...     _ = path.write_text(path.read_text().replace("1", "2"))
         ...     read_json(path, "delete it")
         Traceback (most recent call last):
-        fedjax_sim.simulation.files.FolderError: ... is damaged (it has 'a' twice); delete it
+        fedjax_sim.simulation.files.FolderError: ... is damaged (it is not what was written); ...
     """
+    content = path.read_bytes()
     try:
-        value = json.loads(path.read_bytes(), object_pairs_hook=_distinct)
-        if not isinstance(value, kind):
-            raise ValueError(f"it holds a {type(value).__name__}, not a {kind.__name__}")
+        return unsealed(content, by_hand=by_hand)
     except (ValueError, RecursionError) as error:
         raise FolderError(f"{path} is damaged ({error}); {advice}") from error
-    return value
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it has {twice!r} twice")
-    return values
+_SEAL, _NO_DIGEST = "sha256", 64 * "0"
+_SEALED = re.compile(rb'\{\s*"sha256": "([0-9a-f]{64})"')
+
+
+def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes an archive of arrays with a digest of the file, which :func:`read_npz` verifies."""
+    with replacing(path) as partial, partial.open("w+b") as file:
+        archives.write_npz(file, arrays)
+
+
+def read_npz(path: pathlib.Path, advice: str) -> dict[str, np.ndarray]:
+    """Returns the arrays in a file of :func:`write_npz`, once its digest is verified.
+
+    Raises:
+        FolderError: the file is not what was written; naming it, with the advice on what to do.
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        return archives.read_npz(path, sealed=True)
+    except ValueError as error:
+        raise FolderError(f"{path} is damaged ({error}); {advice}") from error
 
 
 def sync(path: pathlib.Path) -> None:
@@ -145,6 +221,10 @@ def remove_partials(folder: pathlib.Path, name: str = "*") -> None:
     for path in folder.glob(f".{name}.*.tmp"):
         if re.fullmatch(r"\..+\.[0-9a-f]{12}\.tmp", path.name):  # a name of `replacing`
             path.unlink(missing_ok=True)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def file_digest(path: pathlib.Path) -> str:

@@ -45,7 +45,7 @@ from fedjax_sim.simulation.programs import (
 from fedjax_sim.simulation.recorder import Recorder
 from fedjax_sim.simulation.result import Progress, Record, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
-from fedjax_sim.simulation.store import Store, identify
+from fedjax_sim.simulation.store import RunFolder, identify
 from fedjax_sim.types import FedAlgorithm, Setup
 
 SEGMENT_SECONDS = 30.0
@@ -189,11 +189,12 @@ def simulate(
         values = None if run is None else run.values
         listeners = Listeners(callbacks, names, num_rounds, folder, values)
         if folder is not None and run is not None:
-            store = Store(
-                folder,
+            store = RunFolder(folder)
+            store.claim(
                 run,
-                checkpoint_seconds,
                 lambda: outcome.describe(algorithm, setup, names, clock, batched=batched),
+                -(-num_rounds // eval_every),
+                clients,
             )
             state = store.restore(state)
         done = resumed = int(np.max(state.round))
@@ -206,10 +207,10 @@ def simulate(
                 raise _divergence(diverged_at, names, store, setup, restored=restored)
             return "stop" if on_divergence == "stop" and diverged_at.all() else None
 
-        recorder = Recorder(names, clock, list(probes.client), listeners, store, clients)
+        recorder = Recorder(names, clock, list(probes.client), listeners, store)
         run_seconds, action = 0.0, after_divergence(restored=True)
         if done < num_rounds:
-            resume = recorder.resume(done, compiled.execution, -(-num_rounds // eval_every))
+            resume = recorder.resume(done, compiled.execution)
             action = resume or action
         if on_host:
             loads = offload.plan(task, timeline, done, eval_every, step)
@@ -246,7 +247,7 @@ def simulate(
             action, halt = record(history), after_divergence()
             action = action or halt
             if store is not None:
-                store.save_if_due(state)
+                store.save(state, checkpoint_seconds)
             if on_progress is not None:
                 on_progress(Progress(done, num_rounds, recorder.latest))
         recorder.finish(state)
@@ -268,7 +269,7 @@ def simulate(
             names,
             clock,
             list(probes.client),
-            None if store is None else store.history.path,
+            store,
             clients,
         ),
         stopped=action == "stop" and done < num_rounds,
@@ -279,7 +280,7 @@ def simulate(
 def _divergence(
     diverged_at: np.ndarray,
     names: Sequence[str],
-    store: Store | None,
+    store: RunFolder | None,
     setup: Setup,
     *,
     restored: bool,
