@@ -19,10 +19,7 @@ def write_npz(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
     np.savez(file, allow_pickle=False, **arrays)
     file.seek(-2, io.SEEK_END)
     file.write(_DIGITS.to_bytes(2, "little"))  # length of the comment
-    file.seek(0)
-    digest = hashlib.file_digest(file, "sha256").hexdigest()
-    file.seek(0, io.SEEK_END)
-    file.write(digest.encode())
+    file.write(_sha256(file, file.tell()))
 
 
 def read_npz(path: pathlib.Path, *, sealed: bool = False) -> dict[str, np.ndarray]:
@@ -68,15 +65,18 @@ def _verify(file: BinaryIO, sealed: bool) -> None:
     length = max(file.seek(0, io.SEEK_END) - _DIGITS, 0)
     file.seek(length)
     digest = file.read()
-    if not sealed and re.fullmatch(rb"[0-9a-f]{64}", digest) is None:
-        return
-    file.seek(0)
-    sha, left = hashlib.sha256(), length
-    while part := file.read(min(left, 1 << 20)):
-        sha.update(part)
-        left -= len(part)
-    if sha.hexdigest().encode() != digest:
+    has_digest = re.fullmatch(rb"[0-9a-f]{64}", digest) is not None
+    if (sealed or has_digest) and _sha256(file, length) != digest:
         raise ValueError("it is not what was written")
+
+
+def _sha256(file: BinaryIO, length: int) -> bytes:
+    """Returns the digits of the digest of a file's beginning, and stays at its end."""
+    file.seek(0)
+    sha = hashlib.sha256()
+    while part := file.read(min(length - file.tell(), 1 << 20)):
+        sha.update(part)
+    return sha.hexdigest().encode()
 
 
 def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:

@@ -71,9 +71,10 @@ class HistoryFile:
         self._length, self._sha = 0, hashlib.sha256()
         line = self._after(content)
         last = _written(self.path).splitlines(keepends=True)[-1:]
-        if _entry(last) != _entry([line.encode()]):
+        known = _entry(last)
+        if known is None or (known["run"], known["length"], known["digest"]) != (self._run, *mark):
             # The line before stays while later rows are removed, which it covers.
-            write_text(self._digests, (last[0].decode() if _entry(last) else "") + line)
+            write_text(self._digests, (last[0].decode() if known else "") + line)
         if self.path.stat().st_size > mark.length:
             os.truncate(self.path, mark.length)
             sync(self.path)
@@ -158,7 +159,7 @@ def parsed(content: bytes) -> Iterator[tuple[str, str, str, str]]:
     """Yields the rows ``(replica, round, metric, value)`` of a history, with the file's digits."""
     rows = csv.reader(io.StringIO(content.decode()))
     next(rows, None)
-    yield from map(tuple, rows)
+    yield from ((replica, done, metric, value) for replica, done, metric, value in rows)
 
 
 def _start(path: pathlib.Path, mark: Mark, written: bytes, content: bytes | None = None) -> bytes:

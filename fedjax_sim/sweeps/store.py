@@ -303,7 +303,7 @@ def _read(path: pathlib.Path, sweep: str) -> dict[RunKey, _Kept]:
         FolderError: it is of another sweep.
     """
     try:
-        arrays = read_npz(path, "")
+        arrays: dict[str, Any] = read_npz(path, "")
     except (FolderError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.EIO, errno.EINVAL):
             raise

@@ -15,6 +15,7 @@ from fedjax_sim.simulation import client_rows
 from fedjax_sim.simulation.client_rows import ClientRows, client_frame, read_clients
 from fedjax_sim.simulation.files import FolderError
 
+RUN = "ab"
 SEEDS = ["3", "4"]
 SIZES = np.array([2, 0, 5])
 
@@ -45,18 +46,18 @@ def test_rows_are_read_back_and_cut_when_resumed(tmp_path, monkeypatch, most_tex
     if not most_text:
         pytest.importorskip("pyarrow")
     monkeypatch.setattr(client_rows, "_MOST_TEXT", most_text)
-    rows = ClientRows(tmp_path, num_evaluations=4)
+    rows = ClientRows(tmp_path, RUN, num_evaluations=4)
     rows.resume(0)
     rows.append(history(1, 2), SEEDS)
     rows.append(history(3, 4), SEEDS)
     assert (tmp_path / "clients.parquet").exists() == (not most_text)
-    same(read_clients(tmp_path), expected(1, 2, 3, 4))
+    same(read_clients(tmp_path, RUN, None), expected(1, 2, 3, 4))
     same(client_frame(history(1, 2), SEEDS), expected(1, 2))
-    again = ClientRows(tmp_path, num_evaluations=4)
+    again = ClientRows(tmp_path, RUN, num_evaluations=4)
     again.resume(2)
-    same(read_clients(tmp_path), expected(1, 2))
+    same(read_clients(tmp_path, RUN, None), expected(1, 2))
     again.append(history(3, 4), SEEDS)
-    same(read_clients(tmp_path), expected(1, 2, 3, 4))
+    same(read_clients(tmp_path, RUN, None), expected(1, 2, 3, 4))
 
 
 @pytest.mark.parametrize("most_text", [1000, 0])
@@ -66,48 +67,48 @@ def test_rows_of_the_initial_model_stay_if_a_checkpoint_follows_them(
     if not most_text:
         pytest.importorskip("pyarrow")
     monkeypatch.setattr(client_rows, "_MOST_TEXT", most_text)
-    ClientRows(tmp_path, num_evaluations=4).append(history(0), SEEDS)
-    ClientRows(tmp_path, num_evaluations=4).resume(0)
-    same(read_clients(tmp_path), expected(0))
-    ClientRows(tmp_path, num_evaluations=4).resume(None)
+    ClientRows(tmp_path, RUN, num_evaluations=4).append(history(0), SEEDS)
+    ClientRows(tmp_path, RUN, num_evaluations=4).resume(0)
+    same(read_clients(tmp_path, RUN, None), expected(0))
+    ClientRows(tmp_path, RUN, num_evaluations=4).resume(None)
     assert not client_rows.has_clients(tmp_path)
 
 
 def test_a_torn_last_line_is_not_read(tmp_path):
-    ClientRows(tmp_path, num_evaluations=4).append(history(1), SEEDS)
+    ClientRows(tmp_path, RUN, num_evaluations=4).append(history(1), SEEDS)
     path = tmp_path / "clients.csv"
     path.write_bytes(path.read_bytes() + b"3,2,0,test,2,2")  # of a loss of 20.0
-    same(read_clients(tmp_path), expected(1))
+    same(read_clients(tmp_path, RUN, None), expected(1))
 
 
 def test_torn_lines_are_cut_and_changed_ones_refused(tmp_path):
-    rows = ClientRows(tmp_path, num_evaluations=4)
+    rows = ClientRows(tmp_path, RUN, num_evaluations=4)
     rows.append(history(1), SEEDS)
     path = tmp_path / "clients.csv"
     whole = path.read_bytes()
     path.write_bytes(whole + b"3,2,0,te")
-    ClientRows(tmp_path, 4).resume(1)
+    ClientRows(tmp_path, RUN, 4).resume(1)
     assert path.read_bytes() == whole
     path.write_bytes(whole.replace(b"10.0", b"10.5"))
     with pytest.raises(FolderError, match=r"clients.csv, line 2: .* was changed"):
-        ClientRows(tmp_path, 4).resume(1)
+        ClientRows(tmp_path, RUN, 4).resume(1)
     with pytest.raises(FolderError, match=r"has no clients.csv"):
-        read_clients(tmp_path / "none")
+        read_clients(tmp_path / "none", RUN, None)
 
 
 def test_names_of_seeds_with_commas_are_read_and_other_lines_refused(tmp_path):
     names = ["lr=0.1, momentum", 'the "second"']
-    rows = ClientRows(tmp_path, num_evaluations=4)
+    rows = ClientRows(tmp_path, RUN, num_evaluations=4)
     rows.append(history(1, 2), names)
-    ClientRows(tmp_path, 4).resume(1)
-    frame = read_clients(tmp_path)
+    ClientRows(tmp_path, RUN, 4).resume(1)
+    frame = read_clients(tmp_path, RUN, None)
     assert sorted(set(frame["seed"])) == sorted(names)
     assert set(frame["round"]) == {1}
     path = tmp_path / "clients.csv"
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b",1,0,test", b",one,0,test"))
     with pytest.raises(FolderError, match=r"clients.csv, line 2: .*; expected seed,round,client"):
-        ClientRows(tmp_path, 4).resume(1)
+        ClientRows(tmp_path, RUN, 4).resume(1)
     assert b",one," in path.read_bytes()  # nothing was removed
 
 
