@@ -2,8 +2,8 @@
 
 Files name the runs they hold by configuration and seed, with digests of everything else that a run
 depends on.  So a grid can be extended, and runs that are there already are not repeated.  Several
-processes may share the folder: each slice is claimed by one of them and written whole.  The name of a
-file is a digest of its runs and of the folder's identifier, so a slice of another sweep is noticed.
+processes may share the folder: each slice is claimed by one of them and written whole.  A file's
+name is a digest of its runs and of the folder's identifier, so a slice of another sweep is noticed.
 """
 
 import contextlib

@@ -154,7 +154,7 @@ def test_a_checkpoint_of_the_beginning_of_a_run_is_its_own(tmp_path):
         alone, tmp_path / "alone"
     )
     run = RunFolder(tmp_path / "run")
-    assert [row for row in run.rows()] == list(RunFolder(tmp_path / "alone").rows())
+    assert list(run.rows()) == list(RunFolder(tmp_path / "alone").rows())
 
 
 def test_errors_of_the_disk_are_damage_and_others_are_not(folder, monkeypatch):

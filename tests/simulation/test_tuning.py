@@ -136,7 +136,7 @@ def test_stored_choices_are_found_by_what_they_hold_for(tmp_path):
 @pytest.mark.parametrize("text", ["{", '[{"choice": 1}]', '{"a": 1}'])
 def test_a_file_of_something_else_is_refused(tmp_path, text):
     (tmp_path / "tuned.json").write_text(text)
-    with pytest.raises(ValueError, match="expected a list of stored choices"):
+    with pytest.raises(ValueError, match="is damaged"):
         tuning.stored(tmp_path / "tuned.json", {"batch_size": 1})
 
 

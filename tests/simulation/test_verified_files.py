@@ -4,12 +4,12 @@ Flips of one bit are the smallest change, so the expected result of each is a re
 file: no flip may be read, also where it changes no value, since nothing distinguishes those.
 """
 
-import functools
 import io
 import pathlib
 import shutil
 import warnings
 import zipfile
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -113,11 +113,13 @@ def bits_of(content: bytes, name: str, number: int = 150) -> np.ndarray:
     return np.random.default_rng(0).choice(bits, min(number, len(bits)), replace=False)
 
 
-def silent_flips(root: pathlib.Path, name: str, read) -> tuple[list[int], list[str]]:
+def silent_flips(
+    root: pathlib.Path, name: str, read, bits: Iterable[int] | None = None
+) -> tuple[list[int], list[str]]:
     """Returns the flipped bits that a reader does not see, and errors that do not name the file."""
     path = next(root.glob(name))
     content, silent, unnamed = path.read_bytes(), [], []
-    for bit in bits_of(content, name):
+    for bit in bits_of(content, name) if bits is None else bits:
         flip(path, content, bit)
         try:
             read(root / pathlib.Path(name).parts[0])
@@ -149,22 +151,72 @@ def test_rows_after_the_newest_checkpoint_are_verified(folder, name):
     path = folder / "run" / name
     content = path.read_bytes()
     start = content.rindex(b"\n0,4,") + 1
-    silent = []
-    for bit in range(8 * start, 8 * len(content), 5):
-        flip(path, content, bit)
-        try:
-            read(folder / "run")
-            silent.append(bit)
-        except FolderError as error:
-            assert str(path) in str(error)
-    assert silent == []
+    assert silent_flips(folder, f"run/{name}", read, range(8 * start, 8 * len(content), 5)) == (
+        [],
+        [],
+    )
 
 
-def silent_copies(root: pathlib.Path, names: list[str], read) -> bool:
+# A file of another run, the files that come with it, and a reader of it.
+_FOREIGN = {
+    "history": (["history.csv"], read_folder),
+    "history with digests": (["history.csv", "history.digests"], read_folder),
+    "clients": (["clients.csv"], read_client_values),
+    "clients with digests": (["clients.csv", "clients.digests"], read_client_values),
+    "outcome": (["outcome.json"], read_folder),
+    "last models": (["models.npz"], _last),
+    "best models": (["best.npz"], _best),
+}
+
+
+@pytest.mark.parametrize("link", [shutil.copy, "link", "hard link"])
+@pytest.mark.parametrize("case", _FOREIGN)
+def test_files_of_another_run_are_refused(folder, case, link):
+    """They are intact; only what they say about their run tells them apart."""
+    names, read = _FOREIGN[case]
     for name in names:
-        shutil.copy(root / "other" / name, root / "run" / name)
-    try:
-        read(root / "run")
-    except FolderError:
-        return False
-    return True
+        here, there = folder / "run" / name, folder / "other" / name
+        here.unlink()
+        if link == "link":
+            here.symlink_to(there)
+        elif link == "hard link":
+            here.hardlink_to(there)
+        else:
+            shutil.copy(there, here)
+    with pytest.raises(FolderError, match=names[0].replace(".", r"\.")) as caught:
+        read(folder / "run")
+    assert str(folder / "run") in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["history.csv", "clients.csv"])
+def test_rows_of_another_run_are_refused_before_its_first_checkpoint(folder, name):
+    """The checkpoints are lost, so only the digests beside the rows name the run."""
+    read = {"history.csv": read_folder, "clients.csv": read_client_values}[name]
+    shutil.rmtree(folder / "run" / "checkpoints")
+    for other in (name, name.replace("csv", "digests")):
+        shutil.copy(folder / "other" / other, folder / "run" / other)
+    with pytest.raises(FolderError, match=rf"{name} is of run [0-9a-f]+; expected one of run"):
+        read(folder / "run")
+
+
+def test_a_copy_of_the_whole_folder_is_read(folder):
+    """Also through links, and with its best models only."""
+    (folder / "link").symlink_to(folder / "run")
+    expected = read_folder(folder / "run").history
+    for name in ("link", "run"):
+        copy = shutil.copytree(folder / name, folder / f"copy of {name}")
+        frame = read_folder(copy).history
+        assert frame.drop(columns="algorithm").equals(expected.drop(columns="algorithm"))
+        np.testing.assert_array_equal(_best(copy).params, _best(folder / "run").params)
+
+
+def test_a_longer_run_keeps_the_files_of_its_beginning(tmp_path):
+    """Models and outcome have the identifier of the run as it began."""
+    run(tmp_path, rounds=2)
+    first = _best(tmp_path)
+    again = run(tmp_path)
+    assert again.history is not None
+    assert set(again.history.round[0]) == {3, 4}
+    assert set(_last(tmp_path).rounds) == {4}
+    assert first.metrics["test/loss"] >= _best(tmp_path).metrics["test/loss"]
+    assert set(read_client_values(tmp_path)["round"]) == {1, 2, 3, 4}
