@@ -144,8 +144,8 @@ def read(path: pathlib.Path, run: str, confirmed: Mark | None = None) -> bytes:
     removing = before is not None and before["length"] > last["length"]
     if len(content) > last["length"] and not removing:
         raise FolderError(
-            f"{path} has {len(content)} bytes; expected the {last['length']} that its digests "
-            "cover: make the same call or command again, which removes the others"
+            f"{path} has {len(content)} bytes; expected the {last['length']} of its digests: make "
+            "the same call or command again, which removes the others"
         )
     if before is not None and before["length"] <= len(content) < last["length"]:
         last = before

@@ -1,9 +1,12 @@
 """Faults of files, and the outcome of a trial."""
 
 import enum
+import io
 import json
 import pathlib
+import re
 import warnings
+import zipfile
 from collections.abc import Callable
 
 import numpy as np
@@ -60,6 +63,29 @@ def flip(rng: np.random.Generator, path: pathlib.Path) -> None:
     bit = int(rng.integers(8 * len(data)))
     data[bit // 8] ^= 1 << bit % 8
     path.write_bytes(data)
+
+
+def flip_header(rng: np.random.Generator, path: pathlib.Path) -> None:
+    """Flips a bit where a file says how the rest is read, or a digit of a number or a digest."""
+    data = bytearray(path.read_bytes())
+    if places := _headers(bytes(data)):
+        data[places[rng.integers(len(places))]] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+
+
+def _headers(content: bytes) -> list[int]:
+    """Returns the positions of an archive's and its arrays' headers, of digits in a text.
+
+    The first and the last 64 bytes of other files.
+    """
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            arrays = [info.header_offset for info in archive.infolist()]
+            directory = range(archive.start_dir, len(content))
+        return [*directory, *(at + i for at in arrays for i in range(180) if at + i < len(content))]
+    if content.isascii():
+        return [found.start() for found in re.finditer(rb"[0-9]", content)]
+    return [*range(min(64, len(content))), *range(max(0, len(content) - 64), len(content))]
 
 
 def cut(rng: np.random.Generator, path: pathlib.Path) -> None:

@@ -1,6 +1,7 @@
 """A run and a sweep of a second, with equal bits whenever they end."""
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -46,12 +47,14 @@ def compare(directory: pathlib.Path | None, **options: Any) -> fs.Comparison:
     )
 
 
-def sweep(directory: pathlib.Path | None, **options: Any) -> fs.Sweep:
+def sweep(
+    directory: pathlib.Path | None, lr: Sequence[float] = (0.05, 0.1), **options: Any
+) -> fs.Sweep:
     """Runs or resumes two slices, one per seed."""
     return fs.sweep(
         fs.scaffold,
         _SETUP,
-        {"lr": [0.05, 0.1]},
+        {"lr": lr},
         _KEYS,
         directory=directory,
         devices=jax.devices()[:1],
