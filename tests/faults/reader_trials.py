@@ -9,6 +9,7 @@ import json
 import lzma
 import pathlib
 import pickle
+import re
 import tarfile
 import tempfile
 import tracemalloc
@@ -307,7 +308,12 @@ def readers() -> list[Reader]:
 
 def trials() -> dict[str, Trial]:
     """Returns a trial per reader."""
-    return {f"reader: {reader.name}": functools.partial(_trial, reader) for reader in readers()}
+    return {
+        f"reader: {re.sub('[0-9a-f]{16}', 'DIGEST', reader.name)}": functools.partial(
+            _trial, reader
+        )
+        for reader in readers()
+    }
 
 
 def _trial(reader: Reader, rng: np.random.Generator, folder: pathlib.Path) -> Result:
