@@ -35,14 +35,6 @@ def read_npz(path: pathlib.Path, *, sealed: bool = False) -> dict[str, np.ndarra
     Raises:
         ValueError: naming the file, if it is no complete archive of arrays.
         OSError: the system cannot open the file.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "a.npz"
-        ...     np.savez(path, x=np.arange(3))
-        ...     read_npz(path)
-        {'x': array([0, 1, 2])}
     """
     with path.open("rb") as file:
         try:

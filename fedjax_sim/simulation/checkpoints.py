@@ -49,9 +49,7 @@ class Confirmed(NamedTuple):
 class Checkpoints:
     """The checkpoints in a folder; several processes share them, the first one verifies.
 
-    Args:
-        folder: of the checkpoints.
-        check: refuses a checkpoint of another run, by its folder and what identifies that run.
+    ``check`` refuses a checkpoint of another run, by its folder and what identifies that run.
     """
 
     def __init__(
@@ -74,12 +72,7 @@ class Checkpoints:
     def restore(
         self, state: RunState, round: int | None = None
     ) -> tuple[RunState, Confirmed] | None:
-        """Returns a state and what its checkpoint confirms; None without such a checkpoint.
-
-        Args:
-            state: a state with the shapes and the placement of the result.
-            round: of the checkpoint; default: the newest.
-        """
+        """Returns the newest or a given checkpoint's state, placed as ``state``; None without."""
         step = self.newest if round is None else round
         if step is None or step not in self._manager.all_steps():
             return None
@@ -115,11 +108,7 @@ class Checkpoints:
         distributed.on_first(lambda: write_record(self.folder / str(step), confirms()))
 
     def _set_damaged_aside(self) -> None:
-        """Moves damaged checkpoints out of the way, if there is one that is not.
-
-        Raises:
-            FolderError: all checkpoints are damaged, or a folder is none of this run.
-        """
+        """Moves damaged checkpoints out of the way, if there is one that is not."""
         if not self.folder.exists():
             return
         damaged: dict[pathlib.Path, str] = {}
@@ -163,11 +152,7 @@ _PARTS = {"state", "metrics", "_CHECKPOINT_METADATA", "descriptor", "commit_succ
 
 
 def _check_own(step: pathlib.Path) -> None:
-    """Refuses a folder with files of others, which Orbax would delete with the oldest checkpoints.
-
-    Raises:
-        FolderError: naming the folder.
-    """
+    """Refuses a folder with files of others, which Orbax would delete with old checkpoints."""
     names = {path.name for path in own(step).iterdir()} - _PARTS
     others = [name for name in sorted(names) if not name.strip(".").startswith(_RECORD)]
     if others:

@@ -50,22 +50,7 @@ class Table(NamedTuple):
 def tables(
     history: History, seeds: Sequence[str], names: ClientNames = _NO_NAMES
 ) -> Iterator[Table]:
-    """Yields the clients' values by round, seed and split.
-
-    Args:
-        history: arrays with a leading axis of seeds.
-        seeds: names of the seeds.
-        names: of the clients, by split.
-
-    Example:
-        >>> metrics = {"test/per_client/loss": np.array([[[0.5, 0.0, 2.0]]]),
-        ...            "test/per_client/num_examples": np.array([[[4, 0, 1]]])}
-        >>> (table,) = tables(History(np.array([[10]]), metrics, {}), ["0"])
-        >>> table.seed, table.round, table.split, table.columns["client"].tolist()
-        ('0', 10, 'test', [0, 2])
-        >>> table.columns["loss"].tolist()
-        [0.5, 2.0]
-    """
+    """Yields the clients' values by round, seed and split of a history with an axis of seeds."""
     splits = _splits(history)
     for e in range(np.shape(history.round)[1] if splits else 0):
         for r, seed in enumerate(seeds):
@@ -83,14 +68,7 @@ def tables(
 
 
 class ClientRows:
-    """The files of clients' values that a run writes.
-
-    Args:
-        directory: the run's folder.
-        run: identifier of the run.
-        num_evaluations: of the whole run.
-        names: of the clients, by split.
-    """
+    """The files of clients' values that a run writes; ``num_evaluations`` is of the whole run."""
 
     def __init__(
         self,
@@ -105,11 +83,7 @@ class ClientRows:
         self._parts = Mark(0, run)
 
     def resume(self, confirmed: Mark | None) -> None:
-        """Removes the rows after those that a checkpoint confirms; None: all rows.
-
-        Raises:
-            FolderError: a row was changed.
-        """
+        """Removes the rows after those that a checkpoint confirms; None: all rows."""
         if self._folder.exists():
             self._parts = confirmed or Mark(0, self._run)
             parts, number = _parts(self._folder), self._parts.length
@@ -202,16 +176,7 @@ def has_clients(directory: pathlib.Path) -> bool:
 
 
 def read_clients(directory: pathlib.Path, run: str, confirmed: Mark | None) -> "pd.DataFrame":
-    """Returns the clients' values in a run's folder; a torn last line is left out.
-
-    Args:
-        directory: the run's folder.
-        run: identifier of the run.
-        confirmed: beginning that a checkpoint recorded.
-
-    Raises:
-        FolderError: the folder has none, or they were changed.
-    """
+    """Returns the clients' values in a run's folder; a torn last line is left out."""
     import pandas as pd  # slow to import
 
     if not has_clients(directory):
@@ -274,12 +239,7 @@ def _joined(parts: Sequence[Table], metrics: Sequence[str]) -> dict[str, np.ndar
 
 
 def printable(names: Sequence[str]) -> np.ndarray:
-    """Returns names as they stand in a table, with control characters escaped: one line each.
-
-    Example:
-        >>> printable(["hospital 0", "a\\nb"]).tolist()
-        ['hospital 0', 'a\\\\nb']
-    """
+    """Returns names as they stand in a table, with control characters escaped: one line each."""
     texts = map(str, names)
     return np.array([t if t.isprintable() else t.encode("unicode_escape").decode() for t in texts])
 

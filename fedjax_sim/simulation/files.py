@@ -25,6 +25,10 @@ class FolderError(ValueError):
     """A folder has damaged or changed files, or those of another run."""
 
 
+class DamagedError(FolderError):
+    """A file is not what was written, or the disk cannot read it."""
+
+
 class RecoveryWarning(UserWarning):
     """A damaged file was found, and the work goes on without it."""
 
@@ -36,15 +40,6 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     A kill, an exception or a power cut leaves either the old file or the new one, whole: file and
     folder are forced to the disk.  Several processes may write the same file; the last one counts.
     A symbolic link is replaced, and the file that it names stays as it is.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "a.json"
-        ...     with replacing(path) as partial:
-        ...         _ = partial.write_text("{}")
-        ...     path.read_text()
-        '{}'
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
@@ -106,36 +101,18 @@ def sealed(values: Mapping[str, Any], indent: int | None = None) -> str:
     """Returns a JSON object as a line or lines, whose first member is a digest of the text.
 
     The digest is the SHA-256 of the text with zeros for its own digits, so it covers every byte.
-
-    Example:
-        >>> text = sealed({"rounds": 3})
-        >>> unsealed(text.encode()), len(text)
-        ({'rounds': 3}, 92)
     """
     text = json.dumps({_SEAL: _NO_DIGEST, **values}, indent=indent) + "\n"
     return text.replace(_NO_DIGEST, _sha256(text.encode()), 1)
 
 
 def is_sealed(content: bytes) -> bool:
-    """Returns True for a text whose first member is a digest, damaged or not.
-
-    Example:
-        >>> is_sealed(sealed({}).encode()), is_sealed(b"{}")
-        (True, False)
-    """
+    """Returns True for a text whose first member is a digest, damaged or not."""
     return re.match(rb'\{\s*"sha256"', content) is not None
 
 
 def unsealed(content: bytes, *, by_hand: bool = False) -> dict[str, Any]:
-    """Returns the values in a text of :func:`sealed`.
-
-    Args:
-        content: the text.
-        by_hand: also read a text without a digest, which a user may have written.
-
-    Raises:
-        ValueError: the text is not what was written.
-    """
+    """Returns the values in a text of :func:`sealed`, or ``by_hand`` in one without a digest."""
     found = _SEALED.match(content)
     if by_hand and not is_sealed(content):
         return json.loads(content)
@@ -152,30 +129,14 @@ def unsealed(content: bytes, *, by_hand: bool = False) -> dict[str, Any]:
 def read_json(path: pathlib.Path, advice: str, *, by_hand: bool = False) -> dict[str, Any]:
     """Returns the values in a file of :func:`write_json`, once its digest is verified.
 
-    Args:
-        path: the file.
-        advice: what to do if it is damaged.
-        by_hand: also read a file without a digest, which a user may have written.
-
-    Raises:
-        FolderError: the file is not what was written.
-        OSError: the system cannot open the file.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "a.json"
-        ...     write_json(path, {"a": 1})
-        ...     _ = path.write_text(path.read_text().replace("1", "2"))
-        ...     read_json(path, "delete it")
-        Traceback (most recent call last):
-        fedjax_sim.simulation.files.FolderError: ... is damaged (it is not what was written); ...
+    ``by_hand`` also reads a file without a digest, which a user may have written.  The error of a
+    damaged file has the advice on what to do.
     """
     content = path.read_bytes()
     try:
         return unsealed(content, by_hand=by_hand)
     except (ValueError, RecursionError) as error:
-        raise FolderError(f"{path} is damaged ({error}); {advice}") from error
+        raise DamagedError(f"{path} is damaged ({error}); {advice}") from error
 
 
 _SEAL, _NO_DIGEST = "sha256", 64 * "0"
@@ -189,16 +150,13 @@ def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_npz(path: pathlib.Path, advice: str) -> dict[str, np.ndarray]:
-    """Returns the arrays in a file of :func:`write_npz`, once its digest is verified.
-
-    Raises:
-        FolderError: the file is not what was written; naming it, with the advice on what to do.
-        FileNotFoundError: there is no such file.
-    """
+    """Returns the arrays in a file of :func:`write_npz`, once its digest is verified."""
     try:
         return archives.read_npz(path, sealed=True)
-    except ValueError as error:
-        raise FolderError(f"{path} is damaged ({error}); {advice}") from error
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EIO:
+            raise
+        raise DamagedError(f"{path} is damaged ({error}); {advice}") from error
 
 
 def sync(path: pathlib.Path) -> None:
@@ -234,12 +192,7 @@ def file_digest(path: pathlib.Path) -> str:
 
 
 def digest(*parts: Any) -> str:
-    """Returns a hash of arrays and of JSON values, 16 hexadecimal digits.
-
-    Example:
-        >>> digest(np.arange(3)) == digest(np.arange(3)), digest(np.arange(3)) == digest(1)
-        (True, False)
-    """
+    """Returns a hash of arrays and of JSON values, 16 hexadecimal digits."""
     sha = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):

@@ -17,12 +17,6 @@ def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str
 
     Raises:
         ValueError: there are no names, one is no text, or two have the same folder.
-
-    Example:
-        >>> folder_names(["FedAvg, lr 0.1", "scaffold"])
-        {'FedAvg, lr 0.1': 'FedAvg-lr-0.1', 'scaffold': 'scaffold'}
-        >>> folder_names(["-1", "1"], "seeds")  # a number keeps its sign
-        {'-1': '-1', '1': '1'}
     """
     names = list(names)
     if any(not isinstance(name, str) for name in names):
@@ -47,12 +41,7 @@ def _folder_name(name: str) -> str:
 
 
 def record_names(folder: pathlib.Path, folders: Mapping[str, str]) -> None:
-    """Writes the algorithms' names in a comparison's folder, beside those of earlier calls.
-
-    Args:
-        folder: the comparison's.
-        folders: names of the algorithms' folders, by the algorithms' names.
-    """
+    """Writes the algorithms' names, of these folders, beside those of earlier calls."""
     old = recorded_names(folder)
     new = {inner: name for name, inner in folders.items()}
     if old | new != old:  # a finished comparison may be in a folder that can only be read
@@ -60,18 +49,7 @@ def record_names(folder: pathlib.Path, folders: Mapping[str, str]) -> None:
 
 
 def recorded_names(folder: pathlib.Path) -> dict[str, str]:
-    """Returns the algorithms' names in a comparison's folder, by folder; empty if it has none.
-
-    Raises:
-        FolderError: the file is damaged.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     record_names(pathlib.Path(folder), folder_names(["FedAvg, lr 0.1"]))
-        ...     recorded_names(pathlib.Path(folder))
-        {'FedAvg-lr-0.1': 'FedAvg, lr 0.1'}
-    """
+    """Returns the algorithms' names in a comparison's folder, by folder; empty if it has none."""
     path = folder / _NAMES
     if not path.exists():
         return {}
@@ -79,11 +57,7 @@ def recorded_names(folder: pathlib.Path) -> dict[str, str]:
 
 
 def is_seed(folder: pathlib.Path) -> bool:
-    """Returns True for the folder of a single seed's run, which has the seed's name.
-
-    Raises:
-        FolderError: its identity is damaged.
-    """
+    """Returns True for the folder of a single seed's run, which has the seed's name."""
     replicas = RunFolder(folder).identity()["replicas"]
     return len(replicas) == 1 and _folder_name(replicas[0]) == folder.name
 
@@ -95,17 +69,7 @@ def runs_in(folder: pathlib.Path, depth: int = 1) -> list[pathlib.Path]:
 
 
 def kind_of(folder: pathlib.Path) -> Kind | None:
-    """Returns what a folder holds; None if there are no results.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "fedavg" / "run.json"
-        ...     path.parent.mkdir()
-        ...     _ = path.write_text("{}")
-        ...     kind_of(path.parent), kind_of(pathlib.Path(folder))
-        ('a run', 'a comparison')
-    """
+    """Returns what a folder holds; None if there are no results."""
     if (folder / "sweep.json").exists():
         return "a sweep"
     if RunFolder(folder).exists:

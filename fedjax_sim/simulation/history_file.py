@@ -29,25 +29,7 @@ class Mark(NamedTuple):
 
 
 class HistoryFile:
-    """A file that grows, and is being written.
-
-    Args:
-        path: the file.
-        run: identifier of the run that writes it.
-        columns: its first line.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = HistoryFile(pathlib.Path(folder) / "history.csv", "ab")
-        ...     file.create()
-        ...     mark = file.mark()
-        ...     file.append([("0", 1, "loss", "0.5")])
-        ...     rows = list(parsed(read(file.path, "ab")))
-        ...     _ = file.resume(mark)
-        ...     rows, list(parsed(read(file.path, "ab")))
-        ([('0', '1', 'loss', '0.5')], [])
-    """
+    """A file that grows, and is being written by the run of that identifier."""
 
     def __init__(self, path: pathlib.Path, run: str, columns: Sequence[str] = COLUMNS):
         self.path, self._digests = own(path), own(_digests(path))
@@ -62,11 +44,7 @@ class HistoryFile:
         write_text(self.path, header)
 
     def resume(self, mark: Mark) -> bytes:
-        """Verifies the beginning that a checkpoint recorded, and removes later rows; returns it.
-
-        Raises:
-            FolderError: the file is missing, shorter or changed, with the number of the line.
-        """
+        """Verifies the beginning that a checkpoint recorded, and removes later rows; returns it."""
         content = _start(self.path, mark, _written(self.path))
         self._length, self._sha = 0, hashlib.sha256()
         line = self._after(content)
@@ -108,15 +86,9 @@ class HistoryFile:
 
 
 def read(path: pathlib.Path, run: str, confirmed: Mark | None = None) -> bytes:
-    """Returns the whole rows of a file, also while they are being written; changes nothing.
+    """Returns the whole rows of a run's file, also while they are being written.
 
-    Args:
-        path: the file.
-        run: identifier of the run.
-        confirmed: beginning that a checkpoint recorded.
-
-    Raises:
-        FolderError: as :meth:`HistoryFile.resume`, or the file is one of another run.
+    The beginning that a checkpoint confirmed has to be there.  Changes nothing.
     """
     written, content = None, b""
     while written != (written := _written(path)):  # until no rows are written between the two

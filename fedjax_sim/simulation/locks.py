@@ -42,13 +42,6 @@ def locked(directory: pathlib.Path, *, wait: bool = False) -> Iterator[None]:
 
     Raises:
         FolderInUseError: naming the host, the process and the time since when.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with locked(pathlib.Path(folder)), locked(pathlib.Path(folder)):
-        ...         (pathlib.Path(folder) / ".lock").exists()
-        True
     """
     directory = directory.resolve()
     outer = _LOCKED.get()

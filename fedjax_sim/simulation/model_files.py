@@ -34,20 +34,6 @@ def write_models(path: pathlib.Path, models: Models, run: str) -> None:
 
     Dictionaries with names or integers as keys, lists and tuples of arrays are kept as they are;
     other containers, such as NamedTuples, become dictionaries or lists.
-
-    Args:
-        path: the file.
-        models: the models.
-        run: identifier of their run.
-
-    Example:
-        >>> import tempfile
-        >>> models = Models({"w": np.ones((1, 3))}, ["0"], [10], {})
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "models.npz"
-        ...     write_models(path, models, "ab")
-        ...     np.load(path).files, read_models(path, "ab").params["w"].tolist()
-        (['w', 'description'], [[1.0, 1.0, 1.0]])
     """
     arrays: dict[str, np.ndarray] = {}
     tree = _take_apart(models.params, "", arrays)
@@ -66,15 +52,7 @@ def write_models(path: pathlib.Path, models: Models, run: str) -> None:
 
 
 def read_models(path: pathlib.Path, run: str) -> Models:
-    """Returns the models in a file.
-
-    Args:
-        path: the file.
-        run: identifier of the run.
-
-    Raises:
-        FolderError: there is no such file, or it is damaged or of another run.
-    """
+    """Returns the models in a file, which has to be whole and of the run of that identifier."""
     advice = "delete it and run again"
     try:
         arrays = read_npz(path, advice)
@@ -93,13 +71,7 @@ def read_models(path: pathlib.Path, run: str) -> Models:
 
 
 def joined(parts: Sequence[Models]) -> Models:
-    """Returns the models of several runs as those of one, whose seeds follow each other.
-
-    Example:
-        >>> one = Models(np.zeros((1, 3)), ["0"], [5], {"loss": [0.5]})
-        >>> joined([one, one._replace(seeds=["1"])]).params.shape
-        (2, 3)
-    """
+    """Returns the models of several runs as those of one, whose seeds follow each other."""
     return Models(
         jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.params for part in parts)),
         [seed for part in parts for seed in part.seeds],
@@ -109,12 +81,7 @@ def joined(parts: Sequence[Models]) -> Models:
 
 
 def named_leaves(params: PyTree) -> dict[str, np.ndarray]:
-    """Returns the arrays of a tree by path, as ``dense/kernel``.
-
-    Example:
-        >>> named_leaves({"dense": {"bias": np.zeros(2)}, "scales": [np.ones(1)]}).keys()
-        dict_keys(['dense/bias', 'scales/0'])
-    """
+    """Returns the arrays of a tree by path, as ``dense/kernel``."""
     arrays: dict[str, np.ndarray] = {}
     _take_apart(params, "", arrays)
     return arrays

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-MODELS = {"last": "models.npz", "best": "best.npz"}
+_MODELS = {"last": "models.npz", "best": "best.npz"}
 _RUN, _OUTCOME, _TIMING = "run.json", "outcome.json", "timing.json"
 _HISTORY, _CHECKPOINTS = "history.csv", "checkpoints"
 
@@ -54,10 +54,7 @@ class RunFolder:
 
     Nothing else makes paths inside the folder.  Every file has a digest that is verified before
     the file is parsed, and names the run.  Reading changes nothing and may happen while another
-    process runs.
-
-    Args:
-        path: the folder, which need not exist.
+    process runs.  Damaged files and those of another run raise a ``FolderError``.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -70,11 +67,7 @@ class RunFolder:
         return (self.path / _RUN).exists()
 
     def identity(self) -> dict[str, Any]:
-        """Returns what identifies the run, and the identifier that its files have.
-
-        Raises:
-            FolderError: the file is damaged.
-        """
+        """Returns what identifies the run, and the identifier that its files have."""
         return read_json(self.path / _RUN, _ADVICE)
 
     @functools.cached_property
@@ -90,16 +83,9 @@ class RunFolder:
         num_evaluations: int = 1,
         client_names: ClientNames = types.MappingProxyType({}),
     ) -> None:
-        """Prepares the folder for the rounds of a run.
+        """Prepares the folder for a run, whose whole number of evaluations is given.
 
-        Args:
-            run: what identifies it.
-            communication: returns the part of the outcome that is known before the run.
-            num_evaluations: of the whole run.
-            client_names: names of the clients that are evaluated, by split.
-
-        Raises:
-            FolderError: the folder has another run, damaged files, or links.
+        ``communication`` returns the part of the outcome that is known before the run.
         """
         self._run, self._names = run, run.values["replicas"]
         self._communication, self._saved = functools.cache(communication), time.monotonic()
@@ -131,11 +117,7 @@ class RunFolder:
             )
 
     def restore(self, state: RunState) -> RunState:
-        """Returns the latest checkpoint, or ``state`` if there is none; cuts the files to it.
-
-        Raises:
-            FolderError: rows that differ from those that the checkpoint recorded.
-        """
+        """Returns the latest checkpoint, or ``state`` if there is none; cuts the files to it."""
         restored = self.checkpoints.restore(state)
         state, confirmed = restored or (state, None)
 
@@ -185,7 +167,7 @@ class RunFolder:
 
     def write_models(self, models: Models, which: Which = "last") -> None:
         """Writes the models of all seeds."""
-        write_models(self.path / MODELS[which], models, self._id)
+        write_models(self.path / _MODELS[which], models, self._id)
 
     def write_timing(self, values: Mapping[str, Any]) -> None:
         """Writes the seconds and steps of all calls."""
@@ -201,11 +183,7 @@ class RunFolder:
         return (self.path / _CHECKPOINTS / str(round)).is_dir()
 
     def state_at(self, state: RunState, round: int) -> RunState | None:
-        """Returns the state after a round, if its checkpoint is intact; ``state`` has its shapes.
-
-        Raises:
-            FolderError: all checkpoints are damaged, or one is of another run.
-        """
+        """Returns the state after a round, placed as ``state``, if its checkpoint is intact."""
         values = {name: x for name, x in self.identity().items() if name != "id"}
         self._run = RunIdentity(values, lambda known: _is_beginning(known, values))
         restored = Checkpoints(self.path / _CHECKPOINTS, self._check_checkpoint).restore(
@@ -217,11 +195,7 @@ class RunFolder:
         return newest(self.path / _CHECKPOINTS)
 
     def history(self) -> bytes:
-        """Returns the history, as far as its rows are whole.
-
-        Raises:
-            FolderError: a row was changed, or the history is of another run.
-        """
+        """Returns the history, as far as its rows are whole."""
         confirmed = self._confirmed()  # before the rows, which may be newer
         return read(self.history_path, self._id, confirmed and confirmed.history)
 
@@ -245,29 +219,17 @@ class RunFolder:
         return has_clients(self.path)
 
     def clients(self) -> "pd.DataFrame":
-        """Returns the clients' values.
-
-        Raises:
-            FolderError: there are none, or they were changed.
-        """
+        """Returns the clients' values."""
         confirmed = self._confirmed()
         return read_clients(self.path, self._id, confirmed and confirmed.clients)
 
     def outcome(self) -> Outcome | None:
-        """Returns the outcome; None if there is none.
-
-        Raises:
-            FolderError: the file is damaged, or of another run.
-        """
+        """Returns the outcome; None if there is none."""
         values = self._read(_OUTCOME, "delete it (it can be missed)")
         return None if values is None else Outcome(**values)
 
     def timing(self) -> dict[str, Any]:
-        """Returns the seconds and steps of earlier calls; empty if there were none.
-
-        Raises:
-            FolderError: the file is damaged, or of another run.
-        """
+        """Returns the seconds and steps of earlier calls; empty if there were none."""
         advice = "delete the file to continue (it has seconds and steps of earlier calls)"
         return self._read(_TIMING, advice) or {}
 
@@ -282,15 +244,11 @@ class RunFolder:
 
     def has_models(self, which: Which = "last") -> bool:
         """Returns True if there are models."""
-        return (self.path / MODELS[which]).exists()
+        return (self.path / _MODELS[which]).exists()
 
     def models(self, which: Which = "last") -> Models:
-        """Returns the models of all seeds.
-
-        Raises:
-            FolderError: there are none, or they are damaged or of another run.
-        """
-        return read_models(self.path / MODELS[which], self._id)
+        """Returns the models of all seeds."""
+        return read_models(self.path / _MODELS[which], self._id)
 
 
 _ADVICE = "restore it from a copy, choose another directory or delete this one"
@@ -304,15 +262,8 @@ def claim(
 ) -> str:
     """Writes an identity, or compares it with the one that is there; returns its identifier.
 
-    Args:
-        path: the file.
-        identity: JSON-able values.
-        extends: returns True for the identity of a run that this one continues; the file then gets
-            the new identity, and keeps its identifier.
-        identifier: of a new file; default: a digest of the identity.
-
-    Raises:
-        FolderError: the directory holds another run, or its file is damaged or lacks a value.
+    A file whose identity ``extends`` accepts, as that of the beginning of this run, gets the new
+    one and keeps its identifier.  That of a new file is by default a digest of the identity.
     """
     if not path.exists():
         identifier = identifier or digest(dict(identity))

@@ -7,7 +7,6 @@ name is a digest of its runs and of the folder's identifier, so a slice of anoth
 """
 
 import contextlib
-import errno
 import json
 import pathlib
 import secrets
@@ -20,6 +19,7 @@ import numpy as np
 
 from fedjax_sim.engine import History
 from fedjax_sim.simulation.files import (
+    DamagedError,
     FolderError,
     RecoveryWarning,
     digest,
@@ -50,35 +50,18 @@ class _Kept(NamedTuple):
 
 
 def run_key(configuration: Mapping[str, Any], seed: str) -> RunKey:
-    """Returns a run's name in the files.
-
-    Example:
-        >>> run_key({"lr": 0.1, "batch_size": 5}, "0")
-        ('{"batch_size": 5, "lr": 0.1}', '0')
-    """
+    """Returns a run's name in the files."""
     plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in configuration.items()}
     return json.dumps(plain, sort_keys=True, default=repr), seed
 
 
 def portable(x: np.ndarray) -> np.ndarray:
-    """Returns the array in a type that NumPy's files keep: bfloat16 becomes float32, exactly.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> portable(np.ones(1, jnp.bfloat16)).dtype, portable(np.ones(1, np.float16)).dtype
-        (dtype('float32'), dtype('float16'))
-    """
+    """Returns the array in a type that NumPy's files keep: bfloat16 becomes float32, exactly."""
     return x.astype(np.float32) if x.dtype.kind == "V" else x
 
 
 class SweepStore:
-    """Folder of a sweep; with None as directory nothing is kept.
-
-    Args:
-        directory: the folder.
-        config: JSON-able values of the sweep.
-        create: make the folder if there is none; otherwise such a folder has no runs.
-    """
+    """Folder of a sweep; with None as directory, or none that is there to ``create``, empty."""
 
     def __init__(
         self,
@@ -243,12 +226,6 @@ def read_runs(directory: pathlib.Path) -> list[SweepRun]:
     """Returns the finished runs in a sweep's folder, by configuration and seed; writes nothing.
 
     Damaged slices are left out.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     read_runs(pathlib.Path(folder))
-        []
     """
     runs: dict[RunKey, SweepRun] = {}
     if not (directory / _SWEEP).exists():
@@ -256,9 +233,9 @@ def read_runs(directory: pathlib.Path) -> list[SweepRun]:
     sweep = read_json(directory / _SWEEP, "restore it from a copy")["id"]
     for path in sorted((directory / _SLICES).glob("[!.]*.npz")):
         try:
-            kept = _read(path, sweep)
-        except _Damaged as error:
-            warnings.warn(f"{error} and was left out", RecoveryWarning, 2)
+            kept = _read(path, sweep, "its runs are left out")
+        except DamagedError as error:
+            warnings.warn(str(error), RecoveryWarning, 2)
             continue
         runs |= {key: entry.run for key, entry in kept.items()}
 
@@ -275,39 +252,21 @@ def read_runs(directory: pathlib.Path) -> list[SweepRun]:
 
 def _read_or_set_aside(path: pathlib.Path, sweep: str) -> dict[RunKey, _Kept]:
     """Returns the runs of a file; a damaged file is renamed, and its runs are repeated."""
+    aside = path.with_suffix(".damaged")
     try:
-        return _read(path, sweep)
+        return _read(path, sweep, f"it was renamed to {aside.name}, and its runs are repeated")
     except FileNotFoundError:  # another process has renamed it
         return {}
-    except _Damaged as error:
-        aside = path.with_suffix(".damaged")
+    except DamagedError as error:
         with contextlib.suppress(FileNotFoundError):
             path.replace(aside)
-        warnings.warn(
-            f"{error} and was renamed to {aside.name}; its runs are repeated",
-            RecoveryWarning,
-            stacklevel=2,
-        )
+        warnings.warn(str(error), RecoveryWarning, stacklevel=2)
         return {}
 
 
-class _Damaged(Exception):
-    """A slice is damaged."""
-
-
-def _read(path: pathlib.Path, sweep: str) -> dict[RunKey, _Kept]:
-    """Returns the runs of a slice.
-
-    Raises:
-        _Damaged: it is not what was written.
-        FolderError: it is of another sweep.
-    """
-    try:
-        arrays: dict[str, Any] = read_npz(path, "")
-    except (FolderError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in (errno.EIO, errno.EINVAL):
-            raise
-        raise _Damaged(f"{path} is damaged ({error.__cause__ or error})") from error
+def _read(path: pathlib.Path, sweep: str, advice: str) -> dict[RunKey, _Kept]:
+    """Returns the runs of a slice, unless it is damaged or of another sweep."""
+    arrays: dict[str, Any] = read_npz(path, advice)
     meta = json.loads(str(arrays["meta"]))
     if path.name != _name(meta, sweep, "model:0" in arrays):
         raise FolderError(
