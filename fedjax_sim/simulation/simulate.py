@@ -269,7 +269,7 @@ def simulate(
             names,
             clock,
             list(probes.client),
-            store,
+            None if folder is None else RunFolder(folder),  # which keeps no setup alive
             clients,
         ),
         stopped=action == "stop" and done < num_rounds,
