@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 
-import jax
 import killed_sweep
 import numpy as np
 import pytest
