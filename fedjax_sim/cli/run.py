@@ -32,11 +32,11 @@ from fedjax_sim.simulation.compare import Comparison
 from fedjax_sim.simulation.compare import compare as compare_algorithms
 from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.events import Divergence
-from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.simulation.files import FolderError, write_json
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.options import Options, Storage
 from fedjax_sim.simulation.result import Simulation
-from fedjax_sim.simulation.store import check_extension, verify_history
+from fedjax_sim.simulation.store import RunFolder, check_extension
 from fedjax_sim.types import Setup
 
 
@@ -127,7 +127,7 @@ def ready(
         for name in header["algorithms"]:  # also of earlier calls; damage ends this one at once
             for folder in report.run_folders(output / name):
                 report.read_timing(folder)
-                verify_history(folder)
+                RunFolder(folder).history()  # verified
                 _check_rounds(comparison, name, folder)
         choices = measured.parse(header["config"]["measured"])
         yield Job(comparison, header, plan, choices)
@@ -145,7 +145,7 @@ def _execute(job: Job, callbacks: Sequence[Callback]) -> ComparisonResult:
     writes = distributed.is_first() and not report.is_read_only(output)
     if writes:
         header = job.header | comparison.problem.description
-        report.write_json(output / "config.json", header | {"environment": environment()})
+        write_json(output / "config.json", report.as_json(header | {"environment": environment()}))
         if has_classes(comparison.problem.data):
             counts = label_counts(comparison.problem.data, comparison.problem.num_classes)
             report.write_all(output, {"clients.png": plotting.client_label_map(counts)})

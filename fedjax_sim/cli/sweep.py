@@ -39,6 +39,7 @@ from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, resu
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.simulation.environment import environment
 from fedjax_sim.simulation.events import Callback
+from fedjax_sim.simulation.files import write_json
 from fedjax_sim.simulation.locks import locked
 from fedjax_sim.simulation.measuring import metric_shapes
 from fedjax_sim.simulation.options import Options, Storage
@@ -111,14 +112,14 @@ def run_sweep(config: SweepConfig, callbacks: Sequence[Callback] = ()) -> SweepR
             path = config.output / "config.json"
             known = read_saved_sweep(path).files if path.exists() else ()
             names = {*files, *known}  # a kill in between leaves files that config.json names
-            report.write_json(path, header | {"files": sorted(names)})
+            write_json(path, report.as_json(header | {"files": sorted(names)}))
             report.write_all(config.output, files)
             for name in outdated(known, files) if result.runs else ():
                 (config.output / name).unlink(missing_ok=True)
                 names.discard(name)
             # After the other files, which do not depend on a reference that a score has passed.
             last = speed_up_of(config, results)
-            report.write_json(path, header | {"files": sorted({*names, *last})})
+            write_json(path, report.as_json(header | {"files": sorted({*names, *last})}))
             report.write_all(config.output, last)
     return results
 
@@ -131,7 +132,7 @@ class _Header(NamedTuple):
 
     def progress(self, progress: SweepProgress) -> None:
         if progress.round == 0:
-            report.write_json(self.path, self.header)
+            write_json(self.path, report.as_json(self.header))
 
 
 def _types(config: SweepConfig, entries: Sequence[Configuration]) -> dict[str, type]:

@@ -27,8 +27,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History, RunState
-from fedjax_sim.simulation.history import Clock, complete, measured
-from fedjax_sim.simulation.history_file import read
+from fedjax_sim.simulation.history import Clock, Entry, complete, measured
 from fedjax_sim.types import PyTree
 
 Action: TypeAlias = Literal["stop", "interrupt"] | None
@@ -172,10 +171,10 @@ class Listeners:
         self._name, self._seeds, self._num_rounds = name, seeds, num_rounds
         self._listens = any(map(callable, callbacks))
 
-    def replay(self, path: pathlib.Path, until: int) -> Action:
-        """Passes on the evaluations of earlier calls from the history file; returns the action."""
+    def replay(self, rows: Iterable[Entry], until: int) -> Action:
+        """Passes on the evaluations of earlier calls from the history; returns the action."""
         action: Action = None
-        for done, metrics in _evaluations(path, until, self._seeds) if self._listens else ():
+        for done, metrics in _evaluations(rows, until, self._seeds) if self._listens else ():
             action = self._pass_on(done, metrics, replayed=True) or action
         return action
 
@@ -352,12 +351,12 @@ def _checked(callback: Callback, action: Action) -> Action:
 
 
 def _evaluations(
-    path: pathlib.Path, until: int, seeds: Iterable[str]
+    rows: Iterable[Entry], until: int, seeds: Iterable[str]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yields round and metrics of the evaluations in a history file."""
+    """Yields round and metrics of the evaluations in a history."""
     order = {seed: i for i, seed in enumerate(seeds)}
     table: dict[int, dict[str, np.ndarray]] = {}
-    for seed, done, metric, value in read(path):
+    for seed, done, metric, value in rows:
         if done <= until:
             values = table.setdefault(done, {})
             values.setdefault(metric, np.full(len(order), np.nan))[order[seed]] = value

@@ -23,7 +23,7 @@ from fedjax_sim.execution import devices, strategies
 from fedjax_sim.execution.meshes import make_mesh
 from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
 from fedjax_sim.setup_checks import check_is_setup, check_keys
-from fedjax_sim.simulation.files import read_json, write_text
+from fedjax_sim.simulation.files import read_json, write_json
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 LOWERINGS: dict[str, Convolution] = {
@@ -220,7 +220,7 @@ def store(path: pathlib.Path, description: Mapping[str, Any], results: Sequence[
         {"for": dict(description), "choice": best.choice._asdict(), "seconds": best.seconds}
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path.resolve(), json.dumps(entries, indent=1) + "\n")  # a link of the user's stays
+    write_json(path.resolve(), {"choices": entries}, indent=1)  # a link of the user's stays
 
 
 def stored(path: pathlib.Path, description: Mapping[str, Any]) -> ExecutionChoice | None:
@@ -235,21 +235,9 @@ def stored(path: pathlib.Path, description: Mapping[str, Any]) -> ExecutionChoic
 
 
 def _entries(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the verified content of a file of stored choices; an empty list without a file."""
-    advice = "expected a list of stored choices: delete it and run fedjax-sim measure again"
+    """Returns the content of a file of stored choices; an empty list without a file."""
+    advice = "delete it and run fedjax-sim measure again"
     try:
-        entries = read_json(path, advice, list) if path.exists() else []
+        return read_json(path, advice)["choices"] if path.exists() else []
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); {advice}") from error
-    for entry in entries:
-        if not isinstance(entry, dict) or not {"for", "choice"} <= entry.keys():
-            raise ValueError(f"{path} has the entry {entry!r:.80}; {advice}")
-        choice = entry["choice"]
-        if not isinstance(choice, dict) or choice.keys() != set(ExecutionChoice._fields):
-            raise ValueError(f"{path} has the choice {choice!r:.80}; {advice}")
-        counts = [choice["chunk"], choice["num_devices"]]
-        if not all(type(count) is int and count > 0 for count in counts) or (
-            choice["lowering"] not in list(LOWERINGS)
-        ):
-            raise ValueError(f"{path} has the choice {choice!r:.80}; {advice}")
-    return entries

@@ -30,6 +30,7 @@ from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import Execution, auto, has_kernels, is_ragged
 from fedjax_sim.simulation.fingerprint import Same, fingerprint
 from fedjax_sim.simulation.identity import functions_in
+from fedjax_sim.simulation.store import RunFolder
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
 Put = Callable[[PyTree], PyTree]
@@ -236,7 +237,7 @@ def trace_first(
         ValueError: as :func:`~fedjax_sim.engine.run`.
     """
     task = setup.task
-    begun = folder is not None and (folder / "run.json").exists()
+    begun = folder is not None and RunFolder(folder).exists
     if begun or isinstance(task.placement, offload.OnHost):
         return
     timeline = jax.tree.map(np.asarray, setup.timeline)

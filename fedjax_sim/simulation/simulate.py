@@ -62,7 +62,7 @@ from fedjax_sim.simulation.programs import (
 from fedjax_sim.simulation.recorder import Recorder
 from fedjax_sim.simulation.result import Progress, Record, Simulation
 from fedjax_sim.simulation.seeds import seed_names
-from fedjax_sim.simulation.store import RunIdentity, Store, identify
+from fedjax_sim.simulation.store import RunFolder, RunIdentity, identify
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
@@ -231,7 +231,7 @@ class Begun(NamedTuple):
     state: RunState  # after ``done`` rounds
     done: int
     clock: Clock
-    store: Store | None
+    store: RunFolder | None
     listeners: Listeners
     recorder: Recorder
     action: Action  # of the callbacks, for what earlier calls recorded
@@ -272,23 +272,23 @@ def restore(prepared: Prepared) -> Begun:
     values = None if run is None else run.values
     listeners = Listeners(call.callbacks, call.name, call.names, num_rounds, folder, values)
     if folder is not None and run is not None:
-        store = Store(
-            folder,
+        store = RunFolder(folder)
+        store.claim(
             run,
-            call.storage.checkpoint_seconds,
             lambda: outcome.describe(
                 call.algorithm, setup, call.names, clock, batched=call.batched
             ),
+            -(-num_rounds // setup.eval_every),
+            prepared.clients,
         )
         state = store.restore(state)
     probes = list(call.options.probes.client)
-    recorder = Recorder(call.names, clock, probes, listeners, store, prepared.clients)
+    recorder = Recorder(call.names, clock, probes, listeners, store)
     done = int(np.max(state.round))
     begun = Begun(state, done, clock, store, listeners, recorder, None)
     action = _after_divergence(prepared, begun, state, restored=True)
     if done < num_rounds:
-        evaluations = -(-num_rounds // setup.eval_every)
-        action = recorder.resume(done, compiled.execution, evaluations) or action
+        action = recorder.resume(done, compiled.execution) or action
     return begun._replace(action=action)
 
 
@@ -339,7 +339,7 @@ def run_segments(prepared: Prepared, begun: Begun, stack: contextlib.ExitStack) 
         action, halt = record(history), _after_divergence(prepared, begun, state)
         action = action or halt
         if begun.store is not None:
-            begun.store.save_if_due(state)
+            begun.store.save(state, call.storage.checkpoint_seconds)
         report(done, recorder.latest)
     if done == begun.done:  # nothing was left to run, or to run now
         report(done, {})
@@ -368,7 +368,7 @@ def result_of(prepared: Prepared, begun: Begun, ended: Ended) -> Simulation:
             call.names,
             clock,
             list(call.options.probes.client),
-            None if begun.store is None else begun.store.history.path,
+            None if begun.store is None else RunFolder(begun.store.path),  # keeps no setup alive
             prepared.clients,
         ),
         stopped=ended.action == "stop" and missing,
@@ -442,7 +442,7 @@ def _after_divergence(
 def _divergence(
     diverged_at: np.ndarray,
     names: Sequence[str],
-    store: Store | None,
+    store: RunFolder | None,
     setup: Setup,
     *,
     restored: bool,

@@ -112,8 +112,8 @@ def test_a_run_that_kept_no_best_model(tmp_path):
 
 def test_integer_keys_of_models_stay_integers(tmp_path):
     params = {0: np.zeros((1, 2)), 10: [{"w": np.ones((1, 3))}], 9: {}}
-    write_models(tmp_path / "models.npz", Models(params, ["0"], [1], {}))
-    read = read_models(tmp_path / "models.npz").params
+    write_models(tmp_path / "models.npz", Models(params, ["0"], [1], {}), "ab")
+    read = read_models(tmp_path / "models.npz", "ab").params
     assert jax.tree.structure(read) == jax.tree.structure(params)
 
 
@@ -146,7 +146,7 @@ def test_damaged_models_are_refused(folder, tmp_path):
     data[data.index(b"NUMPY") + 200] ^= 4
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"models.npz is damaged \(.*\); delete it and run again"):
-        read_models(path)
+        read_models(path, "ab")
 
 
 @pytest.mark.parametrize(

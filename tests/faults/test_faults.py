@@ -40,10 +40,11 @@ def test_folders(tmp_path, kind):
 def test_readers(tmp_path):
     outcomes = attempt(reader_trials.trials(), 25, tmp_path / "trial")
     assert all(Outcome.REFUSED in results for results in outcomes.values())
-    for reader in reader_trials.readers():
-        (tmp_path / reader.name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / reader.name).write_bytes(reader.content)
-        reader.read(tmp_path / reader.name)  # undamaged
+    for number, reader in enumerate(reader_trials.readers()):
+        path = tmp_path / str(number) / reader.name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(reader.content)
+        reader.read(path)  # undamaged
 
 
 @pytest.mark.parametrize(

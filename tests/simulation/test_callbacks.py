@@ -21,7 +21,7 @@ import fedjax_sim as fs
 from fedjax_sim import callbacks
 from fedjax_sim.simulation import simulate as simulating
 from fedjax_sim.simulation.events import Event
-from fedjax_sim.simulation.model_files import Models, read_models, write_models
+from fedjax_sim.simulation.store import RunFolder, claim
 
 SETUP = quadratic_trial(num_seeds=2, num_rounds=8).setup
 KEYS = jax.random.split(jax.random.key(1), 2)
@@ -86,13 +86,13 @@ def test_the_best_models_are_kept_over_an_interruption(tmp_path, whole):
     go(tmp_path, callbacks=[best, events.append])
     assert [event.replayed for event in events] == 3 * [True] + 5 * [False]
     scores = whole.history.metrics["score"]
-    models = read_models(tmp_path / "best.npz")
+    models = RunFolder(tmp_path).models("best")
     assert models.rounds == (scores.argmax(1) + 1).tolist()
     np.testing.assert_array_equal(models.metrics["score"], scores.max(1))
     np.testing.assert_array_equal(best.models[""].params, models.params)
     size = jax.vmap(lambda params: bump(params)["score"])(models.params)
     np.testing.assert_allclose(size, scores.max(1), rtol=1e-6)
-    last = read_models(tmp_path / "models.npz")
+    last = RunFolder(tmp_path).models()
     np.testing.assert_array_equal(last.params, whole.models())
     assert (last.seeds, last.rounds) == (["0", "1"], [8, 8])
 
@@ -108,19 +108,15 @@ def test_a_run_whose_first_evaluation_is_later_than_the_last_one_of_another():
 
 
 def test_best_models_of_another_metric_are_refused(tmp_path):
-    write_models(tmp_path / "best.npz", Models(np.zeros((1, 2)), ["0"], [1], {"loss": [0.5]}))
-    event = Event("", ["0"], 1, 3, {"score": np.ones(1)}, tmp_path, True, None)
-    with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
-        callbacks.BestModel("score", mode="max")(event)
-
-
-def test_best_models_of_two_metrics_in_one_folder_are_refused(tmp_path):
+    """Also while a resumed run replays its evaluations, without another BestModel."""
+    claim(tmp_path / "run.json", {"replicas": ["0"]})
     metrics = {"loss": np.ones(1), "score": np.ones(1)}
     event = Event("", ["0"], 1, 3, metrics, tmp_path, False, np.zeros((1, 2)))
     callbacks.BestModel("loss")(event)
-    with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
-        callbacks.BestModel("score", mode="max")(event)
-    assert read_models(tmp_path / "best.npz").metrics == {"loss": [1.0]}
+    for replayed in (False, True):
+        with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
+            callbacks.BestModel("score", mode="max")(event._replace(replayed=replayed))
+    assert RunFolder(tmp_path).models("best").metrics == {"loss": [1.0]}
 
 
 def test_an_interruption_before_the_first_round(tmp_path, whole):
@@ -224,7 +220,7 @@ def test_seeds_with_setups_of_their_own(tmp_path):
             own,
             KEYS,
             **records(
-                more_callbacks=[types.SimpleNamespace(progress=lambda *x: seen.append(x))],
+                progress=seen.append,
                 **options,
             ),
         )

@@ -144,7 +144,7 @@ def test_stored_choices_are_found_by_what_they_hold_for(tmp_path):
 @pytest.mark.parametrize("text", ["{", '[{"choice": 1}]', '{"a": 1}'])
 def test_a_file_of_something_else_is_refused(tmp_path, text):
     (tmp_path / "executions.json").write_text(text)
-    with pytest.raises(ValueError, match="expected a list of stored choices"):
+    with pytest.raises(ValueError, match="is damaged"):
         executions.stored(tmp_path / "executions.json", {"batch_size": 1})
 
 

@@ -303,7 +303,7 @@ def test_a_folder_shows_the_algorithm(setup, tmp_path):
     assert identity["algorithm"]["numbers"]["mu"] == 0.25
     assert {"data", "timeline", "params", "key", "weighting"} <= identity.keys()
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(ValueError, match=r"run.json is damaged .*; expected a JSON object"):
+    with pytest.raises(ValueError, match=r"run.json is damaged .*; restore it from a copy"):
         fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), storage=tmp_path)
 
 

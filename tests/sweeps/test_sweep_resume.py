@@ -1,7 +1,7 @@
 """A sweep's directory: kills, Ctrl-C and larger grids keep every finished run, bit for bit."""
 
-import json
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +20,7 @@ from small_problems import assert_identical
 from sweep_problems import KEYS, ONE_DEVICE, changed, compilations, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
-from fedjax_sim.simulation.files import digest
+from fedjax_sim.simulation.files import FolderError, digest
 from fedjax_sim.sweeps.store import run_key
 
 SCRIPT = pathlib.Path(killed_sweep.__file__)
@@ -290,14 +290,21 @@ def test_final_models_are_kept_and_found_again(tmp_path):
     same_runs(first._replace(runs=[run._replace(model=None) for run in first.runs]), without)
 
 
-def test_files_without_descriptions_of_the_algorithm_stay_valid(tmp_path):
-    """As earlier versions wrote them: three fields per run."""
-    first = go(tmp_path)
-    for path in tmp_path.glob("slices/*.npz"):
-        with np.load(path) as file:
-            arrays = dict(file)
-        meta = [entry[:3] for entry in json.loads(str(arrays["meta"]))]
-        np.savez(path, **(arrays | {"meta": np.array(json.dumps(meta))}))
-    again = go(tmp_path)
-    assert again.resumed == 9
-    same_runs(again, first)
+def test_slices_of_another_sweep_are_refused(tmp_path):
+    """Their runs would be among those of a report."""
+    go(tmp_path / "here")
+    go(tmp_path / "there", grid={"lr": [0.4, 0.5]})
+    for path in (tmp_path / "there").glob("slices/*.npz"):
+        shutil.copy(path, tmp_path / "here" / "slices")
+    problem = rf"\.npz is of another sweep than {tmp_path}/here/sweep\.json, or was renamed"
+    for read in (go, fs.analysis.read_folder):
+        with pytest.raises(FolderError, match=problem):
+            read(tmp_path / "here")
+
+
+def test_a_renamed_slice_is_refused(tmp_path):
+    go(tmp_path)
+    path = next(tmp_path.glob("slices/*.npz"))
+    path.rename(path.with_name("mine.npz"))
+    with pytest.raises(FolderError, match=r"mine\.npz is of another sweep .*, or was renamed"):
+        go(tmp_path)

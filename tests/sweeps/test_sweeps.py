@@ -30,7 +30,7 @@ from sweep_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.simulation import outcome
+from fedjax_sim.simulation.store import RunFolder
 from fedjax_sim.sweeps.trial import Trial
 
 # Batching changes the order of sums only: some hundred operations of 1e-16, or of 6e-8, each.
@@ -265,5 +265,5 @@ def test_bits_are_those_of_each_configuration(tmp_path):
     for run, chance in zip(swept.runs, chances, strict=True):
         folder = tmp_path / str(chance)
         fs.simulate(factory(chance), setup, KEYS[:1], storage=folder)
-        assert run.bits == tuple(outcome.read(folder).bits("0", [2]))
+        assert run.bits == tuple(RunFolder(folder).outcome().bits("0", [2]))
     assert swept.runs[0].bits > swept.runs[1].bits > swept.runs[2].bits
