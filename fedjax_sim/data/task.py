@@ -16,6 +16,7 @@ from fedjax_sim.data.federated import FederatedData, from_lists, num_rows
 from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
+from fedjax_sim.tree.keys import fast, usual
 from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
 
@@ -245,7 +246,7 @@ class _EmpiricalOracle(NamedTuple):
         first_step: Array | None = None,
     ) -> Oracle:
         start, size = self.place(data, client)
-        rows_key, loss_key, full_key = jax.random.split(key, 3)
+        rows_key, loss_key, full_key = usual(jax.random.split(fast(key), 3))
         max_size = self.sizes[1]
         if first_step is None:
             pick = self.batches.draw(rows_key, size, max_size, max_steps)
