@@ -180,8 +180,9 @@ def running_statistics_of(task: Task) -> Where | None:
 
 
 def _on_device(data: FederatedData) -> FederatedData:
-    data = jax.tree.map(jnp.asarray, data)
-    return dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
+    # A copy to the device; `jnp.asarray` would compile a program per shape.
+    data = dataclasses.replace(data, offsets=np.asarray(data.offsets, np.int32))
+    return jax.device_put(data)
 
 
 def _task(oracle: "_EmpiricalOracle", data: Any, sizes: np.ndarray) -> Task:
@@ -263,7 +264,8 @@ class _EmpiricalOracle(NamedTuple):
 
         def loss(params: Params, step: Step) -> Array:
             rows, weights = pick(step)
-            key = jax.random.fold_in(loss_key, step if first_step is None else first_step + step)
+            number = step if first_step is None else first_step + step
+            key = usual(jax.random.fold_in(fast(loss_key), number))
             losses = batch_losses(self.objective, params, gather(rows), key, weights)
             return weighted_mean(losses, weights, total(step))
 
@@ -272,7 +274,7 @@ class _EmpiricalOracle(NamedTuple):
         def block_sum(params: Params, first: Array) -> Array:
             rows = first + jnp.arange(block, dtype=jnp.int32)
             valid = rows < size
-            key = jax.random.fold_in(full_key, first)
+            key = usual(jax.random.fold_in(fast(full_key), first))
             examples = gather(jnp.where(valid, rows, 0))
             losses = batch_losses(self.objective, params, examples, key, valid)
             return jnp.sum(jnp.where(valid, losses, 0))
@@ -323,7 +325,9 @@ def losses_of_two(objective: Objective, params: Params, examples: PyTree) -> Any
     """
     few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype), examples)
     try:
-        return jax.eval_shape(objective, params, few, jax.random.key(0))
+        return jax.eval_shape(
+            lambda *arguments: objective(*arguments, jax.random.key(0)), params, few
+        )
     except TypeError as error:  # of JAX, for shapes that do not fit
         raise ValueError(
             f"objective fails for parameters {shapes_text(params)} and a batch of examples "

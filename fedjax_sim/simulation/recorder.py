@@ -59,7 +59,7 @@ class Recorder:
         """Records the evaluations of a segment and the state after it; returns the action."""
         self.parts.append(part)
         if self._store is not None:
-            last = int(np.max(state.round))
+            last = int(np.asarray(state.round).max())
             self._store.append(rows(part, self._clock, self._seeds, self._client_probes, last))
         evaluated = bool(np.size(part.round))
         if evaluated:

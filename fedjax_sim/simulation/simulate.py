@@ -196,7 +196,7 @@ def simulate(
                 lambda: outcome.describe(algorithm, setup, names, clock, batched=batched),
             )
             state = store.restore(state)
-        done = resumed = int(np.max(state.round))
+        done = resumed = int(np.asarray(state.round).max())
 
         def after_divergence(*, restored: bool = False) -> Action:
             diverged_at = np.atleast_1d(np.asarray(state.diverged_at))

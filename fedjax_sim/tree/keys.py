@@ -76,12 +76,17 @@ def _seed(seed: Array) -> Array:
     raise NotImplementedError("fast keys derive from others")
 
 
+@jax.jit
+def _derived(key: Array, count: Array) -> Array:
+    return jnp.stack(_threefry(key, count), axis=-1)
+
+
 def _split(key: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.stack(_threefry(key, _counts(shape)), axis=-1)
+    return _derived(key, _counts(shape))
 
 
 def _fold_in(key: Array, data: Array) -> Array:
-    return jnp.stack(_threefry(key, jnp.asarray(data, jnp.uint32)))
+    return _derived(key, jnp.asarray(data, jnp.uint32))
 
 
 def _bits(key: Array, width: int, shape: tuple[int, ...]) -> Array:
