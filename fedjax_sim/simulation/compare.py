@@ -1,5 +1,6 @@
 """``compare``: several algorithms on one setup, with progress, files and resuming."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import inspect
@@ -15,6 +16,7 @@ from fedjax_sim.checks import did_you_mean
 from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
 from fedjax_sim.evaluation.state import check_periods
 from fedjax_sim.execution import distributed
+from fedjax_sim.execution.devices import num_cores
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.setup_checks import (
     check_batch,
@@ -226,6 +228,7 @@ def compare(
         )
     root = None if directory is None else pathlib.Path(directory)
     inner = {name: None if root is None else own(root / folders[name]) for name in algorithms}
+    ahead = []
     for name, part in parts.checked(algorithms):
         check_periods(part.setup, eval_initial=eval_initial)
         first = share_functions(part.setup)
@@ -235,7 +238,7 @@ def compare(
         last = 1 if every_evaluation(callbacks) else None
         step = stride(first.timeline.num_rounds, first.eval_every, last)
         folder = _folder_of(inner[name], part)
-        trace_first(compiled, first, keys[part.rows], step, folder)
+        ahead.append(trace_first(compiled, first, keys[part.rows], step, folder))
     simulations: dict[str, list[Simulation]] = {}
     with contextlib.ExitStack() as stack:
         try:
@@ -243,6 +246,11 @@ def compare(
                 stack.enter_context(locked(root))
                 if distributed.is_first():
                     record_names(root, folders)
+            # Compilation leaves Python's lock, so later algorithms compile while the first ones do.
+            pool = concurrent.futures.ThreadPoolExecutor(num_cores())
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            for begin in filter(None, ahead):
+                begin(pool)
             for name, algorithm in algorithms.items():
                 if on_progress is not None:
                     on_progress(name, None)
