@@ -37,6 +37,7 @@ from fedjax_sim.execution.broadcasts import empty_buffers, store_broadcast
 from fedjax_sim.execution.placement import WHOLE, Placement
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.setup_checks import check_key
+from fedjax_sim.tree.keys import fast, usual
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import (
     ClientState,
@@ -505,9 +506,9 @@ def _round(
     where = _placement(task)
     clients, mask = jnp.asarray(now.clients), jnp.asarray(now.mask)
     stream_keys = client_stream(key, clients)
-    key = jax.random.fold_in(key, state.round)
+    key = jax.random.fold_in(fast(key), state.round)
     visit_keys = _visit_keys(key, clients)
-    server_key = jax.random.fold_in(key, task.num_clients)  # a number that no client has
+    server_key = usual(jax.random.fold_in(key, task.num_clients))  # a number that no client has
     arrived = jnp.asarray(now.arrived)
     round = Round(state.round, arrived.sum(), task.num_clients, server_key)
     message = algorithm.broadcast(state.server, round)
@@ -520,11 +521,11 @@ def _round(
         num_steps=jnp.where(mask, now.num_steps, 0),
         num_examples=entries(task.num_examples, clients),
         staleness=state.round - now.version,
-        key=_branch(visit_keys, 1),
+        key=usual(_branch(visit_keys, 1)),
         max_steps=now.max_steps,
     )
     resumes = task.resumable and now.first_step is not None
-    draws = (stream_keys, now.first_step) if resumes else _branch(visit_keys, 0)
+    draws = (stream_keys, now.first_step) if resumes else usual(_branch(visit_keys, 0))
 
     def local(shared: tuple[Task, Message], slot: tuple):
         (task, received), (fields, draw, buffer, old) = shared, slot
@@ -579,7 +580,7 @@ def _placement(task: Task) -> Placement:
 
 def client_stream(key: Array, clients: Array) -> Array:
     """Returns the keys of the clients' minibatch streams, from the run's key."""
-    return _visit_keys(jax.random.fold_in(key, _NO_ROUND), clients)
+    return usual(_visit_keys(jax.random.fold_in(fast(key), _NO_ROUND), clients))
 
 
 def _visit_keys(key: Array, clients: Array) -> Array:

@@ -99,7 +99,7 @@ class Checkpoints:
 
     def save(self, state: RunState, confirms: Callable[[], Confirmed]) -> None:
         """Writes a checkpoint, and removes those before the last."""
-        step = int(np.max(state.round))
+        step = int(np.asarray(state.round).max())
         if step == self.newest:
             return
         args = self._ocp.args

@@ -4,6 +4,7 @@ Phases: :func:`check` refuses what cannot run, :func:`trace` traces all algorith
 :func:`run_all` runs one after the other by the phases of :mod:`fedjax_sim.simulation.simulate`.
 """
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import inspect
@@ -18,6 +19,7 @@ from jax import Array
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.contract import check_run
 from fedjax_sim.execution import distributed
+from fedjax_sim.execution.devices import num_cores
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.setup_checks import check_is_algorithm, check_is_setup, check_split_keys
 from fedjax_sim.simulation.events import Callback, Divergence, notify, with_default
@@ -32,6 +34,7 @@ from fedjax_sim.simulation.options import (
     check_unused,
     storage_of,
 )
+from fedjax_sim.simulation.programs import Ahead
 from fedjax_sim.simulation.result import FRAME_COLUMNS, Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_names
 from fedjax_sim.simulation.simulate import Call, execute, prepare
@@ -181,8 +184,7 @@ def compare(
         ['FedAvg', 'slow']
     """
     plan = check(algorithms, setup, keys, callbacks, storage, options)
-    trace(plan)
-    return run_all(plan)
+    return run_all(plan, trace(plan))
 
 
 class Plan(NamedTuple):
@@ -272,22 +274,31 @@ def check(
     return Plan(algorithms, parts, keys, callbacks, storage, folders, options, executions)
 
 
-def trace(plan: Plan) -> None:
+def trace(plan: Plan) -> list[Ahead]:
     """Checks and traces the first simulation of every algorithm, before the first one runs.
+
+    Returns:
+        Functions that begin to compile them in a pool of threads.
 
     Raises:
         ValueError: as :func:`compare`.
     """
-    part = None
+    part, ahead = None, []
     for name in plan.algorithms:
         if part is None or plan.parts.per_algorithm:
             part = next(plan.parts.of(name))
             plan.check_part(part, [name] if plan.parts.per_algorithm else plan.algorithms)
-        prepare(plan.call(name, part, 0), trace=True)
+        ahead.append(prepare(plan.call(name, part, 0), trace=True).ahead)
+    return [begin for begin in ahead if begin is not None]
 
 
-def run_all(plan: Plan) -> Comparison:
-    """Runs the simulations of all algorithms, one after the other."""
+def run_all(plan: Plan, ahead: Sequence[Ahead] = ()) -> Comparison:
+    """Runs the simulations of all algorithms, one after the other.
+
+    Args:
+        plan: the comparison.
+        ahead: what begins to compile its programs.
+    """
     simulations: dict[str, list[Simulation]] = {}
     root, callbacks = plan.storage.folder, plan.callbacks
     with contextlib.ExitStack() as stack:
@@ -296,6 +307,11 @@ def run_all(plan: Plan) -> Comparison:
                 stack.enter_context(locked(root))
                 if distributed.is_first():
                     record_names(root, plan.folders)
+            # Compilation leaves Python's lock, so later algorithms compile while the first ones do.
+            pool = concurrent.futures.ThreadPoolExecutor(num_cores())
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            for begin in ahead:
+                begin(pool)
             for name in plan.algorithms:
                 notify(callbacks, "begin", name)
                 done = simulations.setdefault(name, [])

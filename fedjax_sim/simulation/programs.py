@@ -5,6 +5,7 @@ import pathlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import Any
 
@@ -34,6 +35,7 @@ from fedjax_sim.simulation.store import RunFolder
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
 Put = Callable[[PyTree], PyTree]
+Ahead = Callable[[Executor], None]  # begins to compile in a pool of threads
 
 
 class Programs:
@@ -107,7 +109,7 @@ class Programs:
         # The state is donated: client states are updated in place.
         self.segment = jax.jit(replicated, donate_argnums=3)
         self._compiled: dict[Hashable, list[Any]] = {}  # by the arguments' shapes
-        self.seconds = 0.0  # of compilation
+        self.seconds = 0.0  # waited for compilation
 
     def evaluations(self, first: int, last: int, num_rounds: int) -> int:
         """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
@@ -120,15 +122,31 @@ class Programs:
         """Returns the segment's program for these arguments."""
         arguments = (task, eval_fn, part, state, key, span)
         leaves, structure = jax.tree.flatten(arguments)
-        shapes = structure, *((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
-        candidates = self._compiled.setdefault(shapes, [])
-        for program in candidates:
-            if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
-                return program
+        candidates = self._compiled.setdefault(_shapes(arguments), [])
         began = time.perf_counter()
-        candidates.append(self.segment.lower(*arguments).compile())
-        self.seconds += time.perf_counter() - began
-        return candidates[-1]
+        try:
+            candidates[:] = [x.result() if isinstance(x, Future) else x for x in candidates]
+            for program in candidates:
+                if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
+                    return program
+            candidates.append(self.segment.lower(*arguments).compile())
+            return candidates[-1]
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    def compile_ahead(self, pool: Executor, *arguments: Any) -> None:
+        """Begins to compile the segment's program for these shapes, unless there is one.
+
+        It is lowered at once, since the precision of products and the like belong to this thread.
+        """
+        candidates = self._compiled.setdefault(_shapes(arguments), [])
+        if not candidates:
+            candidates.append(pool.submit(self.segment.lower(*arguments).compile))
+
+
+def _shapes(arguments: tuple) -> Hashable:
+    leaves, structure = jax.tree.flatten(arguments)
+    return structure, *((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
 
 
 def programs(
@@ -227,11 +245,14 @@ def stride(rounds: int, eval_every: int, *, single: bool = False) -> int:
 
 def trace_first(
     compiled: Programs, setup: Setup, keys: Array, rounds: int, folder: pathlib.Path | None
-) -> None:
+) -> Ahead | None:
     """Traces the first segment of a run, so that its errors come before the run's folder exists.
 
     Compilation reuses what was traced.  Does nothing for a run that has a folder, and for examples
     on the host, whose segments are those of a load.
+
+    Returns:
+        A function that begins to compile the segment in a pool of threads.
 
     Raises:
         ValueError: as :func:`~fedjax_sim.engine.run`.
@@ -239,11 +260,15 @@ def trace_first(
     task = setup.task
     begun = folder is not None and RunFolder(folder).exists
     if begun or isinstance(task.placement, offload.OnHost):
-        return
+        return None
     timeline = jax.tree.map(np.asarray, setup.timeline)
     state = jax.eval_shape(compiled.initial, task, setup.params, timeline)
     span = Span(*map(np.int32, (0, 0, 0, 0)))  # Python's numbers have another type
-    compiled.segment.trace(task, setup.eval_fn, timeline[:rounds], state, keys, span)
+    arguments = task, setup.eval_fn, timeline[:rounds], state, keys, span
+    compiled.segment.trace(*arguments)
+    if task.placement is not None:  # whose programs are for the devices of the values
+        return None
+    return lambda pool: compiled.compile_ahead(pool, *arguments)
 
 
 class Pace:

@@ -51,7 +51,7 @@ class Recorder:
         self.parts.append(part)
         evaluated = bool(np.size(part.round))
         if self._folder is not None:
-            last = int(np.max(state.round))
+            last = int(np.asarray(state.round).max())
             lines = rows(part, self._clock, self._seeds, self._client_probes, last)
             self._folder.append(lines, part if evaluated else None, self._seeds)
         if evaluated:

@@ -51,6 +51,7 @@ from fedjax_sim.simulation.options import (
     storage_of,
 )
 from fedjax_sim.simulation.programs import (
+    Ahead,
     Pace,
     Programs,
     Resident,
@@ -196,6 +197,7 @@ class Prepared(NamedTuple):
     compiled: Programs
     compiled_before: float  # seconds of compilation in earlier calls
     step: int  # most rounds of a segment
+    ahead: Ahead | None = None  # begins to compile the first segment, if it was traced
 
 
 def prepare(call: Call, *, trace: bool) -> Prepared:
@@ -219,10 +221,11 @@ def prepare(call: Call, *, trace: bool) -> Prepared:
     )
     before, rounds = compiled.seconds, setup.timeline.num_rounds
     step = stride(rounds, setup.eval_every, single=every_evaluation(call.callbacks))
+    ahead = None
     if trace:
-        trace_first(compiled, setup, call.keys, step, call.storage.folder)
+        ahead = trace_first(compiled, setup, call.keys, step, call.storage.folder)
     setup = dataclasses.replace(setup, timeline=jax.tree.map(np.asarray, setup.timeline))
-    return Prepared(call, setup, clients, compiled, before, step)
+    return Prepared(call, setup, clients, compiled, before, step, ahead)
 
 
 class Begun(NamedTuple):
@@ -284,7 +287,7 @@ def restore(prepared: Prepared) -> Begun:
         state = store.restore(state)
     probes = list(call.options.probes.client)
     recorder = Recorder(call.names, clock, probes, listeners, store)
-    done = int(np.max(state.round))
+    done = int(np.asarray(state.round).max())
     begun = Begun(state, done, clock, store, listeners, recorder, None)
     action = _after_divergence(prepared, begun, state, restored=True)
     if done < num_rounds:

@@ -158,7 +158,7 @@ class RunFolder:
         """Writes the outcome, which figures and tables read."""
         diverged_at = np.atleast_1d(np.asarray(state.diverged_at)).tolist()
         values = Outcome(
-            rounds=int(np.max(state.round)),
+            rounds=int(np.asarray(state.round).max()),
             diverged_at=dict(zip(self._names, diverged_at, strict=True)),
             **self._communication(),
         )

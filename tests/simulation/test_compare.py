@@ -1,6 +1,7 @@
 """Comparisons: the runs of single simulations, their tables and folders, resuming."""
 
 import signal
+import threading
 import types
 
 import chex
@@ -160,3 +161,19 @@ def test_refusals(setup, change, message, tmp_path):
         fs.compare(**records(folder=tmp_path / "results", **arguments))
     assert names == []
     assert not (tmp_path / "results").exists()
+
+
+def test_programs_of_all_algorithms_compile_ahead_in_other_threads():
+    compiled = []
+
+    def listen(event, seconds, fun_name="", **details):
+        if event.endswith("backend_compile_duration") and "segment" in fun_name:
+            compiled.append(threading.current_thread() is threading.main_thread())
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        # Rounds of no other test, whose programs would be known.
+        fs.compare(ALGORITHMS, quadratic_trial(num_seeds=2, num_rounds=3, eval_every=3).setup, KEYS)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert compiled == [False, False]
