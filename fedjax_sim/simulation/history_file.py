@@ -98,7 +98,7 @@ def read(path: pathlib.Path, run: str, confirmed: Mark | None = None) -> bytes:
     if lines and not lines[-1].endswith(b"\n"):  # torn by a kill, before its rows
         lines.pop()
     advice = f"restore it from a copy, or delete {path.parent} to run again"
-    if not lines and not path.exists():  # a run that has just begun
+    if not path.exists() and len(_known_crcs(written)) < 2:  # without rows: a run has just begun
         return b"" if confirmed is None else _start(path, confirmed, b"")
     if not lines:
         raise FolderError(

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import signal
@@ -112,9 +113,10 @@ def test_a_finished_read_only_folder_is_reported(finished, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("name", "old", "new", "problem"),
     [
+        ("config.json", '"rounds": 4', '"rounds": 5', "config.json is damaged (it is not what was"),
         ("config.json", '"rounds": 4', '"rounds": "4"', 'config.rounds is "4"; expected an int'),
         ("config.json", '"rounds"', '"roumds"', "unknown key config.roumds; did you mean rounds?"),
-        ("fedavg/timing.json", '"local_steps": 24', '"local_steps": true', "local_steps is true"),
+        ("fedavg/timing.json", '"local_steps": 24', '"local_steps": 23', "timing.json is damaged"),
         ("fedavg/run.json", "{", "[", "run.json is damaged"),
         ("fedavg/history.csv", ",4,test/loss,", ",4,test/lost,", "history.csv, line "),
     ],
@@ -123,6 +125,8 @@ def test_edited_files_are_named(run_folder, tmp_path, capsys, name, old, new, pr
     folder = shutil.copytree(run_folder, tmp_path / "copied")
     text = (folder / name).read_text()
     assert old in text
+    if "config." in problem and "damaged" not in problem:  # by hand, as a user's own configuration
+        text = re.sub('"sha256": "[0-9a-f]+",', "", text)
     (folder / name).write_text(text.replace(old, new))
     assert main([*RUN, "--output", str(folder)]) in (1, 2)
     error = one_line(capsys.readouterr().err)
