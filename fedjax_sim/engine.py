@@ -411,8 +411,8 @@ def _functions(
     )
     execution = where.mean_of_all(execution)
 
-    def one_round(task: Task, state: RunState, now: Timeline, key: Array):
-        return _round(algorithm, task, now, state, key, execution, setup.weighting, probes)
+    def of_state(task: Task, state: RunState, now: Timeline, key: Array):
+        return one_round(algorithm, task, now, state, key, execution, setup.weighting, probes)
 
     def measure(state: RunState, part: Timeline) -> dict[str, Array]:
         context = evaluation_context(algorithm, task, part, state, key)
@@ -429,7 +429,7 @@ def _functions(
         further = (every, probed) if buffers else ()
         return where.spread(rounds, (states, every, every, *further), (states, probed))
 
-    return one_round, measure, spread
+    return of_state, measure, spread
 
 
 def run(
@@ -492,7 +492,7 @@ def evaluation_context(
     return RunContext(state, algorithm, task, timeline.max_steps, branch, timeline)
 
 
-def _round(
+def one_round(
     algorithm: FedAlgorithm,
     task: Task,
     now: Timeline,

@@ -19,8 +19,6 @@ class UpdatesStatistics(NamedTuple):
     where: Selection  # the statistics
     uploaded: bool = True  # clients upload their statistics
 
-    num_digested = 1  # fields in digests of runs
-
     def __call__(self, task: Task, timeline: Timeline) -> None:
         self.inner(task, timeline)
 

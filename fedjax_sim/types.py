@@ -240,8 +240,6 @@ class Model(NamedTuple):
     statistics: Callable[[tuple[str, ...], Any], bool] | None = None
     axis_roles: Callable[[tuple[str, ...], Any], str | None] | None = None
 
-    num_digested = 4  # fields in digests of runs
-
 
 class FedAlgorithm(NamedTuple):
     """A federated algorithm: five pure functions.
@@ -286,8 +284,7 @@ class FedAlgorithm(NamedTuple):
     aggregation: Aggregation | None = None
     # The reason why the update needs the exact mean of the uploads: wrappers that clip uploads or
     # add noise are refused with it. None: an upload is 0 for a client that does not change the
-    # model, and the update may receive a noisy mean. This and the next fields are no part of
-    # digests.
+    # model, and the update may receive a noisy mean.
     exact_mean_only: str | None = None
     # As `uniform_weights_only`, for timelines in which not all clients report in every round.
     uniform_weights_if_partial: str | None = None

@@ -7,8 +7,7 @@ not read options.
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from fedjax_sim.evaluation.direction import PERSONAL
 from fedjax_sim.execution.distributed import HEARTBEAT_TIMEOUT
@@ -409,27 +408,6 @@ FREE_FIELDS = {
     "aggregator", "privacy_clip", "privacy_noise", "privacy_noise_law", "privacy_epsilon", "hyper",
     "rates", "target_accuracy", "on_divergence", "examples_memory", "states", "measured",
 }  # fmt: skip
-# Options that the files of runs record only where they differ from the defaults, so that folders of
-# versions without them remain valid.
-LATER_FIELDS = {
-    "aggregator",
-    "privacy_clip",
-    "privacy_noise",
-    "privacy_noise_law",
-    "privacy_epsilon",
-    "privacy_delta",
-    "lost",
-    "late",
-    "delay",
-    "attack",
-    "attackers",
-    "initial_model",
-    "adapters",
-    "compress_down",
-    "full_probability",
-    "tuning_steps",
-    "tuning_lr",
-}
 # Options that a later call on the same output folder may increase, to extend the run.
 EXTENSIBLE_FIELDS = {"rounds"}
 
@@ -444,18 +422,3 @@ def from_comparison(config: RunConfig) -> SweepConfig:
     own = {"output", "algorithms", "seeds"}
     names = {field.name for field in dataclasses.fields(RunConfig)} - own
     return SweepConfig(**{name: getattr(config, name) for name in names})
-
-
-def recorded(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options without those in :data:`LATER_FIELDS` that have their defaults.
-
-    Example:
-        >>> recorded({"rounds": 100, "lost": 0.0, "late": 0.5})
-        {'rounds': 100, 'late': 0.5}
-    """
-    defaults = {field.name: field.default for field in dataclasses.fields(RunConfig)}
-    return {
-        name: value
-        for name, value in options.items()
-        if name not in LATER_FIELDS or value != defaults[name]
-    }

@@ -21,7 +21,7 @@ from fedjax_sim.cli import build, measured, report
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.code_digest import changed_code
-from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig, recorded
+from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig
 from fedjax_sim.cli.config_file import differences, read_saved, to_json
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.cli.registry import labels
@@ -169,7 +169,7 @@ def _run_all(job: Job, callbacks: Sequence[Callback]) -> Comparison:
         for name in comparison.hyper
     }
     free = FREE_FIELDS | EXTENSIBLE_FIELDS
-    fixed = {key: v for key, v in recorded(comparison.options).items() if key not in free}
+    fixed = {key: v for key, v in comparison.options.items() if key not in free}
 
     of_seed = comparison.setup_of_seed
     own = None if of_seed is None else _own_setups(of_seed, job.choices)
@@ -285,7 +285,7 @@ def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path)
     """Refuses more rounds than a run can be extended to, before config.json records them.
 
     Raises:
-        FolderError: as :func:`~fedjax_sim.simulation.store.check_extension`.
+        FolderError: as :func:`~fedjax_sim.simulation.run_identity.check_extension`.
     """
     options = comparison.options
     if options["clock"] != "none":

@@ -15,7 +15,7 @@ from fedjax_sim.cli import build, own_objects, report
 from fedjax_sim.cli.aggregators import check_uploads
 from fedjax_sim.cli.attacks import Attack
 from fedjax_sim.cli.code_digest import changed_code, code_digests
-from fedjax_sim.cli.config import FREE_FIELDS, RunConfig, SweepConfig, recorded
+from fedjax_sim.cli.config import FREE_FIELDS, RunConfig, SweepConfig
 from fedjax_sim.cli.config_file import (
     differences,
     is_of_sweep,
@@ -314,7 +314,7 @@ class _Runs:
         varied = _varied(list(map(swept_hyper, entries)))
         kept = {name: value for name, value in hyper.items() if name not in varied}
         settings = RUN_SETTINGS if own.clock == "none" else SETTINGS
-        values = recorded({name: getattr(own, name) for name in settings})
+        values = {name: getattr(own, name) for name in settings}
         return {"settings": values, "hyper": kept, **_fixed(self.config)}
 
 

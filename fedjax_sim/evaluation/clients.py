@@ -170,7 +170,6 @@ class _Summary(NamedTuple):
     per_client: bool
     higher_is_better: tuple[str, ...] | None
     client_ids: tuple[str, ...] | None = None  # names of the clients, for tables
-    num_digested = -1  # in digests of runs: all fields but the names, which change no number
 
     def __call__(self, totals: dict[str, Array], sizes: Array, present: Array) -> dict[str, Array]:
         summary = {}

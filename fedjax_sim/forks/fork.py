@@ -19,7 +19,6 @@ from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.forks.result import Fork
 from fedjax_sim.forks.together import Continuation, continue_together
 from fedjax_sim.setup_checks import check_keys
-from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.programs import Resident, programs
 from fedjax_sim.simulation.result import Simulation
 from fedjax_sim.simulation.seeds import Seed, seed_column, seed_names
@@ -139,7 +138,6 @@ def fork(
     if reference not in alternatives:
         raise ValueError(f"reference is {reference!r}; expected one of {', '.join(alternatives)}")
 
-    setup = share_functions(setup)
     timeline = jax.tree.map(np.asarray, setup.timeline)
     rest = dataclasses.replace(setup, timeline=timeline[done:])
     histories, states = {}, {}

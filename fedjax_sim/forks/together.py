@@ -14,7 +14,7 @@ from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import Execution, auto, has_kernels, is_ragged
-from fedjax_sim.simulation.fingerprint import fingerprint
+from fedjax_sim.simulation.run_functions import trace_run
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
 
 
@@ -48,7 +48,10 @@ def continue_together(
 
     Alternatives with equal factories, names of numbers and shapes are vmapped over.
     """
-    groups = [_group(members, keys, execution) for members in _alike(continuations)]
+    groups = [
+        _group(members, keys, execution)
+        for members in _alike(continuations, batched=keys.ndim == 1)
+    ]
     _, _, setup, begin, _ = next(iter(continuations.values()))  # they differ in timelines only
     parts = parts_of(setup, begin)
 
@@ -116,7 +119,9 @@ def _initial(number: Array, metrics: Mapping[str, Any]) -> History:
     return History(number[None], {k: jnp.asarray(x)[None] for k, x in metrics.items()}, {})
 
 
-def _alike(continuations: Mapping[str, Continuation]) -> list[dict[str, Continuation]]:
+def _alike(
+    continuations: Mapping[str, Continuation], *, batched: bool
+) -> list[dict[str, Continuation]]:
     """Divides alternatives into those that one function can run."""
 
     def shapes(tree: PyTree) -> tuple:
@@ -126,7 +131,8 @@ def _alike(continuations: Mapping[str, Continuation]) -> list[dict[str, Continua
     groups: dict[Any, dict[str, Continuation]] = {}
     for name, one in continuations.items():
         varying = shapes(one.setup.timeline), shapes(one.state._replace(round=0))
-        key = fingerprint(one.factory), tuple(sorted(one.numbers)), varying
+        traces = trace_run(one.factory, one.setup, batched=batched, numbers=one.numbers)
+        key = traces.algorithm, tuple(sorted(one.numbers)), varying
         groups.setdefault(key, {})[name] = one
     return list(groups.values())
 

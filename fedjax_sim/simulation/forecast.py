@@ -18,6 +18,7 @@ from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.privacy.accounting import Guarantee, epsilon, is_private
 from fedjax_sim.setup_checks import check_keys, shapes_of_one
 from fedjax_sim.simulation import measuring, outcome
+from fedjax_sim.simulation.functions import sealed
 from fedjax_sim.simulation.needs import Forecast, Seconds
 from fedjax_sim.simulation.options import DEFAULT, Options, check_options_type
 from fedjax_sim.simulation.programs import programs, stride
@@ -91,7 +92,8 @@ def forecast(
     elif task.placement is not None and task.placement.axis is not None:
         state = _spread(program.initial.lower(task, params, first).compile(), state)
     began = time.perf_counter()
-    compiled = program.segment.lower(on_device.task, None, first, state, key, _ONE_ROUND).compile()
+    present = sealed(on_device.task, program.traces)
+    compiled = program.segment.lower(present, None, first, state, key, _ONE_ROUND).compile()
     compile_seconds = time.perf_counter() - began
     model = jax.tree.map(lambda x: x[0], params) if batched else params
     resident = dataclasses.replace(setup, task=on_device.task, timeline=timeline)
@@ -137,7 +139,7 @@ def forecast(
         nonlocal current
         # Of examples on the host, only those of the first rounds are on the device.
         part = first if on_device.task is not task else put(timeline[t : t + 1])
-        arguments = on_device.task, None, part, current, key, _ONE_ROUND
+        arguments = present, None, part, current, key, _ONE_ROUND
         arguments = jax.device_put(arguments, compiled.input_shardings[0])
         current = jax.block_until_ready(compiled(*arguments))[0]
 

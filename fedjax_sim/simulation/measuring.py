@@ -12,12 +12,13 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from fedjax_sim.engine import History, RunState, evaluation_context, first_state
+from fedjax_sim.engine import RunState, evaluation_context, first_state
 from fedjax_sim.evaluation.state import evaluate, periods, takes_state
 from fedjax_sim.execution.devices import program_bytes
 from fedjax_sim.execution.placement import WHOLE, everywhere
-from fedjax_sim.simulation.fingerprint import Same
+from fedjax_sim.simulation.functions import SealedJit, sealed
 from fedjax_sim.simulation.operations import operations
+from fedjax_sim.simulation.traces import Same
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, Setup, Task, Timeline
 
 _MOST = 3  # calls; the fastest counts
@@ -121,14 +122,10 @@ class _Model(NamedTuple):
     params: Params
 
 
-# (task, eval_fn, part of a timeline, state, key) -> History, jitted
-Evaluate = Callable[[Task, EvalFn, Timeline, RunState, Array], History]
-
-
 class EvaluationProgram(NamedTuple):
     """Program of one evaluation of an algorithm."""
 
-    jitted: Evaluate
+    jitted: SealedJit  # (task, eval_fn, part of a timeline, state, key) -> History
     compiled: Any  # None: the evaluation reads the server's model only
     seconds: float  # to compile
     num_bytes: int  # temporaries of the compiled program
@@ -136,7 +133,7 @@ class EvaluationProgram(NamedTuple):
 
 
 def evaluation_program(
-    jitted: Evaluate, setup: Setup, state: RunState, key: Array
+    jitted: SealedJit, setup: Setup, state: RunState, key: Array
 ) -> EvaluationProgram:
     """Counts the operations of an evaluation, and compiles it if it takes more than the model.
 
@@ -153,7 +150,7 @@ def evaluation_program(
     if not takes_state(eval_fn):
         return EvaluationProgram(jitted, None, 0.0, 0, flops)
     began = time.perf_counter()
-    compiled = cast(Any, jitted).lower(*arguments).compile()
+    compiled = jitted.lower(*arguments).compile()
     seconds = time.perf_counter() - began
     return EvaluationProgram(
         jitted, compiled, seconds, program_bytes(compiled, arguments=False), flops
@@ -187,7 +184,7 @@ def evaluation(
         return Timed(0.0, math.nan)
     if takes_state(eval_fn):
         program: Any = of_run.jitted
-        fixed, last = (setup.task, eval_fn, setup.timeline), (key,)
+        fixed, last = sealed((setup.task, eval_fn, setup.timeline), program.key), (key,)
         owner: Hashable = Same(program)
     else:
         program = _evaluate_batch if batched else _evaluate

@@ -35,6 +35,11 @@ class Storage:
         keep_models: keep the final model of every run of a sweep, in the folder and in the result.
             Other runs always keep their last models.
 
+        accept_changed_code: continue a run although its functions compute something else than those
+            that began it, for example after a change that does not matter or with another version
+            of JAX; ``run.json`` keeps the digests of both.  A sweep returns the runs of the folder,
+            and other runs have the present functions.
+
     Raises:
         ValueError: a config that JSON does not have, or a negative time.
 
@@ -53,6 +58,7 @@ class Storage:
     config: Config | Callable[[Any], Config] | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     keep_models: bool = False
+    accept_changed_code: bool = False
 
     def __post_init__(self) -> None:
         if self.folder is not None:

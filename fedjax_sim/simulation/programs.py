@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, Future
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +29,23 @@ from fedjax_sim.execution import offload
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import Execution, auto, has_kernels, is_ragged
-from fedjax_sim.simulation.fingerprint import Same, fingerprint
-from fedjax_sim.simulation.identity import functions_in
+from fedjax_sim.simulation.functions import SealedJit, sealed
+from fedjax_sim.simulation.run_functions import RunTraces, trace_run
 from fedjax_sim.simulation.store import RunFolder
-from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
+from fedjax_sim.simulation.traces import Same
+from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline, Weighting
 
 Put = Callable[[PyTree], PyTree]
 Ahead = Callable[[Executor], None]  # begins to compile in a pool of threads
+
+
+class _Functions(NamedTuple):
+    """Functions that programs close over."""
+
+    algorithm: FedAlgorithm
+    execution: Execution
+    weighting: Weighting
+    probes: Probes
 
 
 class Programs:
@@ -45,26 +55,32 @@ class Programs:
     state, key, span)`` runs the rounds of ``span``, for several replicas together if ``batched``.
     The number of rounds is an argument of the compiled program, so segments of all lengths have the
     same bits.
+
+    Attributes:
+        traces: of the run's functions.
+        functions: algorithm, execution, weighting and probes of the latest call.  All calls had
+            equal ones, but earlier objects may have been changed in place since.
     """
 
     def __init__(
         self,
-        algorithm: FedAlgorithm,
         setup: Setup,
+        functions: "_Functions",
+        traces: RunTraces,
         *,
         batched: bool,
         in_turn: bool,
-        execution: Execution,
-        probes: Probes,
     ):
         in_timeline = 0 if setup.timeline.clients.ndim == 3 else None
         put = everywhere(setup.task)
-        eval_every, weighting = setup.eval_every, setup.weighting  # no data in the closures
+        eval_every = setup.eval_every  # no data in the closures
+        self.traces, self.functions = traces, functions
 
         def initial(task: Task, params: Params, timeline: Timeline) -> RunState:
-            return first_state(algorithm, Setup(task, timeline, params))
+            return first_state(self.functions.algorithm, Setup(task, timeline, params))
 
         def segment(task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
+            algorithm, execution, weighting, probes = self.functions
             part = Setup(task, timeline, None, eval_fn, eval_every, weighting)
             return advance_by(algorithm, part, state, key, span, execution=execution, probes=probes)
 
@@ -94,22 +110,26 @@ class Programs:
             return state, put(history)  # recorded by the clients' devices, read by process 0
 
         def evaluation(task, eval_fn: EvalFn, timeline, state: RunState, key: Array) -> History:
+            algorithm = self.functions.algorithm
             context = evaluation_context(algorithm, task, timeline, state, key)
             metrics = {k: jnp.asarray(v)[None] for k, v in evaluate(eval_fn, context).items()}
             return put(History(state.round[None], metrics, {}))
 
         replicated.__name__ = "segment"
         self._eval_every = eval_every
-        self.execution = execution
-        self.initial = jax.jit(initial)
+        self.initial = SealedJit(initial, traces)
         if batched:
             evaluation = jax.vmap(evaluation, (None, None, in_timeline, 0, 0))
         # (task, eval_fn, any part of the timeline, state, key) -> History of one evaluation
-        self.evaluation = jax.jit(evaluation)
+        self.evaluation = SealedJit(evaluation, traces)
         # The state is donated: client states are updated in place.
-        self.segment = jax.jit(replicated, donate_argnums=3)
+        self.segment = SealedJit(replicated, traces, donate_argnums=3)
         self._compiled: dict[Hashable, list[Any]] = {}  # by the arguments' shapes
         self.seconds = 0.0  # waited for compilation
+
+    @property
+    def execution(self) -> Execution:
+        return self.functions.execution
 
     def evaluations(self, first: int, last: int, num_rounds: int) -> int:
         """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
@@ -119,7 +139,7 @@ class Programs:
     def compiled(
         self, task, eval_fn, part: Timeline, state: RunState, key: Array, span: Span
     ) -> Any:
-        """Returns the segment's program for these arguments."""
+        """Returns the segment's program for these arguments; task and evaluation are sealed."""
         arguments = (task, eval_fn, part, state, key, span)
         leaves, structure = jax.tree.flatten(arguments)
         candidates = self._compiled.setdefault(_shapes(arguments), [])
@@ -139,6 +159,7 @@ class Programs:
 
         It is lowered at once, since the precision of products and the like belong to this thread.
         """
+        arguments = sealed(arguments, self.traces)
         candidates = self._compiled.setdefault(_shapes(arguments), [])
         if not candidates:
             candidates.append(pool.submit(self.segment.lower(*arguments).compile))
@@ -159,10 +180,9 @@ def programs(
 ) -> Programs:
     """Returns the programs of an algorithm, those of an earlier call if it had equal arguments.
 
-    Algorithms and the functions of setups are compared by value
-    (:func:`~fedjax_sim.simulation.fingerprint.fingerprint`), so a loop over seeds that calls
-    ``fedavg(0.1)`` each time compiles once, and a global value that was changed in place has
-    another program.
+    Functions are compared by what they trace to (:func:`trace_run`), so a loop over seeds that
+    calls ``fedavg(0.1)`` each time compiles once, and a value that was changed in place has another
+    program.
     """
     task, timeline = setup.task, setup.timeline
     # The whole timeline decides, not a segment. Replicas that are batched with different timelines
@@ -176,25 +196,20 @@ def programs(
         and platform == "cpu"
         and (has_kernels(_one_model(setup.params)) or (ragged and timeline.clients.ndim == 3))
     )
-    key = fingerprint(
-        (
-            algorithm, execution, probes, setup.weighting, setup.eval_every, batched,
-            timeline.clients.ndim, ragged, in_turn, platform, Same(task.placement),
-            # Those of the setup, since a function may read values that were changed in place.
-            list(functions_in((task.oracle, setup.eval_fn))),
-            getattr(task.placement, "build", None),
-        )
+    traces = trace_run(algorithm, setup, batched=batched, execution=execution, probes=probes)
+    key = (
+        traces, setup.eval_every, batched, timeline.clients.ndim, ragged, in_turn, platform,
+        Same(task.placement),
     )  # fmt: skip
-    if key in _programs:
-        _programs.move_to_end(key)
-        return _programs[key]
-    execution = execution or auto(
+    chosen = execution or auto(
         ragged=ragged and (timeline.clients.ndim == 2 or in_turn), platform=platform
     )
-    result = Programs(
-        algorithm, setup, batched=batched, in_turn=in_turn, execution=execution, probes=probes
-    )
-    _programs[key] = result
+    functions = _Functions(algorithm, chosen, setup.weighting, probes)
+    if key not in _programs:
+        _programs[key] = Programs(setup, functions, traces, batched=batched, in_turn=in_turn)
+    result = _programs[key]
+    result.functions = functions
+    _programs.move_to_end(key)
     while len(_programs) > _MOST_PROGRAMS:
         _programs.popitem(last=False)
     return result
@@ -333,7 +348,7 @@ class Resident:
         self._programs, self._timeline, self._put = programs, timeline, put
         self._most, self._before = most, before
         self._key = put(key)
-        self._constant: tuple[Any, Any] = task, put(eval_fn)
+        self._constant: tuple[Any, Any] = sealed((task, put(eval_fn)), programs.traces)
         self._copied: set[int] = set()
 
     def __enter__(self) -> "Resident":
@@ -428,8 +443,9 @@ class Streamed:
                     dataclasses.replace(task, placement=present),
                 )
             part, span = _part(self._timeline, load.first, load.last, self._plan.length)
-            program = self._programs.compiled(task, self._eval_fn, part, state, self._key, span)
-            state, history = program(task, self._eval_fn, part, state, self._key, span)
+            task, eval_fn = sealed((task, self._eval_fn), self._programs.traces)
+            program = self._programs.compiled(task, eval_fn, part, state, self._key, span)
+            state, history = program(task, eval_fn, part, state, self._key, span)
             self._feed.started(history)
             if self._where.states:
                 offload.receive(table, ids, state.clients, axis)

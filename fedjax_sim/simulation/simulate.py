@@ -37,7 +37,6 @@ from fedjax_sim.simulation.events import (
     with_default,
 )
 from fedjax_sim.simulation.folders import check_kind
-from fedjax_sim.simulation.functions import share_functions
 from fedjax_sim.simulation.history import Clock
 from fedjax_sim.simulation.interrupt import deferred_interrupt
 from fedjax_sim.simulation.locks import locked
@@ -62,8 +61,9 @@ from fedjax_sim.simulation.programs import (
 )
 from fedjax_sim.simulation.recorder import Recorder
 from fedjax_sim.simulation.result import Progress, Record, Simulation
+from fedjax_sim.simulation.run_identity import RunIdentity, identify
 from fedjax_sim.simulation.seeds import seed_names
-from fedjax_sim.simulation.store import RunFolder, RunIdentity, identify
+from fedjax_sim.simulation.store import RunFolder
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
@@ -83,15 +83,16 @@ def simulate(
     to ``history.csv`` segment by segment and the state to ``checkpoints/``.  Calling again with the
     same arguments resumes the run and gives the same bits as an uninterrupted run; a longer
     timeline with the same beginning extends it, unless it has staleness, whose buffers are assigned
-    for the whole run.  ``run.json`` holds digests of the algorithm, the functions, the data and
-    everything else that identifies the run.  Ctrl-C or SIGTERM ends the run after the segment in
+    for the whole run.  ``run.json`` holds digests of the data, of what all functions trace to and
+    of everything else that identifies the run.  Ctrl-C or SIGTERM ends the run after the segment in
     progress; a second one ends it at once.  ``result.interrupted`` says that rounds are missing,
     and ``result.interrupt_requested`` also reports an interrupt in the last segment, for a loop
     over several runs.
 
-    Algorithms are compared by value: calls with equal algorithms, shapes and static values compile
-    once.  If the clients of the task are placed over the devices of several processes, all
-    processes call this together, with one folder that all can reach; process 0 writes.
+    Functions are compared by what they trace to: calls with equal algorithms, shapes and static
+    values compile once.  If the clients of the task are placed over the devices of several
+    processes, all processes call this together, with one folder that all can reach; process 0
+    writes.
 
     Args:
         algorithm, setup: as in :func:`~fedjax_sim.engine.run`.
@@ -192,7 +193,7 @@ class Prepared(NamedTuple):
     """A simulation that can start."""
 
     call: Call
-    setup: Setup  # with functions shared with earlier calls, its timeline on the host
+    setup: Setup  # with its timeline on the host
     clients: ClientNames  # names of the clients that are evaluated
     compiled: Programs
     compiled_before: float  # seconds of compilation in earlier calls
@@ -210,8 +211,8 @@ def prepare(call: Call, *, trace: bool) -> Prepared:
     Raises:
         ValueError: what only tracing shows.
     """
-    options, clients = call.options, client_names(call.setup.eval_fn)
-    setup = share_functions(call.setup)  # equal functions may have other names of clients
+    options, setup = call.options, call.setup
+    clients = client_names(setup.eval_fn)
     compiled = programs(
         call.algorithm,
         setup,
@@ -400,15 +401,18 @@ def _identity(prepared: Prepared) -> RunIdentity | None:
     call = prepared.call
     if call.storage.folder is None and not need_identity(call.callbacks):
         return None
+    folder = call.storage.folder
+    found = None if folder is None else RunFolder(folder)
     return identify(
-        call.algorithm,
+        prepared.compiled.traces,
         call.config,
         prepared.setup,
         call.keys,
         call.names,
-        call.options.probes,
-        call.execution,
-        call.options.eval_initial,
+        eval_initial=call.options.eval_initial,
+        folder=folder,
+        known=found.identity() if found is not None and found.exists else {},
+        accept_changed_code=call.storage.accept_changed_code,
     )
 
 

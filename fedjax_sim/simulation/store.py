@@ -10,16 +10,14 @@ import pathlib
 import time
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax import Array
 
-from fedjax_sim.engine import NO_PROBES, History, Probes, RunState
+from fedjax_sim.engine import History, RunState
 from fedjax_sim.evaluation.names import ClientNames
 from fedjax_sim.execution import distributed
-from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.checkpoints import Checkpoints, Confirmed, newest
 from fedjax_sim.simulation.client_rows import ClientRows, has_clients, read_clients
@@ -27,18 +25,11 @@ from fedjax_sim.simulation.environment import log_call
 from fedjax_sim.simulation.files import FolderError, digest, read_json, write_json
 from fedjax_sim.simulation.history import Entry, Row
 from fedjax_sim.simulation.history_file import HistoryFile, parsed, read
-from fedjax_sim.simulation.identity import (
-    algorithm_identity,
-    arrays_digest,
-    description,
-    functions_digest,
-    sharded_digest,
-    source_digest,
-    timeline_arrays,
-)
+from fedjax_sim.simulation.identity import arrays_digest, timeline_arrays
 from fedjax_sim.simulation.model_files import Models, Which, read_models, write_models
 from fedjax_sim.simulation.outcome import Outcome
-from fedjax_sim.types import FedAlgorithm, Setup, Timeline
+from fedjax_sim.simulation.run_identity import RunIdentity, check_last_evaluation, same
+from fedjax_sim.types import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +69,7 @@ class RunFolder:
 
     def claim(
         self,
-        run: "RunIdentity",
+        run: RunIdentity,
         communication: Callable[[], Mapping[str, Any]],
         num_evaluations: int = 1,
         client_names: ClientNames = types.MappingProxyType({}),
@@ -287,88 +278,13 @@ def _differing(known: Mapping[str, Any], identity: Mapping[str, Any]) -> list[st
     """Returns the names of the values that differ, or that only one of two identities has."""
     new = json.loads(json.dumps(dict(identity)))
     both = known.keys() & new.keys()
-    unequal = {name for name in both if not _same(known[name], new[name])}
+    unequal = {name for name in both if not same(known[name], new[name])}
     return sorted((known.keys() ^ new.keys()) | unequal)
 
 
 def _is_beginning(known: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     """Returns True for the identity of a run that may have had fewer rounds."""
     return set(_differing(known, values)) <= {"rounds", "timeline"}
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Returns True for equal JSON values; NaN equals NaN, which is the same text in a file."""
-    return one == other or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
-class RunIdentity(NamedTuple):
-    """Values that make two calls the same run, and the test for a shorter run."""
-
-    values: dict[str, Any]
-    extends: Callable[[Mapping[str, Any]], bool]
-
-
-def identify(
-    algorithm: FedAlgorithm,
-    config: Mapping[str, Any] | None,
-    setup: Setup,
-    keys: Array,
-    names: Sequence[str],
-    probes: Probes = NO_PROBES,
-    execution: Execution | None = None,
-    eval_initial: bool = False,
-) -> RunIdentity:
-    """Returns the values that make two calls the same run: digests and the given config.
-
-    ``functions`` covers the code of the algorithm, the objective, the model, the evaluation and the
-    probes.  An execution counts if it was given.  Of a task on the host, ``source`` and
-    ``source_functions`` cover the examples, the objective and the minibatch rule.
-    """
-    timeline = jax.tree.map(np.asarray, setup.timeline)
-    placement = setup.task.placement
-    # Another number of devices may continue a run with data by client, and no process has it all.
-    by_client = placement is not None and placement.axis is not None
-    data_digest = sharded_digest if by_client else arrays_digest
-    values = {
-        "algorithm": algorithm_identity(algorithm),
-        "functions": functions_digest(
-            (algorithm, setup.task.oracle, setup.eval_fn, setup.weighting, probes)
-        ),
-        "execution": None if execution is None else functions_digest(execution),
-        "config": dict(config or {}),
-        "data": data_digest((setup.task, setup.eval_fn)),
-        "timeline": arrays_digest(timeline_arrays(timeline)),
-        "rounds": timeline.num_rounds,
-        "params": arrays_digest(setup.params),
-        "key": arrays_digest(keys),
-        "eval_every": setup.eval_every,
-        "weighting": description(setup.weighting),
-        "replicas": list(names),
-        "eval_initial": bool(eval_initial),
-    }
-    if isinstance(placement, OnHost):  # the task has neither the examples nor the objective
-        assert placement.source is not None
-        values["source"] = source_digest(placement.source)
-        values["source_functions"] = functions_digest(placement.build)
-
-    def extends(known: Mapping[str, Any]) -> bool:
-        """Returns True if the known run is the beginning of this one."""
-        rounds = known.get("rounds")
-        if not isinstance(rounds, int) or not 0 < rounds < timeline.num_rounds:
-            return False
-        beginning = {
-            "rounds": rounds,
-            "timeline": arrays_digest(timeline_arrays(timeline[:rounds])),
-        }
-        expected = values | beginning
-        same = known.keys() <= expected.keys() and all(
-            _same(value, known.get(name)) for name, value in expected.items()
-        )
-        if same:
-            _check_last_evaluation(rounds, timeline.num_rounds, setup.eval_every)
-        return same
-
-    return RunIdentity(values, extends)
 
 
 def check_extension(
@@ -392,7 +308,7 @@ def check_extension(
     rounds = known.get("rounds")
     if not isinstance(rounds, int) or not 0 < rounds < num_rounds:
         return
-    _check_last_evaluation(rounds, num_rounds, eval_every)
+    check_last_evaluation(rounds, num_rounds, eval_every)
     if timeline is None:
         return
     beginning = jax.tree.map(np.asarray, timeline)[:rounds]
@@ -402,14 +318,4 @@ def check_extension(
             f"rounds is {num_rounds}, and the {rounds} rounds in {directory} have other clients "
             f"per round than the first {rounds} of {num_rounds}; expected {rounds}, since the "
             "sampling depends on the number of rounds"
-        )
-
-
-def _check_last_evaluation(known: int, num_rounds: int, eval_every: int) -> None:
-    """Refuses to extend a run whose last evaluation a longer run does not have."""
-    if known % eval_every:
-        raise FolderError(
-            f"rounds is {num_rounds}, and the directory has {known} rounds with an evaluation "
-            f"every {eval_every} and after the last one; expected {known}, since only a multiple "
-            f"of {eval_every} can be extended"
         )

@@ -13,6 +13,7 @@ from fedjax_sim.engine import History, Probes, RunState, advance, first_state
 from fedjax_sim.execution.placement import ByClient
 from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import auto, is_ragged
+from fedjax_sim.simulation.functions import opened
 from fedjax_sim.sweeps.grid import Plan
 from fedjax_sim.sweeps.trial import Trial
 from fedjax_sim.types import PyTree, Task
@@ -63,6 +64,8 @@ def block_functions(trial: Trial, plan: Plan) -> tuple[Callable, Callable]:
     )
 
     def begin(hyper, task, timeline, params) -> RunState:
+        task = opened(task)
+
         def one(hyper, timeline, params):
             one = dataclasses.replace(setup, task=task, timeline=timeline, params=params)
             return first_state(trial.factory(**hyper), one)
@@ -72,6 +75,8 @@ def block_functions(trial: Trial, plan: Plan) -> tuple[Callable, Callable]:
         return over_both(hyper, timeline, params)
 
     def segment(hyper, task, eval_fn, timeline, state, keys) -> tuple[RunState, History]:
+        task, eval_fn = opened((task, eval_fn))
+
         def one(hyper, timeline, state, key):
             part = dataclasses.replace(
                 setup, task=task, timeline=timeline, params=None, eval_fn=eval_fn

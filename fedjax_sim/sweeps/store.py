@@ -69,7 +69,9 @@ class SweepStore:
         config: Mapping[str, Any] | None,
         *,
         create: bool = True,
+        accept_changed_code: bool = False,
     ):
+        self._accept = accept_changed_code
         self._folder = None if directory is None else own(directory / _SLICES)
         self._kept: dict[RunKey, _Kept] = {}
         self._of_seeds: dict[str, _Kept] = {}  # one run of every configuration, with its settings
@@ -160,9 +162,9 @@ class SweepStore:
             return None
         known = kept.identity
         differing = "data or settings" if known.data != identity.data else ""
-        if known.algorithm != identity.algorithm:
+        if not self._accept and known.algorithm != identity.algorithm:
             differing = "algorithm" + (differing and ", data or settings")
-        elif not differing and known.functions != identity.functions:
+        elif not (self._accept or differing) and known.functions != identity.functions:
             differing = "code of algorithm, objective, model or evaluation"
         if differing:
             raise self._other_sweep(dict(configuration), seed, differing)
@@ -178,7 +180,7 @@ class SweepStore:
     def _check_settings(self, key: RunKey, identity: RunIdentity) -> None:
         """Refuses a seed whose configuration is there with other seeds and other settings."""
         known = self._of_seeds.get(key[0])
-        if known is None or known.identity.settings == identity.settings:
+        if known is None or self._accept or known.identity.settings == identity.settings:
             return
         differing = "algorithm" if known.identity.algorithm != identity.algorithm else ""
         differing = differing or "number of rounds, evaluation, cohort size, identity or code"

@@ -33,7 +33,7 @@ from fedjax_sim.simulation.options import (
     storage_of,
 )
 from fedjax_sim.simulation.seeds import Seed, seed_names
-from fedjax_sim.sweeps.grid import Configuration, Grid, Plan, expand_all
+from fedjax_sim.sweeps.grid import Configuration, Grid, Group, Plan, expand_all
 from fedjax_sim.sweeps.parts import Part, Share, divide, shares_of
 from fedjax_sim.sweeps.program import Program, Programs
 from fedjax_sim.sweeps.result import Sweep, SweepRun
@@ -253,7 +253,7 @@ class SweepPlan:
                 numbers,
                 trial,
                 keys,
-                self._identities(group.members, numbers, trial, keys),
+                self._identities(group, numbers, trial, keys),
                 store,
                 self.storage.keep_models,
             )
@@ -261,12 +261,12 @@ class SweepPlan:
             yield batch
 
     def _identities(
-        self, members: Iterable[int], numbers: Sequence[int], trial: Trial, keys: Array
+        self, group: Group, numbers: Sequence[int], trial: Trial, keys: Array
     ) -> dict[RunNumber, RunIdentity]:
         """Returns the identities of runs, digests of the data once per further values."""
         known: dict[Any, Sequence[RunIdentity]] = {}
         result = {}
-        for i in members:
+        for i in group.members:
             extra = self.extra(self.configurations[i])
             name = run_key(extra, "")
             if name not in known:
@@ -275,7 +275,9 @@ class SweepPlan:
                 on_disk = self.storage.folder is not None
                 per_seed = self.trials.per_seed
                 known[name] = (
-                    identities(trial, keys, extra, per_seed=per_seed) if on_disk else empty
+                    identities(trial, group.names, keys, extra, per_seed=per_seed)
+                    if on_disk
+                    else empty
                 )
             result |= {(i, j): one for j, one in zip(numbers, known[name], strict=True)}
         return result
@@ -351,8 +353,13 @@ def open_store(plan: SweepPlan, *, create: bool = True) -> SweepStore:
     Raises:
         ValueError: it is a file or holds other results.
     """
-    config = plan.storage.config
-    return SweepStore(plan.storage.folder, None if callable(config) else config, create=create)
+    storage = plan.storage
+    return SweepStore(
+        storage.folder,
+        None if callable(storage.config) else storage.config,
+        create=create,
+        accept_changed_code=storage.accept_changed_code,
+    )
 
 
 def run_groups(plan: SweepPlan, store: SweepStore) -> Outcome:

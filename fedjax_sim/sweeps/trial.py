@@ -15,7 +15,8 @@ from fedjax_sim.engine import Probes
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.simulation.files import digest
-from fedjax_sim.simulation.identity import description, functions_digest, timeline_arrays
+from fedjax_sim.simulation.identity import timeline_arrays
+from fedjax_sim.simulation.run_functions import RunTraces, identified, trace_run
 from fedjax_sim.simulation.seeds import Seed
 from fedjax_sim.sweeps.grid import Configuration, Group, groups
 from fedjax_sim.sweeps.static import static_names
@@ -34,6 +35,18 @@ class Trial(NamedTuple):
     setup: Setup  # of all seeds: params [n, ...]
     execution: Execution | None  # None: chosen for the number of runs in a block
     probes: Probes
+
+    def traces(self, names: Sequence[str]) -> RunTraces:
+        """Returns the traces of the functions, with hyper-parameters as arguments by name."""
+        number = np.zeros((), jax.dtypes.canonicalize_dtype(float))
+        return trace_run(
+            self.factory,
+            self.setup,
+            batched=True,
+            execution=self.execution,
+            probes=self.probes,
+            numbers=dict.fromkeys(names, number),
+        )
 
 
 class RunIdentity(NamedTuple):
@@ -152,12 +165,18 @@ class Trials:
 
 
 def identities(
-    trial: Trial, keys: Array, extra: Mapping[str, Any] | None, *, per_seed: bool
+    trial: Trial,
+    names: Sequence[str],
+    keys: Array,
+    extra: Mapping[str, Any] | None,
+    *,
+    per_seed: bool,
 ) -> list[RunIdentity]:
     """Returns the identities of the runs of each seed.
 
     Args:
         trial, keys: those of the seeds.
+        names: of the hyper-parameters that the program takes as arguments.
         extra: further values that results depend on.
         per_seed: each seed has a setup of its own, so objective and evaluation may close over the
             seed's data.
@@ -167,16 +186,19 @@ def identities(
     words = np.asarray(jax.random.key_data(keys))
     leaves = jax.tree.leaves((setup.task, setup.eval_fn))
     data = digest(*(np.asarray(leaf) for leaf in leaves if not callable(leaf)))
-    algorithm = description(trial.factory)
-    functions = functions_digest(
-        (trial.factory, setup.task.oracle, setup.eval_fn, setup.weighting, trial.probes)
-    )
+    traces = trial.traces(names)
+    algorithm = common = digest(identified(traces)["algorithm"])
+    functions = digest(identified(traces._replace(execution=None)))
+    if per_seed:  # the bound of local steps, which depends on the data, is in the trace
+        bounded = dataclasses.replace(setup.timeline, max_steps=2)
+        one = trial._replace(setup=dataclasses.replace(setup, timeline=bounded))
+        common = digest(identified(one.traces(names))["algorithm"])
 
     shape = setup.timeline.clients.shape[-2:]
     # With simulated time, the number of updates until a horizon depends on the seed.
     in_rounds = np.array_equal(np.unique(setup.timeline.time), np.arange(1, shape[0] + 1))
     settings = digest(
-        algorithm,
+        common,
         None if per_seed else functions,
         setup.eval_every,
         shape if in_rounds else None,

@@ -16,12 +16,8 @@ from fedjax_sim.checks import check_bytes, check_count
 from fedjax_sim.contract import check_run
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.setup_checks import check_key
-from fedjax_sim.simulation.identity import (
-    algorithm_identity,
-    arrays_digest,
-    description,
-    functions_digest,
-)
+from fedjax_sim.simulation.identity import arrays_digest
+from fedjax_sim.simulation.run_functions import identified, trace_run
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import Device, FedAlgorithm, Setup
 from fedjax_sim.valuation.coalitions import Programs, masked
@@ -163,12 +159,9 @@ def _identity(
     """Returns everything that the metrics of a coalition depend on, as JSON values."""
     keys = [None if k is None else np.asarray(jax.random.key_data(k)).tolist()
             for k in (key, resample)]  # fmt: skip
-    functions = setup.task.oracle, setup.eval_fn, setup.weighting
     return {
-        "algorithm": algorithm_identity(algorithm),
-        "code": functions_digest((algorithm, functions)),
+        **identified(trace_run(algorithm, setup, batched=False)),
         "data": arrays_digest((setup.task, setup.eval_fn)),
-        "functions": description(functions),
         "key": keys[0],
         "model": arrays_digest(setup.params),
         "resample": keys[1],

@@ -28,7 +28,8 @@ import fedjax_sim as fs
 from fedjax_sim.data import source
 from fedjax_sim.execution import offload
 from fedjax_sim.simulation.identity import source_digest
-from fedjax_sim.simulation.store import identify
+from fedjax_sim.simulation.run_functions import trace_run
+from fedjax_sim.simulation.run_identity import identify
 from fedjax_sim.timelines import sampling
 
 BATCHES = fs.with_replacement(2, num_steps=3)  # compiles faster than permutations
@@ -156,7 +157,8 @@ def test_the_identity_of_a_run_has_examples_objective_and_minibatches():
         where = offload.on_host(memory)
         task = fs.empirical_task(objective, data, batches, placement=where)
         setup = fs.Setup(task, timeline(), logistic_params())
-        return identify(fs.fedavg(0.1), None, setup, KEY, ["0"]).values
+        traces = trace_run(fs.fedavg(0.1), setup, batched=False)
+        return identify(traces, None, setup, KEY, ["0"]).values
 
     def differing(**changes):
         first, other = identity(), identity(**changes)
@@ -171,8 +173,8 @@ def test_the_identity_of_a_run_has_examples_objective_and_minibatches():
     changed = fs.FederatedData(examples, changed.offsets)
     assert differing(memory=2 * ENOUGH) == set()  # other loads, the same run
     assert differing(data=changed) == {"source"}
-    assert differing(objective=doubled) == {"source_functions"}
-    assert differing(batches=fs.with_replacement(1, num_steps=3)) == {"source_functions"}
+    assert differing(objective=doubled) == {"objective"}
+    assert differing(batches=fs.with_replacement(1, num_steps=3)) == {"objective"}
 
 
 def test_a_large_source_is_identified_by_some_clients():
@@ -194,7 +196,7 @@ def test_another_objective_or_other_examples_are_refused(tmp_path):
     negated = fs.FederatedData({k: -v for k, v in data.examples.items()}, data.offsets)
     with pytest.raises(ValueError, match="another run: source differ"):
         train(host_task(data=negated), folder=tmp_path)
-    with pytest.raises(ValueError, match="another run: source_functions differ"):
+    with pytest.raises(ValueError, match="another run: what the objective computes"):
         train(host_task(batches=fs.with_replacement(1, num_steps=3)), folder=tmp_path)
 
 

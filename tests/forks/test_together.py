@@ -121,7 +121,11 @@ def test_groups():
         "c": member(fs.fedprox, lr=0.1, mu=1.0),
         "d": member(fs.fedavg, other, lr=0.1),
     }
-    assert [list(group) for group in together._alike(parts)] == [["a", "b"], ["c"], ["d"]]
+    assert [list(group) for group in together._alike(parts, batched=True)] == [
+        ["a", "b"],
+        ["c"],
+        ["d"],
+    ]
 
 
 @pytest.mark.parametrize(

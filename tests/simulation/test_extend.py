@@ -49,8 +49,7 @@ def test_an_evaluation_of_the_initial_model_counts(tmp_path, first):
     for rounds in (4, 8):
         with pytest.raises(ValueError, match="another run: eval_initial"):
             go(tmp_path, rounds, eval_initial=not first)
-    path = tmp_path / "run.json"
-    assert json.loads(path.read_text())["eval_initial"] == first
+    assert json.loads((tmp_path / "run.json").read_text())["eval_initial"] == first
     assert go(tmp_path, 8, eval_initial=first).history.round.tolist() == [6, 8]
 
 
