@@ -9,7 +9,7 @@ import pytest
 from call_records import records
 
 import fedjax_sim as fs
-from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.simulation.files import FolderError, read_json, write_json
 
 
 def factor(w):
@@ -85,7 +85,7 @@ def test_changed_functions_are_accepted(tmp_path):
     go()
     first = known()
     path = tmp_path / "run.json"
-    path.write_text(path.read_text().replace(jax.__version__, "0.0.1"))
+    write_json(path, read_json(path, "") | {"jax": "0.0.1"})
     with pytest.raises(FolderError, match=f"JAX was 0.0.1 and is {jax.__version__}; .*accept_chan"):
         go(fourth)
     assert go(fourth, accept_changed_code=True).history is None
@@ -108,7 +108,7 @@ def test_another_objective_in_a_sweep_is_refused(tmp_path):
         setup = dataclasses.replace(setup, params=np.zeros(1, np.float32))
         keys = jax.random.split(jax.random.key(0), 1)
         settings = records(folder=tmp_path, **options)
-        return fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, keys, **records(**settings))
+        return fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, keys, **settings)
 
     assert go(squared).resumed == 0
     assert go(squared).resumed == 1
