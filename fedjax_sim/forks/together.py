@@ -15,6 +15,7 @@ from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import Execution, auto, has_kernels, is_ragged
 from fedjax_sim.simulation.run_functions import trace_run
+from fedjax_sim.simulation.traces import Same, Trace
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
 
 
@@ -129,10 +130,15 @@ def _alike(
         return structure, *((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
 
     groups: dict[Any, dict[str, Continuation]] = {}
+    known: dict[Any, Trace] = {}
     for name, one in continuations.items():
         varying = shapes(one.setup.timeline), shapes(one.state._replace(round=0))
-        traces = trace_run(one.factory, one.setup, batched=batched, numbers=one.numbers)
-        key = traces.algorithm, tuple(sorted(one.numbers)), varying
+        form = tuple(sorted(one.numbers)), varying
+        same = Same(one.factory), form
+        if same not in known:  # one trace for many numbers
+            traces = trace_run(one.factory, one.setup, batched=batched, numbers=one.numbers)
+            known[same] = traces.algorithm
+        key = known[same], form
         groups.setdefault(key, {})[name] = one
     return list(groups.values())
 

@@ -92,12 +92,13 @@ def trace_run(
     hyper = shapes({name: np.asarray(x) for name, x in (numbers or {}).items()})
     objective = _Objective(task)
     stand_in = dataclasses.replace(shapes(task), oracle=objective.oracle, placement=None)
-    strategy = execution if isinstance(execution, Gathered) else _one_visit
+    # Only these decide what the server receives.
+    alone = execution if isinstance(execution, Gathered) else _one_visit
 
     def begin(hyper: Mapping[str, Array], task: Task, params: PyTree) -> RunState:
         return first_state(make(**hyper), Setup(task, timeline, params))
 
-    def round_with(probes: Probes) -> Callable[..., PyTree]:
+    def round_with(strategy: Execution, probes: Probes = NO_PROBES) -> Callable[..., PyTree]:
         def program(hyper, task: Task, now: Timeline, state: RunState, key: Array) -> PyTree:
             made = make(**hyper)
             inner = stacks.strategy(made.aggregation, strategy)
@@ -112,22 +113,19 @@ def trace_run(
         context = evaluation_context(make(**hyper), task, part, state, key)
         return jax.tree.map(jnp.asarray, evaluate(eval_fn, context))
 
-    def spread(shared: Array, slots: Array, weights: Array) -> PyTree:
-        assert execution is not None
-        return execution(lambda x, slot: (x * jnp.sin(slot), slot), shared, slots, weights)
-
     first, state = trace(begin, hyper, stand_in, params)
     arguments = hyper, stand_in, now, state, key
-    rounds, _ = trace(round_with(NO_PROBES), *arguments)
+    rounds, _ = trace(round_with(alone), *arguments)
     weighting, _ = trace(setup.weighting, _works(now))
     evaluation = probed = given = None
     if setup.eval_fn is not None:
         evaluation, _ = trace(measure, hyper, stand_in, eval_fn, one_timeline, state, key)
+        if evaluation.error is not None and task.placement is None:  # it may read the task's data
+            evaluation, _ = trace(measure, hyper, shapes(task), eval_fn, one_timeline, state, key)
     if probes.client or probes.server or probes.run:
-        probed, _ = trace(round_with(probes), *arguments)
+        probed, _ = trace(round_with(alone, probes), *arguments)
     if execution is not None:
-        one, slots = (jax.ShapeDtypeStruct(x, np.float32) for x in ((), now.clients.shape))
-        given, _ = trace(spread, one, slots, slots)
+        given, _ = trace(round_with(execution), *arguments)
     return RunTraces(
         combined(objective.traces),
         combined({"begin": first, "round": rounds}),

@@ -133,7 +133,8 @@ def _of_code(
         return {"jax": jax.__version__, "accepted": accepted}
     names = [f"the {name}" for name in changed]
     if "algorithm" in changed:  # through which these are traced
-        names = [name for name in names if name not in ("the evaluation", "the probes")]
+        through = ("the evaluation", "the probes", "the execution")
+        names = [name for name in names if name not in through]
     compute = "computes" if len(names) == 1 else "compute"
     reason = ""
     if here["jax"] != jax.__version__:

@@ -75,7 +75,8 @@ def trace(function: Callable, *arguments: PyTree) -> tuple[Trace, PyTree]:
     try:
         traced = jax.jit(lambda *x: function(*x)).trace(*arguments)  # JAX keeps it for this lambda
     except Exception as error:  # the function is the user's
-        return Trace("", (Same(object()),), error), None
+        # Without the frames of the error, which hold data.
+        return Trace("", (Same(object()),), error.with_traceback(None)), None
     writer = _Writer()
     structure = _without_addresses(jax.tree.structure(traced.out_info))
     settings = [getattr(jax.config, name) for name in _SETTINGS]
@@ -87,8 +88,8 @@ def shapes(values: PyTree) -> PyTree:
     """Returns the shapes and types of arrays and tracers; Python's numbers stay.
 
     Example:
-        >>> shapes({"x": np.ones(2), "step": 3})
-        {'x': ShapeDtypeStruct(shape=(2,), dtype=float32), 'step': 3}
+        >>> shapes((np.ones(2), 3))
+        (ShapeDtypeStruct(shape=(2,), dtype=float32), 3)
     """
 
     def shape(x: Any) -> Any:
@@ -176,12 +177,13 @@ class _Writer:
         if isinstance(value, Mesh | AbstractMesh):
             self.here.append(value)
             return f"mesh({value.axis_names})"
-        if on_host and callable(value):
-            self.here.append(Same(value))
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
             return f"{type(value).__name__}{inner(fields)}"
-        if callable(value):  # a rule of a derivative, or a function on the host
+        if callable(value):  # a function on the host, or a rule of a derivative
+            if on_host:
+                method = getattr(value, "__func__", value), getattr(value, "__self__", None)
+                self.here.append(tuple(map(Same, method)))
             return "function"
         return _without_addresses(value)
 

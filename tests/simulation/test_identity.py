@@ -205,9 +205,9 @@ def test_a_setup_that_is_built_again_shares_programs_with_the_first():
 
 def test_equal_callbacks_with_other_bodies_are_other_programs():
     """A digest does not show what a callback does, so in a process it counts by its identity."""
+    shape = jax.ShapeDtypeStruct((), np.float32)
 
     def model(a):
-        shape = jax.ShapeDtypeStruct((), np.float32)
         on_host = lambda w: np.float32(a)  # noqa: E731
         local = lambda x, state, oracle, work: (jax.pure_callback(on_host, shape, x), state)  # noqa: E731
         algorithm = fs.fedavg(0.1)._replace(
@@ -217,6 +217,40 @@ def test_equal_callbacks_with_other_bodies_are_other_programs():
         return float(fs.simulate(algorithm, setup, jax.random.key(0)).state.server.params)
 
     assert (model(2), model(3)) == (2, 3)
+
+    class Log:
+        def on_host(self, x):
+            return x
+
+    log = Log()
+    same = lambda x: jax.pure_callback(log.on_host, shape, x)  # noqa: E731
+    assert trace(same, shape)[0] == trace(same, shape)[0]
+    shown = lambda x: (jax.debug.print("{x}", x=x), x)[1]  # noqa: E731
+    assert trace(shown, shape)[0] == trace(shown, shape)[0]
+
+
+@pytest.mark.parametrize(
+    ("kept", "made"),
+    [
+        (False, lambda f: lambda x: jax.grad(f)(x)),
+        (False, lambda f: lambda x: jax.lax.map(f, x[None])),
+        (True, lambda f: jax.jit(f)),
+        (True, lambda f: jax.checkpoint(f)),
+        (True, lambda f: lambda x: jax.lax.cond(x > 0, f, f, x)),
+    ],
+    ids=["grad", "map", "jit", "checkpoint", "cond"],
+)
+def test_functions_whose_trace_jax_keeps(kept, made):
+    """docs/howto/resuming.md names them; if JAX stops to keep one, the page has to change."""
+    own = Settings(2.0)
+
+    def f(x):
+        return own.factor * x
+
+    function, x = made(f), jax.ShapeDtypeStruct((), np.float32)
+    first = trace(function, x)[0]
+    own.factor = 3.0
+    assert (trace(function, x)[0] == first) == kept
 
 
 def test_digests_of_algorithms():
