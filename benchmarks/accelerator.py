@@ -34,7 +34,7 @@ from benchmarks.products import bare, products, training_flops
 from benchmarks.report import Case
 from fedjax_sim import models, objectives
 from fedjax_sim.execution.devices import num_cores
-from fedjax_sim.simulation.tuning import LOWERINGS
+from fedjax_sim.simulation.executions import LOWERINGS
 from fedjax_sim.timelines import sampling
 
 COHORT, CLIENTS, LR = 10, 20, 0.01

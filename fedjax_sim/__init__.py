@@ -37,12 +37,14 @@ from fedjax_sim.hypergradients.hypergradient import hypergradient
 from fedjax_sim.hypergradients.weights import weight_by_client
 from fedjax_sim.simulation.compare import Comparison, compare
 from fedjax_sim.simulation.forecast import forecast
+from fedjax_sim.simulation.options import Options, Storage
 from fedjax_sim.simulation.progress_bar import ProgressBar
 from fedjax_sim.simulation.result import Simulation
 from fedjax_sim.simulation.simulate import simulate
 from fedjax_sim.specs import Spec, specified
+from fedjax_sim.sweeps.parts import Part
 from fedjax_sim.sweeps.result import Sweep
-from fedjax_sim.sweeps.sweep import sweep
+from fedjax_sim.sweeps.sweep import finished_runs, sweep
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -92,7 +94,7 @@ if TYPE_CHECKING:
     from fedjax_sim.cli.saved import load
     from fedjax_sim.datasets import from_table
     from fedjax_sim.forks.fork import Alternative, fork
-    from fedjax_sim.simulation.tuning import tune
+    from fedjax_sim.simulation.executions import measure_executions
 
 # Packages that load on first use, so that `import fedjax_sim` stays fast.
 _LAZY = {
@@ -106,7 +108,9 @@ __all__ = [
     "FedAlgorithm",
     "FederatedData",
     "History",
+    "Options",
     "Oracle",
+    "Part",
     "Probes",
     "ProgressBar",
     "Requires",
@@ -115,6 +119,7 @@ __all__ = [
     "Setup",
     "Simulation",
     "Spec",
+    "Storage",
     "Sweep",
     "Task",
     "Timeline",
@@ -143,6 +148,7 @@ __all__ = [
     "evaluation",
     "execution",
     "fine_tuned",
+    "finished_runs",
     "fixed_order",
     "forecast",
     "fork",
@@ -158,6 +164,7 @@ __all__ = [
     "load",
     "local",
     "marina",
+    "measure_executions",
     "models",
     "objectives",
     "per_step_uploads",
@@ -182,7 +189,6 @@ __all__ = [
     "timelines",
     "transforms",
     "tree",
-    "tune",
     "uniform_weights",
     "valuation",
     "weight_by_client",
@@ -205,8 +211,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.datasets").from_table
     if name == "load":  # knows the models of the command line
         return importlib.import_module(f"{__name__}.cli.saved").load
-    if name == "tune":  # needs the models
-        return importlib.import_module(f"{__name__}.simulation.tuning").tune
+    if name == "measure_executions":  # needs the models
+        return importlib.import_module(f"{__name__}.simulation.executions").measure_executions
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -203,13 +203,9 @@ def check_generator(name: str, key: Array) -> None:
 def check_batch(setup: Setup, count: int | None) -> None:
     """Refuses models or timelines whose number differs from that of the keys.
 
-    All functions that compile runs call this, so it also refuses ``jax.disable_jit`` and calls
-    inside jitted and otherwise transformed functions.
-
     Raises:
         ValueError: naming the argument, its shape and what was expected.
     """
-    _check_compiles()
     clients = setup.timeline.clients
     if count is None and clients.ndim != 2:
         raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S] for one key")
@@ -221,10 +217,14 @@ def check_batch(setup: Setup, count: int | None) -> None:
             f"params has leaves of shapes {shapes[:3]}...; expected a leading axis of {count}, one "
             f"model per key, such as jax.vmap(model.init)(jax.random.split(key, {count}))"
         )
-    check_objective(setup, batched=count is not None)
 
 
-def _check_compiles() -> None:
+def check_compiles() -> None:
+    """Refuses ``jax.disable_jit`` and calls inside jitted and otherwise transformed functions.
+
+    Raises:
+        ValueError: naming what is on.
+    """
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError(
             "jax_disable_jit is True; expected False, since the rounds are compiled: fs.run also "

@@ -8,7 +8,7 @@ from jax.core import Tracer
 
 from fedjax_sim.advice.measurement import Measurement
 from fedjax_sim.advice.sources import value_of
-from fedjax_sim.setup_checks import check_setup
+from fedjax_sim.contract import check_run
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Setup, uniform_weights, weight_by_examples
 
@@ -60,13 +60,10 @@ def sizes_of(setup: Setup) -> Sizes:
         >>> sizes_of(setup)
         Sizes(clients=4, cohort_size=4, local_steps=3, rounds=9)
     """
-    check_setup(setup)
+    check_run((), setup, None, compiled=False)
     timeline = setup.timeline
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup)):
         raise ValueError("setup is traced; expected concrete arrays: call advise outside of jit")
-    if np.ndim(timeline.clients) != 2:
-        shape = np.shape(timeline.clients)
-        raise ValueError(f"timeline.clients has shape {shape}; expected [T, S], of one run")
     if setup.task.placement is not None:
         raise ValueError(
             f"task.placement is a {type(setup.task.placement).__name__}; expected None: constants "

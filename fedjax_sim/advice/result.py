@@ -1,5 +1,6 @@
 """Result of :func:`fedjax_sim.advise`: constants, theorems, prescribed settings."""
 
+import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +16,8 @@ from fedjax_sim.advice.predictions import Prediction
 from fedjax_sim.advice.sources import NAMES, Source, models, value_of
 from fedjax_sim.advice.theorems import GAP
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.simulation.events import Callback
+from fedjax_sim.simulation.options import DEFAULT, Options, Storage
 from fedjax_sim.theory.problem_constants import ProblemConstants
 from fedjax_sim.types import FedAlgorithm, Setup
 
@@ -92,8 +94,9 @@ class Advice(NamedTuple):
         grid: Mapping[str, Sequence[Any]] | None = None,
         factory: Callable[..., FedAlgorithm] = fedavg,
         shadow: bool = True,
-        execution: Execution | None = None,
-        **options: Any,
+        callbacks: Sequence[Callback] = (),
+        storage: Storage | str | pathlib.Path | None = None,
+        options: Options = DEFAULT,
     ) -> Gap:
         """Runs the prescribed settings beside a tuned sweep, with the same keys.
 
@@ -111,8 +114,8 @@ class Advice(NamedTuple):
             shadow: record means over FedAvg's shadow iterates, which keeps ``local_steps + 1``
                 models per client; False: the models only.  Weighted means of shadow iterates are
                 recorded in both cases, since FedAvg with an averaged output computes them.
-            execution: execution strategy.
-            options: further arguments of :func:`fedjax_sim.sweep`, such as ``directory``.
+            callbacks, storage: of the sweep, as in :func:`fedjax_sim.sweep`.
+            options: as in :func:`fedjax_sim.sweep`; the prescribed settings take the execution.
 
         Raises:
             ValueError: an unknown theorem, none that prescribes a setting, F* unknown for theorems
@@ -129,7 +132,8 @@ class Advice(NamedTuple):
             grid=grid,
             factory=factory,
             shadow=shadow,
-            execution=execution,
+            callbacks=callbacks,
+            storage=storage,
             options=options,
         )
 

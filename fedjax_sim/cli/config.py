@@ -289,9 +289,9 @@ class RunConfig:
     """Execution of the clients per round; results agree up to the order of summation."""
     chunk_size: int = 10
     """Clients per chunk of the chunked execution."""
-    tuned: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
     """With --execution auto: executions of algorithms, ALGORITHM=CLIENTSxDEVICES:LOWERING, e.g.
-    fedavg=4x2:im2col; default: those that fedjax-sim tune stored for this machine. config.json
+    fedavg=4x2:im2col; default: those that fedjax-sim measure stored for this machine. config.json
     records them, so that a resumed or repeated run is not changed by later measurements."""
     precision: Literal["default", "float32", "tf32", "bfloat16", "float64"] = "default"
     """Precision of the models' arithmetic. default: float32, matrix products as the device prefers;
@@ -338,8 +338,8 @@ class RunOptions(RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class TuneOptions(RunConfig):
-    """Every option of ``fedjax-sim tune``: a comparison, and where the choice is stored."""
+class MeasureOptions(RunConfig):
+    """Every option of ``fedjax-sim measure``: a comparison, and where the choice is stored."""
 
     user: bool = False
     """Store the fastest execution for all folders of this user; default: for the current one."""
@@ -406,7 +406,7 @@ FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
     "tuning_steps", "tuning_lr", "compress", "feedback", "feedback_rate", "compress_down",
     "aggregator", "privacy_clip", "privacy_noise", "privacy_noise_law", "privacy_epsilon", "hyper",
-    "rates", "target_accuracy", "on_divergence", "examples_memory", "states", "tuned",
+    "rates", "target_accuracy", "on_divergence", "examples_memory", "states", "measured",
 }  # fmt: skip
 # Options that a later call on the same output folder may increase, to extend the run.
 EXTENSIBLE_FIELDS = {"rounds"}

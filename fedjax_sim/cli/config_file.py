@@ -14,7 +14,7 @@ from fedjax_sim.cli.report import as_json
 from fedjax_sim.cli.validation import validated
 from fedjax_sim.datasets.tables import is_table
 from fedjax_sim.datasets.text import is_text
-from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.simulation.files import FolderError, is_sealed, read_json
 
 LAW = "privacy_noise_law"
 HyperParameters = dict[str, bool | int | float | str | None]
@@ -197,10 +197,18 @@ def _refuse_code(path: str | pathlib.Path, config: RunConfig, replaced: Collecti
 
 
 def _members(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the members of a JSON object; none if the file is damaged."""
+    """Returns the members of a JSON object; none without one.
+
+    Raises:
+        FolderError: the file has a digest, and is not what was written.
+    """
+    advice = "restore it from a copy, or remove its member sha256 to use it as it is"
+    content = path.read_bytes() if path.is_file() else b""
+    if is_sealed(content):
+        return read_json(path, advice)
     try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        values = json.loads(content)
+    except (ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 

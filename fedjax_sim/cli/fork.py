@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from fedjax_sim.cli import build, config_file, tuned
+from fedjax_sim.cli import build, config_file, measured
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.cli.code_digest import changed_code
 from fedjax_sim.cli.registry import SHARED, algorithms_of
@@ -76,8 +76,8 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     hyper, count = comparison.hyper[name], comparison.problem.setup.task.num_clients
     parsed = {text: _parsed(text, name, hyper, count) for text in options.alternatives}
     with comparison.arithmetic():
-        choice = tuned.parse(comparison.options["tuned"]).get(name)
-        setup, execution = tuned.executed(comparison, name, choice)
+        choice = measured.parse(comparison.options["measured"]).get(name)
+        setup, execution = measured.executed(comparison, name, choice)
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
         alternatives = {UNCHANGED: forking.Alternative(algorithm)} | {
             text: forking.Alternative(_built(comparison, one), one.change, one.restart)

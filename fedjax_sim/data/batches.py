@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count
+from fedjax_sim.tree.keys import fast
 from fedjax_sim.types import Step
 
 Pick = Callable[[Step], tuple[Array, Array]]
@@ -67,7 +68,7 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
         size = jnp.asarray(size, jnp.int32)
         # One draw for the whole visit, of 32 bits also in double precision: runs in either
         # precision see the same examples. The draws of step k do not depend on the number of steps.
-        bits = jax.random.bits(key, (max(max_steps, 1), batch_size), jnp.uint32)
+        bits = jax.random.bits(fast(key), (max(max_steps, 1), batch_size), jnp.uint32)
         rows = scaled_words(bits, size)
         # A client without examples gets weight 0 and so a zero gradient.
         weights = jnp.broadcast_to(size > 0, (batch_size,))
@@ -158,7 +159,7 @@ def stream(batch_size: int, num_steps: int) -> Batches:
         num_epochs = -(-max(max_steps - 1, 0) // -(-smallest // batch_size)) + 1
 
         def order(epoch: Array) -> Array:
-            return permutations(jax.random.fold_in(key, epoch), 1, size, largest)[0]
+            return permutations(jax.random.fold_in(fast(key), epoch), 1, size, largest)[0]
 
         orders = jax.vmap(order)(first_epoch + jnp.arange(num_epochs, dtype=jnp.int32))
         orders = jnp.pad(orders, ((0, 0), (0, -largest % batch_size)))
@@ -231,7 +232,7 @@ def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
     num_shuffles = -(-_TIE_BREAKING_BITS // (32 - row_bits))
     order = _shuffle(key, num, size, max_size, row_bits)
     for i in range(1, num_shuffles):
-        again = _shuffle(jax.random.fold_in(key, i), num, size, max_size, row_bits)
+        again = _shuffle(jax.random.fold_in(fast(key), i), num, size, max_size, row_bits)
         order = jnp.take_along_axis(order, again, axis=1, mode="promise_in_bounds")
     ranks = jnp.broadcast_to(jnp.arange(max_size, dtype=jnp.int32), (num, max_size))
     which = jnp.arange(num, dtype=jnp.int32)[:, None]
@@ -250,7 +251,7 @@ def _shuffle(key: Array, num: int, size: Array, max_size: int, row_bits: int) ->
 def _words(key: Array, num: int, size: Array, max_size: int, row_bits: int) -> Array:
     """Distinct words with the row numbers in their low bits, uint32 ``[num, max_size]``."""
     rows = jnp.broadcast_to(jnp.arange(max_size, dtype=jnp.uint32), (num, max_size))
-    bits = jax.random.bits(key, (num, max_size), jnp.uint32)
+    bits = jax.random.bits(fast(key), (num, max_size), jnp.uint32)
     words = jnp.where(rows < jnp.asarray(size, jnp.uint32), bits, jnp.uint32(0xFFFFFFFF))
     return (words & ~jnp.uint32((1 << row_bits) - 1)) | rows
 

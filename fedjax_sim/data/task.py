@@ -16,6 +16,7 @@ from fedjax_sim.data.federated import FederatedData, from_lists, num_rows
 from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
+from fedjax_sim.tree.keys import fast, usual
 from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
 
@@ -169,8 +170,9 @@ def running_statistics_of(task: Task) -> Where | None:
 
 
 def _on_device(data: FederatedData) -> FederatedData:
-    data = jax.tree.map(jnp.asarray, data)
-    return dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
+    # A copy to the device; `jnp.asarray` would compile a program per shape.
+    data = dataclasses.replace(data, offsets=np.asarray(data.offsets, np.int32))
+    return jax.device_put(data)
 
 
 def _task(oracle: "_EmpiricalOracle", data: Any, sizes: np.ndarray) -> Task:
@@ -229,7 +231,7 @@ class _EmpiricalOracle(NamedTuple):
         first_step: Array | None = None,
     ) -> Oracle:
         start, size = self.place(data, client)
-        rows_key, loss_key, full_key = jax.random.split(key, 3)
+        rows_key, loss_key, full_key = usual(jax.random.split(fast(key), 3))
         max_size = self.sizes[1]
         if first_step is None:
             pick = self.batches.draw(rows_key, size, max_size, max_steps)
@@ -246,7 +248,8 @@ class _EmpiricalOracle(NamedTuple):
 
         def loss(params: Params, step: Step) -> Array:
             rows, weights = pick(step)
-            key = jax.random.fold_in(loss_key, step if first_step is None else first_step + step)
+            number = step if first_step is None else first_step + step
+            key = usual(jax.random.fold_in(fast(loss_key), number))
             losses = batch_losses(self.objective, params, gather(rows), key, weights)
             return weighted_mean(losses, weights, total(step))
 
@@ -255,7 +258,7 @@ class _EmpiricalOracle(NamedTuple):
         def block_sum(params: Params, first: Array) -> Array:
             rows = first + jnp.arange(block, dtype=jnp.int32)
             valid = rows < size
-            key = jax.random.fold_in(full_key, first)
+            key = usual(jax.random.fold_in(fast(full_key), first))
             examples = gather(jnp.where(valid, rows, 0))
             losses = batch_losses(self.objective, params, examples, key, valid)
             return jnp.sum(jnp.where(valid, losses, 0))
@@ -302,7 +305,9 @@ def losses_of_two(objective: Objective, params: Params, examples: PyTree) -> Any
     """Returns the shape of the losses of two examples."""
     few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype), examples)
     try:
-        return jax.eval_shape(objective, params, few, jax.random.key(0))
+        return jax.eval_shape(
+            lambda params, few: objective(params, few, jax.random.key(0)), params, few
+        )
     except TypeError as error:  # of JAX, for shapes that do not fit
         raise ValueError(
             f"objective fails for parameters {shapes_text(params)} and a batch of examples "

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -64,7 +65,7 @@ def client_evaluator(
     examples = check_examples(prepared(metrics, data.examples, sizes), batch_size)
     owners = data.owners().astype(np.int32)
     statistics = _ClientStatistics(metrics, batch_size, summary)
-    return Partial(statistics, examples, *map(jnp.asarray, (owners, sizes, present_clients(sizes))))
+    return Partial(statistics, examples, *jax.device_put((owners, sizes, present_clients(sizes))))
 
 
 class _ClientStatistics(NamedTuple):

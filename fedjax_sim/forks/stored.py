@@ -10,10 +10,12 @@ from jax import Array
 from fedjax_sim.engine import NO_PROBES, RunState
 from fedjax_sim.execution.placement import everywhere
 from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.simulation.checkpoints import Checkpoints
+from fedjax_sim.simulation.events import Divergence
 from fedjax_sim.simulation.locks import locked
+from fedjax_sim.simulation.options import Options
 from fedjax_sim.simulation.programs import programs
 from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.simulation.store import RunFolder
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
@@ -37,15 +39,16 @@ def state_at(
     if not 1 <= round < num_rounds:
         raise ValueError(f"round is {round}; expected 1 .. {num_rounds - 1}, before the last round")
     timeline = jax.tree.map(np.asarray, setup.timeline)
-    if directory is not None and (directory / "checkpoints" / str(round)).is_dir():
+    if directory is not None and RunFolder(directory).has_state(round):
         compiled = programs(
             algorithm, setup, batched=keys.ndim == 1, execution=execution, probes=NO_PROBES
         )
         put = everywhere(setup.task)
         like = compiled.initial(setup.task, put(setup.params), put(timeline))
         with locked(directory):
-            restored = Checkpoints(directory / "checkpoints").restore(like, round)
+            restored = RunFolder(directory).state_at(like, round)
         if restored is not None:
-            return restored[0]
+            return restored
     begin = dataclasses.replace(setup, timeline=timeline[:round], eval_fn=None)
-    return simulate(algorithm, begin, keys, execution=execution, on_divergence="record").state
+    record, options = [Divergence("record")], Options(execution=execution)
+    return simulate(algorithm, begin, keys, callbacks=record, options=options).state

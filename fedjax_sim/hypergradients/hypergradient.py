@@ -10,14 +10,15 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.engine import check_algorithm
+from fedjax_sim.contract import check_options, check_run
+from fedjax_sim.engine import NO_PROBES
 from fedjax_sim.evaluation.state import check_last_round
 from fedjax_sim.execution.offload import OnHost
 from fedjax_sim.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.hypergradients.checkpointing import Checkpoint, num_levels
 from fedjax_sim.hypergradients.problem import Arrays, Problem
 from fedjax_sim.hypergradients.truncation import Truncation, truncated
-from fedjax_sim.setup_checks import check_keys, check_objective, check_one_timeline, check_setup
+from fedjax_sim.setup_checks import check_is_setup, check_keys
 from fedjax_sim.simulation.needs import Forecast
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup
 
@@ -110,10 +111,14 @@ def hypergradient(
         >>> float(result.value), float(result.gradient)  # 8 (1 - lr)^4 and its derivative
         (0.5, -4.0)
     """
-    check_setup(setup)
     check_keys(key)
-    check_one_timeline(setup.timeline.clients)
-    check_objective(setup, batched=False)
+    check_options(execution, NO_PROBES)
+    check_is_setup(setup)
+    # Only the last round is evaluated, by a metric of the evaluation or by another function.
+    evaluated = dataclasses.replace(setup, eval_every=1)
+    if not isinstance(metric, str):
+        evaluated = dataclasses.replace(evaluated, eval_fn=None)
+    check_run((), evaluated, None, compiled=False)
     if not callable(algorithm_of):
         raise ValueError(
             f"algorithm_of is {algorithm_of!r:.60}; expected a function of the hyper-parameters "
@@ -219,7 +224,9 @@ class HypergradientFunction:
         if not leaves:
             raise ValueError("hyper has no leaves; expected a pytree of floating numbers")
         problem, setup = self._problem, self._arrays.setup
-        check_algorithm(problem.algorithm_of(hyper), problem.setup_of(hyper, setup))
+        algorithm = problem.algorithm_of(hyper)
+        own = dataclasses.replace(problem.setup_of(hyper, setup), eval_fn=None)
+        check_run(algorithm, own, None, execution=problem.execution, compiled=False)
 
     def _differentiated(self, hyper: PyTree, arrays: Arrays) -> Hypergradient:
         if arrays.key.ndim == 0:

@@ -8,12 +8,13 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import init
+from fedjax_sim.engine import first_state
 from fedjax_sim.execution.devices import program_bytes
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.hypergradients.checkpointing import stored_states
 from fedjax_sim.simulation.forecast import forecast
 from fedjax_sim.simulation.needs import Forecast, Seconds
+from fedjax_sim.simulation.options import Options
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
@@ -39,12 +40,17 @@ def forecast_program(
         levels: levels of rematerialised scans.
     """
     of_run = forecast(
-        algorithm, setup, key, execution=execution, memory=memory, measure=False, delta=None
+        algorithm,
+        setup,
+        key,
+        measure=False,
+        delta=None,
+        options=Options(execution=execution, memory=memory),
     )
     began = time.perf_counter()
     total = program_bytes(lowered.compile(), arguments=False)
     seconds = Seconds(time.perf_counter() - began, math.nan, math.nan)
-    state = jax.eval_shape(lambda: init(algorithm, setup))
+    state = jax.eval_shape(lambda: first_state(algorithm, setup))
     leaves = [x for x in jax.tree.leaves(state) if jax.numpy.issubdtype(x.dtype, np.inexact)]
     one = sum(x.size * x.dtype.itemsize for x in leaves)
     parts = {

@@ -54,7 +54,7 @@ def plot_folder(
         ...                  lambda w: {"error": abs(w - 1)}, eval_every=1)
         >>> keys = jax.random.split(jax.random.key(0), 2)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = fs.compare({"fedavg": fs.fedavg(0.1)}, setup, keys, directory=folder)
+        ...     result = fs.compare({"fedavg": fs.fedavg(0.1)}, setup, keys, storage=folder)
         ...     figure = plot_folder(folder, x="bits")
         >>> figure.axes[0].lines[0].get_label(), figure.axes[0].get_xlabel()
         ('FedAvg', 'bits sent')

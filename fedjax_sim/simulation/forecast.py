@@ -10,17 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_bytes
-from fedjax_sim.engine import NO_PROBES, Probes, RunState, Span, check_algorithm
+from fedjax_sim.contract import check_run
+from fedjax_sim.engine import RunState, Span
 from fedjax_sim.execution import offload
 from fedjax_sim.execution.devices import memory_limit, program_bytes
 from fedjax_sim.execution.placement import everywhere
-from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.privacy.accounting import Guarantee, epsilon, is_private
-from fedjax_sim.setup_checks import check_batch, check_keys, check_setup, shapes_of_one
+from fedjax_sim.setup_checks import check_keys, shapes_of_one
 from fedjax_sim.simulation import measuring, outcome
 from fedjax_sim.simulation.functions import sealed
 from fedjax_sim.simulation.needs import Forecast, Seconds
+from fedjax_sim.simulation.options import DEFAULT, Options, check_options_type
 from fedjax_sim.simulation.programs import programs, stride
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 
@@ -32,11 +32,9 @@ def forecast(
     setup: Setup,
     keys: Array,
     *,
-    execution: Execution | None = None,
-    probes: Probes = NO_PROBES,
-    memory: int | None = None,
     measure: bool = True,
     delta: float | None = 1e-5,
+    options: Options = DEFAULT,
 ) -> Forecast:
     """Returns what a run needs and costs: memory, time and privacy; compiles and runs one round.
 
@@ -44,10 +42,11 @@ def forecast(
     they are short); equal evaluations of several algorithms are measured once.
 
     Args:
-        algorithm, setup, keys, execution, probes: as in :func:`~fedjax_sim.simulate`.
-        memory: bytes per device; default :func:`~fedjax_sim.execution.devices.memory_limit`.
+        algorithm, setup, keys: as in :func:`~fedjax_sim.simulate`.
         measure: run the first rounds and an evaluation, if they fit.
         delta: of the guarantee of a private algorithm; None: without it.
+        options: as in :func:`~fedjax_sim.simulate`; the forecast depends on ``execution``,
+            ``probes`` and ``memory``.
 
     Raises:
         ValueError: contradictory arguments, or as :func:`~fedjax_sim.privacy.epsilon`.  A run that
@@ -68,10 +67,10 @@ def forecast(
     check_keys(keys)
     batched = keys.ndim == 1
     replicas = keys.shape[0] if batched else 1
-    check_setup(setup)
-    check_batch(setup, replicas if batched else None)
-    check_algorithm(algorithm, setup)
-    check_bytes(memory=memory)
+    check_options_type(options)
+    execution, probes, memory = options.strategy, options.probes, options.memory
+    count = replicas if batched else None
+    check_run(algorithm, setup, count, execution=execution, eval_initial=options.eval_initial)
     privacy = None if delta is None else _privacy(algorithm, setup, delta)
     task, params, key = setup.task, setup.params, keys
     eval_fn, eval_every = setup.eval_fn, setup.eval_every

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from fedjax_sim.engine import RunState, evaluation_context, init
+from fedjax_sim.engine import RunState, evaluation_context, first_state
 from fedjax_sim.evaluation.state import evaluate, periods, takes_state
 from fedjax_sim.execution.devices import program_bytes
 from fedjax_sim.execution.placement import WHOLE, everywhere
@@ -110,7 +110,7 @@ def metric_shapes(algorithm: FedAlgorithm, setup: Setup) -> dict[str, jax.ShapeD
         timeline = setup.timeline
         if batched:
             timeline = jax.tree.map(lambda x: x[0], timeline)
-        state = init(algorithm, Setup(setup.task, timeline, params))
+        state = first_state(algorithm, Setup(setup.task, timeline, params))
         context = evaluation_context(algorithm, setup.task, timeline, state, key)
         return jax.tree.map(jnp.asarray, evaluate(cast(EvalFn, setup.eval_fn), context))
 

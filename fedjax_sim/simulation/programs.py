@@ -5,6 +5,7 @@ import pathlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Executor, Future
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.contract import check_options
 from fedjax_sim.engine import (
     History,
     Probes,
@@ -22,7 +22,7 @@ from fedjax_sim.engine import (
     Span,
     advance_by,
     evaluation_context,
-    init,
+    first_state,
 )
 from fedjax_sim.evaluation.state import evaluate
 from fedjax_sim.execution import offload
@@ -31,12 +31,14 @@ from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import Execution, auto, has_kernels, is_ragged
 from fedjax_sim.simulation.functions import SealedJit, sealed
 from fedjax_sim.simulation.run_functions import RunTraces, trace_run
+from fedjax_sim.simulation.store import RunFolder
 from fedjax_sim.simulation.traces import Same
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline, Weighting
 
 Put = Callable[[PyTree], PyTree]
 Numbers = list[Any]  # leaves of a spec: Python's numbers, or arrays
 Build = Callable[[Numbers], FedAlgorithm]
+Ahead = Callable[[Executor], None]  # begins to compile in a pool of threads
 
 
 class Parts(NamedTuple):
@@ -69,7 +71,7 @@ class Functions:
         self.traces, self.parts = traces, parts
 
         def initial(numbers: Numbers, task: Task, params: Params, timeline: Timeline) -> RunState:
-            return init(self.parts.build(numbers), Setup(task, timeline, params))
+            return first_state(self.parts.build(numbers), Setup(task, timeline, params))
 
         def segment(numbers, task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
             build, execution, weighting, probes = self.parts
@@ -121,23 +123,42 @@ class Functions:
         # The state is donated: client states are updated in place.
         self.segment = SealedJit(replicated, traces, donate_argnums=4)
         self._compiled: OrderedDict[Hashable, list[Any]] = OrderedDict()  # by arguments' shapes
-        self.seconds = 0.0  # of compilation
+        self.seconds = 0.0  # waited for compilation
 
     def compiled(self, *arguments: Any) -> Any:
         """Returns the segment's program for these arguments; task and evaluation are sealed."""
+        leaves, structure = jax.tree.flatten(arguments)
+        candidates = self._candidates(arguments)
+        began = time.perf_counter()
+        try:
+            candidates[:] = [x.result() if isinstance(x, Future) else x for x in candidates]
+            for program in candidates:
+                if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
+                    return program
+            candidates.append(self.segment.lower(*arguments).compile())
+            return candidates[-1]
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    def compile_ahead(self, pool: Executor, *arguments: Any) -> None:
+        """Begins to compile the segment's program for these shapes, unless there is one.
+
+        It is lowered at once, since the precision of products and the like belong to this thread.
+        """
+        arguments = sealed(arguments, self.traces)
+        candidates = self._candidates(arguments)
+        if not candidates:
+            candidates.append(pool.submit(self.segment.lower(*arguments).compile))
+
+    def _candidates(self, arguments: tuple) -> list[Any]:
+        """Returns the programs for arguments of these shapes, those for other places included."""
         leaves, structure = jax.tree.flatten(arguments)
         shapes = structure, *map(_shape, leaves)
         candidates = self._compiled.setdefault(shapes, [])
         self._compiled.move_to_end(shapes)
         while len(self._compiled) > _MOST_SHAPES:
             self._compiled.popitem(last=False)
-        for program in candidates:
-            if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
-                return program
-        began = time.perf_counter()
-        candidates.append(self.segment.lower(*arguments).compile())
-        self.seconds += time.perf_counter() - began
-        return candidates[-1]
+        return candidates
 
 
 def _shape(leaf: Any) -> tuple[Any, ...]:
@@ -208,6 +229,10 @@ class Programs(NamedTuple):
         """Returns the segment's program for these arguments; task and evaluation are sealed."""
         return Given(self.functions.compiled(self.numbers, *arguments), self.numbers)
 
+    def compile_ahead(self, pool: Executor, *arguments: Any) -> None:
+        """Begins to compile the segment's program for these shapes, unless there is one."""
+        self.functions.compile_ahead(pool, self.numbers, *arguments)
+
     def evaluations(self, first: int, last: int, num_rounds: int) -> int:
         """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
         every = self.functions.eval_every
@@ -229,7 +254,6 @@ def programs(
     calls ``fedavg(0.1)`` each time compiles once, and a value that was changed in place has another
     program.
     """
-    check_options(execution, probes)
     task, timeline = setup.task, setup.timeline
     # The whole timeline decides, not a segment. Replicas that are batched with different timelines
     # would compute all steps of the longest visit, so on a CPU they run one after the other, and so
@@ -298,42 +322,52 @@ def _accepts(shardings: list[Any], leaves: list[Any]) -> bool:
     )
 
 
-def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -> int:
-    """Returns the most rounds per dispatch: by default about a twentieth of the evaluations.
+def stride(rounds: int, eval_every: int, *, single: bool = False) -> int:
+    """Returns the most rounds per dispatch: about a twentieth of the evaluations, or one of them.
 
-    The default divides the number of evaluations where a number near a twentieth does.
+    The number divides that of the evaluations where a number near a twentieth does.
+
+    Args:
+        rounds, eval_every: of the run.
+        single: every dispatch has one evaluation.
 
     Example:
-        >>> stride(100, 2), stride(82, 2), stride(83, 2)
-        (4, 2, 4)
+        >>> stride(100, 2), stride(82, 2), stride(83, 2), stride(100, 2, single=True)
+        (4, 2, 4, 2)
     """
-    evaluations = -(-rounds // eval_every)
-    if evals_per_segment is None:
-        near = max(evaluations // 20, 1)
-        equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
-        evals_per_segment = min(equal, key=lambda n: abs(n - near), default=near)
-    return eval_every * evals_per_segment
+    if single:
+        return eval_every
+    near = max(-(-rounds // eval_every) // 20, 1)
+    equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
+    return eval_every * min(equal, key=lambda n: abs(n - near), default=near)
 
 
 def trace_first(
     compiled: Programs, setup: Setup, keys: Array, rounds: int, folder: pathlib.Path | None
-) -> None:
+) -> Ahead | None:
     """Traces the first segment of a run, so that its errors come before the run's folder exists.
 
     Compilation reuses what was traced.  Does nothing for a run that has a folder, and for examples
     on the host, whose segments are those of a load.
 
+    Returns:
+        A function that begins to compile the segment in a pool of threads.
+
     Raises:
         ValueError: as :func:`~fedjax_sim.engine.run`.
     """
     task = setup.task
-    begun = folder is not None and (folder / "run.json").exists()
+    begun = folder is not None and RunFolder(folder).exists
     if begun or isinstance(task.placement, offload.OnHost):
-        return
+        return None
     timeline = jax.tree.map(np.asarray, setup.timeline)
     state = jax.eval_shape(compiled.initial, task, setup.params, timeline)
     span = Span(*map(np.int32, (0, 0, 0, 0)))  # Python's numbers have another type
-    compiled.segment.trace(task, setup.eval_fn, timeline[:rounds], state, keys, span)
+    arguments = task, setup.eval_fn, timeline[:rounds], state, keys, span
+    compiled.segment.trace(*arguments)
+    if task.placement is not None:  # whose programs are for the devices of the values
+        return None
+    return lambda pool: compiled.compile_ahead(pool, *arguments)
 
 
 class Pace:
@@ -342,7 +376,7 @@ class Pace:
     Args:
         most: rounds of the longest segment.
         eval_every: rounds between evaluations.
-        seconds: time of a segment; None: every segment has ``most`` rounds.
+        seconds: time of a segment.
 
     Example:
         >>> pace = Pace(100, 10, seconds=30.0)
@@ -356,9 +390,9 @@ class Pace:
     _AIM = 1 / 3  # share of the time that is planned, since later rounds may take longer
     _GROWTH = 8
 
-    def __init__(self, most: int, eval_every: int, seconds: float | None):
+    def __init__(self, most: int, eval_every: int, seconds: float):
         self._most, self._eval_every, self._seconds = most, eval_every, seconds
-        self._rounds = most if seconds is None else 1
+        self._rounds = 1
 
     def after(self, done: int, num_rounds: int) -> int:
         """Returns the round that ends the segment after ``done`` rounds.
@@ -371,9 +405,8 @@ class Pace:
 
     def took(self, rounds: int, seconds: float) -> None:
         """Chooses the next length from the time of a segment."""
-        if self._seconds is not None:
-            fitting = int(self._AIM * self._seconds * rounds / max(seconds, 1e-9))
-            self._rounds = max(1, min(fitting, self._GROWTH * self._rounds, self._most))
+        fitting = int(self._AIM * self._seconds * rounds / max(seconds, 1e-9))
+        self._rounds = max(1, min(fitting, self._GROWTH * self._rounds, self._most))
 
 
 class Resident:

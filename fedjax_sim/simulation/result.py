@@ -1,6 +1,5 @@
 """Result of one simulation."""
 
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,10 +8,10 @@ import numpy as np
 
 from fedjax_sim.engine import History, RunState
 from fedjax_sim.evaluation.names import ClientNames
-from fedjax_sim.simulation.client_rows import client_frame, has_clients, read_clients
+from fedjax_sim.simulation.client_rows import client_frame
 from fedjax_sim.simulation.history import Clock, complete, melted
-from fedjax_sim.simulation.history_file import read
 from fedjax_sim.simulation.seeds import Seed, seed_column
+from fedjax_sim.simulation.store import RunFolder
 from fedjax_sim.types import PyTree
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ FRAME_COLUMNS = ("seed", "diverged_at", "round", "metric", "value")
 
 
 class Progress(NamedTuple):
-    """Argument of a progress callback after every segment.
+    """Argument of a callback's ``progress`` after every segment.
 
     Example:
         >>> progress = Progress(5, 10, {"loss": 0.25}, seeds_done=1, num_seeds=2)
@@ -37,6 +36,7 @@ class Progress(NamedTuple):
     metrics: Mapping[str, float]
     seeds_done: int = 0
     num_seeds: int = 1  # seeds that run one after the other; 1: all of them run together
+    name: str = ""  # of the algorithm in a comparison
 
     @property
     def fraction(self) -> float:
@@ -62,7 +62,7 @@ class Record(NamedTuple):
     seeds: Sequence[str]
     clock: Clock
     client_probes: Sequence[str]
-    path: pathlib.Path | None  # history.csv, with the rounds of earlier calls
+    folder: RunFolder | None  # with the rounds of earlier calls
     client_names: ClientNames  # of the clients that are evaluated, by split
 
 
@@ -120,9 +120,8 @@ class Simulation(NamedTuple):
         """
         import pandas as pd  # slow to import
 
-        if self.record.path is not None:
-            folder = self.record.path.parent
-            frame = read_clients(folder) if has_clients(folder) else pd.DataFrame()
+        if (folder := self.record.folder) is not None:
+            frame = folder.clients() if folder.has_clients else pd.DataFrame()
         elif self.history is None:
             frame = pd.DataFrame()
         else:
@@ -156,8 +155,8 @@ class Simulation(NamedTuple):
 
     def _entries(self) -> Iterator[tuple[str, int, str, Any]]:
         record = self.record
-        if record.path is not None:
-            yield from read(record.path)
+        if record.folder is not None:
+            yield from record.folder.entries()
         elif self.history is not None:
             last, probes = self.rounds_done, record.client_probes
             whole = complete(self._by_seed(self.history), record.clock, probes, last=last)

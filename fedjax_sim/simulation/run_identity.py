@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.execution.offload import OnHost
-from fedjax_sim.simulation.files import FolderError, read_json
+from fedjax_sim.simulation.files import FolderError
 from fedjax_sim.simulation.identity import (
     arrays_digest,
     sharded_digest,
@@ -19,7 +20,7 @@ from fedjax_sim.simulation.identity import (
 )
 from fedjax_sim.simulation.run_functions import RunTraces, identified
 from fedjax_sim.specs import Spec
-from fedjax_sim.types import Setup, Timeline
+from fedjax_sim.types import Setup
 
 
 def same(one: Any, other: Any) -> bool:
@@ -44,6 +45,7 @@ def identify(
     *,
     eval_initial: bool = False,
     folder: pathlib.Path | None = None,
+    known: Mapping[str, Any] = types.MappingProxyType({}),
     accept_changed_code: bool = False,
 ) -> RunIdentity:
     """Returns the values that make two calls the same run: digests and the given config.
@@ -57,7 +59,8 @@ def identify(
         spec: of the algorithm.
         config, setup, keys, eval_initial: those of the run.
         names: of the replicas.
-        folder: of the run, whose accepted changes of code are kept.
+        folder: of the run.
+        known: identity that the folder has, whose accepted changes of code are kept.
         accept_changed_code: accept that the folder has other functions.
 
     Raises:
@@ -85,7 +88,7 @@ def identify(
     if isinstance(placement, OnHost):  # the task has not the examples
         assert placement.source is not None
         values["source"] = source_digest(placement.source)
-    values |= _of_code(values, folder, accept=accept_changed_code)
+    values |= _of_code(values, folder, known, accept=accept_changed_code)
 
     def extends(known: Mapping[str, Any]) -> bool:
         """Returns True if this run continues the known one: longer, or with accepted changes."""
@@ -101,24 +104,24 @@ def identify(
             same(value, known.get(name)) for name, value in expected.items()
         )
         if is_same and isinstance(rounds, int) and rounds < timeline.num_rounds:
-            _check_last_evaluation(rounds, timeline.num_rounds, setup.eval_every)
+            check_last_evaluation(rounds, timeline.num_rounds, setup.eval_every)
         return is_same
 
     return RunIdentity(values, extends)
 
 
 def _of_code(
-    values: Mapping[str, Any], folder: pathlib.Path | None, *, accept: bool
+    values: Mapping[str, Any],
+    folder: pathlib.Path | None,
+    known: Mapping[str, Any],
+    *,
+    accept: bool,
 ) -> dict[str, Any]:
     """Returns the JAX version of the traces, and the digests that earlier calls accepted.
 
     Raises:
         FolderError: the folder has other functions, and they are not accepted.
     """
-    try:
-        known = {} if folder is None else read_json(folder / "run.json", "")
-    except (OSError, ValueError):
-        known = {}  # there is none, or damage has its message in `claim`
     here = {"jax": known.get("jax", jax.__version__), "accepted": known.get("accepted", [])}
     changed = {
         name: known[name]
@@ -144,46 +147,11 @@ def _of_code(
     raise FolderError(
         f"directory {str(folder)!r} holds another run: what {' and '.join(names)} {compute} "
         f"has changed{reason}; choose another directory, delete this one, or continue with "
-        "accept_changed_code=True"
+        "fs.Storage(folder, accept_changed_code=True)"
     )
 
 
-def check_extension(
-    directory: pathlib.Path, num_rounds: int, eval_every: int, timeline: Timeline | None = None
-) -> None:
-    """Refuses more rounds for a run that they cannot extend; does nothing without a shorter run.
-
-    A call that changes files of its own before it runs checks this first.
-
-    Args:
-        directory: folder of the run.
-        num_rounds, eval_every: those of the longer run.
-        timeline: the longer one, whose beginning is compared; None: it is not.
-
-    Raises:
-        FolderError: the run ends between two evaluations, or the timeline begins otherwise.
-    """
-    try:
-        known = read_json(directory / "run.json", "")
-    except (OSError, ValueError):
-        return  # damage has its message in `claim`
-    rounds = known.get("rounds")
-    if not isinstance(rounds, int) or not 0 < rounds < num_rounds:
-        return
-    _check_last_evaluation(rounds, num_rounds, eval_every)
-    if timeline is None:
-        return
-    beginning = jax.tree.map(np.asarray, timeline)[:rounds]
-    digest = arrays_digest(timeline_arrays(beginning))
-    if known.get("timeline", digest) != digest:
-        raise FolderError(
-            f"rounds is {num_rounds}, and the {rounds} rounds in {directory} have other clients "
-            f"per round than the first {rounds} of {num_rounds}; expected {rounds}, since the "
-            "sampling depends on the number of rounds"
-        )
-
-
-def _check_last_evaluation(known: int, num_rounds: int, eval_every: int) -> None:
+def check_last_evaluation(known: int, num_rounds: int, eval_every: int) -> None:
     """Refuses to extend a run whose last evaluation a longer run does not have."""
     if known % eval_every:
         raise FolderError(

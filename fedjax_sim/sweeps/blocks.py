@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from fedjax_sim.engine import History, Probes, RunState, advance, init
+from fedjax_sim.engine import History, Probes, RunState, advance, first_state
 from fedjax_sim.execution.placement import ByClient
 from fedjax_sim.execution.platforms import platform_of
 from fedjax_sim.execution.strategies import auto, is_ragged
@@ -68,7 +68,7 @@ def block_functions(trial: Trial, plan: Plan) -> tuple[Callable, Callable]:
 
         def one(hyper, timeline, params):
             one = dataclasses.replace(setup, task=task, timeline=timeline, params=params)
-            return init(trial.factory(**hyper), one)
+            return first_state(trial.factory(**hyper), one)
 
         over_seeds = _batched(one, (None, of_seed, 0), _STATE, plan.seeds)
         over_both = jax.vmap(over_seeds, (0, None, None), _STATE, axis_size=plan.width)

@@ -13,7 +13,7 @@ from jax import Array
 from fedjax_sim.algorithms._shared import check_none_lost
 from fedjax_sim.callbacks.direction import Mode
 from fedjax_sim.checks import check_bytes, check_count
-from fedjax_sim.engine import check_algorithm
+from fedjax_sim.contract import check_run
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.setup_checks import check_key
 from fedjax_sim.simulation.identity import arrays_digest
@@ -116,12 +116,13 @@ def _check_single_client(algorithm: FedAlgorithm, setup: Setup) -> None:
         return
     alone = masked(timeline, jnp.asarray(np.arange(setup.task.num_clients) == reports[0]))
     try:
-        check_algorithm(algorithm, dataclasses.replace(setup, timeline=alone))
+        check_run(algorithm, dataclasses.replace(setup, timeline=alone), None)
     except ValueError as error:
         # An algorithm that skips small rounds requires one that is not skipped: with everybody.
         both = jax.tree.map(lambda *leaves: np.stack(leaves), timeline, alone)
         try:
-            check_algorithm(algorithm, dataclasses.replace(setup, timeline=both))
+            pair = jax.tree.map(lambda x: np.stack([x, x]), setup.params)
+            check_run(algorithm, dataclasses.replace(setup, timeline=both, params=pair), 2)
         except ValueError:
             raise ValueError(
                 f"algorithm does not accept every coalition; expected one that accepts client "

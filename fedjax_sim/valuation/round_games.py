@@ -13,7 +13,7 @@ from fedjax_sim import tree
 from fedjax_sim.callbacks.direction import Mode
 from fedjax_sim.checks import check_count
 from fedjax_sim.contract import checked_weights
-from fedjax_sim.engine import Probes, RunState, Visit, advance, init
+from fedjax_sim.engine import Probes, RunState, Visit, advance, first_state
 from fedjax_sim.evaluation.state import takes_state
 from fedjax_sim.execution.strategies import Execution, vmapped
 from fedjax_sim.types import FedAlgorithm, Round, Setup
@@ -98,7 +98,7 @@ def round_games(
 
     num_clients = setup.task.num_clients
     clients, mask = np.asarray(setup.timeline.clients), np.asarray(setup.timeline.arrived)
-    state = init(algorithm, setup)
+    state = first_state(algorithm, setup)
     for t in range(setup.timeline.num_rounds):
         before = state
         part = dataclasses.replace(single, timeline=setup.timeline[t : t + 1])

@@ -6,9 +6,10 @@ import json
 import jax
 import numpy as np
 import pytest
+from call_records import records
 
 import fedjax_sim as fs
-from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.simulation.files import FolderError, read_json, write_json
 
 
 def factor(w):
@@ -42,7 +43,8 @@ def test_changed_functions_are_refused_by_name(tmp_path, monkeypatch):
     def go(loss=squared, algorithm=None, **options):
         setup = dataclasses.replace(setup_with(loss), weighting=options.pop("weighting", equal))
         algorithm = algorithm or fs.fedavg(0.1)
-        return fs.simulate(algorithm, setup, jax.random.key(0), directory=tmp_path, **options)
+        settings = records(folder=tmp_path, **options)
+        return fs.simulate(algorithm, setup, jax.random.key(0), **records(**settings))
 
     def refused(names):
         return pytest.raises(FolderError, match=f"another run: what {names} has changed")
@@ -73,7 +75,9 @@ def test_changed_functions_are_accepted(tmp_path):
 
     def go(loss=squared, rounds=4, **options):
         setup = setup_with(loss, rounds=rounds)
-        return fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=tmp_path, **options)
+        return fs.simulate(
+            fs.fedavg(0.1), setup, jax.random.key(0), **records(folder=tmp_path, **options)
+        )
 
     def known():
         return json.loads((tmp_path / "run.json").read_text())
@@ -81,7 +85,7 @@ def test_changed_functions_are_accepted(tmp_path):
     go()
     first = known()
     path = tmp_path / "run.json"
-    path.write_text(path.read_text().replace(jax.__version__, "0.0.1"))
+    write_json(path, read_json(path, "") | {"jax": "0.0.1"})
     with pytest.raises(FolderError, match=f"JAX was 0.0.1 and is {jax.__version__}; .*accept_chan"):
         go(fourth)
     assert go(fourth, accept_changed_code=True).history is None
@@ -103,7 +107,8 @@ def test_another_objective_in_a_sweep_is_refused(tmp_path):
         setup = setup_with(loss)
         setup = dataclasses.replace(setup, params=np.zeros(1, np.float32))
         keys = jax.random.split(jax.random.key(0), 1)
-        return fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, keys, directory=tmp_path, **options)
+        settings = records(folder=tmp_path, **options)
+        return fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, keys, **settings)
 
     assert go(squared).resumed == 0
     assert go(squared).resumed == 1

@@ -134,9 +134,11 @@ def resumed(project, folder):
     setup = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), np.float32(0.1))
     stop = lambda event: "interrupt" if event.round == 2 else None
     begun = pathlib.Path(folder).exists()
-    options = {"evals_per_segment": 1, "callbacks": [] if begun else [stop], "directory": folder}
+    stops = {"callbacks": [] if begun else [stop]}
     try:
-        return fs.simulate(fs.fedavg(0.01), setup, jax.random.key(0), **options).rounds_done
+        result = fs.simulate(
+            fs.fedavg(0.01), setup, jax.random.key(0), storage=folder, **stops)
+        return result.rounds_done
     except ValueError as error:
         return str(error)
     finally:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import records
 from sweep_problems import quadratic_trial
 
 import fedjax_sim as fs
@@ -21,7 +22,9 @@ def go(directory, rounds, *, eval_every=2, seed=0, **options):
     setup = fs.Setup(
         TRIAL.task, timeline[:rounds], TRIAL.params[0], TRIAL.eval_fn, eval_every=eval_every
     )
-    return fs.simulate(fs.scaffold(0.1), setup, jax.random.key(1), directory=directory, **options)
+    return fs.simulate(
+        fs.scaffold(0.1), setup, jax.random.key(1), **records(folder=directory, **options)
+    )
 
 
 @pytest.mark.slow

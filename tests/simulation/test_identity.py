@@ -292,15 +292,15 @@ def test_digests_of_arrays_on_several_devices(dtype):
 
 @pytest.mark.slow
 def test_a_folder_shows_what_identifies_the_run(setup, tmp_path):
-    fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), directory=tmp_path)
+    fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), storage=tmp_path)
     identity = json.loads((tmp_path / "run.json").read_text())
     traces = trace_run(fs.fedprox(0.1, mu=0.25), setup, batched=False)
     assert identity["algorithm"] == traces.algorithm.digest
     assert (identity["jax"], identity["accepted"]) == (jax.__version__, [])
     assert {"data", "timeline", "params", "key", "weighting"} <= identity.keys()
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(ValueError, match=r"run.json is damaged .*; expected a JSON object"):
-        fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), directory=tmp_path)
+    with pytest.raises(ValueError, match=r"run.json is damaged .*; restore it from a copy"):
+        fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), storage=tmp_path)
 
 
 def test_a_configuration_with_nan_is_the_same_again(tmp_path):

@@ -1,9 +1,12 @@
 """Asynchronous schedules in sweeps and in resumed runs."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import records
 from small_problems import NUM_CLIENTS, assert_identical, logistic_params, logistic_task
 from sweep_problems import KEYS, ONE_DEVICE, assert_equals_single_runs, starts, sweep_of
 
@@ -84,10 +87,12 @@ def test_interrupted_run_continues_with_the_same_bits(tmp_path):
         if progress.round >= 4:
             raise Stop
 
-    options = {"directory": tmp_path, "evals_per_segment": 1, "checkpoint_seconds": 0.0}
+    options = {"folder": tmp_path, "segment_seconds": 1e-9, "checkpoint_seconds": 0.0}
     with pytest.raises(Stop):
-        fs.simulate(*arguments, on_progress=stop, **options)
-    resumed = fs.simulate(*arguments, **options)
+        fs.simulate(
+            *arguments, **records(more_callbacks=[types.SimpleNamespace(progress=stop)], **options)
+        )
+    resumed = fs.simulate(*arguments, **records(**options))
     assert resumed.rounds_done == timeline.num_rounds
     assert resumed.local_steps < whole.local_steps
     assert_identical(resumed.state, whole.state)

@@ -17,9 +17,9 @@ from fedjax_sim.cli.build import resolve
 from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.config_file import read
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.tune import run_tune
-from fedjax_sim.simulation import tuning
-from fedjax_sim.simulation.tuning import ExecutionChoice
+from fedjax_sim.cli.measure import run_measure
+from fedjax_sim.simulation import executions
+from fedjax_sim.simulation.executions import ExecutionChoice
 
 TINY = RunConfig(
     algorithms=("fedavg", "fedprox", "scaffold"),
@@ -33,7 +33,7 @@ TINY = RunConfig(
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(tuning, "_SECONDS", 0.0)
+    monkeypatch.setattr(executions, "_SECONDS", 0.0)
 
 
 def image_problem(conv, batched=False):
@@ -47,13 +47,15 @@ def image_problem(conv, batched=False):
     keys = jax.random.split(jax.random.key(0), 2)
     params = jax.vmap(model.init)(keys) if batched else model.init(keys[0])
     setup = fs.Setup(task, timeline, params)
-    return tuning.Problem(fs.fedavg(0.1), setup, keys if batched else keys[0])
+    return executions.Problem(fs.fedavg(0.1), setup, keys if batched else keys[0])
 
 
 @pytest.mark.slow
 def test_tune_measures_strategies_then_lowerings_with_the_best(monkeypatch):
-    monkeypatch.setattr(tuning.devices, "workers", lambda: jax.devices()[:2])
-    found = tuning.tune(fs.fedavg(0.1), lambda conv: image_problem(conv).setup, jax.random.key(0))
+    monkeypatch.setattr(executions.devices, "workers", lambda: jax.devices()[:2])
+    found = executions.measure_executions(
+        fs.fedavg(0.1), lambda conv: image_problem(conv).setup, jax.random.key(0)
+    )
     seconds = [m.seconds for m in found]
     assert seconds == sorted(seconds)
     assert all(s > 0 for s in seconds)
@@ -72,12 +74,14 @@ def test_tune_measures_strategies_then_lowerings_with_the_best(monkeypatch):
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_left_out(monkeypatch):
-    needed = {m.choice: m.num_bytes for m in tuning.tune(*dense_problem(models.auto))}
+    needed = {
+        m.choice: m.num_bytes for m in executions.measure_executions(*dense_problem(models.auto))
+    }
     assert needed[ExecutionChoice(8)] > needed[ExecutionChoice(1)]
     monkeypatch.setattr(
-        tuning.devices, "memory_limit", lambda device: needed[ExecutionChoice(8)] - 1
+        executions.devices, "memory_limit", lambda device: needed[ExecutionChoice(8)] - 1
     )
-    kept = {m.choice for m in tuning.tune(*dense_problem(models.auto))}
+    kept = {m.choice for m in executions.measure_executions(*dense_problem(models.auto))}
     assert ExecutionChoice(8) not in kept
     assert ExecutionChoice(1) in kept
 
@@ -89,7 +93,7 @@ def dense_problem(conv):
     )
     timeline = fs.timelines.full(2, 8, task.num_steps)
     setup = fs.Setup(task, timeline, jnp.zeros(50))
-    return tuning.Problem(fs.fedavg(0.1), setup, jax.random.key(0))
+    return executions.Problem(fs.fedavg(0.1), setup, jax.random.key(0))
 
 
 @pytest.mark.slow
@@ -104,7 +108,7 @@ def dense_problem(conv):
     ],
 )
 def test_a_choice_is_a_strategy_like_any_other(monkeypatch, choice):
-    monkeypatch.setattr(tuning.devices, "workers", jax.devices)
+    monkeypatch.setattr(executions.devices, "workers", jax.devices)
     algorithm, setup, key = dense_problem(None)
     expected, found = (
         compiled(lambda setup, how=how: fs.run(algorithm, setup, key, execution=how)[0])(setup)
@@ -115,47 +119,51 @@ def test_a_choice_is_a_strategy_like_any_other(monkeypatch, choice):
 
 
 def test_a_choice_for_more_devices_than_there_are_is_refused(monkeypatch):
-    monkeypatch.setattr(tuning.devices, "workers", lambda: jax.devices()[:1])
+    monkeypatch.setattr(executions.devices, "workers", lambda: jax.devices()[:1])
     with pytest.raises(ValueError, match="num_devices is 2; expected at most 1"):
         ExecutionChoice(4, 2).execution()
 
 
 def test_stored_choices_are_found_by_what_they_hold_for(tmp_path):
-    path = tmp_path / "folder" / "tuned.json"
+    path = tmp_path / "folder" / "executions.json"
     first, second = {"batch_size": 1, "parameters": [(2, 3)]}, {"batch_size": 2}
-    assert tuning.stored(path, first) is None
-    tuning.store(path, first, [tuning.Measured(ExecutionChoice(4), 1.0, 2.0, 3)])
-    tuning.store(path, second, [tuning.Measured(ExecutionChoice(2, 2, "im2col"), 1.0, 2.0, 3)])
-    assert tuning.stored(path, first) == ExecutionChoice(4)
-    assert tuning.stored(path, second) == ExecutionChoice(2, 2, "im2col")
-    tuning.store(path, first, [tuning.Measured(ExecutionChoice(1), 1.0, 2.0, 3)])  # measured again
-    assert tuning.stored(path, first) == ExecutionChoice(1)
+    assert executions.stored(path, first) is None
+    executions.store(path, first, [executions.Measured(ExecutionChoice(4), 1.0, 2.0, 3)])
+    executions.store(
+        path, second, [executions.Measured(ExecutionChoice(2, 2, "im2col"), 1.0, 2.0, 3)]
+    )
+    assert executions.stored(path, first) == ExecutionChoice(4)
+    assert executions.stored(path, second) == ExecutionChoice(2, 2, "im2col")
+    executions.store(
+        path, first, [executions.Measured(ExecutionChoice(1), 1.0, 2.0, 3)]
+    )  # measured again
+    assert executions.stored(path, first) == ExecutionChoice(1)
     assert len(json.loads(path.read_text())) == 2
 
 
 @pytest.mark.parametrize("text", ["{", '[{"choice": 1}]', '{"a": 1}'])
 def test_a_file_of_something_else_is_refused(tmp_path, text):
-    (tmp_path / "tuned.json").write_text(text)
-    with pytest.raises(ValueError, match="expected a list of stored choices"):
-        tuning.stored(tmp_path / "tuned.json", {"batch_size": 1})
+    (tmp_path / "executions.json").write_text(text)
+    with pytest.raises(ValueError, match="is damaged"):
+        executions.stored(tmp_path / "executions.json", {"batch_size": 1})
 
 
 @pytest.mark.slow
 def test_descriptions_differ_where_times_do():
     problem = image_problem(models.auto, batched=True)
-    base = tuning.describe(problem, 3)
+    base = executions.describe(problem, 3)
     assert base["parameters"] == [list(x.shape[1:]) for x in jax.tree.leaves(problem.setup.params)]
     assert (base["replicas"], base["cohort_size"], base["client_state"]) == (2, 4, False)
-    assert tuning.describe(problem._replace(algorithm=fs.scaffold(0.1)), 3)["client_state"]
-    assert tuning.describe(image_problem(models.auto), 3)["replicas"] == 1
-    assert tuning.describe(problem, 4) != base
+    assert executions.describe(problem._replace(algorithm=fs.scaffold(0.1)), 3)["client_state"]
+    assert executions.describe(image_problem(models.auto), 3)["replicas"] == 1
+    assert executions.describe(problem, 4) != base
 
 
 @pytest.mark.slow
 def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuning.devices, "workers", lambda: jax.devices()[:1])
-    path = tmp_path / "tuned.json"
-    names = [name for name, _ in run_tune(resolve(TINY), path)]
+    monkeypatch.setattr(executions.devices, "workers", lambda: jax.devices()[:1])
+    path = tmp_path / "executions.json"
+    names = [name for name, _ in run_measure(resolve(TINY), path)]
     assert names == ["fedavg", "scaffold"]  # fedprox keeps no client state either
     used = []
 
@@ -164,21 +172,21 @@ def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypa
             used.append(self)
             return super().execution()
 
-    monkeypatch.setattr("fedjax_sim.cli.tuned.ExecutionChoice", Spy)
+    monkeypatch.setattr("fedjax_sim.cli.measured.ExecutionChoice", Spy)
     config = dataclasses.replace(TINY, output=tmp_path / "run")
-    tuned = run.compare(config, tuning_files=[path])
+    tuned = run.compare(config, measured_files=[path])
     assert len(used) == 3
     config = dataclasses.replace(
         TINY, algorithms=("scaffold",), output=tmp_path / "other", execution="sequential"
     )
-    plain = run.compare(config, tuning_files=[path])  # an execution that was asked for is kept
+    plain = run.compare(config, measured_files=[path])  # an execution that was asked for is kept
     assert len(used) == 3
-    recorded = json.loads((tmp_path / "run/config.json").read_text())["config"]["tuned"]
+    recorded = json.loads((tmp_path / "run/config.json").read_text())["config"]["measured"]
     assert [text.partition("=")[0] for text in recorded] == list(TINY.algorithms)
     # A later measurement does not change a run that is there, nor its repetition.
     path.unlink()
     assert read(tmp_path / "run/config.json").tuned == tuple(recorded)
-    again = run.compare(dataclasses.replace(TINY, output=tmp_path / "run"), tuning_files=[path])
+    again = run.compare(dataclasses.replace(TINY, output=tmp_path / "run"), measured_files=[path])
     pd.testing.assert_frame_equal(again.history, tuned.history)
     other = dataclasses.replace(TINY, output=tmp_path / "run", tuned=("fedavg=7x1:auto",))
     with pytest.raises(ValueError, match=r"fedavg was executed as .* there and 7x1:auto is given"):
@@ -195,13 +203,13 @@ def test_a_tuned_lowering_is_used(tmp_path, monkeypatch, per_seed):
         TINY, model="digits_cnn", algorithms=("fedavg",), rounds=1, seeds=1,
         partition_per_seed=per_seed, output=tmp_path / "run",
     )  # fmt: skip
-    monkeypatch.setattr(tuning, "stored", lambda path, seen: ExecutionChoice(1, 1, "canonical"))
+    monkeypatch.setattr(executions, "stored", lambda path, seen: ExecutionChoice(1, 1, "canonical"))
     built = []
     original = problem.model
     monkeypatch.setattr(
         problem, "model", lambda c, d, conv: built.append(conv) or original(c, d, conv)
     )
-    run.compare(config, tuning_files=[tmp_path / "tuned.json"])
+    run.compare(config, measured_files=[tmp_path / "executions.json"])
     # A seed's own setup is made for the check and for the run.
     assert built == [models.auto, *[models.canonical] * (3 if per_seed else 1)]
 
@@ -213,7 +221,7 @@ def test_tune_on_the_command_line(tmp_path, monkeypatch, capsys):
     options = "--algorithms fedavg --cohort-size 2 --seeds 1 --model softmax_regression".split()
     assert main(["tune", *options]) == 0
     assert "convolutions" in capsys.readouterr().out
-    assert len(json.loads((tmp_path / ".fedjax_sim/tuned.json").read_text())) == 1
-    assert not (tmp_path / "user/fedjax_sim/tuned.json").exists()
+    assert len(json.loads((tmp_path / ".fedjax_sim/executions.json").read_text())) == 1
+    assert not (tmp_path / "user/fedjax_sim/executions.json").exists()
     assert main(["tune", "--cohort-size", "0"]) == 2
     assert "--cohort-size is 0" in capsys.readouterr().err

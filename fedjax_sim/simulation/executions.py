@@ -1,10 +1,11 @@
 """Measurement of the fastest execution of rounds, on this machine and for one model.
 
 :func:`~fedjax_sim.execution.strategies.auto` follows rules that were measured elsewhere.
-:func:`tune` runs the candidates: strategies over clients, chunk sizes, one or all host devices, and
-the lowerings of convolutions.
+:func:`measure_executions` runs the candidates: strategies over clients, chunk sizes, one or all
+host devices, and the lowerings of convolutions.
 """
 
+import dataclasses
 import json
 import pathlib
 import statistics
@@ -16,12 +17,13 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import advance, check_algorithm, init
+from fedjax_sim.contract import check_run
+from fedjax_sim.engine import advance, first_state
 from fedjax_sim.execution import devices, strategies
 from fedjax_sim.execution.meshes import make_mesh
 from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
-from fedjax_sim.setup_checks import check_batch, check_keys, check_setup
-from fedjax_sim.simulation.files import read_json, write_text
+from fedjax_sim.setup_checks import check_is_setup, check_keys
+from fedjax_sim.simulation.files import read_json, write_json
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 LOWERINGS: dict[str, Convolution] = {
@@ -80,7 +82,7 @@ class Problem(NamedTuple):
     key: Array
 
 
-def tune(
+def measure_executions(
     algorithm: FedAlgorithm,
     setup: Setup | Callable[[Convolution], Setup],
     keys: Array,
@@ -109,7 +111,7 @@ def tune(
         >>> task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
         >>> timeline = fs.timelines.full(2, 4, task.num_steps)
         >>> setup = fs.Setup(task, timeline, jnp.zeros(2))
-        >>> results = tune(fs.fedavg(0.1), setup, jax.random.key(0))
+        >>> results = measure_executions(fs.fedavg(0.1), setup, jax.random.key(0))
         >>> results[0].seconds <= results[-1].seconds
         True
         >>> {measured.choice.chunk for measured in results} <= {1, 2, 4}
@@ -117,10 +119,11 @@ def tune(
     """
     check_keys(keys)
     make = setup if callable(setup) else None
-    problem = Problem(algorithm, setup(auto) if callable(setup) else setup, keys)
-    check_setup(problem.setup)
-    check_batch(problem.setup, keys.shape[0] if keys.ndim else None)
-    check_algorithm(algorithm, problem.setup)
+    setup = setup(auto) if callable(setup) else setup
+    check_is_setup(setup)
+    # A few rounds, without an evaluation that they need not reach.
+    problem = Problem(algorithm, dataclasses.replace(setup, eval_fn=None), keys)
+    check_run(algorithm, problem.setup, keys.shape[0] if keys.ndim else None)
     results: list[Measured] = []
 
     def add(problem: Problem, choices: Iterator[ExecutionChoice]) -> None:
@@ -158,7 +161,7 @@ def _measure(problem: Problem, choice: ExecutionChoice, best: float) -> Measured
     in_timeline = 0 if timeline.clients.ndim == 3 else None
 
     def begin(task: Task, timeline: Timeline, params: Params):
-        return init(algorithm, Setup(task, timeline, params))
+        return first_state(algorithm, Setup(task, timeline, params))
 
     def rounds(task: Task, timeline: Timeline, state, key: Array):
         part = Setup(task, timeline, None, eval_every=timeline.num_rounds)
@@ -217,7 +220,7 @@ def store(path: pathlib.Path, description: Mapping[str, Any], results: Sequence[
         {"for": dict(description), "choice": best.choice._asdict(), "seconds": best.seconds}
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path.resolve(), json.dumps(entries, indent=1) + "\n")  # a link of the user's stays
+    write_json(path.resolve(), {"choices": entries}, indent=1)  # a link of the user's stays
 
 
 def stored(path: pathlib.Path, description: Mapping[str, Any]) -> ExecutionChoice | None:
@@ -232,21 +235,9 @@ def stored(path: pathlib.Path, description: Mapping[str, Any]) -> ExecutionChoic
 
 
 def _entries(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Returns the verified content of a file of stored choices; an empty list without a file."""
-    advice = "expected a list of stored choices: delete it and run fedjax-sim tune again"
+    """Returns the content of a file of stored choices; an empty list without a file."""
+    advice = "delete it and run fedjax-sim measure again"
     try:
-        entries = read_json(path, advice, list) if path.exists() else []
+        return read_json(path, advice)["choices"] if path.exists() else []
     except OSError as error:
         raise ValueError(f"{path} cannot be read ({error.strerror}); {advice}") from error
-    for entry in entries:
-        if not isinstance(entry, dict) or not {"for", "choice"} <= entry.keys():
-            raise ValueError(f"{path} has the entry {entry!r:.80}; {advice}")
-        choice = entry["choice"]
-        if not isinstance(choice, dict) or choice.keys() != set(ExecutionChoice._fields):
-            raise ValueError(f"{path} has the choice {choice!r:.80}; {advice}")
-        counts = [choice["chunk"], choice["num_devices"]]
-        if not all(type(count) is int and count > 0 for count in counts) or (
-            choice["lowering"] not in list(LOWERINGS)
-        ):
-            raise ValueError(f"{path} has the choice {choice!r:.80}; {advice}")
-    return entries

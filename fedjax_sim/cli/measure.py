@@ -1,4 +1,4 @@
-"""``fedjax-sim tune``: measures ways to execute a comparison and stores the fastest."""
+"""``fedjax-sim measure``: measures ways to execute a comparison and stores the fastest."""
 
 import contextlib
 import dataclasses
@@ -8,18 +8,18 @@ from contextlib import AbstractContextManager
 
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.simulation import tuning
+from fedjax_sim.simulation import executions
 from fedjax_sim.types import Setup
 
 # Rounds that a measurement dispatches at once.
 _ROUNDS = 5
 
 
-def run_tune(
+def run_measure(
     comparison: ResolvedRun,
     path: pathlib.Path,
     status: Callable[[str], AbstractContextManager] = contextlib.nullcontext,
-) -> Iterator[tuple[str, list[tuning.Measured]]]:
+) -> Iterator[tuple[str, list[executions.Measured]]]:
     """Measures one algorithm without client state and one with it; stores the fastest choices.
 
     Args:
@@ -36,16 +36,16 @@ def run_tune(
         >>> from fedjax_sim.cli.config import RunConfig
         >>> config = RunConfig(algorithms=("fedavg",), cohort_size=4, seeds=2)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "tuned.json"
-        ...     ((name, measured),) = run_tune(resolve(config), path)
+        ...     path = pathlib.Path(folder) / "executions.json"
+        ...     ((name, measured),) = run_measure(resolve(config), path)
         ...     path.exists(), name, measured[0].seconds < 1
         (True, 'fedavg', True)
     """
     measured_kinds: set[bool] = set()
     for name in comparison.hyper:
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
-        whole = tuning.Problem(algorithm, comparison.setups[name], keys)
-        described = tuning.describe(whole, comparison.options["batch_size"])
+        whole = executions.Problem(algorithm, comparison.setups[name], keys)
+        described = executions.describe(whole, comparison.options["batch_size"])
         if described["client_state"] in measured_kinds:
             continue
         measured_kinds.add(described["client_state"])
@@ -55,6 +55,6 @@ def run_tune(
             return dataclasses.replace(setup, timeline=setup.timeline[:_ROUNDS])
 
         with status(f"measuring {name}"), comparison.arithmetic():
-            measured = tuning.tune(algorithm, short, keys)
-        tuning.store(path, described, measured)
+            measured = executions.measure_executions(algorithm, short, keys)
+        executions.store(path, described, measured)
         yield name, measured

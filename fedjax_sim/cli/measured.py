@@ -1,8 +1,8 @@
-"""Executions that ``fedjax-sim tune`` measured: where they are stored, and how a run records them.
+"""Executions that ``fedjax-sim measure`` found: where they are stored, how a run records them.
 
 A choice changes the order of floating-point sums, and with it the last bits of a run.  So a run
-records the choices that it used in ``config.json`` (the option ``tuned``); resuming and repeating
-use those, whatever was measured since.
+records the choices that it used in ``config.json`` (the option ``measured``); resuming and
+repeating use those, whatever was measured since.
 """
 
 import pathlib
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from fedjax_sim.cli.build import ResolvedRun
 from fedjax_sim.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.simulation import tuning
-from fedjax_sim.simulation.tuning import LOWERINGS, ExecutionChoice
+from fedjax_sim.simulation import executions
+from fedjax_sim.simulation.executions import LOWERINGS, ExecutionChoice
 from fedjax_sim.types import Setup
 
 NONE = "rules"  # no choice was stored: the rules of strategies.auto
@@ -49,7 +49,7 @@ def parse(settings: Iterable[str]) -> Choices:
         whole = chunk.isdecimal() and devices.isdecimal() and int(chunk) and int(devices)
         if not name or not (text == NONE or (whole and lowering in LOWERINGS)):
             raise ValueError(
-                f"tuned has {setting!r}; expected ALGORITHM=CLIENTSxDEVICES:LOWERING, as "
+                f"measured has {setting!r}; expected ALGORITHM=CLIENTSxDEVICES:LOWERING, as "
                 f"fedavg=4x2:auto, or ALGORITHM={NONE}; lowerings are {', '.join(LOWERINGS)}"
             )
         choices[name] = (
@@ -66,7 +66,7 @@ def choices(
     Args:
         comparison: the comparison; with an execution of its own, or with clients divided over
             devices, it takes no choices.
-        files: files that :func:`fedjax_sim.simulation.tuning.store` wrote.
+        files: files that :func:`fedjax_sim.simulation.executions.store` wrote.
         recorded: choices of earlier calls.
 
     Raises:
@@ -75,17 +75,17 @@ def choices(
     placed = comparison.problem.setup.task.placement is not None
     if comparison.options["execution"] != "auto" or placed:
         return {}
-    given = parse(comparison.options["tuned"])
+    given = parse(comparison.options["measured"])
     known = parse(recorded) | given
     result: Choices = {}
     for name in comparison.hyper:
         if name not in known:
-            problem = tuning.Problem(
+            problem = executions.Problem(
                 comparison.algorithm(name), comparison.setups[name], comparison.problem.keys
             )
             with comparison.arithmetic():
-                described = tuning.describe(problem, comparison.options["batch_size"])
-            found = (tuning.stored(file, described) for file in files)
+                described = executions.describe(problem, comparison.options["batch_size"])
+            found = (executions.stored(file, described) for file in files)
             known[name] = next((choice for choice in found if choice is not None), None)
         result[name] = known[name]
     return result
