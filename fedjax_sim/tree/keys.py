@@ -106,7 +106,7 @@ def _split(key: Array, shape: tuple[int, ...]) -> Array:
     return _derived(key, _counts(shape))
 
 
-def _fold_in(key: Array, data: Array) -> Array:
+def _fold_in(key: Array, data: Array | int) -> Array:
     return _derived(key, jnp.asarray(data, jnp.uint32))
 
 
