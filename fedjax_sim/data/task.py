@@ -326,7 +326,7 @@ def losses_of_two(objective: Objective, params: Params, examples: PyTree) -> Any
     few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype), examples)
     try:
         return jax.eval_shape(
-            lambda *arguments: objective(*arguments, jax.random.key(0)), params, few
+            lambda params, few: objective(params, few, jax.random.key(0)), params, few
         )
     except TypeError as error:  # of JAX, for shapes that do not fit
         raise ValueError(
