@@ -177,10 +177,10 @@ def _recorded(start: float) -> Iterator[list[Any]]:
     """Context with a list to which the events of all programs are added."""
     events: list[Any] = []
 
-    def listen(event: str, seconds: float, **details: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
         if event in _PHASES:
-            name = str(details.get("fun_name", ""))
-            events.append(Event(_PHASES[event], name, seconds, time.time() - start))
+            name = str(kwargs.get("fun_name", ""))
+            events.append(Event(_PHASES[event], name, duration_secs, time.time() - start))
 
     import jax.monitoring
 

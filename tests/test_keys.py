@@ -67,4 +67,4 @@ def test_words_are_stored_before_they_are_compared():
         return (words[:, None] < words).sum(0)
 
     text = jax.jit(ranks).lower(jax.random.key(0)).compile().as_text()
-    assert 'inlineable="false"' in text
+    assert " while(" in text

@@ -97,10 +97,7 @@ def trained(dataset: datasets.Dataset, name: str, seed: int, options: Options) -
         fs.fedavg(LR),
         setup,
         key,
-        callbacks=[
-            fs.callbacks.Divergence("record"),
-            print_progress(folder, ACCURACY),
-        ],
+        callbacks=[fs.callbacks.Divergence("record"), print_progress(folder, ACCURACY)],
         storage=fs.Storage(
             options.work / folder,
             config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE, "steps": NUM_STEPS},

@@ -113,11 +113,11 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
         order = permutations(key, num_epochs, size, max_size)  # [E, max_size]
         # Padding, so that the last batch can be sliced as well.
         order = jnp.pad(order, ((0, 0), (0, -max_size % batch_size)))
-        steps_per_epoch = jnp.maximum(-(-size // batch_size), 1)
+        steps_per_epoch = _steps_per_epoch(size, batch_size)
 
         def pick(step: Step) -> tuple[Array, Array]:
             step = jnp.asarray(step, jnp.int32)
-            epoch, batch = step // steps_per_epoch, step % steps_per_epoch
+            epoch, batch = jax.lax.div(step, steps_per_epoch), jax.lax.rem(step, steps_per_epoch)
             epoch = jnp.minimum(epoch, num_epochs - 1)  # masked steps beyond the last epoch
             return _batch_of(order, epoch, batch, batch_size, size)
 
@@ -153,8 +153,8 @@ def stream(batch_size: int, num_steps: int) -> Batches:
         smallest, largest = sizes
         size = jnp.asarray(size, jnp.int32)
         first_step = jnp.asarray(first_step, jnp.int32)
-        steps_per_epoch = jnp.maximum(-(-size // batch_size), 1)
-        first_epoch = first_step // steps_per_epoch
+        steps_per_epoch = _steps_per_epoch(size, batch_size)
+        first_epoch = jax.lax.div(first_step, steps_per_epoch)
         # A visit that begins with the last batch of an epoch spans the most epochs.
         num_epochs = -(-max(max_steps - 1, 0) // -(-smallest // batch_size)) + 1
 
@@ -166,7 +166,8 @@ def stream(batch_size: int, num_steps: int) -> Batches:
 
         def pick(step: Step) -> tuple[Array, Array]:
             step = first_step + jnp.asarray(step, jnp.int32)
-            epoch, batch = step // steps_per_epoch - first_epoch, step % steps_per_epoch
+            epoch = jax.lax.div(step, steps_per_epoch) - first_epoch
+            batch = jax.lax.rem(step, steps_per_epoch)
             return _batch_of(orders, epoch, batch, batch_size, size)
 
         return _tabulated(pick, max_steps)
@@ -198,6 +199,14 @@ def full_batch(num_steps: int) -> Batches:
         return lambda step: (jnp.where(weights, rows, 0), weights)
 
     return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw)
+
+
+def _steps_per_epoch(size: Array, batch_size: int) -> Array:
+    """``ceil(size / batch_size)``, at least 1; like all divisions here without negative numbers.
+
+    The signs that ``//`` takes care of would be several kernels.
+    """
+    return jax.lax.div(size - 1, jnp.int32(batch_size)) + 1
 
 
 def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:

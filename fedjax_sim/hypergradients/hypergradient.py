@@ -115,10 +115,8 @@ def hypergradient(
     check_options(execution, NO_PROBES)
     check_is_setup(setup)
     # Only the last round is evaluated, by a metric of the evaluation or by another function.
-    evaluated = dataclasses.replace(setup, eval_every=1)
-    if not isinstance(metric, str):
-        evaluated = dataclasses.replace(evaluated, eval_fn=None)
-    check_run((), evaluated, None, compiled=False)
+    evaluated = setup if isinstance(metric, str) else dataclasses.replace(setup, eval_fn=None)
+    check_run((), evaluated, None, eval_initial=True, compiled=False)
     if not callable(algorithm_of):
         raise ValueError(
             f"algorithm_of is {algorithm_of!r:.60}; expected a function of the hyper-parameters "

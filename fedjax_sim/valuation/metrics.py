@@ -48,7 +48,8 @@ def evaluated_once(
     if eval_fn is None:
         raise ValueError(f"metric is {metric!r} and setup.eval_fn None; expected an evaluation")
     setup = dataclasses.replace(setup, eval_fn=eval_fn, eval_every=1)
-    check_run(algorithm, setup, None)
+    # Whether the last round has the metric is checked below, whatever the initial model has.
+    check_run(algorithm, setup, None, eval_initial=True)
     if isinstance(setup.task.placement, OnHost):
         raise ValueError(
             "setup.task has its examples on the host (offload.on_host); expected a task without a "
