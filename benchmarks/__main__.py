@@ -4,6 +4,7 @@
     python -m benchmarks rounds --workloads W1 W4
     python -m benchmarks rounds --candidates ours ours=chunked:8@2 jax-vmap --out /tmp/try
     python -m benchmarks compare main~5 .                  # two revisions, see its --help
+    python -m benchmarks cold                              # what first calls compile
     python -m benchmarks --peer fedjax=ENV/bin/python --peer pfl=ENV/bin/python
     python -m benchmarks published B1 F1                   # two setups of other simulators
     python -m benchmarks compiled --help                   # for accelerators, without one
@@ -77,7 +78,11 @@ PARTS = {
 }
 ELSEWHERE = {"accelerator", "published"}  # parts that are only measured if they are named
 # With options of their own.
-COMMANDS = {"compiled": "benchmarks.compiled.command", "compare": "benchmarks.compare"}
+COMMANDS = {
+    "compiled": "benchmarks.compiled.command",
+    "cold": "benchmarks.cold",
+    "compare": "benchmarks.compare",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:

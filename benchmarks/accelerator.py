@@ -32,7 +32,7 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.products import bare, products, training_flops
 from benchmarks.report import Case
-from fedjax_sim.studies.tuning import LOWERINGS
+from fedjax_sim.studies.executions import LOWERINGS
 from fedjax_sim.timelines import sampling
 
 COHORT, CLIENTS, LR = 10, 20, 0.01

@@ -90,9 +90,7 @@ def run(setup: PublishedSetup, folder: pathlib.Path) -> Measured:
             fs.fedavg(setup.lr),
             dataclasses.replace(problem, timeline=problem.timeline[:last]),
             jax.random.key(2),
-            directory=folder / "run",
-            evals_per_segment=1,
-            checkpoint_seconds=math.inf,
+            storage=fs.Storage(folder / "run", checkpoint_seconds=math.inf),
         )
 
     for last in (end for end in _ends(setup) if end > done["rounds"]):

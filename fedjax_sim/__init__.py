@@ -25,17 +25,20 @@ from fedjax_sim.engine import (
 from fedjax_sim.local import transforms
 from fedjax_sim.runs import views as _views
 from fedjax_sim.runs.compare import Comparison, compare
+from fedjax_sim.runs.options import Options, Storage
 from fedjax_sim.runs.planning.forecast import forecast
 from fedjax_sim.runs.progress_bar import ProgressBar
 from fedjax_sim.runs.result import Simulation
 from fedjax_sim.runs.simulate import simulate
+from fedjax_sim.runs.sweeps.parts import Part
 from fedjax_sim.runs.sweeps.result import Sweep
-from fedjax_sim.runs.sweeps.sweep import sweep
+from fedjax_sim.runs.sweeps.sweep import finished_runs, sweep
 from fedjax_sim.studies.hypergradients.hypergradient import hypergradient
 from fedjax_sim.studies.hypergradients.weights import weight_by_client
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
+    Requires,
     Round,
     Setup,
     Task,
@@ -44,6 +47,7 @@ from fedjax_sim.types import (
     uniform_weights,
     weight_by_examples,
 )
+from fedjax_sim.types.specs import Spec, specified
 from fedjax_sim.wrappers import (
     average_rounds,
     diana,
@@ -72,10 +76,10 @@ if TYPE_CHECKING:
     from fedjax_sim.runs import callbacks
     from fedjax_sim.studies import advice, valuation
     from fedjax_sim.studies.advice.advise import advise
+    from fedjax_sim.studies.executions import measure_executions
     from fedjax_sim.studies.forks.fork import Alternative, fork
     from fedjax_sim.studies.setups import presets
     from fedjax_sim.studies.setups.saved import load
-    from fedjax_sim.studies.tuning import tune
     from fedjax_sim.wrappers import privacy
 
 # Modules, and modules of names, that load on first use: `import fedjax_sim` stays fast and needs
@@ -101,7 +105,7 @@ _LAZY_NAMES = {
     "from_table": "datasets",
     "load": "studies.setups.saved",
     "plot": "reports.figures.results",
-    "tune": "studies.tuning",
+    "measure_executions": "studies.executions",
 }
 
 __all__ = [
@@ -110,13 +114,18 @@ __all__ = [
     "FedAlgorithm",
     "FederatedData",
     "History",
+    "Options",
     "Oracle",
+    "Part",
     "Probes",
     "ProgressBar",
+    "Requires",
     "Round",
     "RunState",
     "Setup",
     "Simulation",
+    "Spec",
+    "Storage",
     "Sweep",
     "Task",
     "Timeline",
@@ -145,6 +154,7 @@ __all__ = [
     "evaluation",
     "execution",
     "fine_tuned",
+    "finished_runs",
     "fixed_order",
     "forecast",
     "fork",
@@ -160,6 +170,7 @@ __all__ = [
     "load",
     "local",
     "marina",
+    "measure_executions",
     "models",
     "objectives",
     "per_step_uploads",
@@ -178,13 +189,13 @@ __all__ = [
     "shared_task",
     "simulate",
     "skip_nonfinite",
+    "specified",
     "stream",
     "sweep",
     "theory",
     "timelines",
     "transforms",
     "tree",
-    "tune",
     "uniform_weights",
     "valuation",
     "weight_by_client",

@@ -145,7 +145,7 @@ def _state(cost: Cost) -> str:
 
 
 def _asynchronous(entry: AlgorithmEntry) -> bool:
-    return entry.build(entry.hyper_defaults).synchronous_only is None
+    return entry.build(entry.hyper_defaults).requires.synchronous is None
 
 
 def _section(entry: AlgorithmEntry) -> str:

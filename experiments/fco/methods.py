@@ -113,7 +113,7 @@ def run(
     factory = functools.partial(PENALTY_METHODS[method], composite=shared.composite)
     grid = {"lr": lrs, "server_lr": server_lrs}
     identity = {"method": method, **identity}
-    history = swept(factory, setup, grid, shared.keys, directory, identity=identity)
+    history = swept(factory, setup, grid, shared.keys, directory, config=identity)
     history.insert(0, "method", method)
     return history
 

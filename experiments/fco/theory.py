@@ -20,6 +20,7 @@ import tyro
 from jax.tree_util import Partial
 
 import fedjax_sim as fs
+from experiments.fco.composite_optimum import composite_optimum
 from experiments.fco.quadratics import (
     DIM,
     NUM_CLIENTS,
@@ -32,6 +33,7 @@ from experiments.fco.theorems import Theorem, theorems
 from experiments.fco.theory_report import save
 from experiments.harness.options import check_grid, settings
 from fedjax_sim.checks import check_at_least
+from fedjax_sim.prox import Composite
 
 LOCAL_STEPS = (1, 4, 16)
 
@@ -50,7 +52,7 @@ class Options:
         check_at_least(2, repetitions=self.repetitions)
 
 
-def objective(problem: Problem, regularizer: fs.prox.Composite, x: Any) -> Any:
+def objective(problem: Problem, regularizer: Composite, x: Any) -> Any:
     """The objective Phi; averages of points of the ball are in the ball, to rounding."""
     return smooth(problem, x) + regularizer.value(x)
 
@@ -77,7 +79,7 @@ def rows(problem: Problem, options: Options) -> pd.DataFrame:
     """A row per theorem, K and R."""
     found = []
     for theorem in theorems(problem):
-        best = fs.diagnostics.composite_optimum.composite_optimum(
+        best = composite_optimum(
             Partial(smooth, problem), theorem.regularizer, jnp.zeros(DIM), tolerance=1e-11
         )
         distance = float(np.linalg.norm(best.params))

@@ -17,7 +17,13 @@ import numpy as np
 import pandas as pd
 import tyro
 
-import fedjax_sim as fs
+from experiments.fedac.unstable_descent import (
+    accelerated_descent,
+    construct,
+    gradient_descent,
+    predicted_separation,
+    separation,
+)
 from experiments.harness.options import settings
 from experiments.harness.redrawing import redraw_report, save_report
 from experiments.harness.report import Report
@@ -46,26 +52,20 @@ class Options:
 def methods(options: Options) -> dict[str, Any]:
     """Nesterov's method and those that it is compared with."""
     fedac = {
-        f"FedAc-I, K = {k}": partial(fs.problems.agd_instability.accelerated_descent, local_steps=k)
+        f"FedAc-I, K = {k}": partial(accelerated_descent, local_steps=k)
         for k in options.local_steps
     }
-    return {
-        "AGD": fs.problems.agd_instability.accelerated_descent,
-        "gradient descent": fs.problems.agd_instability.gradient_descent,
-        **fedac,
-    }
+    return {"AGD": accelerated_descent, "gradient descent": gradient_descent, **fedac}
 
 
 def measured(case: Case, options: Options) -> pd.DataFrame:
     """The separation of the iterates of every method after every step."""
-    bumps = fs.problems.agd_instability.construct(*case)
+    bumps = construct(*case)
     parts = []
     for name, method in methods(options).items():
-        result = fs.problems.agd_instability.separation(method, bumps, options.distance)
+        result = separation(method, bumps, options.distance)
         steps = np.arange(len(result.main))
-        aggregate, main = fs.problems.agd_instability.predicted_separation(
-            case.condition, steps / 3
-        )
+        aggregate, main = predicted_separation(case.condition, steps / 3)
         # The formula holds for every third step of one method.
         valid = (name == "AGD") & (steps > 0) & (steps % 3 == 0)
         parts.append(

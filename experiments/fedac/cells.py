@@ -60,7 +60,6 @@ def run(
         ],
         jax.random.split(jax.random.key(1), num_seeds),
         work / study.name / algorithm,
-        static=("clients", "local_steps"),
     ).runs
     values = value(np.stack([run.history.metrics["model"] for run in runs]))
     rows = []

@@ -128,8 +128,7 @@ def histories(options: Options) -> pd.DataFrame:
         [point for part in options.participations for point in grid(part, options)],
         keys,
         options.work / "digits" / name,
-        static=("method", "skew", "participation"),
-        identity=identity,
+        config=identity,
     )
     return pd.DataFrame(history[history["metric"].isin(METRICS)])
 

@@ -52,8 +52,7 @@ def run(
         [dict(configuration) for configuration in configurations],
         keys,
         directory,
-        static=("method",),
-        identity={"setting": setting._asdict(), "scale": scale.described()},
+        config={"setting": setting._asdict(), "scale": scale.described()},
         only_finished=options.finished,
     )
 
@@ -77,13 +76,16 @@ def simulated(
         build(decay=options.lr_decay(setting), **configuration),
         dataclasses.replace(setup, timeline=timeline, params=params),
         keys,
-        directory=folder,
-        replicas=[str(seed)],
-        config={"run": dict(configuration), "setting": setting._asdict()},
-        evals_per_segment=4,
-        checkpoint_seconds=30,
-        on_divergence="record",
-        on_progress=print_progress(folder.name, ACCURACY),
+        callbacks=[
+            fs.callbacks.Divergence("record"),
+            print_progress(folder.name, ACCURACY),
+        ],
+        storage=fs.Storage(
+            folder,
+            config={"run": dict(configuration), "setting": setting._asdict()},
+            checkpoint_seconds=30,
+        ),
+        options=fs.Options(seeds=[str(seed)]),
     )
     check_finished(result, folder)
     return result

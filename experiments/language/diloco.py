@@ -124,7 +124,6 @@ def main(options: Options) -> None:
         functools.partial(factory, options),
         lambda local_steps, workers: problem(options, local_steps, workers),
         grid(options), seed_keys(options.seeds), options.work,
-        static=["method", "local_steps", "workers"],
     )  # fmt: skip
     params = jax.eval_shape(model(options).init, jax.random.key(0))
     size = sum(leaf.size for leaf in jax.tree.leaves(params))

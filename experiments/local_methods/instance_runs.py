@@ -8,6 +8,14 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
+from experiments.local_methods.instance import (
+    Instance,
+    coordinate_losses,
+    hard_instance,
+    initial_model,
+    lower_bound_task,
+    noiseless_coordinates,
+)
 
 SMOOTHNESS, DISTANCE = 1.0, 1.0  # L, B
 PARTS = ("F1", "F2", "F3", "F4")
@@ -23,9 +31,9 @@ class Case(NamedTuple):
     zeta: float  # zeta_*
 
     @property
-    def constants(self) -> fs.problems.lower_bound.Instance:
+    def constants(self) -> Instance:
         """The instance for this budget."""
-        return fs.problems.lower_bound.hard_instance(
+        return hard_instance(
             DISTANCE, self.std, self.zeta, self.local_steps, self.rounds, SMOOTHNESS
         )
 
@@ -33,12 +41,12 @@ class Case(NamedTuple):
 def finals(case: Case, lrs: np.ndarray, repetitions: int, seed: int) -> np.ndarray:
     """The last models ``[rates, repetitions, 4]``; all rates see the same noise."""
     timeline = fs.timelines.full(case.rounds, case.clients, case.local_steps)
-    task = fs.problems.lower_bound.lower_bound_task(case.constants, case.clients, case.local_steps)
+    task = lower_bound_task(case.constants, case.clients, case.local_steps)
 
     def one(task: fs.Task, lr: jax.Array, key: jax.Array) -> jax.Array:
         final, _ = fs.run(
             fs.fedavg(lr),
-            fs.Setup(task, timeline, fs.problems.lower_bound.initial_model(DISTANCE)),
+            fs.Setup(task, timeline, initial_model(DISTANCE)),
             key,
             execution=fs.execution.vmapped(),
         )
@@ -54,18 +62,11 @@ def sweep(case: Case, rates: int, repetitions: int, seed: int) -> pd.DataFrame:
     lrs = np.geomspace(1e-3, 2 / SMOOTHNESS, rates)
     models = finals(case, lrs, repetitions, seed).astype(np.float64)
     constants = case.constants
-    parts = np.asarray(fs.problems.lower_bound.coordinate_losses(jnp.asarray(models), constants))
+    parts = np.asarray(coordinate_losses(jnp.asarray(models), constants))
     exact = [
-        fs.problems.lower_bound.noiseless_coordinates(
-            constants, lr, DISTANCE, case.local_steps, case.rounds
-        )
-        for lr in lrs
+        noiseless_coordinates(constants, lr, DISTANCE, case.local_steps, case.rounds) for lr in lrs
     ]
-    closed = np.asarray(
-        fs.problems.lower_bound.coordinate_losses(
-            jnp.pad(jnp.stack(exact), ((0, 0), (1, 0))), constants
-        )
-    )
+    closed = np.asarray(coordinate_losses(jnp.pad(jnp.stack(exact), ((0, 0), (1, 0))), constants))
     total = parts.sum(-1)
     return pd.DataFrame(
         case._asdict()

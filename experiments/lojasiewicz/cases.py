@@ -5,7 +5,15 @@ from typing import Any
 
 import numpy as np
 
-import fedjax_sim as fs
+from experiments.lojasiewicz.families import (
+    logistic,
+    power,
+    quadratic,
+    sine_quadratic,
+    softplus_tilted,
+)
+from experiments.lojasiewicz.family import Family, gaussian
+from experiments.lojasiewicz.policies import softmax_bandit, softmax_mdp, two_armed_bandit
 from experiments.lojasiewicz.runs import Case
 
 REWARDS = np.array(
@@ -14,53 +22,49 @@ REWARDS = np.array(
 DISAGREEING = np.array([(1, 0.2, 0.5), (0.2, 1, 0.5)])  # the best arms differ
 
 
-def tilted(visited: Any, tilt: float = 0.8, num_clients: int = 8) -> fs.problems.lojasiewicz.Family:
+def tilted(visited: Any, tilt: float = 0.8, num_clients: int = 8) -> Family:
     """The tilted quadratic of curvature 1."""
     del visited
-    return fs.problems.lojasiewicz.softplus_tilted(1.0, tilt, num_clients)
+    return softplus_tilted(1.0, tilt, num_clients)
 
 
-def powers(visited: Any, degree: float, num_clients: int = 4) -> fs.problems.lojasiewicz.Family:
+def powers(visited: Any, degree: float, num_clients: int = 4) -> Family:
     """Powers on the ball of radius 1.5."""
     del visited
-    return fs.problems.lojasiewicz.power(degree, 1.5, num_clients)
+    return power(degree, 1.5, num_clients)
 
 
-def _quadratic(visited: Any) -> fs.problems.lojasiewicz.Family:
+def _quadratic(visited: Any) -> Family:
     del visited
     centres = np.random.default_rng(0).normal(size=(8, 3)) / 4
-    return fs.problems.lojasiewicz.quadratic(np.diag([0.0, 0.5, 1.0]), centres)
+    return quadratic(np.diag([0.0, 0.5, 1.0]), centres)
 
 
-def _sine(visited: Any) -> fs.problems.lojasiewicz.Family:
+def _sine(visited: Any) -> Family:
     del visited
-    return fs.problems.lojasiewicz.sine_quadratic(4)
+    return sine_quadratic(4)
 
 
-def _logistic(visited: Any) -> fs.problems.lojasiewicz.Family:
-    return fs.problems.lojasiewicz.logistic(np.linspace(0.8, 1.2, 8), float(np.min(visited)))
+def _logistic(visited: Any) -> Family:
+    return logistic(np.linspace(0.8, 1.2, 8), float(np.min(visited)))
 
 
-def _two_armed(visited: Any) -> fs.problems.lojasiewicz.Family:
-    return fs.problems.lojasiewicz.two_armed_bandit(
-        np.linspace(0.6, 1.0, 4), float(np.min(visited))
-    )
+def _two_armed(visited: Any) -> Family:
+    return two_armed_bandit(np.linspace(0.6, 1.0, 4), float(np.min(visited)))
 
 
-def _mdp(visited: Any) -> fs.problems.lojasiewicz.Family:
+def _mdp(visited: Any) -> Family:
     rng = np.random.default_rng(0)
     transitions = rng.dirichlet(np.ones(3), size=(3, 2))
     rewards = np.clip(rng.uniform(size=(3, 2)) + rng.normal(size=(2, 3, 2)) / 20, 0, 1)
-    return fs.problems.lojasiewicz.softmax_mdp(
-        rewards, transitions, np.full(3, 1 / 3), 0.3, visited
-    )
+    return softmax_mdp(rewards, transitions, np.full(3, 1 / 3), 0.3, visited)
 
 
 def cases(local_steps: int, repetitions: int) -> list[Case]:
     """Every family; names say where the constants hold along a trajectory only."""
     K, few = local_steps, max(repetitions // 20, 2)
-    bandit = functools.partial(fs.problems.lojasiewicz.softmax_bandit, REWARDS)
-    disagreeing = functools.partial(fs.problems.lojasiewicz.softmax_bandit, DISAGREEING)
+    bandit = functools.partial(softmax_bandit, REWARDS)
+    disagreeing = functools.partial(softmax_bandit, DISAGREEING)
     found = [
         Case("quadratic, singular", _quadratic, np.full(3, 2.0), 0.5, K, 200),
         Case("tilted quadratic", tilted, 3.0, 0.5, K, 200),
@@ -92,24 +96,15 @@ def sweep_cases(repetitions: int) -> dict[str, list[Case]]:
 def exact_cases() -> list[Case]:
     """Exact gradients of equal clients, one local step: the rates in R alone."""
     return [
-        Case(
-            "power 2", lambda _: fs.problems.lojasiewicz.power(2.0, 1.5, 1), np.ones(1), 0.0, 1, 40
-        ),
+        Case("power 2", lambda _: power(2.0, 1.5, 1), np.ones(1), 0.0, 1, 40),
         *(
             Case(f"power {p:g}", functools.partial(powers, degree=p), np.ones(1), 0.0, 1, 4000)
             for p in (3.0, 4.0, 8.0)
         ),
-        Case(
-            "logistic",
-            lambda x: fs.problems.lojasiewicz.logistic(np.ones(1), float(np.min(x))),
-            0.0,
-            0.0,
-            1,
-            4000,
-        ),
+        Case("logistic", lambda x: logistic(np.ones(1), float(np.min(x))), 0.0, 0.0, 1, 4000),
         Case(
             "two-armed bandit",
-            lambda x: fs.problems.lojasiewicz.two_armed_bandit(np.ones(1), float(np.min(x))),
+            lambda x: two_armed_bandit(np.ones(1), float(np.min(x))),
             0.0,
             0.0,
             1,
@@ -120,20 +115,10 @@ def exact_cases() -> list[Case]:
 
 def reference_cases(repetitions: int) -> list[Case]:
     """The cases of the reference runs."""
-    bandit = functools.partial(fs.problems.lojasiewicz.softmax_bandit, REWARDS)
+    bandit = functools.partial(softmax_bandit, REWARDS)
     start = np.full(1, 1.5)
     return [
-        Case(
-            "tilted quadratic",
-            tilted,
-            3.0,
-            0.5,
-            10,
-            200,
-            1.0,
-            fs.problems.lojasiewicz.gaussian,
-            repetitions,
-        ),
+        Case("tilted quadratic", tilted, 3.0, 0.5, 10, 200, 1.0, gaussian, repetitions),
         Case("softmax bandit", bandit, np.zeros(3), 0.0, 5, 4000),
         Case("power 4", functools.partial(powers, degree=4.0), start, 0.0, 1, 1000),
     ]

@@ -12,27 +12,41 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from fedjax_sim.problems.lojasiewicz.family import Sampler
+from experiments.lojasiewicz.family import (
+    Family,
+    Sampler,
+    gap,
+    gradients,
+    noisy_task,
+    sphere,
+)
+from fedjax_sim.theory import ProblemConstants
+from fedjax_sim.theory.lojasiewicz import (
+    drift_bound,
+    linear_bound,
+    recursion_bound,
+    sublinear_bound,
+)
 
 
 class Case(NamedTuple):
     """A family, the noise of its gradients, and the setting of FedAvg."""
 
     name: str
-    family: Callable[[Any], fs.problems.lojasiewicz.Family]  # of the models visited
+    family: Callable[[Any], Family]  # of the models visited
     start: Any
     std: float  # sigma
     local_steps: int  # K
     rounds: int  # R
     share: float = 1.0  # of the largest rate that the bounds allow
-    noise: Sampler = fs.problems.lojasiewicz.sphere
+    noise: Sampler = sphere
     repetitions: int = 300
 
 
 class Measured(NamedTuple):
     """n runs of a case."""
 
-    family: fs.problems.lojasiewicz.Family  # with the constants of the models visited
+    family: Family  # with the constants of the models visited
     lr: float
     gaps: np.ndarray  # [n, R + 1]  F - F* before every round and after the last
     squared_gradients: np.ndarray  # [n, R + 1]
@@ -49,13 +63,13 @@ def measure(case: Case, seed: int = 0) -> Measured:
         one = _one_run(case, family.num_clients, lr)
         repetitions = case.repetitions if case.std else 1  # without noise they are equal
         keys = jax.random.split(jax.random.key(seed), repetitions)
-        task = fs.problems.lojasiewicz.noisy_task(family, case.std, K, case.noise)
+        task = noisy_task(family, case.std, K, case.noise)
         models, drifts = jax.jit(jax.vmap(one, (None, None, 0)))(task, start, keys)
         family = case.family(models)
 
         def at(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-            mean, _ = fs.problems.lojasiewicz.gradients(family.gradient, family.num_clients, x)
-            return fs.problems.lojasiewicz.gap(family, x), jnp.square(mean).sum()
+            mean, _ = gradients(family.gradient, family.num_clients, x)
+            return gap(family, x), jnp.square(mean).sum()
 
         gaps, squared = jax.jit(jax.vmap(jax.vmap(at)))(models)
         return Measured(family, lr, *map(np.asarray, (gaps, squared, drifts)))
@@ -90,7 +104,7 @@ def _one_run(case: Case, num_clients: int, lr: float) -> Callable:
 def history(case: Case, measured: Measured) -> pd.DataFrame:
     """A row per round: the gap's mean, its standard error and quantiles, and the bounds."""
     known = measured.family.constants
-    constants = fs.theory.ProblemConstants(
+    constants = ProblemConstants(
         L=known.L,
         sigma=case.std,
         zeta_mean=known.zeta,
@@ -101,19 +115,11 @@ def history(case: Case, measured: Measured) -> pd.DataFrame:
     with jax.enable_x64(True):
         rounds = jnp.arange(case.rounds + 1)
         run = {**visit, "clients": measured.family.num_clients, "gap": measured.gaps[0, 0]}
-        closed_form = (
-            fs.theory.lojasiewicz.closed_forms.linear_bound
-            if known.alpha == 1
-            else fs.theory.lojasiewicz.closed_forms.sublinear_bound
-        )
+        closed_form = linear_bound if known.alpha == 1 else sublinear_bound
         closed = closed_form(constants, rounds=rounds, **run)
-        recursion = fs.theory.lojasiewicz.rounds.recursion_bound(
-            constants, rounds=case.rounds, **run
-        )
+        recursion = recursion_bound(constants, rounds=case.rounds, **run)
         squared = measured.squared_gradients.mean(axis=0)
-        drift_limit = fs.theory.lojasiewicz.rounds.drift_bound(
-            constants, squared_gradient=squared, **visit
-        )
+        drift_limit = drift_bound(constants, squared_gradient=squared, **visit)
     low, high = np.quantile(measured.gaps, [0.05, 0.95], axis=0)
     repetitions = len(measured.gaps)
     return pd.DataFrame(

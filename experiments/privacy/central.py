@@ -9,6 +9,7 @@ weights, epsilon 2 at delta 10^-6.
 import dataclasses
 import math
 import pathlib
+import types
 from collections.abc import Mapping
 from typing import Self
 
@@ -145,9 +146,12 @@ def histories(
         print(f"{name}: {result.run_seconds or 0:.0f} s", flush=True)
 
     result = fs.compare(
-        runs, setup, seed_keys(options.seeds), directory=folder, config={"clip": CLIP},
-        checkpoint_seconds=60.0, on_finished=finished,
-    )  # fmt: skip
+        runs,
+        setup,
+        seed_keys(options.seeds),
+        callbacks=[types.SimpleNamespace(finished=finished)],
+        storage=fs.Storage(folder, config={"clip": CLIP}, checkpoint_seconds=60.0),
+    )
     check_finished(result, folder)
     parts = []
     for run, file in folder_names(list(runs)).items():

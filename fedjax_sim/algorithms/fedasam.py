@@ -12,10 +12,12 @@ from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.local.transforms import asam, transform_oracle, unchanged
 from fedjax_sim.types import FedAlgorithm, Scalar
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedasam"]
 
 
+@specified
 def fedasam(
     lr: ScalarOrSchedule,
     radius: Scalar = 0.5,

@@ -11,10 +11,12 @@ from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.local.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Scalar
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedprox"]
 
 
+@specified
 def fedprox(
     lr: ScalarOrSchedule, mu: Scalar, server: optax.GradientTransformation | None = None
 ) -> FedAlgorithm:

@@ -20,6 +20,7 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
+    Requires,
     Round,
     Scalar,
     Task,
@@ -27,6 +28,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import specified
 
 __all__ = ["pfedme"]
 
@@ -41,6 +43,7 @@ class PFedMeUpload(NamedTuple):
     averaged: Array  # 1, or 0 for a client whose model is not averaged
 
 
+@specified
 def pfedme(
     lr: ScalarOrSchedule,
     mu: Scalar = 15.0,
@@ -144,7 +147,6 @@ def pfedme(
         update,
         broadcast,
         init_client=lambda params: params,
-        check=check,
+        requires=Requires(check=check, exact_mean=None if num_averaged is None else UPLOADS_COUNTS),
         personal=lambda message, theta, oracle, work: theta,
-        exact_mean_only=None if num_averaged is None else UPLOADS_COUNTS,
     )

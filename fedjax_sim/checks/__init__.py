@@ -106,7 +106,7 @@ def check_count(least: int = 0, /, **values: Any) -> None:
         if isinstance(value, (bool, np.bool_)) or not _is_integer(value):
             hint = ""
             if isinstance(value, float) and value.is_integer():
-                hint = f" (in a sweep: static=[{name!r}])"
+                hint = " (in a sweep: annotate the factory's parameter as int)"
             raise ValueError(f"{name} is {value!r:.60}; expected an integer{hint}")
         check_at_least(least, **{name: value})
 

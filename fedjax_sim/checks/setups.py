@@ -11,7 +11,7 @@ from jax.extend.core import get_opaque_trace_state
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
+from fedjax_sim.types import FedAlgorithm, LastWrapper, Params, Setup, Task, Timeline
 
 _NO_TRACE = get_opaque_trace_state()  # while modules are imported nothing is traced
 
@@ -203,13 +203,9 @@ def check_generator(name: str, key: Array) -> None:
 def check_batch(setup: Setup, count: int | None) -> None:
     """Refuses models or timelines whose number differs from that of the keys.
 
-    All functions that compile runs call this, so it also refuses ``jax.disable_jit`` and calls
-    inside jitted and otherwise transformed functions.
-
     Raises:
         ValueError: naming the argument, its shape and what was expected.
     """
-    _check_compiles()
     clients = setup.timeline.clients
     if count is None and clients.ndim != 2:
         raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S] for one key")
@@ -221,10 +217,14 @@ def check_batch(setup: Setup, count: int | None) -> None:
             f"params has leaves of shapes {shapes[:3]}...; expected a leading axis of {count}, one "
             f"model per key, such as jax.vmap(model.init)(jax.random.split(key, {count}))"
         )
-    check_objective(setup, batched=count is not None)
 
 
-def _check_compiles() -> None:
+def check_compiles() -> None:
+    """Refuses ``jax.disable_jit`` and calls inside jitted and otherwise transformed functions.
+
+    Raises:
+        ValueError: naming what is on.
+    """
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError(
             "jax_disable_jit is True; expected False, since the rounds are compiled: fs.run also "
@@ -492,4 +492,57 @@ def check_population(clients: np.ndarray, mask: np.ndarray, num_clients: int) ->
     if last >= num_clients:
         raise ValueError(
             f"timeline.clients has client {last}; expected 0 .. num_clients - 1 = {num_clients - 1}"
+        )
+
+
+def last_wrapper(algorithm: FedAlgorithm) -> LastWrapper | None:
+    """Returns the wrapper that must be applied last; None: the algorithm has none.
+
+    Raises:
+        ValueError: another wrapper encloses it.
+    """
+    last = algorithm.requires.last
+    if last is None:
+        return None
+    if algorithm.local is not last.local or algorithm.update is not last.update:
+        raise ValueError(
+            f"algorithm wraps {last.name}(...); expected {last.name} as the last wrapper: "
+            f"{last.reason}"
+        )
+    if algorithm.aggregation is not None and last.mechanism is not None:
+        raise ValueError(
+            f"algorithm is {last.name}(...) with another aggregation than the mean; expected "
+            "the mean, since the influence of one client on another rule has no known bound"
+        )
+    return last
+
+
+def check_statistics_last(
+    wrapper: str, algorithm: FedAlgorithm, *, only_uploaded: bool = False
+) -> None:
+    """Refuses an algorithm that updates running statistics, which a wrapper would change.
+
+    The gradient of a statistic is its value minus its next value, so a wrapper outside of
+    :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` would train, decay or clip
+    statistics as if they were weights.
+
+    Args:
+        only_uploaded: accept algorithms whose clients keep their statistics.
+
+    Raises:
+        ValueError: naming the wrapper.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> is_mean = lambda path, leaf: path[-1] == "mean"
+        >>> statistics = fs.running_statistics(fs.fedavg(0.1), is_mean)
+        >>> check_statistics_last("fine_tuned", statistics)
+        Traceback (most recent call last):
+        ValueError: algorithm updates running statistics; expected running_statistics(fine_tuned...
+    """
+    statistics = algorithm.requires.statistics
+    if statistics is not None and (statistics.uploaded or not only_uploaded):
+        raise ValueError(
+            f"algorithm updates running statistics; expected running_statistics({wrapper}(...)): "
+            "apply running_statistics last"
         )

@@ -25,7 +25,7 @@ compiled program. PRESET, one of {presets} (default quickstart), or a CONFIG.jso
 run or sweep gives the other settings; options override them. Finished runs in the output folder are
 not repeated. Compiled programs are cached in {cache}."""
 
-TUNE_DESCRIPTION = """\
+MEASURE_DESCRIPTION = """\
 Measures ways to execute a round on this machine for the run that PRESET (one of {presets}),
 CONFIG.json and options describe: clients at once, host devices, and lowerings of convolutions.
 Stores the fastest in .fedjax_sim of the current folder, where fedjax-sim run finds it (with
@@ -117,9 +117,9 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     console = Console(quiet=not first)  # only process 0 prints
     with contextlib.ExitStack() as stack:
         with resolving():
-            job = stack.enter_context(ready(comparison, _tuning_files(), diagnose=diagnose))
-        with running(output), progress_bars(list(comparison.hyper), console) as on_progress:
-            result = execute(job, on_progress, callbacks)
+            job = stack.enter_context(ready(comparison, _measured_files(), diagnose=diagnose))
+        with running(output), progress_bars(list(comparison.hyper), console) as bars:
+            result = execute(job, [*callbacks, *bars])
     if len(result.summary):
         console.print(summary_table(result.summary, comparison.options["target_accuracy"]))
     _print_guarantees(comparison)
@@ -156,15 +156,15 @@ def _print_guarantees(comparison) -> None:
 def _forecast(comparison) -> int:
     from rich.console import Console
 
-    from fedjax_sim.cli import tuned
+    from fedjax_sim.cli import measured
     from fedjax_sim.cli.dry_run import run_forecast
     from fedjax_sim.cli.tables import forecast_table
     from fedjax_sim.engine.execution import distributed
 
     with resolving():
-        tuned.parse(comparison.options["tuned"])
+        measured.parse(comparison.options["measured"])
     with running(None):
-        forecasts = dict(run_forecast(comparison, _tuning_files()))
+        forecasts = dict(run_forecast(comparison, _measured_files()))
     Console(quiet=not distributed.is_first()).print(forecast_table(forecasts))
     _print_guarantees(comparison)
     with resolving():
@@ -210,21 +210,13 @@ def _run_sweep(config, command: list[str]) -> int:
     from fedjax_sim.cli.console import sweep_progress
     from fedjax_sim.cli.sweep import run_sweep
     from fedjax_sim.cli.tables import best_table
-    from fedjax_sim.runs.sweeps.sweep import SweepProgress
 
     console = Console()
-    began = False
-    with sweep_progress(console) as show:
-
-        def on_progress(progress: SweepProgress) -> None:
-            nonlocal began
-            began = True
-            show(progress)
-
+    with sweep_progress(console) as bar:
         try:
-            result = run_sweep(config, on_progress)
+            result = run_sweep(config, [bar])
         except Exception:  # of bad options until the first program is ready
-            with running(config.output) if began else resolving():
+            with running(config.output) if bar.began else resolving():
                 raise
     if len(result.best):
         console.print(best_table(result.best, config.score_metric))
@@ -247,32 +239,32 @@ def _run_sweep(config, command: list[str]) -> int:
     return 0
 
 
-def tune(arguments: list[str]) -> int:
+def measure(arguments: list[str]) -> int:
     """Measures ways to execute a comparison; returns the exit code."""
     from fedjax_sim.cli import options
-    from fedjax_sim.studies.setups.config import RunConfig, TuneOptions
+    from fedjax_sim.studies.setups.config import MeasureOptions, RunConfig
 
     with resolving():
         source, rest = options.split_arguments(arguments)
-        defaults = TuneOptions(**vars(options.run_config(source, rest)))
-        description = _described(TUNE_DESCRIPTION)
-        given = vars(options.parse(TuneOptions, "tune", source, description, rest, defaults))
-        project, user = _tuning_files()
+        defaults = MeasureOptions(**vars(options.run_config(source, rest)))
+        description = _described(MEASURE_DESCRIPTION)
+        given = vars(options.parse(MeasureOptions, "measure", source, description, rest, defaults))
+        project, user = _measured_files()
         path = user if given.pop("user") else project
         config = RunConfig(**given)
         _start_jax()
 
         from rich.console import Console
 
-        from fedjax_sim.cli.tables import tuning_table
-        from fedjax_sim.cli.tune import run_tune
+        from fedjax_sim.cli.measure import run_measure
+        from fedjax_sim.cli.tables import measured_table
         from fedjax_sim.studies.setups.build import resolve
 
         comparison = resolve(config)
     console = Console()
     with running(None):
-        for name, measured in run_tune(comparison, path, console.status):
-            console.print(tuning_table(name, measured))
+        for name, measured in run_measure(comparison, path, console.status):
+            console.print(measured_table(name, measured))
     print(f"stored in {path}")
     return 0
 
@@ -366,9 +358,9 @@ def _start_jax() -> None:
     use_all_cores()
 
 
-def _tuning_files() -> tuple[pathlib.Path, pathlib.Path]:
+def _measured_files() -> tuple[pathlib.Path, pathlib.Path]:
     """Returns the files of this project and of the user; the project's comes first."""
-    return pathlib.Path(".fedjax_sim/tuned.json"), _cache_dir() / "tuned.json"
+    return pathlib.Path(".fedjax_sim/executions.json"), _cache_dir() / "executions.json"
 
 
 def _cache_dir() -> pathlib.Path:

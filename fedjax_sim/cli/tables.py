@@ -11,7 +11,7 @@ from fedjax_sim.cli.diagnose import Diagnosis, kind_of
 from fedjax_sim.reports.labels import PARTIAL, PARTIAL_NOTE
 from fedjax_sim.reports.rendering import interval_text
 from fedjax_sim.runs.planning.needs import Forecast
-from fedjax_sim.studies.tuning import Measured
+from fedjax_sim.studies.executions import Measured
 
 INTERVALS = "mean over seeds and its 95 % interval (Student's t)"
 
@@ -106,13 +106,13 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
     return table
 
 
-def tuning_table(algorithm: str, measured: Sequence[Measured]) -> Table:
-    """Returns the measurements of a tuning, the fastest first.
+def measured_table(algorithm: str, measured: Sequence[Measured]) -> Table:
+    """Returns the measurements of executions, the fastest first.
 
     Example:
-        >>> from fedjax_sim.studies.tuning import ExecutionChoice
+        >>> from fedjax_sim.studies.executions import ExecutionChoice
         >>> rows = [Measured(ExecutionChoice(4, 2), 0.002, 3.0, 10**6)]
-        >>> [next(iter(column.cells)) for column in tuning_table("fedavg", rows).columns]
+        >>> [next(iter(column.cells)) for column in measured_table("fedavg", rows).columns]
         ['4', '2', 'auto', '2.00', '1.00', '3.0', '1']
     """
     table = Table(

@@ -157,12 +157,7 @@ class _GeneratedOracle(NamedTuple):
         return self.empirical.objective
 
     def check(self, data: GeneratedData, params: Params) -> None:
-        """Refuses an objective that does not fit the model; nothing is generated.
-
-        Raises:
-            ValueError: the objective fails on the shapes of the examples, or does not return one
-                loss per example.
-        """
+        """Refuses an objective that does not fit the model; nothing is generated."""
         examples = jax.eval_shape(self._examples, data, 0)
         check_losses(losses_of_two(self.objective, params, examples))
 

@@ -42,11 +42,7 @@ class Shared(NamedTuple):
 
 
 def shared_of(context: RunContext) -> Shared:
-    """Returns the values that visits from a state share.
-
-    Raises:
-        ValueError: a state without the algorithm and the task.
-    """
+    """Returns the values that visits from a state share."""
     broadcast = current_broadcast(context)
     assert context.task is not None
     params = context.state.server.params
@@ -166,7 +162,7 @@ def model_change(algorithm: FedAlgorithm, params: Params, upload: Upload) -> Par
     form = _form(params)
     for part in (upload, *(upload[:1] if isinstance(upload, tuple) else ())):
         if _form(part) == form:
-            models = getattr(algorithm.update, "takes_models", False)
+            models = algorithm.requires.uploads_models
             return tree.sub(params, part) if models else part
     raise ValueError(
         f"upload has the shapes {jax.tree.map(jnp.shape, upload)}; expected the form of the model, "

@@ -145,9 +145,6 @@ def check_points(task: Task, points: Params) -> Params:
 
     The models of a run may be on several devices; computations with them would be divided among
     these devices.
-
-    Raises:
-        ValueError: points that are not a batch of models, a client without examples.
     """
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(points)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0] or shapes[0][0] < 1:

@@ -179,8 +179,8 @@ def simulate_paths(
 ) -> Array:
     r"""SGD paths with additive noise, :math:`x_{k+1} = x_k - \eta\,(\nabla F(x_k) + \xi_k)`.
 
-    This is also the Euler-Maruyama method with step eta for the equation of
-    :mod:`fedjax_sim.diagnostics.diffusion`.
+    This is also the Euler-Maruyama method with step eta for the equation
+    :math:`dX = -F'(X)\,dt + \sqrt\eta\, \sigma\, dB_t`.
 
     Args:
         gradient: gradient of F at one point of the shape of ``init``; vmapped over paths.

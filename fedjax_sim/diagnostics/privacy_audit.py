@@ -15,8 +15,9 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count, import_extra
-from fedjax_sim.checks.setups import check_batch, check_setup, check_split_keys
-from fedjax_sim.engine import check_algorithm, run
+from fedjax_sim.checks.setups import check_is_setup, check_split_keys
+from fedjax_sim.engine import run
+from fedjax_sim.engine.contract import check_run
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Timeline
 from fedjax_sim.wrappers.privacy.randomizers import check_delta
 
@@ -77,19 +78,22 @@ def audit(
         >>> result.present.mean(), result.absent.mean(), result.epsilon > 2  # without noise
         (np.float64(0.5), np.float64(0.0), True)
     """
-    check_setup(setup)
-    check_algorithm(algorithm, setup)
+    check_is_setup(setup)
+    setup = dataclasses.replace(setup, eval_fn=None)
     check_count(1, batch_size=batch_size)
     check_count(client=client)
     check_split_keys(keys)
+    one_per_key = np.ndim(getattr(setup.timeline, "clients", ())) == 3
+    if one_per_key:
+        every = dataclasses.replace(setup, params=_repeat(setup.params, len(keys)))
+        check_run(algorithm, every, len(keys))
+    else:
+        check_run(algorithm, setup, None)
     check_delta(delta)
     if not 0 < significance < 0.5:
         raise ValueError(f"significance is {significance}; expected a number in (0, 0.5)")
     if not 0 <= client < setup.task.num_clients:
         raise ValueError(f"client is {client}; expected 0 .. {setup.task.num_clients - 1}")
-    one_per_key = setup.timeline.clients.ndim == 3
-    if one_per_key:
-        check_batch(dataclasses.replace(setup, params=_repeat(setup.params, len(keys))), len(keys))
     auditing = import_extra("jax_privacy.auditing", "privacy")
 
     @jax.jit
@@ -104,7 +108,6 @@ def audit(
 
         return jax.lax.map(final, (keys, timeline if one_per_key else None), batch_size=batch_size)
 
-    setup = dataclasses.replace(setup, eval_fn=None)
     without = np.asarray(setup.timeline.mask) & (np.asarray(setup.timeline.clients) != client)
     timelines = setup.timeline, dataclasses.replace(setup.timeline, mask=jnp.asarray(without))
     draws = jax.vmap(jax.random.split)(keys)  # different noise with and without the client

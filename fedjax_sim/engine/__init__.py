@@ -20,25 +20,25 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from fedjax_sim import tree
-from fedjax_sim.checks.setups import check_key, check_objective, check_one_timeline, check_setup
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.engine.contract import (
-    check_functions,
+    check_execution,
     check_options,
     check_precision,
+    check_run,
     check_staleness,
-    check_statistics,
-    check_weighting,
     checked_arrays,
     checked_init,
     checked_state,
     checked_visit,
     checked_weights,
 )
-from fedjax_sim.engine.evaluation.state import RunContext, check_names, check_periods, evaluate
+from fedjax_sim.engine.evaluation.state import RunContext, check_names, evaluate
 from fedjax_sim.engine.execution import stacks
 from fedjax_sim.engine.execution.broadcasts import empty_buffers, store_broadcast
 from fedjax_sim.engine.execution.placement import WHOLE, Placement
-from fedjax_sim.engine.execution.strategies import Execution, Gathered, auto, is_ragged
+from fedjax_sim.engine.execution.strategies import Execution, auto, is_ragged
+from fedjax_sim.tree.keys import fast, usual
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import (
     ClientState,
@@ -57,7 +57,6 @@ from fedjax_sim.types import (
     Work,
     uniform_weights,
 )
-from fedjax_sim.wrappers.applied_last import applied_last
 
 # Rounds that no run reaches: their branches of the key are those of the clients' streams and of
 # evaluations.
@@ -143,46 +142,11 @@ class Probes(NamedTuple):
 NO_PROBES = Probes()
 
 
-def check_algorithm(algorithm: FedAlgorithm, setup: Setup) -> None:
-    """Refuses a setup, of one run or of several, that does not fit an algorithm.
-
-    Values of traced timelines cannot be checked, so every function that compiles runs calls this
-    before.
-
-    Raises:
-        ValueError: a function of the algorithm does not take its arguments, the timeline has
-            staleness and the algorithm requires current broadcasts, the uploads are weighted and
-            the algorithm requires equal weights, a round has fewer uploads than the aggregation
-            requires, the model has running statistics that the algorithm does not update, a wrapper
-            encloses one that must be applied last, or the algorithm's own check refuses the task or
-            the timeline.
-    """
-    check_functions(algorithm)
-    check_staleness(algorithm, setup.timeline)
-    check_statistics(algorithm, setup.task, setup.params)
-    check_weighting(algorithm, setup.task, setup.timeline, setup.weighting)
-    applied_last(algorithm)
-    if algorithm.aggregation is not None:
-        algorithm.aggregation.check(setup.timeline)
-    algorithm.check(setup.task, setup.timeline)
-
-
-def _check_gathered(algorithm: FedAlgorithm, execution: Execution | None) -> None:
-    """Refuses a strategy that does not return the mean, for a wrapper that must be applied last."""
-    check = applied_last(algorithm)
-    if check is None or check.mechanism is None:
-        return  # a local randomiser: the server may do anything with what it receives
-    if isinstance(execution, Gathered):
-        raise ValueError(
-            f"execution is gathered(...); expected the mean of the uploads with {check.wrapper}"
-        )
-
-
 def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
     """Returns the state before the first round.
 
     Raises:
-        ValueError: the setup does not fit the algorithm (:func:`check_algorithm`).
+        ValueError: as :func:`~fedjax_sim.engine.contract.check_run`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -194,7 +158,12 @@ def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:
         >>> int(state.round), float(state.server.params)
         (0, 0.0)
     """
-    check_algorithm(algorithm, setup)
+    check_run(algorithm, setup, None, compiled=False)
+    return first_state(algorithm, setup)
+
+
+def first_state(algorithm: FedAlgorithm, setup: Setup) -> RunState:
+    """Returns the state before the first round, of a setup that was checked."""
     task, timeline = setup.task, setup.timeline
     params = _strong(setup.params)
     server = _strong(checked_init(algorithm.init(params)))
@@ -243,6 +212,24 @@ def advance(
         >>> int(state.round), float(state.server.params)
         (4, 1.875)
     """
+    timeline = setup.timeline
+    check_key(key)
+    check_options(execution, probes)
+    if not timeline.num_rounds:
+        raise ValueError("setup.timeline has 0 rounds; expected at least 1")
+    check_staleness(algorithm, timeline)
+    check_execution(algorithm, execution)
+    return _advanced(algorithm, setup, state, key, execution, probes)
+
+
+def _advanced(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    state: RunState,
+    key: Array,
+    execution: Execution | None,
+    probes: Probes,
+) -> tuple[RunState, History]:
     task, timeline = setup.task, setup.timeline
     one_round, measure, spread = _functions(algorithm, setup, key, execution, probes)
     num_rounds = timeline.num_rounds
@@ -296,8 +283,11 @@ def advance_by(
         The state, and a history with room for :func:`most_evaluations` evaluations and N rounds, of
         which only the first entries, those of ``span``, have a meaning.
 
+    The callers have checked the arguments.
+
     Raises:
-        ValueError: as :func:`advance`.
+        ValueError: what only tracing shows: values that the algorithm's functions return, names of
+            metrics and probes, ``probes.run`` with clients' states divided over devices.
 
     Example:
         >>> import fedjax_sim as fs
@@ -409,26 +399,20 @@ def _functions(
     Raises:
         ValueError: as :func:`advance`.
     """
-    check_key(key)
-    check_options(execution, probes)
     task, timeline, eval_fn = setup.task, setup.timeline, setup.eval_fn
-    if not timeline.num_rounds:
-        raise ValueError("setup.timeline has 0 rounds; expected at least 1")
-    check_staleness(algorithm, timeline)
     where = _placement(task)
     if probes.run and where.axis is not None:
         raise ValueError(
             f"probes.run is {sorted(probes.run)}; expected none, since the clients' states are "
             "divided over devices"
         )
-    _check_gathered(algorithm, execution)
     execution = stacks.strategy(
         algorithm.aggregation, execution or auto(ragged=is_ragged(timeline))
     )
     execution = where.mean_of_all(execution)
 
-    def one_round(task: Task, state: RunState, now: Timeline, key: Array):
-        return _round(algorithm, task, now, state, key, execution, setup.weighting, probes)
+    def of_state(task: Task, state: RunState, now: Timeline, key: Array):
+        return one_round(algorithm, task, now, state, key, execution, setup.weighting, probes)
 
     def measure(state: RunState, part: Timeline) -> dict[str, Array]:
         context = evaluation_context(algorithm, task, part, state, key)
@@ -445,7 +429,7 @@ def _functions(
         further = (every, probed) if buffers else ()
         return where.spread(rounds, (states, every, every, *further), (states, probed))
 
-    return one_round, measure, spread
+    return of_state, measure, spread
 
 
 def run(
@@ -493,12 +477,11 @@ def run(
         >>> bool(errors[0] > 0.1), bool(errors[1] < 1e-3)
         (True, True)
     """
-    check_setup(setup)
-    check_one_timeline(setup.timeline.clients)
-    check_periods(setup)
-    check_objective(setup, batched=False)
-    state = init(algorithm, setup)
-    return advance(algorithm, setup, state, key, execution=execution, probes=probes)
+    check_key(key)
+    check_options(execution, probes)
+    check_run(algorithm, setup, None, execution=execution, compiled=False)
+    state = first_state(algorithm, setup)
+    return _advanced(algorithm, setup, state, key, execution, probes)
 
 
 def evaluation_context(
@@ -509,7 +492,7 @@ def evaluation_context(
     return RunContext(state, algorithm, task, timeline.max_steps, branch, timeline)
 
 
-def _round(
+def one_round(
     algorithm: FedAlgorithm,
     task: Task,
     now: Timeline,
@@ -523,9 +506,9 @@ def _round(
     where = _placement(task)
     clients, mask = jnp.asarray(now.clients), jnp.asarray(now.mask)
     stream_keys = client_stream(key, clients)
-    key = jax.random.fold_in(key, state.round)
+    key = jax.random.fold_in(fast(key), state.round)
     visit_keys = _visit_keys(key, clients)
-    server_key = jax.random.fold_in(key, task.num_clients)  # a number that no client has
+    server_key = usual(jax.random.fold_in(key, task.num_clients))  # a number that no client has
     arrived = jnp.asarray(now.arrived)
     round = Round(state.round, arrived.sum(), task.num_clients, server_key)
     message = algorithm.broadcast(state.server, round)
@@ -538,11 +521,11 @@ def _round(
         num_steps=jnp.where(mask, now.num_steps, 0),
         num_examples=entries(task.num_examples, clients),
         staleness=state.round - now.version,
-        key=_branch(visit_keys, 1),
+        key=usual(_branch(visit_keys, 1)),
         max_steps=now.max_steps,
     )
     resumes = task.resumable and now.first_step is not None
-    draws = (stream_keys, now.first_step) if resumes else _branch(visit_keys, 0)
+    draws = (stream_keys, now.first_step) if resumes else usual(_branch(visit_keys, 0))
 
     def local(shared: tuple[Task, Message], slot: tuple):
         (task, received), (fields, draw, buffer, old) = shared, slot
@@ -597,7 +580,7 @@ def _placement(task: Task) -> Placement:
 
 def client_stream(key: Array, clients: Array) -> Array:
     """Returns the keys of the clients' minibatch streams, from the run's key."""
-    return _visit_keys(jax.random.fold_in(key, _NO_ROUND), clients)
+    return usual(_visit_keys(jax.random.fold_in(fast(key), _NO_ROUND), clients))
 
 
 def _visit_keys(key: Array, clients: Array) -> Array:

@@ -1,21 +1,32 @@
-"""Checks of an algorithm: its requirements, and what its functions take and return.
+"""Checks of an algorithm with its setup, and of what its functions take and return.
 
-The checks of returned values compare shapes and dtypes while a run is traced, so a compiled run
-does not contain them.
+:func:`check_run` is the one door: everything that runs or compiles an algorithm calls it once,
+before anything is compiled.  The checks of returned values compare shapes and dtypes while a run is
+traced, so a compiled run does not contain them.
 """
 
 import inspect
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks.setups import check_is_algorithm, partial_rounds
-from fedjax_sim.checks.statistics import UpdatesStatistics
+from fedjax_sim.checks.setups import (
+    check_batch,
+    check_compiles,
+    check_is_algorithm,
+    check_objective,
+    check_setup,
+    last_wrapper,
+    partial_rounds,
+)
 from fedjax_sim.data.task import running_statistics_of
+from fedjax_sim.engine.evaluation.state import check_periods
 from fedjax_sim.engine.execution.broadcasts import num_buffers
+from fedjax_sim.engine.execution.strategies import Gathered
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
@@ -23,7 +34,9 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Params,
     PyTree,
+    Requires,
     ServerState,
+    Setup,
     Task,
     Timeline,
     Upload,
@@ -38,9 +51,88 @@ _ARGUMENTS = {
     "update": ("state", "mean", "round"),
     "broadcast": ("state", "round"),
     "init_client": ("params",),
-    "check": ("task", "timeline"),
+    "requires.check": ("task", "timeline"),
     "personal": ("message", "state", "oracle", "work"),
 }
+
+
+def check_run(
+    algorithms: FedAlgorithm | Mapping[str, FedAlgorithm] | Iterable[FedAlgorithm],
+    setup: Setup,
+    count: int | None,
+    *,
+    execution: Any = None,
+    eval_initial: bool = False,
+    compiled: bool = True,
+) -> None:
+    """Refuses a setup that is invalid or that does not fit an algorithm: the one door of all calls.
+
+    Traced values pass, since they cannot be checked, so every function that compiles runs calls
+    this before.  Keys are checked where they are named, by
+    :func:`~fedjax_sim.checks.setups.check_keys` and its neighbours.
+
+    Args:
+        algorithms: one, or all that shall run on this setup, or none; by name, if messages shall
+            say which one does not fit.
+        setup: of one run, or of several.
+        count: runs together, one per key: models and perhaps timelines have a leading axis of this
+            length; None: one run without that axis.
+        execution: the strategy that was given, if any, or strategies by name.
+        eval_initial: the run also evaluates the initial model, as round 0.
+        compiled: rounds are compiled and recorded on the host, so that the call cannot be
+            transformed; False: it can, as that of :func:`fedjax_sim.run`.
+
+    Raises:
+        ValueError: a value of the setup; a function of an algorithm that does not take its
+            arguments; a timeline with staleness for an algorithm that requires current broadcasts;
+            weighted uploads for one that requires equal weights; a round with fewer uploads than an
+            aggregation requires; running statistics that an algorithm does not update; a wrapper
+            around one that must be applied last; or what the algorithm's own check refuses.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
+        >>> loss = lambda params, examples, key: (params - examples["x"]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), jnp.zeros(3))
+        >>> check_run(fs.fedavg(0.5), setup, 3)
+        >>> check_run(fs.fedavg(0.5), setup, 2)
+        Traceback (most recent call last):
+        ...
+        ValueError: params has leaves of shapes [(3,)]...; expected a leading axis of 2, one ...
+    """
+    check_setup(setup)
+    if compiled:
+        check_compiles()
+    check_batch(setup, count)
+    check_objective(setup, batched=count is not None)
+    check_periods(setup, eval_initial=eval_initial)
+    if isinstance(algorithms, Mapping):
+        for name, algorithm in algorithms.items():
+            own = execution.get(name) if isinstance(execution, Mapping) else execution
+            try:
+                check_algorithm(algorithm, setup, own)
+            except ValueError as error:
+                raise ValueError(f"algorithms has {name!r}: {error}") from error
+        return
+    # An algorithm is a tuple; what is none has its message from the check.
+    several = isinstance(algorithms, Iterable) and not isinstance(algorithms, FedAlgorithm)
+    every: Any = algorithms if several else [algorithms]
+    for algorithm in every:
+        check_algorithm(algorithm, setup, execution)
+
+
+def check_algorithm(algorithm: FedAlgorithm, setup: Setup, execution: Any) -> None:
+    """Refuses an algorithm that a valid setup does not fit; a part of :func:`check_run`."""
+    check_functions(algorithm)
+    check_staleness(algorithm, setup.timeline)
+    check_statistics(algorithm, setup.task, setup.params)
+    check_weighting(algorithm, setup.task, setup.timeline, setup.weighting)
+    last_wrapper(algorithm)
+    if algorithm.aggregation is not None:
+        algorithm.aggregation.check(setup.timeline)
+    algorithm.requires.check(setup.task, setup.timeline)
+    check_execution(algorithm, execution)
 
 
 def check_functions(algorithm: FedAlgorithm) -> None:
@@ -57,8 +149,12 @@ def check_functions(algorithm: FedAlgorithm) -> None:
         ValueError: algorithm.update takes (state, mean); expected (state, mean, round)
     """
     check_is_algorithm(algorithm)
+    if not isinstance(algorithm.requires, Requires):
+        raise ValueError(
+            f"algorithm.requires is {algorithm.requires!r:.60}; expected fedjax_sim.Requires(...)"
+        )
     for name, arguments in _ARGUMENTS.items():
-        function, expected = getattr(algorithm, name), f"({', '.join(arguments)})"
+        function, expected = operator.attrgetter(name)(algorithm), f"({', '.join(arguments)})"
         if function is None and name == "personal":
             continue
         if not callable(function):
@@ -70,8 +166,12 @@ def check_functions(algorithm: FedAlgorithm) -> None:
             raise ValueError(f"algorithm.{name} takes ({taken}); expected {expected}")
 
 
-def check_options(execution: Any, probes: Any) -> None:
+def check_options(execution: Any, probes: Any, place: str = "") -> None:
     """Refuses values that are no execution strategy or no probes.
+
+    Args:
+        execution, probes: the values.
+        place: prefix of their names in messages.
 
     Raises:
         ValueError: naming the argument.
@@ -84,22 +184,24 @@ def check_options(execution: Any, probes: Any) -> None:
     """
     if not (execution is None or _takes(execution, ("local", "shared", "slots", "weights"))):
         raise ValueError(
-            f"execution is {execution!r:.60}; expected a strategy, such as fs.execution.vmapped()"
+            f"{place}execution is {execution!r:.60}; expected a strategy, such as "
+            "fs.execution.vmapped()"
         )
     kinds = {name: getattr(probes, name, None) for name in ("client", "server", "run")}
     for name, functions in kinds.items():
         if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
             raise ValueError(
-                f"probes is {probes!r:.60}; expected fs.Probes({name}={{...}}), functions by name"
+                f"{place}probes is {probes!r:.60}; expected fs.Probes({name}={{...}}), functions "
+                "by name"
             )
 
 
 def check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
     """Refuses a timeline with staleness for an algorithm that requires current broadcasts."""
-    if algorithm.synchronous_only and num_buffers(timeline):
+    if algorithm.requires.synchronous and num_buffers(timeline):
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
-            f"{algorithm.synchronous_only}"
+            f"{algorithm.requires.synchronous}"
         )
 
 
@@ -109,13 +211,24 @@ def check_weighting(
     """Refuses weights for an algorithm that requires equal ones; traced timelines are complete."""
     if weighting is uniform_weights:
         return
-    reason = algorithm.uniform_weights_only
-    if reason is None and algorithm.uniform_weights_if_partial is not None:
+    reason = algorithm.requires.uniform_weights
+    if reason is None and algorithm.requires.uniform_weights_if_partial is not None:
         some = len(partial_rounds(task, timeline)) > 0
-        reason = algorithm.uniform_weights_if_partial if some else None
+        reason = algorithm.requires.uniform_weights_if_partial if some else None
     if reason is not None:
         name = getattr(weighting, "__name__", weighting)
         raise ValueError(f"weighting is {name}; expected uniform_weights: {reason}")
+
+
+def check_execution(algorithm: FedAlgorithm, execution: Any) -> None:
+    """Refuses strategies that do not return the mean, for a private server."""
+    last = last_wrapper(algorithm)
+    if last is None or last.mechanism is None:
+        return  # a local randomiser: the server may do anything with what it receives
+    if isinstance(execution, Gathered):
+        raise ValueError(
+            f"execution is gathered(...); expected the mean of the uploads with {last.name}"
+        )
 
 
 def check_statistics(algorithm: FedAlgorithm, task: Task, params: Params) -> None:
@@ -123,13 +236,14 @@ def check_statistics(algorithm: FedAlgorithm, task: Task, params: Params) -> Non
     statistics = running_statistics_of(task)
     if statistics is None:
         return
-    if not isinstance(algorithm.check, UpdatesStatistics):
+    updated_by = algorithm.requires.statistics
+    if updated_by is None:
         raise ValueError(
             "task has a model with running statistics (batch normalisation), which the algorithm "
             "does not update; expected fs.running_statistics(algorithm, model.statistics), or the "
             "objective of fs.models.frozen_statistics(model) with fs.freeze"
         )
-    expected, updated = (_paths(params, where) for where in (statistics, algorithm.check.where))
+    expected, updated = (_paths(params, where) for where in (statistics, updated_by.where))
     if expected != updated:
         different = ", ".join(sorted(expected ^ updated))
         raise ValueError(

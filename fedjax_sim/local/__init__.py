@@ -13,6 +13,7 @@ from jax.extend.core import get_opaque_trace_state
 from fedjax_sim import tree
 from fedjax_sim.checks import check_one_number
 from fedjax_sim.types import Params, PyTree, Round, Scalar, Work
+from fedjax_sim.types.specs import specified
 
 ScalarOrSchedule = Scalar | Callable[[Array], Scalar]  # a number, or a schedule over rounds
 
@@ -362,6 +363,7 @@ def inverse_rate(lr: Scalar) -> Scalar:
     return jnp.where(moves, 1 / jnp.where(moves, lr, 1), 0)
 
 
+@specified
 def exponential_decay(lr: Scalar, decay: Scalar) -> ScalarOrSchedule:
     """Returns the schedule ``lr * decay**t`` over rounds t = 0, 1, ...
 

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.checks.statistics import check_statistics_last
-from fedjax_sim.tree.counting import with_bits_of
+from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
+from fedjax_sim.types.specs import specified
 
 
+@specified
 def transform_oracle(
     algorithm: FedAlgorithm, transform: Callable[[Oracle], Oracle]
 ) -> FedAlgorithm:
@@ -38,11 +38,8 @@ def transform_oracle(
     check_statistics_last("transform_oracle", algorithm)
     personal = algorithm.personal
     return algorithm._replace(
-        local=with_bits_of(
-            lambda message, state, oracle, work: algorithm.local(
-                message, state, transform(oracle), work
-            ),
-            algorithm.local,
+        local=lambda message, state, oracle, work: algorithm.local(
+            message, state, transform(oracle), work
         ),
         personal=personal
         and (

@@ -1,6 +1,5 @@
 """Histories of the folders that ``simulate``, ``compare``, ``sweep`` and the command line write."""
 
-import json
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,10 +10,11 @@ import pandas as pd
 from fedjax_sim.engine.evaluation.direction import PERSONAL, PERSONAL_R2
 from fedjax_sim.reports.labels import measures_quality
 from fedjax_sim.runs.seeds import seed_column
-from fedjax_sim.runs.storage import outcome
-from fedjax_sim.runs.storage.client_rows import INDEX, NAME, read_clients
-from fedjax_sim.runs.storage.folders import is_seed, recorded_names
-from fedjax_sim.runs.storage.store import read_history
+from fedjax_sim.runs.storage.client_rows import INDEX, NAME
+from fedjax_sim.runs.storage.files import read_json
+from fedjax_sim.runs.storage.folders import is_seed, recorded_names, runs_in
+from fedjax_sim.runs.storage.outcome import Outcome
+from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.store import read_runs
 
@@ -29,7 +29,7 @@ class FolderHistory(NamedTuple):
     history: pd.DataFrame
     setting: str  # one line for captions: data set, clients, cohort, local work
     target: float | None  # target accuracy of `fedjax-sim run`
-    # Algorithms whose server's model is no complete one (`FedAlgorithm.partial_model`).
+    # Algorithms whose server's model is no complete one (`Requires.partial_model`).
     partial: frozenset[str] = frozenset()
 
 
@@ -57,7 +57,7 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
         >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), np.float32(0),
         ...                  lambda w: {"error": abs(w - 1)}, eval_every=1)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=folder)
+        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), storage=folder)
         ...     history = read_folder(folder).history
         >>> error = history.loc[history["metric"] == "error"]
         >>> error.set_index("round")["value"].round(2)[3]
@@ -79,7 +79,7 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
     outcomes, partial = [], set()
     for name, folders in algorithms.items():
         for folder in folders:
-            recorded = outcome.read(folder)
+            recorded = RunFolder(folder).outcome()
             outcomes.append(recorded)
             if recorded is not None and recorded.partial_model:
                 partial.add(name)
@@ -114,9 +114,9 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
     parts = []
     for name, folders in _found_runs(path, read_config(path)).items():
         for folder in folders:
-            part = read_clients(folder)
-            entries = [(s, int(r), m, float(v)) for s, r, m, v in read_history(folder)]
-            diverged_at = divergences(entries, outcome.read(folder))
+            run = RunFolder(folder)
+            part = run.clients()
+            diverged_at = divergences(run.entries(), run.outcome())
             after = [
                 0 < diverged_at.get(str(seed), 0) <= done
                 for seed, done in zip(part["seed"], part["round"], strict=True)
@@ -132,12 +132,6 @@ def default_metrics(history: pd.DataFrame) -> list[str]:
 
     Where personal models were evaluated, theirs comes first: by it all methods can be compared.
     For histories that have none of these, the first three metrics.
-
-    Example:
-        >>> default_metrics(pd.DataFrame({"metric": ["time", "a", "train/loss"]}))
-        ['train/loss']
-        >>> default_metrics(pd.DataFrame({"metric": ["test/accuracy", PERSONAL]}))
-        ['personal/test/accuracy/weighted_mean', 'test/accuracy']
     """
     known = [name for name in history["metric"].unique() if measures_quality(name)]
     order = (PERSONAL, PERSONAL_R2, "test/accuracy", "test/r2", "train/loss")
@@ -150,20 +144,19 @@ def _is_personal_mean(metric: str) -> bool:
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the options in config.json; empty if there is none."""
-    try:
-        values = json.loads((path / "config.json").read_text())
-        return dict(values["config"])
-    except (OSError, ValueError, KeyError, TypeError):
+    """Returns the options in config.json; empty if there is none.
+
+    Raises:
+        FolderError: the file is damaged.
+    """
+    file = path / "config.json"
+    if not file.exists():
         return {}
+    return read_json(file, "restore it from a copy", by_hand=True).get("config", {})
 
 
 def _found_runs(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list[pathlib.Path]]:
-    """Returns the run folders of every algorithm.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """Returns the run folders of every algorithm."""
     runs = run_folders(path, config) if path.is_dir() else {}
     if not runs:
         raise ValueError(
@@ -183,7 +176,7 @@ def run_folders(
         config: options in its config.json; default: read here.
     """
     config = read_config(path) if config is None else config
-    if (path / "run.json").exists():
+    if RunFolder(path).exists:
         return {config.get("algorithm") or path.resolve().name: [path]}
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
     names = recorded_names(path)
@@ -191,18 +184,18 @@ def run_folders(
     order: dict[str, int] = {name: i for i, name in enumerate(known)}
     folders.sort(key=lambda folder: order.get(folder.name, len(order)))
     names = {folder.name: names.get(folder.name, folder.name) for folder in folders}
-    runs = {names[folder.name]: [folder] for folder in folders if (folder / "run.json").exists()}
+    runs = {names[folder.name]: [folder] for folder in folders if RunFolder(folder).exists}
     if runs and all(is_seed(folder) for (folder,) in runs.values()):
         return {path.resolve().name: [folder for (folder,) in runs.values()]}
     for folder in folders:
-        parts = sorted(file.parent for file in folder.glob("*/run.json"))
+        parts = runs_in(folder)
         if parts and all(map(is_seed, parts)):
             runs[names[folder.name]] = parts
     return runs
 
 
 def divergences(
-    entries: Iterable[tuple[str, int, str, float]], recorded: outcome.Outcome | None
+    entries: Iterable[tuple[str, int, str, float]], recorded: Outcome | None
 ) -> dict[str, int]:
     """Returns the rounds of the seeds that diverged, by seed.
 
@@ -210,10 +203,6 @@ def divergences(
         entries: (seed, round, metric, value) of a run's history.
         recorded: outcome in the run's folder.  In rounds that it does not cover, a seed diverges
             with the first loss that is not finite.
-
-    Example:
-        >>> divergences([("0", 2, "test/loss", 1.0), ("1", 2, "test/loss", float("nan"))], None)
-        {'1': 2}
     """
     known = {} if recorded is None else recorded.diverged_at
     diverged_at = {seed: at for seed, at in known.items() if at}
@@ -225,10 +214,10 @@ def divergences(
 
 
 def _rows(
-    folder: pathlib.Path, recorded: outcome.Outcome | None, bits: tuple[int, int] | None
+    folder: pathlib.Path, recorded: Outcome | None, bits: tuple[int, int] | None
 ) -> Iterable[tuple]:
     """Yields (seed, diverged_at, round, metric, value), with bits after the other metrics."""
-    entries = [(s, int(r), m, float(v)) for s, r, m, v in read_history(folder)]
+    entries = list(RunFolder(folder).entries())
     diverged_at = divergences(entries, recorded)
     for seed, done, metric, value in entries:
         yield seed, diverged_at.get(seed, 0), done, metric, value
@@ -267,7 +256,7 @@ def _with_grid(
     return result
 
 
-def setting_text(config: Mapping[str, Any], recorded: outcome.Outcome | None = None) -> str:
+def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> str:
     """Returns data set, clients, cohort and local work in one line.
 
     Args:
@@ -275,7 +264,7 @@ def setting_text(config: Mapping[str, Any], recorded: outcome.Outcome | None = N
         recorded: outcome of a run, from which the line is made without options.
 
     Example:
-        >>> setting_text({}, outcome.Outcome(2, {}, 5, 32, 32, {"0": 3}))
+        >>> setting_text({}, Outcome(2, {}, 5, 32, 32, {"0": 3}))
         '5 clients, 3 per round.'
         >>> options = {"num_clients": 8, "partition": "iid", "cohort_size": 3, "local_epochs": 1}
         >>> setting_text({"dataset": "digits", "batch_size": 7} | options)

@@ -46,11 +46,7 @@ def score_values(rows: pd.DataFrame) -> np.ndarray:
 
 
 def configuration_columns(scores: pd.DataFrame) -> list[str]:
-    """Returns the columns of the configuration in a frame of scores.
-
-    Raises:
-        ValueError: missing columns, or no rows.
-    """
+    """Returns the columns of the configuration in a frame of scores."""
     check_columns(scores, ["seed", "score"])
     if not len(scores):
         raise ValueError("scores has no rows; expected some")
@@ -58,11 +54,7 @@ def configuration_columns(scores: pd.DataFrame) -> list[str]:
 
 
 def check_columns(frame: pd.DataFrame, needed: Sequence[str], name: str = "frame") -> None:
-    """Refuses a frame without the needed columns.
-
-    Raises:
-        ValueError: naming the frame and the missing columns.
-    """
+    """Refuses a frame without the needed columns."""
     if missing := [column for column in needed if column not in frame.columns]:
         raise ValueError(f"{name} lacks the columns {missing}; it has {list(frame.columns)}")
 
@@ -80,11 +72,7 @@ def first_rows(ids: np.ndarray) -> np.ndarray:
 
 
 def check_unique(frame: pd.DataFrame, columns: Sequence[str], name: str = "frame") -> None:
-    """Refuses two rows with the same values of the columns.
-
-    Raises:
-        ValueError: naming the frame and the values.
-    """
+    """Refuses two rows with the same values of the columns."""
     repeated = frame.duplicated(list(columns))
     if repeated.any():
         row = frame.loc[repeated, list(columns)].iloc[0].to_dict()

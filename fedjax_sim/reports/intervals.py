@@ -57,12 +57,7 @@ def standard_error(values: np.ndarray) -> Any:
 
 
 def is_symmetric(mean: float, low: float, high: float) -> bool:
-    """Returns True for an interval around its mean, False for one that was cut at a bound.
-
-    Example:
-        >>> is_symmetric(0.5, 0.4, 0.6), is_symmetric(0.9, 0.7, 1.0)
-        (True, False)
-    """
+    """Returns True for an interval around its mean, False for one that was cut at a bound."""
     return math.isclose(mean - low, high - mean, rel_tol=1e-6, abs_tol=1e-12)
 
 

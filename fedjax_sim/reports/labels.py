@@ -52,12 +52,7 @@ def algorithm_label(name: str) -> str:
 
 
 def algorithm_labels(names: Iterable[str]) -> dict[str, str]:
-    """Returns the labels of several names; names whose labels would be equal keep their names.
-
-    Example:
-        >>> algorithm_labels(["fedavg", "FedAvg", "scaffold"])
-        {'fedavg': 'fedavg', 'FedAvg': 'FedAvg', 'scaffold': 'SCAFFOLD'}
-    """
+    """Returns the labels of several names; names whose labels would be equal keep their names."""
     labels = {name: algorithm_label(name) for name in dict.fromkeys(names)}
     used = list(labels.values())
     return {name: label if used.count(label) == 1 else name for name, label in labels.items()}
@@ -80,44 +75,23 @@ def metric_label(name: str) -> str:
 
 
 def measures_quality(metric: str) -> bool:
-    """Returns whether a metric measures a model: neither progress nor a number of examples.
-
-    Example:
-        >>> [measures_quality(name) for name in ("test/loss", "train/examples", "time")]
-        [True, False, False]
-    """
+    """Returns whether a metric measures a model: neither progress nor a number of examples."""
     return metric not in PROGRESS and metric.rpartition("/")[2] != "examples"
 
 
 def setting_label(name: str | None) -> str:
-    """Returns the name of a hyper-parameter or another column as a text; "" for None.
-
-    Example:
-        >>> setting_label("server_lr"), setting_label("num_clients"), setting_label("mu")
-        ('server learning rate', 'number of clients', 'mu')
-    """
+    """Returns the name of a hyper-parameter or another column as a text; "" for None."""
     parts = [] if name is None else name.split("_")
     return " ".join(_SETTING_WORDS.get(part, part) for part in parts)
 
 
 def better(metric: str) -> Mode:
-    """Returns the better direction of a metric; "min" if its name does not say it.
-
-    Example:
-        >>> better("test/accuracy"), better("train/loss"), better("norm")
-        ('max', 'min', 'min')
-    """
+    """Returns the better direction of a metric; "min" if its name does not say it."""
     return direction(metric) or "min"
 
 
 def bounds_of(metric: str, values: np.ndarray) -> tuple[float, float] | None:
-    """Returns the range of a metric: (0, 1) for accuracies and the like, None for others.
-
-    Example:
-        >>> bounds_of("test/accuracy", np.array([0.9, np.nan]))
-        (0.0, 1.0)
-        >>> bounds_of("test/accuracy", np.array([90.0]))  # percent
-    """
+    """Returns the range of a metric: (0, 1) for accuracies and the like, None for others."""
     finite = values[np.isfinite(values)]
     inside = bool(((finite >= 0) & (finite <= 1)).all())
     return (0.0, 1.0) if is_fraction(metric) and inside else None

@@ -97,15 +97,7 @@ class _Rule(NamedTuple):
 
 
 def _rule(config: Mapping[str, Any], metric: str | None, mode: Mode | None, last: int) -> _Rule:
-    """Returns the rule for a folder whose config.json has these options.
-
-    Example:
-        >>> sweep = {"metric": "bleu", "mode": "max", "last": 3, "best": False}
-        >>> _rule(sweep, None, None, 1)
-        _Rule(metric='bleu', mode='max', last=3, reduce='mean')
-        >>> _rule(sweep, "loss", None, 2)
-        _Rule(metric='loss', mode=None, last=2, reduce='mean')
-    """
+    """Returns the rule for a folder whose config.json has these options."""
     known = config.get("mode")
     recorded = known if known in ("max", "min") else None
     if metric is None and "metric" in config:

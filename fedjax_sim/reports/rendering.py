@@ -139,16 +139,7 @@ def explanation(table: pd.DataFrame, level: float | None = None) -> str:
 def html_table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], num_config: int, notes: str
 ) -> str:
-    """Returns a table in HTML: heads and cells are HTML, notes are text.
-
-    Example:
-        >>> print(html_table(["method", "loss"], [["FedAvg", "<b>0.1</b>"]], 1, "One seed."))
-        <table>
-        <tr><th>method</th><th>loss</th></tr>
-        <tr><th>FedAvg</th><td><b>0.1</b></td></tr>
-        </table>
-        <p>One seed.</p>
-    """
+    """Returns a table in HTML: heads and cells are HTML, notes are text."""
     lines = [f"<tr>{''.join(f'<th>{head}</th>' for head in heads)}</tr>"]
     for line in rows:
         cells = [f"<th>{text}</th>" for text in line[:num_config]]
@@ -178,12 +169,7 @@ def _cell(row: dict, digits: int, in_percent: bool, format: Format) -> str:
 
 
 def interval_text(mean: float, low: float, high: float, decimals: int) -> str:
-    """Returns a mean and its interval; the mean alone without one.
-
-    Example:
-        >>> interval_text(0.5, 0.4, 0.6, 2), interval_text(0.9, 0.7, 1.0, 2)
-        ('0.50 ± 0.10', '0.90 [0.70, 1.00]')
-    """
+    """Returns a mean and its interval; the mean alone without one."""
     text = _fixed(mean, decimals)
     if not math.isfinite(low):
         return text

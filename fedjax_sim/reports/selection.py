@@ -198,13 +198,7 @@ def best(
 
 
 def complete(scores: pd.DataFrame) -> pd.DataFrame:
-    """Returns the scores of the configurations that have the most seeds.
-
-    Example:
-        >>> rows = [(0.1, 0, 2.0), (0.1, 1, 2.0), (0.2, 0, 1.0)]
-        >>> complete(pd.DataFrame(rows, columns=["lr", "seed", "score"]))["lr"].tolist()
-        [0.1, 0.1]
-    """
+    """Returns the scores of the configurations that have the most seeds."""
     counts = np.bincount(ids := row_ids(scores, configuration_columns(scores)))[ids]
     return scores.loc[counts == counts.max(), :]
 

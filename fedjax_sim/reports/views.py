@@ -64,13 +64,6 @@ def runs_html(history: pd.DataFrame, note: str) -> str:
         history: tidy frame, as ``to_frame`` returns it.  The table has the first four metrics that
             every algorithm has, without progress and numbers of examples.
         note: text before the explanation under the table.
-
-    Example:
-        >>> columns = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
-        >>> rows = [("fedavg", s, 0, 5, "test/accuracy", 0.5) for s in (0, 1)]
-        >>> text = runs_html(pd.DataFrame(rows, columns=columns), "Round 5.")
-        >>> "<tr><th>FedAvg</th><td><b>0.500 ± 0.000</b></td></tr>" in text
-        True
     """
     metrics = _common_metrics(history)
     if not metrics:
@@ -87,13 +80,6 @@ def sweep_html(history: pd.DataFrame, note: str) -> str:
         history: tidy frame of a sweep, as ``to_frame`` returns it.  The table has the first four
             metrics that every configuration has, without progress and numbers of examples.
         note: text before the explanation under the table.
-
-    Example:
-        >>> columns = ["lr", "seed", "diverged_at", "round", "metric", "value"]
-        >>> rows = [(lr, s, 0, 5, "loss", abs(lr - 0.2)) for lr in (0.1, 0.2, 0.4) for s in (0, 1)]
-        >>> text = sweep_html(pd.DataFrame(rows, columns=columns), "3 configurations.")
-        >>> "<tr><th>loss</th><td>0.2</td><td>0.000 ± 0.000</td></tr>" in text
-        True
     """
     metrics = _common_metrics(history)
     if not metrics:

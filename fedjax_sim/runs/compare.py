@@ -1,38 +1,43 @@
-"""``compare``: several algorithms on one setup, with progress, files and resuming."""
+"""``compare``: several algorithms on one setup, with progress, files and resuming.
 
+Phases: :func:`check` refuses what cannot run, :func:`trace` traces all algorithms, and
+:func:`run_all` runs one after the other by the phases of :mod:`fedjax_sim.runs.simulate`.
+"""
+
+import concurrent.futures
 import contextlib
 import dataclasses
 import inspect
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import did_you_mean, import_extra
-from fedjax_sim.checks.setups import (
-    check_batch,
-    check_is_algorithm,
-    check_is_setup,
-    check_setup,
-    check_split_keys,
-)
-from fedjax_sim.engine import NO_PROBES, Probes, check_algorithm
-from fedjax_sim.engine.evaluation.state import check_periods
+from fedjax_sim.checks.setups import check_is_algorithm, check_is_setup, check_split_keys
+from fedjax_sim.engine.contract import check_run
 from fedjax_sim.engine.execution import distributed
+from fedjax_sim.engine.execution.devices import num_cores
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.runs import views
-from fedjax_sim.runs.events import Action, Callback, Event, every_evaluation
-from fedjax_sim.runs.programs import programs, stride, trace_first
-from fedjax_sim.runs.result import FRAME_COLUMNS, Progress, Simulation
+from fedjax_sim.runs.events import Callback, Divergence, notify, with_default
+from fedjax_sim.runs.options import (
+    DEFAULT,
+    Options,
+    Storage,
+    check_options_type,
+    check_unused,
+    storage_of,
+)
+from fedjax_sim.runs.programs import Ahead
+from fedjax_sim.runs.result import FRAME_COLUMNS, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_names
-from fedjax_sim.runs.simulate import SEGMENT_SECONDS, simulate
+from fedjax_sim.runs.simulate import Call, execute, prepare
 from fedjax_sim.runs.storage.files import own
 from fedjax_sim.runs.storage.folders import check_kind, folder_names, record_names
-from fedjax_sim.runs.storage.functions import share_functions
-from fedjax_sim.runs.storage.identity import check_json
 from fedjax_sim.runs.storage.locks import locked
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup
 
@@ -40,7 +45,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MakeSetup = Callable[..., Setup]
-OnProgress = Callable[[str, Progress | None], None]
 
 
 class Comparison(NamedTuple):
@@ -105,26 +109,17 @@ def compare(
     setup: Setup | MakeSetup,
     keys: Array,
     *,
-    directory: str | pathlib.Path | None = None,
-    execution: Execution | Mapping[str, Execution | None] | None = None,
-    probes: Probes = NO_PROBES,
-    seeds: Sequence[Seed] | None = None,
-    eval_initial: bool = False,
     callbacks: Sequence[Callback] = (),
-    config: Mapping[str, Any] | Callable[[str], Mapping[str, Any]] | None = None,
-    checkpoint_seconds: float = 5.0,
-    segment_seconds: float = SEGMENT_SECONDS,
-    on_divergence: Literal["raise", "stop", "record"] = "record",
-    on_progress: OnProgress | None = None,
-    on_finished: Callable[[str, Simulation], None] | None = None,
+    storage: Storage | str | pathlib.Path | None = None,
+    options: Options = DEFAULT,
 ) -> Comparison:
     """Runs several algorithms with the same clients, cohorts, minibatches and initial models.
 
     Each algorithm runs by :func:`~fedjax_sim.simulate`, with all seeds in one program.  With a
-    directory, every algorithm has a folder of its own with history and checkpoints.  A later call
-    with the same arguments resumes: it does not repeat finished algorithms, and it may add others.
-    Ctrl-C, SIGTERM or a callback's "interrupt" ends the comparison after the rounds in progress,
-    also if these are the last ones of an algorithm, and keeps everything so far.
+    folder, every algorithm has a folder of its own in it, with history and checkpoints.  A later
+    call with the same arguments resumes: it does not repeat finished algorithms, and it may add
+    others.  Ctrl-C, SIGTERM or a callback's "interrupt" ends the comparison after the rounds in
+    progress, also if these are the last ones of an algorithm, and keeps everything so far.
 
     Args:
         algorithms: by the name that tables and folders show.
@@ -135,29 +130,21 @@ def compare(
             takes ``algorithm``, it is called once per name, since asynchronous algorithms need
             timelines of their own.
         keys: one per seed, ``[n]``.
-        directory: folder for the algorithms' folders; None keeps everything in memory.
-        execution: execution strategy, or a mapping of strategies by algorithm; default
-            :func:`~fedjax_sim.engine.execution.auto`.
-        probes: diagnostics inside every round.
-        seeds: names of the seeds, also the values of ``seed``; default 0, 1, ...
-        eval_initial: also evaluate the initial models, as round 0.
-        callbacks: as in :func:`~fedjax_sim.simulate`; ``event.name`` is the algorithm's name.  If
-            one returns "stop", the next algorithm follows.
-        config: JSON-able description, or a function of the algorithm's name that returns it; an
-            algorithm's folder with another one is refused.
-        checkpoint_seconds, segment_seconds, on_divergence: as in :func:`~fedjax_sim.simulate`; by
-            default a divergence is recorded, and the other algorithms run.
-        on_progress: called as ``on_progress(name, None)`` when an algorithm starts, with its
-            :class:`~fedjax_sim.runs.result.Progress` after every segment, and once for an
-            algorithm that an earlier call finished.
-        on_finished: called as ``on_finished(name, simulation)`` after every simulation, also after
-            an interrupted one.
+        callbacks: as in :func:`~fedjax_sim.simulate`; ``name`` of events and of progress is the
+            algorithm's name.  ``begin`` is called when an algorithm begins, ``finished`` after
+            every simulation.  If one returns "stop", the next algorithm follows.  Without another
+            answer a divergence is recorded, and the run continues.
+        storage: folder for the algorithms' folders, or a
+            :class:`~fedjax_sim.runs.options.Storage`, whose ``config`` may be a function of
+            the algorithm's name; None keeps everything in memory.
+        options: as in :func:`~fedjax_sim.simulate`; ``execution`` may be a mapping of strategies by
+            algorithm.
 
     Raises:
         ValueError: no algorithms, values that are none, an algorithm that the setup does not fit,
             names that are not distinct as folders, executions of other algorithms, contradictory
-            arguments, or a directory that is a file, or holds another comparison, a run or a sweep.
-        ~fedjax_sim.runs.storage.locks.FolderInUseError: another process works in the directory.
+            arguments, or a folder that is a file, or holds another comparison, a run or a sweep.
+        ~fedjax_sim.runs.storage.locks.FolderInUseError: another process works in the folder.
 
     Example:
         >>> import fedjax_sim as fs
@@ -178,92 +165,152 @@ def compare(
         >>> [line.get_label() for line in figure.axes[0].lines]
         ['FedAvg', 'slow']
     """
+    plan = check(algorithms, setup, keys, callbacks, storage, options)
+    return run_all(plan, trace(plan))
+
+
+class Plan(NamedTuple):
+    """Arguments of a comparison, checked except for the setups of later seeds."""
+
+    algorithms: Mapping[str, FedAlgorithm]
+    parts: "_Parts"
+    keys: Array
+    callbacks: Sequence[Callback]
+    storage: Storage
+    folders: Mapping[str, str]  # by algorithm, within that of the comparison
+    options: Options
+    executions: Mapping[str, Execution | None]
+
+    def call(self, name: str, part: "_Part", number: int) -> Call:
+        """Returns one of an algorithm's simulations, by its number."""
+        folder, config = self.storage.folder, self.storage.config_of(name)
+        if folder is not None:
+            folder = own(own(folder / self.folders[name]) / part.folder)
+        return Call(
+            self.algorithms[name],
+            part.setup,
+            self.keys[part.rows],
+            part.names,
+            self.callbacks,
+            dataclasses.replace(self.storage, folder=folder),
+            config,
+            self.options,
+            self.executions.get(name),
+            name,
+            seeds_done=number,
+            num_seeds=self.parts.count,
+        )
+
+    def check_part(self, part: "_Part", names: Iterable[str]) -> None:
+        """Refuses a setup that does not fit these algorithms, by the one door for checks."""
+        check_run(
+            {name: self.algorithms[name] for name in names},
+            part.setup,
+            len(part.names),
+            execution=self.executions,
+            eval_initial=self.options.eval_initial,
+        )
+
+
+def check(
+    algorithms: Mapping[str, FedAlgorithm],
+    setup: Setup | MakeSetup,
+    keys: Array,
+    callbacks: Sequence[Callback],
+    storage: Storage | str | pathlib.Path | None,
+    options: Options,
+) -> Plan:
+    """Returns the arguments of a comparison, checked before anything is compiled.
+
+    Raises:
+        ValueError: as :func:`compare`.
+    """
     check_split_keys(keys)
-    values = list(range(keys.shape[0]) if seeds is None else seeds)
-    names = seed_names(seeds, keys.shape[0])
+    check_options_type(options)
+    storage, callbacks = storage_of(storage), with_default(callbacks, Divergence("record"))
+    check_unused("fs.compare", options, "memory")
+    names = seed_names(options.seeds, keys.shape[0])
+    values = list(range(keys.shape[0]) if options.seeds is None else options.seeds)
     if not isinstance(algorithms, Mapping):
         raise ValueError(
             f"algorithms is a {type(algorithms).__name__}; expected a dict of algorithms by name"
         )
-    folders = folder_names(algorithms)
-    if directory is not None:
-        check_kind(pathlib.Path(directory), "a comparison")
+    folders, root = folder_names(algorithms), storage.folder
+    if root is not None:
+        check_kind(root, "a comparison")
     for name, algorithm in algorithms.items():
         check_is_algorithm(algorithm, f"algorithms[{name!r}]")
-    if callable(config):
-        for name in algorithms:  # before the first one runs for hours
-            check_json(config(name), f"config({name!r})")
-    else:
-        check_json(config, "config")
+        storage.config_of(name)  # before the first one runs for hours
     parts = _Parts(setup, values, names)
-    if directory is not None and parts.per_seed:  # each algorithm's folder has folders of seeds
+    if root is not None and parts.per_seed:  # each algorithm's folder has folders of seeds
         for folder in folders.values():
-            check_kind(pathlib.Path(directory) / folder, "a comparison")
-    if not isinstance(execution, Mapping):
-        execution = dict.fromkeys(algorithms, execution)
-    for name in execution.keys() - algorithms.keys():
+            check_kind(root / folder, "a comparison")
+    executions = options.execution
+    if not isinstance(executions, Mapping):
+        executions = dict.fromkeys(algorithms, executions)
+    for name in executions.keys() - algorithms.keys():
         raise ValueError(
-            f"execution has {name!r}; expected names of algorithms, "
+            f"options.execution has {name!r}; expected names of algorithms, "
             f"{', '.join(map(repr, algorithms))}{did_you_mean(name, algorithms)}"
         )
-    root = None if directory is None else pathlib.Path(directory)
-    inner = {name: None if root is None else own(root / folders[name]) for name in algorithms}
-    for name, part in parts.checked(algorithms):
-        check_periods(part.setup, eval_initial=eval_initial)
-        first = share_functions(part.setup)
-        compiled = programs(
-            algorithms[name], first, batched=True, execution=execution.get(name), probes=probes
-        )
-        last = 1 if every_evaluation(callbacks) else None
-        step = stride(first.timeline.num_rounds, first.eval_every, last)
-        folder = _folder_of(inner[name], part)
-        trace_first(compiled, first, keys[part.rows], step, folder)
+    return Plan(algorithms, parts, keys, callbacks, storage, folders, options, executions)
+
+
+def trace(plan: Plan) -> list[Ahead]:
+    """Checks and traces the first simulation of every algorithm, before the first one runs.
+
+    Returns:
+        Functions that begin to compile them in a pool of threads.
+
+    Raises:
+        ValueError: as :func:`compare`.
+    """
+    part, ahead = None, []
+    for name in plan.algorithms:
+        if part is None or plan.parts.per_algorithm:
+            part = next(plan.parts.of(name))
+            plan.check_part(part, [name] if plan.parts.per_algorithm else plan.algorithms)
+        ahead.append(prepare(plan.call(name, part, 0), trace=True).ahead)
+    return [begin for begin in ahead if begin is not None]
+
+
+def run_all(plan: Plan, ahead: Sequence[Ahead] = ()) -> Comparison:
+    """Runs the simulations of all algorithms, one after the other.
+
+    Args:
+        plan: the comparison.
+        ahead: what begins to compile its programs.
+    """
     simulations: dict[str, list[Simulation]] = {}
+    root, callbacks = plan.storage.folder, plan.callbacks
     with contextlib.ExitStack() as stack:
         try:
             if root is not None:
                 stack.enter_context(locked(root))
                 if distributed.is_first():
-                    record_names(root, folders)
-            for name, algorithm in algorithms.items():
-                if on_progress is not None:
-                    on_progress(name, None)
+                    record_names(root, plan.folders)
+            # Compilation leaves Python's lock, so later algorithms compile while the first ones do.
+            pool = concurrent.futures.ThreadPoolExecutor(num_cores())
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            for begin in ahead:
+                begin(pool)
+            for name in plan.algorithms:
+                notify(callbacks, "begin", name)
                 done = simulations.setdefault(name, [])
-                for part in parts.of(name):
-                    turn = {"seeds_done": len(done), "num_seeds": parts.count}
-                    result = simulate(
-                        algorithm,
-                        part.setup,
-                        keys[part.rows],
-                        execution=execution.get(name),
-                        probes=probes,
-                        eval_initial=eval_initial,
-                        callbacks=[_Named(callback, name) for callback in callbacks],
-                        directory=_folder_of(inner[name], part),
-                        replicas=part.names,
-                        config=config(name) if callable(config) else config,
-                        checkpoint_seconds=checkpoint_seconds,
-                        segment_seconds=segment_seconds,
-                        on_divergence=on_divergence,
-                        on_progress=on_progress and _named(on_progress, name, turn),
-                    )
+                for number, part in enumerate(plan.parts.of(name)):
+                    if number:  # the first one was checked before
+                        plan.check_part(part, [name])
+                    call = plan.call(name, part, number)
+                    result = execute(prepare(call, trace=root is not None))
                     done.append(result)
-                    num_rounds = part.setup.timeline.num_rounds
-                    if result.history is None and on_progress is not None:
-                        on_progress(name, Progress(num_rounds, num_rounds, {}, **turn))
-                    if on_finished is not None:
-                        on_finished(name, result)
+                    notify(callbacks, "finished", name, result)
                     if result.interrupt_requested:
-                        complete = name == list(algorithms)[-1] and len(done) == parts.count
+                        last = name == list(plan.algorithms)[-1]
+                        complete = last and len(done) == plan.parts.count
                         return Comparison(simulations, result.interrupted or not complete)
         except KeyboardInterrupt:  # between two simulations, or a second Ctrl-C within one
             return Comparison(simulations, interrupted=True)
     return Comparison(simulations, interrupted=False)
-
-
-def _folder_of(algorithm: pathlib.Path | None, part: "_Part") -> pathlib.Path | None:
-    """Returns the folder of a part within that of its algorithm."""
-    return None if algorithm is None else own(algorithm / part.folder)
 
 
 class _Part(NamedTuple):
@@ -289,7 +336,7 @@ class _Parts:
                 f"setup is a function of {sorted(taken)}; expected parameters among "
                 "'seed' and 'algorithm'"
             )
-        self.per_seed, self._per_algorithm = "seed" in taken, "algorithm" in taken
+        self.per_seed, self.per_algorithm = "seed" in taken, "algorithm" in taken
         self._common = None if taken else self._made()
         self._folders = folder_names(names, "seeds")
         self.count = len(names) if self.per_seed else 1  # per algorithm
@@ -299,22 +346,8 @@ class _Parts:
         check_is_setup(setup)
         return setup
 
-    def checked(self, algorithms: Mapping[str, FedAlgorithm]) -> Iterator[tuple[str, _Part]]:
-        """Yields the first part of every algorithm, after checking its setup."""
-        part = None
-        for name, algorithm in algorithms.items():
-            if part is None or self._per_algorithm:
-                part = next(self.of(name))
-                check_setup(part.setup)
-                check_batch(part.setup, len(part.names))
-            try:
-                check_algorithm(algorithm, part.setup)
-            except ValueError as error:
-                raise ValueError(f"algorithms has {name!r}: {error}") from error
-            yield name, part
-
     def of(self, algorithm: str) -> Iterator[_Part]:
-        arguments = {"algorithm": algorithm} if self._per_algorithm else {}
+        arguments = {"algorithm": algorithm} if self.per_algorithm else {}
         if not self.per_seed:
             setup = self._made(**arguments) if self._common is None else self._common
             yield _Part(setup, slice(None), self._names, "")
@@ -328,22 +361,3 @@ def _with_axis(setup: Setup) -> Setup:
     """Adds the axis of seeds to the initial model of a setup for one seed."""
     params = jax.tree.map(lambda x: np.asarray(x)[None], setup.params)
     return dataclasses.replace(setup, params=params)
-
-
-class _Named:
-    """A callback whose events have the name of the algorithm."""
-
-    def __init__(self, callback: Callback, name: str):
-        self._callback, self._name = callback, name
-        self.every_evaluation = getattr(callback, "every_evaluation", False)
-        self.needs_identity = getattr(callback, "needs_identity", False)
-        self.poll = getattr(callback, "poll", None)
-
-    def __call__(self, event: Event) -> Action:
-        return self._callback(event._replace(name=self._name))
-
-
-def _named(
-    on_progress: OnProgress, name: str, turn: Mapping[str, int]
-) -> Callable[[Progress], None]:
-    return lambda progress: on_progress(name, progress._replace(**turn))

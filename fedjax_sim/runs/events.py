@@ -1,4 +1,22 @@
-"""Callbacks of a run: functions that receive every evaluation and may end the run."""
+"""Callbacks: the one way to follow a run and to end it.
+
+A callback is a function of an :class:`Event`, which is one evaluation, or an object with any of
+these methods, or both (an object with ``__call__`` and some of them):
+
+* ``begin(name)``: an algorithm, or the run, is about to begin;
+* ``__call__(event) -> action``: one evaluation, an :class:`Event`;
+* ``progress(progress)``: a segment has ended
+  (:class:`~fedjax_sim.runs.result.Progress`,
+  :class:`~fedjax_sim.runs.sweeps.sweep.SweepProgress`);
+* ``diverged(divergence) -> action``: server states are no longer finite (:class:`Diverged`);
+* ``poll() -> action``: asked after every segment, also without an evaluation;
+* ``finished(name, simulation)``: a simulation has ended, or was interrupted.
+
+An action is None, "stop" (ends this run) or "interrupt" (ends everything, as Ctrl-C does, so that a
+later call continues).  Attributes that are true ask for more: ``every_evaluation`` for a segment
+per evaluation, whose event has the models; ``needs_models`` too, which a sweep refuses;
+``needs_identity`` for ``event.identity``.
+"""
 
 import math
 import pathlib
@@ -9,13 +27,68 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History, RunState
-from fedjax_sim.runs.history import Clock, complete, measured
-from fedjax_sim.runs.storage.history_file import read
+from fedjax_sim.runs.history import Clock, Entry, complete, measured
 from fedjax_sim.types import PyTree
 
-# "stop" ends this run; "interrupt" ends everything, as Ctrl-C does, so that a later call goes on.
 Action: TypeAlias = Literal["stop", "interrupt"] | None
-Callback: TypeAlias = Callable[["Event"], Action]
+Callback: TypeAlias = Callable[["Event"], Action] | object  # an object with some of METHODS
+METHODS = ("begin", "progress", "diverged", "poll", "finished")
+
+
+class DivergenceError(FloatingPointError):
+    """The server state of a run became infinite or NaN."""
+
+
+class Diverged(NamedTuple):
+    """Argument of ``diverged``: server states of a run that are no longer finite.
+
+    Example:
+        >>> Diverged("FedAvg", ["0", "1"], np.array([0, 3]), DivergenceError()).all
+        False
+    """
+
+    name: str  # of the algorithm in a comparison, else empty
+    seeds: Sequence[str]
+    rounds: np.ndarray  # [n] first round whose server state was not finite; 0: it is finite
+    error: DivergenceError  # says which, and what was kept
+
+    @property
+    def all(self) -> bool:
+        """True if all seeds have diverged."""
+        return bool(self.rounds.all())
+
+
+class Divergence:
+    """Callback that says what follows when a server state is no longer finite.
+
+    ``simulate`` raises and ``compare`` records, unless a callback has a method ``diverged``, as
+    this one.  A run that diverged in an earlier call is not continued under "raise" and "stop".
+    A sweep records divergences.
+
+    Args:
+        action: "raise" a DivergenceError, "stop" the run when all seeds have diverged, or "record"
+            the round and continue.
+
+    Raises:
+        ValueError: another action.
+        DivergenceError: during a run, with "raise".
+
+    Example:
+        >>> event = Diverged("FedAvg", ["0"], np.array([3]), DivergenceError())
+        >>> Divergence("stop").diverged(event), Divergence("record").diverged(event)
+        ('stop', None)
+    """
+
+    def __init__(self, action: Literal["raise", "stop", "record"]) -> None:
+        if action not in ("raise", "stop", "record"):
+            raise ValueError(f"action is {action!r}; expected 'raise', 'stop' or 'record'")
+        self._action = action
+
+    def diverged(self, divergence: Diverged) -> Action:
+        """Returns what the run does."""
+        if self._action == "raise":
+            raise divergence.error
+        return "stop" if self._action == "stop" and divergence.all else None
 
 
 class Event(NamedTuple):
@@ -76,31 +149,39 @@ class Event(NamedTuple):
 
 
 class Listeners:
-    """The callbacks of one run."""
+    """The callbacks of one run.
+
+    Args:
+        callbacks: those of the call, checked.
+        name: of the algorithm in a comparison, else empty.
+        seeds, num_rounds, folder: those of the run.
+        identity: what makes two calls the same run.
+    """
 
     def __init__(
         self,
         callbacks: Sequence[Callback],
+        name: str,
         seeds: Sequence[str],
         num_rounds: int,
         folder: pathlib.Path | None,
         identity: Mapping[str, Any] | None = None,
     ):
-        check_callbacks(callbacks)
         self._callbacks, self._folder, self._identity = callbacks, folder, identity
-        self._seeds, self._num_rounds = seeds, num_rounds
+        self._name, self._seeds, self._num_rounds = name, seeds, num_rounds
+        self._listens = any(map(callable, callbacks))
 
-    def replay(self, path: pathlib.Path, until: int) -> Action:
-        """Passes on the evaluations of earlier calls from the history file; returns the action."""
+    def replay(self, rows: Iterable[Entry], until: int) -> Action:
+        """Passes on the evaluations of earlier calls from the history; returns the action."""
         action: Action = None
-        for done, metrics in _evaluations(path, until, self._seeds) if self._callbacks else ():
+        for done, metrics in _evaluations(rows, until, self._seeds) if self._listens else ():
             action = self._pass_on(done, metrics, replayed=True) or action
         return action
 
     def new(self, history: History, clock: Clock, state: RunState) -> Action:
         """Passes on the evaluations of a segment; arrays have a leading axis of seeds."""
         action: Action = None
-        if not self._callbacks:
+        if not self._listens:
             return action
         history = complete(history._replace(probes={}), clock)
         rounds = np.asarray(history.round)[0]
@@ -116,8 +197,20 @@ class Listeners:
 
     def poll(self) -> Action:
         """Asks the callbacks with a method ``poll`` for an action, after every segment."""
-        polls = [(callback, getattr(callback, "poll", None)) for callback in self._callbacks]
-        return _strongest({_checked(callback, poll()) for callback, poll in polls if poll})
+        return poll(self._callbacks)
+
+    def progress(self, progress: Any) -> None:
+        """Passes on how far the run is."""
+        notify(self._callbacks, "progress", progress)
+
+    def diverged(self, rounds: np.ndarray, error: DivergenceError) -> Action:
+        """Asks what follows from a divergence.
+
+        Raises:
+            DivergenceError: a callback raises it.
+        """
+        divergence = Diverged(self._name, self._seeds, rounds, error)
+        return _asked(self._callbacks, "diverged", divergence)
 
     def _pass_on(
         self,
@@ -129,7 +222,7 @@ class Listeners:
         skipped: Collection[str] = (),
     ) -> Action:
         event = Event(
-            "",
+            self._name,
             self._seeds,
             done,
             self._num_rounds,
@@ -144,14 +237,78 @@ class Listeners:
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Refuses callbacks that cannot be called.
+    """Refuses callbacks that are neither functions nor have one of the methods.
 
     Raises:
         ValueError: naming the callback.
+
+    Example:
+        >>> check_callbacks([print, Divergence("stop")])
+        >>> check_callbacks(["print"])
+        Traceback (most recent call last):
+        ...
+        ValueError: callbacks has 'print'; expected functions of an Event, or objects with one ...
     """
     for callback in callbacks:
-        if not callable(callback):
-            raise ValueError(f"callbacks has {callback!r}; expected functions of an Event")
+        if not callable(callback) and not any(_method(callback, name) for name in METHODS):
+            raise ValueError(
+                f"callbacks has {callback!r}; expected functions of an Event, or objects with one "
+                f"of the methods {', '.join(METHODS)}"
+            )
+
+
+def with_default(callbacks: Sequence[Callback], default: Divergence) -> list[Callback]:
+    """Returns the callbacks with the call's own answer to a divergence, unless one has another.
+
+    Raises:
+        ValueError: as :func:`check_callbacks`.
+
+    Example:
+        >>> [type(x).__name__ for x in with_default([print], Divergence("record"))]
+        ['builtin_function_or_method', 'Divergence']
+        >>> len(with_default([Divergence("stop")], Divergence("record")))
+        1
+    """
+    check_callbacks(callbacks)
+    answered = any(_method(callback, "diverged") for callback in callbacks)
+    return [*callbacks] if answered else [*callbacks, default]
+
+
+def notify(callbacks: Sequence[Callback], method: str, *arguments: Any) -> None:
+    """Calls a method of the callbacks that have it.
+
+    Example:
+        >>> import types
+        >>> notify([print, types.SimpleNamespace(begin=print)], "begin", "FedAvg")
+        FedAvg
+    """
+    for callback in callbacks:
+        if function := _method(callback, method):
+            function(*arguments)
+
+
+def poll(callbacks: Sequence[Callback]) -> Action:
+    """Asks the callbacks with a method ``poll``; returns the strongest of their actions.
+
+    Example:
+        >>> poll([print]) is None
+        True
+    """
+    return _asked(callbacks, "poll")
+
+
+def _method(callback: Callback, name: str) -> Callable[..., Any] | None:
+    function = getattr(callback, name, None)
+    return function if callable(function) else None
+
+
+def _asked(callbacks: Sequence[Callback], method: str, *arguments: Any) -> Action:
+    """Returns the strongest action: one that interrupts, then one that stops."""
+    actions: set[Action] = set()
+    for callback in callbacks:
+        if function := _method(callback, method):
+            actions.add(_checked(callback, function(*arguments)))
+    return "interrupt" if "interrupt" in actions else "stop" if "stop" in actions else None
 
 
 def every_evaluation(callbacks: Sequence[Callback]) -> bool:
@@ -176,16 +333,12 @@ def need_identity(callbacks: Iterable[Callback]) -> bool:
 
 
 def act(callbacks: Sequence[Callback], event: Event) -> Action:
-    """Calls all callbacks; returns the strongest of their actions.
+    """Calls all callbacks that are functions; returns the strongest of their actions.
 
     Raises:
         ValueError: a callback returned something else.
     """
-    return _strongest({_checked(callback, callback(event)) for callback in callbacks})
-
-
-def _strongest(actions: Collection[Action]) -> Action:
-    return "interrupt" if "interrupt" in actions else "stop" if "stop" in actions else None
+    return _asked(callbacks, "__call__", event)
 
 
 def _checked(callback: Callback, action: Action) -> Action:
@@ -198,12 +351,12 @@ def _checked(callback: Callback, action: Action) -> Action:
 
 
 def _evaluations(
-    path: pathlib.Path, until: int, seeds: Iterable[str]
+    rows: Iterable[Entry], until: int, seeds: Iterable[str]
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """Yields round and metrics of the evaluations in a history file."""
+    """Yields round and metrics of the evaluations in a history."""
     order = {seed: i for i, seed in enumerate(seeds)}
     table: dict[int, dict[str, np.ndarray]] = {}
-    for seed, done, metric, value in read(path):
+    for seed, done, metric, value in rows:
         if done <= until:
             values = table.setdefault(done, {})
             values.setdefault(metric, np.full(len(order), np.nan))[order[seed]] = value

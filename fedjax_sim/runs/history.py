@@ -16,6 +16,7 @@ from fedjax_sim.types import Timeline
 
 COLUMNS = ("replica", "round", "metric", "value")
 Row = tuple[str, int, str, str]
+Entry = tuple[str, int, str, float]
 
 
 class Clock:

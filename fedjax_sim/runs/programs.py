@@ -5,8 +5,9 @@ import pathlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Executor, Future
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,58 +22,72 @@ from fedjax_sim.engine import (
     Span,
     advance_by,
     evaluation_context,
-    init,
+    first_state,
 )
-from fedjax_sim.engine.contract import check_options
 from fedjax_sim.engine.evaluation.state import evaluate
 from fedjax_sim.engine.execution import offload
 from fedjax_sim.engine.execution.placement import everywhere
 from fedjax_sim.engine.execution.platforms import platform_of
 from fedjax_sim.engine.execution.strategies import Execution, auto, has_kernels, is_ragged
-from fedjax_sim.runs.storage.fingerprint import Same, fingerprint
-from fedjax_sim.runs.storage.identity import functions_in
-from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline
+from fedjax_sim.runs.storage.functions import SealedJit, sealed
+from fedjax_sim.runs.storage.run_functions import RunTraces, trace_run
+from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.runs.storage.traces import Same
+from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline, Weighting
 
 Put = Callable[[PyTree], PyTree]
+Numbers = list[Any]  # leaves of a spec: Python's numbers, or arrays
+Build = Callable[[Numbers], FedAlgorithm]
+Ahead = Callable[[Executor], None]  # begins to compile in a pool of threads
 
 
-class Programs:
-    """Jitted functions of one algorithm, compiled once per shape and placement of arguments.
+class Parts(NamedTuple):
+    """Functions that programs close over."""
 
-    ``initial(task, params, timeline)`` returns the first state; ``segment(task, eval_fn, timeline,
-    state, key, span)`` runs the rounds of ``span``, for several replicas together if ``batched``.
-    The number of rounds is an argument of the compiled program, so segments of all lengths have the
-    same bits.
+    build: Build
+    execution: Execution
+    weighting: Weighting
+    probes: Probes
+
+
+class Functions:
+    """Jitted functions of algorithms that differ by numbers, which are their first argument.
+
+    They are compiled once per shape and placement of arguments.  The number of rounds is an
+    argument, too, so segments of all lengths have the same bits.
+
+    Attributes:
+        traces: of the run's functions.
+        parts: those of the latest call.  All calls had equal ones, but earlier objects may have
+            been changed in place since.
     """
 
     def __init__(
-        self,
-        algorithm: FedAlgorithm,
-        setup: Setup,
-        *,
-        batched: bool,
-        in_turn: bool,
-        execution: Execution,
-        probes: Probes,
+        self, setup: Setup, parts: Parts, traces: RunTraces, *, batched: bool, in_turn: bool
     ):
         in_timeline = 0 if setup.timeline.clients.ndim == 3 else None
         put = everywhere(setup.task)
-        eval_every, weighting = setup.eval_every, setup.weighting  # no data in the closures
+        eval_every = setup.eval_every  # no data in the closures
+        self.traces, self.parts = traces, parts
 
-        def initial(task: Task, params: Params, timeline: Timeline) -> RunState:
-            return init(algorithm, Setup(task, timeline, params))
+        def initial(numbers: Numbers, task: Task, params: Params, timeline: Timeline) -> RunState:
+            return first_state(self.parts.build(numbers), Setup(task, timeline, params))
 
-        def segment(task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
+        def segment(numbers, task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
+            build, execution, weighting, probes = self.parts
             part = Setup(task, timeline, None, eval_fn, eval_every, weighting)
-            return advance_by(algorithm, part, state, key, span, execution=execution, probes=probes)
+            return advance_by(
+                build(numbers), part, state, key, span, execution=execution, probes=probes
+            )
 
         def one_after_the_other(
-            task, eval_fn, timeline, state, key, span
+            numbers, task, eval_fn, timeline, state, key, span
         ) -> tuple[RunState, History]:
             def one(states: RunState, replica: tuple) -> tuple[RunState, History]:
                 i, key, part = replica
                 part = timeline if in_timeline is None else part
-                state, history = segment(task, eval_fn, part, tree.take(states, i), key, span)
+                state = tree.take(states, i)
+                state, history = segment(numbers, task, eval_fn, part, state, key, span)
                 # The carried states are updated in place; a map would copy all of them.
                 return jax.tree.map(lambda x, y: x.at[i].set(y), states, state), history
 
@@ -82,8 +97,8 @@ class Programs:
 
         together = segment
         if batched:
-            initial = jax.vmap(initial, (None, 0, in_timeline))
-            together = jax.vmap(segment, (None, None, in_timeline, 0, 0, None))
+            initial = jax.vmap(initial, (None, None, 0, in_timeline))
+            together = jax.vmap(segment, (None, None, None, in_timeline, 0, 0, None))
         if in_turn:
             together = one_after_the_other
 
@@ -91,44 +106,138 @@ class Programs:
             state, history = together(*arguments)
             return state, put(history)  # recorded by the clients' devices, read by process 0
 
-        def evaluation(task, eval_fn: EvalFn, timeline, state: RunState, key: Array) -> History:
+        def evaluation(
+            numbers, task, eval_fn: EvalFn, timeline, state: RunState, key: Array
+        ) -> History:
+            algorithm = self.parts.build(numbers)
             context = evaluation_context(algorithm, task, timeline, state, key)
             metrics = {k: jnp.asarray(v)[None] for k, v in evaluate(eval_fn, context).items()}
             return put(History(state.round[None], metrics, {}))
 
         replicated.__name__ = "segment"
-        self._eval_every = eval_every
-        self.execution = execution
-        self.initial = jax.jit(initial)
+        self.eval_every = eval_every
+        self.initial = SealedJit(initial, traces)
         if batched:
-            evaluation = jax.vmap(evaluation, (None, None, in_timeline, 0, 0))
-        # (task, eval_fn, any part of the timeline, state, key) -> History of one evaluation
-        self.evaluation = jax.jit(evaluation)
+            evaluation = jax.vmap(evaluation, (None, None, None, in_timeline, 0, 0))
+        self.evaluation = SealedJit(evaluation, traces)
         # The state is donated: client states are updated in place.
-        self.segment = jax.jit(replicated, donate_argnums=3)
-        self._compiled: dict[Hashable, list[Any]] = {}  # by the arguments' shapes
-        self.seconds = 0.0  # of compilation
+        self.segment = SealedJit(replicated, traces, donate_argnums=4)
+        self._compiled: OrderedDict[Hashable, list[Any]] = OrderedDict()  # by arguments' shapes
+        self.seconds = 0.0  # waited for compilation
+
+    def compiled(self, *arguments: Any) -> Any:
+        """Returns the segment's program for these arguments; task and evaluation are sealed."""
+        leaves, structure = jax.tree.flatten(arguments)
+        candidates = self._candidates(arguments)
+        began = time.perf_counter()
+        try:
+            candidates[:] = [x.result() if isinstance(x, Future) else x for x in candidates]
+            for program in candidates:
+                if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
+                    return program
+            candidates.append(self.segment.lower(*arguments).compile())
+            return candidates[-1]
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    def compile_ahead(self, pool: Executor, *arguments: Any) -> None:
+        """Begins to compile the segment's program for these shapes, unless there is one.
+
+        It is lowered at once, since the precision of products and the like belong to this thread.
+        """
+        arguments = sealed(arguments, self.traces)
+        candidates = self._candidates(arguments)
+        if not candidates:
+            candidates.append(pool.submit(self.segment.lower(*arguments).compile))
+
+    def _candidates(self, arguments: tuple) -> list[Any]:
+        """Returns the programs for arguments of these shapes, those for other places included."""
+        leaves, structure = jax.tree.flatten(arguments)
+        shapes = structure, *map(_shape, leaves)
+        candidates = self._compiled.setdefault(shapes, [])
+        self._compiled.move_to_end(shapes)
+        while len(self._compiled) > _MOST_SHAPES:
+            self._compiled.popitem(last=False)
+        return candidates
+
+
+def _shape(leaf: Any) -> tuple[Any, ...]:
+    aval = jax.typeof(leaf)
+    return aval.shape, str(aval.dtype), getattr(aval, "weak_type", False)
+
+
+class Given(NamedTuple):
+    """A jitted or compiled function whose first argument is given."""
+
+    function: Any
+    first: Any
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(self.first, *arguments)
+
+    def compile(self, *arguments: Any) -> "Given":
+        """Returns the jitted function's program for these arguments, or their shapes."""
+        return Given(self.function.lower(self.first, *arguments).compile(), self.first)
+
+    def trace(self, *arguments: Any) -> Any:
+        return self.function.trace(self.first, *arguments)
+
+    @property
+    def shardings(self) -> Any:
+        """Shardings of a compiled program's other arguments."""
+        return self.function.input_shardings[0][1:]
+
+
+class Programs(NamedTuple):
+    """Compiled functions of one algorithm.
+
+    ``initial(task, params, timeline)`` returns the first state; ``segment(task, eval_fn, timeline,
+    state, key, span)`` runs the rounds of ``span``, for several replicas together with several
+    keys; ``evaluation(task, eval_fn, any part of the timeline, state, key)`` returns a history of
+    one evaluation.
+    """
+
+    functions: Functions
+    numbers: Numbers
+
+    @property
+    def initial(self) -> Given:
+        return Given(self.functions.initial, self.numbers)
+
+    @property
+    def segment(self) -> Given:
+        return Given(self.functions.segment, self.numbers)
+
+    @property
+    def evaluation(self) -> Given:
+        return Given(self.functions.evaluation, self.numbers)
+
+    @property
+    def execution(self) -> Execution:
+        return self.functions.parts.execution
+
+    @property
+    def traces(self) -> RunTraces:
+        return self.functions.traces
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of compilation until now."""
+        return self.functions.seconds
+
+    def compiled(self, *arguments: Any) -> Given:
+        """Returns the segment's program for these arguments; task and evaluation are sealed."""
+        return Given(self.functions.compiled(self.numbers, *arguments), self.numbers)
+
+    def compile_ahead(self, pool: Executor, *arguments: Any) -> None:
+        """Begins to compile the segment's program for these shapes, unless there is one."""
+        self.functions.compile_ahead(pool, self.numbers, *arguments)
 
     def evaluations(self, first: int, last: int, num_rounds: int) -> int:
         """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
-        extra = last == num_rounds and last % self._eval_every != 0
-        return last // self._eval_every - first // self._eval_every + extra
-
-    def compiled(
-        self, task, eval_fn, part: Timeline, state: RunState, key: Array, span: Span
-    ) -> Any:
-        """Returns the segment's program for these arguments."""
-        arguments = (task, eval_fn, part, state, key, span)
-        leaves, structure = jax.tree.flatten(arguments)
-        shapes = structure, *((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
-        candidates = self._compiled.setdefault(shapes, [])
-        for program in candidates:
-            if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
-                return program
-        began = time.perf_counter()
-        candidates.append(self.segment.lower(*arguments).compile())
-        self.seconds += time.perf_counter() - began
-        return candidates[-1]
+        every = self.functions.eval_every
+        extra = last == num_rounds and last % every != 0
+        return last // every - first // every + extra
 
 
 def programs(
@@ -141,12 +250,10 @@ def programs(
 ) -> Programs:
     """Returns the programs of an algorithm, those of an earlier call if it had equal arguments.
 
-    Algorithms and the functions of setups are compared by value
-    (:func:`~fedjax_sim.runs.storage.fingerprint.fingerprint`), so a loop over seeds that calls
-    ``fedavg(0.1)`` each time compiles once, and a global value that was changed in place has
-    another program.
+    Functions are compared by what they trace to (:func:`trace_run`), so a loop over seeds that
+    calls ``fedavg(0.1)`` each time compiles once, and a value that was changed in place has another
+    program.
     """
-    check_options(execution, probes)
     task, timeline = setup.task, setup.timeline
     # The whole timeline decides, not a segment. Replicas that are batched with different timelines
     # would compute all steps of the longest visit, so on a CPU they run one after the other, and so
@@ -159,28 +266,36 @@ def programs(
         and platform == "cpu"
         and (has_kernels(_one_model(setup.params)) or (ragged and timeline.clients.ndim == 3))
     )
-    key = fingerprint(
-        (
-            algorithm, execution, probes, setup.weighting, setup.eval_every, batched,
-            timeline.clients.ndim, ragged, in_turn, platform, Same(task.placement),
-            # Those of the setup, since a function may read values that were changed in place.
-            list(functions_in((task.oracle, setup.eval_fn))),
-            getattr(task.placement, "build", None),
-        )
+    build, numbers = _numbers_apart(algorithm)
+    traces = trace_run(
+        build, setup, batched=batched, execution=execution, probes=probes, numbers=numbers
+    )
+    key = (
+        traces, setup.eval_every, batched, timeline.clients.ndim, ragged, in_turn, platform,
+        Same(task.placement),
     )  # fmt: skip
-    if key in _programs:
-        _programs.move_to_end(key)
-        return _programs[key]
-    execution = execution or auto(
+    chosen = execution or auto(
         ragged=ragged and (timeline.clients.ndim == 2 or in_turn), platform=platform
     )
-    result = Programs(
-        algorithm, setup, batched=batched, in_turn=in_turn, execution=execution, probes=probes
-    )
-    _programs[key] = result
-    while len(_programs) > _MOST_PROGRAMS:
-        _programs.popitem(last=False)
-    return result
+    parts = Parts(build, chosen, setup.weighting, probes)
+    if key not in _functions:
+        _functions[key] = Functions(setup, parts, traces, batched=batched, in_turn=in_turn)
+    _functions[key].parts = parts
+    _functions.move_to_end(key)
+    while len(_functions) > _MOST_FUNCTIONS:
+        _functions.popitem(last=False)
+    return Programs(_functions[key], numbers)
+
+
+def _numbers_apart(algorithm: FedAlgorithm) -> tuple[Build, Numbers]:
+    """Returns how an algorithm is built from its numbers, and these.
+
+    An algorithm without a spec has no numbers apart from its functions.
+    """
+    if algorithm.spec is None:
+        return lambda numbers: algorithm, []
+    numbers, structure = jax.tree.flatten(algorithm.spec)
+    return lambda numbers: jax.tree.unflatten(structure, numbers).build(), numbers
 
 
 def _one_model(params: Params) -> Params:
@@ -188,8 +303,9 @@ def _one_model(params: Params) -> Params:
     return jax.eval_shape(lambda stack: jax.tree.map(lambda x: jnp.asarray(x)[0], stack), params)
 
 
-_programs: OrderedDict[Hashable, Programs] = OrderedDict()
-_MOST_PROGRAMS = 16
+_functions: OrderedDict[Hashable, Functions] = OrderedDict()
+# A program of a small model takes 18 MB.
+_MOST_FUNCTIONS, _MOST_SHAPES = 16, 8
 
 
 def _accepts(shardings: list[Any], leaves: list[Any]) -> bool:
@@ -206,42 +322,52 @@ def _accepts(shardings: list[Any], leaves: list[Any]) -> bool:
     )
 
 
-def stride(rounds: int, eval_every: int, evals_per_segment: int | None = None) -> int:
-    """Returns the most rounds per dispatch: by default about a twentieth of the evaluations.
+def stride(rounds: int, eval_every: int, *, single: bool = False) -> int:
+    """Returns the most rounds per dispatch: about a twentieth of the evaluations, or one of them.
 
-    The default divides the number of evaluations where a number near a twentieth does.
+    The number divides that of the evaluations where a number near a twentieth does.
+
+    Args:
+        rounds, eval_every: of the run.
+        single: every dispatch has one evaluation.
 
     Example:
-        >>> stride(100, 2), stride(82, 2), stride(83, 2)
-        (4, 2, 4)
+        >>> stride(100, 2), stride(82, 2), stride(83, 2), stride(100, 2, single=True)
+        (4, 2, 4, 2)
     """
-    evaluations = -(-rounds // eval_every)
-    if evals_per_segment is None:
-        near = max(evaluations // 20, 1)
-        equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
-        evals_per_segment = min(equal, key=lambda n: abs(n - near), default=near)
-    return eval_every * evals_per_segment
+    if single:
+        return eval_every
+    near = max(-(-rounds // eval_every) // 20, 1)
+    equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
+    return eval_every * min(equal, key=lambda n: abs(n - near), default=near)
 
 
 def trace_first(
     compiled: Programs, setup: Setup, keys: Array, rounds: int, folder: pathlib.Path | None
-) -> None:
+) -> Ahead | None:
     """Traces the first segment of a run, so that its errors come before the run's folder exists.
 
     Compilation reuses what was traced.  Does nothing for a run that has a folder, and for examples
     on the host, whose segments are those of a load.
 
+    Returns:
+        A function that begins to compile the segment in a pool of threads.
+
     Raises:
         ValueError: as :func:`~fedjax_sim.engine.run`.
     """
     task = setup.task
-    begun = folder is not None and (folder / "run.json").exists()
+    begun = folder is not None and RunFolder(folder).exists
     if begun or isinstance(task.placement, offload.OnHost):
-        return
+        return None
     timeline = jax.tree.map(np.asarray, setup.timeline)
     state = jax.eval_shape(compiled.initial, task, setup.params, timeline)
     span = Span(*map(np.int32, (0, 0, 0, 0)))  # Python's numbers have another type
-    compiled.segment.trace(task, setup.eval_fn, timeline[:rounds], state, keys, span)
+    arguments = task, setup.eval_fn, timeline[:rounds], state, keys, span
+    compiled.segment.trace(*arguments)
+    if task.placement is not None:  # whose programs are for the devices of the values
+        return None
+    return lambda pool: compiled.compile_ahead(pool, *arguments)
 
 
 class Pace:
@@ -250,7 +376,7 @@ class Pace:
     Args:
         most: rounds of the longest segment.
         eval_every: rounds between evaluations.
-        seconds: time of a segment; None: every segment has ``most`` rounds.
+        seconds: time of a segment.
 
     Example:
         >>> pace = Pace(100, 10, seconds=30.0)
@@ -264,9 +390,9 @@ class Pace:
     _AIM = 1 / 3  # share of the time that is planned, since later rounds may take longer
     _GROWTH = 8
 
-    def __init__(self, most: int, eval_every: int, seconds: float | None):
+    def __init__(self, most: int, eval_every: int, seconds: float):
         self._most, self._eval_every, self._seconds = most, eval_every, seconds
-        self._rounds = most if seconds is None else 1
+        self._rounds = 1
 
     def after(self, done: int, num_rounds: int) -> int:
         """Returns the round that ends the segment after ``done`` rounds.
@@ -279,9 +405,8 @@ class Pace:
 
     def took(self, rounds: int, seconds: float) -> None:
         """Chooses the next length from the time of a segment."""
-        if self._seconds is not None:
-            fitting = int(self._AIM * self._seconds * rounds / max(seconds, 1e-9))
-            self._rounds = max(1, min(fitting, self._GROWTH * self._rounds, self._most))
+        fitting = int(self._AIM * self._seconds * rounds / max(seconds, 1e-9))
+        self._rounds = max(1, min(fitting, self._GROWTH * self._rounds, self._most))
 
 
 class Resident:
@@ -307,7 +432,7 @@ class Resident:
         self._programs, self._timeline, self._put = programs, timeline, put
         self._most, self._before = most, before
         self._key = put(key)
-        self._constant: tuple[Any, Any] = task, put(eval_fn)
+        self._constant: tuple[Any, Any] = sealed((task, put(eval_fn)), programs.traces)
         self._copied: set[int] = set()
 
     def __enter__(self) -> "Resident":
@@ -321,10 +446,10 @@ class Resident:
         part, span = self._put((part, span))
         task, eval_fn = self._constant
         program = self._programs.compiled(task, eval_fn, part, state, self._key, span)
-        if id(program) not in self._copied:
+        if id(program.function) not in self._copied:
             # Copied to all devices once, not in every segment.
-            self._constant = jax.device_put(self._constant, tuple(program.input_shardings[0][:2]))
-            self._copied.add(id(program))
+            self._constant = jax.device_put(self._constant, tuple(program.shardings[:2]))
+            self._copied.add(id(program.function))
         state, history = program(*self._constant, part, state, self._key, span)
         return state, self._cut(history, first, last)
 
@@ -402,8 +527,9 @@ class Streamed:
                     dataclasses.replace(task, placement=present),
                 )
             part, span = _part(self._timeline, load.first, load.last, self._plan.length)
-            program = self._programs.compiled(task, self._eval_fn, part, state, self._key, span)
-            state, history = program(task, self._eval_fn, part, state, self._key, span)
+            task, eval_fn = sealed((task, self._eval_fn), self._programs.traces)
+            program = self._programs.compiled(task, eval_fn, part, state, self._key, span)
+            state, history = program(task, eval_fn, part, state, self._key, span)
             self._feed.started(history)
             if self._where.states:
                 offload.receive(table, ids, state.clients, axis)

@@ -21,9 +21,10 @@ class _Line(NamedTuple):
 class ProgressBar:
     """Progress of ``simulate``, ``compare`` or ``sweep``, updated in place.
 
-    Pass an object as ``on_progress``; each call needs its own.  In Jupyter it is a table with a bar
-    per algorithm, in a terminal a line.  In a file, as the log of a job, every algorithm has a line
-    at its start, at its first progress and at its end, and there is one line per minute between.
+    Pass an object among the ``callbacks``; each call needs its own.  In Jupyter it is a table with
+    a bar per algorithm, in a terminal a line.  In a file, as the log of a job, every algorithm has
+    a line at its start, at its first progress and at its end, and there is one line per minute
+    between.
 
     Args:
         clock: function that returns seconds.
@@ -34,7 +35,7 @@ class ProgressBar:
         >>> bar = fs.ProgressBar()
         >>> setup = fs.presets.quickstart(seeds=1, rounds=2, model="softmax_regression")
         >>> result = fs.compare(
-        ...     {"FedAvg": fs.fedavg(0.2)}, setup, fs.presets.keys(1), on_progress=bar
+        ...     {"FedAvg": fs.fedavg(0.2)}, setup, fs.presets.keys(1), callbacks=[bar]
         ... )
         >>> print(bar)  # doctest: +ELLIPSIS
         FedAvg 100 %, ... s, round 2/2, ...
@@ -47,12 +48,18 @@ class ProgressBar:
         self._handle: Any = None
         self._in_jupyter = _in_jupyter()
 
-    def __call__(self, *arguments: Any) -> None:
-        """Shows the arguments ``progress`` (simulate, sweep) or ``name, progress`` (compare)."""
-        *names, progress = arguments
-        name, now = str(names[0]) if names else "", self._clock()
-        # compare announces an algorithm when it starts.
-        line = self._lines.get(name) or _Line(name, now if names else self._start)
+    def begin(self, name: str) -> None:
+        """Shows that an algorithm of a comparison begins; a call without names has begun before."""
+        if name:
+            self._show_progress(name, None)
+
+    def progress(self, progress: Any) -> None:
+        """Shows a :class:`~fedjax_sim.runs.result.Progress` or a sweep's."""
+        self._show_progress(progress.name, progress)
+
+    def _show_progress(self, name: str, progress: Any) -> None:
+        now = self._clock()
+        line = self._lines.get(name) or _Line(name, now if name else self._start)
         new = line.compiled is None  # announced, or its first progress
         if progress is not None:
             compiled = line.compiled or (now, progress.fraction)

@@ -6,14 +6,13 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine import History, RunState
-from fedjax_sim.engine.evaluation.names import ClientNames
 from fedjax_sim.engine.execution import distributed
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.runs.events import Action, Listeners
 from fedjax_sim.runs.history import Clock, latest, rows
-from fedjax_sim.runs.storage.client_rows import ClientRows
-from fedjax_sim.runs.storage.model_files import LAST, Models, rounds_of, write_models
-from fedjax_sim.runs.storage.store import Store
+from fedjax_sim.runs.storage.files import FolderError
+from fedjax_sim.runs.storage.model_files import Models
+from fedjax_sim.runs.storage.store import RunFolder
 
 
 class Recorder:
@@ -24,8 +23,7 @@ class Recorder:
         clock: simulated time and local steps.
         client_probes: names of the client probes.
         listeners: the callbacks.
-        store: the run's folder; None keeps the history in memory only.
-        client_names: names of the clients that are evaluated, by split.
+        folder: the run's folder; None keeps the history in memory only.
     """
 
     def __init__(
@@ -34,55 +32,46 @@ class Recorder:
         clock: Clock,
         client_probes: Sequence[str],
         listeners: Listeners,
-        store: Store | None,
-        client_names: ClientNames,
+        folder: RunFolder | None,
     ):
         self._seeds, self._clock, self._client_probes = seeds, clock, client_probes
-        self._listeners, self._store, self._client_names = listeners, store, client_names
-        self._clients: ClientRows | None = None
+        self._listeners, self._folder = listeners, folder
         self.parts: list[History] = []
         self.latest: dict[str, float] = {}  # metrics of the last evaluation
 
-    def resume(self, done: int, execution: Execution, num_evaluations: int) -> Action:
-        """Prepares the files for the rounds after ``done``; returns the callbacks' action."""
-        if self._store is None:
+    def resume(self, done: int, execution: Execution) -> Action:
+        """Passes on the rounds until ``done`` before the others; returns the callbacks' action."""
+        if self._folder is None:
             return None
-        self._store.log_call(done, execution)
-        clients = ClientRows(self._store.folder, num_evaluations, self._client_names)
-        # A checkpoint of round 0 follows the evaluation of the initial model.
-        kept = None if self._store.checkpoints.newest is None else done
-        distributed.on_first(lambda: clients.resume(kept))
-        self._clients = clients
-        return _agreed(self._listeners.replay(self._store.history.path, done))
+        self._folder.log_call(done, execution)
+        return _agreed(self._listeners.replay(self._folder.entries(), done))
 
     def add(self, part: History, state: RunState) -> Action:
         """Records the evaluations of a segment and the state after it; returns the action."""
         self.parts.append(part)
-        if self._store is not None:
-            last = int(np.max(state.round))
-            self._store.append(rows(part, self._clock, self._seeds, self._client_probes, last))
         evaluated = bool(np.size(part.round))
+        if self._folder is not None:
+            last = int(np.asarray(state.round).max())
+            lines = rows(part, self._clock, self._seeds, self._client_probes, last)
+            self._folder.append(lines, part if evaluated else None, self._seeds)
         if evaluated:
             self.latest = latest(part)
-        if evaluated and self._clients is not None and distributed.is_first():
-            self._clients.append(part, self._seeds)
         action = self._listeners.new(part, self._clock, state) if evaluated else None
         return _agreed(action or self._listeners.poll())
 
     def finish(self, state: RunState) -> None:
         """Writes the last checkpoint and the models."""
-        if self._store is None:
+        if self._folder is None:
             return
-        path = self._store.folder / LAST
         if self.parts:
-            self._store.save(state)
+            self._folder.save(state)
         done = np.atleast_1d(np.asarray(state.round)).tolist()
         # A kill after the last checkpoint may have left the models of an earlier call.
-        if distributed.is_first() and (self.parts or rounds_of(path) != done):
+        if distributed.is_first() and (self.parts or _rounds(self._folder) != done):
             batched = np.ndim(state.round) == 1
             params = jax.tree.map(np.asarray, state.server.params)
             params = params if batched else jax.tree.map(lambda x: x[None], params)
-            write_models(path, Models(params, list(self._seeds), done, {}))
+            self._folder.write_models(Models(params, list(self._seeds), done, {}))
 
     def history(self) -> History | None:
         """Returns everything that was recorded, None if nothing was."""
@@ -95,6 +84,14 @@ class Recorder:
         return together._replace(
             probes=jax.tree.map(lambda *x: np.concatenate(x, 1), *probes) if probes else {}
         )
+
+
+def _rounds(folder: RunFolder) -> list[int] | None:
+    """Returns the rounds of the models in a folder, by seed; None without intact ones."""
+    try:
+        return list(folder.models().rounds)
+    except FolderError:
+        return None
 
 
 def _agreed(action: Action) -> Action:

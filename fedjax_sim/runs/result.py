@@ -1,6 +1,5 @@
 """Result of one simulation."""
 
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,8 +12,8 @@ from fedjax_sim.engine.evaluation.names import ClientNames
 from fedjax_sim.runs import views
 from fedjax_sim.runs.history import Clock, complete, melted
 from fedjax_sim.runs.seeds import Seed, seed_column
-from fedjax_sim.runs.storage.client_rows import client_frame, has_clients, read_clients
-from fedjax_sim.runs.storage.history_file import read
+from fedjax_sim.runs.storage.client_rows import client_frame
+from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.types import PyTree
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ FRAME_COLUMNS = ("seed", "diverged_at", "round", "metric", "value")
 
 
 class Progress(NamedTuple):
-    """Argument of a progress callback after every segment.
+    """Argument of a callback's ``progress`` after every segment.
 
     Example:
         >>> progress = Progress(5, 10, {"loss": 0.25}, seeds_done=1, num_seeds=2)
@@ -38,6 +37,7 @@ class Progress(NamedTuple):
     metrics: Mapping[str, float]
     seeds_done: int = 0
     num_seeds: int = 1  # seeds that run one after the other; 1: all of them run together
+    name: str = ""  # of the algorithm in a comparison
 
     @property
     def fraction(self) -> float:
@@ -63,7 +63,7 @@ class Record(NamedTuple):
     seeds: Sequence[str]
     clock: Clock
     client_probes: Sequence[str]
-    path: pathlib.Path | None  # history.csv, with the rounds of earlier calls
+    folder: RunFolder | None  # with the rounds of earlier calls
     client_names: ClientNames  # of the clients that are evaluated, by split
 
 
@@ -121,9 +121,8 @@ class Simulation(NamedTuple):
         """
         pd = import_extra("pandas", "cli")
 
-        if self.record.path is not None:
-            folder = self.record.path.parent
-            frame = read_clients(folder) if has_clients(folder) else pd.DataFrame()
+        if (folder := self.record.folder) is not None:
+            frame = folder.clients() if folder.has_clients else pd.DataFrame()
         elif self.history is None:
             frame = pd.DataFrame()
         else:
@@ -141,8 +140,8 @@ class Simulation(NamedTuple):
 
     def _entries(self) -> Iterator[tuple[str, int, str, Any]]:
         record = self.record
-        if record.path is not None:
-            yield from read(record.path)
+        if record.folder is not None:
+            yield from record.folder.entries()
         elif self.history is not None:
             last, probes = self.rounds_done, record.client_probes
             whole = complete(self._by_seed(self.history), record.clock, probes, last=last)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 Seed = str | int
 
 
-def seed_names(seeds: Sequence[Seed] | None, count: int, argument: str = "seeds") -> list[str]:
+def seed_names(
+    seeds: Sequence[Seed] | None, count: int, argument: str = "options.seeds"
+) -> list[str]:
     """Returns the names of the seeds in histories and files: by default "0", "1", ...
 
     Raises:

@@ -22,6 +22,7 @@ from fedjax_sim.checks.setups import check_key, check_one_timeline
 from fedjax_sim.timelines.buffers import allocate_buffers
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import thinned
+from fedjax_sim.tree.keys import fast
 from fedjax_sim.types import Scalar, Timeline
 
 
@@ -121,7 +122,7 @@ def _words(key: Array, clients: Array) -> Array:
     """Returns a random 32-bit word per round and client, for clients ``[T, S]``."""
 
     def draw(number: Array, client: Array) -> Array:
-        of_round = jax.random.fold_in(key, number)
+        of_round = jax.random.fold_in(fast(key), number)
         return jax.random.bits(jax.random.fold_in(of_round, client), (), jnp.uint32)
 
     rounds = jnp.arange(clients.shape[0], dtype=jnp.int32)

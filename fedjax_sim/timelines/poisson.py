@@ -23,6 +23,7 @@ from fedjax_sim.timelines.sampling import (
     rounds_of,
     sample_without_replacement,
 )
+from fedjax_sim.tree.keys import fast
 from fedjax_sim.types import Timeline
 
 _BLOCK = 256  # terms of a tail that are summed at once
@@ -87,7 +88,7 @@ def poisson(
     high, low = jnp.asarray(high.astype(np.uint32)), jnp.asarray(low.astype(np.uint32))
 
     def draw(key: Array) -> tuple[Array, Array]:
-        size_key, key_of_clients, order = jax.random.split(key, 3)
+        size_key, key_of_clients, order = jax.random.split(fast(key), 3)
         first, second = jax.random.bits(size_key, (2,), jnp.uint32)
         filled = (first < high) | ((first == high) & (second < low))
         # In random order: the first ones of a subset must be a uniformly random subset themselves.

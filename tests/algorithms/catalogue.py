@@ -371,7 +371,7 @@ def timeline_of(name) -> fs.Timeline:
 
 @functools.cache
 def synchronous_only(name) -> bool:
-    return algorithm(name, hyper(name)).synchronous_only is not None
+    return algorithm(name, hyper(name)).requires.synchronous is not None
 
 
 def declared(name, timeline) -> fs.Timeline:

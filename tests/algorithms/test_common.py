@@ -373,7 +373,7 @@ def test_visit_of_no_steps_leaves_no_trace(name):
 @every_algorithm
 def test_staleness_is_refused_where_it_cannot_be(name):
     refused = synchronous_only(name)
-    assert refused == (algorithm(name, hyper(name)).synchronous_only is not None)
+    assert refused == (algorithm(name, hyper(name)).requires.synchronous is not None)
     for timeline in (with_ring(current(name)), late_timeline()):
         if refused:
             with pytest.raises(ValueError, match="staleness of up to 3; expected none: "):

@@ -130,7 +130,7 @@ def test_comparisons_without_a_diagnosis_are_refused_before_anything_runs(
     def ran(*args, **options):
         raise AssertionError("reached the simulation")
 
-    monkeypatch.setattr(comparing, "simulate", ran)
+    monkeypatch.setattr(comparing, "execute", ran)
     output = tmp_path / "results"
     assert main([*TINY, *options.split(), "--diagnose", "--output", str(output)]) == 2
     assert named in capsys.readouterr().err

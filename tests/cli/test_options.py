@@ -61,7 +61,7 @@ def test_without_typed_options_a_file_gives_its_own(file):
     assert dataclasses.replace(parsed, hyper=CONFIG.hyper, lr=CONFIG.lr) == CONFIG
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "tune"])
+@pytest.mark.parametrize("command", ["run", "sweep", "measure"])
 def test_typed_hyper_parameters_of_an_algorithm_that_does_not_run_are_refused(
     file, command, capsys
 ):

@@ -1,5 +1,6 @@
 """Algorithms that break the contract of their five functions are refused before compilation."""
 
+import types
 from typing import Any, NamedTuple
 
 import jax
@@ -168,8 +169,17 @@ BROKEN = GOOD._replace(update=lambda state, mean, round: state._replace(total=jn
 def test_a_broken_algorithm_leaves_no_folder(tmp_path):
     setup = fs.Setup(no_data(), TIMELINE, PARAMS)
     with pytest.raises(ValueError, match=r"\.total float32\[1\]; expected"):
-        fs.simulate(BROKEN, setup, KEY, directory=tmp_path / "run")
+        fs.simulate(BROKEN, setup, KEY, storage=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def doubled(algorithm):
+    """The algorithm with twice the mean, which another program computes."""
+
+    def update(state, mean, round):
+        return algorithm.update(state, jax.tree.map(lambda x: 2 * x, mean), round)
+
+    return algorithm._replace(update=update)
 
 
 def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path, monkeypatch):
@@ -180,16 +190,19 @@ def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path, monkeypa
     started = []
     with pytest.raises(ValueError, match=r"\.total float32\[1\]; expected"):
         fs.compare(
-            algorithms | {"broken": BROKEN}, setup, keys, directory=tmp_path,
-            on_progress=lambda *progress: started.append(progress),
-        )  # fmt: skip
+            algorithms | {"broken": BROKEN},
+            setup,
+            keys,
+            callbacks=[types.SimpleNamespace(progress=lambda *progress: started.append(progress))],
+            storage=tmp_path,
+        )
     assert not started
     assert not list(tmp_path.iterdir())
 
-    traced, one_round = [], engine._round
-    monkeypatch.setattr(engine, "_round", lambda *x: traced.append(x) or one_round(*x))
-    fs.compare(algorithms, setup, keys, directory=tmp_path)
+    traced, one_round = [], engine.one_round
+    monkeypatch.setattr(engine, "one_round", lambda *x: traced.append(x) or one_round(*x))
+    fs.compare(algorithms, setup, keys, storage=tmp_path)
     assert not traced
-    changed = {name: a._replace(synchronous_only="tested") for name, a in algorithms.items()}
+    changed = {name: doubled(algorithm) for name, algorithm in algorithms.items()}
     fs.compare(changed, setup, keys)
-    assert len(traced) == len(changed)
+    assert len(traced) == 1  # both trace to the same

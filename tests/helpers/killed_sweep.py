@@ -27,12 +27,11 @@ def main(directory, pause: float = 0.0, part: tuple[int, int] | None = None) -> 
     )
     return sweep_of(
         trial,
-        {"lr": LRS},
+        {"lr": LRS} if part is None else fs.Part({"lr": LRS}, *part),
         jax.random.split(jax.random.key(4), NUM_SEEDS),
         devices=jax.devices()[:1],
-        directory=directory,
-        part=part,
-        on_progress=lambda news: time.sleep(pause),
+        folder=directory,
+        progress=lambda news: time.sleep(pause),
     )
 
 

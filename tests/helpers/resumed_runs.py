@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.testing as npt
+from call_records import records
 from small_problems import assert_close
 
 import fedjax_sim as fs
@@ -64,10 +65,12 @@ def check_stopped_runs(algorithm: FedAlgorithm, folder: pathlib.Path) -> None:
                 algorithm,
                 setup,
                 KEY,
-                execution=execution,
-                directory=directory,
-                evals_per_segment=1,
-                on_progress=on_progress,
+                **records(
+                    progress=on_progress,
+                    folder=directory,
+                    execution=execution,
+                    segment_seconds=1e-9,
+                ),
             )
 
         whole = go(folder / name / "whole")

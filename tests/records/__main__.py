@@ -41,6 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import small_problems
+from call_records import records, sweep_on
 
 import fedjax_sim as fs
 
@@ -78,7 +79,7 @@ def _traced(name: str) -> Any:
 def _simulated(name: str, setup: Callable[[str], fs.Setup] = _setup, **options: Any) -> Any:
     """State and history of ``simulate`` with hyper-parameters that are Python numbers."""
     algorithm = catalogue.algorithm(name, _numbers(name))
-    result = fs.simulate(algorithm, setup(name), jax.random.key(2), **options)
+    result = fs.simulate(algorithm, setup(name), jax.random.key(2), **records(**options))
     return result.state, result.history
 
 
@@ -88,12 +89,12 @@ def _swept(name: str) -> Any:
     fixed = {key: value for key, value in values.items() if key != first}
     setup = _setup(name, timeline=catalogue.current(name))
     params = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), setup.params)
-    result = fs.sweep(
+    result = sweep_on(
+        jax.devices()[:1],
         functools.partial(factory, **fixed),
         fs.Setup(setup.task, setup.timeline, params, eval_fn=lambda params: params, eval_every=2),
         {first: [values[first], 0.7 * values[first]]},
         _KEYS(2),
-        devices=jax.devices()[:1],
     )
     return [run.history for run in result.runs]
 
@@ -168,7 +169,10 @@ def _write_command(path: pathlib.Path, command: str) -> None:
         words = [*shlex.split(command), "--output", "out"]
         # Eight devices would give the runs other places than a user's machine does.
         flags = os.environ["XLA_FLAGS"].replace("--xla_force_host_platform_device_count=8", "")
-        environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(_TESTS.parent)}
+        environment = os.environ | {"PYTHONPATH": str(_TESTS.parent)}
+        # XLA takes a text of blanks for the name of a file.
+        environment.pop("XLA_FLAGS")
+        environment |= {"XLA_FLAGS": flags} if flags.strip() else {}
         done = subprocess.run(
             [sys.executable, "-m", "fedjax_sim.cli", *words],
             cwd=folder,

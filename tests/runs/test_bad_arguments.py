@@ -7,22 +7,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import records
 from small_problems import KEY, NUM_CLIENTS, no_data
 from sweep_problems import compilations
 
 import fedjax_sim as fs
 from fedjax_sim.checks.setups import check_keys
-from fedjax_sim.studies.tuning import tune
+from fedjax_sim.studies.executions import measure_executions
 
 TIMELINE = fs.timelines.cyclic(2, NUM_CLIENTS, 4, num_steps=2)
 GOOD = fs.Setup(no_data(), TIMELINE, jnp.zeros(1))
 ALGORITHM = fs.fedavg(0.1)
 KEYS = jax.random.split(KEY, 1)
-RUNS = (fs.run, fs.simulate, fs.forecast, tune)
+RUNS = (fs.run, fs.simulate, fs.forecast, measure_executions)
 
 
 def compare(algorithm, setup, keys, **options):
-    return fs.compare({"mine": algorithm}, setup, keys, **options)
+    return fs.compare({"mine": algorithm}, setup, keys, **records(**options))
 
 
 def refused(message, run, *arguments, **options):
@@ -79,7 +80,9 @@ EQUAL_KEYS = {
 
 
 @pytest.mark.parametrize("case", EQUAL_KEYS)
-@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, tune, compare, sweep, fork, audit])
+@pytest.mark.parametrize(
+    "run", [fs.simulate, fs.forecast, measure_executions, compare, sweep, fork, audit]
+)
 def test_equal_keys_of_seeds(run, case):
     """Both seeds would have the same numbers, and an interval over them the width 0."""
     keys, message = EQUAL_KEYS[case]
@@ -142,16 +145,22 @@ def test_setups_of_other_values(run, change, message):
     ],
 )
 def test_options_of_other_kinds(run, options, message):
-    refused(message, run, ALGORITHM, GOOD, KEY, **options)
+    refused(message, run_with, run, GOOD, options)
 
 
-@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, tune])
+def run_with(run, setup, options):
+    """The run with an execution or probes, which only ``fs.run`` takes one by one."""
+    options = options if run is fs.run else {"options": fs.Options(**options)}
+    return run(ALGORITHM, setup, KEY, **options)
+
+
+@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, measure_executions])
 def test_runs_without_compilation(run):
     with jax.disable_jit():
         refused("jax_disable_jit is True; expected False", run, ALGORITHM, GOOD, KEY)
 
 
-@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, tune])
+@pytest.mark.parametrize("run", [fs.simulate, fs.forecast, measure_executions])
 def test_runs_inside_transformations(run):
     def loss(lr):
         return run(fs.fedavg(lr), GOOD, KEY)
@@ -173,52 +182,50 @@ def test_comparisons_of_other_values():
     refused("setup is a list; expected", make, [setup], KEYS)
 
 
-def test_segments_of_a_fractional_number_of_evaluations():
-    run = functools.partial(fs.simulate, ALGORITHM, GOOD, KEY)
-    refused(r"evals_per_segment is 1\.5; expected an integer", run, evals_per_segment=1.5)
-
-
 def test_descriptions_that_json_does_not_have(tmp_path):
     one, setup = {"lr": np.float32(0.1)}, dataclasses.replace(GOOD, params=jnp.zeros((1, 1)))
-    folder = {"directory": tmp_path / "results"}
-    run = functools.partial(fs.simulate, ALGORITHM, GOOD, KEY, **folder)
+    folder = tmp_path / "results"
+    message = r"storage\.config is \{'lr': .*; expected a dict of values that JSON has: .*float32"
+    refused(message, fs.Storage, folder, config=one)
+    refused(r"storage\.config is \['lr'\]; expected a dict", fs.Storage, config=["lr"])
+    by_name = fs.Storage(folder, config=lambda name: one if name == "b" else {})
+    algorithms = {"a": ALGORITHM, "b": ALGORITHM}
     refused(
-        r"config is \{'lr': .*; expected a dict of values that JSON has: .*float32", run, config=one
+        r"storage\.config\('b'\) is \{'lr'", fs.compare, algorithms, setup, KEYS, storage=by_name
     )
-    refused(r"config is \['lr'\]; expected a dict", run, config=["lr"])
-    many = functools.partial(fs.compare, {"a": ALGORITHM, "b": ALGORITHM}, setup, KEYS, **folder)
-    refused(r"config\('b'\) is \{'lr'", many, config=lambda name: one if name == "b" else {})
-    grid = functools.partial(fs.sweep, fs.fedavg, setup, {"lr": [0.1]}, KEYS, **folder)
-    refused(r"config is \{'lr'", grid, config=one)
-    refused(r"identity is \{'lr'", grid, identity=one)
-    refused(r"identity is \{'lr'", grid, identity=lambda: one)
-    assert not folder["directory"].exists()
+    refused(
+        "storage.config is <function.*; exp", fs.simulate, ALGORITHM, GOOD, KEY, storage=by_name
+    )
+    grid = fs.fedavg, setup, {"lr": [0.1]}, KEYS
+    by_rate = fs.Storage(folder, config=lambda configuration: one)
+    refused(r"storage\.config\(\{'lr': 0\.1\}\) is \{'lr'", fs.sweep, *grid, storage=by_rate)
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("seconds", ["5", None, -1.0, float("nan")])
 def test_times_between_checkpoints(seconds):
-    run = functools.partial(fs.simulate, ALGORITHM, GOOD, KEY)
+    message = r"storage\.checkpoint_seconds is .*; expected a number of at least 0"
+    refused(message, fs.Storage, checkpoint_seconds=seconds)
+
+
+@pytest.mark.parametrize("seconds", ["5", None, 0, -1.0, float("nan")])
+def test_times_of_segments(seconds):
     refused(
-        "checkpoint_seconds is .*; expected a number of at least 0", run, checkpoint_seconds=seconds
+        r"options\.segment_seconds is .*; expected a positive", fs.Options, segment_seconds=seconds
     )
 
 
 def test_names_of_seeds_that_histories_cannot_hold():
-    message = r"replicas has 'a\\nb'; expected a name without line breaks"
-    refused(message, fs.simulate, ALGORITHM, GOOD, KEY, replicas=["a\nb"])
+    message = r"options\.seeds has 'a\\nb'; expected a name without line breaks"
+    refused(message, fs.simulate, ALGORITHM, GOOD, KEY, options=fs.Options(seeds=["a\nb"]))
 
 
 def test_a_memory_that_no_device_has():
-    refused("memory is -1; expected 1", fs.forecast, ALGORITHM, GOOD, KEY, memory=-1)
-
-
-def test_static_names_as_one_text():
-    refused("static is 'lr'; expected a list", fs.sweep, fs.fedavg, GOOD, {"lr": [1.0]}, KEYS,
-            static="lr")  # fmt: skip
+    refused(r"options\.memory is -1; expected 1", fs.Options, memory=-1)
 
 
 def test_whole_numbers_that_a_sweep_makes_floats():
-    refused(r"num_models is .*2.0.*; expected an integer \(in a sweep: static=\['num_models'\]\)",
+    refused(r"num_models is .*2.0.*; expected an integer \(in a sweep: annotate",
             fs.ifca, 0.1, num_models=np.float64(2.0))  # fmt: skip
 
 
@@ -249,9 +256,13 @@ def test_metrics_with_names_that_histories_cannot_hold(run, name, message):
 def test_probes_with_the_name_of_another_value(run):
     setup = dataclasses.replace(GOOD, eval_fn=lambda params: {"loss": jnp.sum(params)})
     one = lambda _: jnp.ones(())  # noqa: E731
-    refused(
-        "probes has 'loss', which is", run, ALGORITHM, setup, KEY, probes=fs.Probes({"loss": one})
-    )
-    twice = fs.Probes(client={"a": one}, server={"a": one})
-    refused("probes has 'a', which is another", run, ALGORITHM, setup, KEY, probes=twice)
-    refused("probes has 'time'; exp", run, ALGORITHM, GOOD, KEY, probes=fs.Probes({"time": one}))
+    for message, probes, chosen in (
+        ("probes has 'loss', which is", fs.Probes({"loss": one}), setup),
+        (
+            "probes has 'a', which is another",
+            fs.Probes(client={"a": one}, server={"a": one}),
+            setup,
+        ),
+        ("probes has 'time'; exp", fs.Probes({"time": one}), GOOD),
+    ):
+        refused(message, run_with, run, chosen, {"probes": probes})

@@ -1,137 +1,15 @@
 """A folder refuses a run whose code changed: helpers, constants, models, evaluations."""
 
 import dataclasses
-import importlib
-import sys
+import json
 
 import jax
 import numpy as np
 import pytest
+from call_records import records
 
 import fedjax_sim as fs
-from fedjax_sim.checks.statistics import UpdatesStatistics
-from fedjax_sim.runs.storage.identity import functions_digest
-
-MODULE = """
-import functools
-
-import jax
-import jax.numpy as jnp
-from flax import linen, nnx
-
-import fedjax_sim as fs
-
-SCALE = 2.0
-
-
-def helper(x):
-    return x * SCALE
-
-
-@jax.jit
-def jitted(x):
-    return x - 1
-
-
-class Net(linen.Module):
-    @linen.compact
-    def __call__(self, x):
-        return jax.nn.relu(linen.Dense(2)(x))
-
-
-class Layers(nnx.Module):
-    def __init__(self, rngs):
-        self.dense = nnx.Linear(1, 2, rngs=rngs)
-
-    def __call__(self, x):
-        return jnp.tanh(self.dense(x))
-
-
-class Loss:
-    power = 2
-
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, w, batch, key):
-        return self.factor * (batch["x"][:, 0] * w - 1) ** 2
-
-
-linen_apply = fs.models.from_linen(Net(), jnp.ones((1, 1))).apply
-nnx_apply = fs.models.from_nnx(lambda rngs: Layers(rngs)).apply
-
-
-def loss(w, batch, key):
-    return (helper(batch["x"][:, 0]) * w - 1) ** 2
-
-
-def loss_of_jitted(w, batch, key):
-    return jitted(batch["x"][:, 0] * w) ** 2
-
-
-objects = {
-    "helper": loss,
-    "constant": loss,
-    "jitted": loss_of_jitted,
-    "linen": linen_apply,
-    "nnx": nnx_apply,
-    "method": Loss(1.0),
-    "attribute": Loss(1.0),
-    "partial": functools.partial(loss, key=None),
-}
-"""
-CHANGES = {
-    "helper": ("return x * SCALE", "return x + SCALE"),
-    "constant": ("SCALE = 2.0", "SCALE = 3.0"),
-    "jitted": ("return x - 1", "return x - 2"),
-    "linen": ("jax.nn.relu", "jax.nn.elu"),
-    "nnx": ("jnp.tanh", "jnp.sin"),
-    "method": ("* w - 1) ** 2\n\n\nlinen", "* w - 1) ** 4\n\n\nlinen"),
-    "attribute": ("Loss(1.0)", "Loss(2.0)"),
-    "partial": ("return x * SCALE", "return x / SCALE"),
-}
-
-
-@pytest.fixture
-def written(tmp_path, monkeypatch):
-    """Writes a module, imports it and returns its objects."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-
-    def write(text):
-        (tmp_path / "changing.py").write_text(text)
-        sys.modules.pop("changing", None)
-        importlib.invalidate_caches()
-        return importlib.import_module("changing").objects
-
-    yield write
-    sys.modules.pop("changing", None)
-
-
-def test_every_change_counts(written):
-    before = {name: functions_digest(f) for name, f in written(MODULE).items()}
-    assert before == {name: functions_digest(f) for name, f in written(MODULE).items()}
-    for name, (old, new) in CHANGES.items():
-        assert old in MODULE
-        changed = functions_digest(written(MODULE.replace(old, new))[name])
-        assert changed != before[name], name
-
-
-@pytest.mark.parametrize(
-    "algorithm",
-    [fs.fedavg(0.1), fs.ditto(0.1), fs.robust.aggregate(fs.ditto(0.1), fs.robust.median())],
-    ids=["fedavg", "personal", "robust"],
-)
-def test_later_fields_of_algorithms_do_not_count(algorithm):
-    """Folders from before these fields stay readable."""
-    later = algorithm._replace(uniform_weights_if_partial="a reason", messages_to_all=True)
-    assert functions_digest(later) == functions_digest(algorithm)
-
-
-def test_the_selection_of_statistics_counts_once():
-    """The wrapped functions contain the selection already."""
-    one, other = (UpdatesStatistics(abs, where) for where in (min, max))
-    assert functions_digest(one) == functions_digest(other)
+from fedjax_sim.runs.storage.files import FolderError, read_json, write_json
 
 
 def factor(w):
@@ -142,10 +20,13 @@ def error(w):
     return {"error": factor(w)}
 
 
-def setup_with(loss, eval_fn=error):
+equal = fs.Setup.weighting
+
+
+def setup_with(loss, eval_fn=error, rounds=4):
     data = fs.FederatedData({"x": np.ones((6, 1), np.float32)}, np.array([0, 2, 6]))
     task = fs.empirical_task(loss, data, fs.with_replacement(2, num_steps=1))
-    timeline = fs.timelines.full(4, 2, task.num_steps)
+    timeline = fs.timelines.full(rounds, 2, task.num_steps)
     return fs.Setup(task, timeline, np.float32(0), eval_fn=eval_fn, eval_every=2)
 
 
@@ -158,32 +39,79 @@ def fourth(w, batch, key):
 
 
 @pytest.mark.slow
-def test_another_objective_or_evaluation_is_refused(tmp_path, monkeypatch):
-    def go(loss=squared, **options):
-        setup = setup_with(loss)
-        return fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=tmp_path, **options)
+def test_changed_functions_are_refused_by_name(tmp_path, monkeypatch):
+    def go(loss=squared, algorithm=None, **options):
+        setup = dataclasses.replace(setup_with(loss), weighting=options.pop("weighting", equal))
+        algorithm = algorithm or fs.fedavg(0.1)
+        settings = records(folder=tmp_path, **options)
+        return fs.simulate(algorithm, setup, jax.random.key(0), **records(**settings))
+
+    def refused(names):
+        return pytest.raises(FolderError, match=f"another run: what {names} has changed")
 
     go()
-    with pytest.raises(ValueError, match="another run: functions differ"):
+    with refused("the objective computes"):
         go(fourth)
-    with pytest.raises(ValueError, match="another run: execution differ"):
+    with refused("the algorithm computes"):
+        go(algorithm=fs.fedavg(0.2))
+    with refused("the objective and the algorithm compute"):
+        go(fourth, fs.fedavg(0.2))
+    with refused("the weighting computes"):
+        go(weighting=lambda work: 2 * equal(work))
+    with pytest.raises(FolderError, match="another run: execution differ"):
         go(execution=fs.execution.sequential())
-    with pytest.raises(ValueError, match="another run: functions differ"):
+    with pytest.raises(FolderError, match="another run: probes differ"):
         go(probes=fs.Probes(server={"mean": lambda update: update.mean}))
+    with pytest.raises(FolderError, match="another run: algorithm, config, objective differ"):
+        go(fourth, fs.fedavg(0.2), config={"a": 1})
     assert go().history is None
     monkeypatch.setitem(globals(), "factor", lambda w: 2 * w)
-    with pytest.raises(ValueError, match="another run: functions differ"):
+    with refused("the evaluation computes"):
         go()
 
 
+def test_changed_functions_are_accepted(tmp_path):
+    """The folder keeps the digests of both, and the run goes on without the option."""
+
+    def go(loss=squared, rounds=4, **options):
+        setup = setup_with(loss, rounds=rounds)
+        return fs.simulate(
+            fs.fedavg(0.1), setup, jax.random.key(0), **records(folder=tmp_path, **options)
+        )
+
+    def known():
+        return json.loads((tmp_path / "run.json").read_text())
+
+    go()
+    first = known()
+    path = tmp_path / "run.json"
+    write_json(path, read_json(path, "") | {"jax": "0.0.1"})
+    with pytest.raises(FolderError, match=f"JAX was 0.0.1 and is {jax.__version__}; .*accept_chan"):
+        go(fourth)
+    assert go(fourth, accept_changed_code=True).history is None
+    assert known()["accepted"] == [{"jax": "0.0.1", "objective": first["objective"]}]
+    assert known()["jax"] == jax.__version__
+    assert known()["objective"] != first["objective"]
+    assert go(fourth, rounds=6).rounds_done == 6
+    assert len(known()["accepted"]) == 1
+    with pytest.raises(FolderError, match="what the objective computes"):
+        go(squared, rounds=6)
+    assert go(squared, rounds=8, accept_changed_code=True).rounds_done == 8
+    assert [set(old) for old in known()["accepted"]] == [{"jax", "objective"}] * 2
+    with pytest.raises(FolderError, match="another run: config differ"):
+        go(squared, rounds=8, accept_changed_code=True, config={"a": 1})
+
+
 def test_another_objective_in_a_sweep_is_refused(tmp_path):
-    def go(loss):
+    def go(loss, **options):
         setup = setup_with(loss)
         setup = dataclasses.replace(setup, params=np.zeros(1, np.float32))
         keys = jax.random.split(jax.random.key(0), 1)
-        return fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, keys, directory=tmp_path)
+        settings = records(folder=tmp_path, **options)
+        return fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, keys, **settings)
 
     assert go(squared).resumed == 0
     assert go(squared).resumed == 1
     with pytest.raises(ValueError, match="another code of algorithm, objective, model"):
         go(fourth)
+    assert go(fourth, accept_changed_code=True).resumed == 1

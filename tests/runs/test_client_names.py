@@ -20,7 +20,8 @@ from fedjax_sim.engine.evaluation import (
 from fedjax_sim.engine.evaluation.names import client_names
 from fedjax_sim.runs.storage import client_rows
 from fedjax_sim.runs.storage.client_rows import ClientRows, read_clients
-from fedjax_sim.runs.storage.fingerprint import fingerprint
+from fedjax_sim.runs.storage.run_functions import trace_run
+from fedjax_sim.runs.storage.store import RunFolder
 
 NAMES = ("hospital0", "NA", "a,b\n007", "clinic")
 PRINTED = ["hospital0", "NA", "a,b\\n007", "clinic"]  # a name is one line
@@ -85,8 +86,8 @@ def test_in_the_files_of_a_run(tmp_path, monkeypatch, most_text):
     if not most_text:
         pytest.importorskip("pyarrow")
     monkeypatch.setattr(client_rows, "_MOST_TEXT", most_text)
-    result = fs.simulate(fs.fedavg(0.1), setup_of(), KEY, directory=tmp_path)
-    check(read_clients(tmp_path))
+    result = fs.simulate(fs.fedavg(0.1), setup_of(), KEY, storage=tmp_path)
+    check(RunFolder(tmp_path).clients())
     check(result.per_client())
 
 
@@ -99,7 +100,7 @@ def test_of_a_comparison_and_a_sweep():
 
 
 def test_without_names_tables_are_as_before(tmp_path):
-    result = fs.simulate(fs.fedavg(0.1), setup_of(named=False), KEY, directory=tmp_path)
+    result = fs.simulate(fs.fedavg(0.1), setup_of(named=False), KEY, storage=tmp_path)
     assert [*result.per_client().columns] == [*client_rows.INDEX, "loss"]
     header = (tmp_path / "clients.csv").read_text().partition("\n")[0]
     assert header == "seed,round,client,split,num_examples,loss"
@@ -107,23 +108,31 @@ def test_without_names_tables_are_as_before(tmp_path):
 
 
 def test_names_are_no_part_of_the_digest_of_an_evaluation():
+    def digest(eval_fn):
+        setup = dataclasses.replace(setup_of(), eval_fn=eval_fn)
+        return trace_run(fs.fedavg(0.1), setup, batched=False).evaluation
+
     named, unnamed = (setup_of(named=named).eval_fn for named in (True, False))
-    assert fingerprint(named) == fingerprint(unnamed)
+    assert digest(named) == digest(unnamed)
     other = client_evaluator(metrics, values(dataset().clients("test")))  # not per client
     alike = client_evaluator(metrics, values(dataset().clients("test")), per_client=True)
-    assert fingerprint(other) != fingerprint(alike)
+    assert digest(other) != digest(alike)
 
 
 def test_a_run_without_names_goes_on_in_its_own_columns(tmp_path):
     """Names are not part of a run's identity, and its table keeps its header."""
     setup = setup_of(named=False)
     fs.simulate(
-        fs.fedavg(0.1), setup, KEY, directory=tmp_path, callbacks=[lambda event: "stop"],
-        evals_per_segment=1,
-    )  # fmt: skip
-    before = read_clients(tmp_path)
-    fs.simulate(fs.fedavg(0.1), setup_of(), KEY, directory=tmp_path)
-    after = read_clients(tmp_path)
+        fs.fedavg(0.1),
+        setup,
+        KEY,
+        callbacks=[lambda event: "stop"],
+        storage=tmp_path,
+        options=fs.Options(segment_seconds=1e-9),
+    )
+    before = RunFolder(tmp_path).clients()
+    fs.simulate(fs.fedavg(0.1), setup_of(), KEY, storage=tmp_path)
+    after = RunFolder(tmp_path).clients()
     assert [*after.columns] == [*client_rows.INDEX, "loss"]
     assert set(before["round"]) < set(after["round"]) == {1, 2, 3, 4}
 
@@ -135,7 +144,7 @@ def test_a_metric_with_the_name_of_the_column(tmp_path):
         {"per_client/name": values, "per_client/num_examples": np.array([[[4, 1]]])},
         {},
     )
-    rows = ClientRows(tmp_path, 1, {"": ("x", "y")})
+    rows = ClientRows(tmp_path, "ab", 1, {"": ("x", "y")})
     rows.resume(None)
     rows.append(history, ["0"])
-    assert read_clients(tmp_path)["name"].astype(float).tolist() == [0.5, 2.0]
+    assert read_clients(tmp_path, "ab", None)["name"].astype(float).tolist() == [0.5, 2.0]

@@ -1,12 +1,15 @@
 """Comparisons: the runs of single simulations, their tables and folders, resuming."""
 
 import signal
+import threading
+import types
 
 import chex
 import jax
 import numpy as np
 import pandas as pd
 import pytest
+from call_records import records
 from sweep_problems import compilations, quadratic_trial
 
 import fedjax_sim as fs
@@ -23,7 +26,7 @@ def setup():
 
 @pytest.fixture(scope="module")
 def whole(setup):
-    return fs.compare(ALGORITHMS, setup, KEYS, probes=PROBES, seeds=[5, 6])
+    return fs.compare(ALGORITHMS, setup, KEYS, options=fs.Options(probes=PROBES, seeds=[5, 6]))
 
 
 @pytest.mark.slow
@@ -31,7 +34,9 @@ def test_a_comparison_is_its_simulations(setup, whole):
     assert not whole.interrupted
     assert list(whole.simulations) == list(ALGORITHMS)
     for name, algorithm in ALGORITHMS.items():
-        alone = fs.simulate(algorithm, setup, KEYS, probes=PROBES, replicas=["5", "6"])
+        alone = fs.simulate(
+            algorithm, setup, KEYS, options=fs.Options(probes=PROBES, seeds=["5", "6"])
+        )
         (part,) = whole.simulations[name]
         chex.assert_trees_all_equal(part.state, alone.state)
         chex.assert_trees_all_equal(part.history, alone.history)
@@ -56,25 +61,33 @@ def test_the_tidy_frame(whole):
 def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
     seen = []
 
-    def on_progress(name, progress):
-        seen.append((name, progress and progress.round))
+    def on_progress(progress):
+        seen.append((progress.name, progress.round))
         if seen[-1] == ("scaffold", 2):
             signal.raise_signal(signal.SIGINT)
 
-    def go(algorithms, on_progress=None, **options):
+    def go(algorithms, **options):
         return fs.compare(
-            algorithms, setup, KEYS, probes=PROBES, seeds=[5, 6], directory=tmp_path,
-            on_progress=on_progress, **options,
-        )  # fmt: skip
+            algorithms,
+            setup,
+            KEYS,
+            **records(
+                folder=tmp_path,
+                probes=PROBES,
+                seeds=[5, 6],
+                **options,
+            ),
+        )
 
-    stopped = go(ALGORITHMS, on_progress)
+    stopped = go(ALGORITHMS, progress=on_progress)
     assert stopped.interrupted
     assert seen[-1] == ("scaffold", 2)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [".lock", "FedAvg-lr-0.1", "algorithms.json", "scaffold"]
     third = {"FedAvg, lr 0.2": fs.fedavg(0.2)}
     finished = []
-    resumed = go(ALGORITHMS | third, on_finished=lambda name, run: finished.append(name))
+    follow = types.SimpleNamespace(finished=lambda name, run: finished.append(name))
+    resumed = go(ALGORITHMS | third, callbacks=[follow])
     assert finished == list(ALGORITHMS | third)
     assert resumed.simulations["FedAvg, lr 0.1"][0].history is None  # not repeated
     assert resumed.simulations["scaffold"][0].history.round[0].tolist() == [4]
@@ -82,7 +95,7 @@ def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
     frame = resumed.to_frame().query("algorithm != 'FedAvg, lr 0.2'").reset_index(drop=True)
     pd.testing.assert_frame_equal(frame, whole.to_frame())
     chex.assert_trees_all_equal({k: resumed.models()[k] for k in ALGORITHMS}, whole.models())
-    with pytest.raises(ValueError, match="holds another run: algorithm, functions differ"):
+    with pytest.raises(ValueError, match="another run: what the algorithm computes has changed"):
         go({"scaffold": fs.scaffold(0.3)})
 
 
@@ -116,7 +129,7 @@ def test_seeds_apart_are_refused_in_a_folder_of_seeds_together(setup, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/run.json").write_text('{"replicas": ["0", "1"]}')
     with pytest.raises(ValueError, match="a', which holds a run; expected another folder for a"):
-        fs.compare({"a": fs.fedavg(0.1)}, lambda seed: setup, KEYS, directory=tmp_path)
+        fs.compare({"a": fs.fedavg(0.1)}, lambda seed: setup, KEYS, storage=tmp_path)
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["run.json"]
 
 
@@ -131,14 +144,36 @@ def test_seeds_apart_are_refused_in_a_folder_of_seeds_together(setup, tmp_path):
             "algorithms has 'pairs': ",
         ),
         ({"keys": KEYS[0]}, r"keys has shape \(\); expected \[n\], .*random.split"),
-        ({"seeds": [1]}, r"seeds is \['1'\]; expected 2 distinct names"),
+        (
+            {"options": fs.Options(seeds=[1])},
+            r"options.seeds is \['1'\]; expected 2 distinct names",
+        ),
         ({"setup": lambda sed: None}, "expected parameters among 'seed' and 'algorithm'"),
-        ({"execution": {"scafold": None}}, "has 'scafold'; expected names .*mean scaffold"),
+        (
+            {"options": fs.Options(execution={"scafold": None})},
+            "has 'scafold'; expected names .*mean scaffold",
+        ),
     ],
 )
 def test_refusals(setup, change, message, tmp_path):
     arguments = {"algorithms": ALGORITHMS, "setup": setup, "keys": KEYS} | change
     with compilations() as names, pytest.raises(ValueError, match=message):
-        fs.compare(**arguments, directory=tmp_path / "results")
+        fs.compare(**records(folder=tmp_path / "results", **arguments))
     assert names == []
     assert not (tmp_path / "results").exists()
+
+
+def test_programs_of_all_algorithms_compile_ahead_in_other_threads():
+    compiled = []
+
+    def listen(event, seconds, fun_name="", **details):
+        if event.endswith("backend_compile_duration") and "segment" in fun_name:
+            compiled.append(threading.current_thread() is threading.main_thread())
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        # Rounds of no other test, whose programs would be known.
+        fs.compare(ALGORITHMS, quadratic_trial(num_seeds=2, num_rounds=3, eval_every=3).setup, KEYS)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert compiled == [False, False]

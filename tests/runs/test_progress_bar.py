@@ -26,10 +26,10 @@ class Terminal(io.StringIO):
 def test_lines_in_a_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     bar = bar_at(0.0, 1.0, 5.0, 9.0, 11.0)
-    bar("FedAvg", None)
-    bar("FedAvg", Progress(2, 10, {}))
-    bar("FedAvg", HALF)  # three tenths in four seconds
-    bar("FedAvg", Progress(10, 10, {}))
+    bar.begin("FedAvg")
+    bar.progress(Progress(2, 10, {}, name="FedAvg"))
+    bar.progress(HALF._replace(name="FedAvg"))  # three tenths in four seconds
+    bar.progress(Progress(10, 10, {}, name="FedAvg"))
     assert sys.stderr.getvalue().split("\r\x1b[K")[1:] == [
         "FedAvg 0 %, 0 s, compiling",
         "FedAvg 20 %, 4 s, round 2/10",
@@ -42,9 +42,9 @@ def test_lines_in_a_file():
     """At the start, at the first progress, at the end, and once per minute between."""
     log = io.StringIO()
     bar = fs.ProgressBar(iter([0, 0, 10, 50, 71, 100, 102]).__next__, file=log)
-    bar("FedAvg", None)
+    bar.begin("FedAvg")
     for done in (1, 3, 5, 7, 10):
-        bar("FedAvg", Progress(done, 10, {"loss": 1 / done}))
+        bar.progress(Progress(done, 10, {"loss": 1 / done}, name="FedAvg"))
     assert log.getvalue().splitlines() == [
         "FedAvg 0 %, 0 s, compiling",
         "FedAvg 10 %, 10 s, round 1/10, loss 1",
@@ -55,7 +55,8 @@ def test_lines_in_a_file():
 
 def test_one_line_without_names(capsys):
     bar = bar_at(0.0, 3.0)
-    bar(HALF)
+    bar.begin("")  # a run alone has no name, and its line began with the bar
+    bar.progress(HALF)
     assert repr(bar) == "50 %, 3 s, round 5/10, test/loss 0.25"
 
 
@@ -74,9 +75,9 @@ def test_table_in_jupyter_is_displayed_once_and_updated(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
     bar = bar_at(0.0, 1.0, 2.0, 3.0)
-    bar("<a>", None)
-    bar("<a>", HALF)
-    bar("b", None)
+    bar.begin("<a>")
+    bar.progress(HALF._replace(name="<a>"))
+    bar.begin("b")
     assert len(shown) == 1
     assert shown[0][1] is True
     assert "<th>&lt;a&gt;</th>" in shown[0][0]

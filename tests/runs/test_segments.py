@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ import long_run
 import numpy as np
 import processes
 import pytest
+from call_records import SINGLE, records
 
 import fedjax_sim as fs
 from fedjax_sim.runs.programs import Pace
@@ -45,8 +47,7 @@ PROBES = fs.Probes(
 LENGTHS = {  # options -> the rounds after which segments end; None: they depend on the machine
     "one round": ({"segment_seconds": 1e-9}, list(range(1, 12))),
     "by time": ({}, None),
-    "one evaluation": ({"evals_per_segment": 1}, [4, 8, 11]),
-    "all": ({"evals_per_segment": 3}, [11]),
+    "one evaluation": ({"callbacks": [SINGLE]}, [1, 4, 8, 11]),
 }
 HOST = {
     "examples": lambda: fs.execution.on_host(memory=10**6),
@@ -64,15 +65,23 @@ def go(setup, folder, on_progress=None, **options):
             on_progress(progress)
 
     result = fs.simulate(
-        fs.scaffold(0.05), setup, KEYS, directory=folder, probes=PROBES, checkpoint_seconds=0,
-        on_progress=seen, **options,
-    )  # fmt: skip
+        fs.scaffold(0.05),
+        setup,
+        KEYS,
+        **records(
+            folder=folder,
+            more_callbacks=[types.SimpleNamespace(progress=seen)],
+            checkpoint_seconds=0,
+            probes=PROBES,
+            **options,
+        ),
+    )
     return result, ends, (folder / "history.csv").read_bytes()
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return go(setup_of(), tmp_path_factory.mktemp("whole"), evals_per_segment=3)
+    return go(setup_of(), tmp_path_factory.mktemp("whole"))
 
 
 def assert_equal_bits(one, other):
@@ -90,7 +99,9 @@ def test_lengths_do_not_change_a_bit(name, whole, tmp_path):
     assert found[0].history.round.tolist() == [[4, 8, 11]] * 2
     if ends is not None:
         assert found[1] == ends
-    in_memory = fs.simulate(fs.scaffold(0.05), setup_of(), KEYS, probes=PROBES, **options)
+    in_memory = fs.simulate(
+        fs.scaffold(0.05), setup_of(), KEYS, **records(probes=PROBES, **options)
+    )
     frames = in_memory.to_frame(), found[0].to_frame()
     assert frames[0].equals(frames[1])
 
@@ -109,7 +120,7 @@ def test_lengths_on_the_host_do_not_change_a_bit(name, whole, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [1, 3, 4, 6])
-@pytest.mark.parametrize("then", ["one round", "all"])
+@pytest.mark.parametrize("then", ["one round", "by time"])
 def test_an_interrupt_between_evaluations_resumes_with_the_same_bits(stop, then, whole, tmp_path):
     def interrupt(progress):
         if progress.round == stop:
@@ -156,7 +167,7 @@ def test_a_time_limit_does_not_wait_for_an_evaluation(tmp_path):
 @pytest.mark.parametrize("seconds", [0, -1.0, np.nan])
 def test_refuses_a_time_that_is_not_positive(seconds):
     with pytest.raises(ValueError, match=r"segment_seconds is .*; expected a positive number"):
-        fs.simulate(fs.fedavg(0.05), setup_of(), KEYS, segment_seconds=seconds)
+        fs.simulate(fs.fedavg(0.05), setup_of(), KEYS, options=fs.Options(segment_seconds=seconds))
 
 
 def test_pace():
@@ -169,7 +180,6 @@ def test_pace():
         ends.append(last)
         done = last
     assert ends == [1, 9, 73, 500, 1700, 2900, 4100, 5300, 6000]
-    assert Pace(30, 10, None).after(0, 400) == 30
     slow = Pace(3000, 100, 30.0)
     slow.took(1, 60.0)
     assert slow.after(1, 6000) == 2

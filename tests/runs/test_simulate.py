@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import processes
 import pytest
+from call_records import records
 
 import fedjax_sim as fs
 from fedjax_sim.engine.execution.strategies import is_ragged
@@ -59,7 +60,7 @@ def test_segments_equal_run(task, timeline):
     setup = fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm, eval_every=2)
     algorithm, key = fs.fedavg(0.05), jax.random.key(1)
     whole_state, whole = jax.jit(lambda setup: fs.run(algorithm, setup, key))(setup)
-    parts = simulate(algorithm, setup, key, evals_per_segment=2)
+    parts = simulate(algorithm, setup, key, options=fs.Options(segment_seconds=1e-9))
     assert parts.rounds_done == 11
     assert not parts.interrupted
     np.testing.assert_array_equal(parts.history.round, [2, 4, 6, 8, 10, 11])
@@ -94,11 +95,13 @@ def test_history_on_disk(task, timeline, tmp_path):
         fs.fedavg(0.05),
         fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm, eval_every=3),
         jax.random.key(1),
-        directory=tmp_path,
-        replicas=["seed7"],
-        probes=fs.Probes(
-            client={"steps": lambda visit: visit.work.num_steps},
-            server={"moved": lambda update: jnp.sum(jnp.abs(update.mean))},
+        storage=tmp_path,
+        options=fs.Options(
+            seeds=["seed7"],
+            probes=fs.Probes(
+                client={"steps": lambda visit: visit.work.num_steps},
+                server={"moved": lambda update: jnp.sum(jnp.abs(update.mean))},
+            ),
         ),
     )
     frame = pd.read_csv(tmp_path / "history.csv")
@@ -130,8 +133,10 @@ def test_client_probes_are_averaged_over_those_that_reported(task, tmp_path):
         fs.fedavg(0.05),
         fs.Setup(task, timeline, jnp.zeros(3)),
         jax.random.key(1),
-        directory=tmp_path,
-        probes=fs.Probes(client={"client": lambda visit: visit.work.client.astype(float)}),
+        storage=tmp_path,
+        options=fs.Options(
+            probes=fs.Probes(client={"client": lambda visit: visit.work.client.astype(float)})
+        ),
     )
     frame = pd.read_csv(tmp_path / "history.csv").query("metric == 'client'")
     mask = np.asarray(timeline.mask)
@@ -143,9 +148,9 @@ def test_client_probes_are_averaged_over_those_that_reported(task, tmp_path):
 def test_finished_run_is_not_redone(task, timeline, tmp_path):
     setup = fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm)
     arguments = fs.fedavg(0.05), setup, jax.random.key(1)
-    first = simulate(*arguments, directory=tmp_path)
+    first = simulate(*arguments, storage=tmp_path)
     before = read(tmp_path)
-    again = simulate(*arguments, directory=tmp_path)
+    again = simulate(*arguments, storage=tmp_path)
     assert again.history is None
     assert again.local_steps == 0
     assert again.compile_seconds == 0
@@ -171,7 +176,7 @@ CHANGES = {  # what run.json names -> arguments that are not those of the first 
     "params": {"params": jnp.ones(3)},
     "data": {"task": lambda task: jax.tree.map(lambda x: 2 * x, task)},
     "weighting": {"weighting": fs.weight_by_examples},
-    "replicas": {"replicas": ["a"]},
+    "replicas": {"seeds": ["a"]},
     "eval_initial": {"eval_initial": True},
     "algorithm": {"algorithm": fs.fedavg(0.06)},
     "algorithm with other functions": {"algorithm": fs.fedprox(0.05, mu=0.1)},
@@ -192,7 +197,7 @@ def finished(task, timeline, tmp_path_factory):
         }
         fields = ("task", "timeline", "params", "eval_every", "weighting")
         setup = fs.Setup(**{name: values.pop(name) for name in fields if name in values})
-        return simulate(values.pop("algorithm"), setup, directory=directory, **values)
+        return simulate(values.pop("algorithm"), setup, **records(folder=directory, **values))
 
     start()
     return start
@@ -201,9 +206,9 @@ def finished(task, timeline, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_run_is_refused(finished, change):
-    with pytest.raises(
-        ValueError, match=rf"another run: .*\b{change.partition(' ')[0]}\b.* differ"
-    ):
+    name = change.partition(" ")[0]
+    differing = "computes has changed" if name in ("algorithm", "weighting") else ".*differ"
+    with pytest.raises(ValueError, match=rf"another run: .*\b{name}\b.*{differing}"):
         finished(**CHANGES[change])
     assert finished().history is None  # and the directory still holds the first run
 
@@ -215,10 +220,12 @@ def test_interrupted_run_resumes_with_the_same_bits(task, timeline, tmp_path):
             fs.scaffold(0.05),
             fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(1),
-            evals_per_segment=2,
-            directory=directory,
-            checkpoint_seconds=1e9,
-            on_progress=on_progress,
+            **records(
+                progress=on_progress,
+                folder=directory,
+                checkpoint_seconds=1e9,
+                segment_seconds=1e-9,
+            ),
         )
 
     def interrupt(progress):
@@ -283,9 +290,7 @@ def diverging(task):
             fs.fedavg(lambda round: 0.05),
             fs.Setup(task, timeline, params, eval_fn=norm),
             keys,
-            evals_per_segment=3,
-            checkpoint_seconds=0,
-            **options,
+            **records(checkpoint_seconds=0, segment_seconds=1e-9, **options),
         )
 
     return go
@@ -300,13 +305,12 @@ def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
             fs.fedavg(lambda round: jnp.where(round < 5, 0.01, 1e30)),
             fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(0),
-            evals_per_segment=2,
-            checkpoint_seconds=0,
-            directory=tmp_path / (folder or on_divergence),
-            on_divergence=on_divergence,
+            callbacks=[fs.callbacks.Divergence(on_divergence)],
+            storage=fs.Storage(tmp_path / (folder or on_divergence), checkpoint_seconds=0),
+            options=fs.Options(segment_seconds=1e-9),
         )
 
-    with pytest.raises(DivergenceError, match=r"0 in round 6; the last good checkpoint is round 4"):
+    with pytest.raises(DivergenceError, match=r"0 in round 6; the last good checkpoint is round 5"):
         go("raise")
     assert read(tmp_path / "raise")["round"].max() == 6  # nothing computed is lost
     stopped = go("stop")
@@ -322,7 +326,7 @@ def test_divergence_raises_and_names_the_round(allow_nans, task, tmp_path):
 
 @pytest.mark.slow
 def test_one_diverging_replica_does_not_stop_the_others(allow_nans, diverging):
-    result = diverging(on_divergence="stop")
+    result = diverging(divergence="stop")
     assert result.rounds_done == 12
     first, second = np.asarray(result.state.diverged_at)
     assert first == 0
@@ -334,8 +338,8 @@ def test_one_diverging_replica_does_not_stop_the_others(allow_nans, diverging):
     ("options", "message"),
     [
         ({"eval_every": 0}, "eval_every is 0"),
-        ({"on_divergence": "ignore"}, "on_divergence is 'ignore'"),
-        ({"replicas": ["a", "b"]}, "replicas is"),
+        ({"divergence": "ignore"}, "action is 'ignore'"),
+        ({"seeds": ["a", "b"]}, "options.seeds is"),
         ({"params": ()}, "params has no leaves"),
         (
             {"timeline": fs.timelines.full(2, 4, 1)[:0]},
@@ -353,7 +357,7 @@ def test_bad_arguments_are_refused(task, timeline, options, message):
     rest = {name: value for name, value in options.items() if name not in fields}
     setup = dataclasses.replace(setup, **fields)
     with pytest.raises(ValueError, match=message):
-        simulate(fs.fedavg(0.1), setup, **({"keys": jax.random.key(0)} | rest))
+        simulate(fs.fedavg(0.1), setup, **records(**({"keys": jax.random.key(0)} | rest)))
 
 
 @pytest.mark.slow

@@ -71,10 +71,11 @@ WRAPPERS = {
 }
 # The reasons and the checks that a wrapper adds to those of the algorithm.
 ADDED = {
-    "skip_nonfinite": {"exact_mean_only"},
+    "skip_nonfinite": {"exact_mean", "bits"},
     "fixed_order": {"aggregation"},
-    "privatize": {"uniform_weights_only", "check"},
-    "randomize_uploads": {"uniform_weights_only", "check"},
+    "compressed": {"bits"},
+    "privatize": {"uniform_weights", "check", "last", "bits"},
+    "randomize_uploads": {"uniform_weights", "check", "last"},
 }
 every_wrapper = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 
@@ -84,16 +85,22 @@ def test_wrappers_keep_what_they_do_not_replace(wrap):
     def check(task, timeline):
         raise ValueError("refused by the algorithm")
 
-    plain = fs.scaffold(0.1)._replace(synchronous_only="a reason", check=check)
+    plain = fs.scaffold(0.1).requiring(synchronous="a reason", check=check)
     wrapped = wrap(plain)
-    assert wrapped.synchronous_only == "a reason"
+    assert wrapped.requires.synchronous == "a reason"
     with pytest.raises(ValueError, match="refused by the algorithm"):
-        wrapped.check(None, None)
+        wrapped.requires.check(None, None)
     assert wrapped.init_client is plain.init_client
-    replaced = [name for name in plain._fields if getattr(wrapped, name) != getattr(plain, name)]
+    pairs = ((plain, wrapped), (plain.requires, wrapped.requires))
+    replaced = {
+        name
+        for old, new in pairs
+        for name in old._fields
+        if getattr(new, name) != getattr(old, name)
+    } - {"requires", "spec"}
     assert replaced
     (name,) = (name for name in WRAPPERS if WRAPPERS[name] is wrap)
-    assert set(replaced) <= {"init", "local", "update", "broadcast"} | ADDED.get(name, set())
+    assert replaced <= {"init", "local", "update", "broadcast"} | ADDED.get(name, set())
 
 
 @every_wrapper

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -70,7 +71,7 @@ def client_evaluator(
     examples = check_examples(prepared(metrics, data.examples, sizes), batch_size)
     owners = data.owners().astype(np.int32)
     statistics = _ClientStatistics(metrics, batch_size, summary)
-    return Partial(statistics, examples, *map(jnp.asarray, (owners, sizes, present_clients(sizes))))
+    return Partial(statistics, examples, *jax.device_put((owners, sizes, present_clients(sizes))))
 
 
 class _ClientStatistics(NamedTuple):
@@ -175,7 +176,6 @@ class _Summary(NamedTuple):
     per_client: bool
     higher_is_better: tuple[str, ...] | None
     client_ids: tuple[str, ...] | None = None  # names of the clients, for tables
-    num_digested = -1  # in digests of runs: all fields but the names, which change no number
 
     def __call__(self, totals: dict[str, Array], sizes: Array, present: Array) -> dict[str, Array]:
         summary = {}
@@ -204,11 +204,7 @@ def summary_of(
     higher_is_better: Collection[str] | None,
     client_ids: Sequence[str] | None = None,
 ) -> _Summary:
-    """Returns the function from sums per client, clients' sizes and present clients to results.
-
-    Raises:
-        ValueError: a quantile outside [0, 1].
-    """
+    """Returns the function from sums per client, clients' sizes and present clients to results."""
     chosen = tuple(quantile_names(quantiles).values())
     higher = None if higher_is_better is None else tuple(sorted(higher_is_better))
     names = None if client_ids is None or not per_client else tuple(map(str, client_ids))
@@ -217,9 +213,6 @@ def summary_of(
 
 def quantile_names(quantiles: Sequence[float]) -> dict[str, float]:
     """Returns quantiles by the names of their statistics.
-
-    Raises:
-        ValueError: a quantile outside [0, 1].
 
     Example:
         >>> quantile_names((0.1, 0.5))

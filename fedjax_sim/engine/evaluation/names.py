@@ -18,14 +18,6 @@ def client_names(eval_fn: Any) -> dict[str, tuple[str, ...]]:
     ``client_ids`` of their data, also inside of
     :func:`~fedjax_sim.engine.evaluation.merge_evaluators` and
     :func:`~fedjax_sim.engine.evaluation.at_rounds`.
-
-    Example:
-        >>> import numpy as np, fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": np.ones(2)}, np.array([0, 1, 2]), ("hospital0", "clinic"))
-        >>> metrics = lambda params, examples: {"value": params * examples["x"]}
-        >>> evaluator = fs.evaluation.client_evaluator(metrics, data, per_client=True)
-        >>> client_names(fs.evaluation.merge_evaluators(test=evaluator))
-        {'test': ('hospital0', 'clinic')}
     """
     return {split_of(prefix): names for prefix, names in _names(eval_fn, "").items()}
 

@@ -103,7 +103,7 @@ def personal_evaluator(
     chunks = _chunks(np.asarray(data.offsets), batch)
     present = np.flatnonzero(sizes).astype(np.int32)
     statistics = _PersonalStatistics(metrics, personal, batch, summary, new)
-    return Partial(statistics, examples, chunks, jnp.asarray(sizes), jnp.asarray(present), unseen)
+    return Partial(statistics, examples, chunks, *jax.device_put((sizes, present)), unseen)
 
 
 class _Unseen(NamedTuple):
@@ -183,11 +183,7 @@ class _PersonalStatistics(NamedTuple):
     def _models(
         self, context: RunContext, unseen: Task | None, num_clients: int
     ) -> Callable[[Array], Params]:
-        """Returns the function from a client's number to its model.
-
-        Raises:
-            ValueError: clients' states or examples that are not on one device.
-        """
+        """Returns the function from a client's number to its model."""
         state, algorithm, task = context.state, context.algorithm, context.task
         if self.personal is not None:
             own = self.personal
@@ -264,4 +260,4 @@ def _chunks(offsets: np.ndarray, batch: int) -> _Chunks:
     number = np.arange(len(owner)) - np.repeat(np.cumsum(per_client) - per_client, per_client)
     first = offsets[owner] + number * batch
     count = np.minimum(offsets[owner + 1] - first, batch)
-    return _Chunks(*(jnp.asarray(x, jnp.int32) for x in (owner, first, count)))
+    return _Chunks(*map(jnp.asarray, (x.astype(np.int32) for x in (owner, first, count))))

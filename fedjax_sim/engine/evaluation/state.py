@@ -119,9 +119,6 @@ def is_mark(name: str) -> bool:
 def check_names(metrics: Iterable[str], probes: Iterable[str]) -> None:
     """Refuses names of metrics and probes that a history could not tell apart or read again.
 
-    Raises:
-        ValueError: a name of the clock, a line break, or two values with one name.
-
     Example:
         >>> check_names(["loss"], ["time"])
         Traceback (most recent call last):
@@ -191,9 +188,6 @@ def check_periods(setup: Setup, *, eval_initial: bool = False) -> None:
         setup: of a run from round 0, or of several.
         eval_initial: the run also evaluates the initial model, as round 0.
 
-    Raises:
-        ValueError: with the period of the part.
-
     Example:
         >>> import fedjax_sim as fs
         >>> rare = at_rounds(lambda w: {"norm": abs(w)}, 7)
@@ -217,9 +211,6 @@ def check_periods(setup: Setup, *, eval_initial: bool = False) -> None:
 
 def check_last_round(eval_fn: Any, num_rounds: int) -> None:
     """Refuses an evaluator with a part of :func:`at_rounds` that skips the last round.
-
-    Raises:
-        ValueError: with the period of the part.
 
     Example:
         >>> check_last_round(at_rounds(lambda w: {"norm": abs(w)}, 2), 3)

@@ -149,7 +149,7 @@ def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
     Raises:
         ValueError: no examples, leaves of different lengths, a batch size below 1.
     """
-    examples = jax.tree.map(jnp.asarray, examples)
+    examples = jax.device_put(examples)
     _check_lengths(examples)
     if batch_size is not None:
         check_count(1, batch_size=batch_size)

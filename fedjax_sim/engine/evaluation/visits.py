@@ -23,9 +23,6 @@ class Broadcast(NamedTuple):
 def current_broadcast(context: RunContext) -> Broadcast:
     """Returns the message that clients would receive now.
 
-    Raises:
-        ValueError: a state without the algorithm and the task.
-
     Example:
         >>> import fedjax_sim as fs
         >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
@@ -51,9 +48,6 @@ def visits(
     task: Task, max_steps: int, round: Array, key: Array
 ) -> Callable[[Array], tuple[Oracle, Work]]:
     """Returns the function from a client's number to the oracle and the work of one visit.
-
-    Raises:
-        ValueError: examples that are not on one device.
 
     Example:
         >>> import fedjax_sim as fs
@@ -95,11 +89,7 @@ def client_row(table: PyTree, client: Array) -> PyTree:
 
 
 def check_states(clients: PyTree, num_clients: int) -> None:
-    """Refuses states that are not those of all clients.
-
-    Raises:
-        ValueError: the states on the device are those of other clients.
-    """
+    """Refuses states that are not those of all clients."""
     rows = {leaf.shape[0] for leaf in jax.tree.leaves(clients)}
     if rows != {num_clients}:
         raise ValueError(

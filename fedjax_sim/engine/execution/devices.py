@@ -100,10 +100,15 @@ def num_cores() -> int:
 def workers() -> list[Device]:
     """Returns the devices that can work side by side: all, but at most one per core on a CPU.
 
+    Inside ``jax.default_device`` it is that one alone.
+
     Example:
         >>> len(workers()) >= 1
         True
     """
+    default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    if default is not None:
+        return jax.local_devices(backend=default)[:1] if isinstance(default, str) else [default]
     devices = jax.local_devices()
     return devices[: num_cores()] if devices[0].platform == "cpu" else devices
 

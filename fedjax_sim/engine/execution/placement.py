@@ -126,6 +126,11 @@ class ByClient:
         blocks = blocked(source, self.strata, self, self.sharding)
         return dataclasses.replace(build(BlockedData.place, blocks), placement=self)
 
+    def alone(self) -> "ByClient":
+        """Returns the placement on one device of this process, for shapes and traces."""
+        mesh = automatic(make_mesh(jax.local_devices()[:1], self.axis), self.axis)
+        return dataclasses.replace(self, mesh=mesh)
+
     @property
     def inside(self) -> bool:
         """True while the program of one device is traced."""

@@ -54,7 +54,7 @@ def plot_folder(
         ...                  lambda w: {"error": abs(w - 1)}, eval_every=1)
         >>> keys = jax.random.split(jax.random.key(0), 2)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = fs.compare({"fedavg": fs.fedavg(0.1)}, setup, keys, directory=folder)
+        ...     result = fs.compare({"fedavg": fs.fedavg(0.1)}, setup, keys, storage=folder)
         ...     figure = plot_folder(folder, x="bits")
         >>> figure.axes[0].lines[0].get_label(), figure.axes[0].get_xlabel()
         ('FedAvg', 'bits sent')
@@ -72,9 +72,8 @@ def plot_folder(
         missing = [name for name in history["algorithm"].unique() if name not in set(measured)]
         if missing:
             raise ValueError(
-                f"x is 'bits', which the folder does not record for {', '.join(missing)} (a "
-                "run of an earlier version, or uploads of unknown size); expected 'round', "
-                "'time' or 'local_steps', or the argument bits"
+                f"x is 'bits', which the folder does not record for {', '.join(missing)} (uploads "
+                "of unknown size); expected 'round', 'time' or 'local_steps', or the argument bits"
             )
     return result_curves(
         history,

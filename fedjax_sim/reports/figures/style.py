@@ -144,9 +144,6 @@ def save(
 def figure_format(path: str | pathlib.Path) -> str:
     """Returns "pdf", "svg" or "png", the suffix of a path.
 
-    Raises:
-        ValueError: another suffix.
-
     Example:
         >>> figure_format("curves.PDF")
         'pdf'

@@ -1,21 +1,13 @@
 """``BestModel``: keeps the best model of every seed."""
 
-import pathlib
-
 import jax
 import numpy as np
 
 from fedjax_sim.engine.execution import distributed
 from fedjax_sim.runs.callbacks.direction import Mode, begins, better, run_of, sign
 from fedjax_sim.runs.events import Action, Event
-from fedjax_sim.runs.storage.model_files import (
-    BEST,
-    Models,
-    joined,
-    named_leaves,
-    read_models,
-    write_models,
-)
+from fedjax_sim.runs.storage.model_files import Models, joined, named_leaves
+from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.types import PyTree
 
 
@@ -68,32 +60,29 @@ class BestModel:
             for other in [run for run in self._best if _replaces(event, run)]:
                 del self._best[other]
         self._last[run] = event._replace(metrics={}, params=None)
-        if event.replayed and event.folder is not None and (event.folder / BEST).exists():
+        folder = None if event.folder is None else RunFolder(event.folder)
+        if event.replayed and folder is not None and folder.has_models("best"):
             # A file of a later round, which a kill left, has the models that the run finds there.
-            self._best.setdefault(run, self._read(event.folder / BEST))
+            self._best.setdefault(run, self._read(folder))
         if event.replayed or event.params is None or not measured:
             return None
         values = np.asarray(event.metrics[self._metric], float)
         models = self._merged(self._best.get(run), event, values)
         if models is not None:
-            if run not in self._best and event.folder is not None:
-                self._check_metric(event.folder / BEST)
+            if run not in self._best and folder is not None and folder.has_models("best"):
+                self._read(folder)  # refuses the file of another BestModel of the same run
             self._best[run] = models
-            if event.folder is not None and distributed.is_first():
-                write_models(event.folder / BEST, models)
+            if folder is not None and distributed.is_first():
+                folder.write_models(models, "best")
         return None
 
-    def _check_metric(self, path: pathlib.Path) -> None:
-        """Refuses a file of another metric, as of another :class:`BestModel` of the same run."""
-        if path.exists():
-            self._read(path)
-
-    def _read(self, path: pathlib.Path) -> Models:
-        models = read_models(path)
+    def _read(self, folder: RunFolder) -> Models:
+        models = folder.models("best")
         if self._metric not in models.metrics:
             raise ValueError(
                 f"metric is {self._metric!r}; expected {', '.join(models.metrics)}, the metric of "
-                f"{path}: delete that file to keep the best models of another metric"
+                f"best.npz in {folder.path}: delete that file to keep the best models of another "
+                "metric"
             )
         return models
 

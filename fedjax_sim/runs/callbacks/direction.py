@@ -17,14 +17,6 @@ def sign(metric: str, mode: Mode) -> int:
         metric: name of the metric.
         mode: "min" or "max"; None: as the name says
             (:func:`fedjax_sim.engine.evaluation.direction.direction`).
-
-    Raises:
-        ValueError: another mode; None for a name that does not say it, since a wrong direction
-            would keep the worst model.
-
-    Example:
-        >>> sign("test/accuracy", None), sign("train/loss", None), sign("train/loss", "max")
-        (1, -1, 1)
     """
     if mode not in (None, "min", "max"):
         raise ValueError(f"mode is {mode!r}; expected 'min', 'max' or None")

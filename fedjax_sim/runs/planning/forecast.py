@@ -10,17 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_bytes
-from fedjax_sim.checks.setups import check_batch, check_keys, check_setup, shapes_of_one
-from fedjax_sim.engine import NO_PROBES, Probes, RunState, Span, check_algorithm
+from fedjax_sim.checks.setups import check_keys, shapes_of_one
+from fedjax_sim.engine import RunState, Span
+from fedjax_sim.engine.contract import check_run
 from fedjax_sim.engine.execution import offload
 from fedjax_sim.engine.execution.devices import memory_limit, program_bytes
 from fedjax_sim.engine.execution.placement import everywhere
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.runs.options import DEFAULT, Options, check_options_type
 from fedjax_sim.runs.planning import measuring
 from fedjax_sim.runs.planning.needs import Forecast, Seconds
 from fedjax_sim.runs.programs import programs, stride
 from fedjax_sim.runs.storage import outcome
+from fedjax_sim.runs.storage.functions import sealed
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Task, Timeline
 from fedjax_sim.wrappers.privacy.accounting import Guarantee, epsilon, is_private
 
@@ -32,11 +33,9 @@ def forecast(
     setup: Setup,
     keys: Array,
     *,
-    execution: Execution | None = None,
-    probes: Probes = NO_PROBES,
-    memory: int | None = None,
     measure: bool = True,
     delta: float | None = 1e-5,
+    options: Options = DEFAULT,
 ) -> Forecast:
     """Returns what a run needs and costs: memory, time and privacy; compiles and runs one round.
 
@@ -44,10 +43,11 @@ def forecast(
     they are short); equal evaluations of several algorithms are measured once.
 
     Args:
-        algorithm, setup, keys, execution, probes: as in :func:`~fedjax_sim.simulate`.
-        memory: bytes per device; default :func:`~fedjax_sim.engine.execution.devices.memory_limit`.
+        algorithm, setup, keys: as in :func:`~fedjax_sim.simulate`.
         measure: run the first rounds and an evaluation, if they fit.
         delta: of the guarantee of a private algorithm; None: without it.
+        options: as in :func:`~fedjax_sim.simulate`; the forecast depends on ``execution``,
+            ``probes`` and ``memory``.
 
     Raises:
         ValueError: contradictory arguments, or as :func:`~fedjax_sim.wrappers.privacy.epsilon`.  A
@@ -68,10 +68,10 @@ def forecast(
     check_keys(keys)
     batched = keys.ndim == 1
     replicas = keys.shape[0] if batched else 1
-    check_setup(setup)
-    check_batch(setup, replicas if batched else None)
-    check_algorithm(algorithm, setup)
-    check_bytes(memory=memory)
+    check_options_type(options)
+    execution, probes, memory = options.strategy, options.probes, options.memory
+    count = replicas if batched else None
+    check_run(algorithm, setup, count, execution=execution, eval_initial=options.eval_initial)
     privacy = None if delta is None else _privacy(algorithm, setup, delta)
     task, params, key = setup.task, setup.params, keys
     eval_fn, eval_every = setup.eval_fn, setup.eval_every
@@ -91,9 +91,10 @@ def forecast(
     if on_device.rows is not None:
         state = state._replace(clients=_resized(state.clients, on_device.rows, key.ndim))
     elif task.placement is not None and task.placement.axis is not None:
-        state = _spread(program.initial.lower(task, params, first).compile(), state)
+        state = _spread(program.initial.compile(task, params, first).function, state)
     began = time.perf_counter()
-    compiled = program.segment.lower(on_device.task, None, first, state, key, _ONE_ROUND).compile()
+    present = sealed(on_device.task, program.traces)
+    compiled = program.segment.compile(present, None, first, state, key, _ONE_ROUND)
     compile_seconds = time.perf_counter() - began
     model = jax.tree.map(lambda x: x[0], params) if batched else params
     resident = dataclasses.replace(setup, task=on_device.task, timeline=timeline)
@@ -114,7 +115,7 @@ def forecast(
             "server": _bytes((state.server, state.past)),
             "evaluation": _bytes(eval_fn),
             **_temporaries(
-                max(program_bytes(compiled, arguments=False), evaluation.num_bytes),
+                max(program_bytes(compiled.function, arguments=False), evaluation.num_bytes),
                 replicas * _stack_bytes(algorithm, upload, timeline.cohort_size),
             ),
         },
@@ -139,8 +140,8 @@ def forecast(
         nonlocal current
         # Of examples on the host, only those of the first rounds are on the device.
         part = first if on_device.task is not task else put(timeline[t : t + 1])
-        arguments = on_device.task, None, part, current, key, _ONE_ROUND
-        arguments = jax.device_put(arguments, compiled.input_shardings[0])
+        arguments = present, None, part, current, key, _ONE_ROUND
+        arguments = jax.device_put(arguments, compiled.shardings)
         current = jax.block_until_ready(compiled(*arguments))[0]
 
     per_round = measuring.shortest(one_round, timeline.num_rounds)

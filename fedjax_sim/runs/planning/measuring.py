@@ -12,12 +12,14 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from fedjax_sim.engine import History, RunState, evaluation_context, init
+from fedjax_sim.engine import RunState, evaluation_context, first_state
 from fedjax_sim.engine.evaluation.state import evaluate, periods, takes_state
 from fedjax_sim.engine.execution.devices import program_bytes
 from fedjax_sim.engine.execution.placement import WHOLE, everywhere
 from fedjax_sim.runs.planning.operations import operations
-from fedjax_sim.runs.storage.fingerprint import Same
+from fedjax_sim.runs.programs import Given
+from fedjax_sim.runs.storage.functions import sealed
+from fedjax_sim.runs.storage.traces import Same
 from fedjax_sim.types import EvalFn, FedAlgorithm, Params, Setup, Task, Timeline
 
 _MOST = 3  # calls; the fastest counts
@@ -108,7 +110,7 @@ def metric_shapes(algorithm: FedAlgorithm, setup: Setup) -> dict[str, jax.ShapeD
         timeline = setup.timeline
         if batched:
             timeline = jax.tree.map(lambda x: x[0], timeline)
-        state = init(algorithm, Setup(setup.task, timeline, params))
+        state = first_state(algorithm, Setup(setup.task, timeline, params))
         context = evaluation_context(algorithm, setup.task, timeline, state, key)
         return jax.tree.map(jnp.asarray, evaluate(cast(EvalFn, setup.eval_fn), context))
 
@@ -121,14 +123,10 @@ class _Model(NamedTuple):
     params: Params
 
 
-# (task, eval_fn, part of a timeline, state, key) -> History, jitted
-Evaluate = Callable[[Task, EvalFn, Timeline, RunState, Array], History]
-
-
 class EvaluationProgram(NamedTuple):
     """Program of one evaluation of an algorithm."""
 
-    jitted: Evaluate
+    jitted: Given  # (task, eval_fn, part of a timeline, state, key) -> History
     compiled: Any  # None: the evaluation reads the server's model only
     seconds: float  # to compile
     num_bytes: int  # temporaries of the compiled program
@@ -136,7 +134,7 @@ class EvaluationProgram(NamedTuple):
 
 
 def evaluation_program(
-    jitted: Evaluate, setup: Setup, state: RunState, key: Array
+    jitted: Given, setup: Setup, state: RunState, key: Array
 ) -> EvaluationProgram:
     """Counts the operations of an evaluation, and compiles it if it takes more than the model.
 
@@ -153,7 +151,7 @@ def evaluation_program(
     if not takes_state(eval_fn):
         return EvaluationProgram(jitted, None, 0.0, 0, flops)
     began = time.perf_counter()
-    compiled = cast(Any, jitted).lower(*arguments).compile()
+    compiled = jitted.compile(*arguments).function
     seconds = time.perf_counter() - began
     return EvaluationProgram(
         jitted, compiled, seconds, program_bytes(compiled, arguments=False), flops
@@ -186,8 +184,9 @@ def evaluation(
     if eval_fn is None:
         return Timed(0.0, math.nan)
     if takes_state(eval_fn):
-        program: Any = of_run.jitted
-        fixed, last = (setup.task, eval_fn, setup.timeline), (key,)
+        program: Any = of_run.jitted.function
+        data = sealed((setup.task, eval_fn, setup.timeline), program.key)
+        fixed, last = (of_run.jitted.first, *data), (key,)
         owner: Hashable = Same(program)
     else:
         program = _evaluate_batch if batched else _evaluate

@@ -1,19 +1,19 @@
 """Checkpoints of a run: states on disk with digests of their files.
 
 Orbax writes ``checkpoints/ROUND``.  ``record.json`` in it is written last: a checkpoint without it
-was not finished.  It has the digest of every file, the beginning of the history, and a digest of
-itself.  A damaged checkpoint is set aside, and the run continues from an older one.
+was not finished.  It has the digest of every file, the beginnings of the files that grow, and what
+identifies the run.  A damaged checkpoint is set aside, and the run continues from an older one.
 """
 
 import contextlib
 import errno
 import itertools
-import json
 import os
 import pathlib
 import shutil
 import warnings
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +25,11 @@ from fedjax_sim.engine.execution import distributed
 from fedjax_sim.runs.storage.files import (
     FolderError,
     RecoveryWarning,
-    digest,
     file_digest,
     own,
+    read_json,
     sync,
-    write_text,
+    write_json,
 )
 from fedjax_sim.runs.storage.history_file import Mark
 from fedjax_sim.runs.storage.orbax_errors import one_error
@@ -38,13 +38,26 @@ _RECORD = "record.json"
 _KEPT = 2  # newest checkpoints
 
 
-class Checkpoints:
-    """The checkpoints in a folder; several processes share them, the first one verifies."""
+class Confirmed(NamedTuple):
+    """The state of a run's folder that a checkpoint confirms."""
 
-    def __init__(self, folder: pathlib.Path):
+    run: Mapping[str, Any]  # what identifies the run
+    history: Mark
+    clients: Mark | None  # None: no client has values
+
+
+class Checkpoints:
+    """The checkpoints in a folder; several processes share them, the first one verifies.
+
+    ``check`` refuses a checkpoint of another run, by its folder and what identifies that run.
+    """
+
+    def __init__(
+        self, folder: pathlib.Path, check: Callable[[pathlib.Path, Mapping[str, Any]], None]
+    ):
         import orbax.checkpoint as ocp  # slow to import, and needed only here
 
-        self._ocp, self.folder = ocp, own(folder).absolute()
+        self._ocp, self.folder, self._check = ocp, own(folder).absolute(), check
         distributed.on_first(self._set_damaged_aside)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=_KEPT, enable_async_checkpointing=False, create=True
@@ -56,13 +69,10 @@ class Checkpoints:
         """The round of the newest checkpoint."""
         return self._manager.latest_step()
 
-    def restore(self, state: RunState, round: int | None = None) -> tuple[RunState, Mark] | None:
-        """Returns a state and the history before it; None without such a checkpoint.
-
-        Args:
-            state: a state with the shapes and the placement of the result.
-            round: of the checkpoint; default: the newest.
-        """
+    def restore(
+        self, state: RunState, round: int | None = None
+    ) -> tuple[RunState, Confirmed] | None:
+        """Returns the newest or a given checkpoint's state, placed as ``state``; None without."""
         step = self.newest if round is None else round
         if step is None or step not in self._manager.all_steps():
             return None
@@ -85,24 +95,20 @@ class Checkpoints:
         except (ValueError, KeyError, TypeError) as error:  # by another version of this program
             reason = str(error).partition("\n")[0]
             raise FolderError(f"checkpoint {path} does not fit this run: {reason}") from error
-        return jax.tree.map(_uncommitted, saved["state"]), mark(path)
+        return jax.tree.map(_uncommitted, saved["state"]), confirmed(path)
 
-    def save(self, state: RunState, history: Mark) -> None:
+    def save(self, state: RunState, confirms: Callable[[], Confirmed]) -> None:
         """Writes a checkpoint, and removes those before the last."""
-        step = int(np.max(state.round))
+        step = int(np.asarray(state.round).max())
         if step == self.newest:
             return
         args = self._ocp.args
         with one_error(self.folder):
             self._manager.save(step, args=args.Composite(state=args.StandardSave(state)))
-        distributed.on_first(lambda: write_record(self.folder / str(step), history))
+        distributed.on_first(lambda: write_record(self.folder / str(step), confirms()))
 
     def _set_damaged_aside(self) -> None:
-        """Moves damaged checkpoints out of the way, if there is one that is not.
-
-        Raises:
-            FolderError: all checkpoints are damaged, or a folder is none of this run.
-        """
+        """Moves damaged checkpoints out of the way, if there is one that is not."""
         if not self.folder.exists():
             return
         damaged: dict[pathlib.Path, str] = {}
@@ -115,6 +121,8 @@ class Checkpoints:
                 shutil.rmtree(path)
             elif reason:
                 damaged[path] = reason
+            else:
+                self._check(path, confirmed(path).run)
         for path in self.folder.glob("*.orbax-checkpoint-tmp*"):  # left by kills
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -139,16 +147,12 @@ class Checkpoints:
 
 
 _UNFINISHED = "unfinished"
-# Content of a checkpoint, whole or not, also of earlier versions: Orbax's and the record.
-_PARTS = {"state", "meta", "metrics", "_CHECKPOINT_METADATA", "descriptor", "commit_success.txt"}
+# Content of a checkpoint, whole or not: Orbax's and the record.
+_PARTS = {"state", "metrics", "_CHECKPOINT_METADATA", "descriptor", "commit_success.txt"}
 
 
 def _check_own(step: pathlib.Path) -> None:
-    """Refuses a folder with files of others, which Orbax would delete with the oldest checkpoints.
-
-    Raises:
-        FolderError: naming the folder.
-    """
+    """Refuses a folder with files of others, which Orbax would delete with old checkpoints."""
     names = {path.name for path in own(step).iterdir()} - _PARTS
     others = [name for name in sorted(names) if not name.strip(".").startswith(_RECORD)]
     if others:
@@ -164,15 +168,15 @@ def _steps(folder: pathlib.Path) -> list[pathlib.Path]:
     return sorted(steps, key=lambda path: int(path.name), reverse=True)
 
 
-def newest_mark(folder: pathlib.Path) -> Mark | None:
-    """Returns the history before the newest checkpoint whose record is intact; reads only."""
+def newest(folder: pathlib.Path) -> Confirmed | None:
+    """Returns what the newest checkpoint confirms whose record is intact; reads only."""
     for path in _steps(folder) if folder.exists() else ():
-        with contextlib.suppress(*_DAMAGES, OSError):
-            return mark(path)
+        with contextlib.suppress(FolderError, OSError):
+            return confirmed(path)
     return None
 
 
-def write_record(step: pathlib.Path, history: Mark) -> None:
+def write_record(step: pathlib.Path, confirms: Confirmed) -> None:
     """Completes a checkpoint with the digests of its files, after forcing them to the disk."""
     paths = sorted(step.rglob("*"))
     for path in [*paths, step, step.parent]:
@@ -180,27 +184,20 @@ def write_record(step: pathlib.Path, history: Mark) -> None:
     files = {
         path.relative_to(step).as_posix(): file_digest(path) for path in paths if path.is_file()
     }
-    values = {"files": files, "history": history._asdict()}
-    text = json.dumps(values | {"digest": digest(values)}, indent=1)
-    write_text(step / _RECORD, text)
-
-
-_DAMAGES = (ValueError, TypeError, AttributeError, KeyError, RecursionError)
+    write_json(step / _RECORD, {"files": files, **confirms._asdict()}, indent=1)
 
 
 def damage(step: pathlib.Path) -> str:
     """Returns what is damaged in a checkpoint, or an empty text; reads all of its files."""
-    if not (step / _RECORD).exists() and not _is_earlier(step):
+    if not (step / _RECORD).exists():
         return _UNFINISHED
     try:
-        mark(step)
-        files = {} if _is_earlier(step) else _read_record(step)["files"]
-        for name, expected in files.items():
+        for name, expected in _read_record(step)["files"].items():
             if not (step / name).is_file():
                 return f"{name} is missing"
             if file_digest(step / name) != expected:
                 return f"{name} is not what was written"
-    except _DAMAGES:
+    except FolderError:
         return f"{_RECORD} is not what was written"
     except OSError as error:
         if error.errno != errno.EIO:
@@ -209,30 +206,17 @@ def damage(step: pathlib.Path) -> str:
     return ""
 
 
-def mark(step: pathlib.Path) -> Mark:
-    """Returns the history before a checkpoint."""
-    if _is_earlier(step):
-        values = json.loads((step / "meta" / "metadata").read_bytes())
-        return Mark(int(values["history_bytes"]), None)
-    return Mark(**_read_record(step)["history"])
-
-
-def _is_earlier(step: pathlib.Path) -> bool:
-    """Returns True for a checkpoint of an earlier version, which wrote no digests."""
-    return not (step / _RECORD).exists() and (step / "meta").exists()
+def confirmed(step: pathlib.Path) -> Confirmed:
+    """Returns what a checkpoint confirms."""
+    values = _read_record(step)
+    clients = values["clients"]
+    return Confirmed(
+        values["run"], Mark(*values["history"]), None if clients is None else Mark(*clients)
+    )
 
 
 def _read_record(step: pathlib.Path) -> dict[str, Any]:
-    """Returns the record of a checkpoint.
-
-    Raises:
-        ValueError, TypeError, AttributeError, KeyError, RecursionError: it is damaged.
-    """
-    record = json.loads((step / _RECORD).read_bytes())
-    values = {name: record[name] for name in ("files", "history")}
-    if record != values | {"digest": digest(values)}:
-        raise ValueError("its digest differs")
-    return record
+    return read_json(step / _RECORD, "restore it from a copy")
 
 
 def _uncommitted(x: Array) -> Array:

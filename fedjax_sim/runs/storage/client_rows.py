@@ -5,15 +5,14 @@ arrays ``[M]`` (:func:`fedjax_sim.engine.evaluation.client_evaluator` with ``per
 They are too many for ``history.csv`` and go to this file, or to the folder ``clients.parquet`` if
 there are more than 100,000 rows and pyarrow is installed.  Rows are written before the checkpoint
 of their round; resuming removes later rows, and the same rounds, run again, write the same rows.
+The name of a part of ``clients.parquet`` has a digest of the run and of all parts up to it.
 """
 
-import csv
 import hashlib
 import importlib.util
 import io
 import pathlib
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -25,14 +24,16 @@ from fedjax_sim.engine.evaluation.clients import PER_CLIENT
 from fedjax_sim.engine.evaluation.names import ClientNames, split_of
 from fedjax_sim.runs.history import as_number, due
 from fedjax_sim.runs.storage.files import FolderError, own, replacing
-from fedjax_sim.runs.storage.history_file import HistoryFile, Mark, check_lines
+from fedjax_sim.runs.storage.history_file import HistoryFile, Mark, read
 
 if TYPE_CHECKING:
     import pandas as pd
 
 INDEX = ("seed", "round", "client", "split", "num_examples")
 NAME = "name"  # column after these, if a split has names of clients
+_FILE, _FOLDER = "clients.csv", "clients.parquet"
 _MOST_TEXT = 100_000  # rows in a text file
+_DIGITS = 16  # of a digest in a name
 
 
 _NO_NAMES: ClientNames = {}
@@ -50,22 +51,7 @@ class Table(NamedTuple):
 def tables(
     history: History, seeds: Sequence[str], names: ClientNames = _NO_NAMES
 ) -> Iterator[Table]:
-    """Yields the clients' values by round, seed and split.
-
-    Args:
-        history: arrays with a leading axis of seeds.
-        seeds: names of the seeds.
-        names: of the clients, by split.
-
-    Example:
-        >>> metrics = {"test/per_client/loss": np.array([[[0.5, 0.0, 2.0]]]),
-        ...            "test/per_client/num_examples": np.array([[[4, 0, 1]]])}
-        >>> (table,) = tables(History(np.array([[10]]), metrics, {}), ["0"])
-        >>> table.seed, table.round, table.split, table.columns["client"].tolist()
-        ('0', 10, 'test', [0, 2])
-        >>> table.columns["loss"].tolist()
-        [0.5, 2.0]
-    """
+    """Yields the clients' values by round, seed and split of a history with an axis of seeds."""
     splits = _splits(history)
     for e in range(np.shape(history.round)[1] if splits else 0):
         for r, seed in enumerate(seeds):
@@ -83,35 +69,40 @@ def tables(
 
 
 class ClientRows:
-    """The files of clients' values in a run's folder."""
+    """The files of clients' values that a run writes; ``num_evaluations`` is of the whole run."""
 
     def __init__(
-        self, directory: pathlib.Path, num_evaluations: int, names: ClientNames = _NO_NAMES
+        self,
+        directory: pathlib.Path,
+        run: str,
+        num_evaluations: int,
+        names: ClientNames = _NO_NAMES,
     ):
-        self._file = own(directory / "clients.csv")
-        self._folder = own(directory / "clients.parquet")
-        self._num_evaluations, self._names = num_evaluations, names
+        self._file, self._folder = own(directory / _FILE), own(directory / _FOLDER)
+        self._run, self._num_evaluations, self._names = run, num_evaluations, names
         self._csv: HistoryFile | None = None
+        self._parts = Mark(0, run)
 
-    def resume(self, done: int | None) -> None:
-        """Removes rows of rounds after ``done``, the round of the checkpoint; None: all rows.
-
-        Raises:
-            FolderError: a row was changed, or is none.
-        """
-        for part in self._folder.glob("part-*.parquet"):
-            number = part.stem.removeprefix("part-")
-            if number.isdecimal() and (done is None or int(number) > done):
+    def resume(self, confirmed: Mark | None) -> None:
+        """Removes the rows after those that a checkpoint confirms; None: all rows."""
+        if self._folder.exists():
+            self._parts = confirmed or Mark(0, self._run)
+            parts, number = _parts(self._folder), self._parts.length
+            _read_parts(parts[:number], self._run, confirmed)
+            for part in parts[number:]:
                 part.unlink()
-        if done is None:
+        elif confirmed is None:
             self._file.unlink(missing_ok=True)
-        elif self._file.exists():
-            content = _until(self._file, done)
-            check_lines(self._file, content)
-            if not _has_names(content):  # of an earlier version: its rows go on without
-                self._names = _NO_NAMES
-            self._csv = HistoryFile(self._file)
-            self._csv.resume(Mark(len(content), hashlib.sha256(content).hexdigest()))
+        else:
+            self._csv = HistoryFile(self._file, self._run)
+            if not _has_names(self._csv.resume(confirmed)):
+                self._names = _NO_NAMES  # they identify no run, and its rows go on without
+
+    def mark(self) -> Mark | None:
+        """Returns what a checkpoint confirms: bytes of the file or parts, and a digest."""
+        if self._csv is not None:
+            return self._csv.mark()
+        return self._parts if self._parts.length else None
 
     def append(self, history: History, seeds: Sequence[str]) -> None:
         """Appends a segment's rows, if it has clients' values."""
@@ -126,7 +117,7 @@ class ClientRows:
         names = {split: self._names[split] for split in splits if split in self._names}
         columns = _name_column(bool(names), metrics) + metrics
         if self._csv is None:
-            self._csv = HistoryFile(self._file, (*INDEX, *columns))
+            self._csv = HistoryFile(self._file, self._run, (*INDEX, *columns))
             self._csv.create()
         self._csv.append(
             row for table in tables(history, seeds, names) for row in _text_rows(table, columns)
@@ -144,75 +135,69 @@ class ClientRows:
         self._folder.mkdir(exist_ok=True)
         if not parts:
             return
-        table = pyarrow.table(_joined(parts, metrics))
-        with replacing(self._folder / f"part-{last:09d}.parquet") as partial:
-            pyarrow.parquet.write_table(table, partial)
+        content = io.BytesIO()
+        pyarrow.parquet.write_table(pyarrow.table(_joined(parts, metrics)), content)
+        self._parts = _with_part(self._parts, content.getvalue())
+        name = f"part-{last:09d}-{self._parts.digest[:_DIGITS]}.parquet"
+        with replacing(self._folder / name) as partial:
+            partial.write_bytes(content.getvalue())
+
+
+def _parts(folder: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(folder.glob("part-*.parquet"))
+
+
+def _with_part(before: Mark, content: bytes) -> Mark:
+    digest = hashlib.sha256(before.digest.encode() + content).hexdigest()
+    return Mark(before.length + 1, digest)
+
+
+def _read_parts(parts: Sequence[pathlib.Path], run: str, confirmed: Mark | None) -> list[bytes]:
+    """Returns the contents of parts, once their digests are verified."""
+    marks, contents = [Mark(0, run)], []
+    for path in parts:
+        contents.append(path.read_bytes())
+        marks.append(_with_part(marks[-1], contents[-1]))
+        if not path.stem.endswith(f"-{marks[-1].digest[:_DIGITS]}"):
+            raise FolderError(
+                f"{path} is damaged or of another run, or a part before it is missing; restore the "
+                f"parts from a copy, or delete {path.parent.parent} to run again"
+            )
+    if confirmed is not None and confirmed not in marks:
+        raise FolderError(
+            f"{_FOLDER} has {len(parts)} parts; expected the {confirmed.length} that a checkpoint "
+            "recorded: restore them from a copy"
+        )
+    return contents
 
 
 def has_clients(directory: pathlib.Path) -> bool:
     """Returns True if a run's folder has the clients' values."""
-    parts = (directory / "clients.parquet").glob("part-*.parquet")
-    return (directory / "clients.csv").exists() or any(parts)
+    return (directory / _FILE).exists() or bool(_parts(directory / _FOLDER))
 
 
-def read_clients(directory: pathlib.Path) -> "pd.DataFrame":
-    """Returns the clients' values in a run's folder; a torn last line is left out.
-
-    Raises:
-        FolderError: the folder has none.
-    """
+def read_clients(directory: pathlib.Path, run: str, confirmed: Mark | None) -> "pd.DataFrame":
+    """Returns the clients' values in a run's folder; a torn last line is left out."""
     pd = import_extra("pandas", "cli")
 
-    if (folder := directory / "clients.parquet").exists():
-        files = sorted(folder.glob("part-*.parquet"))
-        parts = [_checked(part, lambda part=part: pd.read_parquet(part)) for part in files]
-        if parts:
-            frame = pd.concat(parts, ignore_index=True)
-            return frame.fillna({NAME: ""}) if NAME in frame else frame
-    elif (file := directory / "clients.csv").exists():
-        # A kill or a full disk may leave a part of a line, whose last number would be another one.
-        whole = file.read_bytes().rpartition(b"\n")[0]
-        texts = ("seed", "split", NAME)
-        header = whole.partition(b"\n")[0].decode(errors="replace").split(",")
-        # index_col: fields beyond the header are an error, not an index in the first column.
-        return _checked(
-            file,
-            lambda: pd.read_csv(
-                io.BytesIO(whole), dtype=dict.fromkeys(texts, str), index_col=False,
-                # A client may have the name NA.
-                keep_default_na=False,
-                na_values={name: ["", "nan"] for name in header if name not in texts},
-            ),
-        )  # fmt: skip
-    raise FolderError(
-        f"{directory} has no clients.csv; expected a run that was evaluated per client"
-    )
-
-
-def _checked(path: pathlib.Path, read: Callable[[], "pd.DataFrame"]) -> "pd.DataFrame":
-    """Returns the clients' values that ``read`` finds in a file.
-
-    Raises:
-        FolderError: the file is damaged.
-    """
-    advice = f"restore it from a copy, or delete {path.parent} to run again"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of rows with more fields than the header
-            frame = read()
-    except ImportError:  # of pyarrow
-        raise
-    except Exception as error:  # pandas and pyarrow raise a dozen kinds
-        reason = (str(error).splitlines() or [""])[0]
-        raise FolderError(f"{path} is damaged ({reason}); {advice}") from error
-    if absent := set(INDEX) - set(frame.columns):
-        raise FolderError(f"{path} is damaged (it lacks {', '.join(sorted(absent))}); {advice}")
-    kinds = {name: "biuf" for name in frame.columns if name not in ("seed", "split", NAME)}
-    kinds |= dict.fromkeys(("round", "client"), "iu")
-    for name, kind in kinds.items() if len(frame) else ():
-        if frame[name].dtype.kind not in kind:
-            raise FolderError(f"{path} is damaged ({name} has other values); {advice}")
-    return frame
+    if not has_clients(directory):
+        raise FolderError(
+            f"{directory} has no {_FILE}; expected a run that was evaluated per client"
+        )
+    if parts := _parts(directory / _FOLDER):
+        contents = _read_parts(parts, run, confirmed)
+        frames = [pd.read_parquet(io.BytesIO(content)) for content in contents]
+        frame = pd.concat(frames, ignore_index=True)
+        return frame.fillna({NAME: ""}) if NAME in frame else frame
+    content = read(directory / _FILE, run, confirmed)
+    texts = ("seed", "split", NAME)
+    header = content.partition(b"\n")[0].decode().split(",")
+    return pd.read_csv(
+        io.BytesIO(content), dtype=dict.fromkeys(texts, str), index_col=False,
+        # A client may have the name NA.
+        keep_default_na=False,
+        na_values={name: ["", "nan"] for name in header if name not in texts},
+    )  # fmt: skip
 
 
 def client_frame(
@@ -255,12 +240,7 @@ def _joined(parts: Sequence[Table], metrics: Sequence[str]) -> dict[str, np.ndar
 
 
 def printable(names: Sequence[str]) -> np.ndarray:
-    """Returns names as they stand in a table, with control characters escaped: one line each.
-
-    Example:
-        >>> printable(["hospital 0", "a\\nb"]).tolist()
-        ['hospital 0', 'a\\\\nb']
-    """
+    """Returns names as they stand in a table, with control characters escaped: one line each."""
     texts = map(str, names)
     return np.array([t if t.isprintable() else t.encode("unicode_escape").decode() for t in texts])
 
@@ -298,23 +278,3 @@ def _text_rows(table: Table, metrics: Sequence[str]) -> Iterator[tuple]:
     for client, num_examples, *row in clients:
         fixed = table.seed, table.round, client, table.split, num_examples
         yield *fixed, *(str(value) for value in row)
-
-
-def _until(path: pathlib.Path, done: int) -> bytes:
-    """Returns the whole lines of rounds up to ``done``; rows are ordered by round.
-
-    Raises:
-        FolderError: a whole line is no row.
-    """
-    content, length = path.read_bytes(), 0
-    for number, line in enumerate(content.split(b"\n")[:-1]):  # the last one is torn, or empty
-        fields = next(csv.reader([line.decode(errors="replace")]), [])
-        if number and (len(fields) < len(INDEX) or not fields[1].isdecimal()):
-            raise FolderError(
-                f"{path}, line {number + 1}: {line[:80]!r}; expected {','.join(INDEX)}, ...: "
-                f"restore it from a copy, or delete {path.parent} to run again"
-            )
-        if number and int(fields[1]) > done:
-            break
-        length += len(line) + 1
-    return content[:length]

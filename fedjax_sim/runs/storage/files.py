@@ -1,4 +1,9 @@
-"""Files that are written whole or not at all, and digests of their contents."""
+"""Files that are written whole or not at all, with digests that are verified before they are read.
+
+The digest of a file is in the file, where other programs do not mind it: a JSON object has it as
+its first member, an archive of arrays as its comment.  So file and digest are replaced together,
+and a file keeps its digest wherever it is copied.
+"""
 
 import contextlib
 import errno
@@ -8,14 +13,20 @@ import os
 import pathlib
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from fedjax_sim.data import archives
+
 
 class FolderError(ValueError):
     """A folder has damaged or changed files, or those of another run."""
+
+
+class DamagedError(FolderError):
+    """A file is not what was written, or the disk cannot read it."""
 
 
 class RecoveryWarning(UserWarning):
@@ -29,15 +40,6 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     A kill, an exception or a power cut leaves either the old file or the new one, whole: file and
     folder are forced to the disk.  Several processes may write the same file; the last one counts.
     A symbolic link is replaced, and the file that it names stays as it is.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "a.json"
-        ...     with replacing(path) as partial:
-        ...         _ = partial.write_text("{}")
-        ...     path.read_text()
-        '{}'
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
@@ -90,39 +92,71 @@ def write_text(path: pathlib.Path, text: str) -> None:
         partial.write_text(text)
 
 
-def read_json(path: pathlib.Path, advice: str, kind: type = dict) -> Any:
-    """Returns the object, or the list, in a JSON file.
+def write_json(path: pathlib.Path, values: Mapping[str, Any], indent: int | None = 2) -> None:
+    """Writes a JSON object with a digest of the file, which :func:`read_json` verifies."""
+    write_text(path, sealed(values, indent))
 
-    Raises:
-        FolderError: no JSON, another kind of value, or a name twice in an object; naming the file,
-            with the advice on what to do.
-        OSError: the system cannot open the file.
 
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "a.json"
-        ...     write_text(path, '{"a": 1, "a": 2}')
-        ...     read_json(path, "delete it")
-        Traceback (most recent call last):
-        fedjax_sim.runs.storage.files.FolderError: ... is damaged (it has 'a' twice); delete it
+def sealed(values: Mapping[str, Any], indent: int | None = None) -> str:
+    """Returns a JSON object as a line or lines, whose first member is a digest of the text.
+
+    The digest is the SHA-256 of the text with zeros for its own digits, so it covers every byte.
     """
-    try:
-        value = json.loads(path.read_bytes(), object_pairs_hook=_distinct)
-        if not isinstance(value, kind):
-            raise ValueError(f"it holds a {type(value).__name__}, not a {kind.__name__}")
-    except (ValueError, RecursionError) as error:
-        raise FolderError(f"{path} is damaged ({error}); {advice}") from error
-    return value
+    text = json.dumps({_SEAL: _NO_DIGEST, **values}, indent=indent) + "\n"
+    return text.replace(_NO_DIGEST, _sha256(text.encode()), 1)
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it has {twice!r} twice")
+def is_sealed(content: bytes) -> bool:
+    """Returns True for a text whose first member is a digest, damaged or not."""
+    return re.match(rb'\{\s*"sha256"', content) is not None
+
+
+def unsealed(content: bytes, *, by_hand: bool = False) -> dict[str, Any]:
+    """Returns the values in a text of :func:`sealed`, or ``by_hand`` in one without a digest."""
+    found = _SEALED.match(content)
+    if by_hand and not is_sealed(content):
+        return json.loads(content)
+    if found is None or not content.endswith(b"}\n"):
+        raise ValueError("its digest or its end is missing")
+    zeros = _NO_DIGEST.encode()
+    if _sha256(content[: found.start(1)] + zeros + content[found.end(1) :]) != found[1].decode():
+        raise ValueError("it is not what was written")
+    values = json.loads(content)
+    del values[_SEAL]
     return values
+
+
+def read_json(path: pathlib.Path, advice: str, *, by_hand: bool = False) -> dict[str, Any]:
+    """Returns the values in a file of :func:`write_json`, once its digest is verified.
+
+    ``by_hand`` also reads a file without a digest, which a user may have written.  The error of a
+    damaged file has the advice on what to do.
+    """
+    content = path.read_bytes()
+    try:
+        return unsealed(content, by_hand=by_hand)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged ({error}); {advice}") from error
+
+
+_SEAL, _NO_DIGEST = "sha256", 64 * "0"
+_SEALED = re.compile(rb'\{\s*"sha256": "([0-9a-f]{64})"')
+
+
+def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes an archive of arrays with a digest of the file, which :func:`read_npz` verifies."""
+    with replacing(path) as partial, partial.open("w+b") as file:
+        archives.write_npz(file, arrays)
+
+
+def read_npz(path: pathlib.Path, advice: str) -> dict[str, np.ndarray]:
+    """Returns the arrays in a file of :func:`write_npz`, once its digest is verified."""
+    try:
+        return archives.read_npz(path, sealed=True)
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EIO:
+            raise
+        raise DamagedError(f"{path} is damaged ({error}); {advice}") from error
 
 
 def sync(path: pathlib.Path) -> None:
@@ -147,6 +181,10 @@ def remove_partials(folder: pathlib.Path, name: str = "*") -> None:
             path.unlink(missing_ok=True)
 
 
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def file_digest(path: pathlib.Path) -> str:
     """Returns the SHA-256 of a file."""
     with path.open("rb") as file:
@@ -154,12 +192,7 @@ def file_digest(path: pathlib.Path) -> str:
 
 
 def digest(*parts: Any) -> str:
-    """Returns a hash of arrays and of JSON values, 16 hexadecimal digits.
-
-    Example:
-        >>> digest(np.arange(3)) == digest(np.arange(3)), digest(np.arange(3)) == digest(1)
-        (True, False)
-    """
+    """Returns a hash of arrays and of JSON values, 16 hexadecimal digits."""
     sha = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):

@@ -1,15 +1,15 @@
 """Folders of results: their names, and what they hold."""
 
-import json
 import pathlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from fedjax_sim.runs.storage.files import FolderError, read_json, write_text
+from fedjax_sim.runs.storage.files import FolderError, read_json, write_json
+from fedjax_sim.runs.storage.store import RunFolder
 
 Kind = Literal["a run", "a comparison", "a sweep"]
-NAMES = "algorithms.json"  # of a comparison: the algorithms' names, by folder
+_NAMES = "algorithms.json"  # of a comparison: the algorithms' names, by folder
 
 
 def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str, str]:
@@ -17,12 +17,6 @@ def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str
 
     Raises:
         ValueError: there are no names, one is no text, or two have the same folder.
-
-    Example:
-        >>> folder_names(["FedAvg, lr 0.1", "scaffold"])
-        {'FedAvg, lr 0.1': 'FedAvg-lr-0.1', 'scaffold': 'scaffold'}
-        >>> folder_names(["-1", "1"], "seeds")  # a number keeps its sign
-        {'-1': '-1', '1': '1'}
     """
     names = list(names)
     if any(not isinstance(name, str) for name in names):
@@ -47,75 +41,40 @@ def _folder_name(name: str) -> str:
 
 
 def record_names(folder: pathlib.Path, folders: Mapping[str, str]) -> None:
-    """Writes the algorithms' names in a comparison's folder, beside those of earlier calls.
-
-    Args:
-        folder: the comparison's.
-        folders: names of the algorithms' folders, by the algorithms' names.
-    """
+    """Writes the algorithms' names, of these folders, beside those of earlier calls."""
     old = recorded_names(folder)
     new = {inner: name for name, inner in folders.items()}
     if old | new != old:  # a finished comparison may be in a folder that can only be read
-        write_text(folder / NAMES, json.dumps(old | new, indent=2) + "\n")
+        write_json(folder / _NAMES, {"names": old | new})
 
 
 def recorded_names(folder: pathlib.Path) -> dict[str, str]:
-    """Returns the algorithms' names in a comparison's folder, by folder; empty if it has none.
-
-    Raises:
-        FolderError: the file is damaged.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     record_names(pathlib.Path(folder), folder_names(["FedAvg, lr 0.1"]))
-        ...     recorded_names(pathlib.Path(folder))
-        {'FedAvg-lr-0.1': 'FedAvg, lr 0.1'}
-    """
-    path, advice = folder / NAMES, "delete it (results then have the names of their folders)"
+    """Returns the algorithms' names in a comparison's folder, by folder; empty if it has none."""
+    path = folder / _NAMES
     if not path.exists():
         return {}
-    names = read_json(path, advice)
-    for inner, name in names.items():  # a name has one folder, so equal names are found, too
-        if not inner or not isinstance(name, str) or inner != _folder_name(name):
-            raise FolderError(
-                f"{path} has the name {name!r:.80} for the folder {inner!r:.80}; expected names "
-                f"with the folders that a comparison gives them: {advice}"
-            )
-    return names
+    return read_json(path, "delete it (results then have the names of their folders)")["names"]
 
 
 def is_seed(folder: pathlib.Path) -> bool:
-    """Returns True for the folder of a single seed's run, which has the seed's name.
-
-    Raises:
-        FolderError: ``run.json`` is damaged.
-    """
-    path, advice = folder / "run.json", "expected a JSON object with the names of replicas"
-    replicas = read_json(path, advice).get("replicas")
-    if not isinstance(replicas, list) or not all(isinstance(name, str) for name in replicas):
-        raise FolderError(f"{path} is damaged (it has the replicas {replicas!r:.80}); {advice}")
+    """Returns True for the folder of a single seed's run, which has the seed's name."""
+    replicas = RunFolder(folder).identity()["replicas"]
     return len(replicas) == 1 and _folder_name(replicas[0]) == folder.name
 
 
-def kind_of(folder: pathlib.Path) -> Kind | None:
-    """Returns what a folder holds; None if there are no results.
+def runs_in(folder: pathlib.Path, depth: int = 1) -> list[pathlib.Path]:
+    """Returns the folders of runs, that many levels below a folder."""
+    found = sorted(folder.glob("/".join(["*"] * depth)))
+    return [path for path in found if path.is_dir() and RunFolder(path).exists]
 
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "fedavg" / "run.json"
-        ...     path.parent.mkdir()
-        ...     _ = path.write_text("{}")
-        ...     kind_of(path.parent), kind_of(pathlib.Path(folder))
-        ('a run', 'a comparison')
-    """
+
+def kind_of(folder: pathlib.Path) -> Kind | None:
+    """Returns what a folder holds; None if there are no results."""
     if (folder / "sweep.json").exists():
         return "a sweep"
-    if (folder / "run.json").exists():
+    if RunFolder(folder).exists:
         return "a run"
-    seeds = (path.parent for path in folder.glob("*/*/run.json"))
-    if any(folder.glob("*/run.json")) or any(map(is_seed, seeds)):
+    if runs_in(folder) or any(map(is_seed, runs_in(folder, 2))):
         return "a comparison"
     return None
 

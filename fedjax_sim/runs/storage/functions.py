@@ -1,62 +1,100 @@
-"""One object for equal functions, so that setups which are built again share compiled programs."""
+"""Arguments of compiled programs whose functions count by what they trace to.
 
-import dataclasses
-from collections import OrderedDict
+JAX compares functions by identity: a setup that is built again has other functions, and one whose
+objects were changed in place has the same.  Sealed functions are equal if their keys are.
+"""
+
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import jax
 from jax.tree_util import Partial
 
-from fedjax_sim.runs.storage.fingerprint import fingerprint
-from fedjax_sim.types import PyTree, Setup
-
-# The latest functions by fingerprint; a setup has two, its oracle and its evaluation.
-_functions: OrderedDict[Hashable, Callable] = OrderedDict()
-_MOST_FUNCTIONS = 32
+from fedjax_sim.types import PyTree
 
 
-def share_functions(setup: Setup) -> Setup:
-    """Returns the setup with its functions replaced by earlier ones that are equal.
+class _Sealed:
+    """A function of a Partial that is equal to those with the same key."""
 
-    A compiled program takes a setup as an argument only if the functions in it are those that the
-    program was compiled for.  JAX compares most functions by identity, and a function that builds a
-    setup for a seed returns new objects each time.  Here functions are equal if their
-    :func:`~fedjax_sim.runs.storage.fingerprint.fingerprint` is.
+    def __init__(self, function: Callable, key: Hashable):
+        self.function, self.key = function, key
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.function(*arguments, **named)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Sealed) and other.key == self.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def sealed(tree: PyTree, key: Hashable) -> PyTree:
+    """Returns a tree whose Partials have functions that are equal for equal keys and places.
+
+    Args:
+        tree: for example a task and an evaluation.
+        key: what the functions in the tree trace to.
 
     Example:
-        >>> import numpy as np
-        >>> import fedjax_sim as fs
-        >>> def make_setup(seed):
-        ...     data = fs.FederatedData({"x": np.full((4, 1), seed)}, np.array([0, 2, 4]))
-        ...     loss = lambda w, batch, key: (batch["x"][:, 0] - w) ** 2
-        ...     task = fs.empirical_task(loss, data, fs.epochs(1, batch_size=2))
-        ...     return fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), np.float32(0))
-        >>> first, second = make_setup(1), make_setup(2)
-        >>> jax.tree.structure(first) == jax.tree.structure(second)
+        >>> one, other = (Partial(lambda x: 2 * x, 1.0) for _ in range(2))
+        >>> jax.tree.structure(one) == jax.tree.structure(other)
         False
-        >>> first, second = share_functions(first), share_functions(second)
-        >>> jax.tree.structure(first) == jax.tree.structure(second)
+        >>> jax.tree.structure(sealed(one, "2x")) == jax.tree.structure(sealed(other, "2x"))
         True
     """
-    task = dataclasses.replace(setup.task, oracle=_shared(setup.task.oracle))
-    return dataclasses.replace(setup, task=task, eval_fn=_shared(setup.eval_fn))
+
+    def changed(function: Callable, place: int) -> Callable:
+        is_sealed = isinstance(function, _Sealed)
+        return function if is_sealed else _Sealed(function, (key, place))
+
+    return _with_functions(tree, changed)
 
 
-def _shared(tree: PyTree) -> PyTree:
-    """Replaces the functions of the Partials in a pytree."""
+def opened(tree: PyTree) -> PyTree:
+    """Returns a tree with the functions that were sealed."""
+    return _with_functions(tree, lambda f, _: f.function if isinstance(f, _Sealed) else f)
+
+
+def _with_functions(tree: PyTree, changed: Callable[[Any, int], Any]) -> PyTree:
+    """Returns a tree whose Partials have other functions, from the function and its place."""
+    places = iter(range(2**31))
+
+    def inner(tree: PyTree) -> PyTree:
+        return jax.tree.map(replaced, tree, is_leaf=lambda x: isinstance(x, Partial))
 
     def replaced(part: PyTree) -> PyTree:
         if not isinstance(part, Partial):
             return part
-        return Partial(_first_equal(part.func), *_shared(part.args), **_shared(part.keywords))
+        function = changed(part.func, next(places))
+        return Partial(function, *inner(part.args), **inner(part.keywords))
 
-    return jax.tree.map(replaced, tree, is_leaf=lambda x: isinstance(x, Partial))
+    return inner(tree)
 
 
-def _first_equal(function: Callable) -> Callable:
-    key = fingerprint(function)
-    first = _functions.setdefault(key, function)
-    _functions.move_to_end(key)
-    while len(_functions) > _MOST_FUNCTIONS:
-        _functions.popitem(last=False)
-    return first
+class SealedJit:
+    """A jitted function that has one program for all arguments whose functions are equal.
+
+    Args:
+        function: function of pytrees.
+        key: what the functions in the arguments trace to.
+        options: of ``jax.jit``.
+    """
+
+    def __init__(self, function: Callable, key: Hashable, **options: Any):
+        def of_sealed(*arguments: PyTree) -> PyTree:
+            return function(*opened(arguments))
+
+        of_sealed.__name__ = function.__name__
+        self._jitted, self.key = jax.jit(of_sealed, **options), key
+
+    def __call__(self, *arguments: PyTree) -> PyTree:
+        return self._jitted(*sealed(arguments, self.key))
+
+    def lower(self, *arguments: PyTree) -> Any:
+        """Returns the lowered program, which takes sealed arguments."""
+        return self._jitted.lower(*sealed(arguments, self.key))
+
+    def trace(self, *arguments: PyTree) -> Any:
+        """Returns the traced program, which takes sealed arguments."""
+        return self._jitted.trace(*sealed(arguments, self.key))

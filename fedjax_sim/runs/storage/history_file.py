@@ -1,8 +1,11 @@
-"""``history.csv`` of a run: rows that survive a kill, and checksums that show changes.
+"""Files that grow by rows, such as ``history.csv``, with digests of every row that a reader sees.
 
-A checkpoint records the length and the digest of the file.  Resuming verifies that beginning and
-removes later rows; the same rounds, run again, write the same rows.  ``history.crc`` holds the
-CRC-32 of every line; it finds the line where the digest shows that something changed.
+``history.digests`` has a line per write: a sealed JSON object with the length and the SHA-256 of
+the file after it, the CRC-32 of every new line and the run.  It is written before the rows, so the
+file ends where its last line says.  While rows are being written or removed, and after a kill in
+between, it ends where the line before says, perhaps with a part of the rows.  A checkpoint records
+the length and the digest, too.  Resuming verifies that beginning and removes later rows; the same
+rounds, run again, write the same rows.
 """
 
 import csv
@@ -12,170 +15,186 @@ import os
 import pathlib
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from fedjax_sim.runs.history import COLUMNS
-from fedjax_sim.runs.storage.files import FolderError, naming, own, replacing, sync, write_text
-
-_CRC = np.dtype("<u4")
+from fedjax_sim.runs.storage.files import (
+    FolderError,
+    naming,
+    own,
+    sealed,
+    sync,
+    unsealed,
+    write_text,
+)
 
 
 class Mark(NamedTuple):
-    """Beginning of a history file, as a checkpoint records it."""
+    """Beginning of a file that grows."""
 
     length: int  # bytes
-    sha256: str | None  # None in checkpoints of earlier versions
+    digest: str  # SHA-256
 
 
 class HistoryFile:
-    """A history file that is being written.
+    """A file that grows, and is being written by the run of that identifier."""
 
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = HistoryFile(pathlib.Path(folder) / "history.csv")
-        ...     file.create()
-        ...     mark = file.mark()
-        ...     file.append([("0", 1, "loss", "0.5")])
-        ...     rows = list(read(file.path))
-        ...     file.resume(mark)
-        ...     rows, list(read(file.path))
-        ([('0', 1, 'loss', 0.5)], [])
-    """
-
-    def __init__(self, path: pathlib.Path, columns: Sequence[str] = COLUMNS):
-        self.path = own(path)
-        own(_checksums(path))
-        self._columns = columns
-        self._length = 0
-        self._sha = hashlib.sha256()
+    def __init__(self, path: pathlib.Path, run: str, columns: Sequence[str] = COLUMNS):
+        self.path, self._digests = own(path), own(_digests(path))
+        self._run, self._columns = run, columns
+        self._length, self._sha = 0, hashlib.sha256()
 
     def create(self) -> None:
-        """Writes a history without rows."""
+        """Writes a file without rows."""
         header = ",".join(self._columns) + "\n"
+        self._length, self._sha = 0, hashlib.sha256()
+        write_text(self._digests, self._after(header.encode()))
         write_text(self.path, header)
-        self._begin(header.encode())
 
-    def resume(self, mark: Mark) -> None:
-        """Verifies the beginning that a checkpoint recorded, and removes later rows.
-
-        Raises:
-            FolderError: as :func:`verify`.
-        """
-        content = verify(self.path, mark)
+    def resume(self, mark: Mark) -> bytes:
+        """Verifies the beginning that a checkpoint recorded, and removes later rows; returns it."""
+        content = _start(self.path, mark, _written(self.path))
+        self._length, self._sha = 0, hashlib.sha256()
+        line = self._after(content)
+        last = _written(self.path).splitlines(keepends=True)[-1:]
+        known = _entry(last)
+        if known is None or (known["run"], known["length"], known["digest"]) != (self._run, *mark):
+            # The line before stays while later rows are removed, which it covers.
+            write_text(self._digests, (last[0].decode() if known else "") + line)
         if self.path.stat().st_size > mark.length:
             os.truncate(self.path, mark.length)
             sync(self.path)
-        self._begin(content)
+        return content
 
     def append(self, new: Iterable[Sequence]) -> None:
         """Appends rows and forces them to the disk."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(new)
         data = text.getvalue().encode()
+        with naming(self._digests), self._digests.open("a") as file:
+            file.write(self._after(data))
         with naming(self.path), self.path.open("ab") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        with naming(_checksums(self.path)), _checksums(self.path).open("ab") as file:
-            file.write(_crcs(data).tobytes())
-        self._length += len(data)
-        self._sha.update(data)
 
     def mark(self) -> Mark:
+        """Returns the length and the digest of the file, once its digests are on the disk."""
+        sync(self._digests)
         return Mark(self._length, self._sha.hexdigest())
 
-    def _begin(self, content: bytes) -> None:
-        self._length, self._sha = len(content), hashlib.sha256(content)
-        path, crcs = _checksums(self.path), _crcs(content).tobytes()
-        if not path.exists() or path.read_bytes() != crcs:
-            with replacing(path) as partial:
-                partial.write_bytes(crcs)
+    def _after(self, data: bytes) -> str:
+        """Returns the line of digests for the file with new content at its end."""
+        start = self._length
+        self._length += len(data)
+        self._sha.update(data)
+        mark = Mark(self._length, self._sha.hexdigest())
+        values = {"run": self._run, "start": start, "lines": _crcs(data)}
+        return sealed(values | mark._asdict())
 
 
-def verify(path: pathlib.Path, mark: Mark) -> bytes:
-    """Returns the beginning of a history file, if it is what a checkpoint recorded.
+def read(path: pathlib.Path, run: str, confirmed: Mark | None = None) -> bytes:
+    """Returns the whole rows of a run's file, also while they are being written.
 
-    Raises:
-        FolderError: the file is missing, shorter or changed, with the number of the changed line.
+    The beginning that a checkpoint confirmed has to be there.  Changes nothing.
     """
-    content = b""
-    if path.exists():
-        with path.open("rb") as file:
-            content = file.read(mark.length)
-    whole = len(content) == mark.length
-    if whole and mark.sha256 in (None, hashlib.sha256(content).hexdigest()):
-        return content
-    check_lines(path, content)
+    written, content = None, b""
+    while written != (written := _written(path)):  # until no rows are written between the two
+        content = path.read_bytes() if path.exists() else b""
+    assert written is not None
+    lines = written.splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):  # torn by a kill, before its rows
+        lines.pop()
     advice = f"restore it from a copy, or delete {path.parent} to run again"
-    if not whole:
+    if not path.exists() and len(_known_crcs(written)) < 2:  # without rows: a run has just begun
+        return b"" if confirmed is None else _start(path, confirmed, b"")
+    if not lines:
         raise FolderError(
-            f"{path} has {len(content)} bytes; expected at least the {mark.length} that its "
-            f"checkpoint recorded: {advice}"
+            f"{_digests(path)} is missing, without which {path.name} is not verified; restore it "
+            "from a copy, or make the same call or command again, which writes it again"
         )
-    raise FolderError(f"{path} differs from the digest in its checkpoint; {advice}")
-
-
-def check_lines(path: pathlib.Path, content: bytes) -> None:
-    """Compares the beginning of a file with the checksums of its lines.
-
-    Raises:
-        FolderError: a line was changed, with its number.
-    """
-    written, now = _written_crcs(path), _crcs(content)
-    shared = min(len(written), len(now))
-    changed = np.flatnonzero(now[:shared] != written[:shared])
-    if changed.size:
-        line = content.split(b"\n")[changed[0]].decode(errors="replace")
+    last, before = _entry(lines[-1:]), _entry(lines[-2:-1])
+    if last is None or (before is None and len(lines) > 1):
         raise FolderError(
-            f"{path}, line {changed[0] + 1}: {line!r} was changed after it was written; restore it "
-            f"from a copy, or delete {path.parent} to run again"
+            f"{_digests(path)}, the digests of {path}, is damaged; restore it from a copy, or make "
+            "the same call or command again, which writes it again"
         )
+    if last["run"] != run:
+        raise FolderError(f"{path} is of run {last['run']}; expected one of run {run}: {advice}")
+    removing = before is not None and before["length"] > last["length"]
+    if len(content) > last["length"] and not removing:
+        raise FolderError(
+            f"{path} has {len(content)} bytes; expected the {last['length']} of its digests: make "
+            "the same call or command again, which removes the others"
+        )
+    if before is not None and before["length"] <= len(content) < last["length"]:
+        last = before
+    whole = _start(path, Mark(last["length"], last["digest"]), written, content)
+    if confirmed is not None:
+        _start(path, confirmed, written, whole)
+    return whole
 
 
-def read(path: pathlib.Path) -> Iterator[tuple[str, int, str, float]]:
-    """Yields ``(replica, round, metric, value)`` of the whole lines; a torn last line is left out.
-
-    Raises:
-        FolderError: naming the file and the line that is no row.
-    """
-    for replica, done, metric, value in read_text(path):
-        yield replica, int(done), metric, float(value)
+def parsed(content: bytes) -> Iterator[tuple[str, str, str, str]]:
+    """Yields the rows ``(replica, round, metric, value)`` of a history, with the file's digits."""
+    rows = csv.reader(io.StringIO(content.decode()))
+    next(rows, None)
+    yield from ((replica, done, metric, value) for replica, done, metric, value in rows)
 
 
-def read_text(path: pathlib.Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yields the rows as :func:`read`, with the digits of the file."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                fields = next(csv.reader([line.decode()]), [])
-                if number == 1:
-                    if tuple(fields) != COLUMNS:
-                        raise ValueError
-                    continue
-                replica, done, metric, value = fields
-                _ = int(done), float(value)
-            except (ValueError, csv.Error) as error:
-                expected = ",".join(COLUMNS)
-                raise FolderError(
-                    f"{path}, line {number}: {line[:80]!r}; expected {expected}"
-                ) from error
-            yield replica, done, metric, value
+def _start(path: pathlib.Path, mark: Mark, written: bytes, content: bytes | None = None) -> bytes:
+    """Returns the beginning of a file, if it is what a mark says."""
+    if content is None:
+        content = path.read_bytes() if path.exists() else b""
+    content = content[: mark.length]
+    if hashlib.sha256(content).hexdigest() == mark.digest:
+        return content
+    advice = f"restore it from a copy, or delete {path.parent} to run again"
+    lines, crcs = content.split(b"\n"), _known_crcs(written)
+    for number, (line, crc) in enumerate(zip(lines[:-1], crcs, strict=False), start=1):
+        if _crc(line) != crc:
+            text = line.decode(errors="replace")
+            raise FolderError(
+                f"{path}, line {number}: {text!r} was changed after it was written; {advice}"
+            )
+    if len(content) < mark.length:
+        raise FolderError(
+            f"{path} has {len(content)} bytes; expected at least the {mark.length} that were "
+            f"recorded: {advice}"
+        )
+    raise FolderError(f"{path} differs from its recorded digest; {advice}")
 
 
-def _checksums(path: pathlib.Path) -> pathlib.Path:
-    return path.with_suffix(".crc")
+def _digests(path: pathlib.Path) -> pathlib.Path:
+    return path.with_suffix(".digests")
 
 
-def _written_crcs(path: pathlib.Path) -> np.ndarray:
-    data = _checksums(path).read_bytes() if _checksums(path).exists() else b""
-    return np.frombuffer(data[: len(data) // _CRC.itemsize * _CRC.itemsize], _CRC)
+def _written(path: pathlib.Path) -> bytes:
+    return _digests(path).read_bytes() if _digests(path).exists() else b""
 
 
-def _crcs(content: bytes) -> np.ndarray:
-    lines = content.split(b"\n")[:-1]
-    return np.fromiter((zlib.crc32(line) for line in lines), _CRC, len(lines))
+def _entry(lines: Sequence[bytes]) -> dict[str, Any] | None:
+    """Returns the values of the last of some lines of digests; None without an intact one."""
+    try:
+        return unsealed(lines[-1]) if lines else None
+    except ValueError:
+        return None
+
+
+def _known_crcs(written: bytes) -> list[str]:
+    """Returns the checksums of a file's lines, as far as their digests are intact."""
+    crcs: list[str] = []
+    for line in written.splitlines(keepends=True):
+        entry = _entry([line])
+        if entry is None:
+            break
+        crcs = (crcs if entry["start"] else []) + entry["lines"].split()
+    return crcs
+
+
+def _crcs(data: bytes) -> str:
+    return " ".join(_crc(line) for line in data.split(b"\n")[:-1])
+
+
+def _crc(line: bytes) -> str:
+    return f"{zlib.crc32(line):08x}"

@@ -7,7 +7,6 @@ process of this machine left is removed.  ``.lock.json`` says who holds the lock
 
 import contextlib
 import datetime
-import json
 import os
 import pathlib
 import platform
@@ -18,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from fedjax_sim.engine.execution import distributed
-from fedjax_sim.runs.storage.files import own, remove_partials, write_text
+from fedjax_sim.runs.storage.files import own, read_json, remove_partials, write_json
 
 
 class FolderInUseError(RuntimeError):
@@ -43,13 +42,6 @@ def locked(directory: pathlib.Path, *, wait: bool = False) -> Iterator[None]:
 
     Raises:
         FolderInUseError: naming the host, the process and the time since when.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with locked(pathlib.Path(folder)), locked(pathlib.Path(folder)):
-        ...         (pathlib.Path(folder) / ".lock").exists()
-        True
     """
     directory = directory.resolve()
     outer = _LOCKED.get()
@@ -81,7 +73,7 @@ def _locked(directory: pathlib.Path, wait: bool) -> Iterator[None]:
     holder = directory / ".lock.json"
     try:
         remove_partials(directory)
-        write_text(holder, json.dumps(_this_process()))
+        write_json(holder, _this_process())
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -116,7 +108,7 @@ def _this_process() -> dict[str, Any]:
 def _holder(directory: pathlib.Path) -> str | None:
     """Returns a text on the process that works in a folder; None if it has not described itself."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        holder = json.loads((directory / ".lock.json").read_text())
+        holder = read_json(directory / ".lock.json", "")
         return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
     return None
 

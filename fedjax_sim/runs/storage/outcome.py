@@ -5,10 +5,7 @@ folder without it has no bits, and rounds of divergence are those of the evaluat
 """
 
 import dataclasses
-import itertools
-import json
-import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,13 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_sim.runs.history import Clock
-from fedjax_sim.runs.storage.files import FolderError, read_json, write_text
 from fedjax_sim.tree.counting import bits_if_all_report, message_bits, upload_bits
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup
 from fedjax_sim.wrappers.received import dry_visit
-
-FILE = "outcome.json"
-VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +94,7 @@ def describe(
         if (whole := bits_if_all_report(algorithm)) is not None:
             share = reports[reports == setup.task.num_clients].sum() / max(reports.sum(), 1)
             upload = round(float(share * whole(sent) + (1 - share) * upload))
-        if algorithm.messages_to_all:
+        if algorithm.requires.messages_to_all:
             messages = setup.task.num_clients * np.count_nonzero(reports)
             download = round(download * messages / max(int(reports.sum()), 1))
     except (TypeError, ValueError, AttributeError):
@@ -121,7 +114,7 @@ def describe(
         "upload_bits": upload,
         "download_bits": download,
         "uploads": uploads,
-        "partial_model": algorithm.partial_model,
+        "partial_model": algorithm.requires.partial_model,
     }
 
 
@@ -141,82 +134,3 @@ def visit_shapes(algorithm: FedAlgorithm, setup: Setup, *, batched: bool) -> tup
 def visit(algorithm: FedAlgorithm, setup: Setup, params: PyTree) -> tuple[PyTree, PyTree, PyTree]:
     """Returns one client's message, upload and state, to be traced for their shapes only."""
     return dry_visit(algorithm, params, setup.task.num_clients, setup.timeline.max_steps)
-
-
-def write(folder: pathlib.Path, outcome: Outcome) -> None:
-    """Writes the file, whole or not at all."""
-    values = {"version": VERSION, **dataclasses.asdict(outcome)}
-    write_text(folder / FILE, json.dumps(values) + "\n")
-
-
-def read(folder: pathlib.Path) -> Outcome | None:
-    """Returns the outcome in a run's folder; None if it has none.
-
-    Raises:
-        FolderError: the file is damaged or of a later version.
-
-    Example:
-        >>> import tempfile
-        >>> outcome = Outcome(2, {"0": 0}, 5, 32, 32, {"0": [[1, 3], [2, 4]]})
-        >>> with tempfile.TemporaryDirectory() as name:
-        ...     write(pathlib.Path(name), outcome)
-        ...     read(pathlib.Path(name)).bits("0", [1, 2])
-        [192, 256]
-    """
-    path = folder / FILE
-    if not path.exists():
-        return None
-    values = read_json(path, _ADVICE)
-    version = values.pop("version", None)
-    if version != VERSION:
-        raise FolderError(f"{path} has version {version}; expected {VERSION}: {_ADVICE}")
-    expected = [field.name for field in dataclasses.fields(Outcome)]
-    # Earlier versions did not write it; their tables do not mark such methods.
-    given = {"partial_model": False} | values
-    if given.keys() != set(expected):
-        raise FolderError(
-            f"{path} has {', '.join(values) or 'nothing'}; expected {', '.join(expected)}: "
-            f"{_ADVICE}"
-        )
-    outcome = Outcome(**given)
-    for name, valid in _checked(outcome):
-        if not valid:
-            raise FolderError(
-                f"{path} has {name} {given[name]!r:.80}; expected what a run writes: {_ADVICE}"
-            )
-    return outcome
-
-
-_ADVICE = "delete it (it can be missed)"
-
-
-def _checked(outcome: Outcome) -> Iterator[tuple[str, bool]]:
-    """Yields every field and True for a value that a run can have; later ones need earlier ones."""
-    uploads, diverged_at = outcome.uploads, outcome.diverged_at
-    yield "rounds", _is_count(outcome.rounds)
-    yield (
-        "diverged_at",
-        isinstance(diverged_at, dict) and all(map(_is_count, diverged_at.values())),
-    )
-    yield "partial_model", isinstance(outcome.partial_model, bool)
-    yield "num_clients", _is_count(outcome.num_clients) and outcome.num_clients > 0
-    for name in ("upload_bits", "download_bits"):
-        value = getattr(outcome, name)
-        yield name, value is None or _is_count(value)
-    same_seeds = isinstance(uploads, dict) and uploads.keys() == diverged_at.keys()
-    yield "uploads", same_seeds and all(_is_count(v) or _are_totals(v) for v in uploads.values())
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _are_totals(value: Any) -> bool:
-    """Returns True for ``[[round, reports], ...]`` in which neither number falls."""
-    pairs = isinstance(value, list) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(map(_is_count, pair)) for pair in value
-    )
-    return pairs and all(
-        earlier[0] < later[0] and earlier[1] <= later[1]
-        for earlier, later in itertools.pairwise(value)
-    )

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from fedjax_sim.engine import History, Probes, RunState, advance, init
+from fedjax_sim.engine import History, Probes, RunState, advance, first_state
 from fedjax_sim.engine.execution.placement import ByClient
 from fedjax_sim.engine.execution.platforms import platform_of
 from fedjax_sim.engine.execution.strategies import auto, is_ragged
+from fedjax_sim.runs.storage.functions import opened
 from fedjax_sim.runs.sweeps.grid import Plan
 from fedjax_sim.runs.sweeps.trial import Trial
 from fedjax_sim.types import PyTree, Task
@@ -63,15 +64,19 @@ def block_functions(trial: Trial, plan: Plan) -> tuple[Callable, Callable]:
     )
 
     def begin(hyper, task, timeline, params) -> RunState:
+        task = opened(task)
+
         def one(hyper, timeline, params):
             one = dataclasses.replace(setup, task=task, timeline=timeline, params=params)
-            return init(trial.factory(**hyper), one)
+            return first_state(trial.factory(**hyper), one)
 
         over_seeds = _batched(one, (None, of_seed, 0), _STATE, plan.seeds)
         over_both = jax.vmap(over_seeds, (0, None, None), _STATE, axis_size=plan.width)
         return over_both(hyper, timeline, params)
 
     def segment(hyper, task, eval_fn, timeline, state, keys) -> tuple[RunState, History]:
+        task, eval_fn = opened((task, eval_fn))
+
         def one(hyper, timeline, state, key):
             part = dataclasses.replace(
                 setup, task=task, timeline=timeline, params=None, eval_fn=eval_fn

@@ -81,6 +81,39 @@ def expand(grid: Grid) -> list[Configuration]:
     return result
 
 
+def expand_all(grid: Any, algorithms: Collection[str] | None) -> list[Configuration]:
+    """Returns all configurations of several algorithms, whose name ``algorithm`` comes first.
+
+    Args:
+        grid: one grid for all, or a mapping of grids by algorithm.
+        algorithms: their names; None: one algorithm, without a name.
+
+    Raises:
+        ValueError: as :func:`expand`; grids of other algorithms.
+
+    Example:
+        >>> expand_all({"a": {"lr": [0.1]}, "b": {"mu": [0.0, 1.0]}}, ["a", "b"])
+        [{'algorithm': 'a', 'lr': 0.1}, ..., {'algorithm': 'b', 'mu': 1.0}]
+        >>> expand_all({"lr": [0.1]}, ["a", "b"])
+        [{'algorithm': 'a', 'lr': 0.1}, {'algorithm': 'b', 'lr': 0.1}]
+    """
+    if algorithms is None:
+        return expand(grid)
+    if not algorithms:
+        raise ValueError("factories is empty; expected at least one algorithm")
+    own = isinstance(grid, Mapping) and not set(algorithms).isdisjoint(grid)
+    if own and set(grid) != set(algorithms):
+        raise ValueError(
+            f"grid has {', '.join(map(str, grid))}; expected a grid for each of "
+            f"{', '.join(algorithms)}, or one for all"
+        )
+    return [
+        {"algorithm": name, **entry}
+        for name in algorithms
+        for entry in expand(grid[name] if own else grid)
+    ]
+
+
 def groups(configurations: Sequence[Configuration], static: Collection[str]) -> list[Group]:
     """Groups configurations by their static values and by their names, in order.
 
@@ -185,6 +218,6 @@ def _check_number(name: str, value: Any) -> None:
         good = False
     if not good:
         raise ValueError(
-            f"grid has {value!r:.60} for {name!r}; expected a finite number, static=[{name!r}] for "
-            f"a Python value of the factory, or a function with a parameter {name!r} as the setup"
+            f"grid has {value!r:.60} for {name!r}; expected a finite number, or an annotation of "
+            f"the factory's parameter {name!r} that allows this value"
         )

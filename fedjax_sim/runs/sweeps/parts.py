@@ -4,14 +4,48 @@ The division depends on the grid, the seeds and the number of parts only, so eve
 same one, and a repeated job gets the same runs.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from fedjax_sim.runs.sweeps.grid import Group
 
 Share = tuple[Group, list[int]]  # configurations of a group, numbers of the seeds run with them
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The i-th of n parts of a grid, in the place of the grid: for the jobs of an array.
+
+    The jobs share the folder.  The result also has those runs of other parts that are finished;
+    ``missing`` counts the others.
+
+    Args:
+        grid: the whole grid, equal in all jobs.
+        number: i, from 1.
+        of: n.
+
+    Raises:
+        ValueError: a number i outside 1 .. n.
+
+    Example:
+        >>> Part({"lr": [0.1, 0.2]}, 2, 8).of
+        8
+        >>> Part({"lr": [0.1, 0.2]}, 9, 8)
+        Traceback (most recent call last):
+        ...
+        ValueError: part is '9/8'; expected I/N with 1 <= I <= N, as 2/8
+    """
+
+    grid: Any  # as sweep takes it
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        parse_part(f"{self.number}/{self.of}")
 
 
 def parse_part(text: str) -> tuple[int, int]:

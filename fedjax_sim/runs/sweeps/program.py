@@ -16,8 +16,8 @@ from fedjax_sim.engine.evaluation.state import takes_state
 from fedjax_sim.engine.execution.devices import program_bytes
 from fedjax_sim.engine.execution.meshes import make_mesh
 from fedjax_sim.engine.execution.strategies import is_ragged
-from fedjax_sim.runs.storage.fingerprint import fingerprint
-from fedjax_sim.runs.storage.functions import share_functions
+from fedjax_sim.runs.storage.functions import sealed
+from fedjax_sim.runs.storage.run_functions import RunTraces
 from fedjax_sim.runs.sweeps.blocks import Spread, block_functions, on_devices
 from fedjax_sim.runs.sweeps.grid import Block, Group, Plan, cut, widths
 from fedjax_sim.runs.sweeps.trial import Trial
@@ -98,7 +98,7 @@ class Programs:
         Raises:
             ValueError: not even one run fits.
         """
-        setup = share_functions(trial.setup)
+        setup, traces = trial.setup, trial.traces(group.names)
         num_seeds, num_runs = keys.shape[0], len(group.members) * keys.shape[0]
         spread = self._spread(setup.task, num_runs)
         if not takes_state(setup.eval_fn):  # the only user of these numbers on the devices
@@ -109,13 +109,15 @@ class Programs:
             shardings = _shardings(where, spread.mesh)
             task, eval_fn = jax.device_put((setup.task, setup.eval_fn), shardings)
             setup = dataclasses.replace(setup, task=task, eval_fn=eval_fn)
+        task, eval_fn = sealed((setup.task, setup.eval_fn), traces)
+        setup = dataclasses.replace(setup, task=task, eval_fn=eval_fn)
         trial = trial._replace(setup=setup)
         needed, per_run = data, 0.0
         for width, seeds in _shapes(spread, len(group.members), num_seeds):
             if data + per_run * width * seeds > self._budget:
                 continue  # larger than one that was compiled and did not fit
             plan = cut(len(group.members), num_seeds, spread.number, width, seeds)
-            compiled = self._compiled_for(trial, group, keys, spread, plan)
+            compiled = self._compiled_for(trial, traces, group, keys, spread, plan)
             needed = compiled.bytes_per_device
             if needed <= self._budget:
                 return Program(trial, group, keys, spread, plan, compiled)
@@ -140,18 +142,19 @@ class Programs:
         return Spread(placed.mesh, others[0] if others else None, placed)
 
     def _compiled_for(
-        self, trial: Trial, group: Group, keys: Array, spread: Spread, plan: Plan
+        self,
+        trial: Trial,
+        traces: RunTraces,
+        group: Group,
+        keys: Array,
+        spread: Spread,
+        plan: Plan,
     ) -> Compiled:
         setup = trial.setup
         arguments = _arguments(setup, group, keys, spread, plan, plan.slices[0])
         leaves, structure = jax.tree.flatten(arguments)
         # The steps of a timeline decide how clients are executed, see strategies.auto.
-        functions = fingerprint(
-            (
-                trial.factory, trial.execution, setup.weighting, setup.eval_every, trial.probes,
-                is_ragged(setup.timeline),
-            )
-        )  # fmt: skip
+        functions = traces, setup.eval_every, is_ragged(setup.timeline)
         key = functions, structure, tuple((x.shape, x.dtype) for x in leaves)
         if key not in self._compiled:
             began = time.perf_counter()

@@ -124,7 +124,7 @@ class Sweep(NamedTuple):
         if not models or len(models) < len(self.runs):
             raise ValueError(
                 f"{len(models)} of {len(self.runs)} runs have a model; expected all: call sweep "
-                "with keep_models=True"
+                "with storage=fs.Storage(folder, keep_models=True)"
             )
         forms = {str(jax.tree.map(np.shape, model)) for model in models}
         if len(forms) > 1:

@@ -35,7 +35,7 @@ class Batch(NamedTuple):
     numbers: Sequence[int]  # of the seeds that the trial is for
     trial: Trial
     keys: Array  # of these seeds
-    identities: Sequence[RunIdentity]  # per seed of the trial
+    identities: Mapping[RunNumber, RunIdentity]
     store: SweepStore
     keep_models: bool
 
@@ -47,9 +47,10 @@ class Batch(NamedTuple):
         self.store.refresh()
         params = self.trial.setup.params
         model = jax.tree.map(lambda x: x[0], params) if self.keep_models else None
-        identity = dict(zip(self.numbers, self.identities, strict=True))
         runs = {
-            (i, j): self.store.find(self.configurations[i], self.seeds[j], identity[j], model)
+            (i, j): self.store.find(
+                self.configurations[i], self.seeds[j], self.identities[i, j], model
+            )
             for i, j in numbers
         }
         return {number: run for number, run in runs.items() if run is not None}
@@ -79,7 +80,7 @@ class Batch(NamedTuple):
         rounds = np.asarray(result.history.round)
         new = {i for block in members for i, j in block if (i, j) not in on_disk}
         bits = self._bits(clock, rounds.reshape(-1, rounds.shape[-1])[0].tolist(), new)
-        partial = {i for i in new if self._algorithm(i).partial_model}
+        partial = {i for i in new if self._algorithm(i).requires.partial_model}
         taken: dict[RunNumber, SweepRun] = {}
         for device, block in enumerate(members):
             for place, (i, j) in enumerate(block):
@@ -106,8 +107,7 @@ class Batch(NamedTuple):
 
     def identified(self, runs: Mapping[RunNumber, SweepRun]) -> list[tuple[RunIdentity, SweepRun]]:
         """Returns runs with their identities."""
-        identity = dict(zip(self.numbers, self.identities, strict=True))
-        return [(identity[j], run) for (_, j), run in runs.items()]
+        return [(self.identities[number], run) for number, run in runs.items()]
 
     def _bits(
         self, clock: history_rows.Clock, rounds: Sequence[int], members: Collection[int]

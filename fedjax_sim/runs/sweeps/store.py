@@ -2,13 +2,14 @@
 
 Files name the runs they hold by configuration and seed, with digests of everything else that a run
 depends on.  So a grid can be extended, and runs that are there already are not repeated.  Several
-processes may share the folder: each slice is claimed by one of them and written whole.
+processes may share the folder: each slice is claimed by one of them and written whole.  A file's
+name is a digest of its runs and of the folder's identifier, so a slice of another sweep is noticed.
 """
 
 import contextlib
-import errno
 import json
 import pathlib
+import secrets
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,15 +17,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_sim.data.archives import read_npz
 from fedjax_sim.engine import History
 from fedjax_sim.runs.storage.files import (
+    DamagedError,
     FolderError,
     RecoveryWarning,
     digest,
     own,
+    read_json,
+    read_npz,
     remove_partials,
-    replacing,
+    write_npz,
 )
 from fedjax_sim.runs.storage.folders import check_kind
 from fedjax_sim.runs.storage.locks import locked, try_lock
@@ -35,49 +38,30 @@ from fedjax_sim.runs.sweeps.trial import RunIdentity
 from fedjax_sim.types import Params
 
 RunKey = tuple[str, str]  # (configuration as JSON, seed)
+_SWEEP, _SLICES = "sweep.json", "slices"
 
 
 class _Kept(NamedTuple):
     """One run of a slice file."""
 
-    data: str
-    algorithm: str | None  # None: a file of an earlier version, which has none
-    functions: str | None  # so too
-    settings: str | None  # so too
+    identity: RunIdentity
     run: SweepRun
     model: list[np.ndarray]  # leaves of the final model, if kept
 
 
 def run_key(configuration: Mapping[str, Any], seed: str) -> RunKey:
-    """Returns a run's name in the files.
-
-    Example:
-        >>> run_key({"lr": 0.1, "batch_size": 5}, "0")
-        ('{"batch_size": 5, "lr": 0.1}', '0')
-    """
+    """Returns a run's name in the files."""
     plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in configuration.items()}
     return json.dumps(plain, sort_keys=True, default=repr), seed
 
 
 def portable(x: np.ndarray) -> np.ndarray:
-    """Returns the array in a type that NumPy's files keep: bfloat16 becomes float32, exactly.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> portable(np.ones(1, jnp.bfloat16)).dtype, portable(np.ones(1, np.float16)).dtype
-        (dtype('float32'), dtype('float16'))
-    """
+    """Returns the array in a type that NumPy's files keep: bfloat16 becomes float32, exactly."""
     return x.astype(np.float32) if x.dtype.kind == "V" else x
 
 
 class SweepStore:
-    """Folder of a sweep; with None as directory nothing is kept.
-
-    Args:
-        directory: the folder.
-        config: JSON-able values of the sweep.
-        create: make the folder if there is none; otherwise such a folder has no runs.
-    """
+    """Folder of a sweep; with None as directory, or none that is there to ``create``, empty."""
 
     def __init__(
         self,
@@ -85,26 +69,29 @@ class SweepStore:
         config: Mapping[str, Any] | None,
         *,
         create: bool = True,
+        accept_changed_code: bool = False,
     ):
-        self._folder = None if directory is None else own(directory / "slices")
+        self._accept = accept_changed_code
+        self._folder = None if directory is None else own(directory / _SLICES)
         self._kept: dict[RunKey, _Kept] = {}
         self._of_seeds: dict[str, _Kept] = {}  # one run of every configuration, with its settings
         self._read: set[str] = set()  # names of files
         if self._folder is None or directory is None:
             return
         check_kind(directory, "a sweep")
-        if not create and not (directory / "sweep.json").exists():
+        if not create and not (directory / _SWEEP).exists():
             self._folder = None
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         with locked(directory, wait=True):  # of two sweeps that start together, one is refused
-            if any(self._folder.glob("*.npz")) and not (directory / "sweep.json").exists():
+            if any(self._folder.glob("*.npz")) and not (directory / _SWEEP).exists():
                 raise FolderError(
-                    f"{directory / 'sweep.json'} is missing, beside finished runs, so that nothing "
+                    f"{directory / _SWEEP} is missing, beside finished runs, so that nothing "
                     "says which sweep this is; restore it from a copy, choose another directory or "
                     "delete this one"
                 )
-            claim(directory / "sweep.json", {"config": dict(config or {})})
+            values = {"config": dict(config or {})}
+            self._id = claim(directory / _SWEEP, values, identifier=secrets.token_hex(8))
         self.refresh()
 
     def refresh(self) -> None:
@@ -113,15 +100,14 @@ class SweepStore:
             if path.name in self._read:
                 continue
             self._read.add(path.name)
-            for key, kept in _read_or_set_aside(path).items():
-                # Of two files with one run, the one with its model counts.
-                if key not in self._kept or (kept.model and not self._kept[key].model):
-                    self._keep(key, kept)
+            for key, kept in _read_or_set_aside(path, self._id).items():
+                self._keep(key, kept)
 
     def _keep(self, key: RunKey, kept: _Kept) -> None:
-        self._kept[key] = kept
-        if kept.settings is not None:
-            self._of_seeds.setdefault(key[0], kept)
+        # Of two files with one run, the one with its model counts.
+        if key not in self._kept or (kept.model and not self._kept[key].model):
+            self._kept[key] = kept
+        self._of_seeds.setdefault(key[0], kept)
 
     def claim_name(self, runs: Iterable[tuple[Mapping[str, Any], str]], models: bool) -> str:
         """Returns the name of a slice's claim, from its configurations and seeds."""
@@ -174,10 +160,11 @@ class SweepStore:
         if kept is None:
             self._check_settings(key, identity)
             return None
-        differing = "data or settings" if kept.data != identity.data else ""
-        if kept.algorithm not in (None, identity.algorithm):
+        known = kept.identity
+        differing = "data or settings" if known.data != identity.data else ""
+        if not self._accept and known.algorithm != identity.algorithm:
             differing = "algorithm" + (differing and ", data or settings")
-        elif not differing and kept.functions not in (None, identity.functions):
+        elif not (self._accept or differing) and known.functions != identity.functions:
             differing = "code of algorithm, objective, model or evaluation"
         if differing:
             raise self._other_sweep(dict(configuration), seed, differing)
@@ -193,9 +180,9 @@ class SweepStore:
     def _check_settings(self, key: RunKey, identity: RunIdentity) -> None:
         """Refuses a seed whose configuration is there with other seeds and other settings."""
         known = self._of_seeds.get(key[0])
-        if known is None or known.settings == identity.settings:
+        if known is None or self._accept or known.identity.settings == identity.settings:
             return
-        differing = "algorithm" if known.algorithm != identity.algorithm else ""
+        differing = "algorithm" if known.identity.algorithm != identity.algorithm else ""
         differing = differing or "number of rounds, evaluation, cohort size, identity or code"
         raise self._other_sweep(json.loads(key[0]), known.run.seed, differing)
 
@@ -224,33 +211,33 @@ class SweepStore:
         for i, leaves in enumerate(zip(*models, strict=True)):
             arrays[f"model:{i}"] = np.stack([portable(leaf) for leaf in leaves])
         meta = [[*run_key(run.configuration, run.seed), *identity] for identity, run in runs]
-        path = self._folder / f"{digest(meta, bool(models[0]))}.npz"
+        path = self._folder / _name(meta, self._id, bool(models[0]))
         remove_partials(self._folder, path.name)
-        with replacing(path) as partial, partial.open("wb") as file:
-            np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+        write_npz(path, {"meta": np.array(json.dumps(meta)), **arrays})
         self._read.add(path.name)
         for (identity, run), leaves in zip(runs, models, strict=True):
-            kept = _Kept(*identity, run._replace(model=None), [portable(leaf) for leaf in leaves])
+            kept = _Kept(identity, run._replace(model=None), [portable(leaf) for leaf in leaves])
             self._keep(run_key(run.configuration, run.seed), kept)
+
+
+def _name(meta: list[Any], sweep: str, has_models: bool) -> str:
+    return f"{digest(sweep, meta, has_models)}.npz"
 
 
 def read_runs(directory: pathlib.Path) -> list[SweepRun]:
     """Returns the finished runs in a sweep's folder, by configuration and seed; writes nothing.
 
     Damaged slices are left out.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     read_runs(pathlib.Path(folder))
-        []
     """
     runs: dict[RunKey, SweepRun] = {}
-    for path in sorted((directory / "slices").glob("[!.]*.npz")):
+    if not (directory / _SWEEP).exists():
+        return []
+    sweep = read_json(directory / _SWEEP, "restore it from a copy")["id"]
+    for path in sorted((directory / _SLICES).glob("[!.]*.npz")):
         try:
-            kept = _read(path)
-        except Exception as error:  # NumPy and zipfile raise a dozen kinds for damaged files
-            warnings.warn(f"{path} is damaged ({error}) and was left out", RecoveryWarning, 2)
+            kept = _read(path, sweep, "its runs are left out")
+        except DamagedError as error:
+            warnings.warn(str(error), RecoveryWarning, 2)
             continue
         runs |= {key: entry.run for key, entry in kept.items()}
 
@@ -265,32 +252,31 @@ def read_runs(directory: pathlib.Path) -> list[SweepRun]:
     return [runs[key] for key in sorted(runs, key=place)]
 
 
-def _read_or_set_aside(path: pathlib.Path) -> dict[RunKey, _Kept]:
+def _read_or_set_aside(path: pathlib.Path, sweep: str) -> dict[RunKey, _Kept]:
     """Returns the runs of a file; a damaged file is renamed, and its runs are repeated."""
+    aside = path.with_suffix(".damaged")
     try:
-        return _read(path)
+        return _read(path, sweep, f"it was renamed to {aside.name}, and its runs are repeated")
     except FileNotFoundError:  # another process has renamed it
         return {}
-    except Exception as error:  # NumPy and zipfile raise a dozen kinds for damaged files
-        if isinstance(error, OSError) and error.errno not in (None, errno.EIO, errno.EINVAL):
-            raise
-        aside = path.with_suffix(".damaged")
-        reason = f"{type(error).__name__}: {error}"
+    except DamagedError as error:
         with contextlib.suppress(FileNotFoundError):
             path.replace(aside)
-        warnings.warn(
-            f"{path} is damaged ({reason}) and was renamed to {aside.name}; its runs are repeated",
-            RecoveryWarning,
-            stacklevel=2,
-        )
+        warnings.warn(str(error), RecoveryWarning, stacklevel=2)
         return {}
 
 
-def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
-    arrays: dict[str, Any] = dict(read_npz(path))
+def _read(path: pathlib.Path, sweep: str, advice: str) -> dict[RunKey, _Kept]:
+    """Returns the runs of a slice, unless it is damaged or of another sweep."""
+    arrays: dict[str, Any] = read_npz(path, advice)
+    meta = json.loads(str(arrays["meta"]))
+    if path.name != _name(meta, sweep, "model:0" in arrays):
+        raise FolderError(
+            f"{path} is of another sweep than {path.parent.parent / _SWEEP}, or was renamed; move "
+            "it elsewhere"
+        )
     result = {}
-    for i, entry in enumerate(json.loads(str(arrays["meta"]))):
-        configuration, seed, data, algorithm, functions, settings = [*entry, *[None] * 3][:6]
+    for i, (configuration, seed, *identity) in enumerate(meta):
         parts: dict[str, dict[str, Any]] = {"metrics": {}, "probes": {}, "model": {}}
         for name, values in arrays.items():
             kind, colon, rest = name.partition(":")
@@ -303,8 +289,8 @@ def _read(path: pathlib.Path) -> dict[RunKey, _Kept]:
             history,
             int(arrays["diverged_at"][i]),
             bits=tuple(arrays["bits"][i].tolist()) if "bits" in arrays else None,
-            partial_model="partial_model" in arrays and bool(arrays["partial_model"][i]),
+            partial_model=bool(arrays["partial_model"][i]),
         )
         model = [parts["model"][str(k)] for k in range(len(parts["model"]))]
-        result[configuration, seed] = _Kept(data, algorithm, functions, settings, run, model)
+        result[configuration, seed] = _Kept(RunIdentity(*identity), run, model)
     return result

@@ -4,40 +4,55 @@ Numbers vary inside one program.  Whatever changes shapes or data (batch size, l
 size, the algorithm itself) makes a group with a program of its own.  A group's runs are cut into
 blocks that fit a device.  All runs of a seed see the same cohorts and minibatches, so differences
 between configurations are paired, and a block gathers each minibatch once for all configurations.
+
+Phases: :func:`check` refuses what cannot run, :func:`open_store` opens the folder,
+:func:`run_groups` compiles and runs what is missing, and :func:`result_of` returns all runs.
 """
 
+import dataclasses
 import pathlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_bytes
 from fedjax_sim.checks.setups import check_split_keys
-from fedjax_sim.engine import NO_PROBES, Probes
 from fedjax_sim.engine.evaluation.names import ClientNames, client_names
 from fedjax_sim.engine.execution import devices as device_list
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.events import Callback
+from fedjax_sim.runs.events import Callback, notify
 from fedjax_sim.runs.interrupt import deferred_interrupt
+from fedjax_sim.runs.options import (
+    DEFAULT,
+    Options,
+    Storage,
+    check_options_type,
+    check_unused,
+    storage_of,
+)
 from fedjax_sim.runs.seeds import Seed, seed_names
-from fedjax_sim.runs.storage.identity import check_json
-from fedjax_sim.runs.sweeps.grid import Configuration, Grid, Plan, expand, groups
-from fedjax_sim.runs.sweeps.parts import Share, divide, parse_part, shares_of
+from fedjax_sim.runs.sweeps.grid import Configuration, Grid, Group, Plan, expand_all
+from fedjax_sim.runs.sweeps.parts import Part, Share, divide, shares_of
 from fedjax_sim.runs.sweeps.program import Program, Programs
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.slices import Batch, RunNumber, run_slices, wait_for_others
-from fedjax_sim.runs.sweeps.store import SweepStore
-from fedjax_sim.runs.sweeps.trial import Factory, MakeSetup, RunIdentity, Trials, identities
+from fedjax_sim.runs.sweeps.store import SweepStore, run_key
+from fedjax_sim.runs.sweeps.trial import (
+    Factory,
+    MakeSetup,
+    RunIdentity,
+    Trial,
+    Trials,
+    identities,
+)
 from fedjax_sim.runs.sweeps.watchers import Watchers, check_watchers
-from fedjax_sim.types import Device, Setup
+from fedjax_sim.types import Setup
 
 
 class SweepProgress(NamedTuple):
-    """Argument of a progress callback: when a group is compiled, and after every segment."""
+    """Argument of a callback's ``progress``: when a group is compiled, and after every segment."""
 
     static: Configuration  # the group's values that do not vary
     plan: Plan
@@ -48,6 +63,8 @@ class SweepProgress(NamedTuple):
     num_rounds: int
     runs_done: int  # of the whole sweep, or of its part
     num_runs: int
+
+    name = ""  # a sweep is one work, of all algorithms
 
     @property
     def fraction(self) -> float:
@@ -68,79 +85,63 @@ class SweepProgress(NamedTuple):
 
 
 def sweep(
-    factory: Factory,
+    factories: Factory | Mapping[str, Factory],
     setup: Setup | MakeSetup,
-    grid: Grid,
+    grid: Grid | Mapping[str, Grid] | Part,
     keys: Array,
     *,
-    execution: Execution | None = None,
-    probes: Probes = NO_PROBES,
-    static: Collection[str] | None = None,
-    seeds: Sequence[Seed] | None = None,
-    memory: int | None = None,
-    devices: Sequence[Device] | None = None,
-    directory: str | pathlib.Path | None = None,
-    config: Mapping[str, Any] | None = None,
-    identity: Mapping[str, Any] | Callable[..., Mapping[str, Any]] | None = None,
-    keep_models: bool = False,
-    only_finished: bool = False,
-    part: tuple[int, int] | None = None,
     callbacks: Sequence[Callback] = (),
-    on_progress: Callable[[SweepProgress], None] | None = None,
+    storage: Storage | str | pathlib.Path | None = None,
+    options: Options = DEFAULT,
 ) -> Sweep:
-    """Runs every (configuration, seed) of a grid.
+    """Runs every (configuration, seed) of a grid, for one algorithm or for several.
 
     Static hyper-parameters are passed as Python values, by name: to ``setup`` those that it takes
-    (``setup`` is then a function, called twice per combination, first for the checks), to
-    ``factory`` the others and those that are parameters of both.  All other hyper-parameters are
-    passed to ``factory`` as traced floating-point numbers, so a number that the factory must know,
-    such as the f of a robust rule, is static.  If the function takes ``seed``, it is called once
-    per seed, and each seed has a setup of its own; seeds whose setups have equal shapes share a
-    program.
+    (``setup`` is then a function, called twice per combination, first for the checks), to the
+    factory the others and those that are parameters of both.  All other hyper-parameters are
+    passed to the factory as traced floating-point numbers.  Static are the parameters of ``setup``,
+    texts, flags and None, and numbers for parameters whose annotation has no floating-point
+    numbers, such as ``f: int`` of a robust rule (:mod:`fedjax_sim.runs.sweeps.static`).  If the
+    function ``setup`` takes ``seed``, it is called once per seed, and each seed has a setup of its
+    own; seeds whose setups have equal shapes share a program.
 
     A run that diverges is recorded with the round of its divergence and does not affect other runs.
-    With a directory, finished slices are kept and not repeated by a later call, also of a larger
-    grid.  Several processes that make the same call with the same directory divide the slices, and
+    With a folder, finished slices are kept and not repeated by a later call, also of a larger
+    grid.  Several processes that make the same call with the same folder divide the slices, and
     each returns all runs.  Ctrl-C or SIGTERM ends the sweep after the segment in progress; the
     result has the finished slices.
 
+    All devices of this process work (:func:`~fedjax_sim.engine.execution.devices.workers`), inside
+    ``jax.default_device(device)`` that one alone; each runs configurations and seeds of its own.
+
     Args:
-        factory: function of the hyper-parameters that returns an algorithm, such as
-            :func:`~fedjax_sim.fedavg`.
+        factories: function of the hyper-parameters that returns an algorithm, such as
+            :func:`~fedjax_sim.fedavg`; or a mapping of such functions by algorithm.  With several,
+            every configuration has the name as ``algorithm``, which ``setup`` may take.
         setup: setup of all configurations, or a function of static hyper-parameters; ``params``
             has a leading axis n, ``timeline`` may have one.  A function of ``seed`` returns the
             setup of one seed, without that axis.
         grid: ``{name: values}`` for the Cartesian product, or a list of configurations, which need
-            not have the same names.
+            not have the same names.  With several factories, one grid for all, or a mapping of
+            grids by algorithm.  :class:`Part(grid, i, n) <fedjax_sim.runs.sweeps.parts.Part>` runs
+            the i-th of n parts of it only.
         keys: one per seed, ``[n]``.
-        execution: execution strategy; default: chosen for the number of runs in a block.
-        probes: diagnostics inside every round.
-        static: names of the static hyper-parameters; default: the parameters of ``setup``.
-        seeds: names of the seeds, also the values of ``seed``; default 0, 1, ...
-        memory: bytes that a program may need on a device for data, state and temporaries;
-            default :func:`~fedjax_sim.engine.execution.devices.memory_limit`.
-        devices: each runs configurations and seeds of its own; default
-            :func:`~fedjax_sim.engine.execution.devices.workers`.
-        directory: folder for finished slices.
-        config: JSON-able description; a directory with another one is refused.
-        identity: JSON-able values that results depend on and that are neither in the configuration
-            nor in the arrays of the setup, or a function of the static hyper-parameters that
-            returns them; runs on disk with other values are refused.
-        keep_models: keep the final model of every run in memory and in the directory.
-        only_finished: return the runs that the directory has; start none, create no directory.
-        part: ``(i, n)``: run the i-th of n parts of the grid only, for the jobs of an array that
-            share the directory (:func:`~fedjax_sim.runs.sweeps.parts.divide`).  The result also has
-            those runs of other parts that are finished; ``missing`` counts the others.
         callbacks: functions of an :class:`~fedjax_sim.runs.events.Event`, called after every
-            slice with each evaluation of its runs; ``event.name`` is the configuration.  Runs of a
-            slice end together, so "stop" has no effect; "interrupt" ends the sweep.  A
+            slice with each evaluation of its runs, whose ``name`` is the configuration, or objects
+            with methods ``begin``, ``progress`` (a :class:`SweepProgress`, when a group's program
+            is ready and after every segment) and ``poll``.  Runs of a slice end together, so "stop"
+            has no effect; "interrupt" ends the sweep.  A
             :class:`~fedjax_sim.runs.callbacks.BestModel` is refused.
-        on_progress: called when a group's program is ready and after every segment.
+        storage: folder for finished slices, or a
+            :class:`~fedjax_sim.runs.options.Storage` that may keep the final models, and
+            whose ``config`` may be a function of the configuration.
+        options: execution, probes, names of the seeds and the memory that a program may need
+            (:class:`~fedjax_sim.runs.options.Options`).
 
     Raises:
         ValueError: a grid without configurations, a value that is not a number where one is
             needed, contradictory arguments, a budget that one run exceeds, a task with examples
-            on the host, a directory that is a file or holds other results, also other seeds of a
+            on the host, a folder that is a file or holds other results, also other seeds of a
             configuration with other settings, several processes connected by ``jax.distributed``.
 
     Example:
@@ -165,65 +166,215 @@ def sweep(
         >>> figure.axes[0].get_xlabel()
         'learning rate'
     """
+    plan = check(factories, setup, grid, keys, callbacks, storage, options)
+    notify(callbacks, "begin", "")
+    store = open_store(plan)
+    return result_of(plan, run_groups(plan, store))
+
+
+def finished_runs(
+    factories: Factory | Mapping[str, Factory],
+    setup: Setup | MakeSetup,
+    grid: Grid | Mapping[str, Grid] | Part,
+    keys: Array,
+    *,
+    storage: Storage | str | pathlib.Path,
+    options: Options = DEFAULT,
+) -> Sweep:
+    """Returns the runs of a sweep that its folder has; starts none and writes nothing.
+
+    Args:
+        factories, setup, grid, keys, storage, options: as in :func:`sweep`.  The runs are verified
+            to be those of these arguments.
+
+    Raises:
+        ValueError: as :func:`sweep`, or no folder.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.ones((2, 1), np.float32)}, np.array([0, 1, 2]))
+        >>> task = fs.empirical_task(lambda w, b, key: b["x"] @ w, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(2, 2, task.num_steps), np.zeros((1, 1)))
+        >>> keys = jax.random.split(jax.random.key(0), 1)
+        >>> finished_runs(fs.fedavg, setup, {"lr": [0.1]}, keys, storage="no_such_folder").missing
+        1
+    """
+    plan = check(factories, setup, grid, keys, (), storage, options)
+    if plan.storage.folder is None:
+        raise ValueError("storage is None; expected the folder whose finished runs are read")
+    store = open_store(plan, create=False)
+    outcome = Outcome({}, {}, {}, False, 0.0, None)
+    for batch in plan.batches(store, plan.shares, outcome.clients):
+        outcome.found.update(batch.on_disk(batch.every()))
+    return result_of(plan, outcome)
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepPlan:
+    """Arguments of a sweep, checked."""
+
+    configurations: Sequence[Configuration]
+    trials: Trials
+    keys: Array
+    seeds: Sequence[str]  # names
+    values: Sequence[Seed]
+    shares: Sequence[Share]  # of all parts
+    part: Part | None
+    callbacks: Sequence[Callback]
+    storage: Storage
+    options: Options
+
+    @property
+    def own(self) -> Sequence[Share]:
+        """The shares that this call runs."""
+        part = self.part
+        return self.shares if part is None else divide(self.shares, (part.number, part.of))
+
+    @property
+    def num_runs(self) -> int:
+        """Runs that this call runs or finds."""
+        return sum(len(group.members) * len(numbers) for group, numbers in self.own)
+
+    def batches(
+        self,
+        store: SweepStore,
+        shares: Iterable[Share],
+        clients: dict[RunNumber, ClientNames],
+    ) -> Iterator[Batch]:
+        """Yields the runs of these shares; adds the names of their clients to ``clients``."""
+        for group, numbers in shares:
+            seed = self.values[numbers[0]] if self.trials.per_seed else None
+            trial = self.trials.make(group.static, seed)
+            keys = self.keys[np.array(numbers)]
+            batch = Batch(
+                group,
+                self.configurations,
+                self.seeds,
+                numbers,
+                trial,
+                keys,
+                self._identities(group, numbers, trial, keys),
+                store,
+                self.storage.keep_models,
+            )
+            clients.update(dict.fromkeys(batch.every(), client_names(trial.setup.eval_fn)))
+            yield batch
+
+    def _identities(
+        self, group: Group, numbers: Sequence[int], trial: Trial, keys: Array
+    ) -> dict[RunNumber, RunIdentity]:
+        """Returns the identities of runs, digests of the data once per further values."""
+        known: dict[Any, Sequence[RunIdentity]] = {}
+        result = {}
+        for i in group.members:
+            extra = self.extra(self.configurations[i])
+            name = run_key(extra, "")
+            if name not in known:
+                # Without a folder nothing is looked up, and hashing the data would take time.
+                empty = [RunIdentity("", "", "", "")] * len(numbers)
+                on_disk = self.storage.folder is not None
+                per_seed = self.trials.per_seed
+                known[name] = (
+                    identities(trial, group.names, keys, extra, per_seed=per_seed)
+                    if on_disk
+                    else empty
+                )
+            result |= {(i, j): one for j, one in zip(numbers, known[name], strict=True)}
+        return result
+
+    def extra(self, configuration: Configuration) -> Mapping[str, Any]:
+        """Returns what a run's results depend on besides its configuration and its arrays."""
+        storage = self.storage
+        return storage.config_of(configuration) if callable(storage.config) else {}
+
+
+class Outcome(NamedTuple):
+    """Runs after the last slice."""
+
+    new: dict[RunNumber, SweepRun]  # computed by this call
+    found: dict[RunNumber, SweepRun]  # on disk
+    clients: dict[RunNumber, ClientNames]
+    stopped: bool
+    run_seconds: float
+    programs: Programs | None  # None: nothing could be compiled
+
+
+def check(
+    factories: Factory | Mapping[str, Factory],
+    setup: Setup | MakeSetup,
+    grid: Grid | Mapping[str, Grid] | Part,
+    keys: Array,
+    callbacks: Sequence[Callback],
+    storage: Storage | str | pathlib.Path | None,
+    options: Options,
+) -> SweepPlan:
+    """Returns the arguments of a sweep, checked before anything is compiled or written.
+
+    Raises:
+        ValueError: as :func:`sweep`.
+    """
     check_split_keys(keys)
-    values = list(range(keys.shape[0]) if seeds is None else seeds)
-    names = seed_names(seeds, keys.shape[0])
-    check_bytes(memory=memory)
+    check_options_type(options)
+    storage, part = storage_of(storage), grid if isinstance(grid, Part) else None
+    check_unused("fs.sweep", options, "eval_initial", "segment_seconds")
+    check_unused("fs.sweep", storage, "checkpoint_seconds")
+    names = seed_names(options.seeds, keys.shape[0])
+    values = list(range(keys.shape[0]) if options.seeds is None else options.seeds)
     check_watchers(callbacks)
-    check_json(config, "config")
-    if only_finished and directory is None:
-        raise ValueError("directory is None; expected the folder whose runs only_finished returns")
-    if part is not None:
-        parse_part(f"{part[0]}/{part[1]}")
-        if directory is None:
-            raise ValueError("directory is None; expected the folder that the parts share")
+    if part is not None and storage.folder is None:
+        raise ValueError("storage is None; expected the folder that the parts share")
     if jax.process_count() > 1:
         raise ValueError(
             f"jax.distributed connects {jax.process_count()} processes; expected one: a sweep "
-            "runs in one process. Divide it among separate jobs with part=(i, n), on the command "
-            "line --part I/N"
+            "runs in one process. Divide it among separate jobs with fs.Part(grid, i, n), on the "
+            "command line --part I/N"
         )
-    configurations = expand(grid)
-    if isinstance(static, str):
-        raise ValueError(f"static is {static!r}; expected a list of names, such as [{static!r}]")
-    trials = Trials(factory, setup, static, execution, probes)
-    every = groups(configurations, trials.static)
+    several = list(factories) if isinstance(factories, Mapping) else None
+    configurations = expand_all(grid if part is None else part.grid, several)
+    trials = Trials(factories, setup, options.strategy, options.probes)
+    every = trials.groups(configurations)
+    shares = list(shares_of(every, len(names), trials.per_seed))
+    plan = SweepPlan(
+        configurations, trials, keys, names, values, shares, part, callbacks, storage, options
+    )
     for group in every:  # all of them, before the first runs for hours
         members = [
             {name: group.values[name][i] for name in group.names} for i in range(len(group.members))
         ]
         trials.check(group.static, members, values)
-        check_json(identity(**group.static) if callable(identity) else identity, "identity")
-    where = list(device_list.workers() if devices is None else devices)
-    if not where:
-        raise ValueError("devices is empty; expected at least one device")
-    budget = memory or device_list.memory_limit(where[0])
-    root = None if directory is None else pathlib.Path(directory)
-    store = SweepStore(root, config, create=not only_finished)
-    programs = Programs(where, budget)
+        for i in group.members:
+            plan.extra(configurations[i])
+    return plan
 
+
+def open_store(plan: SweepPlan, *, create: bool = True) -> SweepStore:
+    """Returns the sweep's folder, with the runs that it has.
+
+    Raises:
+        ValueError: it is a file or holds other results.
+    """
+    storage = plan.storage
+    return SweepStore(
+        storage.folder,
+        None if callable(storage.config) else storage.config,
+        create=create,
+        accept_changed_code=storage.accept_changed_code,
+    )
+
+
+def run_groups(plan: SweepPlan, store: SweepStore) -> Outcome:
+    """Compiles and runs the groups that the folder does not have, slice by slice.
+
+    Raises:
+        ValueError: a budget that one run exceeds.
+    """
+    where = device_list.workers()
+    budget = plan.options.memory or device_list.memory_limit(where[0])
+    programs = Programs(where, budget)
     new: dict[RunNumber, SweepRun] = {}
     found: dict[RunNumber, SweepRun] = {}
     clients: dict[RunNumber, ClientNames] = {}
-    shares = list(shares_of(every, len(names), trials.per_seed))
-    own = shares if part is None else divide(shares, part)
-    num_runs = sum(len(group.members) * len(numbers) for group, numbers in own)
-    run_seconds, stopped = 0.0, False
-
-    def batches(shares: Iterable[Share]) -> Iterator[Batch]:
-        for group, numbers in shares:
-            trial = trials.make(group.static, values[numbers[0]] if trials.per_seed else None)
-            group_keys = keys[np.array(numbers)]
-            extra = identity(**group.static) if callable(identity) else identity
-            # Without a directory nothing is looked up, and hashing the data would take time.
-            known = [RunIdentity("", "", "", "")] * len(numbers)
-            if directory is not None:
-                known = identities(trial, group_keys, extra, per_seed=trials.per_seed)
-            batch = Batch(
-                group, configurations, names, numbers, trial, group_keys, known, store, keep_models
-            )
-            clients.update(dict.fromkeys(batch.every(), client_names(trial.setup.eval_fn)))
-            yield batch
+    run_seconds, stopped, num_runs = 0.0, False, plan.num_runs
 
     def report_of(batch: Batch, program: Program) -> Callable[[int, int, int], None]:
         before = len((new.keys() | found.keys()) - set(batch.every()))
@@ -233,25 +384,24 @@ def sweep(
         )  # fmt: skip
 
         def report(slices: int, round: int, runs: int) -> None:
-            if on_progress is not None:
-                done = before + runs
-                on_progress(progress._replace(slices_done=slices, round=round, runs_done=done))
+            now = progress._replace(slices_done=slices, round=round, runs_done=before + runs)
+            notify(plan.callbacks, "progress", now)
 
         return report
 
     with deferred_interrupt() as signalled:
-        watchers = Watchers(callbacks)
+        watchers = Watchers(plan.callbacks)
 
         def interrupted() -> bool:
-            return signalled() or watchers.interrupted
+            return signalled() or watchers.interrupted()
 
-        pending: Iterable[Batch] = batches(own)
+        pending: Iterable[Batch] = plan.batches(store, plan.own, clients)
         while not stopped:
             later: list[Batch] = []  # with slices that other processes run
             claims: list[str] = []
             for batch in pending:
                 on_disk = batch.on_disk(batch.every())
-                if only_finished or len(on_disk) == len(batch.every()):
+                if len(on_disk) == len(batch.every()):
                     found |= on_disk
                     continue
                 if interrupted():
@@ -277,16 +427,21 @@ def sweep(
                 break
             wait_for_others(store, claims, interrupted)
             pending = later
-    if part is not None and not stopped:
-        for batch in batches(shares):
+    if plan.part is not None and not stopped:
+        for batch in plan.batches(store, plan.shares, clients):
             found |= batch.on_disk(set(batch.every()) - found.keys() - new.keys())
-    runs = found | new
+    return Outcome(new, found, clients, stopped, run_seconds, programs)
+
+
+def result_of(plan: SweepPlan, outcome: Outcome) -> Sweep:
+    """Returns all runs in the order of the grid."""
+    runs, programs = outcome.found | outcome.new, outcome.programs
     return Sweep(
-        [runs[number]._replace(client_names=clients[number]) for number in sorted(runs)],
-        stopped,
-        len(runs) - len(new),
-        programs.compilations,
-        programs.compile_seconds,
-        run_seconds,
-        len(configurations) * len(names) - len(runs),
+        [runs[number]._replace(client_names=outcome.clients[number]) for number in sorted(runs)],
+        outcome.stopped,
+        len(runs) - len(outcome.new),
+        0 if programs is None else programs.compilations,
+        0.0 if programs is None else programs.compile_seconds,
+        outcome.run_seconds,
+        len(plan.configurations) * len(plan.seeds) - len(runs),
     )

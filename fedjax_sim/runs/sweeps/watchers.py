@@ -6,14 +6,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_sim.runs.events import Callback, Event, act, check_callbacks
+from fedjax_sim.runs.events import Callback, Event, act, check_callbacks, poll
 from fedjax_sim.runs.history import measured
 from fedjax_sim.runs.sweeps.result import SweepRun
 from fedjax_sim.runs.sweeps.trial import RunIdentity
 
 
 def check_watchers(callbacks: Sequence[Callback]) -> None:
-    """Refuses callbacks that cannot be called, and those that need the model of every evaluation.
+    """Refuses callbacks that a sweep cannot call, or cannot obey.
 
     Raises:
         ValueError: naming the callback.
@@ -26,6 +26,11 @@ def check_watchers(callbacks: Sequence[Callback]) -> None:
                 "evaluation; expected others, since a sweep has the final models only: run the "
                 "best configuration again by fs.simulate with this callback"
             )
+        if hasattr(callback, "diverged"):
+            raise ValueError(
+                f"callbacks has {type(callback).__name__}, which answers divergences; expected "
+                "others, since a sweep records the round in which a run diverges"
+            )
 
 
 class Watchers:
@@ -33,11 +38,17 @@ class Watchers:
 
     def __init__(self, callbacks: Sequence[Callback]):
         self._callbacks = callbacks
-        self.interrupted = False
+        self._listens = any(map(callable, callbacks))
+        self._interrupted = False
+
+    def interrupted(self) -> bool:
+        """Returns True once a callback has ended the sweep."""
+        self._interrupted |= poll(self._callbacks) == "interrupt"
+        return self._interrupted
 
     def runs(self, runs: Collection[tuple[RunIdentity, SweepRun]]) -> None:
         """Passes on every evaluation of runs; the last one has the model, if the sweep keeps it."""
-        for own, run in runs if self._callbacks else ():
+        for own, run in runs if self._listens else ():
             identity = {"config": dict(run.configuration), **own._asdict()}
             rounds = np.asarray(run.history.round).tolist()
             for i, done in enumerate(rounds):
@@ -54,7 +65,7 @@ class Watchers:
                     name, [run.seed], done, rounds[-1], metrics, None, False, params, skipped,
                     identity,
                 )  # fmt: skip
-                self.interrupted |= act(self._callbacks, event) == "interrupt"
+                self._interrupted |= act(self._callbacks, event) == "interrupt"
 
 
 def name_of(configuration: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ import jax
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_positive
-from fedjax_sim.checks.setups import check_key, check_objective
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.studies.advice.conditions import conditions_of, sizes_of
 from fedjax_sim.studies.advice.measurement import measure_constants
@@ -87,10 +87,7 @@ def advise(
         >>> best.local_steps, best.lr, best.rounds  # K lr = 1 / (4 L); B_h^2 / (K lr R) <= 0.01
         (1, 0.25, 800)
     """
-    if not isinstance(setup, Setup):
-        raise ValueError(f"setup is a {type(setup).__name__}; expected a fedjax_sim.Setup")
     sizes = sizes_of(setup)
-    check_objective(setup, batched=False)
     for name, value in (("target", target), ("gradient_target", gradient_target)):
         if value is not None:
             check_positive(**{name: value})

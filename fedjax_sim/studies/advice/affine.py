@@ -49,11 +49,6 @@ def is_affine(function: Callable[..., PyTree], argument: PyTree, *rest: PyTree) 
 
     Args:
         function: function of ``argument`` and ``rest``; only its program is traced.
-
-    Example:
-        >>> slopes = [jax.grad(loss) for loss in (jnp.square, jnp.abs, jax.nn.relu)]
-        >>> [is_affine(slope, 1.0) for slope in slopes]
-        [True, False, False]
     """
     program = jax.make_jaxpr(function)(argument, *rest)
     marked = len(jax.tree.leaves(argument))

@@ -1,6 +1,7 @@
 """Prescribed settings beside a tuned sweep."""
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks.setups import check_split_keys
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.runs.events import Callback
+from fedjax_sim.runs.options import Options, Storage
 from fedjax_sim.runs.sweeps.sweep import sweep
 from fedjax_sim.studies.advice.conditions import sizes_of
 from fedjax_sim.studies.advice.gap import Gap, SettingRun
@@ -32,8 +34,9 @@ def compare_with_practice(
     grid: Mapping[str, Sequence[Any]] | None,
     factory: Callable[..., FedAlgorithm],
     shadow: bool,
-    execution: Execution | None,
-    options: Mapping[str, Any],
+    callbacks: Sequence[Callback],
+    storage: Storage | str | pathlib.Path | None,
+    options: Options,
 ) -> Gap:
     """Runs the prescribed settings, and a grid of settings with the same keys.
 
@@ -45,8 +48,7 @@ def compare_with_practice(
         grid: see :meth:`~fedjax_sim.studies.advice.result.Advice.compare`.
         factory: algorithm of the grid's hyper-parameters.
         shadow: record means over shadow iterates.
-        execution: strategy that executes the clients.
-        options: further arguments of :func:`fedjax_sim.sweep`.
+        callbacks, storage, options: as in :func:`fedjax_sim.sweep`.
 
     Raises:
         ValueError: no prescribed setting, or as :func:`fedjax_sim.sweep`.
@@ -71,7 +73,7 @@ def compare_with_practice(
     for theorem, setting in prescribed:
         part = with_steps(setting.local_steps, min(setting.rounds, most))
         history = run_setting(
-            theorem, setting, part, measurement, keys, shadow=shadow, execution=execution
+            theorem, setting, part, measurement, keys, shadow=shadow, execution=options.strategy
         )
         runs.append(SettingRun(theorem, setting, sizes, history))
 
@@ -86,6 +88,8 @@ def compare_with_practice(
         "local_steps": sorted({1, sizes.local_steps, *(r.setting.local_steps for r in runs)}),
     }
     grid = {**default, **(grid or {})}
-    tuned = sweep(factory, make_setup, grid, keys, execution=execution, **options)
+    tuned = sweep(
+        factory, make_setup, grid, keys, callbacks=callbacks, storage=storage, options=options
+    )
     targets: dict[Measure, float | None] = {p.theorem.measure: p.target for p in predictions}
     return Gap(runs, tuned, targets, measurement)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from fedjax_sim.checks.setups import check_setup
+from fedjax_sim.engine.contract import check_run
 from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.sources import value_of
 from fedjax_sim.timelines.rules import Sampling
@@ -53,10 +53,6 @@ class Sizes(NamedTuple):
 def sizes_of(setup: Setup) -> Sizes:
     """Returns the numbers of a setup of one run.
 
-    Raises:
-        ValueError: an invalid setup, several timelines, examples that are not all on the device,
-            or traced values.
-
     Example:
         >>> import fedjax_sim as fs
         >>> task = fs.Task(lambda *arguments: None, np.ones(4, int), np.full(4, 3))
@@ -64,13 +60,10 @@ def sizes_of(setup: Setup) -> Sizes:
         >>> sizes_of(setup)
         Sizes(clients=4, cohort_size=4, local_steps=3, rounds=9)
     """
-    check_setup(setup)
+    check_run((), setup, None, compiled=False)
     timeline = setup.timeline
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup)):
         raise ValueError("setup is traced; expected concrete arrays: call advise outside of jit")
-    if np.ndim(timeline.clients) != 2:
-        shape = np.shape(timeline.clients)
-        raise ValueError(f"timeline.clients has shape {shape}; expected [T, S], of one run")
     if setup.task.placement is not None:
         raise ValueError(
             f"task.placement is a {type(setup.task.placement).__name__}; expected None: constants "

@@ -73,19 +73,6 @@ def measure_constants(
         iterations: of Lanczos and of the power method.
         num_samples: gradients per client and model, for the noise.
         execution: strategy that executes the clients.
-
-    Raises:
-        ValueError: a known constant that a measured value contradicts, a lower bound above
-            ``F(x_0)``, or as :func:`fedjax_sim.diagnostics.constants.measure`.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
-        >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
-        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
-        >>> result = measure_constants(task, jnp.array(0.0), jax.random.key(0))
-        >>> result.constants.L, result.sources["L"].kind, result.constants.Delta
-        (1.0, 'exact', 2.0)
     """
     known = known or ProblemConstants()
     curvature_key, constants_key, noise_key = jax.random.split(key, 3)

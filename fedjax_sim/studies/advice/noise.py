@@ -23,16 +23,6 @@ def has_full_gradients(task: Task, points: Params, key: Array, *, num_steps: int
         points: models, leaves ``[P, ...]``.
         key: determines the random model.
         num_steps: number of steps, at most those of a visit.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData(np.array([1.0, 3.0], np.float32), np.array([0, 2]))
-        >>> loss = lambda w, x, key: (w - x) ** 2
-        >>> for rule in (fs.full_batch(3), fs.epochs(1, batch_size=1)):
-        ...     task = fs.empirical_task(loss, data, rule)
-        ...     has_full_gradients(task, jnp.zeros(1), jax.random.key(0))
-        True
-        False
     """
     max_steps = max(1, int(np.max(task.num_steps)))
 

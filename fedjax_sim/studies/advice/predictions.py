@@ -135,9 +135,6 @@ class Settings:
         constants: as measured.
         sizes: M and the cohort size; K and R are not used.
         local_steps: ``[k]``.
-
-    Raises:
-        ValueError: when called, a constant outside the theorem's range.
     """
 
     def __init__(

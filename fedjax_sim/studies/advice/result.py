@@ -1,5 +1,6 @@
 """Result of :func:`fedjax_sim.advise`: constants, theorems, prescribed settings."""
 
+import pathlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,7 +9,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.runs.events import Callback
+from fedjax_sim.runs.options import DEFAULT, Options, Storage
 from fedjax_sim.studies.advice.comparison import compare_with_practice
 from fedjax_sim.studies.advice.conditions import Sizes
 from fedjax_sim.studies.advice.gap import Gap
@@ -92,8 +94,9 @@ class Advice(NamedTuple):
         grid: Mapping[str, Sequence[Any]] | None = None,
         factory: Callable[..., FedAlgorithm] = fedavg,
         shadow: bool = True,
-        execution: Execution | None = None,
-        **options: Any,
+        callbacks: Sequence[Callback] = (),
+        storage: Storage | str | pathlib.Path | None = None,
+        options: Options = DEFAULT,
     ) -> Gap:
         """Runs the prescribed settings beside a tuned sweep, with the same keys.
 
@@ -111,8 +114,8 @@ class Advice(NamedTuple):
             shadow: record means over FedAvg's shadow iterates, which keeps ``local_steps + 1``
                 models per client; False: the models only.  Weighted means of shadow iterates are
                 recorded in both cases, since FedAvg with an averaged output computes them.
-            execution: execution strategy.
-            options: further arguments of :func:`fedjax_sim.sweep`, such as ``directory``.
+            callbacks, storage: of the sweep, as in :func:`fedjax_sim.sweep`.
+            options: as in :func:`fedjax_sim.sweep`; the prescribed settings take the execution.
 
         Raises:
             ValueError: an unknown theorem, none that prescribes a setting, F* unknown for theorems
@@ -129,7 +132,8 @@ class Advice(NamedTuple):
             grid=grid,
             factory=factory,
             shadow=shadow,
-            execution=execution,
+            callbacks=callbacks,
+            storage=storage,
             options=options,
         )
 

@@ -43,9 +43,6 @@ def _metrics(task: Task, loss: Partial | None, x: Params) -> dict[str, Array]:
 def with_local_steps(timeline: Timeline, local_steps: int, rounds: int) -> Timeline:
     """Returns the first rounds of a timeline, with another number of local steps.
 
-    Raises:
-        ValueError: a timeline whose visits continue each other.
-
     Example:
         >>> import fedjax_sim as fs
         >>> timeline = with_local_steps(fs.timelines.full(9, 2, num_steps=1), 4, rounds=2)

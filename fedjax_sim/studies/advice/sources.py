@@ -40,23 +40,13 @@ class Source(NamedTuple):
 
 
 def value_of(constants: ProblemConstants, name: str) -> float | None:
-    """Returns a constant as a number; None: unknown.
-
-    Example:
-        >>> value_of(ProblemConstants(L=2), "L"), value_of(ProblemConstants(), "mu")
-        (2.0, None)
-    """
+    """Returns a constant as a number; None: unknown."""
     value = getattr(constants, name)
     return float(value) if is_known(value) else None
 
 
 def models(count: int) -> str:
-    """Returns the number of models as a text.
-
-    Example:
-        >>> models(1), models(3)
-        ('1 model', '3 models')
-    """
+    """Returns the number of models as a text."""
     return f"{count} model{'s' if count > 1 else ''}"
 
 
@@ -149,10 +139,6 @@ def convexity(bent: Curvature, known: ProblemConstants, quadratic: bool, count: 
 
 def check_known(known: ProblemConstants, measured: ProblemConstants) -> None:
     """Refuses given constants that a measured value contradicts.
-
-    Raises:
-        ValueError: a given L, Q or zeta below, or mu above a measured one; a constant of another
-            sign.
 
     Example:
         >>> check_known(ProblemConstants(L=1.0), ProblemConstants(L=2.0))

@@ -43,20 +43,6 @@ def is_quadratic(task: Task, params: Params) -> bool:
 
     The proof is that full gradients are affine in the model.  Derivatives of gradients would not
     do: those of ``abs`` and ``relu`` are constant, but their gradients jump.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": jnp.ones((2, 3))}, jnp.array([0, 2]))
-        >>> losses = {
-        ...     "squares": lambda w, batch, key: (batch["x"] @ w - 1) ** 2,
-        ...     "logistic": lambda w, batch, key: jax.nn.softplus(batch["x"] @ w),
-        ...     "hinge": lambda w, batch, key: jax.nn.relu(1 - batch["x"] @ w)}
-        >>> for name, loss in losses.items():
-        ...     task = fs.empirical_task(loss, data, fs.full_batch(1))
-        ...     print(name, is_quadratic(task, jnp.ones(3)))
-        squares True
-        logistic False
-        hinge False
     """
 
     def gradient(x: Params, client: Array, key: Array) -> Params:
@@ -87,15 +73,6 @@ def is_deterministic(task: Task, params: Params) -> bool:
 
     They may still differ from step to step, as in passes over the examples in a fixed order:
     :func:`~fedjax_sim.studies.advice.noise.has_full_gradients` compares them with full gradients.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData(jnp.ones(4), jnp.array([0, 2, 4]))
-        >>> loss = lambda w, x, key: (w - x) ** 2
-        >>> for rule in (fs.full_batch(3), fs.with_replacement(1, 3)):
-        ...     is_deterministic(fs.empirical_task(loss, data, rule), jnp.array(0.0))
-        True
-        False
     """
 
     def gradient(key: Array, x: Params, client: Array, step: Array) -> Params:
@@ -105,15 +82,7 @@ def is_deterministic(task: Task, params: Params) -> bool:
 
 
 def mean_objective(task: Task, params: Params) -> Partial | None:
-    """Returns ``F = 1 / M sum_m F_m`` as a Partial of the task; None: the task has no full losses.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData(jnp.array([1.0, 3.0]), jnp.array([0, 1, 2]))
-        >>> task = fs.empirical_task(lambda w, x, key: (w - x) ** 2, data, fs.full_batch(1))
-        >>> float(mean_objective(task, jnp.array(0.0))(jnp.array(0.0)))
-        5.0
-    """
+    """Returns ``F = 1 / M sum_m F_m`` as a Partial of the task; None: no full losses are known."""
     losses = []
 
     def look(x: Params) -> Params:

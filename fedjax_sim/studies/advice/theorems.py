@@ -1,6 +1,7 @@
 """Theorems that :func:`fedjax_sim.advise` applies: conditions, prescribed settings, bounds."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from fedjax_sim.studies.advice import conditions as c
 from fedjax_sim.theory import fedavg as avg
 from fedjax_sim.theory import feddualavg, fedswa, lojasiewicz
 from fedjax_sim.theory.conditions import positive
-from fedjax_sim.theory.fedac import convex_i, convex_ii, strongly_convex_i, strongly_convex_ii
+from fedjax_sim.theory.fedac import convex, strongly_convex
 from fedjax_sim.theory.problem_constants import ProblemConstants
 from fedjax_sim.theory.step_sizes import best_lr
 from fedjax_sim.types import FedAlgorithm
@@ -86,13 +87,14 @@ def _without(constants: ProblemConstants, drop: str | None) -> ProblemConstants:
     return constants if drop is None else constants._replace(**{drop: None})
 
 
-def _augmented(module: Any) -> Callable:
+def _augmented(variant: Literal["I", "II"]) -> Callable:
     """Prescribed augmentation, and the prescribed rate at it."""
 
     def prescribe(constants: ProblemConstants, *, cohort_size: Any, **sizes: Any) -> Settings:
         del cohort_size
-        augmentation = module.prescribed_augmentation(constants, **sizes)
-        lr = module.prescribed_lr(constants, augmentation=augmentation, **sizes)
+        at = {"variant": variant, **sizes}
+        augmentation = convex.prescribed_augmentation(constants, **at)
+        lr = convex.prescribed_lr(constants, augmentation=augmentation, **at)
         return {"lr": lr, "augmentation": augmentation}
 
     return prescribe
@@ -122,7 +124,7 @@ def _minimised(bound: Callable[..., Array], limit: Callable[..., Array]) -> Call
 def _linear(constants: ProblemConstants, *, cohort_size: Any, **sizes: Any) -> Array:
     del cohort_size
     (gap,) = positive(constants, "Delta")
-    return lojasiewicz.closed_forms.linear_bound(constants, gap=gap, **sizes)
+    return lojasiewicz.linear_bound(constants, gap=gap, **sizes)
 
 
 def _linear_limit(constants: ProblemConstants, *, local_steps: Array, **_: Any) -> Array:
@@ -191,6 +193,7 @@ _MODEL = "F - F* at the model"
 _ONE = (*_COMMON, c.CONVEX, c.ONE_OBJECTIVE)
 _STRONG = (*_ONE, c.STRONGLY_CONVEX)
 _THESIS = "Yuan (2023)"
+_SMALL_RATE = "small client rate"
 
 THEOREMS = (
     Theorem(
@@ -216,8 +219,8 @@ THEOREMS = (
     Theorem(
         "FedAvg, small client rate", f"Theorem 4.3, {_THESIS}",
         "F - F* at the mean of the server's models", GAP, (*_COMMON, c.CONVEX),
-        ("L", "sigma", "B_h"), _rule(feddualavg.small_client_rate.prescribed_lr),
-        _of_all(feddualavg.small_client_rate.bound), _small_client_rate,
+        ("L", "sigma", "B_h"), _rule(partial(feddualavg.prescribed_lr, regime=_SMALL_RATE)),
+        _of_all(partial(feddualavg.bound, regime=_SMALL_RATE)), _small_client_rate,
     ),
     Theorem(
         "FedAvg, nonconvex", f"Theorem 2.22, {_THESIS}", _GRADIENT, GRADIENT,
@@ -233,22 +236,25 @@ THEOREMS = (
     ),
     Theorem(
         "FedAc-I, convex", f"Theorem B.21, {_THESIS}", _MODEL, GAP, _ONE,
-        ("L", "sigma", "B"), _augmented(convex_i), _of_all(convex_i.bound), _fedac("I"),
+        ("L", "sigma", "B"), _augmented("I"), _of_all(partial(convex.bound, variant="I")),
+        _fedac("I"),
     ),
     Theorem(
         "FedAc-II, convex, third order", f"Theorem B.23, {_THESIS}", _MODEL, GAP, _ONE,
-        ("L", "sigma", "sigma4", "Q", "B"), _augmented(convex_ii), _of_all(convex_ii.bound),
-        _fedac("II"),
+        ("L", "sigma", "sigma4", "Q", "B"), _augmented("II"),
+        _of_all(partial(convex.bound, variant="II")), _fedac("II"),
     ),
     Theorem(
         "FedAc-I, strongly convex", f"Theorem 3.5, {_THESIS}", _MODEL, GAP, _STRONG,
-        ("L", "mu", "sigma", "Delta", "B"), _rule(strongly_convex_i.prescribed_lr),
-        _of_all(strongly_convex_i.bound), _fedac("I"),
+        ("L", "mu", "sigma", "Delta", "B"),
+        _rule(partial(strongly_convex.prescribed_lr, variant="I")),
+        _of_all(partial(strongly_convex.bound, variant="I")), _fedac("I"),
     ),
     Theorem(
         "FedAc-II, strongly convex, third order", f"Theorem B.1, {_THESIS}", _MODEL, GAP,
         _STRONG, ("L", "mu", "sigma", "sigma4", "Q", "Delta", "B"),
-        _rule(strongly_convex_ii.prescribed_lr), _of_all(strongly_convex_ii.bound), _fedac("II"),
+        _rule(partial(strongly_convex.prescribed_lr, variant="II")),
+        _of_all(partial(strongly_convex.bound, variant="II")), _fedac("II"),
     ),
     Theorem(
         "FedMoSWA, nonconvex", "Lemma G.18, Liu et al. (2025)",

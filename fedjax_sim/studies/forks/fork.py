@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks.setups import check_batch, check_keys, check_setup
-from fedjax_sim.engine import NO_PROBES, History, RunState, check_algorithm
+from fedjax_sim.checks.setups import check_keys
+from fedjax_sim.engine import NO_PROBES, History, RunState
+from fedjax_sim.engine.contract import check_options, check_run
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.offload import OnHost
 from fedjax_sim.engine.execution.placement import everywhere
@@ -19,7 +20,6 @@ from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.runs.programs import Resident, programs
 from fedjax_sim.runs.result import Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
-from fedjax_sim.runs.storage.functions import share_functions
 from fedjax_sim.studies.forks.result import Fork
 from fedjax_sim.studies.forks.together import Continuation, continue_together
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
@@ -114,9 +114,10 @@ def fork(
     """
     check_keys(keys)
     batched = keys.ndim == 1
-    names = seed_names(seeds, keys.shape[0] if batched else 1)
-    check_setup(setup)
-    check_batch(setup, len(names) if batched else None)
+    names = seed_names(seeds, keys.shape[0] if batched else 1, "seeds")
+    count = len(names) if batched else None
+    check_options(execution, NO_PROBES)
+    check_run((), setup, count)
     if isinstance(setup.task.placement, OnHost):
         raise ValueError("setup.task has its examples on the host; expected them on the device")
     state = start.state if isinstance(start, Simulation) else start
@@ -137,12 +138,11 @@ def fork(
     if reference not in alternatives:
         raise ValueError(f"reference is {reference!r}; expected one of {', '.join(alternatives)}")
 
-    setup = share_functions(setup)
     timeline = jax.tree.map(np.asarray, setup.timeline)
     rest = dataclasses.replace(setup, timeline=timeline[done:])
     histories, states = {}, {}
     prepared = {
-        name: _prepared(name, alternative, rest, timeline[:done], state, batched, execution)
+        name: _prepared(name, alternative, rest, timeline[:done], state, count, execution)
         for name, alternative in alternatives.items()
     }
     together = continue_together(prepared, keys, execution) if one_program else {}
@@ -176,7 +176,7 @@ def _prepared(
     rest: Setup,
     before: Timeline,
     state: RunState,
-    batched: bool,
+    count: int | None,
     execution: Execution | None,
 ) -> Continuation:
     """Returns an alternative with its program and its first state; refuses what does not fit."""
@@ -198,11 +198,14 @@ def _prepared(
         # One timeline of all seeds may become one per seed, and the reverse.
         setup = dataclasses.replace(rest, timeline=_per_seed(timeline, before))
         before = _per_seed(before, timeline)
-        _check_changed(name, setup, done, len(state.round) if batched else None)
+        _check_changed(name, setup, done, count)
     # A check may depend on the first round, or on the parity of a round, of the whole run.
-    checked = setup.timeline if restart else _joined(before, setup.timeline)
-    check_algorithm(algorithm, dataclasses.replace(setup, timeline=checked))
-    compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=NO_PROBES)
+    checked = _as_from_0(setup.timeline, done) if restart else _joined(before, setup.timeline)
+    whole = dataclasses.replace(setup, timeline=checked, eval_fn=None)
+    check_run(algorithm, whole, count, execution=execution)
+    compiled = programs(
+        algorithm, setup, batched=count is not None, execution=execution, probes=NO_PROBES
+    )
     put = everywhere(setup.task)
     arguments = setup.task, put(setup.params), put(setup.timeline)
     shapes = jax.eval_shape(compiled.initial, *arguments)
@@ -240,19 +243,22 @@ def _per_seed(timeline: Timeline, other: Timeline) -> Timeline:
 
 def _check_changed(name: str, setup: Setup, done: int, num_seeds: int | None) -> None:
     """Refuses a changed timeline that is not valid for rounds ``done``, ``done + 1``, ..."""
-    timeline = setup.timeline
-    as_from_0 = dataclasses.replace(
+    as_from_0 = _as_from_0(setup.timeline, done)
+    try:
+        check_run((), dataclasses.replace(setup, timeline=as_from_0, eval_fn=None), num_seeds)
+    except ValueError as error:
+        raise ValueError(f"alternatives[{name!r}] changes the timeline: {error}") from error
+
+
+def _as_from_0(timeline: Timeline, done: int) -> Timeline:
+    """Returns the timeline of rounds ``done``, ``done + 1``, ... as one of rounds 0, 1, ..."""
+    return dataclasses.replace(
         timeline,
         version=timeline.version - done,
         num_buffers=0,  # those are checked with the run's
         write_buffer=None,
         read_buffer=None,
     )
-    try:
-        check_setup(dataclasses.replace(setup, timeline=as_from_0))
-        check_batch(setup, num_seeds)
-    except ValueError as error:
-        raise ValueError(f"alternatives[{name!r}] changes the timeline: {error}") from error
 
 
 def _check_reads(name: str, rest: Timeline, before: Timeline, kept: bool) -> None:

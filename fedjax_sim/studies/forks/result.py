@@ -57,9 +57,6 @@ class Fork(NamedTuple):
             of the mean difference), ``p_value``, ``num_seeds``, and ``variance_ratio``: the
             variance of the difference over the sum of both variances, which is what common random
             numbers leave of the variance with independent runs.
-
-        Raises:
-            ValueError: no such metric.
         """
         frame = self.to_frame()
         if metric not in set(frame["metric"]):

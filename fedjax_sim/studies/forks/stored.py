@@ -10,10 +10,12 @@ from jax import Array
 from fedjax_sim.engine import NO_PROBES, RunState
 from fedjax_sim.engine.execution.placement import everywhere
 from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.runs.events import Divergence
+from fedjax_sim.runs.options import Options
 from fedjax_sim.runs.programs import programs
 from fedjax_sim.runs.simulate import simulate
-from fedjax_sim.runs.storage.checkpoints import Checkpoints
 from fedjax_sim.runs.storage.locks import locked
+from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
@@ -32,34 +34,21 @@ def state_at(
         algorithm, setup, keys, execution: those of the run.
         round: number of rounds, at least 1.
         directory: the run's folder, whose checkpoints are read; a folder keeps the newest two.
-
-    Raises:
-        ValueError: a round that the timeline does not have.
-        ~fedjax_sim.runs.storage.files.FolderError: all checkpoints in the folder are damaged.
-        ~fedjax_sim.runs.storage.locks.FolderInUseError: another process works in the folder.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
-        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
-        >>> setup = fs.Setup(task, fs.timelines.full(9, 2, task.num_steps), np.float32(0))
-        >>> state = state_at(fs.fedavg(0.25), setup, jax.random.key(0), 2)
-        >>> int(state.round), float(state.server.params)
-        (2, 0.75)
     """
     num_rounds = setup.timeline.num_rounds
     if not 1 <= round < num_rounds:
         raise ValueError(f"round is {round}; expected 1 .. {num_rounds - 1}, before the last round")
     timeline = jax.tree.map(np.asarray, setup.timeline)
-    if directory is not None and (directory / "checkpoints" / str(round)).is_dir():
+    if directory is not None and RunFolder(directory).has_state(round):
         compiled = programs(
             algorithm, setup, batched=keys.ndim == 1, execution=execution, probes=NO_PROBES
         )
         put = everywhere(setup.task)
         like = compiled.initial(setup.task, put(setup.params), put(timeline))
         with locked(directory):
-            restored = Checkpoints(directory / "checkpoints").restore(like, round)
+            restored = RunFolder(directory).state_at(like, round)
         if restored is not None:
-            return restored[0]
+            return restored
     begin = dataclasses.replace(setup, timeline=timeline[:round], eval_fn=None)
-    return simulate(algorithm, begin, keys, execution=execution, on_divergence="record").state
+    record, options = [Divergence("record")], Options(execution=execution)
+    return simulate(algorithm, begin, keys, callbacks=record, options=options).state

@@ -14,7 +14,8 @@ from fedjax_sim.engine.evaluation.state import evaluate
 from fedjax_sim.engine.execution.placement import everywhere
 from fedjax_sim.engine.execution.platforms import platform_of
 from fedjax_sim.engine.execution.strategies import Execution, auto, has_kernels, is_ragged
-from fedjax_sim.runs.storage.fingerprint import fingerprint
+from fedjax_sim.runs.storage.run_functions import trace_run
+from fedjax_sim.runs.storage.traces import Same, Trace
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
 
 
@@ -48,7 +49,10 @@ def continue_together(
 
     Alternatives with equal factories, names of numbers and shapes are vmapped over.
     """
-    groups = [_group(members, keys, execution) for members in _alike(continuations)]
+    groups = [
+        _group(members, keys, execution)
+        for members in _alike(continuations, batched=keys.ndim == 1)
+    ]
     _, _, setup, begin, _ = next(iter(continuations.values()))  # they differ in timelines only
     parts = parts_of(setup, begin)
 
@@ -116,7 +120,9 @@ def _initial(number: Array, metrics: Mapping[str, Any]) -> History:
     return History(number[None], {k: jnp.asarray(x)[None] for k, x in metrics.items()}, {})
 
 
-def _alike(continuations: Mapping[str, Continuation]) -> list[dict[str, Continuation]]:
+def _alike(
+    continuations: Mapping[str, Continuation], *, batched: bool
+) -> list[dict[str, Continuation]]:
     """Divides alternatives into those that one function can run."""
 
     def shapes(tree: PyTree) -> tuple:
@@ -124,9 +130,20 @@ def _alike(continuations: Mapping[str, Continuation]) -> list[dict[str, Continua
         return structure, *((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
 
     groups: dict[Any, dict[str, Continuation]] = {}
+    known: dict[Any, Trace] = {}
     for name, one in continuations.items():
         varying = shapes(one.setup.timeline), shapes(one.state._replace(round=0))
-        key = fingerprint(one.factory), tuple(sorted(one.numbers)), varying
+        form = tuple(sorted(one.numbers)), varying
+        same = Same(one.factory), form
+        if same not in known:  # one trace for many numbers
+            traces = trace_run(
+                lambda values, one=one: one.factory(**values),
+                one.setup,
+                batched=batched,
+                numbers=dict(one.numbers),
+            )
+            known[same] = traces.algorithm
+        key = known[same], form
         groups.setdefault(key, {})[name] = one
     return list(groups.values())
 

@@ -38,13 +38,6 @@ def num_levels(checkpoint: Checkpoint, num_rounds: int) -> int:
         checkpoint: ``"sqrt"`` (2 levels), ``"log"`` (about two segments per level), a number of
             levels, or None.
         num_rounds: rounds T.
-
-    Raises:
-        ValueError: another policy.
-
-    Example:
-        >>> [num_levels(checkpoint, 1000) for checkpoint in (None, 1, "sqrt", "log")]
-        [0, 1, 2, 10]
     """
     if checkpoint is None:
         return 0
@@ -65,10 +58,6 @@ def divide(num_rounds: int, levels: int) -> Segments:
 
     Their number is near T^(1/L).  A divisor of T within a factor of two is preferred, since rounds
     that are left over are compiled a second time.
-
-    Example:
-        >>> divide(1000, 2), divide(1009, 2)
-        (Segments(number=40, length=25, rest=0), Segments(number=32, length=31, rest=17))
     """
     near = max(round(num_rounds ** (1 / levels)), 2)
     divisors = [n for n in range(-(-near // 2), 2 * near + 1) if n > 1 and num_rounds % n == 0]
@@ -78,12 +67,7 @@ def divide(num_rounds: int, levels: int) -> Segments:
 
 
 def stored_states(num_rounds: int, levels: int) -> int:
-    """Returns the most states that are stored at a time.
-
-    Example:
-        >>> [stored_states(1000, levels) for levels in (0, 1, 2, 10)]
-        [1000, 1000, 65, 19]
-    """
+    """Returns the most states that are stored at a time."""
     if levels <= 1 or num_rounds <= 3:
         return num_rounds
     segments = divide(num_rounds, levels)
@@ -98,13 +82,6 @@ def scan_rounds(step: Step, state: PyTree, inputs: PyTree, levels: int) -> PyTre
         state: the state before the first round.
         inputs: pytree with leaves ``[T, ...]``.
         levels: levels of rematerialised scans; 0: a plain scan.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> step, rounds = lambda x: lambda s, t: s * x + t, jnp.arange(7.0)
-        >>> total = lambda x, levels: scan_rounds(step(x), x, rounds, levels)
-        >>> [float(jax.grad(total)(0.5, levels)) for levels in (0, 1, 2, 3)]
-        [12.625, 12.625, 12.625, 12.625]
     """
     num_rounds = len(jax.tree.leaves(inputs)[0])
     if levels <= 1 or num_rounds <= 3:

@@ -10,8 +10,9 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.checks.setups import check_keys, check_objective, check_one_timeline, check_setup
-from fedjax_sim.engine import check_algorithm
+from fedjax_sim.checks.setups import check_is_setup, check_keys
+from fedjax_sim.engine import NO_PROBES
+from fedjax_sim.engine.contract import check_options, check_run
 from fedjax_sim.engine.evaluation.state import check_last_round
 from fedjax_sim.engine.execution.offload import OnHost
 from fedjax_sim.engine.execution.strategies import Execution, auto, is_ragged
@@ -110,10 +111,12 @@ def hypergradient(
         >>> float(result.value), float(result.gradient)  # 8 (1 - lr)^4 and its derivative
         (0.5, -4.0)
     """
-    check_setup(setup)
     check_keys(key)
-    check_one_timeline(setup.timeline.clients)
-    check_objective(setup, batched=False)
+    check_options(execution, NO_PROBES)
+    check_is_setup(setup)
+    # Only the last round is evaluated, by a metric of the evaluation or by another function.
+    evaluated = setup if isinstance(metric, str) else dataclasses.replace(setup, eval_fn=None)
+    check_run((), evaluated, None, eval_initial=True, compiled=False)
     if not callable(algorithm_of):
         raise ValueError(
             f"algorithm_of is {algorithm_of!r:.60}; expected a function of the hyper-parameters "
@@ -169,12 +172,7 @@ class HypergradientFunction:
         self._program = jax.jit(self._differentiated)  # compiled once per shape
 
     def __call__(self, hyper: PyTree) -> Hypergradient:
-        """Returns the metric and its derivatives.
-
-        Raises:
-            ValueError: hyper-parameters that are not floating numbers; a setup that does not fit
-                the algorithm; a metric that is not one floating number.
-        """
+        """Returns the metric and its derivatives."""
         self._check(hyper)
         return self._program(hyper, self._arrays)
 
@@ -196,9 +194,6 @@ class HypergradientFunction:
             hyper: as in a call.
             memory: bytes per device; default
                 :func:`~fedjax_sim.engine.execution.devices.memory_limit`.
-
-        Raises:
-            ValueError: as a call.
         """
         from fedjax_sim.studies.hypergradients.memory import forecast_program
 
@@ -228,7 +223,9 @@ class HypergradientFunction:
         if not leaves:
             raise ValueError("hyper has no leaves; expected a pytree of floating numbers")
         problem, setup = self._problem, self._arrays.setup
-        check_algorithm(problem.algorithm_of(hyper), problem.setup_of(hyper, setup))
+        algorithm = problem.algorithm_of(hyper)
+        own = dataclasses.replace(problem.setup_of(hyper, setup), eval_fn=None)
+        check_run(algorithm, own, None, execution=problem.execution, compiled=False)
 
     def _differentiated(self, hyper: PyTree, arrays: Arrays) -> Hypergradient:
         if arrays.key.ndim == 0:

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import init
+from fedjax_sim.engine import first_state
 from fedjax_sim.engine.execution.devices import program_bytes
 from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.runs.options import Options
 from fedjax_sim.runs.planning.forecast import forecast
 from fedjax_sim.runs.planning.needs import Forecast, Seconds
 from fedjax_sim.studies.hypergradients.checkpointing import stored_states
@@ -39,12 +40,17 @@ def forecast_program(
         levels: levels of rematerialised scans.
     """
     of_run = forecast(
-        algorithm, setup, key, execution=execution, memory=memory, measure=False, delta=None
+        algorithm,
+        setup,
+        key,
+        measure=False,
+        delta=None,
+        options=Options(execution=execution, memory=memory),
     )
     began = time.perf_counter()
     total = program_bytes(lowered.compile(), arguments=False)
     seconds = Seconds(time.perf_counter() - began, math.nan, math.nan)
-    state = jax.eval_shape(lambda: init(algorithm, setup))
+    state = jax.eval_shape(lambda: first_state(algorithm, setup))
     leaves = [x for x in jax.tree.leaves(state) if jax.numpy.issubdtype(x.dtype, np.inexact)]
     one = sum(x.size * x.dtype.itemsize for x in leaves)
     parts = {

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.engine import RunState, advance, evaluation_context, init
+from fedjax_sim.engine import RunState, advance, evaluation_context, first_state
 from fedjax_sim.engine.evaluation.state import evaluate
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.studies.hypergradients.checkpointing import scan_rounds
@@ -46,7 +46,7 @@ class Problem(NamedTuple):
 
     def begin(self, hyper: PyTree, arrays: Arrays) -> RunState:
         """Returns the state before the first round."""
-        return init(self.algorithm_of(hyper), self.setup_of(hyper, arrays.setup))
+        return first_state(self.algorithm_of(hyper), self.setup_of(hyper, arrays.setup))
 
     def round(self, hyper: PyTree, arrays: Arrays, state: RunState, now: Timeline) -> RunState:
         """Returns the state after a round of the engine; ``now`` has leaves ``[S]``."""

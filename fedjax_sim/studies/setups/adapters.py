@@ -89,7 +89,7 @@ def initial_params(config: RunConfig, net: Model, keys: Array) -> Params:
     Raises:
         DataError: a file that cannot be read, or has a model of another form.
     """
-    params = jax.vmap(net.init)(keys)
+    params = jax.jit(jax.vmap(net.init))(keys)
     if config.initial_model is None:
         return params
     if config.adapters is None:

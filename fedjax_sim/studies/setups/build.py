@@ -15,7 +15,7 @@ import jax
 
 from fedjax_sim import models
 from fedjax_sim.checks.setups import shapes_of_one
-from fedjax_sim.engine import check_algorithm
+from fedjax_sim.engine.contract import check_run
 from fedjax_sim.engine.execution import strategies
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.models.convolution.lowering import Convolution
@@ -108,8 +108,8 @@ def resolve(config: RunConfig) -> ResolvedRun:
         with arithmetic(config):
             algorithm = problem.algorithm(entries[name], hyper[name])
             check_uploads(hyper[name].get(AGGREGATOR), setup.timeline)
+            check_run({name: algorithm}, setup, len(problem.keys))
             try:
-                check_algorithm(algorithm, setup)
                 # What only the model's leaves can show, such as none that are private.
                 jax.eval_shape(algorithm.init, shapes_of_one(setup.params, batched=True))
             except ValueError as error:  # of several algorithms, which one

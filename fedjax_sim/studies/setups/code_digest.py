@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fedjax_sim.runs.storage.files import digest
-from fedjax_sim.runs.storage.identity import description
 from fedjax_sim.studies.setups.references import Reference
 
 
@@ -20,7 +19,7 @@ def code_digests(references: Iterable[Reference]) -> dict[str, str]:
     The code is the source of the function, of everything in its module that it names, directly or
     through another function, and of the modules that it imports, as far as they lie outside of
     installed packages.  Comments, docstrings and formatting do not count.  A function of an
-    installed package counts by :func:`~fedjax_sim.runs.storage.identity.description`.
+    installed package counts by its name.
 
     Example:
         >>> from fedjax_sim.studies.setups.references import load
@@ -46,9 +45,9 @@ def _digest(function: Any) -> str:
     function = inspect.unwrap(function)
     module = inspect.getmodule(function)
     path = None if module is None else _own_file(module)
-    if module is None or path is None:
-        return description(function)
     name = getattr(function, "__qualname__", "")
+    if module is None or path is None:
+        return digest(getattr(module, "__name__", ""), name)
     sources: dict[str, str] = {}
     texts = []
     for statement in _needed(ast.parse(path.read_text()), name.partition(".")[0]):

@@ -8,8 +8,7 @@ options.
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from fedjax_sim.engine.evaluation.direction import PERSONAL
 from fedjax_sim.engine.execution.distributed import HEARTBEAT_TIMEOUT
@@ -291,9 +290,9 @@ class RunConfig:
     """Execution of the clients per round; results agree up to the order of summation."""
     chunk_size: int = 10
     """Clients per chunk of the chunked execution."""
-    tuned: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
     """With --execution auto: executions of algorithms, ALGORITHM=CLIENTSxDEVICES:LOWERING, e.g.
-    fedavg=4x2:im2col; default: those that fedjax-sim tune stored for this machine. config.json
+    fedavg=4x2:im2col; default: those that fedjax-sim measure stored for this machine. config.json
     records them, so that a resumed or repeated run is not changed by later measurements."""
     precision: Literal["default", "float32", "tf32", "bfloat16", "float64"] = "default"
     """Precision of the models' arithmetic. default: float32, matrix products as the device prefers;
@@ -340,8 +339,8 @@ class RunOptions(RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class TuneOptions(RunConfig):
-    """Every option of ``fedjax-sim tune``: a comparison, and where the choice is stored."""
+class MeasureOptions(RunConfig):
+    """Every option of ``fedjax-sim measure``: a comparison, and where the choice is stored."""
 
     user: bool = False
     """Store the fastest execution for all folders of this user; default: for the current one."""
@@ -408,29 +407,8 @@ FREE_FIELDS = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
     "tuning_steps", "tuning_lr", "compress", "feedback", "feedback_rate", "compress_down",
     "aggregator", "privacy_clip", "privacy_noise", "privacy_noise_law", "privacy_epsilon", "hyper",
-    "rates", "target_accuracy", "on_divergence", "examples_memory", "states", "tuned",
+    "rates", "target_accuracy", "on_divergence", "examples_memory", "states", "measured",
 }  # fmt: skip
-# Options that the files of runs record only where they differ from the defaults, so that folders of
-# versions without them remain valid.
-LATER_FIELDS = {
-    "aggregator",
-    "privacy_clip",
-    "privacy_noise",
-    "privacy_noise_law",
-    "privacy_epsilon",
-    "privacy_delta",
-    "lost",
-    "late",
-    "delay",
-    "attack",
-    "attackers",
-    "initial_model",
-    "adapters",
-    "compress_down",
-    "full_probability",
-    "tuning_steps",
-    "tuning_lr",
-}
 # Options that a later call on the same output folder may increase, to extend the run.
 EXTENSIBLE_FIELDS = {"rounds"}
 
@@ -445,18 +423,3 @@ def from_comparison(config: RunConfig) -> SweepConfig:
     own = {"output", "algorithms", "seeds"}
     names = {field.name for field in dataclasses.fields(RunConfig)} - own
     return SweepConfig(**{name: getattr(config, name) for name in names})
-
-
-def recorded(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options without those in :data:`LATER_FIELDS` that have their defaults.
-
-    Example:
-        >>> recorded({"rounds": 100, "lost": 0.0, "late": 0.5})
-        {'rounds': 100, 'late': 0.5}
-    """
-    defaults = {field.name: field.default for field in dataclasses.fields(RunConfig)}
-    return {
-        name: value
-        for name, value in options.items()
-        if name not in LATER_FIELDS or value != defaults[name]
-    }

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_sim.datasets.tables import is_table
 from fedjax_sim.datasets.text import is_text
-from fedjax_sim.runs.storage.files import FolderError
+from fedjax_sim.runs.storage.files import FolderError, is_sealed, read_json
 from fedjax_sim.studies.setups.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.studies.setups.references import FUNCTIONS, is_reference
 from fedjax_sim.studies.setups.registry import SHARED, labels
@@ -198,10 +198,18 @@ def _refuse_code(path: str | pathlib.Path, config: RunConfig, replaced: Collecti
 
 
 def _members(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the members of a JSON object; none if the file is damaged."""
+    """Returns the members of a JSON object; none without one.
+
+    Raises:
+        FolderError: the file has a digest, and is not what was written.
+    """
+    advice = "restore it from a copy, or remove its member sha256 to use it as it is"
+    content = path.read_bytes() if path.is_file() else b""
+    if is_sealed(content):
+        return read_json(path, advice)
     try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        values = json.loads(content)
+    except (ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}
 

@@ -36,7 +36,7 @@ __all__ = ["asynchronous", "femnist", "keys", "quickstart"]
 _OTHERS = {
     "output", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
     "tuning_steps", "tuning_lr", "compress", "feedback", "feedback_rate", "compress_down",
-    "aggregator", "hyper", "rates", "target_accuracy", "execution", "chunk_size", "tuned",
+    "aggregator", "hyper", "rates", "target_accuracy", "execution", "chunk_size", "measured",
     "precision", "on_divergence", "partition_per_seed", "attack", "attackers",
 }  # fmt: skip
 

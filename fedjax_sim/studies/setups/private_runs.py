@@ -84,7 +84,7 @@ def privatized(
         >>> import fedjax_sim as fs
         >>> timeline = fs.timelines.full(3, num_clients=9, num_steps=1)
         >>> hyper = {"lr": 0.1, "privacy_clip": 1.0, "privacy_noise": 0.5}
-        >>> privatized(fedavg(0.1), hyper, timeline).uniform_weights_only is not None
+        >>> privatized(fedavg(0.1), hyper, timeline).requires.uniform_weights is not None
         True
     """
     clip, noise, law = (hyper.get(name) for name in PRIVACY)

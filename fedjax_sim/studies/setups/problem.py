@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ from fedjax_sim.timelines import (
     sampling,
     stacked,
 )
+from fedjax_sim.tree.keys import fast, usual
 from fedjax_sim.types import (
     FedAlgorithm,
     Setup,
@@ -189,7 +191,7 @@ def prepare(
         "partition": summarize(data, dataset.num_classes)._asdict(),
         "model": {
             "name": model_name,
-            "parameters": sum(leaf[0].size for leaf in jax.tree.leaves(params)),
+            "parameters": sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(params)),
         },
     }
     entries = algorithms_of(config.algorithms).values()
@@ -302,8 +304,14 @@ def batches(config: RunConfig) -> Batches:
 def seed_keys(config: RunConfig) -> tuple[Array, Array, Array]:
     """Returns keys of the initial models, of the timelines and of the runs, ``[seeds]`` each."""
     seeds = np.arange(config.seed, config.seed + config.seeds, dtype=np.uint32)
-    keys = jax.vmap(lambda seed: jax.random.split(jax.random.key(seed), 3))(seeds)
-    return keys[:, 0], keys[:, 1], keys[:, 2]
+    return _seed_keys(seeds)
+
+
+@jax.jit
+def _seed_keys(seeds: Array) -> tuple[Array, Array, Array]:
+    keys = jax.vmap(lambda seed: jax.random.split(fast(jax.random.key(seed)), 3))(seeds)
+    init, schedule, run = (usual(keys[:, i]) for i in range(3))
+    return init, schedule, run
 
 
 def timelines(config: RunConfig, task: Task, keys: Array) -> Timeline:

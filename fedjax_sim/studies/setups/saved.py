@@ -2,10 +2,9 @@
 
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +13,14 @@ import numpy as np
 from fedjax_sim.models import Model
 from fedjax_sim.objectives import as_float
 from fedjax_sim.reports.folders import read_folder, run_folders
-from fedjax_sim.runs.storage.files import FolderError
-from fedjax_sim.runs.storage.model_files import BEST, LAST, Models, joined, read_models
+from fedjax_sim.runs.storage.files import FolderError, read_json
+from fedjax_sim.runs.storage.model_files import Models, Which, joined
+from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.studies.setups.config_file import SavedRun, named_code, read_saved
 from fedjax_sim.types import Params
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Which = Literal["last", "best"]
 
 
 def load(
@@ -49,7 +47,7 @@ def load(
         >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
         >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), np.float32(0))
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=folder)
+        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), storage=folder)
         ...     saved = load(folder)
         ...     round(float(saved.params()), 3), saved.models().rounds
         (0.488, [3])
@@ -102,14 +100,13 @@ class SavedResults:
         """
         if which not in ("last", "best"):
             raise ValueError(f"which is {which!r}; expected 'last' or 'best'")
-        name = {"last": LAST, "best": BEST}[which]
-        folders = self.runs[self._name(algorithm)]
-        if which == "best" and not any((path / name).exists() for path in folders):
+        folders = [RunFolder(path) for path in self.runs[self._name(algorithm)]]
+        if which == "best" and not any(folder.has_models("best") for folder in folders):
             raise FolderError(
-                f"which is 'best', but {folders[0]} has no {name}; expected a run with --keep-best "
-                "or callbacks.BestModel"
+                f"which is 'best', but {folders[0].path} has no best.npz; expected a run with "
+                "--keep-best or callbacks.BestModel"
             )
-        return joined([read_models(path / name) for path in folders])
+        return joined([folder.models(which) for folder in folders])
 
     def params(
         self, algorithm: str | None = None, seed: int | str | None = None, which: Which = "last"
@@ -136,7 +133,7 @@ class SavedResults:
         path = self.folder / "config.json"
         if self._saved is None:  # verifies it
             return {}
-        return json.loads(path.read_text())
+        return read_json(path, "restore it from a copy", by_hand=True)
 
     @functools.cached_property
     def model(self) -> Model:

@@ -42,16 +42,6 @@ def resampled(setup: Setup, members: Array, key: Array) -> Timeline:
 
     Every round has a random order of all clients, which depends on ``key`` and the round only; its
     cohort is the first members in this order, as many as report in the setup's timeline.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> task = fs.Task(lambda *arguments: None, np.ones(4, int), np.ones(4, int))
-        >>> timeline = fs.timelines.uniform(jax.random.key(0), 5, 4, 2, task.num_steps)
-        >>> setup = fs.Setup(task, timeline, jnp.zeros(()))
-        >>> members = jnp.array([False, True, True, False])
-        >>> drawn = resampled(setup, members, jax.random.key(1))
-        >>> bool(drawn.mask.all()), set(drawn.clients.ravel().tolist())
-        (True, {1, 2})
     """
     timeline = setup.timeline
 

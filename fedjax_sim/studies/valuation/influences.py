@@ -83,10 +83,10 @@ def influence(
     """
     _check_direction(direction)
     check_is_algorithm(algorithm)
-    if algorithm.uniform_weights_only is not None:
+    if algorithm.requires.uniform_weights is not None:
         raise ValueError(
             "algorithm requires equal weights of all uploads; expected one that accepts others: "
-            f"{algorithm.uniform_weights_only}"
+            f"{algorithm.requires.uniform_weights}"
         )
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
     _check_weights(setup)

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks.setups import check_batch, check_key, check_setup
-from fedjax_sim.engine import RunState, check_algorithm, evaluation_context, init, run
+from fedjax_sim.checks.setups import check_is_setup, check_key
+from fedjax_sim.engine import RunState, evaluation_context, first_state, run
+from fedjax_sim.engine.contract import check_run
 from fedjax_sim.engine.evaluation.state import check_last_round, evaluate
 from fedjax_sim.engine.execution.offload import OnHost
 from fedjax_sim.engine.execution.strategies import Execution
@@ -33,20 +34,9 @@ def evaluated_once(
         key: of the run.
         metric: a metric of ``setup.eval_fn``, or a function of the model that returns a number.
         mode: direction of the metric.
-
-    Raises:
-        ValueError: the setup is invalid, of several seeds, or has its examples on the host; the
-            algorithm does not fit; the metric does not exist, is no number, or is not evaluated in
-            the last round.
     """
     check_key(key)
-    check_setup(setup)
-    check_batch(setup, None)
-    if isinstance(setup.task.placement, OnHost):
-        raise ValueError(
-            "setup.task has its examples on the host (offload.on_host); expected a task without a "
-            "placement or placed by client"
-        )
+    check_is_setup(setup)
     name, eval_fn = metric, setup.eval_fn
     if not isinstance(name, str):
         name = getattr(getattr(metric, "func", metric), "__name__", "")
@@ -57,13 +47,20 @@ def evaluated_once(
     sign(name, mode)
     if eval_fn is None:
         raise ValueError(f"metric is {metric!r} and setup.eval_fn None; expected an evaluation")
+    setup = dataclasses.replace(setup, eval_fn=eval_fn, eval_every=1)
+    # Whether the last round has the metric is checked below, whatever the initial model has.
+    check_run(algorithm, setup, None, eval_initial=True)
+    if isinstance(setup.task.placement, OnHost):
+        raise ValueError(
+            "setup.task has its examples on the host (offload.on_host); expected a task without a "
+            "placement or placed by client"
+        )
     rounds = setup.timeline.num_rounds
     check_last_round(eval_fn, rounds)
-    setup = dataclasses.replace(setup, eval_fn=eval_fn, eval_every=rounds)
-    check_algorithm(algorithm, setup)
+    setup = dataclasses.replace(setup, eval_every=rounds)
 
     def initial(setup: Setup, key: Array) -> dict[str, Array]:
-        return metrics_of(algorithm, setup, init(algorithm, setup), key)
+        return metrics_of(algorithm, setup, first_state(algorithm, setup), key)
 
     known = jax.eval_shape(initial, setup, key)  # nothing is compiled
     if name not in known and not isinstance(metric, str):

@@ -149,15 +149,7 @@ def gtg_shapley(
 def guided(
     game: Game, rng: np.random.Generator, *, between: float, within: float, most_sweeps: int
 ) -> Valuation:
-    """Returns the value of one round's game by the rules of :func:`gtg_shapley`.
-
-    Example:
-        >>> from fedjax_sim.studies.valuation import from_values
-        >>> game = from_values(lambda S: S @ [1.0, 2.0], 2)
-        >>> rng = np.random.default_rng(0)
-        >>> guided(game, rng, between=0.01, within=0.001, most_sweeps=100).values.tolist()
-        [1.0, 2.0]
-    """
+    """Returns the value of one round's game by the rules of :func:`gtg_shapley`."""
     game, n = game.counted(), game.num_clients
     if abs(game.total()) <= between:
         return valuation_of("GTG-Shapley", game, np.zeros(n), permutations=0, skipped=1)

@@ -102,12 +102,6 @@ def marginals(
 
     Returns:
         Marginals ``[P, M]`` by client, and ``[P, M]`` bool: False where truncated.
-
-    Example:
-        >>> from fedjax_sim.studies.valuation import from_values
-        >>> glove = from_values(lambda S: S[:, 0] & S[:, 1:].any(1), 3)
-        >>> marginals(glove, np.array([[1, 0, 2], [0, 1, 2]]))[0].tolist()
-        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     """
     count, n = orders.shape
     position = np.argsort(orders, axis=1)

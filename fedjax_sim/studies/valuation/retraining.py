@@ -13,15 +13,11 @@ from jax import Array
 from fedjax_sim.algorithms._shared import check_none_lost
 from fedjax_sim.checks import check_bytes, check_count
 from fedjax_sim.checks.setups import check_key
-from fedjax_sim.engine import check_algorithm
+from fedjax_sim.engine.contract import check_run
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.runs.callbacks.direction import Mode
-from fedjax_sim.runs.storage.identity import (
-    algorithm_identity,
-    arrays_digest,
-    description,
-    functions_digest,
-)
+from fedjax_sim.runs.storage.identity import arrays_digest
+from fedjax_sim.runs.storage.run_functions import identified, trace_run
 from fedjax_sim.studies.valuation.coalitions import Programs, masked
 from fedjax_sim.studies.valuation.games import Game, Outcomes, Progress
 from fedjax_sim.studies.valuation.metrics import Metric, evaluated_once
@@ -120,12 +116,13 @@ def _check_single_client(algorithm: FedAlgorithm, setup: Setup) -> None:
         return
     alone = masked(timeline, jnp.asarray(np.arange(setup.task.num_clients) == reports[0]))
     try:
-        check_algorithm(algorithm, dataclasses.replace(setup, timeline=alone))
+        check_run(algorithm, dataclasses.replace(setup, timeline=alone), None)
     except ValueError as error:
         # An algorithm that skips small rounds requires one that is not skipped: with everybody.
         both = jax.tree.map(lambda *leaves: np.stack(leaves), timeline, alone)
         try:
-            check_algorithm(algorithm, dataclasses.replace(setup, timeline=both))
+            pair = jax.tree.map(lambda x: np.stack([x, x]), setup.params)
+            check_run(algorithm, dataclasses.replace(setup, timeline=both, params=pair), 2)
         except ValueError:
             raise ValueError(
                 f"algorithm does not accept every coalition; expected one that accepts client "
@@ -162,12 +159,9 @@ def _identity(
     """Returns everything that the metrics of a coalition depend on, as JSON values."""
     keys = [None if k is None else np.asarray(jax.random.key_data(k)).tolist()
             for k in (key, resample)]  # fmt: skip
-    functions = setup.task.oracle, setup.eval_fn, setup.weighting
     return {
-        "algorithm": algorithm_identity(algorithm),
-        "code": functions_digest((algorithm, functions)),
+        **identified(trace_run(algorithm, setup, batched=False)),
         "data": arrays_digest((setup.task, setup.eval_fn)),
-        "functions": description(functions),
         "key": keys[0],
         "model": arrays_digest(setup.params),
         "resample": keys[1],

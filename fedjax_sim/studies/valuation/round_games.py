@@ -11,7 +11,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
-from fedjax_sim.engine import Probes, RunState, Visit, advance, init
+from fedjax_sim.engine import Probes, RunState, Visit, advance, first_state
 from fedjax_sim.engine.contract import checked_weights
 from fedjax_sim.engine.evaluation.state import takes_state
 from fedjax_sim.engine.execution.strategies import Execution, vmapped
@@ -98,7 +98,7 @@ def round_games(
 
     num_clients = setup.task.num_clients
     clients, mask = np.asarray(setup.timeline.clients), np.asarray(setup.timeline.arrived)
-    state = init(algorithm, setup)
+    state = first_state(algorithm, setup)
     for t in range(setup.timeline.num_rounds):
         before = state
         part = dataclasses.replace(single, timeline=setup.timeline[t : t + 1])

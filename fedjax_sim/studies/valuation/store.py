@@ -7,8 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.data.archives import read_npz
-from fedjax_sim.runs.storage.files import FolderError, read_json, replacing, write_text
+from fedjax_sim.runs.storage.files import (
+    FolderError,
+    digest,
+    read_json,
+    read_npz,
+    write_json,
+    write_npz,
+)
 from fedjax_sim.runs.storage.locks import locked
 
 _VALUES, _IDENTITY = "coalitions.npz", "game.json"
@@ -20,19 +26,16 @@ class CoalitionStore:
     """Folder with the metrics of coalitions; several processes may share it.
 
     ``coalitions.npz`` has packed coalitions ``[K, ceil(M / 8)]``, the metrics' names and their
-    values ``[K, metrics]``.  ``game.json`` has the identity of the game.
+    values ``[K, metrics]``, and a digest of the game.  ``game.json`` has the identity of the game.
     """
 
     def __init__(self, directory: str | pathlib.Path, identity: Mapping[str, Any]):
         self._folder = pathlib.Path(directory)
         self._identity = dict(identity)
+        self._game = np.array(digest(self._identity))
 
     def read(self, num_clients: int) -> Known:
-        """Returns the metrics on disk; writes the identity into a new folder.
-
-        Raises:
-            FolderError: the folder belongs to another game, or its file is damaged.
-        """
+        """Returns the metrics on disk; writes the identity into a new folder."""
         with locked(self._folder, wait=True):
             path = self._folder / _IDENTITY
             if not path.exists():
@@ -41,7 +44,7 @@ class CoalitionStore:
                         f"{path} is missing beside {_VALUES}; expected both: choose another "
                         "directory"
                     )
-                write_text(path, json.dumps(self._identity, indent=1, sort_keys=True))
+                write_json(path, self._identity, indent=1)
             stored = read_json(path, "expected it whole: choose another directory")
             mine = json.loads(json.dumps(self._identity))
             if stored != mine:
@@ -60,26 +63,18 @@ class CoalitionStore:
             names = list(next(iter(known.values())))
             packed = np.array([np.frombuffer(key, np.uint8) for key in known])
             values = np.array([[row[name] for name in names] for row in known.values()])
-            with replacing(self._folder / _VALUES) as partial, partial.open("wb") as file:
-                np.savez(file, coalitions=packed, metrics=np.array(names), values=values)
+            arrays = {"coalitions": packed, "metrics": np.array(names), "values": values}
+            write_npz(self._folder / _VALUES, arrays | {"game": self._game})
         return known
 
     def _load(self, num_clients: int) -> Known:
         path = self._folder / _VALUES
         if not path.exists():
             return {}
-        try:
-            arrays = read_npz(path)
-            packed, names, values = (arrays[k] for k in ("coalitions", "metrics", "values"))
-            rows, columns = values.shape
-            if packed.ndim != 2 or packed.dtype != np.uint8 or len(packed) != rows:
-                raise ValueError(f"coalitions has shape {packed.shape} for {rows} rows")
-            if names.shape != (columns,) or names.dtype.kind != "U" or values.dtype.kind != "f":
-                raise ValueError(f"metrics has {names} for {columns} columns of numbers")
-        except (OSError, ValueError, KeyError) as error:
-            raise FolderError(
-                f"{path} is damaged ({error}); expected it whole: delete it"
-            ) from error
+        arrays = read_npz(path, "expected it whole: delete it")
+        if arrays["game"] != self._game:
+            raise FolderError(f"{path} is of another game than {_IDENTITY}: delete it")
+        packed, names, values = (arrays[name] for name in ("coalitions", "metrics", "values"))
         if packed.shape[1] != -(-num_clients // 8):
             raise FolderError(f"{path} has other clients; expected {num_clients}")
         rows = (dict(zip(names.tolist(), row.tolist(), strict=True)) for row in values)

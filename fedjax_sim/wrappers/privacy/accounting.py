@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import check_positive, import_extra
+from fedjax_sim.checks.setups import last_wrapper
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
-from fedjax_sim.wrappers.applied_last import applied_last
 from fedjax_sim.wrappers.privacy.events import Accountant, Adjacency, Mechanism
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, independent
 from fedjax_sim.wrappers.privacy.renyi import renyi_accountant
@@ -181,9 +181,6 @@ def calibrate(
         mechanism: as a function of the noise multiplier.
         epsilon, delta, accountant, interval: as in :func:`noise_multiplier`.
 
-    Raises:
-        ValueError: as :func:`noise_multiplier`.
-
     Example:
         >>> dp = import_extra("dp_accounting", "privacy")
         >>> once = lambda z: Mechanism(dp.GaussianDpEvent(z), "zero_out", "one release")
@@ -265,18 +262,18 @@ def is_private(algorithm: FedAlgorithm) -> bool:
         >>> is_private(plain), is_private(private)
         (False, True)
     """
-    check = applied_last(algorithm)
-    return check is not None and check.mechanism is not None
+    last = last_wrapper(algorithm)
+    return last is not None and last.mechanism is not None
 
 
 def _mechanism_of(algorithm: FedAlgorithm, setup: Setup) -> Callable[[Timeline], Mechanism]:
     """Returns the mechanism of any part of the run, as a function of that part's timeline."""
-    check = applied_last(algorithm)
-    if check is None or check.mechanism is None:
+    last = last_wrapper(algorithm)
+    if last is None or last.mechanism is None:
         raise ValueError(
             "algorithm is not private; expected fs.privacy.privatize(...) as the last wrapper"
         )
-    return functools.partial(check.mechanism, num_clients=setup.task.num_clients)
+    return functools.partial(last.mechanism, num_clients=setup.task.num_clients)
 
 
 def _inner(event: Any) -> tuple[Any, int]:
@@ -301,9 +298,6 @@ def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accoun
         mechanism: with the event.
         accountant: the wanted one; None: the first that supports the event.
 
-    Raises:
-        ValueError: an accountant that does not support the event.
-
     Example:
         >>> dp = import_extra("dp_accounting", "privacy")
         >>> accountant_of(Mechanism(dp.GaussianDpEvent(2.0), "zero_out", "one release"), None)
@@ -325,11 +319,7 @@ def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accoun
 
 
 def _rest_of_delta(mechanism: Mechanism, delta: float) -> float:
-    """Returns delta without the probability of runs that the event does not cover.
-
-    Raises:
-        ValueError: a delta out of range, or too many such runs.
-    """
+    """Returns delta without the probability of runs that the event does not cover."""
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
     if mechanism.extra_delta > _SPARE * delta:

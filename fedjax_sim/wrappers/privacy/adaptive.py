@@ -31,12 +31,7 @@ class AdaptiveClip(NamedTuple):
         fixed_clip_only: str | None,
         most_examples: Scalar | None,
     ) -> None:
-        """Refuses what does not fit.
-
-        Raises:
-            ValueError: weights, noise that needs a fixed clip, or a count that is so precise that
-                it alone costs more than the noise multiplier admits.
-        """
+        """Refuses what does not fit."""
         if fixed_clip_only is not None:
             raise ValueError(f"clip is adaptive; expected a fixed one: {fixed_clip_only}")
         if most_examples is not None:
@@ -112,12 +107,7 @@ def count_std(rule: AdaptiveClip, expected_uploads: Scalar) -> Scalar:
 
 
 def upload_noise(rule: AdaptiveClip, noise_multiplier: Scalar, expected_uploads: Scalar) -> Scalar:
-    r"""Returns :math:`z_\Delta`, the noise multiplier of the uploads.
-
-    Example:
-        >>> round(float(upload_noise(adaptive_clip(), 1.0, 50)), 6)
-        1.020621
-    """
+    r"""Returns :math:`z_\Delta`, the noise multiplier of the uploads."""
     share = noise_multiplier / (2 * count_std(rule, expected_uploads))
     return noise_multiplier / (1 - share**2) ** 0.5
 

@@ -21,6 +21,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_count, import_extra
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline, Upload
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.privacy.events import Mechanism, empty_round, sampled_gaussian
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, NoiseState, normal
 from fedjax_sim.wrappers.privacy.participation import (
@@ -36,6 +37,7 @@ MechanismOf = Callable[[float, Timeline, int], Mechanism]
 _FIXED_CLIP = "a draw counts in several rounds, whose uploads must have the same bound"
 
 
+@specified(static=["coefficients"])
 def banded(
     coefficients: Sequence[float] | np.ndarray,
     num_rounds: int,
@@ -103,6 +105,7 @@ def banded(
     return _noise(c, factor, mechanism, check)
 
 
+@specified(static=["coefficients"])
 def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int) -> NoiseLaw:
     r"""Noise of :func:`banded` whose privacy is amplified by Poisson sampling within groups.
 
@@ -193,10 +196,6 @@ def sensitivity(
         num_rounds: T.
         separation: fewest rounds from one visit of a client to its next.
         visits: most visits of one client.
-
-    Example:
-        >>> round(sensitivity([1.0, 0.5, 0.375, 0.3125], 8, separation=8, visits=1), 4)
-        1.22
     """
     toeplitz = import_extra("jax_privacy.matrix_factorization.toeplitz", "privacy")
     with _host():

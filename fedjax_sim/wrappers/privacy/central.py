@@ -37,6 +37,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.privacy.adaptive import (
     AdaptiveClip,
     below,
@@ -93,6 +94,7 @@ class _Counted(NamedTuple):
     below: Array  # 1/2 if the norm of the upload is at most the clip, otherwise -1/2
 
 
+@specified
 def privatize(
     algorithm: FedAlgorithm,
     clip: Clip | AdaptiveClip,
@@ -245,16 +247,16 @@ def privatize(
             return message_bits(algorithm)(message)
         return message_bits(algorithm)(message.inner) + bits_of_arrays(message.clip)
 
-    private = algorithm._replace(
+    private = algorithm.requiring(uniform_weights=_UNIFORM)._replace(
         init=init,
-        local=with_upload_bits(local, sent_bits),
+        local=local,
         update=update,
-        broadcast=with_message_bits(broadcast, received_bits),
+        broadcast=broadcast,
         personal=None if algorithm.personal is None else personal,
-        uniform_weights_only=_UNIFORM,
     )
-    if adaptive is not None and algorithm.synchronous_only is None:
-        private = private._replace(synchronous_only=_CURRENT)
+    if adaptive is not None and algorithm.requires.synchronous is None:
+        private = private.requiring(synchronous=_CURRENT)
+    private = with_message_bits(with_upload_bits(private, sent_bits), received_bits)
     return guarded(private, check, mechanism, "privatize", _LAST)
 
 

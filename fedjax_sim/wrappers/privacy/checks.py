@@ -4,19 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 from fedjax_sim.checks import is_concrete
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.checks.statistics import UpdatesStatistics
-from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
+from fedjax_sim.checks.setups import check_is_algorithm, last_wrapper
+from fedjax_sim.types import FedAlgorithm, LastWrapper, Scalar, Task, Timeline
 from fedjax_sim.wrappers._memory import check_sends_changes
-from fedjax_sim.wrappers.applied_last import AppliedLast, applied_last
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw
 
 
 def check_admits_noise(algorithm: FedAlgorithm) -> None:
     """Refuses an algorithm to whose uploads no noise may be added.
-
-    Raises:
-        ValueError: with the reason.
 
     Example:
         >>> import fedjax_sim as fs
@@ -25,17 +20,17 @@ def check_admits_noise(algorithm: FedAlgorithm) -> None:
         ValueError: algorithm needs the exact mean of the uploads: clients also upload weights ...
     """
     check_is_algorithm(algorithm)
-    if (check := applied_last(algorithm)) is not None:
-        raise ValueError(f"algorithm is {check.wrapper}(...); expected one without it")
+    if (last := last_wrapper(algorithm)) is not None:
+        raise ValueError(f"algorithm is {last.name}(...); expected one without it")
     if algorithm.aggregation is not None:
         raise ValueError(
             "algorithm has another aggregation than the mean; expected the mean, since the "
             "influence of one client on another rule has no known bound"
         )
     check_sends_changes(algorithm)
-    if algorithm.exact_mean_only is not None:
+    if (reason := algorithm.requires.exact_mean) is not None:
         raise ValueError(
-            f"algorithm needs the exact mean of the uploads: {algorithm.exact_mean_only}; expected "
+            f"algorithm needs the exact mean of the uploads: {reason}; expected "
             "one whose uploads are changes, 0 for a client that does not change the model"
         )
 
@@ -47,11 +42,7 @@ def check_timeline(
     expected_uploads: Scalar,
     most_examples: Scalar | None,
 ) -> None:
-    """Refuses a timeline that does not fit the noise or the public number of uploads.
-
-    Raises:
-        ValueError: naming both numbers, or as ``noise.check``.
-    """
+    """Refuses a timeline that does not fit the noise or the public number of uploads."""
     rule = timeline.sampling
     if rule is not None and most_examples is None and is_concrete(expected_uploads):
         number = float(expected_uploads)
@@ -74,15 +65,17 @@ def guarded(
     """Returns an algorithm that refuses wrappers around it.
 
     Args:
-        algorithm: with the functions that a private wrapper returns, and the check that the
-            wrapped algorithm has.
-        check: of the wrapper.
+        algorithm: with the functions that a private wrapper returns.
+        check: of the wrapper, after that of the wrapped algorithm.
         mechanism: ``(timeline, num_clients) -> Mechanism``, for the accountant.
         wrapper: its name.
         reason: why it must be the last one.
     """
-    old = algorithm.check
-    inner = old.inner if isinstance(old, UpdatesStatistics) else old
-    last = AppliedLast(inner, check, algorithm.local, algorithm.update, wrapper, reason, mechanism)
-    marked = old._replace(inner=last) if isinstance(old, UpdatesStatistics) else last
-    return algorithm._replace(check=marked)
+    before = algorithm.requires.check
+
+    def both(task: Task, timeline: Timeline) -> None:
+        before(task, timeline)
+        check(task, timeline)
+
+    last = LastWrapper(wrapper, reason, algorithm.local, algorithm.update, mechanism)
+    return algorithm.requiring(check=both, last=last)

@@ -25,15 +25,6 @@ def clip_upload(upload: Upload, clip: Clip) -> Upload:
         upload: any pytree of floating arrays.
         clip: C, the bound of the norm over all leaves; or a bound for each part, by the names of
             the upload's fields.
-
-    Raises:
-        ValueError: bounds that do not name each part of the upload once.
-
-    Example:
-        >>> clip_upload({"w": jnp.array([3.0, 4.0])}, 1.0)["w"].tolist()
-        [0.6000000238418579, 0.800000011920929]
-        >>> clip_upload(jnp.array([1.0, jnp.inf]), 1.0).tolist()
-        [0.0, 0.0]
     """
     finite = tree.all_finite(upload)
     upload = tree.where(finite, upload, tree.zeros_like(upload))
@@ -57,22 +48,15 @@ def clip_upload(upload: Upload, clip: Clip) -> Upload:
 
 
 def total_clip(clip: Clip) -> Scalar:
-    r"""Returns the bound of the norm over all parts, :math:`\sqrt{\sum_j C_j^2}`.
-
-    Example:
-        >>> float(total_clip({"delta": 3.0, "control": 4.0}))
-        5.0
-    """
+    r"""Returns the bound of the norm over all parts, :math:`\sqrt{\sum_j C_j^2}`."""
     if not isinstance(clip, Mapping):
         return clip
-    return jnp.sqrt(sum(jnp.square(jnp.asarray(bound, float)) for bound in clip.values()))
+    # In the order of the names, which is the one of a spec's arguments.
+    return jnp.sqrt(sum(jnp.square(jnp.asarray(clip[name], float)) for name in sorted(clip)))
 
 
 def check_clip(clip: Clip) -> None:
     """Refuses bounds that are not positive.
-
-    Raises:
-        ValueError: naming the bound.
 
     Example:
         >>> check_clip(0.0)
@@ -89,9 +73,6 @@ def check_clip(clip: Clip) -> None:
 
 def check_finite(clip: Clip) -> None:
     """Refuses an infinite bound, which no noise can cover.
-
-    Raises:
-        ValueError: naming the bound.
 
     Example:
         >>> check_finite(2.0)

@@ -63,18 +63,6 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
             bound of their norm; positive.
         timeline: concrete, ``[T, S]`` or one per seed ``[n, T, S]``.
         num_clients: population M.
-
-    Raises:
-        ValueError: an asynchronous timeline that is not declared to be independent of the data.
-        ImportError: dp-accounting is not installed.
-
-    Example:
-        >>> import jax
-        >>> import fedjax_sim as fs
-        >>> timeline = fs.timelines.cyclic(30, 9, 3, num_steps=1)
-        >>> mechanism = sampled_gaussian(5.0, timeline, 9)
-        >>> mechanism.event.count, mechanism.adjacency
-        (10, 'zero_out')
     """
     del num_clients
     dp, rule = import_extra("dp_accounting", "privacy"), timeline.sampling

@@ -12,6 +12,7 @@ from jax import Array
 
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import PyTree, Timeline, Upload
+from fedjax_sim.types.specs import Spec, specified, with_spec
 from fedjax_sim.wrappers.privacy.events import Mechanism, sampled_gaussian
 
 NoiseState = PyTree
@@ -21,6 +22,7 @@ def _no_check(timeline: Timeline, num_clients: int) -> None:
     del timeline, num_clients
 
 
+@with_spec
 class NoiseLaw(NamedTuple):
     r"""Law of the noise on the sums of clipped uploads.
 
@@ -55,8 +57,10 @@ class NoiseLaw(NamedTuple):
     # (timeline, num_clients): raises ValueError, with the reason, for a concrete timeline that does
     # not fit the law.
     check: Callable[[Timeline, int], None] = _no_check
+    spec: Spec | None = None  # the factory and its arguments
 
 
+@specified
 def independent() -> NoiseLaw:
     """Independent Gaussian noise in every round (DP-FedAvg).
 

@@ -7,16 +7,7 @@ from fedjax_sim.types import Timeline
 
 
 def most_visits(timeline: Timeline) -> int:
-    """Returns the largest number of reports of one client, over all replicas of a batch.
-
-    Raises:
-        ValueError: a traced timeline.
-
-    Example:
-        >>> from fedjax_sim.timelines import cyclic
-        >>> most_visits(cyclic(3, num_clients=5, cohort_size=2, num_steps=1))
-        2
-    """
+    """Returns the largest number of reports of one client, over all replicas of a batch."""
     counts = [np.bincount(clients, minlength=1).max() for clients, _ in _visits(timeline)]
     return int(max(counts, default=0))
 
@@ -25,14 +16,6 @@ def min_separation(timeline: Timeline) -> int | None:
     """Returns the fewest rounds from one visit of a client to its next; None: no client returns.
 
     Rounds in which nobody reports do not count, since the server's noise does not move in them.
-
-    Raises:
-        ValueError: a traced timeline.
-
-    Example:
-        >>> from fedjax_sim.timelines import cyclic
-        >>> min_separation(cyclic(6, num_clients=6, cohort_size=2, num_steps=1))
-        3
     """
     gaps = []
     for clients, rounds in _visits(timeline):
@@ -47,15 +30,6 @@ def repeated_client(timeline: Timeline, num_rounds: int) -> tuple[int, int] | No
     """Returns a client that visits twice in one pass of ``num_rounds``, and the pass's number.
 
     None: every client visits at most once per pass.  Rounds in which nobody reports do not count.
-
-    Raises:
-        ValueError: a traced timeline.
-
-    Example:
-        >>> from fedjax_sim.timelines import cyclic
-        >>> timeline = cyclic(6, num_clients=6, cohort_size=2, num_steps=1)
-        >>> repeated_client(timeline, num_rounds=3), repeated_client(timeline, num_rounds=4)
-        (None, (0, 0))
     """
     for clients, rounds in _visits(timeline):
         pairs, counts = np.unique(
@@ -68,9 +42,6 @@ def repeated_client(timeline: Timeline, num_rounds: int) -> tuple[int, int] | No
 
 def check_independent_of_data(timeline: Timeline) -> None:
     """Refuses a timeline whose times may depend on the clients' data.
-
-    Raises:
-        ValueError: an asynchronous timeline that is not declared to be independent of the data.
 
     Example:
         >>> from fedjax_sim.timelines import full
@@ -87,13 +58,7 @@ def check_independent_of_data(timeline: Timeline) -> None:
 
 
 def num_draws(timeline: Timeline) -> int:
-    """Returns the number of rounds with a report, the largest of a batch.
-
-    Example:
-        >>> from fedjax_sim.timelines import full
-        >>> num_draws(full(4, num_clients=2, num_steps=1))
-        4
-    """
+    """Returns the number of rounds with a report, the largest of a batch."""
     return int(_concrete(timeline, "arrived").any(-1).sum(-1).max())
 
 

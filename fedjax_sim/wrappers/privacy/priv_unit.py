@@ -17,6 +17,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_positive, import_extra, is_concrete
 from fedjax_sim.types import Scalar
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.privacy.randomizers import Randomizer, pure_epsilon, vector_randomizer
 
 _NODES = 4097  # of the table of quantiles; cubic interpolation is then exact in single precision
@@ -41,6 +42,7 @@ class PrivUnitConstants(NamedTuple):
     kappa: float  # length of the vector that is sent, over the clip
 
 
+@specified(static=["epsilon"])
 def priv_unit(clip: Scalar, epsilon: float, *, tight: bool = False) -> Randomizer:
     r"""PrivUnit: sends a random vector of length :math:`C \kappa` with the upload as its mean.
 

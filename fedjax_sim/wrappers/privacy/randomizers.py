@@ -29,7 +29,7 @@ from fedjax_sim.checks import (
     import_extra,
 )
 from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.counting import message_bits, with_message_bits
+from fedjax_sim.tree.counting import with_upload_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -40,6 +40,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import Spec, specified, with_spec
 from fedjax_sim.wrappers.privacy.accounting import Guarantee
 from fedjax_sim.wrappers.privacy.checks import check_admits_noise, guarded
 from fedjax_sim.wrappers.privacy.clipping import clip_upload
@@ -50,6 +51,7 @@ _LAST = "a wrapper that asks a client twice, such as fs.marina, would cancel the
 _UNIFORM = "numbers of examples would reach the server outside the randomiser"
 
 
+@with_spec
 class Randomizer(NamedTuple):
     """Local randomiser: a random function of one upload.
 
@@ -64,8 +66,10 @@ class Randomizer(NamedTuple):
 
     through: Callable[[Array, Upload], Upload]
     epsilon: Callable[[int, float], float]
+    spec: Spec | None = None  # the factory and its arguments
 
 
+@specified
 def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlgorithm:
     """Local privacy: clients send their uploads through a randomiser.
 
@@ -102,11 +106,12 @@ def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlg
         upload, new = algorithm.local(message, state, oracle, work.inside())
         return randomizer.through(jax.random.fold_in(work.key, _NOISE), upload), new
 
-    local = with_message_bits(local, message_bits(algorithm))
-    private = algorithm._replace(local=local, uniform_weights_only=_UNIFORM)
+    private = with_upload_bits(algorithm, None)._replace(local=local)
+    private = private.requiring(uniform_weights=_UNIFORM)
     return guarded(private, lambda task, timeline: None, None, "randomize_uploads", _LAST)
 
 
+@specified
 def local_gaussian(clip: Scalar, noise_multiplier: Scalar) -> Randomizer:
     r"""Clips an upload to the norm C and adds :math:`N(0, (2 C \sigma)^2 I)`.
 
@@ -201,10 +206,6 @@ def pure_epsilon(epsilon: float, visits: int, delta: float) -> float:
     """Returns the epsilon of several visits to a mechanism of pure epsilon.
 
     Randomised response dominates every such mechanism.
-
-    Example:
-        >>> round(pure_epsilon(1.0, visits=64, delta=1e-5), 2)
-        55.71
     """
     dp = import_extra("dp_accounting", "privacy")
     if not visits:

@@ -15,6 +15,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, import_extra
 from fedjax_sim.types import Timeline, Upload
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.privacy.events import Mechanism
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, normal
 from fedjax_sim.wrappers.privacy.participation import (
@@ -32,6 +33,7 @@ class TreeState(NamedTuple):
     nodes: Upload  # efficient estimates: noise of the last complete node per level, [depth, ...]
 
 
+@specified
 def tree_aggregation(num_rounds: int, *, efficient: bool = False) -> NoiseLaw:
     r"""Noise whose sum over the first t rounds is that of few nodes of a binary tree.
 

@@ -10,7 +10,6 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.counting import message_bits, with_message_bits
 from fedjax_sim.tree.means import weighted_mean
 from fedjax_sim.types import (
     Aggregation,
@@ -23,6 +22,7 @@ from fedjax_sim.types import (
     Timeline,
     Upload,
 )
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.received import upload_shapes
 from fedjax_sim.wrappers.robust.rules import Points, Rule, check_rule
 
@@ -46,6 +46,7 @@ class _Change(NamedTuple):
     finite: Array  # 1 or 0
 
 
+@specified
 def aggregate(
     algorithm: FedAlgorithm, rule: Rule, *, skip_small_rounds: bool = False
 ) -> FedAlgorithm:
@@ -91,8 +92,8 @@ def aggregate(
     check_rule(rule)
     if algorithm.aggregation is not None:
         raise ValueError("algorithm has a robust rule already; expected one without")
-    algorithm = algorithm._replace(
-        uniform_weights_only=algorithm.uniform_weights_only
+    algorithm = algorithm.requiring(
+        uniform_weights=algorithm.requires.uniform_weights
         or (None if rule.weighted else f"{rule.name} is defined for uploads of equal weights")
     )
     wrapped = _with_memory(algorithm, rule) if rule.remembers else _without_memory(algorithm, rule)
@@ -149,13 +150,7 @@ def stacked(algorithm: FedAlgorithm) -> FedAlgorithm:
 
 
 def points_of(stack: Stack) -> Points:
-    """Returns the uploads of a round as a rule receives them.
-
-    Example:
-        >>> yes = jnp.ones(2, bool)
-        >>> points_of(Stack(jnp.array([[1.0], [jnp.inf]]), None, yes, jnp.arange(2))).x.tolist()
-        [[1.0], [0.0]]
-    """
+    """Returns the uploads of a round as a rule receives them."""
     finite = stack.arrived & jax.vmap(tree.all_finite)(stack.uploads)
     x = jax.vmap(lambda some, x: tree.where(some, x, tree.zeros_like(x)))(finite, stack.uploads)
     return Points(x, stack.weights, stack.arrived, finite, stack.clients)
@@ -170,15 +165,6 @@ def check_counts(rule: Rule, timeline: Timeline, *, some: bool = False) -> None:
         rule: the rule.
         timeline: of one run or of several.
         some: one round with enough uploads suffices.
-
-    Raises:
-        ValueError: with the round.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> check_counts(fs.robust.krum(f=2), fs.timelines.full(5, 6, 1))
-        Traceback (most recent call last):
-        ValueError: timeline has 6 slots; expected at least 7, which krum(f=2) requires
     """
     slots = timeline.cohort_size
     if slots < rule.smallest:
@@ -227,9 +213,7 @@ def _with_memory(algorithm: FedAlgorithm, rule: Rule) -> FedAlgorithm:
     return algorithm._replace(
         init=init,
         update=update,
-        broadcast=with_message_bits(
-            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
-        ),
+        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
     )
 
 

@@ -12,6 +12,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.types import PyTree, Scalar, Upload
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.robust.rules import (
     Points,
     Rule,
@@ -23,6 +24,7 @@ from fedjax_sim.wrappers.robust.rules import (
 )
 
 
+@specified
 def centred_clipping(tau: Scalar = 100.0, iterations: int = 1, f: int | None = None) -> Rule:
     r"""Mean of the uploads, clipped to a ball around the previous aggregate.
 

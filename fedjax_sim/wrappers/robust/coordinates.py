@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.types import PyTree, Upload
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.robust.rules import (
     Points,
     Rule,
@@ -22,6 +23,7 @@ from fedjax_sim.wrappers.robust.rules import (
 )
 
 
+@specified
 def mean() -> Rule:
     """Weighted mean of the finite uploads, which one attacker moves without limit.
 
@@ -40,6 +42,7 @@ def mean() -> Rule:
     return Rule("mean()", aggregate, weighted=True)
 
 
+@specified
 def median(f: int | None = None) -> Rule:
     r"""Median of every coordinate.
 
@@ -69,14 +72,7 @@ def median(f: int | None = None) -> Rule:
 
 
 def coordinate_median(points: Points) -> Upload:
-    """Returns the median of every coordinate, with the weights of uploads if there are some.
-
-    Example:
-        >>> yes = jnp.ones(3, bool)
-        >>> x = jnp.array([[0.0], [1.0], [1e9]])
-        >>> coordinate_median(Points(x, None, yes, yes, jnp.arange(3))).tolist()
-        [1.0]
-    """
+    """Returns the median of every coordinate, with the weights of uploads if there are some."""
     if points.weights is None:
         return jax.tree.map(lambda x: middle(_ordered(x, points), points.n), points.x)
     # Sums of ones are exact, and exactly half is a case of its own.
@@ -86,6 +82,7 @@ def coordinate_median(points: Points) -> Upload:
     return jax.tree.map(lambda x: _weighted_median(x, weights, points), points.x)
 
 
+@specified
 def trimmed_mean(f: int) -> Rule:
     r"""Mean of every coordinate without its f smallest and f largest values.
 
@@ -134,12 +131,7 @@ def _finite_or_zero(x: Array) -> Array:
 
 
 def middle(ordered: Array, n: Array) -> Array:
-    """Returns the median of the first n of ordered rows; infinite values enter as 0.
-
-    Example:
-        >>> middle(jnp.array([[1.0], [2.0], [6.0], [jnp.inf]]), jnp.array(3)).tolist()
-        [2.0]
-    """
+    """Returns the median of the first n of ordered rows; infinite values enter as 0."""
     n = jnp.maximum(n, 1)
     lower, upper = ordered[(n - 1) // 2], ordered[n // 2]
     # Halves first: the sum of two large values may overflow.

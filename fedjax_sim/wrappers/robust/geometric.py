@@ -13,10 +13,12 @@ from jax import Array
 
 from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.types import PyTree, Scalar, Upload
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.robust.coordinates import coordinate_median
 from fedjax_sim.wrappers.robust.rules import Points, Rule, average, from_point, majority
 
 
+@specified
 def geometric_median(iterations: int = 32, nu: Scalar = 1e-5, f: int | None = None) -> Rule:
     r"""Point with the smallest mean distance from the uploads, approximately.
 
@@ -52,6 +54,7 @@ def geometric_median(iterations: int = 32, nu: Scalar = 1e-5, f: int | None = No
     return _weiszfeld("geometric_median", coordinate_median, iterations, nu, f)
 
 
+@specified
 def rfa(iterations: int = 4, nu: Scalar = 1e-5, f: int | None = None) -> Rule:
     r"""RFA: the passes of :func:`geometric_median` from the weighted mean.
 

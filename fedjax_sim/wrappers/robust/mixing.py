@@ -13,6 +13,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.types import PyTree, Upload
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.robust.rules import (
     Points,
     Rule,
@@ -27,6 +28,7 @@ from fedjax_sim.wrappers.robust.rules import (
 )
 
 
+@specified
 def nnm(rule: Rule, f: int | None = None) -> Rule:
     """Nearest-neighbour mixing: a rule receives the means of neighbours instead of the uploads.
 
@@ -76,6 +78,7 @@ def nnm(rule: Rule, f: int | None = None) -> Rule:
     )
 
 
+@specified
 def bucketing(rule: Rule, size: int = 2) -> Rule:
     """Bucketing: a rule receives the weighted means of random buckets instead of the uploads.
 
@@ -129,12 +132,6 @@ def buckets(points: Points, order: Array, size: int) -> Points:
         points: the uploads; slots without an upload are passed over.
         order: slots, a permutation ``[S]``.
         size: uploads per bucket.
-
-    Example:
-        >>> yes = jnp.ones(3, bool)
-        >>> points = Points(jnp.array([[1.0], [2.0], [4.0]]), None, yes, yes, jnp.arange(3))
-        >>> buckets(points, jnp.array([2, 0, 1]), size=2).x.tolist()
-        [[2.5], [2.0]]
     """
     slots = order.shape[0]
     number = -(-slots // size)

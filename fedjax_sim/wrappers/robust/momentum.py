@@ -8,8 +8,9 @@ References:
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.compression.codec import identity, stateful
-from fedjax_sim.tree.counting import message_bits, with_message_bits
+from fedjax_sim.tree.counting import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Scalar, Upload, Work
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers._memory import (
     MemoryState,
     check_sends_changes,
@@ -22,6 +23,7 @@ from fedjax_sim.wrappers._memory import (
 __all__ = ["worker_momentum"]
 
 
+@specified
 def worker_momentum(algorithm: FedAlgorithm, beta: Scalar = 0.9) -> FedAlgorithm:
     r"""Worker momentum: a client sends the exponential mean of its uploads.
 
@@ -63,8 +65,8 @@ def worker_momentum(algorithm: FedAlgorithm, beta: Scalar = 0.9) -> FedAlgorithm
         mean = tree.add_scale(tree.scale(beta, state.memory), 1 - beta, upload)
         return if_present(work, mean, state._replace(inner=inner, memory=mean), state)
 
-    return algorithm._replace(
-        local=with_message_bits(local, message_bits(algorithm)),
+    return with_upload_bits(algorithm, None)._replace(
+        local=local,
         init_client=with_memory(algorithm, stateful(identity())),
         personal=personal_inner(algorithm),
     )

@@ -11,6 +11,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import PyTree, Upload
+from fedjax_sim.types.specs import Spec, with_spec
 
 
 class Points(NamedTuple):
@@ -40,6 +41,7 @@ class Points(NamedTuple):
         return jnp.where(self.finite, weights, 0)
 
 
+@with_spec
 class Rule(NamedTuple):
     """Robust aggregation rule; made by :func:`median`, :func:`krum` and the others.
 
@@ -60,13 +62,11 @@ class Rule(NamedTuple):
     # plus the weighted mean of these changes over the finite uploads. None: another rule.
     change: Callable[[PyTree, Upload], Upload] | None = None
     remembers: bool = False  # uses the previous aggregate
+    spec: Spec | None = None  # the factory and its arguments
 
 
 def check_rule(rule: Any) -> None:
     """Refuses values that are no rules, such as a function that was not called.
-
-    Raises:
-        ValueError: naming the value.
 
     Example:
         >>> check_rule("median")
@@ -82,9 +82,6 @@ def check_rule(rule: Any) -> None:
 def check_f(f: Any) -> int:
     """Returns the number of attackers that a rule is made for.
 
-    Raises:
-        ValueError: no integer, or a negative one.
-
     Example:
         >>> check_f(2)
         2
@@ -97,9 +94,6 @@ def check_f(f: Any) -> int:
 
 def majority(f: int | None) -> int:
     """Returns the least n with n > 2 f, 1 if f is not stated.
-
-    Raises:
-        ValueError: as :func:`check_f`.
 
     Example:
         >>> majority(3), majority(None)
@@ -236,12 +230,6 @@ def squared_distances(points: Points) -> Array:
     They are norms of differences: inner products would lose the digits of small distances.  Squares
     beyond the range of the dtype (above 1e38 in single precision) are infinity, so their uploads
     come last.
-
-    Example:
-        >>> yes = jnp.array([True, True])
-        >>> points = Points(jnp.array([[0.0], [3.0]]), None, yes, yes, jnp.arange(2))
-        >>> squared_distances(points).tolist()
-        [[0.0, 9.0], [9.0, 0.0]]
     """
 
     def row(upload: Upload) -> Array:  # one after the other, in the memory of one stack

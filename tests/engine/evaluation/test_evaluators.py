@@ -341,7 +341,7 @@ def test_a_period_that_no_evaluation_reaches_is_refused(every, message):
         with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
             call()
     # With the initial model there is an evaluation.
-    frame = fs.simulate(algorithm, setup, key, eval_initial=True).to_frame()
+    frame = fs.simulate(algorithm, setup, key, options=fs.Options(eval_initial=True)).to_frame()
     rounds = frame.loc[frame["metric"] == "rare/norm", "round"]
     assert rounds.tolist() == ([0] if message else [0, 12])
 

@@ -4,11 +4,13 @@ import dataclasses
 import functools
 import itertools
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import records
 from hypothesis import given
 from hypothesis import strategies as st
 from small_problems import (
@@ -26,7 +28,8 @@ import fedjax_sim as fs
 from fedjax_sim.data import source
 from fedjax_sim.engine.execution import offload
 from fedjax_sim.runs.storage.identity import source_digest
-from fedjax_sim.runs.storage.store import identify
+from fedjax_sim.runs.storage.run_functions import trace_run
+from fedjax_sim.runs.storage.run_identity import identify
 from fedjax_sim.timelines import sampling
 
 BATCHES = fs.with_replacement(2, num_steps=3)  # compiles faster than permutations
@@ -57,14 +60,14 @@ def norm(params):
 
 def train(task, algorithm=None, key=KEY, schedule=None, params=None, **options):
     settings = {
-        "evals_per_segment": 2,
+        "segment_seconds": 1e-9,
         "probes": fs.Probes(client={"steps": lambda visit: visit.work.num_steps}),
     }
     algorithm = fs.scaffold(0.1) if algorithm is None else algorithm
     params = logistic_params() if params is None else params
     schedule = timeline() if schedule is None else schedule
     setup = fs.Setup(task, schedule, params, eval_fn=norm, eval_every=4)
-    return fs.simulate(algorithm, setup, key, **settings | options)
+    return fs.simulate(algorithm, setup, key, **records(**settings | options))
 
 
 @functools.cache
@@ -141,8 +144,8 @@ def test_resumed_equals_uninterrupted(tmp_path, states):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(task, directory=tmp_path, checkpoint_seconds=0, on_progress=stop)
-    found = train(task, directory=tmp_path)
+        train(task, folder=tmp_path, checkpoint_seconds=0, progress=stop)
+    found = train(task, folder=tmp_path)
     assert found.rounds_done == ROUNDS
     assert_identical(found.state, resident().state)
     assert threading.active_count() < 20  # loading threads have ended
@@ -154,7 +157,8 @@ def test_the_identity_of_a_run_has_examples_objective_and_minibatches():
         where = offload.on_host(memory)
         task = fs.empirical_task(objective, data, batches, placement=where)
         setup = fs.Setup(task, timeline(), logistic_params())
-        return identify(fs.fedavg(0.1), None, setup, KEY, ["0"]).values
+        traces = trace_run(fs.fedavg(0.1), setup, batched=False)
+        return identify(traces, None, setup, KEY, ["0"]).values
 
     def differing(**changes):
         first, other = identity(), identity(**changes)
@@ -169,8 +173,8 @@ def test_the_identity_of_a_run_has_examples_objective_and_minibatches():
     changed = fs.FederatedData(examples, changed.offsets)
     assert differing(memory=2 * ENOUGH) == set()  # other loads, the same run
     assert differing(data=changed) == {"source"}
-    assert differing(objective=doubled) == {"source_functions"}
-    assert differing(batches=fs.with_replacement(1, num_steps=3)) == {"source_functions"}
+    assert differing(objective=doubled) == {"objective"}
+    assert differing(batches=fs.with_replacement(1, num_steps=3)) == {"objective"}
 
 
 def test_a_large_source_is_identified_by_some_clients():
@@ -187,13 +191,13 @@ def test_a_large_source_is_identified_by_some_clients():
 @pytest.mark.slow
 def test_another_objective_or_other_examples_are_refused(tmp_path):
     """The command of a run with examples on the host, again with other data."""
-    train(host_task(), directory=tmp_path)
+    train(host_task(), folder=tmp_path)
     data = logistic_data()
     negated = fs.FederatedData({k: -v for k, v in data.examples.items()}, data.offsets)
     with pytest.raises(ValueError, match="another run: source differ"):
-        train(host_task(data=negated), directory=tmp_path)
-    with pytest.raises(ValueError, match="another run: source_functions differ"):
-        train(host_task(batches=fs.with_replacement(1, num_steps=3)), directory=tmp_path)
+        train(host_task(data=negated), folder=tmp_path)
+    with pytest.raises(ValueError, match="another run: what the objective computes"):
+        train(host_task(batches=fs.with_replacement(1, num_steps=3)), folder=tmp_path)
 
 
 @pytest.mark.slow
@@ -257,7 +261,9 @@ def test_labels_without_an_output_are_refused_when_they_are_loaded(wrong):
         where = offload.on_host(2 * 6 * ROW)
         task = fs.empirical_task(objective, data, BATCHES, placement=where)
         setup = fs.Setup(task, drawn, params, eval_fn=norm)
-        fs.simulate(fs.fedavg(0.1), setup, KEY, on_progress=done.append)
+        fs.simulate(
+            fs.fedavg(0.1), setup, KEY, callbacks=[types.SimpleNamespace(progress=done.append)]
+        )
 
     low, high = min(wrong, 0), max(wrong, 1)
     with pytest.raises(ValueError, match=rf"labels {low} .. {high}; expected 0 .. 1"):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import sweep_on
 from small_problems import (
     KEY,
     NUM_CLIENTS,
@@ -278,7 +279,7 @@ def test_sweep_over_a_second_axis():
         )  # fmt: skip
         grid = {"lr": [0.02, 0.1, 0.5]}
         keys = jax.random.split(KEY, 2)
-        done = fs.sweep(fs.scaffold, setup, grid, keys, devices=jax.devices()[:4])
+        done = sweep_on(jax.devices()[:4], fs.scaffold, setup, grid, keys)
         found.append(list(done.rows()))
     for placed, whole in zip(found[1], found[0], strict=True):
         assert placed[:-1] == whole[:-1]

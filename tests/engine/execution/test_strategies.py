@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import sweep_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_problems import (
@@ -375,7 +376,7 @@ def test_ragged_visits_run_one_after_the_other(monkeypatch, way):
         fs.forecast(fs.fedavg(0.32), setup, KEY, measure=False)
     else:
         setup = dataclasses.replace(setup, params=jnp.zeros((1, 1)))
-        fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, KEY[None], devices=jax.devices()[:1])
+        sweep_on(jax.devices()[:1], fs.fedavg, setup, {"lr": [0.1]}, KEY[None])
     assert asked[0] is True
 
 

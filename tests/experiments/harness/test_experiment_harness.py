@@ -62,7 +62,7 @@ def test_a_sweep_is_kept_and_its_identity_is_checked(tmp_path, monkeypatch, caps
 
     def sweep(**identity):
         grid, keys = {"lr": [0.1, 0.2]}, runs.seed_keys(2)
-        return runs.swept(fs.fedavg, setup, grid, keys, tmp_path, identity=identity)
+        return runs.swept(fs.fedavg, setup, grid, keys, tmp_path, config=identity)
 
     first = sweep(l2=0.0)
     assert set(first["seed"]) == {0, 1}

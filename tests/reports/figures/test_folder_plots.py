@@ -2,6 +2,7 @@
 
 import json
 
+import hand_made_runs
 import jax
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from fedjax_sim import analysis, plotting
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.plot import PlotOptions, plot
 from fedjax_sim.cli.table import TableOptions, table
-from fedjax_sim.runs.storage import outcome
+from fedjax_sim.runs.storage.outcome import Outcome
 
 CONFIG = {
     "dataset": "digits", "partition": "dirichlet", "alpha": 0.3, "num_clients": 20,
@@ -20,20 +21,17 @@ CONFIG = {
 }  # fmt: skip
 
 
-def write_run(folder, values, diverged_at, uploads=5, recorded=True):
+def write_run(folder, values, diverged_at, uploads=5, recorded=True, replicas=("0", "1")):
     """A run with two seeds and evaluations in rounds 0, 2 and 4, or in the first of them."""
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text('{"replicas": ["0", "1"]}')
-    lines = ["replica,round,metric,value"]
+    rows = []
     for seed in ("0", "1"):
         for done, value in zip((0, 2, 4), values, strict=False):
             loss = np.nan if 0 < diverged_at[seed] <= done else 1 - value
-            lines += [f"{seed},{done},time,{done}.0", f"{seed},{done},test/accuracy,{value}"]
-            lines += [f"{seed},{done},train/loss,{loss}"]
-    (folder / "history.csv").write_text("\n".join(lines) + "\n")
-    if recorded:
-        per_seed = dict.fromkeys(("0", "1"), uploads)
-        outcome.write(folder, outcome.Outcome(4, diverged_at, 20, 32, 64, per_seed))
+            rows += [(seed, done, "time", float(done)), (seed, done, "test/accuracy", value)]
+            rows += [(seed, done, "train/loss", loss)]
+    per_seed = dict.fromkeys(("0", "1"), uploads)
+    outcome = Outcome(4, diverged_at, 20, 32, 64, per_seed) if recorded else None
+    hand_made_runs.write_run(folder, rows, outcome, replicas)
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +82,8 @@ def test_folders_without_a_record_have_no_bits_and_divergences_of_evaluations(tm
 
 def test_seeds_with_setups_of_their_own_are_one_algorithm(tmp_path):
     for seed in ("0", "7"):
-        write_run(tmp_path / "mine" / seed, (0.1, 0.5, 0.8), {"0": 0, "1": 0})
-        (tmp_path / "mine" / seed / "run.json").write_text(f'{{"replicas": ["{seed}"]}}')
+        folder = tmp_path / "mine" / seed
+        write_run(folder, (0.1, 0.5, 0.8), {"0": 0, "1": 0}, replicas=[seed])
     for path in (tmp_path, tmp_path / "mine"):
         assert analysis.read_folders([path]).history["algorithm"].unique().tolist() == ["mine"]
 
@@ -100,7 +98,7 @@ def test_sweeps_record_the_bits_until_each_evaluation(tmp_path):
     setup = fs.Setup(task, timeline, np.zeros(2, np.float32), error, eval_every=2)
     keys = jax.random.split(jax.random.key(0), 2)
     for _ in range(2):  # the second call reads the slices
-        fs.sweep(fs.scaffold, setup, {"lr": [0.1, 0.2]}, keys, directory=tmp_path)
+        fs.sweep(fs.scaffold, setup, {"lr": [0.1, 0.2]}, keys, storage=tmp_path)
         (line,) = plotting.plot_folder(tmp_path, x="bits").axes[0].lines
         assert line.get_xdata().tolist() == [2 * 2 * 128, 4 * 2 * 128]
         assert line.get_label() == "learning rate 0.2"

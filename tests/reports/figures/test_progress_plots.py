@@ -110,7 +110,7 @@ def test_positions_are_those_of_the_history_on_disk(tmp_path):
     )
     run = fs.timelines.dropout(jax.random.key(1), fs.timelines.full(9, 2, task.num_steps), 0.4)
     setup = fs.Setup(task, run, jnp.zeros(()), eval_fn=lambda w: {"w": w}, eval_every=2)
-    fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), directory=tmp_path)
+    fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), storage=tmp_path)
     frame = pd.read_csv(tmp_path / "history.csv").rename(columns={"replica": "seed"})
     wide = frame.pivot(index="round", columns="metric", values="value")
     found = with_progress(frame.assign(algorithm="fedavg"), {"fedavg": run})

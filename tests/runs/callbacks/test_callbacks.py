@@ -14,12 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_runs
+from call_records import records
 from sweep_problems import quadratic_trial
 
 import fedjax_sim as fs
 from fedjax_sim import callbacks
+from fedjax_sim.runs import simulate as simulating
 from fedjax_sim.runs.events import Event
-from fedjax_sim.runs.storage.model_files import Models, read_models, write_models
+from fedjax_sim.runs.storage.store import RunFolder, claim
 
 SETUP = quadratic_trial(num_seeds=2, num_rounds=8).setup
 KEYS = jax.random.split(jax.random.key(1), 2)
@@ -33,7 +35,7 @@ def bump(params):
 
 def go(directory=None, **options):
     setup = fs.Setup(SETUP.task, SETUP.timeline, SETUP.params, bump)
-    return fs.simulate(fs.fedavg(0.1), setup, KEYS, directory=directory, **options)
+    return fs.simulate(fs.fedavg(0.1), setup, KEYS, **records(folder=directory, **options))
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +43,13 @@ def whole():
     return go()
 
 
-def test_events_have_every_evaluation(whole):
+def test_events_have_every_evaluation(whole, monkeypatch):
+    """Those of a segment's last evaluation have the models: after rounds 1, 5 and 8."""
+    monkeypatch.setattr(simulating, "stride", lambda *_, **__: 4)
     events = []
-    result = go(callbacks=[events.append], evals_per_segment=4, eval_initial=True)
+    result = go(callbacks=[events.append], eval_initial=True)
     assert [event.round for event in events] == list(range(9))
-    assert [event.params is not None for event in events] == [True] + 2 * [*3 * [False], True]
+    assert [e.round for e in events if e.params is not None] == [0, 1, 5, 8]
     scores = np.stack([event.metrics["score"] for event in events], axis=1)
     np.testing.assert_array_equal(scores, result.history.metrics["score"])
     np.testing.assert_array_equal(scores[:, 1:], whole.history.metrics["score"])
@@ -82,13 +86,13 @@ def test_the_best_models_are_kept_over_an_interruption(tmp_path, whole):
     go(tmp_path, callbacks=[best, events.append])
     assert [event.replayed for event in events] == 3 * [True] + 5 * [False]
     scores = whole.history.metrics["score"]
-    models = read_models(tmp_path / "best.npz")
+    models = RunFolder(tmp_path).models("best")
     assert models.rounds == (scores.argmax(1) + 1).tolist()
     np.testing.assert_array_equal(models.metrics["score"], scores.max(1))
     np.testing.assert_array_equal(best.models[""].params, models.params)
     size = jax.vmap(lambda params: bump(params)["score"])(models.params)
     np.testing.assert_allclose(size, scores.max(1), rtol=1e-6)
-    last = read_models(tmp_path / "models.npz")
+    last = RunFolder(tmp_path).models()
     np.testing.assert_array_equal(last.params, whole.models())
     assert (last.seeds, last.rounds) == (["0", "1"], [8, 8])
 
@@ -104,19 +108,15 @@ def test_a_run_whose_first_evaluation_is_later_than_the_last_one_of_another():
 
 
 def test_best_models_of_another_metric_are_refused(tmp_path):
-    write_models(tmp_path / "best.npz", Models(np.zeros((1, 2)), ["0"], [1], {"loss": [0.5]}))
-    event = Event("", ["0"], 1, 3, {"score": np.ones(1)}, tmp_path, True, None)
-    with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
-        callbacks.BestModel("score", mode="max")(event)
-
-
-def test_best_models_of_two_metrics_in_one_folder_are_refused(tmp_path):
+    """Also while a resumed run replays its evaluations, without another BestModel."""
+    claim(tmp_path / "run.json", {"replicas": ["0"]})
     metrics = {"loss": np.ones(1), "score": np.ones(1)}
     event = Event("", ["0"], 1, 3, metrics, tmp_path, False, np.zeros((1, 2)))
     callbacks.BestModel("loss")(event)
-    with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
-        callbacks.BestModel("score", mode="max")(event)
-    assert read_models(tmp_path / "best.npz").metrics == {"loss": [1.0]}
+    for replayed in (False, True):
+        with pytest.raises(ValueError, match="metric is 'score'; expected loss, the metric of"):
+            callbacks.BestModel("score", mode="max")(event._replace(replayed=replayed))
+    assert RunFolder(tmp_path).models("best").metrics == {"loss": [1.0]}
 
 
 def test_an_interruption_before_the_first_round(tmp_path, whole):
@@ -139,9 +139,11 @@ def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_
         return "interrupt" if event.round == 0 and not event.replayed else None
 
     setup = fs.Setup(SETUP.task, SETUP.timeline[:2], SETUP.params, values)
-    run = functools.partial(fs.simulate, fs.fedavg(0.1), setup, KEYS, eval_initial=True)
-    assert run(directory=tmp_path, callbacks=[interrupt]).rounds_done == 0
-    assert sorted(set(run(directory=tmp_path).per_client()["round"])) == [0, 1, 2]
+    run = functools.partial(
+        fs.simulate, fs.fedavg(0.1), setup, KEYS, options=fs.Options(eval_initial=True)
+    )
+    assert run(storage=tmp_path, callbacks=[interrupt]).rounds_done == 0
+    assert sorted(set(run(storage=tmp_path).per_client()["round"])) == [0, 1, 2]
 
 
 def test_an_initial_evaluation_beside_probes_of_clients(tmp_path):
@@ -211,16 +213,22 @@ def test_seeds_with_setups_of_their_own(tmp_path):
         return fs.Setup(SETUP.task, SETUP.timeline, params, bump)
 
     best, seen = callbacks.BestModel("score", mode="max"), []
-    options = {"callbacks": [best], "directory": tmp_path}
+    options = {"callbacks": [best], "folder": tmp_path}
     for _ in range(2):  # the second call finds both seeds finished
         fs.compare(
-            {"a": fs.fedavg(0.1)}, own, KEYS, on_progress=lambda *x: seen.append(x), **options
+            {"a": fs.fedavg(0.1)},
+            own,
+            KEYS,
+            **records(
+                progress=seen.append,
+                **options,
+            ),
         )
         np.testing.assert_array_equal(
             best.models["a"].params, fs.load(tmp_path).models(which="best").params
         )
         assert best.models["a"].seeds == ["0", "1"]
-    fractions = [progress.fraction for _, progress in seen if progress]
+    fractions = [progress.fraction for progress in seen]
     assert fractions == [*np.arange(1, 17) / 16, 0.5, 1.0]
 
 
@@ -390,13 +398,13 @@ def test_different_runs_do_not_share_a_tracked_run(tracked, tmp_path):
         (fs.fedavg(0.1), SETUP, KEYS, {"config": {"cohort": 3}}),
     ]
     for count, (algorithm, setup, keys, options) in enumerate(calls, start=1):
-        fs.simulate(algorithm, setup, keys, callbacks=[make()], **options)
+        fs.simulate(algorithm, setup, keys, **records(callbacks=[make()], **options))
         assert len(runs) == 2 * count  # one per seed
-    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], directory=tmp_path)
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], storage=tmp_path)
     assert len(runs) == 2 * len(calls)  # a folder is no part of a run's identity
     configs = [run["config"] for run in runs.values()]
-    rates = [value(config, "algorithm", "numbers", "lr") for config in configs]
-    assert rates == ["0.1", "0.1", "0.2", "0.2", *["0.1"] * 6]
+    rates = [value(config, "spec", "arguments", "lr") for config in configs]
+    assert rates == ["0.1"] * 2 + ["0.2"] * 2 + ["0.1"] * 6
     identity = json.loads((tmp_path / "run.json").read_text())
     assert value(configs[0], "data") == identity["data"]
     assert value(configs[-1], "config", "cohort") == "3"
@@ -407,16 +415,16 @@ def test_a_resumed_run_continues_its_tracked_run(tracked, tmp_path):
     """Steps are rounds; a run that the service lost, or never had, gets the earlier ones, too."""
     runs, make, _ = tracked
     stop = lambda event: "interrupt" if event.round == 4 else None  # noqa: E731
-    options = {"directory": tmp_path, "evals_per_segment": 1}
-    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make(), stop], **options)
+    options = {"folder": tmp_path, "segment_seconds": 1e-9}
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[make(), stop], **options))
     assert [run["steps"] for run in runs.values()] == [[1, 2, 3, 4]] * 2
-    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], **options)
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[make()], **options))
     assert [run["steps"] for run in runs.values()] == [[*range(1, 9)]] * 2
     runs.clear()
     folder = tmp_path / "other"
-    options["directory"] = folder
-    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[stop], **options)
-    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, callbacks=[make()], **options)
+    options["folder"] = folder
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[stop], **options))
+    fs.simulate(fs.fedavg(0.1), SETUP, KEYS, **records(callbacks=[make()], **options))
     assert [run["steps"] for run in runs.values()] == [[*range(1, 9)]] * 2
 
 
@@ -445,7 +453,7 @@ def test_callbacks_ignore_rounds_that_do_not_measure_a_metric(tmp_path):
         log = callbacks.CsvLog(folder / "log.csv")
         events = []
         watching = [best, stop, log, events.append, *more]
-        result = fs.simulate(fs.fedavg(0.1), setup, KEYS, directory=folder, callbacks=watching)
+        result = fs.simulate(fs.fedavg(0.1), setup, KEYS, callbacks=watching, storage=folder)
         return result, best, events
 
     result, best, events = watched(tmp_path / "whole")

@@ -7,6 +7,7 @@ import shlex
 import jax
 import numpy as np
 import pytest
+from call_records import records
 from small_problems import (
     KEY,
     NUM_CLIENTS,
@@ -45,7 +46,7 @@ def found(task=None, when=None, params=None, key=KEY, eval_fn=None, **options) -
     task = logistic_task() if task is None else task
     when = timeline() if when is None else when
     params = logistic_params() if params is None else params
-    return forecast(ALGORITHM, fs.Setup(task, when, params, eval_fn), key, **options)
+    return forecast(ALGORITHM, fs.Setup(task, when, params, eval_fn), key, **records(**options))
 
 
 @functools.cache
@@ -138,7 +139,9 @@ def test_local_work_of_evaluations_counts():
         start = np.zeros(size, np.float32)
         when = sampling.full(4, num_clients, 1)
         setup = fs.Setup(task, when, start, fs.evaluation.at_rounds(dynamics, 2))
-        return forecast(fs.fedavg(0.1), setup, KEY, execution=one, measure=False)
+        return forecast(
+            fs.fedavg(0.1), setup, KEY, measure=False, options=fs.Options(execution=one)
+        )
 
     eigenvalue = needs(task, dim, "eigenvalue").flops_per_evaluation
     products = num_clients * iterations * 2 * dim**2  # of the Hessian and a vector

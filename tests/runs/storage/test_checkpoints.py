@@ -1,17 +1,19 @@
 """Damaged checkpoints: nothing wrong is ever restored, and older checkpoints are used."""
 
-import json
+import dataclasses
 import pathlib
 import shutil
 
 import numpy as np
 import pytest
 import small_runs
+from call_records import records
 
+import fedjax_sim as fs
 from fedjax_sim.runs.storage import checkpoints
-from fedjax_sim.runs.storage.checkpoints import damage, newest_mark
-from fedjax_sim.runs.storage.files import RecoveryWarning
-from fedjax_sim.runs.storage.model_files import read_models, write_models
+from fedjax_sim.runs.storage.checkpoints import damage, newest
+from fedjax_sim.runs.storage.files import FolderError, RecoveryWarning
+from fedjax_sim.runs.storage.store import RunFolder
 
 LAST = small_runs.NUM_ROUNDS
 
@@ -41,12 +43,12 @@ def files_of(step: pathlib.Path) -> list[pathlib.Path]:
 @pytest.mark.slow
 def test_models_of_an_earlier_round_are_replaced(folder):
     """A kill between the last checkpoint and the models leaves those of an earlier call."""
-    path = folder / "models.npz"
-    right = read_models(path)
-    write_models(path, right._replace(params=0 * right.params, rounds=[4, 4]))
+    run = RunFolder(folder)
+    right = run.models()
+    run.write_models(right._replace(params=0 * right.params, rounds=[4, 4]))
     assert small_runs.run(folder).history is None
-    assert read_models(path).rounds == [LAST, LAST]
-    np.testing.assert_array_equal(read_models(path).params, right.params)
+    assert run.models().rounds == [LAST, LAST]
+    np.testing.assert_array_equal(run.models().params, right.params)
 
 
 @pytest.mark.slow
@@ -108,7 +110,7 @@ def test_an_unfinished_checkpoint_does_not_count(folder, finished):
     again = small_runs.run(folder)
     assert small_runs.run_bits(again, folder) == finished[1]
     assert not (folder / "damaged").exists()
-    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"6", "8"}
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"7", "8"}
 
 
 def test_an_edited_history_is_refused_with_its_line(folder):
@@ -118,38 +120,42 @@ def test_an_edited_history_is_refused_with_its_line(folder):
     path.write_text("".join(lines))
     with pytest.raises(ValueError, match=r"history\.csv, line 7: .* was changed"):
         small_runs.run(folder)
-    assert newest_mark(folder / "checkpoints") is not None
+    assert newest(folder / "checkpoints") is not None
 
 
-def as_an_earlier_version_wrote_it(folder: pathlib.Path) -> None:
-    """Without digests, with the length of the history as an item of the checkpoint."""
-    for step in (folder / "checkpoints").iterdir():
-        length = json.loads((step / "record.json").read_text())["history"]["length"]
-        (step / "meta").mkdir()
-        (step / "meta" / "metadata").write_text(json.dumps({"history_bytes": length}))
-        (step / "record.json").unlink()
-    (folder / "history.crc").unlink()
-
-
-def test_folders_without_digests_stay_readable(folder, finished):
-    as_an_earlier_version_wrote_it(folder)
-    shutil.rmtree(folder / "checkpoints" / str(LAST))
-    again = small_runs.run(folder)
-    assert again.history.round[0].tolist() == [LAST]
-    assert small_runs.run_bits(again, folder) == finished[1]
-    assert (folder / "checkpoints" / str(LAST) / "record.json").exists()
-
-
-@pytest.mark.slow
-def test_an_unreadable_checkpoint_of_an_earlier_version_is_named(folder):
-    as_an_earlier_version_wrote_it(folder)
-    step = folder / "checkpoints" / str(LAST)
-    shutil.rmtree(step / "state" / "d")
-    with pytest.raises(ValueError, match=rf"checkpoint {step} does not fit this run"):
+@pytest.mark.parametrize("rounds", [LAST, 4])
+def test_a_checkpoint_of_another_run_is_refused_with_both(folder, tmp_path, rounds):
+    """Its files are intact, and its model would continue this run."""
+    small_runs.run(
+        tmp_path / "other", eval_initial=True,
+        callbacks=[lambda event: "interrupt" if event.round >= rounds else None],
+    )  # fmt: skip
+    other = max((tmp_path / "other" / "checkpoints").iterdir(), key=lambda path: int(path.name))
+    step = folder / "checkpoints" / other.name
+    shutil.rmtree(step, ignore_errors=True)
+    shutil.copytree(other, step)
+    message = (
+        rf"{step} is a checkpoint of another run than {folder}/run\.json: eval_initial is True "
+        "there, False here; move it elsewhere"
+    )
+    with pytest.raises(FolderError, match=message):
         small_runs.run(folder)
-    (step / "meta" / "metadata").write_text("{")
-    with pytest.warns(RecoveryWarning, match="is damaged"):
-        small_runs.run(folder)
+    assert step.is_dir()
+
+
+def test_a_checkpoint_of_the_beginning_of_a_run_is_its_own(tmp_path):
+    """A kill after a longer run has claimed the folder leaves the checkpoints of the shorter."""
+    longer = dataclasses.replace(small_runs._SETUP)
+    shorter = dataclasses.replace(longer, timeline=longer.timeline[:4])
+    options = {"folder": tmp_path / "run", "checkpoint_seconds": 0, "segment_seconds": 1e-9}
+    fs.simulate(small_runs._ALGORITHM, shorter, small_runs._KEYS, **records(**options))
+    result = small_runs.run(tmp_path / "run")
+    alone = small_runs.run(tmp_path / "alone")
+    assert small_runs.run_bits(result, tmp_path / "run") == small_runs.run_bits(
+        alone, tmp_path / "alone"
+    )
+    run = RunFolder(tmp_path / "run")
+    assert list(run.rows()) == list(RunFolder(tmp_path / "alone").rows())
 
 
 def test_errors_of_the_disk_are_damage_and_others_are_not(folder, monkeypatch):

@@ -15,6 +15,7 @@ from fedjax_sim.runs.storage import client_rows
 from fedjax_sim.runs.storage.client_rows import ClientRows, client_frame, read_clients
 from fedjax_sim.runs.storage.files import FolderError
 
+RUN = "ab"
 SEEDS = ["3", "4"]
 SIZES = np.array([2, 0, 5])
 
@@ -40,75 +41,101 @@ def same(actual, wanted):
     pd.testing.assert_frame_equal(actual, wanted, check_dtype=False)
 
 
-@pytest.mark.parametrize("most_text", [1000, 0])
-def test_rows_are_read_back_and_cut_when_resumed(tmp_path, monkeypatch, most_text):
-    if not most_text:
+@pytest.fixture(params=["clients.csv", "clients.parquet"])
+def kind(request, monkeypatch):
+    """Writes all rows into a text file, or into parts of Parquet."""
+    if request.param == "clients.parquet":
         pytest.importorskip("pyarrow")
-    monkeypatch.setattr(client_rows, "_MOST_TEXT", most_text)
-    rows = ClientRows(tmp_path, num_evaluations=4)
-    rows.resume(0)
-    rows.append(history(1, 2), SEEDS)
+        monkeypatch.setattr(client_rows, "_MOST_TEXT", 0)
+    return request.param
+
+
+def begun(folder, *rounds) -> ClientRows:
+    rows = ClientRows(folder, RUN, num_evaluations=4)
+    rows.resume(None)
+    for part in rounds:
+        rows.append(history(*part), SEEDS)
+    return rows
+
+
+def test_rows_are_read_back_and_cut_when_resumed(tmp_path, kind):
+    rows = begun(tmp_path, (1, 2))
+    mark = rows.mark()
     rows.append(history(3, 4), SEEDS)
-    assert (tmp_path / "clients.parquet").exists() == (not most_text)
-    same(read_clients(tmp_path), expected(1, 2, 3, 4))
+    assert (tmp_path / kind).exists()
+    same(read_clients(tmp_path, RUN, mark), expected(1, 2, 3, 4))
     same(client_frame(history(1, 2), SEEDS), expected(1, 2))
-    again = ClientRows(tmp_path, num_evaluations=4)
-    again.resume(2)
-    same(read_clients(tmp_path), expected(1, 2))
+    again = ClientRows(tmp_path, RUN, num_evaluations=4)
+    again.resume(mark)
+    same(read_clients(tmp_path, RUN, mark), expected(1, 2))
+    assert again.mark() == mark
     again.append(history(3, 4), SEEDS)
-    same(read_clients(tmp_path), expected(1, 2, 3, 4))
+    assert again.mark() == rows.mark()
+    same(read_clients(tmp_path, RUN, again.mark()), expected(1, 2, 3, 4))
 
 
-@pytest.mark.parametrize("most_text", [1000, 0])
-def test_rows_of_the_initial_model_stay_if_a_checkpoint_follows_them(
-    tmp_path, monkeypatch, most_text
-):
-    if not most_text:
-        pytest.importorskip("pyarrow")
-    monkeypatch.setattr(client_rows, "_MOST_TEXT", most_text)
-    ClientRows(tmp_path, num_evaluations=4).append(history(0), SEEDS)
-    ClientRows(tmp_path, num_evaluations=4).resume(0)
-    same(read_clients(tmp_path), expected(0))
-    ClientRows(tmp_path, num_evaluations=4).resume(None)
+def test_rows_without_a_checkpoint_are_removed(tmp_path, kind):
+    mark = begun(tmp_path, (0,)).mark()
+    ClientRows(tmp_path, RUN, num_evaluations=4).resume(mark)
+    same(read_clients(tmp_path, RUN, mark), expected(0))
+    ClientRows(tmp_path, RUN, num_evaluations=4).resume(None)
     assert not client_rows.has_clients(tmp_path)
+    assert ClientRows(tmp_path, RUN, num_evaluations=4).mark() is None
 
 
-def test_a_torn_last_line_is_not_read(tmp_path):
-    ClientRows(tmp_path, num_evaluations=4).append(history(1), SEEDS)
-    path = tmp_path / "clients.csv"
-    path.write_bytes(path.read_bytes() + b"3,2,0,test,2,2")  # of a loss of 20.0
-    same(read_clients(tmp_path), expected(1))
+@pytest.mark.parametrize("change", ["flip", "delete", "of another run", "missing"])
+def test_changed_rows_are_refused(tmp_path, kind, change):
+    """By readers, with or without a checkpoint, and when the run goes on."""
+    mark = begun(tmp_path, (1, 2), (3, 4)).mark()
+    paths = sorted((tmp_path / kind).iterdir()) if kind == "clients.parquet" else [tmp_path / kind]
+    path, run = paths[0], RUN
+    match change:
+        case "flip":
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 1
+            path.write_bytes(data)
+        case "delete" if kind == "clients.parquet":
+            path.unlink()
+        case "delete":
+            path.write_bytes(path.read_bytes().replace(b"3,1,0,test,2,10.0\n", b""))
+        case "of another run":
+            run = "cd"
+        case _:
+            for each in paths:
+                each.unlink()
+    for read in (
+        lambda: read_clients(tmp_path, run, mark),
+        lambda: read_clients(tmp_path, run, None),
+    ):
+        with pytest.raises(FolderError, match="clients"):
+            read()
+    if run == RUN:
+        with pytest.raises(FolderError, match="clients"):
+            ClientRows(tmp_path, RUN, 4).resume(mark)
 
 
-def test_torn_lines_are_cut_and_changed_ones_refused(tmp_path):
-    rows = ClientRows(tmp_path, num_evaluations=4)
-    rows.append(history(1), SEEDS)
-    path = tmp_path / "clients.csv"
+def test_torn_lines_are_cut_and_changed_ones_named(tmp_path):
+    rows = begun(tmp_path, (1,))
+    mark, path = rows.mark(), tmp_path / "clients.csv"
     whole = path.read_bytes()
+    rows.append(history(2), SEEDS)
     path.write_bytes(whole + b"3,2,0,te")
-    ClientRows(tmp_path, 4).resume(1)
+    same(read_clients(tmp_path, RUN, mark), expected(1))
+    ClientRows(tmp_path, RUN, 4).resume(mark)
     assert path.read_bytes() == whole
     path.write_bytes(whole.replace(b"10.0", b"10.5"))
     with pytest.raises(FolderError, match=r"clients.csv, line 2: .* was changed"):
-        ClientRows(tmp_path, 4).resume(1)
+        ClientRows(tmp_path, RUN, 4).resume(mark)
     with pytest.raises(FolderError, match=r"has no clients.csv"):
-        read_clients(tmp_path / "none")
+        read_clients(tmp_path / "none", RUN, None)
 
 
-def test_names_of_seeds_with_commas_are_read_and_other_lines_refused(tmp_path):
+def test_names_of_seeds_with_commas_are_read(tmp_path):
     names = ["lr=0.1, momentum", 'the "second"']
-    rows = ClientRows(tmp_path, num_evaluations=4)
-    rows.append(history(1, 2), names)
-    ClientRows(tmp_path, 4).resume(1)
-    frame = read_clients(tmp_path)
+    rows = ClientRows(tmp_path, RUN, num_evaluations=4)
+    rows.append(history(1), names)
+    frame = read_clients(tmp_path, RUN, rows.mark())
     assert sorted(set(frame["seed"])) == sorted(names)
-    assert set(frame["round"]) == {1}
-    path = tmp_path / "clients.csv"
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(b",1,0,test", b",one,0,test"))
-    with pytest.raises(FolderError, match=r"clients.csv, line 2: .*; expected seed,round,client"):
-        ClientRows(tmp_path, 4).resume(1)
-    assert b",one," in path.read_bytes()  # nothing was removed
 
 
 @pytest.mark.slow
@@ -127,7 +154,9 @@ def test_rows_of_a_run(tmp_path):
         ),
     )
     keys = jax.random.split(jax.random.key(0), 2)
-    kept = fs.simulate(fs.fedavg(0.1), setup, keys, directory=tmp_path, evals_per_segment=1)
+    kept = fs.simulate(
+        fs.fedavg(0.1), setup, keys, storage=tmp_path, options=fs.Options(segment_seconds=1e-9)
+    )
     frame = kept.per_client()
     assert sorted(set(frame["round"])) == [2, 4]
     assert set(frame["client"]) == {0, 2}
@@ -163,6 +192,6 @@ def test_without_an_evaluation_per_client_there_are_no_rows(tmp_path, kept):
     timeline = fs.timelines.full(1, 2, task.num_steps)
     setup = fs.Setup(task, timeline, jnp.zeros(1), lambda w: {"loss": w**2})
     keys, folder = jax.random.split(jax.random.key(0), 1), tmp_path if kept else None
-    compared = fs.compare({"fedavg": fs.fedavg(0.1)}, setup, keys, directory=folder)
+    compared = fs.compare({"fedavg": fs.fedavg(0.1)}, setup, keys, storage=folder)
     assert compared.per_client().empty
     assert compared.simulations["fedavg"][0].per_client().empty

@@ -1,6 +1,5 @@
 """A folder holds a run, a comparison or a sweep; the others are refused and nothing is written."""
 
-import json
 import shutil
 
 import jax
@@ -13,6 +12,7 @@ from sweep_problems import quadratic_trial
 import fedjax_sim as fs
 from fedjax_sim.runs.storage.files import FolderError
 from fedjax_sim.runs.storage.folders import is_seed
+from fedjax_sim.runs.storage.store import claim
 
 WRITERS = {
     "a run": small_runs.run,
@@ -27,7 +27,7 @@ def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp("folders")
     for path in ("a run", "a comparison/fedavg", "seeds/fedavg/0"):
         (base / path).mkdir(parents=True)
-        (base / path / "run.json").write_text('{"replicas": ["0"]}')
+        claim(base / path / "run.json", {"replicas": ["0"]})
     (base / "a sweep").mkdir()
     (base / "a sweep" / "sweep.json").write_text("{}")
     return base
@@ -67,15 +67,16 @@ def test_runs_share_a_parent_folder(tmp_path):
     assert not fs.analysis.read_folder(tmp_path).history.empty
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"replicas": 3}', '{"replicas": [3]}'])
+@pytest.mark.parametrize("text", ["{", "[1]", '{"replicas": ["0"]}'])
 def test_a_damaged_identity_is_named(tmp_path, text):
     path = tmp_path / "0" / "run.json"
     path.parent.mkdir()
     path.write_text(text)
     for read in (fs.analysis.read_folder, fs.load):
-        with pytest.raises(FolderError, match=rf"{path} is damaged \(.*\); expected a JSON object"):
+        with pytest.raises(FolderError, match=rf"{path} is damaged \(.*\); restore it from a copy"):
             read(tmp_path)
-    path.write_text(json.dumps({"replicas": ["0"]}))
+    path.unlink()
+    claim(path, {"replicas": ["0"]})
     assert is_seed(path.parent)
 
 
@@ -86,7 +87,7 @@ def test_booleans_are_1_and_0(tmp_path):
     setup = fs.Setup(setup.task, setup.timeline, setup.params, evaluator)
     keys = jax.random.split(jax.random.key(1), 2)
     in_memory = fs.simulate(fs.fedavg(0.1), setup, keys).to_frame()
-    on_disk = fs.simulate(fs.fedavg(0.1), setup, keys, directory=tmp_path).to_frame()
+    on_disk = fs.simulate(fs.fedavg(0.1), setup, keys, storage=tmp_path).to_frame()
     read = fs.analysis.read_folder(tmp_path).history
     for frame in (in_memory, on_disk, read):
         values = frame.loc[frame["metric"].str.contains("fine|each"), "value"]

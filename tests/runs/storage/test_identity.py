@@ -1,10 +1,8 @@
 """Algorithms by value: equal ones compile once, and a run's folder refuses all others."""
 
-import collections
 import dataclasses
 import json
-import subprocess
-import sys
+import threading
 import types
 
 import chex
@@ -12,20 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from small_problems import ZERO, no_data
 from sweep_problems import compilations, quadratic_trial
+from traced import digest_of
 
 import fedjax_sim as fs
 from fedjax_sim.runs.storage.files import FolderError
-from fedjax_sim.runs.storage.fingerprint import fingerprint
-from fedjax_sim.runs.storage.identity import (
-    algorithm_identity,
-    arrays_digest,
-    description,
-    sharded_digest,
-    timeline_arrays,
-)
+from fedjax_sim.runs.storage.identity import arrays_digest, sharded_digest, timeline_arrays
+from fedjax_sim.runs.storage.run_functions import identified, trace_run
 from fedjax_sim.runs.storage.store import claim
+from fedjax_sim.runs.storage.traces import trace
 
 
 @pytest.fixture(scope="module")
@@ -114,91 +109,7 @@ class Settings:
     factor: float = 1.0
 
 
-class Own:
-    """An object with an attribute, a class attribute and a reference to itself."""
-
-    factor = 1.0
-
-    def __init__(self):
-        self.values = {"list": [1, 2]}
-        self.itself = self
-
-    def scaled(self, x):
-        return self.factor * x
-
-
-class Slots:
-    __slots__ = ("factor",)
-
-    def __init__(self):
-        self.factor = 1.0
-
-
 settings = Settings()
-
-
-@pytest.mark.parametrize(
-    ("made", "change"),
-    [
-        (Settings, lambda value: setattr(value, "factor", 2.0)),
-        (lambda: types.SimpleNamespace(factor=1.0), lambda value: setattr(value, "factor", 2.0)),
-        (lambda: type("Class", (), {"factor": 1.0}), lambda value: setattr(value, "factor", 2.0)),
-        (Own, lambda value: value.values["list"].append(3)),
-        (Own, lambda value: setattr(value, "factor", 2.0)),
-        (Slots, lambda value: setattr(value, "factor", 2.0)),
-        (lambda: np.zeros(3), lambda value: value.__setitem__(0, 1.0)),
-        (lambda: collections.deque([1]), lambda value: value.append(2)),
-    ],
-)
-def test_a_global_value_that_was_changed_in_place_counts(monkeypatch, made, change):
-    value = made()
-    monkeypatch.setitem(globals(), "settings", value)
-
-    def function(x):
-        return x, settings
-
-    before = fingerprint(function)
-    assert fingerprint(function) == before
-    change(value)
-    assert fingerprint(function) != before
-
-
-def test_an_object_of_a_bound_method_counts_by_value():
-    first, second = Own(), Own()
-    assert fingerprint(first.scaled) == fingerprint(second.scaled)
-    second.factor = 2.0
-    assert fingerprint(first.scaled) != fingerprint(second.scaled)
-
-
-def test_a_global_name_of_an_attribute_does_not_count(monkeypatch):
-    """Else a notebook's variable ``params`` would compile all algorithms again."""
-
-    def function(state):
-        return state.settings
-
-    before = fingerprint(function)
-    monkeypatch.setitem(globals(), "settings", 3.0)
-    assert fingerprint(function) == before
-
-
-def test_an_object_without_a_value_equals_no_other_key(monkeypatch):
-    monkeypatch.setitem(globals(), "settings", collections.deque([lambda: 0]))
-
-    def function(x):
-        return x, settings
-
-    assert fingerprint(function) != fingerprint(function)
-
-
-def test_a_donated_global_array_has_a_key(monkeypatch):
-    array = jnp.ones(3)
-    monkeypatch.setitem(globals(), "settings", array)
-    array.delete()
-
-    def function(x):
-        return x, settings
-
-    assert fingerprint(function) == fingerprint(function)
 
 
 @pytest.mark.slow
@@ -229,43 +140,127 @@ def test_a_run_uses_global_values_that_were_changed_in_place(monkeypatch):
         np.testing.assert_array_equal(run.history.metrics["factor"], [value, value])
 
 
-def test_fingerprints():
-    assert fingerprint(fs.fedavg(0.1)) == fingerprint(fs.fedavg(0.1))
-    different = [
-        fs.fedavg(0.1), fs.fedavg(0.2), fs.fedavg(jnp.array(0.1)), fs.scaffold(0.1),
-        fs.fedavg(lambda t: 0.1), fs.fedadam(0.1, 0.1), fs.skip_nonfinite(fs.fedavg(0.1)),
-    ]  # fmt: skip
-    assert len({fingerprint(algorithm) for algorithm in different}) == len(different)
-    assert fingerprint(np.arange(3)) != fingerprint(np.arange(4))
+class Scale(nnx.Module):
+    def __init__(self):
+        self.factor = 1.0
+        self.weight = nnx.Param(jnp.ones(()))
 
-    def function(number):
-        def local(x, *, factor=number):
-            return factor * x
+    def __call__(self, w):
+        return self.factor * self.weight[...] * w
 
-        return local
 
-    assert fingerprint(function(1)) == fingerprint(function(1)) != fingerprint(function(2))
+def changed_in_place(kind):
+    """Returns an objective's factor and a function that changes what it reads, from 1 to 3."""
+    if kind == "attribute of an nnx module":
+        scale = Scale()
+        return scale, lambda: setattr(scale, "factor", 3.0)
+    if kind == "value of an nnx module":
+        scale = Scale()
+        return scale, lambda: scale.weight.set_value(jnp.array(3.0))
+    if kind == "threading.local":
+        local = threading.local()
+        local.factor = 1.0
+        return lambda w: local.factor * w, lambda: setattr(local, "factor", 3.0)
+    outer = types.SimpleNamespace(inner=types.SimpleNamespace(factor=1.0))
+    return lambda w: outer.inner.factor * w, lambda: setattr(outer.inner, "factor", 3.0)
 
 
 @pytest.mark.slow
-def test_descriptions_are_equal_in_other_processes():
-    """Also of a constant set, whose order differs between processes."""
-    program = (
-        "import fedjax_sim as fs\n"
-        "from fedjax_sim.runs.storage.identity import description\n"
-        "f = lambda x: x in {'a', 'b', 'c', 'd', 'e'}\n"
-        "print(description(fs.scaffold(0.1)), description(f))"
-    )
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={"PYTHONHASHSEED": seed, "JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(sys.path)},
-            capture_output=True, text=True, check=True,
-        ).stdout
-        for seed in ("1", "2")
+@pytest.mark.parametrize(
+    "kind",
+    ["attribute of an nnx module", "value of an nnx module", "threading.local", "nested attribute"],
+)
+def test_an_object_that_was_changed_in_place_is_another_program(kind):
+    """One step of FedAvg with rate 1/8 on (a w - 2)^2 from w = 0 ends at a / 2, exactly."""
+    scaled, change = changed_in_place(kind)
+
+    def setup():
+        data = fs.FederatedData({"x": np.ones((1, 1), np.float32)}, np.array([0, 1]))
+        loss = lambda w, batch, key: (scaled(w) * batch["x"][:, 0] - 2) ** 2  # noqa: E731
+        task = fs.empirical_task(loss, data, fs.full_batch(1))
+        metric = lambda w: {"scaled": scaled(w)}  # noqa: E731
+        return fs.Setup(task, fs.timelines.full(1, 1, task.num_steps), np.float32(0), metric)
+
+    same = setup()
+    for factor in (1.0, 3.0):
+        for again in (same, setup()):
+            result = fs.simulate(fs.fedavg(0.125), again, jax.random.key(0))
+            assert float(result.state.server.params) == factor / 2
+            assert result.history.metrics["scaled"].tolist() == [factor**2 / 2]
+        change()
+
+
+def test_a_setup_that_is_built_again_shares_programs_with_the_first():
+    with compilations() as names:
+        for seed in range(3):
+            data = fs.FederatedData({"x": np.full((4, 1), seed, np.float32)}, np.array([0, 2, 4]))
+            loss = lambda w, batch, key: (w - batch["x"][:, 0]) ** 2  # noqa: E731
+            task = fs.empirical_task(loss, data, fs.full_batch(1))
+            metric = lambda w: {"model": w}  # noqa: E731
+            setup = fs.Setup(task, fs.timelines.full(1, 2, task.num_steps), np.float32(0), metric)
+            result = fs.simulate(fs.fedavg(0.5), setup, jax.random.key(0))
+            assert result.history.metrics["model"].tolist() == [seed]
+    assert len(segments(names)) == 1
+
+
+def test_equal_callbacks_with_other_bodies_are_other_programs():
+    """A digest does not show what a callback does, so in a process it counts by its identity."""
+    shape = jax.ShapeDtypeStruct((), np.float32)
+
+    def model(a):
+        on_host = lambda w: np.float32(a)  # noqa: E731
+        local = lambda x, state, oracle, work: (jax.pure_callback(on_host, shape, x), state)  # noqa: E731
+        algorithm = fs.fedavg(0.1)._replace(
+            local=local, update=lambda s, mean, round: s._replace(params=s.params + mean)
+        )
+        setup = fs.Setup(no_data(), fs.timelines.full(1, 8, 1), jnp.float32(0))
+        return float(fs.simulate(algorithm, setup, jax.random.key(0)).state.server.params)
+
+    assert (model(2), model(3)) == (2, 3)
+
+    class Log:
+        def on_host(self, x):
+            return x
+
+    log = Log()
+    same = lambda x: jax.pure_callback(log.on_host, shape, x)  # noqa: E731
+    assert trace(same, shape)[0] == trace(same, shape)[0]
+    shown = lambda x: (jax.debug.print("{x}", x=x), x)[1]  # noqa: E731
+    assert trace(shown, shape)[0] == trace(shown, shape)[0]
+
+
+@pytest.mark.parametrize(
+    ("kept", "made"),
+    [
+        (False, lambda f: lambda x: jax.grad(f)(x)),
+        (False, lambda f: lambda x: jax.lax.map(f, x[None])),
+        (True, lambda f: jax.jit(f)),
+        (True, lambda f: jax.checkpoint(f)),
+        (True, lambda f: lambda x: jax.lax.cond(x > 0, f, f, x)),
+    ],
+    ids=["grad", "map", "jit", "checkpoint", "cond"],
+)
+def test_functions_whose_trace_jax_keeps(kept, made):
+    """docs/howto/resuming.md names them; if JAX stops to keep one, the page has to change."""
+    own = Settings(2.0)
+
+    def f(x):
+        return own.factor * x
+
+    function, x = made(f), jax.ShapeDtypeStruct((), np.float32)
+    first = trace(function, x)[0]
+    own.factor = 3.0
+    assert (trace(function, x)[0] == first) == kept
+
+
+def test_digests_of_algorithms():
+    assert digest_of(fs.fedavg(0.1)) == digest_of(fs.fedavg(0.1))
+    different = [
+        fs.fedavg(0.1), fs.fedavg(0.2), fs.scaffold(0.1), fs.fedadam(0.1, 0.1),
+        fs.fedavg(lambda t: 0.1 / t.astype(float)), fs.fedavg(lambda t: 0.2 / t.astype(float)),
+        fs.skip_nonfinite(fs.fedavg(0.1)),
     ]  # fmt: skip
-    assert runs[0] == runs[1]
-    assert runs[0].split()[0] == description(fs.scaffold(0.1))
+    assert len({digest_of(algorithm) for algorithm in different}) == len(different)
 
 
 @pytest.mark.slow
@@ -296,15 +291,16 @@ def test_digests_of_arrays_on_several_devices(dtype):
 
 
 @pytest.mark.slow
-def test_a_folder_shows_the_algorithm(setup, tmp_path):
-    fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), directory=tmp_path)
+def test_a_folder_shows_what_identifies_the_run(setup, tmp_path):
+    fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), storage=tmp_path)
     identity = json.loads((tmp_path / "run.json").read_text())
-    assert identity["algorithm"] == algorithm_identity(fs.fedprox(0.1, mu=0.25))
-    assert identity["algorithm"]["numbers"]["mu"] == 0.25
+    traces = trace_run(fs.fedprox(0.1, mu=0.25), setup, batched=False)
+    assert identity["algorithm"] == traces.algorithm.digest
+    assert (identity["jax"], identity["accepted"]) == (jax.__version__, [])
     assert {"data", "timeline", "params", "key", "weighting"} <= identity.keys()
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(ValueError, match=r"run.json is damaged .*; expected a JSON object"):
-        fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), directory=tmp_path)
+    with pytest.raises(ValueError, match=r"run.json is damaged .*; restore it from a copy"):
+        fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), storage=tmp_path)
 
 
 def test_a_configuration_with_nan_is_the_same_again(tmp_path):
@@ -313,3 +309,67 @@ def test_a_configuration_with_nan_is_the_same_again(tmp_path):
     claim(tmp_path / "run.json", identity)
     with pytest.raises(FolderError, match="config differ"):
         claim(tmp_path / "run.json", identity | {"config": {"target": 0.5, "lr": 1}})
+
+
+@pytest.mark.parametrize("algorithm", [fs.fedavg(0.1), fs.scaffold(0.1)])
+def test_the_number_of_devices_is_in_no_digest(algorithm):
+    """Runs with equal strata may continue on another number of devices."""
+    found = []
+    for count in (1, 2, 4):
+        mesh = jax.make_mesh((count,), ("clients",), devices=jax.devices()[:count])
+        where = fs.execution.by_client(8, mesh, num_strata=4)
+        data = fs.FederatedData({"x": np.ones((8, 2), np.float32)}, np.arange(9))
+        task = fs.empirical_task(losses, data, fs.full_batch(1), placement=where)
+        timeline = fs.timelines.stratified(jax.random.key(0), 3, 8, 4, 1, num_strata=4)
+        setup = fs.Setup(task, timeline, jnp.zeros(2), lambda w: {"norm": jnp.abs(w).sum()})
+        found.append(trace_run(algorithm, setup, batched=False))
+    assert [part.error for part in found[0][:4]] == [None] * 4
+    assert found[0] == found[1] == found[2]
+
+
+def test_platforms_are_in_no_digest_and_all_their_branches_are():
+    """A trace has the branches of every platform, whatever JAX's default is."""
+    x = jnp.ones(2)
+
+    def branching(a):
+        return lambda x: jax.lax.platform_dependent(x, cuda=lambda x: a * x, default=lambda x: x)
+
+    one, other = (trace(branching(a), x)[0] for a in (2, 3))
+    assert one != other
+    with jax.default_device(jax.devices()[1]):
+        assert trace(branching(2), x)[0] == one
+
+
+def test_types_of_numbers_are_in_a_digest():
+    def digest(*arguments):
+        return trace(lambda x: x + 1, *arguments)[0].digest
+
+    weak = jax.ShapeDtypeStruct((), np.float32, weak_type=True)
+    assert digest(weak) != digest(jax.ShapeDtypeStruct((), np.float32))
+    single = digest(jnp.ones(2, np.float32))
+    with jax.enable_x64(True):
+        assert digest(jnp.ones(2, np.float64)) != single
+        assert digest(jnp.ones(2, np.float32)) == single
+
+
+def test_constants_are_in_a_digest_with_all_their_values():
+    """NumPy prints arrays of more than 1,000 entries without most of them."""
+    values = np.zeros(5000, np.float32)
+    first = trace(lambda x: x * values, jnp.ones(()))[0]
+    inner = trace(jax.jit(lambda x: x * values), jnp.ones(()))[0]
+    values[2500] = 1
+    assert trace(lambda x: x * values, jnp.ones(()))[0] != first
+    assert trace(jax.jit(lambda x: x * values), jnp.ones(()))[0] != inner
+    several = trace(lambda x: jax.lax.cond(x > 0, lambda: x * values, lambda: x * values), 1.0)[0]
+    values[2500] = 2
+    changed = trace(lambda x: jax.lax.cond(x > 0, lambda: x * values, lambda: x * values), 1.0)[0]
+    assert several.error is None
+    assert several != changed
+
+
+def test_a_function_that_cannot_be_traced_equals_none_and_has_no_folder(setup, tmp_path):
+    one, other = (trace(lambda x: float(x), jnp.ones(()))[0] for _ in range(2))
+    assert one != other
+    assert isinstance(one.error, jax.errors.ConcretizationTypeError)
+    with pytest.raises(ValueError, match="objective cannot be traced for one client of one round"):
+        identified(trace_run(fs.fedavg(0.1), setup, batched=False)._replace(objective=one))

@@ -9,12 +9,12 @@ import pytest
 import small_runs
 
 import fedjax_sim as fs
-from fedjax_sim.runs.storage import outcome
+from fedjax_sim.reports.folders import read_config
 from fedjax_sim.runs.storage.files import FolderError, RecoveryWarning, remove_partials, write_text
-from fedjax_sim.runs.storage.folders import is_seed, recorded_names
+from fedjax_sim.runs.storage.folders import is_seed
 from fedjax_sim.runs.storage.model_files import read_models
 from fedjax_sim.runs.storage.store import claim
-from fedjax_sim.studies.tuning import stored
+from fedjax_sim.studies.executions import stored
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def begun(folder: pathlib.Path, rounds: int = 4) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["history.csv", "history.crc", "clients.csv", "clients.parquet", "calls.jsonl", ".lock"],
+    ["history.csv", "history.digests", "clients.csv", "clients.parquet", "calls.jsonl", ".lock"],
 )
 def test_a_link_that_a_run_would_write_through_is_refused(tmp_path, others, name):
     """The history is appended to, calls.jsonl too, a lock empties its file."""
@@ -64,7 +64,7 @@ def test_a_link_that_a_run_would_write_through_is_refused(tmp_path, others, name
     assert target.read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["history.csv", "history.crc", "calls.jsonl", ".lock"])
+@pytest.mark.parametrize("name", ["history.csv", "history.digests", "calls.jsonl", ".lock"])
 def test_a_hard_link_that_a_run_would_write_through_is_refused(tmp_path, name):
     """As in a copy by `cp -al`: appending to the copy would change the original."""
     begun(folder := tmp_path / "run")
@@ -178,124 +178,41 @@ def test_only_unfinished_files_of_runs_are_removed(tmp_path):
     assert not left.exists()
 
 
-@pytest.mark.parametrize("fault", ["missing", "emptied", "without keys", "no object", "twice"])
+@pytest.mark.parametrize(
+    "fault", ["missing", "emptied", "without keys", "no object", "another algorithm"]
+)
 def test_a_lost_identity_is_refused(run_folder, fault):
     """Else another rate would continue the old checkpoint."""
     path = run_folder / "run.json"
-    match fault:
-        case "missing":
-            path.unlink()
-        case "emptied":
-            path.write_text("{}")
-        case "without keys":
-            values = json.loads(path.read_text())
-            del values["algorithm"], values["functions"]
-            path.write_text(json.dumps(values))
-        case "no object":
-            path.write_text("[]")
-        case _:
-            path.write_text('{"rounds": 8, ' + path.read_text()[1:])
+    values = json.loads(path.read_text())
+    other = values | {"algorithm": {"digest": "ab"}}
+    content = {
+        "emptied": "{}",
+        "without keys": json.dumps({"sha256": values["sha256"], "id": values["id"]}),
+        "no object": "[]",
+        "another algorithm": json.dumps(other, indent=2) + "\n",
+    }
+    path.unlink()
+    if fault != "missing":
+        path.write_text(content[fault])
     problem = {
         "missing": r"run\.json is missing, beside history\.csv and checkpoints, so that nothing",
-        "emptied": r"run\.json lacks algorithm, config, data, eval_every, .*restore it from a copy",
-        "without keys": r"run\.json lacks algorithm, functions, without which another run could",
-        "no object": r"run\.json is damaged \(it holds a list, not a dict\)",
-        "twice": r"run\.json is damaged \(it has 'rounds' twice\)",
-    }[fault]
+        "another algorithm": r"run\.json is damaged \(it is not what was written\); restore it",
+    }.get(fault, r"run\.json is damaged \(.*\); restore it from a copy")
     history = (run_folder / "history.csv").read_bytes()
     with pytest.raises(FolderError, match=problem):
-        fs.simulate(fs.fedavg(7.0), small_runs._SETUP, small_runs._KEYS, directory=run_folder)
+        fs.simulate(fs.fedavg(7.0), small_runs._SETUP, small_runs._KEYS, storage=run_folder)
     assert (run_folder / "history.csv").read_bytes() == history
 
 
 def test_a_lost_identity_of_a_sweep_is_refused(tmp_path):
     small_runs.sweep(tmp_path)
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(FolderError, match=r"sweep\.json lacks config, without which another"):
+    with pytest.raises(FolderError, match=r"sweep\.json is damaged \(its digest or its end is"):
         small_runs.sweep(tmp_path)
     (tmp_path / "sweep.json").unlink()
     with pytest.raises(FolderError, match=r"sweep\.json is missing, beside finished runs"):
         small_runs.sweep(tmp_path)
-
-
-GOOD = outcome.Outcome(4, {"0": 0, "1": 3}, 5, 32, 64, {"0": 2, "1": [[2, 3], [4, 7]]})
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("rounds", -1),
-        ("rounds", True),
-        ("rounds", 2.5),
-        ("diverged_at", {"0": -3, "1": 0}),
-        ("diverged_at", [0, 1]),
-        ("num_clients", 0),
-        ("num_clients", "5"),
-        ("upload_bits", -5),
-        ("download_bits", 1.5),
-        ("uploads", {"0": -2, "1": 2}),
-        ("uploads", {"0": 2}),  # no seed 1
-        ("uploads", {"0": 2, "1": [[4, 7], [2, 3]]}),
-        ("uploads", {"0": 2, "1": [[2, 7], [4, 3]]}),
-        ("uploads", {"0": 2, "1": [[2, 3, 4]]}),
-        ("partial_model", "no"),
-    ],
-)
-def test_an_outcome_that_no_run_has_is_refused(tmp_path, key, value):
-    outcome.write(tmp_path, GOOD)
-    assert outcome.read(tmp_path) == GOOD
-    values = json.loads((tmp_path / outcome.FILE).read_text())
-    (tmp_path / outcome.FILE).write_text(json.dumps(values | {key: value}))
-    with pytest.raises(FolderError, match=rf"outcome\.json has {key} .*; expected what a run writ"):
-        outcome.read(tmp_path)
-
-
-def test_an_outcome_of_an_earlier_version_is_read(tmp_path):
-    """It has no ``partial_model``, and its bits count as before."""
-    outcome.write(tmp_path, GOOD)
-    values = json.loads((tmp_path / outcome.FILE).read_text())
-    del values["partial_model"]
-    (tmp_path / outcome.FILE).write_text(json.dumps(values))
-    assert outcome.read(tmp_path) == GOOD
-
-
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
-        ('{"version": 1}', "has nothing; expected rounds, diverged_at"),
-        ('{"version": 1, "bits": 3}', "has bits; expected rounds, diverged_at"),
-        ("{}", "has version None; expected 1"),
-        ("[" * 10**5, "is damaged"),
-        ("\xff", "is damaged"),
-    ],
-)
-def test_an_outcome_without_its_keys_is_refused(tmp_path, values, problem):
-    (tmp_path / outcome.FILE).write_text(values, encoding="latin-1")
-    with pytest.raises(FolderError, match=problem):
-        outcome.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"a": "FedAvg", "b": "FedAvg"},  # one of two algorithms would be lost
-        {"FedAvg": "FedAvg", "b": "FedAvg"},
-        {"../FedAvg": "../FedAvg"},
-        {"FedAvg": 3},
-        {"": ""},
-    ],
-)
-def test_names_of_algorithms_are_those_of_their_folders(tmp_path, names):
-    (tmp_path / "algorithms.json").write_text(json.dumps(names))
-    problem = r"algorithms\.json has the name .*; expected names with the folders"
-    with pytest.raises(FolderError, match=problem):
-        recorded_names(tmp_path)
-
-
-def test_a_name_twice_in_the_file_is_refused(tmp_path):
-    (tmp_path / "algorithms.json").write_text('{"a": "a", "a": "a"}')
-    with pytest.raises(FolderError, match=r"algorithms\.json is damaged \(it has 'a' twice\)"):
-        recorded_names(tmp_path)
 
 
 def _npz_of_unknown_compression(path: pathlib.Path) -> None:
@@ -321,8 +238,7 @@ def _npz_of_an_odd_header(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("name", "write", "read"),
     [
-        ("models.npz", _npz_of_unknown_compression, read_models),
-        ("models.npz", _npz_of_an_odd_header, read_models),
+        ("models.npz", _npz_of_unknown_compression, lambda path: read_models(path, "ab")),
         ("table.npz", _npz_of_unknown_compression, fs.datasets.tables.read_table),
         ("table.npz", _npz_of_an_odd_header, fs.datasets.tables.read_table),
         (
@@ -336,18 +252,8 @@ def _npz_of_an_odd_header(path: pathlib.Path) -> None:
             lambda path: fs.timelines.read_trace(path, 1),
         ),
         (
-            "tuned.json",
-            lambda path: path.write_text('[{"for": {}, "choice": {"chunk": 1}}]'),
-            lambda path: stored(path, {}),
-        ),
-        (
-            "tuned.json",
-            lambda path: path.write_text('[{"seconds": 1}]'),
-            lambda path: stored(path, {}),
-        ),
-        (
-            "tuned.json",
-            lambda path: path.write_text("[" * 10**5),
+            "executions.json",
+            lambda path: path.write_text('{"choices": []}'),
             lambda path: stored(path, {}),
         ),
         (
@@ -356,6 +262,7 @@ def _npz_of_an_odd_header(path: pathlib.Path) -> None:
             lambda path: claim(path, {"rounds": 3}),
         ),
         ("run.json", lambda path: write_text(path, '{"replicas": 3}'), lambda p: is_seed(p.parent)),
+        ("config.json", lambda path: path.write_text("[" * 10**5), lambda p: read_config(p.parent)),
     ],
 )  # fmt: skip
 def test_readers_name_the_file_in_a_value_error(tmp_path, name, write, read):

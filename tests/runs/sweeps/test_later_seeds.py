@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from call_records import sweep_on
 from sweep_problems import KEYS, ONE_DEVICE, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
@@ -17,7 +18,7 @@ def go(directory, seed: int, trial=None, grid=GRID, **options) -> fs.Sweep:
     trial = quadratic_trial(num_seeds=1) if trial is None else trial
     keys = KEYS[seed : seed + 1]
     return sweep_of(
-        trial, grid, keys, seeds=[seed], devices=ONE_DEVICE, directory=directory, **options
+        trial, grid, keys, seeds=[seed], devices=ONE_DEVICE, folder=directory, **options
     )
 
 
@@ -38,7 +39,7 @@ OTHERS = {
     "cohort": {"trial": lambda: other(timeline=of_cohort(2))},
     "metrics": {"trial": lambda: other(eval_fn=lambda x: {"x": 2 * x})},
     "algorithm": {"trial": lambda: quadratic_trial(lambda lr: fs.fedavg(lr / 2), num_seeds=1)},
-    "identity": {"identity": {"batch_size": 2}},
+    "identity": {"config": lambda: lambda configuration: {"batch_size": 2}},
 }
 
 
@@ -79,12 +80,15 @@ def test_setups_per_seed_may_differ(tmp_path):
         )
 
     for seed in range(2):
-        fs.sweep(
-            fs.fedavg, make_setup, GRID, KEYS[: seed + 1], devices=ONE_DEVICE, directory=tmp_path
-        )
+        sweep_on(ONE_DEVICE, fs.fedavg, make_setup, GRID, KEYS[: seed + 1], storage=tmp_path)
     assert len(fs.analysis.read_folder(tmp_path).history["seed"].unique()) == 2
     with pytest.raises(ValueError, match=r"with seed . had another algorithm"):
-        fs.sweep(
-            lambda lr: fs.fedavg(lr / 2), make_setup, GRID, KEYS[2:], seeds=[2],
-            devices=ONE_DEVICE, directory=tmp_path,
-        )  # fmt: skip
+        sweep_on(
+            ONE_DEVICE,
+            lambda lr: fs.fedavg(lr / 2),
+            make_setup,
+            GRID,
+            KEYS[2:],
+            storage=tmp_path,
+            options=fs.Options(seeds=[2]),
+        )

@@ -15,6 +15,7 @@ import small_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fedjax_sim as fs
 from fedjax_sim.runs.sweeps.grid import expand, groups
 from fedjax_sim.runs.sweeps.parts import divide, parse_part, shares_of
 
@@ -48,10 +49,10 @@ def test_texts_that_are_no_part(text):
 
 
 def test_a_part_needs_a_folder_and_one_process(monkeypatch):
-    with pytest.raises(ValueError, match="directory is None; expected the folder that the parts"):
-        small_runs.sweep(None, part=(1, 2))
+    with pytest.raises(ValueError, match="storage is None; expected the folder that the parts"):
+        small_runs.sweep(None, grid=fs.Part(small_runs.GRID, 1, 2))
     with pytest.raises(ValueError, match="part is '3/2'; expected I/N"):
-        small_runs.sweep(None, part=(3, 2))
+        fs.Part(small_runs.GRID, 3, 2)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match=r"connects 2 processes; .*--part I/N"):
         small_runs.sweep(None)

@@ -4,6 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from call_records import sweep_on
 from sweep_problems import ONE_DEVICE, compilations
 
 import fedjax_sim as fs
@@ -30,11 +31,10 @@ def make_setup(seed):
 
 
 @pytest.mark.slow
-def test_compare_traces_one_program_for_all_seeds():
+def test_compare_compiles_one_program_for_all_seeds():
     algorithm = fs.fedavg(0.1)
-    once = algorithm._replace(update=chex.assert_max_traces(algorithm.update, n=1))
     with compilations() as names:
-        result = fs.compare({"a": once}, make_setup, KEYS, seeds=SEEDS)
+        result = fs.compare({"a": algorithm}, make_setup, KEYS, options=fs.Options(seeds=SEEDS))
     assert len([name for name in names if "segment" in name]) == 1
     finals = result.models()["a"]
     for i, seed in enumerate(SEEDS):
@@ -45,11 +45,10 @@ def test_compare_traces_one_program_for_all_seeds():
 
 
 @pytest.mark.slow
-def test_sweep_traces_one_program_for_all_seeds():
-    """The factory is called in the program that initialises runs, and in the one that trains."""
-    factory = chex.assert_max_traces(fs.fedavg, n=2)
+def test_sweep_compiles_one_program_for_all_seeds():
     grid = {"lr": [0.1, 0.2]}
-    result = fs.sweep(factory, make_setup, grid, KEYS, seeds=SEEDS, devices=ONE_DEVICE)
+    options = fs.Options(seeds=SEEDS)
+    result = sweep_on(ONE_DEVICE, fs.fedavg, make_setup, grid, KEYS, options=options)
     assert result.compilations == 1
     for run in result.runs:
         i = SEEDS.index(int(run.seed))

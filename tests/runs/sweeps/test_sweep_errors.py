@@ -6,6 +6,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+from call_records import sweep_on
 from sweep_problems import KEYS, ONE_DEVICE, changed, compilations, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
@@ -20,10 +21,9 @@ def bad_schedules():
 CALLS = {  # what differs from a call that is right: arguments, or a change of the setup
     "keys is one key": ({"keys": KEYS[0]}, r"keys has shape \(\); expected \[n\]"),
     "no keys": ({"keys": KEYS[:0]}, r"keys has shape \(0,\)"),
-    "too few names": ({"seeds": ["a", "b"]}, r"seeds is \['a', 'b'\]; expected 3 distinct"),
+    "too few names": ({"seeds": ["a", "b"]}, r"options.seeds is \['a', 'b'\]; expected 3 distinct"),
     "equal names": ({"seeds": ["a", "b", "a"]}, "expected 3 distinct names, one per key"),
-    "no memory": ({"memory": 0}, r"memory is 0; expected 1 \.\. 2\^63 - 1 bytes"),
-    "no devices": ({"devices": []}, "devices is empty"),
+    "no memory": ({"memory": 0}, r"options.memory is 0; expected 1 \.\. 2\^63 - 1 bytes"),
     "no configurations": ({"grid": []}, "expected at least one configuration"),
     "no values": ({"grid": {"lr": []}}, r"grid has \[\] for 'lr'"),
     "twice": ({"grid": [{"lr": 0.1}, {"lr": 0.1}]}, "twice; expected distinct configurations"),
@@ -40,7 +40,7 @@ CALLS = {  # what differs from a call that is right: arguments, or a change of t
     ),
     "missing": ({"grid": {}}, "lr is None; expected a learning rate"),
     "unknown static": (
-        {"grid": {"lr": [0.1], "size": [3]}, "static": ["size"]},
+        {"grid": {"lr": [0.1], "size": ["three"]}},
         "grid gives size, lr to fedavg: .*'size'",
     ),
     "eval_every": ({"change": {"eval_every": 0}}, "eval_every is 0; expected at least 1"),
@@ -58,7 +58,7 @@ def test_bad_arguments_are_refused(tmp_path, call):
     arguments = {"grid": {"lr": [0.1, 0.2]}, "keys": KEYS, "devices": ONE_DEVICE} | differing
     arguments.pop("change", None)
     with compilations() as names, pytest.raises(ValueError, match=message):
-        sweep_of(trial, directory=tmp_path / "sweep", **arguments)
+        sweep_of(trial, folder=tmp_path / "sweep", **arguments)
     assert names == []
     assert not (tmp_path / "sweep").exists()
 
@@ -75,38 +75,29 @@ def fails_for_the_second(rounds):
 
 
 @pytest.mark.parametrize(
-    ("setup", "grid", "static", "message"),
+    ("setup", "grid", "message"),
     [
         (
             needs_cohort_size,
             {"lr": [0.1]},
-            None,
             "grid gives nothing to needs_cohort_size: missing",
         ),
         (
             needs_cohort_size,
-            {"lr": [0.1], "mu": [1]},
-            {"mu"},
+            {"lr": [0.1], "mu": ["one"]},
             "grid gives mu, lr to fedavg: .*mu",
         ),
         (
             functools.partial(needs_cohort_size, cohort_size=3),
             {"mu": [1]},
-            None,
             "grid gives mu to fedavg",
         ),
-        (fails_for_the_second, {"lr": [0.1], "rounds": [1, 2]}, None, "eval_every is 0"),
-        (
-            needs_cohort_size,
-            {"lr": [0.1], "cohort_size": [3]},
-            {"mu"},
-            r"static is \['mu'\]; expected 'cohort_size' among them, since it is a parameter",
-        ),
+        (fails_for_the_second, {"lr": [0.1], "rounds": [1, 2]}, "eval_every is 0"),
     ],
 )
-def test_setups_that_are_functions(setup, grid, static, message):
+def test_setups_that_are_functions(setup, grid, message):
     with compilations() as names, pytest.raises(ValueError, match=message):
-        fs.sweep(fs.fedavg, setup, grid, KEYS, static=static, devices=ONE_DEVICE)
+        sweep_on(ONE_DEVICE, fs.fedavg, setup, grid, KEYS)
     assert names == []
 
 
@@ -114,10 +105,18 @@ def test_setups_that_are_functions(setup, grid, static, message):
 def test_a_factory_is_a_function(factory):
     message = r"factory is .*; expected a function of the hyper-parameters .*: fs\.fedavg, not"
     with pytest.raises(ValueError, match=message):
-        fs.sweep(factory, GOOD, {"lr": [0.1]}, KEYS, devices=ONE_DEVICE)
+        sweep_on(ONE_DEVICE, factory, GOOD, {"lr": [0.1]}, KEYS)
 
 
-def test_a_value_of_the_factory_that_is_no_number_names_static():
-    message = "grid has 'a' for 'mode'; expected a finite number, static=.'mode'."
+@pytest.mark.parametrize(
+    ("factory", "value"),
+    [
+        (fs.fedavg, "a"),  # its rate is a number by its annotation
+        (fs.fedavg, True),
+        (lambda lr: fs.fedavg(lr), float("nan")),
+    ],
+)
+def test_a_value_in_the_place_of_a_number_is_refused(factory, value):
+    message = f"grid has '?{value}'? for 'lr'; expected a finite number, or an annotation"
     with pytest.raises(ValueError, match=message):
-        fs.sweep(lambda mode: fs.fedavg(0.1), GOOD, {"mode": ["a"]}, KEYS, devices=ONE_DEVICE)
+        sweep_on(ONE_DEVICE, factory, GOOD, {"lr": [value]}, KEYS)

@@ -1,9 +1,12 @@
 """Programs of a sweep: shared minibatches, blocks within the budget, nothing compiled twice."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import sweep_on
 from jax.extend import core
 from jax.sharding import PartitionSpec
 from small_problems import NUM_CLIENTS
@@ -93,14 +96,14 @@ def test_data_are_copied_neither_per_client_nor_per_configuration(num_devices):
     timeline = fs.timelines.uniform(KEYS[0], 2, task.num_clients, 4, task.num_steps)
     params = jnp.zeros((num_devices, NUM_FEATURES))  # as many seeds as devices, so one block each
     news = []
-    fs.sweep(
+    sweep_on(
+        jax.devices()[:num_devices],
         fs.fedavg,
         fs.Setup(task, timeline, params),
         {"lr": np.geomspace(0.01, 0.1, WIDTH)},
         KEYS[:num_devices],
-        execution=fs.execution.vmapped(),
-        devices=jax.devices()[:num_devices],
-        on_progress=news.append,
+        callbacks=[types.SimpleNamespace(progress=news.append)],
+        options=fs.Options(execution=fs.execution.vmapped()),
     )
     data = sum(leaf.nbytes for leaf in jax.tree.leaves(task.oracle))
     assert news[0].plan.width == WIDTH
@@ -133,7 +136,7 @@ def test_blocks_fit_the_budget_and_every_run_begins_once(allow_nans):
     lrs = np.linspace(0.01, 0.3, 16).astype(np.float32).tolist()
     trial = quadratic_trial(stateful(began), num_seeds=1, num_rounds=2)
     result = sweep_of(
-        trial, {"lr": lrs}, KEYS[:1], devices=ONE_DEVICE, memory=1_000_000, on_progress=news.append
+        trial, {"lr": lrs}, KEYS[:1], devices=ONE_DEVICE, memory=1_000_000, progress=news.append
     )
     first = news[0]
     assert first.bytes_per_device <= first.budget == 1_000_000
@@ -179,13 +182,15 @@ def test_nothing_is_compiled_after_the_first_segment(num_devices, per_seed):
     }
     seen = []
     with compilations() as names:
-        result = fs.sweep(
+        result = sweep_on(
+            jax.devices()[:num_devices],
             fs.fedavg,
             lambda shift: setups[shift],
             {"shift": [0.0, 1.0], "lr": [0.1, 0.2, 0.3, 0.4]},
             KEYS,
-            devices=jax.devices()[:num_devices],
-            on_progress=lambda news: seen.append((news, len(names))),
+            callbacks=[
+                types.SimpleNamespace(progress=lambda news: seen.append((news, len(names))))
+            ],
         )
     assert result.compilations == 1
     assert seen[0][0].plan.slices[1:]  # more than one slice, or nothing is tested
@@ -196,8 +201,7 @@ def test_nothing_is_compiled_after_the_first_segment(num_devices, per_seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [2, None])
-def test_simulate_compiles_once_for_all_segments(most):
+def test_simulate_compiles_once_for_all_segments():
     """Also for the last one, which is shorter, and for lengths that the time decides."""
     setup = quadratic_trial(num_seeds=1, num_rounds=11).setup
     seen = []
@@ -206,11 +210,13 @@ def test_simulate_compiles_once_for_all_segments(most):
             fs.fedavg(0.1),
             fs.Setup(setup.task, setup.timeline, setup.params[0], eval_fn=setup.eval_fn),
             KEYS[0],
-            evals_per_segment=most,
-            segment_seconds=0.001,
-            on_progress=lambda progress: seen.append((progress.round, len(names))),
+            callbacks=[
+                types.SimpleNamespace(
+                    progress=lambda progress: seen.append((progress.round, len(names)))
+                )
+            ],
+            options=fs.Options(segment_seconds=0.001),
         )
-    assert most is None or [done for done, _ in seen] == [2, 4, 6, 8, 10, 11]
     assert len({number for _, number in seen}) == 1
     assert sum("segment" in name for name in names) == 1
 

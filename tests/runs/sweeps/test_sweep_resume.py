@@ -1,11 +1,12 @@
 """A sweep's directory: kills, Ctrl-C and larger grids keep every finished run, bit for bit."""
 
-import json
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import chex
 import jax
@@ -14,11 +15,12 @@ import killed_sweep
 import numpy as np
 import processes
 import pytest
+from call_records import sweep_on
 from small_problems import assert_identical
 from sweep_problems import KEYS, ONE_DEVICE, changed, compilations, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
-from fedjax_sim.runs.storage.files import digest
+from fedjax_sim.runs.storage.files import FolderError, digest
 from fedjax_sim.runs.sweeps.store import run_key
 
 SCRIPT = pathlib.Path(killed_sweep.__file__)
@@ -32,9 +34,16 @@ def go(directory=None, trial=None, grid=None, keys=KEYS, **options) -> fs.Sweep:
         {"lr": LRS} if grid is None else grid,
         keys,
         devices=ONE_DEVICE,
-        directory=directory,
+        folder=directory,
         **options,
     )
+
+
+def on_disk(directory) -> fs.Sweep:
+    """The runs of :func:`go` that the folder has."""
+    factory, setup, execution, probes = quadratic_trial()
+    options = fs.Options(execution=execution, probes=probes)
+    return fs.finished_runs(factory, setup, {"lr": LRS}, KEYS, storage=directory, options=options)
 
 
 def files(directory) -> dict[str, int]:
@@ -96,7 +105,7 @@ def test_ctrl_c_keeps_the_finished_slices(tmp_path, eval_every, moment, slices):
         if seen[-1] == moment:
             signal.raise_signal(signal.SIGINT)
 
-    stopped = go(tmp_path, trial, on_progress=interrupt)
+    stopped = go(tmp_path, trial, progress=interrupt)
     assert stopped.interrupted
     assert len(stopped.runs) == 3 * slices
     assert len(files(tmp_path)) == slices
@@ -120,13 +129,13 @@ def test_ctrl_c_in_the_last_slice_of_a_group_starts_no_other():
         if news.slices_done == 1:
             signal.raise_signal(signal.SIGINT)
 
-    result = fs.sweep(
+    result = sweep_on(
+        ONE_DEVICE,
         fs.fedavg,
         lambda which: setups[which],
         {"which": ["a", "b"], "lr": LRS},
         KEYS[:1],
-        devices=ONE_DEVICE,
-        on_progress=interrupt,
+        callbacks=[types.SimpleNamespace(progress=interrupt)],
     )
     assert result.interrupted
     assert {run.configuration["which"] for run in result.runs} == {"a"}
@@ -168,15 +177,15 @@ def test_only_finished_runs_are_returned_on_request(tmp_path):
     first = go(tmp_path, grid={"lr": LRS[:2]})
     before = files(tmp_path)
     with compilations() as names:
-        part = go(tmp_path, only_finished=True)
+        part = on_disk(tmp_path)
     assert not [name for name in names if "alone" in name]
     assert (len(part.runs), part.resumed, part.interrupted) == (6, 6, False)
     assert files(tmp_path) == before
     same_runs(part, first)
-    assert go(tmp_path / "empty", only_finished=True).runs == []
+    assert on_disk(tmp_path / "empty").runs == []
     assert not (tmp_path / "empty").exists()
-    with pytest.raises(ValueError, match="directory is None; expected the folder whose runs"):
-        go(only_finished=True)
+    with pytest.raises(ValueError, match="storage is None; expected the folder whose finished"):
+        on_disk(None)
 
 
 @pytest.mark.slow
@@ -185,7 +194,7 @@ def test_a_larger_grid_reuses_the_runs(tmp_path):
     assert len(small.runs) == 6
     seen = []
     # More rates, in another order, and one more seed; the first two start as before.
-    large = go(tmp_path, grid={"lr": [0.5, *LRS[::-1]]}, on_progress=seen.append)
+    large = go(tmp_path, grid={"lr": [0.5, *LRS[::-1]]}, progress=seen.append)
     assert large.resumed == 6
     assert [run.configuration["lr"] for run in large.runs[::3]] == [0.5, 0.3, 0.2, 0.1]
     old = {run_key(run.configuration, run.seed): run for run in small.runs}
@@ -216,7 +225,7 @@ OTHERS = {
     "schedule": {"trial": lambda: other(timeline=BASE(num_rounds=7).setup.timeline)},
     "model": {"trial": lambda: other(params=BASE().setup.params + 1)},
     "eval_every": {"trial": lambda: BASE(eval_every=2)},
-    "identity": {"identity": {"algorithm": "other"}},
+    "identity": {"config": lambda: lambda configuration: {"algorithm": "other"}},
     "algorithm": {"trial": lambda: BASE(lambda lr: fs.fedavg(lr / 2))},
 }
 
@@ -281,14 +290,21 @@ def test_final_models_are_kept_and_found_again(tmp_path):
     same_runs(first._replace(runs=[run._replace(model=None) for run in first.runs]), without)
 
 
-def test_files_without_descriptions_of_the_algorithm_stay_valid(tmp_path):
-    """As earlier versions wrote them: three fields per run."""
-    first = go(tmp_path)
-    for path in tmp_path.glob("slices/*.npz"):
-        with np.load(path) as file:
-            arrays = dict(file)
-        meta = [entry[:3] for entry in json.loads(str(arrays["meta"]))]
-        np.savez(path, **(arrays | {"meta": np.array(json.dumps(meta))}))
-    again = go(tmp_path)
-    assert again.resumed == 9
-    same_runs(again, first)
+def test_slices_of_another_sweep_are_refused(tmp_path):
+    """Their runs would be among those of a report."""
+    go(tmp_path / "here")
+    go(tmp_path / "there", grid={"lr": [0.4, 0.5]})
+    for path in (tmp_path / "there").glob("slices/*.npz"):
+        shutil.copy(path, tmp_path / "here" / "slices")
+    problem = rf"\.npz is of another sweep than {tmp_path}/here/sweep\.json, or was renamed"
+    for read in (go, fs.analysis.read_folder):
+        with pytest.raises(FolderError, match=problem):
+            read(tmp_path / "here")
+
+
+def test_a_renamed_slice_is_refused(tmp_path):
+    go(tmp_path)
+    path = next(tmp_path.glob("slices/*.npz"))
+    path.rename(path.with_name("mine.npz"))
+    with pytest.raises(FolderError, match=r"mine\.npz is of another sweep .*, or was renamed"):
+        go(tmp_path)

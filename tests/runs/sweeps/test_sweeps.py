@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import sweep_on
 from small_problems import (
     NUM_CLIENTS,
     SIZES,
@@ -29,7 +30,7 @@ from sweep_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.runs.storage import outcome
+from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.runs.sweeps.trial import Trial
 
 # Batching changes the order of sums only: some hundred operations of 1e-16, or of 6e-8, each.
@@ -77,7 +78,7 @@ def test_adaptive_server_in_narrow_blocks(x64):
             KEYS[:1],
             devices=ONE_DEVICE,
             memory=memory and memory(),
-            on_progress=lambda news: plans.append(news) if news.round == 0 else None,
+            progress=lambda news: plans.append(news) if news.round == 0 else None,
         )
     wide, narrow = plans
     assert wide.plan.width == 6
@@ -116,7 +117,9 @@ def test_static_groups(x64):
     small = {"batch_size": 4, "cohort_size": 2}
     large = {"batch_size": 9, "cohort_size": 3, "epochs": 2, "rounds": 2}
     configurations = [{**g, "lr": lr} for lr in (0.1, 0.3) for g in (small, large)]
-    result = fs.sweep(fs.fedavg, make, configurations, KEYS[:1], probes=PROBES, devices=ONE_DEVICE)
+    result = sweep_on(
+        ONE_DEVICE, fs.fedavg, make, configurations, KEYS[:1], options=fs.Options(probes=PROBES)
+    )
     assert [run.configuration for run in result.runs] == configurations
     assert result.compilations == 2
     for i, trial in enumerate(made.values()):
@@ -139,7 +142,7 @@ def test_grids_without_anything_that_varies_inside_a_program(grid):
     def make_setup(cohort_size=3):
         return make(cohort_size).setup
 
-    result = fs.sweep(factory, make_setup, grid, KEYS, devices=jax.devices()[:2])
+    result = sweep_on(jax.devices()[:2], factory, make_setup, grid, KEYS)
     assert len(result.runs) == 3 * max(len(grid.get("cohort_size", [])), 1)
     for run in result.runs:
         assert_equals_single_runs(
@@ -209,7 +212,7 @@ def test_no_more_devices_than_runs():
     """A device without a run of its own would only repeat another's."""
     news, trial = [], quadratic_trial(num_seeds=1)
     result = sweep_of(
-        trial, {"lr": [0.1, 0.2]}, KEYS[:1], devices=jax.devices()[:4], on_progress=news.append
+        trial, {"lr": [0.1, 0.2]}, KEYS[:1], devices=jax.devices()[:4], progress=news.append
     )
     assert len(result.runs) == 2
     assert {len(blocks) for blocks in news[0].plan.slices} == {2}
@@ -226,7 +229,9 @@ def test_a_setup_for_every_seed(x64):
         return dataclasses.replace(base.setup, task=task, params=params)
 
     grid = {"scale": [1.0], "lr": [0.1, 0.2]}
-    result = fs.sweep(fs.fedavg, make_setup, grid, KEYS[:2], seeds=[4, 5], devices=ONE_DEVICE)
+    result = sweep_on(
+        ONE_DEVICE, fs.fedavg, make_setup, grid, KEYS[:2], options=fs.Options(seeds=[4, 5])
+    )
     assert result.compilations == 1
     assert [(run.configuration["lr"], run.seed) for run in result.runs] == [
         (0.1, "4"), (0.1, "5"), (0.2, "4"), (0.2, "5"),
@@ -256,9 +261,9 @@ def test_bits_are_those_of_each_configuration(tmp_path):
         return fs.marina(fs.fedsgd(0.1), codec, probability)
 
     chances = [1.0, 0.5, 0.1]
-    swept = fs.sweep(factory, setup, {"probability": chances}, KEYS[:1], devices=ONE_DEVICE)
+    swept = sweep_on(ONE_DEVICE, factory, setup, {"probability": chances}, KEYS[:1])
     for run, chance in zip(swept.runs, chances, strict=True):
         folder = tmp_path / str(chance)
-        fs.simulate(factory(chance), setup, KEYS[:1], directory=folder)
-        assert run.bits == tuple(outcome.read(folder).bits("0", [2]))
+        fs.simulate(factory(chance), setup, KEYS[:1], storage=folder)
+        assert run.bits == tuple(RunFolder(folder).outcome().bits("0", [2]))
     assert swept.runs[0].bits > swept.runs[1].bits > swept.runs[2].bits

@@ -181,7 +181,9 @@ def test_first_cohorts_are_those_of_the_run(one_program):
     drift = client_dynamics(("drift",), clients="cohort", per_client=False)
     whole = dataclasses.replace(setup(), timeline=timeline, eval_fn=drift)
     algorithm = fs.fedavg(0.1)
-    values = fs.simulate(algorithm, whole, KEYS, eval_initial=True).history.metrics["drift/mean"]
+    values = fs.simulate(
+        algorithm, whole, KEYS, options=fs.Options(eval_initial=True)
+    ).history.metrics["drift/mean"]
     # Before the first round: two steps from 0 towards the first clients, but for the noise.
     first = np.abs(values[:, 0]) / (1 - 0.9**2)
     np.testing.assert_array_equal(np.round(first), timeline.clients[:, 0, 0])

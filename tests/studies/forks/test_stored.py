@@ -14,7 +14,7 @@ from fedjax_sim.studies.forks.stored import state_at
 @pytest.mark.slow
 def test_stored_and_computed_states_are_equal(tmp_path):
     begin = dataclasses.replace(setup(), timeline=setup().timeline[:AT])
-    fs.simulate(scaffold(), begin, KEYS, directory=tmp_path)
+    fs.simulate(scaffold(), begin, KEYS, storage=tmp_path)
     paths = [None, tmp_path, tmp_path / "other"]
     states = [state_at(scaffold(), setup(), KEYS, AT, directory=path) for path in paths]
     for state in states:

@@ -91,7 +91,7 @@ def test_algorithms_keep_their_names_and_order(tmp_path):
     names = ["with a rate of 0.5", "FedAvg, lr 0.1"]
     keys = jax.random.split(jax.random.key(0), 1)
     for name, lr in zip(names, (0.5, 0.1), strict=True):  # the second call keeps the first name
-        fs.compare({name: fs.fedavg(lr)}, setup, keys, directory=tmp_path)
+        fs.compare({name: fs.fedavg(lr)}, setup, keys, storage=tmp_path)
     saved = fs.load(tmp_path)
     assert saved.algorithms == names
     assert saved.params(names[0]) == 0.75
@@ -112,8 +112,8 @@ def test_a_run_that_kept_no_best_model(tmp_path):
 
 def test_integer_keys_of_models_stay_integers(tmp_path):
     params = {0: np.zeros((1, 2)), 10: [{"w": np.ones((1, 3))}], 9: {}}
-    write_models(tmp_path / "models.npz", Models(params, ["0"], [1], {}))
-    read = read_models(tmp_path / "models.npz").params
+    write_models(tmp_path / "models.npz", Models(params, ["0"], [1], {}), "ab")
+    read = read_models(tmp_path / "models.npz", "ab").params
     assert jax.tree.structure(read) == jax.tree.structure(params)
 
 
@@ -146,7 +146,7 @@ def test_damaged_models_are_refused(folder, tmp_path):
     data[data.index(b"NUMPY") + 200] ^= 4
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"models.npz is damaged \(.*\); delete it and run again"):
-        read_models(path)
+        read_models(path, "ab")
 
 
 @pytest.mark.parametrize(

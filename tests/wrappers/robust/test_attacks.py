@@ -21,11 +21,11 @@ from small_problems import (
     random_quadratics,
     rotated,
 )
+from traced import digest_of
 
 import fedjax_sim as fs
 from fedjax_sim.engine.execution.meshes import make_mesh
 from fedjax_sim.engine.execution.placement import by_client
-from fedjax_sim.runs.storage.identity import description
 from fedjax_sim.types import Aggregation, Stack
 from fedjax_sim.wrappers.robust import attacks
 from fedjax_sim.wrappers.robust.attacks import colluding
@@ -310,7 +310,7 @@ def test_clients_on_a_mesh(attack):
 def test_digests_have_attackers_and_strengths():
     def digest(mask=MASK, probability=1.0, std=2.0):
         attackers = attacks.Attackers(mask, probability)
-        return description(attacks.gaussian(fs.fedavg(0.1), attackers, std))
+        return digest_of(attacks.gaussian(fs.fedavg(0.1), attackers, std))
 
     assert digest() == digest()
     assert len({digest(), digest(~MASK), digest(probability=0.5), digest(std=3.0)}) == 4

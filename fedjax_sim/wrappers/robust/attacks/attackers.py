@@ -10,10 +10,8 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import is_concrete
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.checks.statistics import UpdatesStatistics
+from fedjax_sim.checks.setups import check_key, last_wrapper
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
-from fedjax_sim.wrappers.applied_last import applied_last
 
 # One number, one per client [M], or a schedule over rounds.
 Probability = Scalar | np.ndarray | Callable[[Array], Scalar]
@@ -32,7 +30,7 @@ class Attackers(NamedTuple):
     """
 
     mask: Array | np.ndarray | None  # [M] bool    who may attack; None: every client
-    probability: Probability = 1.0  # of an attack in a visit
+    probability: Probability | None = None  # of an attack in a visit; None: every visit is one
 
     def sometimes(self, probability: Probability) -> "Attackers":
         """Returns the same clients, which attack in each visit with a probability.
@@ -43,12 +41,13 @@ class Attackers(NamedTuple):
             probability: one number, one per client ``[M]``, or a function of the round; may be
                 traced.
         """
-        return self._replace(probability=probability)
+        one = isinstance(probability, float | int) and probability == 1
+        return self._replace(probability=None if one else probability)
 
     @property
     def always(self) -> bool:
         """True if every visit of the clients is an attack."""
-        return isinstance(self.probability, float | int) and self.probability == 1
+        return self.probability is None
 
     def attack(self, client: Array, round: Array, key: Array) -> Array:
         """Returns True if a visit is an attack.
@@ -118,9 +117,6 @@ def random_clients(key: Array, num_clients: int, fraction: float) -> Attackers:
 def as_attackers(value: Any) -> Attackers:
     """Returns attackers that are given as such or as a mask.
 
-    Raises:
-        ValueError: another value, or probabilities outside [0, 1].
-
     Example:
         >>> as_attackers(np.array([True, False])).always
         True
@@ -134,7 +130,7 @@ def as_attackers(value: Any) -> Attackers:
             f"attackers is {mask!r}; expected booleans [M], or robust.attacks.some_clients or "
             "random_clients"
         )
-    if not callable(probability) and is_concrete(probability):
+    if is_concrete(probability):
         given = np.asarray(probability)
         if given.ndim > 1 or not ((given >= 0) & (given <= 1)).all():
             raise ValueError(f"probability is {probability}; expected numbers in [0, 1]")
@@ -142,15 +138,7 @@ def as_attackers(value: Any) -> Attackers:
 
 
 def mask_of(attackers: Any) -> np.ndarray:
-    """Returns the clients whose data an attack changes.
-
-    Raises:
-        ValueError: attackers that attack in some visits only, or all clients.
-
-    Example:
-        >>> mask_of(some_clients([1], num_clients=3)).tolist()
-        [False, True, False]
-    """
+    """Returns the clients whose data an attack changes."""
     known = as_attackers(attackers)
     if known.mask is None or not known.always:
         raise ValueError("attackers attack in some visits only; expected clients that always do")
@@ -158,14 +146,7 @@ def mask_of(attackers: Any) -> np.ndarray:
 
 
 def attackers_per_round(attackers: Attackers, timeline: Timeline) -> np.ndarray | None:
-    """Returns the numbers of uploads of attackers, ``[T]`` or ``[n, T]``; None: not known.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> rounds = fs.timelines.cyclic(2, num_clients=4, cohort_size=2, num_steps=1)
-        >>> attackers_per_round(some_clients([0, 1, 2], num_clients=4), rounds).tolist()
-        [2, 1]
-    """
+    """Returns the numbers of uploads of attackers, ``[T]`` or ``[n, T]``; None: not known."""
     values = timeline.clients, timeline.mask, timeline.lost, attackers.mask
     traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
     if traced or not attackers.always or attackers.mask is None:
@@ -180,12 +161,9 @@ def checked(algorithm: FedAlgorithm, attackers: Attackers) -> FedAlgorithm:
     Args:
         algorithm: as a wrapper returns it.
         attackers: who attacks.
-
-    Raises:
-        ValueError: the algorithm has a wrapper that must be the last one.
     """
-    applied_last(algorithm)
-    before, aggregation = algorithm.check, algorithm.aggregation
+    last_wrapper(algorithm)
+    before, aggregation = algorithm.requires.check, algorithm.aggregation
 
     def check(task: Task, timeline: Timeline) -> None:
         before(task, timeline)
@@ -206,11 +184,4 @@ def checked(algorithm: FedAlgorithm, attackers: Attackers) -> FedAlgorithm:
                 f"expected at most f = {aggregation.f}, for which the robust rule is made"
             )
 
-    return with_check(algorithm, check)
-
-
-def with_check(algorithm: FedAlgorithm, check: Callable[[Task, Timeline], None]) -> FedAlgorithm:
-    """Returns an algorithm with another check, which keeps the mark of running statistics."""
-    old = algorithm.check
-    marked = old._replace(inner=check) if isinstance(old, UpdatesStatistics) else check
-    return algorithm._replace(check=marked)
+    return algorithm.requiring(check=check)

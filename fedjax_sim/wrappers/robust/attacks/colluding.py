@@ -20,7 +20,6 @@ from jax.scipy.special import ndtri
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.tree.counting import message_bits, with_message_bits
 from fedjax_sim.types import (
     FedAlgorithm,
     Round,
@@ -31,13 +30,13 @@ from fedjax_sim.types import (
     Timeline,
     Upload,
 )
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.robust.aggregation import stacked
 from fedjax_sim.wrappers.robust.attacks.attackers import (
     Attackers,
     as_attackers,
     attackers_per_round,
     checked,
-    with_check,
 )
 from fedjax_sim.wrappers.robust.rules import per_slot
 
@@ -79,6 +78,7 @@ class Seen(NamedTuple):
         return jax.tree.map(of, self.uploads, mean)
 
 
+@specified
 def alie(
     algorithm: FedAlgorithm, attackers: Attackers | Array | np.ndarray, z: Scalar | None = None
 ) -> FedAlgorithm:
@@ -129,15 +129,16 @@ def alie(
             "z is None; expected a number for attackers that attack in some visits only, whose "
             "number per round is not known before"
         )
-    before = attacked.check
+    before = attacked.requires.check
 
     def check(task: Task, timeline: Timeline) -> None:
         before(task, timeline)
         _check_quantiles(known, timeline)
 
-    return with_check(attacked, check)
+    return attacked.requiring(check=check)
 
 
+@specified
 def inner_product(
     algorithm: FedAlgorithm, attackers: Attackers | Array | np.ndarray, eps: Scalar = 0.1
 ) -> FedAlgorithm:
@@ -171,13 +172,7 @@ def inner_product(
 def colluding(
     algorithm: FedAlgorithm, attackers: Attackers, forge: Callable[[Seen], Upload]
 ) -> FedAlgorithm:
-    """Returns an algorithm whose attackers all send ``forge(seen)``, one upload.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> attackers = fs.robust.attacks.some_clients([0], num_clients=10)
-        >>> to_zero = colluding(fs.fedavg(0.1), attackers, lambda seen: tree.scale(0, seen.mean()))
-    """
+    """Returns an algorithm whose attackers all send ``forge(seen)``, one upload."""
     inner = with_key_inside(stacked(algorithm))
 
     def update(state: ServerState, stack: Stack, round: Round) -> ServerState:
@@ -191,30 +186,15 @@ def with_key_inside(algorithm: FedAlgorithm) -> FedAlgorithm:
     """Returns an algorithm whose server has another key, for an attack around it that draws.
 
     Broadcast and update of a round have the same one: a server may draw in both (MARINA's coin).
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> algorithm = with_key_inside(fs.fedavg(0.1))
     """
     return algorithm._replace(
-        broadcast=with_message_bits(
-            lambda state, round: algorithm.broadcast(state, round.inside()),
-            message_bits(algorithm),
-        ),
+        broadcast=lambda state, round: algorithm.broadcast(state, round.inside()),
         update=lambda state, uploads, round: algorithm.update(state, uploads, round.inside()),
     )
 
 
 def seen_by(attackers: Attackers, stack: Stack, round: Round) -> Seen:
-    """Returns the uploads of a round as the attackers see them.
-
-    Example:
-        >>> yes = jnp.ones(2, bool)
-        >>> round = Round(jnp.array(0), jnp.array(2), 2, jax.random.key(0))
-        >>> stack = Stack(jnp.array([1.0, 5.0]), None, yes, jnp.arange(2))
-        >>> float(seen_by(Attackers(np.array([True, False])), stack, round).mean())
-        5.0
-    """
+    """Returns the uploads of a round as the attackers see them."""
     key = jax.random.fold_in(round.key, np.uint32(_COIN))
 
     def attack(client: Array) -> Array:
@@ -248,10 +228,6 @@ def quantile(n: Array | np.ndarray, f: Array | np.ndarray) -> Array | np.ndarray
     Args:
         n: number of uploads.
         f: number of attackers among them, less than n.
-
-    Example:
-        >>> float(quantile(np.array(25), np.array(5)))
-        0.6
     """
     supporters = (n + 2) // 2 - f  # s
     return (n - f - supporters) / (n - f)

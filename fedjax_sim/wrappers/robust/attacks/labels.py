@@ -60,14 +60,6 @@ def poisoned_rows(data: FederatedData, attackers: Any, share: float, seed: int) 
 
     A client of n examples changes ``round(share n)`` of them, a uniformly random subset; a larger
     share adds rows to those of a smaller one.
-
-    Raises:
-        ValueError: attackers of another number of clients, or a share outside [0, 1].
-
-    Example:
-        >>> data = FederatedData({"y": np.zeros(6)}, np.array([0, 2, 6]))
-        >>> poisoned_rows(data, [False, True], share=0.5, seed=0).sum()
-        np.int64(2)
     """
     mask = mask_of(attackers)
     if mask.shape != (data.num_clients,):
@@ -88,10 +80,5 @@ def poisoned_rows(data: FederatedData, attackers: Any, share: float, seed: int) 
 
 
 def per_row(rows: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Returns ``rows [N]`` in a shape that broadcasts against ``x [N, ...]``.
-
-    Example:
-        >>> per_row(np.ones(3, bool), np.zeros((3, 2))).shape
-        (3, 1)
-    """
+    """Returns ``rows [N]`` in a shape that broadcasts against ``x [N, ...]``."""
     return rows.reshape(-1, *[1] * (x.ndim - 1))

@@ -14,9 +14,9 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.tree.counting import message_bits, with_message_bits
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import FedAlgorithm, Params, Round, ServerState, Stack, Upload
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.received import upload_shapes
 from fedjax_sim.wrappers.robust.aggregation import stacked
 from fedjax_sim.wrappers.robust.attacks.attackers import Attackers, as_attackers, checked
@@ -46,6 +46,7 @@ class MimicState(NamedTuple):
         return self.inner.params
 
 
+@specified
 def mimic(
     algorithm: FedAlgorithm,
     attackers: Attackers | Array | np.ndarray,
@@ -120,9 +121,7 @@ def mimic(
     wrapped = inner._replace(
         init=init,
         update=update,
-        broadcast=with_message_bits(
-            lambda state, round: inner.broadcast(state.inner, round), message_bits(algorithm)
-        ),
+        broadcast=lambda state, round: inner.broadcast(state.inner, round),
     )
     return checked(wrapped, known)
 

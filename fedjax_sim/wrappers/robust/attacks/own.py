@@ -16,9 +16,9 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.counting import with_bits_of
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Scalar, Upload, Work
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.robust.attacks.attackers import (
     Attackers,
     Probability,
@@ -33,6 +33,7 @@ Mask = Attackers | Array | np.ndarray
 _COIN, _NOISE = 2**31 + 9, 2**31 + 10
 
 
+@specified
 def sign_flip(
     algorithm: FedAlgorithm,
     attackers: Mask,
@@ -68,6 +69,7 @@ def sign_flip(
     )
 
 
+@specified
 def scaling(algorithm: FedAlgorithm, attackers: Mask, factor: Scalar = 10.0) -> FedAlgorithm:
     """Scaling: attackers send their upload times ``factor``.
 
@@ -89,6 +91,7 @@ def scaling(algorithm: FedAlgorithm, attackers: Mask, factor: Scalar = 10.0) -> 
     return _replaced(algorithm, attackers, lambda upload, work: tree.scale(factor, upload))
 
 
+@specified
 def gaussian(
     algorithm: FedAlgorithm, attackers: Mask, std: Scalar = 1.0, add: bool = False
 ) -> FedAlgorithm:
@@ -116,6 +119,7 @@ def gaussian(
     return _replaced(algorithm, attackers, forge)
 
 
+@specified
 def infinity(algorithm: FedAlgorithm, attackers: Mask) -> FedAlgorithm:
     """Infinity: attackers send ``+inf`` in every entry.
 
@@ -133,6 +137,7 @@ def infinity(algorithm: FedAlgorithm, attackers: Mask) -> FedAlgorithm:
     return _replaced(algorithm, attackers, lambda upload, work: _filled(upload, jnp.inf))
 
 
+@specified
 def corrupted(
     algorithm: FedAlgorithm, probability: Probability, std: Scalar | None = None
 ) -> FedAlgorithm:
@@ -198,7 +203,7 @@ def _replaced(
         attacks = known.attack(work.client, work.round, coin) & (work.num_steps > 0)
         return tree.where(attacks, forge(upload, work), upload), new
 
-    return checked(algorithm._replace(local=with_bits_of(local, inner)), known)
+    return checked(algorithm._replace(local=local), known)
 
 
 def _filled(upload: Upload, value: float) -> Upload:
