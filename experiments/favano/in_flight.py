@@ -11,15 +11,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+import fedjax_sim as fs
 from fedjax_sim.checks.setups import check_key
-from fedjax_sim.diagnostics.potential import client_variance
-from fedjax_sim.engine import RunState, client_stream
-from fedjax_sim.local import local_steps, sgd
-from fedjax_sim.timelines import InFlight
-from fedjax_sim.types import Params, Scalar, Task, Timeline, Work
+from fedjax_sim.engine import client_stream
+from fedjax_sim.types import Params, Scalar
 
 
-def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
+def held_models(state: fs.RunState, timeline: fs.Timeline, version: Array) -> Params:
     """Last received model of each client, leaves ``[M, ...]``.
 
     Args:
@@ -49,7 +47,7 @@ def held_models(state: RunState, timeline: Timeline, version: Array) -> Params:
 
 def advance_models(
     models: Params,
-    task: Task,
+    task: fs.Task,
     key: Array,
     *,
     lr: Scalar,
@@ -81,16 +79,16 @@ def advance_models(
     def one(slot: tuple) -> Params:
         model, client, key, steps, first = slot
         oracle = task.oracle(client, key, max_steps, first)
-        work = Work(client, client, steps, client, client, key, max_steps)
-        return local_steps(sgd(lr, oracle.grad), model, work)
+        work = fs.Work(client, client, steps, client, client, key, max_steps)
+        return fs.local.local_steps(fs.local.sgd(lr, oracle.grad), model, work)
 
     counts = (jnp.asarray(x, jnp.int32) for x in (num_steps, first_step))
     return jax.lax.map(one, (models, clients, keys, *counts))
 
 
 def variance_probe(
-    models: Callable[[RunState, Array], Params], flight: InFlight
-) -> Callable[[RunState], Array]:
+    models: Callable[[fs.RunState, Array], Params], flight: fs.timelines.InFlight
+) -> Callable[[fs.RunState], Array]:
     r"""Returns a run probe: ``sum_i ||w_i - w||^2`` at the flight's moments, NaN between them.
 
     Args:
@@ -101,12 +99,12 @@ def variance_probe(
     """
     moments = jnp.asarray(flight.round, jnp.int32)
 
-    def probe(state: RunState) -> Array:
+    def probe(state: fs.RunState) -> Array:
         due = moments == state.round
         unknown = jnp.full((), jnp.nan, jnp.result_type(float))
         return jax.lax.cond(
             due.any(),
-            lambda state: client_variance(
+            lambda state: fs.diagnostics.potential.client_variance(
                 state.server.params, models(state, jnp.argmax(due))
             ).astype(unknown.dtype),
             lambda state: unknown,

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+import fedjax_sim as fs
 from fedjax_sim.checks import check_at_least, check_count, import_extra
-from fedjax_sim.data.federated import FederatedData, from_clients
 
 TRAIN_SUBJECTS, TEST_SUBJECTS = (1, 2, 3, 4, 5), (6,)
 # Sessions per subject. A session has nine scans of each class.
@@ -33,8 +33,8 @@ FOLDER = "haxby2001"  # nilearn's folder in the data directory
 class Scans(NamedTuple):
     """Training and test data: ``{"x": [N, voxels] float, "y": [N] int32}``."""
 
-    train: FederatedData
-    test: FederatedData  # of other subjects
+    train: fs.FederatedData
+    test: fs.FederatedData  # of other subjects
     weight: np.ndarray | None  # [voxels] direction between the classes, if known
 
 
@@ -186,13 +186,13 @@ def _sessions(
 
 def _concatenate(
     subjects: Sequence[int], by_subject: Sequence[Sequence[dict[str, np.ndarray]]]
-) -> FederatedData:
+) -> fs.FederatedData:
     names = [
         f"subject {subject}, session {session}"
         for subject, sessions in zip(subjects, by_subject, strict=True)
         for session in range(1, len(sessions) + 1)
     ]
-    return from_clients([client for sessions in by_subject for client in sessions], names)
+    return fs.from_clients([client for sessions in by_subject for client in sessions], names)
 
 
 def _check_files(folder: Path, subjects: Sequence[int]) -> None:

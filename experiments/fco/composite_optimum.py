@@ -15,13 +15,9 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim import tree
+import fedjax_sim as fs
 from fedjax_sim.checks import check_count
-from fedjax_sim.diagnostics.optimum import double
-from fedjax_sim.prox.base import Regularizer
-from fedjax_sim.prox.composite import Composite, Where
-from fedjax_sim.prox.composite import composite as compose
-from fedjax_sim.prox.mirror import Euclidean
+from fedjax_sim.prox.composite import Where
 from fedjax_sim.types import Params
 
 _SHORTEST = 1e-30  # steps are not halved further
@@ -48,7 +44,7 @@ class _State(NamedTuple):
 
 def composite_optimum(
     loss: Callable[[Params], Array],
-    composite: Composite,
+    composite: fs.prox.Composite,
     params: Params,
     *,
     tolerance: float = 1e-9,
@@ -92,19 +88,25 @@ def composite_optimum(
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} is {value}; expected a positive number")
     check_count(1, max_steps=max_steps)
-    if not isinstance(composite.mirror, Euclidean):
+    if not isinstance(composite.mirror, fs.prox.Euclidean):
         raise ValueError(f"composite has mirror {composite.mirror}; expected Euclidean")
     kinds = sorted({np.asarray(leaf).dtype.name for leaf in jax.tree.leaves(params)})
     if not kinds or not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
         raise ValueError(f"params has leaves of dtypes {kinds}; expected floating leaves")
     with jax.enable_x64(True):
-        carried = double(loss if isinstance(loss, Partial) else Partial(loss))
+        carried = fs.diagnostics.optimum.double(
+            loss if isinstance(loss, Partial) else Partial(loss)
+        )
         first = 1.0 if smoothness is None else 1 / smoothness
         numbers = jnp.asarray([first, tolerance], jnp.float64), jnp.asarray(max_steps)
         x, value, residual, steps = _solve(
-            carried, double(composite.psi), double(params), *numbers,
-            where=composite.where, search=smoothness is None,
-        )  # fmt: skip
+            carried,
+            fs.diagnostics.optimum.double(composite.psi),
+            fs.diagnostics.optimum.double(params),
+            *numbers,
+            where=composite.where,
+            search=smoothness is None,
+        )
         result = CompositeOptimum(
             jax.tree.map(np.asarray, x), float(value), float(residual), int(steps)
         )
@@ -124,7 +126,7 @@ def composite_optimum(
 @functools.partial(jax.jit, static_argnames=("where", "search"))
 def _solve(
     loss: Partial,
-    psi: Regularizer,
+    psi: fs.prox.Regularizer,
     start: Params,
     numbers: Array,
     max_steps: Array,
@@ -133,10 +135,10 @@ def _solve(
     search: bool,
 ) -> tuple[Params, Array, Array, Array]:
     first, tolerance = numbers
-    regular = compose(psi, where=where)
+    regular = fs.prox.composite(psi, where=where)
 
     def shrunk(y: Params, gradient: Params, step: Array) -> Params:
-        return regular.argmin(tree.add_scale(y, -step, gradient), step)
+        return regular.argmin(fs.tree.add_scale(y, -step, gradient), step)
 
     def forward(y: Params, step: Array) -> tuple[Params, Array]:
         """The next x, and the step size: the previous one, halved until the loss allows it."""
@@ -146,9 +148,9 @@ def _solve(
 
         def too_long(tried: tuple[Array, Params]) -> Array:
             step, x = tried
-            moved = tree.sub(x, y)
-            square = tree.vdot(moved, moved) / (2 * step)
-            reached, model = loss(x), value + tree.vdot(gradient, moved) + square
+            moved = fs.tree.sub(x, y)
+            square = fs.tree.vdot(moved, moved) / (2 * step)
+            reached, model = loss(x), value + fs.tree.vdot(gradient, moved) + square
 
             def bent() -> Array:
                 """True if gradients violate the model; more precise than nearly equal values.
@@ -156,7 +158,7 @@ def _solve(
                 F(x) - F(y) - <gradient, moved> is at most ``turn`` by convexity, and half of it if
                 F is quadratic, which counts where the values differ by their rounding only.
                 """
-                turn = tree.vdot(tree.sub(jax.grad(loss)(x), gradient), moved)
+                turn = fs.tree.vdot(fs.tree.sub(jax.grad(loss)(x), gradient), moved)
                 rounding = _ROUNDING * jnp.maximum(jnp.abs(reached), jnp.abs(value))
                 equal = reached - model <= rounding
                 fits = (turn <= square) | (equal & (turn <= 2 * square * (1 + _ROUNDING)))
@@ -175,11 +177,11 @@ def _solve(
 
     def body(state: _State) -> _State:
         x, step = forward(state.y, state.step)
-        back, ahead = tree.sub(state.y, x), tree.sub(x, state.x)
-        again = tree.vdot(back, ahead) > 0
+        back, ahead = fs.tree.sub(state.y, x), fs.tree.sub(x, state.x)
+        again = fs.tree.vdot(back, ahead) > 0
         momentum = jnp.where(again, 1, (1 + jnp.sqrt(1 + 4 * state.momentum**2)) / 2)
-        y = tree.add_scale(x, jnp.where(again, 0, (state.momentum - 1) / momentum), ahead)
-        return _State(x, y, momentum, step, tree.norm(back) / step, state.steps + 1)
+        y = fs.tree.add_scale(x, jnp.where(again, 0, (state.momentum - 1) / momentum), ahead)
+        return _State(x, y, momentum, step, fs.tree.norm(back) / step, state.steps + 1)
 
     def unfinished(state: _State) -> Array:
         # A residual of NaN ends the search, too.
@@ -191,5 +193,5 @@ def _solve(
     # A proximal step does not increase the residual, so x meets the tolerance if y does.
     x, step = state.x, state.step
     again = shrunk(x, jax.grad(loss)(x), step)
-    residual = tree.norm(tree.sub(x, again)) / step
+    residual = fs.tree.norm(fs.tree.sub(x, again)) / step
     return x, loss(x) + regular.value(x), residual, state.steps

@@ -30,7 +30,6 @@ from experiments.fco.scans import CUTOFF, LOSS, METRICS, Data, Source
 from experiments.fco.selection import Selected, select
 from experiments.harness.options import check_choice, settings
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.engine.execution.devices import use_all_cores
 
 COHORT, ROUNDS, EPOCHS = 20, 300, 300  # batch 1, one epoch per round
 BASELINE_LRS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
@@ -107,7 +106,7 @@ def describe(data: Data, options: Options) -> str:
 
 def main(options: Options) -> None:
     """Runs baselines and methods and writes the report."""
-    use_all_cores()
+    fs.execution.use_all_cores()
     data = scans.load(options.source, options.voxels, options.data_dir)
     baselines = {name: baseline(name, data, options) for name in fmri_report.BASELINES}
     shared = scans.make_problem(

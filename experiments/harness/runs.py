@@ -16,7 +16,6 @@ from rich.console import Console
 import fedjax_sim as fs
 from fedjax_sim.cli import report
 from fedjax_sim.cli.console import sweep_progress
-from fedjax_sim.runs.callbacks import Callback
 from fedjax_sim.runs.storage.files import digest, replacing, write_text
 
 __all__ = [
@@ -99,7 +98,7 @@ def check_finished(result: Any, directory: pathlib.Path) -> None:
         raise SystemExit(f"interrupted; the same command continues from {directory}")
 
 
-def print_progress(label: str, metric: str) -> Callback:
+def print_progress(label: str, metric: str) -> fs.callbacks.Callback:
     """A callback for ``fs.simulate`` that prints a line per segment."""
 
     def on_progress(progress: Any) -> None:

@@ -22,9 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+import fedjax_sim as fs
 from fedjax_sim.checks import check_count, check_positive, import_extra
 from fedjax_sim.checks.setups import check_key
-from fedjax_sim.diagnostics.iterate_bias import Derivative, equally_spaced
+from fedjax_sim.diagnostics.iterate_bias import Derivative
 from fedjax_sim.types import Scalar
 
 
@@ -54,7 +55,7 @@ def backward_equation(
             oscillate.
     """
     check_positive(variance=variance, lr=lr, num_steps=num_steps)
-    grid = equally_spaced(grid, 3)
+    grid = fs.diagnostics.iterate_bias.equally_spaced(grid, 3)
     with jax.enable_x64(True):
         drift = -np.asarray(gradient(jnp.asarray(grid)))
         largest = lr * variance / max(np.abs(drift).max(), np.finfo(float).tiny)

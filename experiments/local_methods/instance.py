@@ -22,9 +22,9 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
+import fedjax_sim as fs
 from fedjax_sim.checks import check_at_least, check_count, check_positive
-from fedjax_sim.problems.asymmetric import piecewise_quadratic
-from fedjax_sim.types import Oracle, Scalar, Step, Task
+from fedjax_sim.types import Scalar, Step
 
 
 class Instance(NamedTuple):
@@ -86,7 +86,7 @@ def initial_model(distance: Scalar) -> Array:
     return jnp.asarray(distance, jnp.result_type(float)) * jnp.array([0.0, 0.5, 0.5, 0.0])
 
 
-def lower_bound_task(instance: Instance, num_clients: int, num_steps: int) -> Task:
+def lower_bound_task(instance: Instance, num_clients: int, num_steps: int) -> fs.Task:
     """Task of an instance, for models ``[4]``; the visit's key determines the noise of a step.
 
     Args:
@@ -103,10 +103,10 @@ def lower_bound_task(instance: Instance, num_clients: int, num_steps: int) -> Ta
     real = jnp.result_type(float)
     leaves = Instance(*(jnp.asarray(value, real) for value in instance))
     ones = np.ones(num_clients, np.int32)
-    return Task(Partial(_oracle, leaves), ones, num_steps * ones)
+    return fs.Task(Partial(_oracle, leaves), ones, num_steps * ones)
 
 
-def _oracle(instance: Instance, client: Array, key: Array, max_steps: int) -> Oracle:
+def _oracle(instance: Instance, client: Array, key: Array, max_steps: int) -> fs.Oracle:
     del max_steps
     l, mu, std, zeta = instance
     first = client % 2 == 0
@@ -120,7 +120,7 @@ def _oracle(instance: Instance, client: Array, key: Array, max_steps: int) -> Or
     def full_grad(x: Array) -> Array:
         return jnp.stack(
             [
-                piecewise_quadratic(x[0], l / 12, l / 24),
+                fs.problems.asymmetric.piecewise_quadratic(x[0], l / 12, l / 24),
                 mu * x[1],
                 l * x[2],
                 curvature * x[3] + slope,
@@ -131,7 +131,7 @@ def _oracle(instance: Instance, client: Array, key: Array, max_steps: int) -> Or
         fourth = curvature / 2 * x[3] ** 2 + slope * x[3]
         return coordinate_losses(x, instance)[:3].sum() + fourth
 
-    return Oracle(
+    return fs.Oracle(
         grad=lambda x, step: full_grad(x).at[0].add(noise(step)),
         loss=lambda x, step: full_loss(x) + noise(step) * x[0],
         full_grad=full_grad,
@@ -152,7 +152,7 @@ def coordinate_losses(x: Array, instance: Instance) -> Array:
     l, mu = instance.smoothness, instance.mu
     x1, x2, x3, x4 = jnp.moveaxis(x, -1, 0)
     parts = [
-        piecewise_quadratic(x1, l / 12, l / 24) * x1 / 2,
+        fs.problems.asymmetric.piecewise_quadratic(x1, l / 12, l / 24) * x1 / 2,
         mu / 2 * x2**2,
         l / 2 * x3**2,
         3 * l / 32 * x4**2,

@@ -23,8 +23,9 @@ from jax import Array
 from jax.tree_util import Partial
 from jax.typing import ArrayLike
 
+import fedjax_sim as fs
 from fedjax_sim.checks import check_at_least, check_count
-from fedjax_sim.types import Oracle, Scalar, Step, Task
+from fedjax_sim.types import Scalar, Step
 
 Sampler = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> noise, E ||noise||^2 = 1
 
@@ -88,7 +89,7 @@ def gaussian(key: Array, shape: tuple[int, ...]) -> Array:
     return jax.random.normal(key, shape, jnp.float32) / math.prod(shape) ** 0.5
 
 
-def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Sampler = sphere) -> Task:
+def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Sampler = sphere) -> fs.Task:
     r"""Task of a family: the gradient of a step is :math:`\nabla f_c(x) + \sigma\, \xi`.
 
     Args:
@@ -106,7 +107,7 @@ def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Sampler = sph
     scale = jnp.asarray(std, jnp.result_type(float))
     oracle = Partial(_oracle, family.value, family.gradient, Partial(noise), scale)
     ones = np.ones(family.num_clients, np.int32)
-    return Task(oracle, ones, num_steps * ones)
+    return fs.Task(oracle, ones, num_steps * ones)
 
 
 def _oracle(
@@ -117,14 +118,14 @@ def _oracle(
     client: Array,
     key: Array,
     max_steps: int,
-) -> Oracle:
+) -> fs.Oracle:
     del max_steps
 
     def draw(x: Array, step: Step) -> Array:
         # Draws 32 bits, so runs in single and in double precision have the same noise.
         return std.astype(x.dtype) * noise(jax.random.fold_in(key, step), x.shape).astype(x.dtype)
 
-    return Oracle(
+    return fs.Oracle(
         grad=lambda x, step: gradient(client, x) + draw(x, step),
         loss=lambda x, step: value(client, x) + (draw(x, step) * x).sum(),
         full_grad=lambda x: gradient(client, x),
