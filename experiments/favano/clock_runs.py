@@ -20,6 +20,7 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 import fedjax_sim as fs
+from experiments.favano import in_flight
 from experiments.favano.clock_inputs import Inputs, batch_of, groups_of_equal_sizes, prepared
 from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem
@@ -113,24 +114,18 @@ def train(
         def models(state: fs.RunState, moment: Array) -> Params:
             version = jnp.asarray(inputs.flight.version)[moment]
             start = (
-                state.clients
-                if mixing
-                else fs.diagnostics.in_flight.held_models(state, inputs.timeline, version)
+                state.clients if mixing else in_flight.held_models(state, inputs.timeline, version)
             )
             if variance == "lazy":
                 return start
-            return fs.diagnostics.in_flight.advance_models(
+            return in_flight.advance_models(
                 start, task, inputs.key, lr=lr,
                 num_steps=jnp.asarray(inputs.flight.num_steps)[moment],
                 first_step=jnp.asarray(inputs.flight.first_step)[moment], max_steps=clock.max_steps,
             )  # fmt: skip
 
         measured = variance != "none" and method.schedule != "rounds"
-        probe = (
-            {"variance": fs.diagnostics.in_flight.variance_probe(models, inputs.flight)}
-            if measured
-            else {}
-        )
+        probe = {"variance": in_flight.variance_probe(models, inputs.flight)} if measured else {}
         setup = fs.Setup(task, inputs.timeline, inputs.params, eval_fn=evaluate, eval_every=every)
         state, history = fs.run(
             method.algorithm(lr, jnp.asarray(inputs.constants)), setup, inputs.key,
