@@ -50,7 +50,7 @@ ENTRIES = {
     "forecast": lambda key: fs.forecast(AVG, SETUP, key),
     "compare": lambda key: fs.compare({"avg": AVG}, BATCH, one(key)),
     "sweep": lambda key: fs.sweep(fs.fedavg, BATCH, {"lr": [0.1]}, one(key)),
-    "tune": lambda key: fs.measure_executions(AVG, SETUP, key),
+    "measure": lambda key: fs.measure_executions(AVG, SETUP, key),
     "fork": lambda key: fs.fork(fs.init(AVG, SETUP), {"a": AVG, "b": AVG}, SETUP, key),
     "hypergradient": lambda key: fs.hypergradient(metric, fs.fedavg, SETUP, key),
     "advise": lambda key: fs.advise(SETUP, key=key),

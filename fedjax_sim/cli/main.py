@@ -25,7 +25,7 @@ usage: fedjax-sim run [PRESET | CONFIG.json] [options]     compare federated alg
        fedjax-sim sweep [PRESET | CONFIG.json] [options]   a grid of hyper-parameters and settings
        fedjax-sim clients [PRESET | CONFIG.json] [options] draw the clients before training
        fedjax-sim advise [PRESET | CONFIG.json] [options]  what theory says about the task
-       fedjax-sim measure [PRESET | CONFIG.json] [options]    measure ways to execute a run
+       fedjax-sim measure [PRESET | CONFIG.json] [options] measure ways to execute a run
        fedjax-sim plot FOLDER [FOLDER ...] [options]       figures of finished and unfinished runs
        fedjax-sim table FOLDER [FOLDER ...] [options]      tables: Markdown, LaTeX, CSV
        fedjax-sim export FOLDER [options]                  a trained model: npz, safetensors, orbax

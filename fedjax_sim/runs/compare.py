@@ -183,7 +183,7 @@ class Plan(NamedTuple):
 
     def call(self, name: str, part: "_Part", number: int) -> Call:
         """Returns one of an algorithm's simulations, by its number."""
-        folder, config = self.storage.folder, self.storage.config_of(name)
+        folder, config = self.storage.path, self.storage.config_of(name)
         if folder is not None:
             folder = own(own(folder / self.folders[name]) / part.folder)
         return Call(
@@ -235,7 +235,7 @@ def check(
         raise ValueError(
             f"algorithms is a {type(algorithms).__name__}; expected a dict of algorithms by name"
         )
-    folders, root = folder_names(algorithms), storage.folder
+    folders, root = folder_names(algorithms), storage.path
     if root is not None:
         check_kind(root, "a comparison")
     for name, algorithm in algorithms.items():
@@ -282,7 +282,7 @@ def run_all(plan: Plan, ahead: Sequence[Ahead] = ()) -> Comparison:
         ahead: what begins to compile its programs.
     """
     simulations: dict[str, list[Simulation]] = {}
-    root, callbacks = plan.storage.folder, plan.callbacks
+    root, callbacks = plan.storage.path, plan.callbacks
     with contextlib.ExitStack() as stack:
         try:
             if root is not None:

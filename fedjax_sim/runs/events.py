@@ -36,7 +36,12 @@ METHODS = ("begin", "progress", "diverged", "poll", "finished")
 
 
 class DivergenceError(FloatingPointError):
-    """The server state of a run became infinite or NaN."""
+    """The server state of a run became infinite or NaN.
+
+    Example:
+        >>> str(DivergenceError("server state is not finite: replica 0 in round 3"))
+        'server state is not finite: replica 0 in round 3'
+    """
 
 
 class Diverged(NamedTuple):

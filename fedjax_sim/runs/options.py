@@ -46,14 +46,14 @@ class Storage:
     Example:
         >>> storage = Storage("results/first", config={"seed": 3})
         >>> storage.folder, storage.checkpoint_seconds
-        (PosixPath('results/first'), 5.0)
+        ('results/first', 5.0)
         >>> Storage("results/first", checkpoint_seconds=-1.0)
         Traceback (most recent call last):
         ...
         ValueError: storage.checkpoint_seconds is -1.0; expected a number of at least 0
     """
 
-    folder: pathlib.Path | None = None
+    folder: str | pathlib.Path | None = None
     _: dataclasses.KW_ONLY
     config: Config | Callable[[Any], Config] | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
@@ -61,13 +61,11 @@ class Storage:
     accept_changed_code: bool = False
 
     def __post_init__(self) -> None:
-        if self.folder is not None:
-            if not isinstance(self.folder, str | pathlib.PurePath):
-                raise ValueError(
-                    f"storage.folder is {self.folder!r:.60}; expected a path, or None to keep "
-                    "everything in memory"
-                )
-            object.__setattr__(self, "folder", pathlib.Path(self.folder))
+        if not (self.folder is None or isinstance(self.folder, str | pathlib.Path)):
+            raise ValueError(
+                f"storage.folder is {self.folder!r:.60}; expected a path, or None to keep "
+                "everything in memory"
+            )
         if not callable(self.config):
             check_json(self.config, "storage.config")
         seconds = self.checkpoint_seconds
@@ -75,6 +73,11 @@ class Storage:
             raise ValueError(
                 f"storage.checkpoint_seconds is {seconds!r}; expected a number of at least 0"
             )
+
+    @property
+    def path(self) -> pathlib.Path | None:
+        """The folder; None: everything stays in memory."""
+        return None if self.folder is None else pathlib.Path(self.folder)
 
     def config_of(self, name: Any) -> Config:
         """Returns the config of an algorithm, by its name, or of a configuration.
@@ -97,12 +100,12 @@ def storage_of(storage: "Storage | str | pathlib.Path | None") -> Storage:
 
     Example:
         >>> storage_of("results").folder, storage_of(None).folder
-        (PosixPath('results'), None)
+        ('results', None)
     """
     if isinstance(storage, Storage):
         return storage
-    if storage is None or isinstance(storage, str | pathlib.PurePath):
-        return Storage(storage)  # pyright: ignore[reportArgumentType]
+    if storage is None or isinstance(storage, str | pathlib.Path):
+        return Storage(storage)
     raise ValueError(f"storage is {storage!r:.60}; expected a folder, an fs.Storage or None")
 
 

@@ -130,7 +130,7 @@ def simulate(
     """
     call = check(algorithm, setup, keys, callbacks, storage, options)
     notify(call.callbacks, "begin", "")
-    result = execute(prepare(call, trace=call.storage.folder is not None))
+    result = execute(prepare(call, trace=call.storage.path is not None))
     notify(call.callbacks, "finished", "", result)
     return result
 
@@ -183,8 +183,8 @@ def check(
         )
     execution = options.strategy
     check_run(algorithm, setup, count, execution=execution, eval_initial=options.eval_initial)
-    if storage.folder is not None:
-        check_kind(storage.folder, "a run")
+    if storage.path is not None:
+        check_kind(storage.path, "a run")
     config = storage.config or {}
     return Call(algorithm, setup, keys, names, callbacks, storage, config, options, execution)
 
@@ -224,7 +224,7 @@ def prepare(call: Call, *, trace: bool) -> Prepared:
     step = stride(rounds, setup.eval_every, single=every_evaluation(call.callbacks))
     ahead = None
     if trace:
-        ahead = trace_first(compiled, setup, call.keys, step, call.storage.folder)
+        ahead = trace_first(compiled, setup, call.keys, step, call.storage.path)
     setup = dataclasses.replace(setup, timeline=jax.tree.map(np.asarray, setup.timeline))
     return Prepared(call, setup, clients, compiled, before, step, ahead)
 
@@ -254,7 +254,7 @@ class Ended(NamedTuple):
 def execute(prepared: Prepared) -> Simulation:
     """Runs the rest of a simulation, in its folder if it has one."""
     with contextlib.ExitStack() as stack:
-        folder = prepared.call.storage.folder
+        folder = prepared.call.storage.path
         if folder is not None:
             stack.enter_context(locked(folder))
         begun = restore(prepared)
@@ -272,7 +272,7 @@ def restore(prepared: Prepared) -> Begun:
     call, setup, compiled = prepared.call, prepared.setup, prepared.compiled
     clock, num_rounds = Clock(setup.timeline, len(call.names)), setup.timeline.num_rounds
     state = _first_state(prepared)
-    run, store, folder = _identity(prepared), None, call.storage.folder
+    run, store, folder = _identity(prepared), None, call.storage.path
     values = None if run is None else run.values
     listeners = Listeners(call.callbacks, call.name, call.names, num_rounds, folder, values)
     if folder is not None and run is not None:
@@ -399,9 +399,9 @@ def _first_state(prepared: Prepared) -> RunState:
 def _identity(prepared: Prepared) -> RunIdentity | None:
     """Returns what makes two calls the same run; None if nobody asks, since it takes digests."""
     call = prepared.call
-    if call.storage.folder is None and not need_identity(call.callbacks):
+    if call.storage.path is None and not need_identity(call.callbacks):
         return None
-    folder = call.storage.folder
+    folder = call.storage.path
     found = None if folder is None else RunFolder(folder)
     return identify(
         prepared.compiled.traces,

@@ -52,7 +52,7 @@ def image_problem(conv, batched=False):
 
 
 @pytest.mark.slow
-def test_tune_measures_strategies_then_lowerings_with_the_best(monkeypatch):
+def test_measures_strategies_then_lowerings_with_the_best(monkeypatch):
     monkeypatch.setattr(executions.devices, "workers", lambda: jax.devices()[:2])
     found = executions.measure_executions(
         fs.fedavg(0.1), lambda conv: image_problem(conv).setup, jax.random.key(0)
@@ -161,7 +161,7 @@ def test_descriptions_differ_where_times_do():
 
 
 @pytest.mark.slow
-def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypatch):
+def test_measure_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypatch):
     monkeypatch.setattr(executions.devices, "workers", lambda: jax.devices()[:1])
     path = tmp_path / "executions.json"
     names = [name for name, _ in run_measure(resolve(TINY), path)]
@@ -175,7 +175,7 @@ def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypa
 
     monkeypatch.setattr("fedjax_sim.cli.measured.ExecutionChoice", Spy)
     config = dataclasses.replace(TINY, output=tmp_path / "run")
-    tuned = run.compare(config, measured_files=[path])
+    first = run.compare(config, measured_files=[path])
     assert len(used) == 3
     config = dataclasses.replace(
         TINY, algorithms=("scaffold",), output=tmp_path / "other", execution="sequential"
@@ -186,14 +186,14 @@ def test_tune_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypa
     assert [text.partition("=")[0] for text in recorded] == list(TINY.algorithms)
     # A later measurement does not change a run that is there, nor its repetition.
     path.unlink()
-    assert read(tmp_path / "run/config.json").tuned == tuple(recorded)
+    assert read(tmp_path / "run/config.json").measured == tuple(recorded)
     again = run.compare(dataclasses.replace(TINY, output=tmp_path / "run"), measured_files=[path])
-    pd.testing.assert_frame_equal(again.history, tuned.history)
-    other = dataclasses.replace(TINY, output=tmp_path / "run", tuned=("fedavg=7x1:auto",))
+    pd.testing.assert_frame_equal(again.history, first.history)
+    other = dataclasses.replace(TINY, output=tmp_path / "run", measured=("fedavg=7x1:auto",))
     with pytest.raises(ValueError, match=r"fedavg was executed as .* there and 7x1:auto is given"):
         run.compare(other)
     # The same runs up to the order of float32 sums, which 3 rounds amplify a little.
-    same = tuned.history.query("algorithm == 'scaffold'")
+    same = first.history.query("algorithm == 'scaffold'")
     np.testing.assert_allclose(same["value"], plain.history["value"], rtol=1e-3)
 
 
@@ -216,13 +216,13 @@ def test_a_tuned_lowering_is_used(tmp_path, monkeypatch, per_seed):
 
 
 @pytest.mark.slow
-def test_tune_on_the_command_line(tmp_path, monkeypatch, capsys):
+def test_measure_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     monkeypatch.chdir(tmp_path)
     options = "--algorithms fedavg --cohort-size 2 --seeds 1 --model softmax_regression".split()
-    assert main(["tune", *options]) == 0
+    assert main(["measure", *options]) == 0
     assert "convolutions" in capsys.readouterr().out
-    assert len(json.loads((tmp_path / ".fedjax_sim/executions.json").read_text())) == 1
+    assert len(json.loads((tmp_path / ".fedjax_sim/executions.json").read_text())["choices"]) == 1
     assert not (tmp_path / "user/fedjax_sim/executions.json").exists()
-    assert main(["tune", "--cohort-size", "0"]) == 2
+    assert main(["measure", "--cohort-size", "0"]) == 2
     assert "--cohort-size is 0" in capsys.readouterr().err

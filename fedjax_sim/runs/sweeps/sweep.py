@@ -200,7 +200,7 @@ def finished_runs(
         1
     """
     plan = check(factories, setup, grid, keys, (), storage, options)
-    if plan.storage.folder is None:
+    if plan.storage.path is None:
         raise ValueError("storage is None; expected the folder whose finished runs are read")
     store = open_store(plan, create=False)
     outcome = Outcome({}, {}, {}, False, 0.0, None)
@@ -272,7 +272,7 @@ class SweepPlan:
             if name not in known:
                 # Without a folder nothing is looked up, and hashing the data would take time.
                 empty = [RunIdentity("", "", "", "")] * len(numbers)
-                on_disk = self.storage.folder is not None
+                on_disk = self.storage.path is not None
                 per_seed = self.trials.per_seed
                 known[name] = (
                     identities(trial, group.names, keys, extra, per_seed=per_seed)
@@ -321,7 +321,7 @@ def check(
     names = seed_names(options.seeds, keys.shape[0])
     values = list(range(keys.shape[0]) if options.seeds is None else options.seeds)
     check_watchers(callbacks)
-    if part is not None and storage.folder is None:
+    if part is not None and storage.path is None:
         raise ValueError("storage is None; expected the folder that the parts share")
     if jax.process_count() > 1:
         raise ValueError(
@@ -355,7 +355,7 @@ def open_store(plan: SweepPlan, *, create: bool = True) -> SweepStore:
     """
     storage = plan.storage
     return SweepStore(
-        storage.folder,
+        storage.path,
         None if callable(storage.config) else storage.config,
         create=create,
         accept_changed_code=storage.accept_changed_code,
