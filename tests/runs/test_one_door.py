@@ -40,7 +40,7 @@ def game(setup, algorithm, keys):
 
 
 def audit(setup, algorithm, keys):
-    return fs.privacy.audit(algorithm, setup, jax.random.split(keys, 2), 0, jnp.sum, delta=1e-5)
+    return fs.diagnostics.audit(algorithm, setup, jax.random.split(keys, 2), 0, jnp.sum, delta=1e-5)
 
 
 # Calls (setup, algorithm, keys) with one run, and with one run per key.
@@ -189,7 +189,7 @@ def test_no_check_of_the_door_is_called_elsewhere():
         for name in DOOR
         if f" {name}(" in path.read_text().replace(f"def {name}(", "").replace(f">>> {name}(", "")
     ]
-    assert set(calls) == {f"contract.py: {name}" for name in DOOR}
+    assert set(calls) == {f"engine/contract.py: {name}" for name in DOOR}
 
 
 def test_tracing_repeats_no_check(counts):

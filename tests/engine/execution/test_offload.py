@@ -158,7 +158,7 @@ def test_the_identity_of_a_run_has_examples_objective_and_minibatches():
         task = fs.empirical_task(objective, data, batches, placement=where)
         setup = fs.Setup(task, timeline(), logistic_params())
         traces = trace_run(fs.fedavg(0.1), setup, batched=False)
-        return identify(traces, None, setup, KEY, ["0"]).values
+        return identify(traces, None, None, setup, KEY, ["0"]).values
 
     def differing(**changes):
         first, other = identity(), identity(**changes)
