@@ -4,6 +4,7 @@
     python -m benchmarks rounds --workloads W1 W4
     python -m benchmarks rounds --candidates ours ours=chunked:8@2 jax-vmap --out /tmp/try
     python -m benchmarks compare main~5 .                  # two revisions, see its --help
+    python -m benchmarks cold                              # what first calls compile
     python -m benchmarks --peer fedjax=ENV/bin/python --peer pfl=ENV/bin/python
     python -m benchmarks published B1 F1                   # two setups of other simulators
     python -m benchmarks compiled --help                   # for accelerators, without one
@@ -25,6 +26,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import fedjax_sim as fs
 from benchmarks import (
     accelerator,
     asynchrony,
@@ -46,8 +48,7 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Options, collect, summary
 from benchmarks.published_setups import SETUPS
 from benchmarks.workloads import WORKLOADS
-from fedjax_sim.execution.devices import num_cores
-from fedjax_sim.simulation.environment import environment
+from fedjax_sim.runs.storage.environment import environment
 
 
 class Part(NamedTuple):
@@ -77,7 +78,11 @@ PARTS = {
 }
 ELSEWHERE = {"accelerator", "published"}  # parts that are only measured if they are named
 # With options of their own.
-COMMANDS = {"compiled": "benchmarks.compiled.command", "compare": "benchmarks.compare"}
+COMMANDS = {
+    "compiled": "benchmarks.compiled.command",
+    "cold": "benchmarks.cold",
+    "compare": "benchmarks.compare",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -164,7 +169,9 @@ def run_part(
         print(f"\n{report.table(case)}")
     conditions = {
         "date": began.isoformat(timespec="minutes"),
-        "environment": environment() | {"cores": num_cores()} | _peer_versions(options.peers),
+        "environment": environment()
+        | {"cores": fs.execution.num_cores()}
+        | _peer_versions(options.peers),
         "machine": machine._asdict(),
         "repeats": repeats,
         "left_out": left_out,

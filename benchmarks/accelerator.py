@@ -32,9 +32,7 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.products import bare, products, training_flops
 from benchmarks.report import Case
-from fedjax_sim import models, objectives
-from fedjax_sim.execution.devices import num_cores
-from fedjax_sim.simulation.tuning import LOWERINGS
+from fedjax_sim.studies.executions import LOWERINGS
 from fedjax_sim.timelines import sampling
 
 COHORT, CLIENTS, LR = 10, 20, 0.01
@@ -48,7 +46,7 @@ LARGE = 8192
 class Network(NamedTuple):
     """A model and what a client does with it in a round."""
 
-    build: Callable[[Any], models.Model]  # of a convolution
+    build: Callable[[Any], fs.models.Model]  # of a convolution
     shape: tuple[int, int, int]
     classes: int
     batch: int
@@ -57,10 +55,12 @@ class Network(NamedTuple):
 
 
 NETWORKS = {
-    "W2": Network(lambda conv: models.femnist_cnn(conv=conv), (28, 28, 1), 62, 20, 5),
-    "W3": Network(lambda conv: models.lenet5(conv=conv), (32, 32, 3), 10, 50, 50),
-    "ResNet-18": Network(lambda conv: models.resnet18(100, conv=conv), (32, 32, 3), 100, 32, 5),
-    "ViT-Tiny": Network(lambda _: models.vit_tiny(num_classes=100), (32, 32, 3), 100, 32, 5, False),
+    "W2": Network(lambda conv: fs.models.femnist_cnn(conv=conv), (28, 28, 1), 62, 20, 5),
+    "W3": Network(lambda conv: fs.models.lenet5(conv=conv), (32, 32, 3), 10, 50, 50),
+    "ResNet-18": Network(lambda conv: fs.models.resnet18(100, conv=conv), (32, 32, 3), 100, 32, 5),
+    "ViT-Tiny": Network(
+        lambda _: fs.models.vit_tiny(num_classes=100), (32, 32, 3), 100, 32, 5, False
+    ),
 }
 
 
@@ -169,8 +169,8 @@ def _timed(
     def program(candidate: Candidate) -> Callable[[], Any]:
         model = network.build(CONVOLUTIONS[candidate.lowering])
         if candidate.precision == "bfloat16":
-            model = models.in_precision(model, jnp.bfloat16)
-        loss = objectives.cross_entropy(model.apply)
+            model = fs.models.in_precision(model, jnp.bfloat16)
+        loss = fs.objectives.cross_entropy(model.apply)
         task = fs.empirical_task(loss, data, fs.epochs(1, network.batch))
         algorithm, execution = fs.fedavg(LR), execution_strategy(candidate.strategy)
 
@@ -185,7 +185,7 @@ def _timed(
             compiled = jax.jit(one_round).lower(task, params, key).compile()
         return lambda: compiled(task, params, key)
 
-    with ThreadPoolExecutor(min(8, num_cores())) as pool:
+    with ThreadPoolExecutor(min(8, fs.execution.num_cores())) as pool:
         pending = [pool.submit(program, candidate) for candidate in candidates]
     for candidate, future in zip(candidates, pending, strict=True):
         try:

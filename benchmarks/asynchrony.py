@@ -29,30 +29,18 @@ import fedjax_sim as fs
 from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
-from fedjax_sim import models, objectives, tree
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.staleness import realised_steps
-from fedjax_sim.execution import devices, strategies
-from fedjax_sim.execution.meshes import make_mesh
-from fedjax_sim.execution.strategies import Execution
-from fedjax_sim.local import local_steps, sgd
-from fedjax_sim.timelines import (
-    InFlight,
-    contacts,
-    contacts_in_flight,
-    geometric,
-    renewal_counts,
-    two_speeds,
-)
+from fedjax_sim.engine.execution import devices, strategies
 from fedjax_sim.types import Params
 
 CONTACTS, CLIENTS, COHORT, MAX_STEPS = 100, 100, 20, 20
 PIXELS, HIDDEN, CLASSES, LR, P_ACTIVE = 784, 32, 10, 0.05, 0.9
 NUM_CLIENTS = (100, 1_000, 10_000, 100_000)
-EXECUTIONS: dict[str, Callable[[], Execution]] = {
+EXECUTIONS: dict[str, Callable[[], fs.execution.Execution]] = {
     "ours": strategies.sequential,
     "ours=devices": lambda: strategies.sharded(
-        make_mesh(devices.workers()), strategies.sequential()
+        fs.execution.make_mesh(devices.workers()), strategies.sequential()
     ),
     "ours=chunked:4": lambda: strategies.chunked(4),
     "eager": strategies.sequential,
@@ -65,7 +53,7 @@ ENGINE = (*EXECUTIONS, *TORCH)
 class Learned(NamedTuple):
     """A model, and the clients' data."""
 
-    model: models.Model
+    model: fs.models.Model
     batch: int
     examples: int  # of a client
     flops: float  # of one example's forward and backward products, without its own gradient
@@ -73,13 +61,13 @@ class Learned(NamedTuple):
 
 CASES = {
     "engine": Learned(
-        models.mlp(PIXELS, (HIDDEN,), CLASSES),
+        fs.models.mlp(PIXELS, (HIDDEN,), CLASSES),
         128,
         600,
         # Forward and the kernel's gradient, then the small layer's two and its input's.
         4.0 * PIXELS * HIDDEN + 6.0 * HIDDEN * CLASSES,
     ),
-    "tick": Learned(models.softmax_regression(PIXELS, CLASSES), 20, 60, 4.0 * PIXELS * CLASSES),
+    "tick": Learned(fs.models.softmax_regression(PIXELS, CLASSES), 20, 60, 4.0 * PIXELS * CLASSES),
 }
 
 
@@ -87,20 +75,21 @@ class Schedule(NamedTuple):
     """A timeline of contacts, and what the clients have done after each."""
 
     timeline: fs.Timeline
-    flight: InFlight
+    flight: fs.timelines.InFlight
 
 
 def schedule(num_clients: int, cohort_size: int, num_contacts: int, max_steps: int) -> Schedule:
     """Contacts every 7 time units; steps take 2 units, or 16 for a third of the clients."""
     key = jax.random.key(0)
-    success = two_speeds(key, num_clients, 1 / 3, fast=1 / 2, slow=1 / 16)
+    success = fs.timelines.two_speeds(key, num_clients, 1 / 3, fast=1 / 2, slow=1 / 16)
     shared = {
         "horizon": 7.0 * num_contacts, "num_clients": num_clients, "cohort_size": cohort_size,
         "max_steps": max_steps,
     }  # fmt: skip
-    steps = renewal_counts(geometric(success))
+    steps = fs.timelines.renewal_counts(fs.timelines.geometric(success))
     return Schedule(
-        contacts(key, steps, **shared), contacts_in_flight(key, steps, every=1, **shared)
+        fs.timelines.contacts(key, steps, **shared),
+        fs.timelines.contacts_in_flight(key, steps, every=1, **shared),
     )
 
 
@@ -144,16 +133,18 @@ def eager_favano(lr: float, p_active: float, made: Schedule) -> tuple[fs.FedAlgo
 
     def local(w, own: Own, oracle, work):
         restarts = (work.round > 0) & table[work.round - 1, work.client]
-        start = tree.where(restarts, w, own.start)
-        model = local_steps(sgd(lr, oracle.grad), tree.where(restarts, w, own.model), work)
+        start = fs.tree.where(restarts, w, own.start)
+        model = fs.local.local_steps(
+            fs.local.sgd(lr, oracle.grad), fs.tree.where(restarts, w, own.model), work
+        )
         steps = work.num_steps + jnp.where(restarts, 0, own.steps)
         alpha = p_active * jnp.maximum(steps, 1).astype(jnp.result_type(float))
-        upload = tree.add_scale(start, 1 / alpha, tree.sub(model, start))
+        upload = fs.tree.add_scale(start, 1 / alpha, fs.tree.sub(model, start))
         return upload, Own(start, model, steps)
 
     def update(state, mean, round):
         del round
-        return ModelState(tree.divide(tree.add_scale(state.params, size, mean), size + 1))
+        return ModelState(fs.tree.divide(fs.tree.add_scale(state.params, size, mean), size + 1))
 
     def weights(work: fs.Work) -> Array:
         return table[work.round, work.client].astype(jnp.result_type(float))
@@ -180,7 +171,7 @@ def engine(candidate: str, num_contacts: int = CONTACTS, case: str = "engine") -
     x, y = images(examples)
     data = fs.FederatedData({"x": x, "y": y}, np.arange(CLIENTS + 1, dtype=np.int32) * examples)
     task = fs.empirical_task(
-        objectives.cross_entropy(model.apply), data, fs.stream(batch, MAX_STEPS)
+        fs.objectives.cross_entropy(model.apply), data, fs.stream(batch, MAX_STEPS)
     )
     if candidate.startswith("eager"):
         algorithm, weighting = eager_favano(LR, P_ACTIVE, made)
@@ -203,7 +194,7 @@ def engine(candidate: str, num_contacts: int = CONTACTS, case: str = "engine") -
         "seconds": seconds,
         "compile_seconds": compiling,
         "local_steps": float(timeline.num_steps.sum()),
-        "norm": float(tree.norm(params)),
+        "norm": float(fs.tree.norm(params)),
     }
 
 
@@ -268,10 +259,13 @@ def torch_loop(made: Schedule, threads: int | None) -> dict[str, float]:
 def clients(num_clients: int, num_contacts: int = 714) -> dict[str, float]:
     """Measures a whole run of 5,000 time units."""
     began = time.perf_counter()
-    success = two_speeds(jax.random.key(0), num_clients, 1 / 3, fast=1 / 2, slow=1 / 16)
-    timeline = contacts(
-        jax.random.key(0), renewal_counts(geometric(success)), horizon=7.0 * num_contacts,
-        num_clients=num_clients, cohort_size=COHORT, max_steps=MAX_STEPS,
+    success = fs.timelines.two_speeds(
+        jax.random.key(0), num_clients, 1 / 3, fast=1 / 2, slow=1 / 16
+    )
+    timeline = fs.timelines.contacts(
+        jax.random.key(0), fs.timelines.renewal_counts(fs.timelines.geometric(success)),
+        horizon=7.0 * num_contacts, num_clients=num_clients, cohort_size=COHORT,
+        max_steps=MAX_STEPS,
     )  # fmt: skip
     scheduling = time.perf_counter() - began
     x = np.random.default_rng(0).standard_normal((num_clients * 10, 60), np.float32)
@@ -279,9 +273,9 @@ def clients(num_clients: int, num_contacts: int = 714) -> dict[str, float]:
         {"x": x, "y": (x[:, 0] > 0).astype(np.int32)},
         np.arange(num_clients + 1, dtype=np.int32) * 10,
     )
-    model = models.logistic_regression(60)
+    model = fs.models.logistic_regression(60)
     task = fs.empirical_task(
-        objectives.binary_cross_entropy(model.apply), data, fs.stream(5, MAX_STEPS)
+        fs.objectives.binary_cross_entropy(model.apply), data, fs.stream(5, MAX_STEPS)
     )
     algorithm = fs.favano(LR, realised_steps(jnp.full(num_clients, P_ACTIVE)))
 

@@ -20,14 +20,11 @@ from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
 from benchmarks.sweep import Training, one_by_one, together
-from fedjax_sim import objectives, prox
-from fedjax_sim.execution.devices import use_all_cores
-from fedjax_sim.problems.recovery import low_rank_regression, sparse_regression
 
 GRID = {"lr": np.geomspace(1e-5, 1e-3, 7).tolist(), "server_lr": np.geomspace(0.01, 1, 7).tolist()}
 ROUNDS = {"lasso": 500, "lowrank": 100}
 DIM, SIZE, CLIENTS, EXAMPLES, COHORT, BATCH = 1024, 32, 64, 128, 10, 10
-PSI = {"lasso": prox.L1(0.2), "lowrank": prox.Nuclear(0.3)}
+PSI = {"lasso": fs.prox.L1(0.2), "lowrank": fs.prox.Nuclear(0.3)}
 METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
     "feddualavg": fs.feddualavg,
     "fedmid": fs.fedmid,
@@ -58,7 +55,7 @@ def jobs(options: Options) -> list[Job]:
 
 def measure(case: str, candidate: str) -> dict[str, float]:
     """A whole sweep in the candidate's own process."""
-    use_all_cores(threads=4)  # for singular value decompositions
+    fs.execution.use_all_cores(threads=4)  # for singular value decompositions
     runs = training(case, METHODS[OURS if candidate == LOOP else candidate], ROUNDS[case])
     outcome = (one_by_one if candidate == LOOP else together)(runs, GRID)
     return {"seconds": outcome.seconds, "compile_seconds": outcome.compile_seconds}
@@ -67,15 +64,19 @@ def measure(case: str, candidate: str) -> dict[str, float]:
 def training(case: str, method: Callable[..., fs.FedAlgorithm], rounds: int) -> Training:
     """The runs of a method, of one seed."""
     if case == "lasso":
-        problem = sparse_regression(CLIENTS, EXAMPLES, DIM // 2, DIM, seed=0)
+        problem = fs.problems.recovery.sparse_regression(CLIENTS, EXAMPLES, DIM // 2, DIM, seed=0)
     else:
-        problem = low_rank_regression(CLIENTS, EXAMPLES, SIZE // 2, SIZE, seed=0)
+        problem = fs.problems.recovery.low_rank_regression(
+            CLIENTS, EXAMPLES, SIZE // 2, SIZE, seed=0
+        )
 
     def predict(params, x):
         return x.reshape(x.shape[0], -1) @ params["weight"].ravel() + params["bias"]
 
-    task = fs.empirical_task(objectives.squared_error(predict), problem.train, fs.epochs(1, BATCH))
-    composite = prox.composite(PSI[case], where=lambda path, leaf: path == "weight")
+    task = fs.empirical_task(
+        fs.objectives.squared_error(predict), problem.train, fs.epochs(1, BATCH)
+    )
+    composite = fs.prox.composite(PSI[case], where=lambda path, leaf: path == "weight")
     start = {"weight": jnp.zeros(problem.weight.shape), "bias": jnp.zeros(())}
     timeline = fs.timelines.uniform(
         jax.random.key(0), rounds, CLIENTS, cohort_size=COHORT, num_steps=task.num_steps

@@ -25,11 +25,8 @@ from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.methods import Timed, in_turns
 from benchmarks.products import products
 from benchmarks.report import Case
-from fedjax_sim import models, objectives
-from fedjax_sim.evaluation import evaluator
-from fedjax_sim.execution.devices import use_all_cores
-from fedjax_sim.models import Model
-from fedjax_sim.models.convolution.lowering import Convolution, auto
+from fedjax_sim.engine.evaluation import evaluator
+from fedjax_sim.models.convolution.lowering import Convolution
 
 TRAINING, SEEDS = "training", 3
 ASPIRED = 0.5  # times a training step's cost per example
@@ -38,18 +35,18 @@ ASPIRED = 0.5  # times a training step's cost per example
 class Subject(NamedTuple):
     """A model and its examples."""
 
-    build: Callable[[Convolution], Model]
+    build: Callable[[Convolution], fs.models.Model]
     shape: tuple[int, ...]  # of one example
     batch: int  # of a training step
     examples: int  # evaluated; as many are trained on
 
 
 SUBJECTS = {
-    "lenet5": Subject(lambda conv: models.lenet5(conv=conv), (32, 32, 3), 50, 2000),
-    "femnist_cnn": Subject(lambda conv: models.femnist_cnn(conv=conv), (28, 28, 1), 20, 200),
-    "mlp": Subject(lambda _: models.mlp((28, 28, 1), (200, 200), 10), (28, 28, 1), 20, 10_000),
+    "lenet5": Subject(lambda conv: fs.models.lenet5(conv=conv), (32, 32, 3), 50, 2000),
+    "femnist_cnn": Subject(lambda conv: fs.models.femnist_cnn(conv=conv), (28, 28, 1), 20, 200),
+    "mlp": Subject(lambda _: fs.models.mlp((28, 28, 1), (200, 200), 10), (28, 28, 1), 20, 10_000),
     "resnet": Subject(
-        lambda conv: models.resnet(10, channels=(8, 16, 32), blocks=(1, 1, 1), conv=conv),
+        lambda conv: fs.models.resnet(10, channels=(8, 16, 32), blocks=(1, 1, 1), conv=conv),
         (32, 32, 3),
         20,
         200,
@@ -75,16 +72,16 @@ def jobs(options: Options) -> list[Job]:
 
 def measure(subject: str, names: list[str], seconds: float) -> Measured:
     """Runs in a process of its own; ``seconds`` counts the calls of one candidate."""
-    use_all_cores()
+    fs.execution.use_all_cores()
     build, shape, batch, count = SUBJECTS[subject]
-    model = build(auto)
+    model = build(fs.models.auto)
     rng = np.random.default_rng(0)
     examples = {
         "x": rng.integers(0, 256, (count, *shape)).astype(np.uint8),
         "y": rng.integers(0, 10, count).astype(np.int32),
     }
     params = model.init(jax.random.key(0))
-    metrics = objectives.classification_metrics(model.apply)
+    metrics = fs.objectives.classification_metrics(model.apply)
     together = jax.tree.map(lambda x: jnp.stack([x] * SEEDS), params)
     evaluate = evaluator(metrics, examples)
     vmapped = jax.jit(lambda evaluate, params: jax.vmap(evaluate)(params))
@@ -114,12 +111,12 @@ def forward_flops(subject: str) -> float:
     return sum(p.flops for p in products(model.apply, params, jnp.zeros((1, *shape))))
 
 
-def _training(model: Model, examples: dict, params: Any, batch: int) -> Timed:
+def _training(model: fs.models.Model, examples: dict, params: Any, batch: int) -> Timed:
     """Returns a round of FedAvg: ten clients (or fewer) with one epoch each."""
     count = len(examples["y"])
     clients = min(10, count // batch)
     data = fs.FederatedData(examples, np.linspace(0, count, clients + 1).astype(np.int32))
-    loss = objectives.cross_entropy(model.apply)
+    loss = fs.objectives.cross_entropy(model.apply)
     task = fs.empirical_task(loss, data, fs.epochs(1, batch))
     setup = fs.Setup(task, fs.timelines.full(1, clients, task.num_steps), params)
     keys = itertools.count()

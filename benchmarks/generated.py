@@ -28,9 +28,6 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.memory import loop
 from benchmarks.report import Case
-from fedjax_sim import models, objectives
-from fedjax_sim.evaluation import evaluator
-from fedjax_sim.execution.devices import num_cores, use_all_cores
 
 POPULATIONS = {"S1": 1_000_000, "S15": 15_000_000, "S100": 100_000_000}
 COHORT, EXAMPLES, FEATURES = 1000, 10, 60
@@ -68,13 +65,13 @@ def jobs(options: Options) -> list[Job]:
 
 def measure(num_clients: int, rounds: int = ROUNDS, cohort: int = COHORT) -> Measured:
     """Trains on a population, in a process of its own."""
-    use_all_cores()
+    fs.execution.use_all_cores()
     jax.config.update("jax_enable_compilation_cache", False)  # `compile_seconds` counts all of it
     jax.block_until_ready(jnp.zeros(1))
     idle = _rss_mb()
-    model = models.logistic_regression(FEATURES)
+    model = fs.models.logistic_regression(FEATURES)
     key = jax.random.key(0)
-    loss = objectives.binary_cross_entropy(model.apply)
+    loss = fs.objectives.binary_cross_entropy(model.apply)
     task = fs.generated_task(loss, generate, num_clients, fs.epochs(1, BATCH), key=key)
     part, num_steps = rounds // CALLS, task.num_steps
 
@@ -93,7 +90,9 @@ def measure(num_clients: int, rounds: int = ROUNDS, cohort: int = COHORT) -> Mea
     cpu = time.process_time() - cpu
     peak = _rss_mb()
     others = fs.generated_data(generate, num_clients + np.arange(HELD_OUT), key=key)
-    evaluate = evaluator(objectives.binary_classification_metrics(model.apply), others.examples)
+    evaluate = fs.evaluation.evaluator(
+        fs.objectives.binary_classification_metrics(model.apply), others.examples
+    )
     metrics = jax.jit(lambda params: evaluate(params))(state.server.params)
     return {
         "seconds": statistics.median(times),
@@ -105,7 +104,7 @@ def measure(num_clients: int, rounds: int = ROUNDS, cohort: int = COHORT) -> Mea
         "cohort": cohort,
         "peak_rss_mb": peak,
         "idle_rss_mb": idle,
-        "cores": num_cores(),
+        "cores": fs.execution.num_cores(),
         "load": os.getloadavg()[0],
         **{name: float(metrics[name]) for name in ("loss", "accuracy")},
     }

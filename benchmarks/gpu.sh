@@ -24,7 +24,7 @@ export XLA_PYTHON_CLIENT_PREALLOCATE=false # processes follow each other closely
 # The flags that the command line sets; COMMAND_BUFFERS=0 leaves them out, for a comparison.
 if [[ "${COMMAND_BUFFERS:-1}" == 1 ]]; then
     XLA_FLAGS=$("$PYTHON" -c 'import os
-from fedjax_sim.execution import use_command_buffers
+from fedjax_sim.engine.execution import use_command_buffers
 use_command_buffers()
 print(os.environ.get("XLA_FLAGS", ""))')
     export XLA_FLAGS

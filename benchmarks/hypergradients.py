@@ -21,8 +21,7 @@ import fedjax_sim as fs
 from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.report import Case
-from fedjax_sim import models, objectives
-from fedjax_sim.execution.devices import program_bytes
+from fedjax_sim.engine.execution.devices import program_bytes
 
 ROUNDS = (16, 64, 256)
 POLICIES: dict[str, Any] = {"none": None, "one": 1, "sqrt": "sqrt", "log": "log"}
@@ -86,8 +85,8 @@ def problem(rounds: int) -> tuple[fs.Setup, Any]:
     rng = np.random.default_rng(0)
     x = rng.normal(size=((CLIENTS + 1) * EXAMPLES, FEATURES)).astype(np.float32)
     y = rng.integers(0, 10, len(x)).astype(np.int32)
-    model = models.mlp((FEATURES,), (HIDDEN,), 10)
-    losses = objectives.cross_entropy(model.apply)
+    model = fs.models.mlp((FEATURES,), (HIDDEN,), 10)
+    losses = fs.objectives.cross_entropy(model.apply)
     offsets = np.arange(CLIENTS + 1, dtype=np.int32) * EXAMPLES
     data = fs.FederatedData({"x": x[: offsets[-1]], "y": y[: offsets[-1]]}, offsets)
     task = fs.empirical_task(losses, data, fs.epochs(1, BATCH))

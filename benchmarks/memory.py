@@ -31,7 +31,6 @@ import fedjax_sim as fs
 from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
-from fedjax_sim import models, objectives
 
 
 class Loop(NamedTuple):
@@ -68,26 +67,28 @@ def _task(
 
 
 def stateless(num_clients: int, rounds: int) -> dict[str, float]:
-    model = models.logistic_regression(60)
+    model = fs.models.logistic_regression(60)
     batches = fs.epochs(1, batch_size=5)
-    task = _task(model, objectives.binary_cross_entropy, num_clients, 10, (60,), batches)
+    task = _task(model, fs.objectives.binary_cross_entropy, num_clients, 10, (60,), batches)
     return _measure(fs.fedavg(0.1), model, task, min(1000, num_clients), rounds)
 
 
 def stateful(num_clients: int, rounds: int) -> dict[str, float]:
-    model = models.softmax_regression(99, 100)  # 100 * 99 + 100 parameters
+    model = fs.models.softmax_regression(99, 100)  # 100 * 99 + 100 parameters
     batches = fs.epochs(2, batch_size=2)
-    task = _task(model, objectives.cross_entropy, num_clients, 4, (99,), batches)
+    task = _task(model, fs.objectives.cross_entropy, num_clients, 4, (99,), batches)
     return _measure(fs.scaffold(0.1), model, task, min(10, num_clients), rounds)
 
 
-def controls(num_clients: int, rounds: int, model: models.Model | None = None) -> dict[str, float]:
-    model = model or models.resnet18()
+def controls(
+    num_clients: int, rounds: int, model: fs.models.Model | None = None
+) -> dict[str, float]:
+    model = model or fs.models.resnet18()
     algorithm, cohort, image = fs.fedmoswa(0.01), min(2, num_clients), (32, 32, 3)
 
     def task(clients: int) -> fs.Task:
         batches = fs.epochs(1, batch_size=2)
-        return _task(model, objectives.cross_entropy, clients, 2, image, batches)
+        return _task(model, fs.objectives.cross_entropy, clients, 2, image, batches)
 
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     one = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

@@ -28,7 +28,6 @@ from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.memory import loop
 from benchmarks.report import Case
 from benchmarks.workloads import WORKLOADS, Workload
-from fedjax_sim.execution.devices import use_all_cores
 from fedjax_sim.types import Params
 
 BASELINE = "fedavg"
@@ -82,7 +81,7 @@ def jobs(options: Options) -> list[Job]:
 
 def measure(workload: str, devices: int | None, seconds: float, names: Sequence[str]) -> Measured:
     """Runs in a process of its own; ``seconds`` counts the calls of one method."""
-    use_all_cores(devices)
+    fs.execution.use_all_cores(devices)
     w, rounds = WORKLOADS[workload], ROUNDS[workload]
     names = list(dict.fromkeys([BASELINE, *names]))
     model, task = problem(w)  # once: 600 MB of W3

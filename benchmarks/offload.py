@@ -19,7 +19,7 @@ from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
 from benchmarks.workloads import WORKLOADS, Workload, make_data
-from fedjax_sim.execution import offload, strategies
+from fedjax_sim.engine.execution import offload, strategies
 from fedjax_sim.timelines import sampling
 
 CANDIDATES = ("resident", "host", "file")
@@ -68,7 +68,10 @@ def training(w: Workload, candidate: str, rounds: int, folder: pathlib.Path) -> 
     timeline = sampling.uniform(jax.random.key(0), rounds, w.clients, w.cohort, w.steps)
     setup = fs.Setup(task, timeline, model.init(jax.random.key(1)), eval_every=rounds)
     done = fs.simulate(
-        fs.fedavg(w.lr), setup, jax.random.key(2), execution=strategies.auto(devices=())
+        fs.fedavg(w.lr),
+        setup,
+        jax.random.key(2),
+        options=fs.Options(execution=strategies.auto(devices=())),
     )
     norm = np.sqrt(sum(float((x**2).sum()) for x in jax.tree.leaves(done.state.server.params)))
     return {

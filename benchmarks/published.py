@@ -27,10 +27,7 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Measured, Options, Results
 from benchmarks.published_setups import SETUPS, PublishedSetup
 from benchmarks.report import Case
-from fedjax_sim import evaluation, objectives
-from fedjax_sim.data.batches import epochs
-from fedjax_sim.execution.devices import num_cores, use_all_cores
-from fedjax_sim.simulation.files import write_text
+from fedjax_sim.runs.storage.files import write_text
 from fedjax_sim.types import EvalFn, Params
 
 OURS, EXTRAPOLATED = "ours", "ours (extrapolated)"
@@ -66,7 +63,7 @@ def measure(setup: str, folder: str, full: bool) -> Measured:
         folder: for the unfinished run; removed at its end.
         full: run all rounds of the source.
     """
-    use_all_cores()
+    fs.execution.use_all_cores()
     jax.config.update("jax_enable_compilation_cache", False)  # `compile_seconds` counts all of it
     chosen = SETUPS[setup]
     chosen = chosen._replace(measured_rounds=chosen.rounds) if full else chosen
@@ -93,9 +90,7 @@ def run(setup: PublishedSetup, folder: pathlib.Path) -> Measured:
             fs.fedavg(setup.lr),
             dataclasses.replace(problem, timeline=problem.timeline[:last]),
             jax.random.key(2),
-            directory=folder / "run",
-            evals_per_segment=1,
-            checkpoint_seconds=math.inf,
+            storage=fs.Storage(folder / "run", checkpoint_seconds=math.inf),
         )
 
     for last in (end for end in _ends(setup) if end > done["rounds"]):
@@ -125,7 +120,7 @@ def run(setup: PublishedSetup, folder: pathlib.Path) -> Measured:
         "measured_rounds": setup.measured_rounds,
         "local_steps": done["local_steps"],
         "highest_load": done["highest_load"],
-        "cores": num_cores(),
+        "cores": fs.execution.num_cores(),
         **metrics,
     }
 
@@ -147,16 +142,16 @@ def prepare(setup: PublishedSetup) -> tuple[fs.Setup, EvalFn]:
     tokens = clients.test["y"].ndim > 1
     ignore = IGNORE if tokens else None
     task = fs.empirical_task(
-        objectives.cross_entropy(model, ignore=ignore),
+        fs.objectives.cross_entropy(model, ignore=ignore),
         clients.train,
-        epochs(setup.epochs, setup.batch),
+        fs.epochs(setup.epochs, setup.batch),
     )
-    metrics = objectives.classification_metrics(model, ignore=ignore)
+    metrics = fs.objectives.classification_metrics(model, ignore=ignore)
     batch = 32 if tokens else None  # activations of 80 positions each
-    parts = {"test": evaluation.evaluator(metrics, clients.test, batch)}
+    parts = {"test": fs.evaluation.evaluator(metrics, clients.test, batch)}
     if setup.evaluates_training:
-        parts["train"] = evaluation.evaluator(metrics, clients.train.examples, batch)
-    evaluate = evaluation.merge_evaluators(**parts)
+        parts["train"] = fs.evaluation.evaluator(metrics, clients.train.examples, batch)
+    evaluate = fs.evaluation.merge_evaluators(**parts)
     num_clients, rounds = clients.train.num_clients, setup.measured_rounds
     if setup.cohort == num_clients:
         timeline = fs.timelines.full(rounds, num_clients, task.num_steps)

@@ -6,9 +6,6 @@ from typing import NamedTuple
 import numpy as np
 
 import fedjax_sim as fs
-from fedjax_sim import datasets
-from fedjax_sim.data import partition
-from fedjax_sim.data.tokens import next_tokens
 from fedjax_sim.datasets.shakespeare import PAD
 
 Examples = dict[str, np.ndarray]
@@ -26,7 +23,7 @@ def cifar10_shards(num_clients: int = 100, num_shards: int = 200) -> Clients:
 
     BlazeFL's ``shards_partition``.
     """
-    data = datasets.load("cifar10")
+    data = fs.datasets.load("cifar10")
     shards = np.array_split(np.argsort(data.train["y"], kind="stable"), num_shards)
     order = np.random.default_rng(42).permutation(num_shards)
     rows = [np.concatenate([shards[i] for i in own]) for own in np.split(order, num_clients)]
@@ -35,8 +32,8 @@ def cifar10_shards(num_clients: int = 100, num_shards: int = 200) -> Clients:
 
 def cifar10_iid(num_clients: int = 1000) -> Clients:
     """P1: 50 random examples per user."""
-    data = datasets.load("cifar10")
-    rows = partition.iid(len(data.train["y"]), num_clients, seed=0)
+    data = fs.datasets.load("cifar10")
+    rows = fs.data.partition.iid(len(data.train["y"]), num_clients, seed=0)
     return Clients(fs.from_assignment(data.train, rows), data.test)
 
 
@@ -47,7 +44,7 @@ def mnist_power_law(num_clients: int = 1000) -> Clients:
     use: client i has 5 images of the digits i and i + 1 (mod 10), and of each a part of the rest in
     proportion to a log-normal weight of deviation 2.  Pixels are standardised one by one.
     """
-    x, y = _pooled(datasets.load("mnist"))
+    x, y = _pooled(fs.datasets.load("mnist"))
     x = x.reshape(len(x), -1).astype(np.float32)
     x = (x - x.mean(axis=0)) / (x.std(axis=0) + 0.001)
     rng = np.random.default_rng(0)
@@ -77,7 +74,7 @@ def mnist_dirichlet(num_clients: int = 20, batch: int = 10) -> Clients:
     PFLlib's ``generate_MNIST.py noniid - dir``.  Clients with a mean share get no further digits,
     which bounds their sizes.  Training drops a client's last, short batch.
     """
-    x, y = _pooled(datasets.load("mnist"))
+    x, y = _pooled(fs.datasets.load("mnist"))
     rng = np.random.default_rng(1)
     parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     while not all(sum(map(len, own)) for own in parts):
@@ -101,17 +98,19 @@ def mnist_dirichlet(num_clients: int = 20, batch: int = 10) -> Clients:
 
 def femnist_cycled(num_clients: int = 3400) -> Clients:
     """F2: the writers of the files in turn, until there are enough clients."""
-    data = datasets.load("femnist", deduplicate=True)
+    data = fs.datasets.load("femnist", deduplicate=True)
     assert data.train_groups is not None
-    writers, _ = partition.by_group(data.train_groups)
+    writers, _ = fs.data.partition.by_group(data.train_groups)
     rows = [writers[i % len(writers)] for i in range(num_clients)]
     return Clients(fs.from_assignment(data.train, rows, disjoint=False), data.test)
 
 
 def cifar100_by_superclass(num_clients: int = 500) -> Clients:
     """F3: equally many examples per client, superclasses by Dirichlet(0.1)."""
-    data = datasets.load("cifar100")
-    rows = partition.dirichlet(data.train["coarse"], num_clients, 0.1, seed=0, disjoint=True)
+    data = fs.datasets.load("cifar100")
+    rows = fs.data.partition.dirichlet(
+        data.train["coarse"], num_clients, 0.1, seed=0, disjoint=True
+    )
     parts = ({key: part[key] for key in ("x", "y")} for part in (data.train, data.test))
     train, test = parts
     return Clients(fs.from_assignment(train, rows), test)
@@ -123,11 +122,11 @@ def shakespeare_sequences(num_clients: int = 715, num_sequences: int = 16_068) -
     Overlapping pieces of the text of the roles in the files; a client's pieces are consecutive.
     Pieces repeat where the files have fewer.
     """
-    data = datasets.load("shakespeare")
+    data = fs.datasets.load("shakespeare")
 
     def sequences(part: Examples) -> Examples:
         tokens = np.concatenate([part["x"].astype(np.int32), part["y"][:, None]], axis=1)
-        return next_tokens(tokens, pad=PAD)
+        return fs.data.tokens.next_tokens(tokens, pad=PAD)
 
     train = sequences(data.train)
     rows = np.linspace(0, len(train["y"]) - 1, num_sequences).astype(int)
@@ -144,7 +143,7 @@ def channel_statistics(images: np.ndarray) -> tuple[Sequence[float], Sequence[fl
     return (pixels.mean(axis=0) / 255).tolist(), (pixels.std(axis=0) / 255).tolist()
 
 
-def _pooled(data: datasets.Dataset) -> tuple[np.ndarray, np.ndarray]:
+def _pooled(data: fs.datasets.Dataset) -> tuple[np.ndarray, np.ndarray]:
     """Training and test examples together."""
     x, y = (np.concatenate([data.train[key], data.test[key]]) for key in ("x", "y"))
     return x, y

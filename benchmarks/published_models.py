@@ -6,12 +6,11 @@ import jax
 from flax import nnx
 from jax import Array
 
-from fedjax_sim import models
-from fedjax_sim.models import Model
+import fedjax_sim as fs
 from fedjax_sim.models.dense import Linear
 
 
-def dropout_cnn(image_shape: tuple[int, int, int], num_classes: int) -> Model:
+def dropout_cnn(image_shape: tuple[int, int, int], num_classes: int) -> fs.models.Model:
     """The network of Reddi et al. (2021) for EMNIST with its dropout.
 
     Conv 3x3, 32 - ReLU - conv 3x3, 64 - ReLU - pool - dropout 0.25 - dense 128 - ReLU - dropout 0.5
@@ -22,10 +21,10 @@ def dropout_cnn(image_shape: tuple[int, int, int], num_classes: int) -> Model:
         >>> sum(leaf.size for leaf in jax.tree.leaves(params))
         1199882
     """
-    return models.from_nnx(lambda rngs: _DropoutCnn(image_shape, num_classes, rngs))
+    return fs.models.from_nnx(lambda rngs: _DropoutCnn(image_shape, num_classes, rngs))
 
 
-def sigmoid_regression(features: int, num_classes: int) -> Model:
+def sigmoid_regression(features: int, num_classes: int) -> fs.models.Model:
     """FLUTE's logistic regression: the logits of the softmax are sigmoids of a linear function.
 
     Example:
@@ -33,8 +32,8 @@ def sigmoid_regression(features: int, num_classes: int) -> Model:
         >>> model.apply(model.init(jax.random.key(0)), jax.numpy.ones((1, 4))).tolist()
         [[0.5, 0.5, 0.5]]
     """
-    linear = models.softmax_regression(features, num_classes)
-    return Model(linear.init, lambda params, x: jax.nn.sigmoid(linear.apply(params, x)))
+    linear = fs.models.softmax_regression(features, num_classes)
+    return fs.models.Model(linear.init, lambda params, x: jax.nn.sigmoid(linear.apply(params, x)))
 
 
 class _DropoutCnn(nnx.Module):
@@ -46,7 +45,7 @@ class _DropoutCnn(nnx.Module):
             kernel_size=(3, 3),
             padding="VALID",
             kernel_init=initializer,
-            conv_general_dilated=models.auto,
+            conv_general_dilated=fs.models.auto,
             rngs=rngs,
         )
         self.conv1, self.conv2 = conv(channels, 32), conv(32, 64)
@@ -58,5 +57,5 @@ class _DropoutCnn(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         x = jax.nn.relu(self.conv2(jax.nn.relu(self.conv1(x))))
-        x = self.dropout1(models.max_pool(x)).reshape(x.shape[0], -1)
+        x = self.dropout1(fs.models.max_pool(x)).reshape(x.shape[0], -1)
         return self.dense2(self.dropout2(jax.nn.relu(self.dense1(x))))

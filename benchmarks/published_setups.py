@@ -4,13 +4,11 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import fedjax_sim as fs
 from benchmarks import published_data as data
 from benchmarks.published_data import Clients
 from benchmarks.published_models import dropout_cnn, sigmoid_regression
-from fedjax_sim import models
-from fedjax_sim.data.augmentation import normalized
-from fedjax_sim.models import Model
-from fedjax_sim.types import Weighting, uniform_weights, weight_by_examples
+from fedjax_sim.types import Weighting
 
 FLUTE = "https://github.com/microsoft/msrflute"
 INITIAL = "the initial model is ours: LeCun-normal, He-normal or Glorot-uniform kernels"
@@ -24,7 +22,7 @@ class PublishedSetup(NamedTuple):
     hardware: str  # theirs
     seconds: Mapping[str, float]  # others' run times, by program
     make_clients: Callable[..., Clients]  # (number of clients; default that of the source)
-    make_model: Callable[[Clients], Model]
+    make_model: Callable[[Clients], fs.models.Model]
     cohort: int
     batch: int
     lr: float
@@ -33,7 +31,7 @@ class PublishedSetup(NamedTuple):
     eval_every: int
     assumptions: tuple[str, ...]
     epochs: int = 1
-    weighting: Weighting = weight_by_examples
+    weighting: Weighting = fs.weight_by_examples
     per_round: bool = False  # their seconds are those of one round
     evaluates_training: bool = False  # also the loss of all training examples
     slices: int = 1  # parts of a run after which it can be resumed
@@ -49,7 +47,7 @@ SETUPS = {
         hardware="32 cores and 4 Quadro RTX 6000",
         seconds={"BlazeFL": 25.0, "Flower": 65.0},
         make_clients=data.cifar10_shards,
-        make_model=lambda _: normalized(models.lenet5(), 0.5, 0.5),
+        make_model=lambda _: fs.data.augmentation.normalized(fs.models.lenet5(), 0.5, 0.5),
         cohort=100,
         batch=50,
         epochs=5,
@@ -94,8 +92,10 @@ SETUPS = {
         hardware="RTX 5090",
         seconds={"PFLlib": 17.2},
         make_clients=data.mnist_dirichlet,
-        make_model=lambda _: normalized(
-            models.cnn((28, 28, 1), 10, channels=(32, 64), kernel_size=5, hidden=(512,)), 0.5, 0.5
+        make_model=lambda _: fs.data.augmentation.normalized(
+            fs.models.cnn((28, 28, 1), 10, channels=(32, 64), kernel_size=5, hidden=(512,)),
+            0.5,
+            0.5,
         ),
         cohort=20,
         batch=10,
@@ -123,7 +123,7 @@ SETUPS = {
         hardware="A100",
         seconds={"pfl": 240.0},
         make_clients=data.cifar10_iid,
-        make_model=lambda clients: normalized(
+        make_model=lambda clients: fs.data.augmentation.normalized(
             dropout_cnn((32, 32, 3), 10),
             *data.channel_statistics(clients.train.examples["x"]),
         ),
@@ -134,7 +134,7 @@ SETUPS = {
         measured_rounds=30,
         eval_every=10,
         assumptions=("about 4 minutes", "images in their true layout"),
-        weighting=uniform_weights,
+        weighting=fs.uniform_weights,
     ),
     "F2": PublishedSetup(
         title="FEMNIST, CNN 3x3 32-64-128 with dropout, 10 of 3,400 writers, 1,500 rounds",
@@ -162,7 +162,7 @@ SETUPS = {
         hardware="GPUs, number not given",
         seconds={"FLUTE": 6_121.0, "FedML": 57_336.0},
         make_clients=data.cifar100_by_superclass,
-        make_model=lambda _: models.resnet(
+        make_model=lambda _: fs.models.resnet(
             100, channels=(64, 128, 256, 512), blocks=(2, 2, 2, 2), large_stem=True
         ),
         cohort=10,
@@ -188,7 +188,7 @@ SETUPS = {
         hardware="GPUs, number not given",
         seconds={"FLUTE": 1_310.0, "FedML": 24_381.0},
         make_clients=data.shakespeare_sequences,
-        make_model=lambda _: models.lstm(),
+        make_model=lambda _: fs.models.lstm(),
         cohort=10,
         batch=4,
         lr=0.8,

@@ -23,8 +23,7 @@ from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
 from benchmarks.workloads import WORKLOADS, Workload
-from fedjax_sim.execution.devices import use_all_cores
-from fedjax_sim.sweeps.grid import expand
+from fedjax_sim.runs.sweeps.grid import expand
 
 GRID = {"lr": np.geomspace(1e-3, 1e-1, 7).tolist(), "server_lr": np.geomspace(0.1, 1, 7).tolist()}
 SEEDS = 3
@@ -69,7 +68,7 @@ def jobs(options: Options) -> list[Job]:
 
 def measure(workload: str, candidate: str) -> dict[str, float]:
     """Runs in the candidate's own process."""
-    use_all_cores(CANDIDATES[candidate])
+    fs.execution.use_all_cores(CANDIDATES[candidate])
     measured = {"sweep": together, "vmap": at_once}.get(candidate, one_by_one)
     outcome = measured(training(WORKLOADS[workload], ROUNDS[workload], SEEDS), GRID)
     return {

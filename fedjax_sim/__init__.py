@@ -3,20 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedjax_sim import (
-    algorithms,
-    compression,
-    data,
-    evaluation,
-    execution,
-    local,
-    objectives,
-    prox,
-    robust,
-    timelines,
-    transforms,
-    tree,
-)
+from fedjax_sim import algorithms, compression, data, local, objectives, prox, timelines, tree
 from fedjax_sim.algorithms import *  # noqa: F403
 from fedjax_sim.compression import compressed
 from fedjax_sim.data.batches import epochs, full_batch, stream, with_replacement
@@ -30,21 +17,28 @@ from fedjax_sim.engine import (
     Update,
     Visit,
     advance,
+    evaluation,
+    execution,
     init,
     run,
 )
-from fedjax_sim.hypergradients.hypergradient import hypergradient
-from fedjax_sim.hypergradients.weights import weight_by_client
-from fedjax_sim.simulation.compare import Comparison, compare
-from fedjax_sim.simulation.forecast import forecast
-from fedjax_sim.simulation.progress_bar import ProgressBar
-from fedjax_sim.simulation.result import Simulation
-from fedjax_sim.simulation.simulate import simulate
-from fedjax_sim.sweeps.result import Sweep
-from fedjax_sim.sweeps.sweep import sweep
+from fedjax_sim.local import transforms
+from fedjax_sim.runs import views as _views
+from fedjax_sim.runs.compare import Comparison, compare
+from fedjax_sim.runs.options import Options, Storage
+from fedjax_sim.runs.planning.forecast import forecast
+from fedjax_sim.runs.progress_bar import ProgressBar
+from fedjax_sim.runs.result import Simulation
+from fedjax_sim.runs.simulate import simulate
+from fedjax_sim.runs.sweeps.parts import Part
+from fedjax_sim.runs.sweeps.result import Sweep
+from fedjax_sim.runs.sweeps.sweep import finished_runs, sweep
+from fedjax_sim.studies.hypergradients.hypergradient import hypergradient
+from fedjax_sim.studies.hypergradients.weights import weight_by_client
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
+    Requires,
     Round,
     Setup,
     Task,
@@ -53,6 +47,7 @@ from fedjax_sim.types import (
     uniform_weights,
     weight_by_examples,
 )
+from fedjax_sim.types.specs import Spec, specified
 from fedjax_sim.wrappers import (
     average_rounds,
     diana,
@@ -63,6 +58,7 @@ from fedjax_sim.wrappers import (
     marina,
     per_step_uploads,
     pp_marina,
+    robust,
     skip_nonfinite,
 )
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
@@ -72,31 +68,45 @@ from fedjax_sim.wrappers.private import private
 from fedjax_sim.wrappers.running_statistics import running_statistics
 
 if TYPE_CHECKING:
-    from fedjax_sim import (
-        advice,
-        analysis,
-        callbacks,
-        datasets,
-        diagnostics,
-        models,
-        plotting,
-        privacy,
-        problems,
-        theory,
-        valuation,
-    )
-    from fedjax_sim.advice.advise import advise
-    from fedjax_sim.cli import presets
-    from fedjax_sim.cli.saved import load
+    from fedjax_sim import datasets, diagnostics, models, problems, theory
+    from fedjax_sim import reports as analysis
     from fedjax_sim.datasets import from_table
-    from fedjax_sim.forks.fork import Alternative, fork
-    from fedjax_sim.simulation.tuning import tune
+    from fedjax_sim.reports import figures as plotting
+    from fedjax_sim.reports.figures.results import plot
+    from fedjax_sim.runs import callbacks
+    from fedjax_sim.studies import advice, valuation
+    from fedjax_sim.studies.advice.advise import advise
+    from fedjax_sim.studies.executions import measure_executions
+    from fedjax_sim.studies.forks.fork import Alternative, fork
+    from fedjax_sim.studies.setups import presets
+    from fedjax_sim.studies.setups.saved import load
+    from fedjax_sim.wrappers import privacy
 
-# Packages that load on first use, so that `import fedjax_sim` stays fast.
+# Modules, and modules of names, that load on first use: `import fedjax_sim` stays fast and needs
+# the core alone.
 _LAZY = {
-    "advice", "analysis", "callbacks", "datasets", "diagnostics", "models", "plotting", "privacy",
-    "problems", "theory", "valuation",
-}  # fmt: skip
+    "advice": "studies.advice",
+    "analysis": "reports",
+    "callbacks": "runs.callbacks",
+    "datasets": "datasets",
+    "diagnostics": "diagnostics",
+    "models": "models",
+    "plotting": "reports.figures",
+    "presets": "studies.setups.presets",
+    "privacy": "wrappers.privacy",
+    "problems": "problems",
+    "theory": "theory",
+    "valuation": "studies.valuation",
+}
+_LAZY_NAMES = {
+    "Alternative": "studies.forks.fork",
+    "advise": "studies.advice.advise",
+    "fork": "studies.forks.fork",
+    "from_table": "datasets",
+    "load": "studies.setups.saved",
+    "plot": "reports.figures.results",
+    "measure_executions": "studies.executions",
+}
 
 __all__ = [
     "Alternative",
@@ -104,13 +114,18 @@ __all__ = [
     "FedAlgorithm",
     "FederatedData",
     "History",
+    "Options",
     "Oracle",
+    "Part",
     "Probes",
     "ProgressBar",
+    "Requires",
     "Round",
     "RunState",
     "Setup",
     "Simulation",
+    "Spec",
+    "Storage",
     "Sweep",
     "Task",
     "Timeline",
@@ -139,6 +154,7 @@ __all__ = [
     "evaluation",
     "execution",
     "fine_tuned",
+    "finished_runs",
     "fixed_order",
     "forecast",
     "fork",
@@ -154,10 +170,12 @@ __all__ = [
     "load",
     "local",
     "marina",
+    "measure_executions",
     "models",
     "objectives",
     "per_step_uploads",
     "personal_model",
+    "plot",
     "plotting",
     "pp_marina",
     "presets",
@@ -171,13 +189,13 @@ __all__ = [
     "shared_task",
     "simulate",
     "skip_nonfinite",
+    "specified",
     "stream",
     "sweep",
     "theory",
     "timelines",
     "transforms",
     "tree",
-    "tune",
     "uniform_weights",
     "valuation",
     "weight_by_client",
@@ -188,22 +206,25 @@ __all__ += algorithms.__all__
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name == "presets":
-        return importlib.import_module(f"{__name__}.cli.presets")
-    if name == "advise":  # needs theory and diagnostics
-        return importlib.import_module(f"{__name__}.advice.advise").advise
-    if name in ("Alternative", "fork"):  # need tables and figures
-        return getattr(importlib.import_module(f"{__name__}.forks.fork"), name)
-    if name == "from_table":  # the data sets load on first use
-        return importlib.import_module(f"{__name__}.datasets").from_table
-    if name == "load":  # knows the models of the command line
-        return importlib.import_module(f"{__name__}.cli.saved").load
-    if name == "tune":  # needs the models
-        return importlib.import_module(f"{__name__}.simulation.tuning").tune
+    if module := _LAZY.get(name) or _LAZY_NAMES.get(name):
+        try:
+            loaded = importlib.import_module(f"{__name__}.{module}")
+        except ModuleNotFoundError as error:
+            if (error.name or __name__).startswith(__name__):
+                raise
+            raise ImportError(
+                f"{error.name} could not be imported, which fs.{name} needs; install an extra, "
+                "such as: pip install 'fedjax_sim[cli]'"
+            ) from error
+        return loaded if name in _LAZY else getattr(loaded, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_views.register(
+    plot=lambda *arguments, **options: __getattr__("plot")(*arguments, **options),
+    html=lambda result: importlib.import_module(f"{__name__}.reports.views").result_html(result),
+)

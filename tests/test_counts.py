@@ -102,7 +102,6 @@ FACTORIES = [
     (fs.robust.rfa, {"iterations": 2}),
     (quadratics.quadratics, {"num_clients": 4, "dim": 2}),
     (synthetic.linear_regression, {"num_clients": 4, "num_features": 2}),
-    (synthetic.gaussian_classes, {"num_clients": 4, "num_features": 2, "num_classes": 2}),
     (recovery.sparse_regression, {"num_clients": 4, "num_nonzero": 2, "dim": 3}),
     (recovery.low_rank_regression, {"num_clients": 4, "rank": 2, "size": 3}),
 ]

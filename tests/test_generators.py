@@ -13,18 +13,16 @@ from fedjax_sim.diagnostics import heterogeneity, smoothness
 from fedjax_sim.diagnostics.client_updates import client_models
 from fedjax_sim.diagnostics.drift import local_trajectories
 from fedjax_sim.diagnostics.gradient_moments import sampled_moments
-from fedjax_sim.diagnostics.in_flight import advance_models
 from fedjax_sim.diagnostics.iterate_bias import simulate_paths
 from fedjax_sim.diagnostics.lanczos import ritz
 from fedjax_sim.diagnostics.planes import filter_normalized
 from fedjax_sim.diagnostics.sharpness import client_sharpness
-from fedjax_sim.robust.attacks.attackers import random_clients
+from fedjax_sim.wrappers.robust.attacks.attackers import random_clients
 
 FULL = timelines.full(2, NUM_CLIENTS, 2)
 SETUP = fs.Setup(no_data(), FULL, jnp.zeros(1))
 BATCH = fs.Setup(no_data(), FULL, jnp.zeros((1, 1)))
 AVG = fs.fedavg(0.1)
-ONES = jnp.ones(NUM_CLIENTS, jnp.int32)
 DURATIONS = timelines.deterministic(np.ones(NUM_CLIENTS))
 
 
@@ -52,14 +50,14 @@ ENTRIES = {
     "forecast": lambda key: fs.forecast(AVG, SETUP, key),
     "compare": lambda key: fs.compare({"avg": AVG}, BATCH, one(key)),
     "sweep": lambda key: fs.sweep(fs.fedavg, BATCH, {"lr": [0.1]}, one(key)),
-    "tune": lambda key: fs.tune(AVG, SETUP, key),
+    "measure": lambda key: fs.measure_executions(AVG, SETUP, key),
     "fork": lambda key: fs.fork(fs.init(AVG, SETUP), {"a": AVG, "b": AVG}, SETUP, key),
     "hypergradient": lambda key: fs.hypergradient(metric, fs.fedavg, SETUP, key),
     "advise": lambda key: fs.advise(SETUP, key=key),
     "game": lambda key: fs.valuation.game(AVG, SETUP, key, metric, mode="min"),
     "influence": lambda key: fs.valuation.influence(AVG, SETUP, key, metric, mode="min"),
     "fed_sv": lambda key: fs.valuation.fed_sv(AVG, SETUP, key, metric, mode="min"),
-    "audit": lambda key: fs.privacy.audit(AVG, SETUP, one(key), 0, metric, delta=0.1),
+    "audit": lambda key: fs.diagnostics.audit(AVG, SETUP, one(key), 0, metric, delta=0.1),
     "controls": lambda key: gradient_controls(None, SETUP.task, key),
     "generated_task": lambda key: fs.generated_task(
         absolute, generate, 3, fs.full_batch(1), key=key
@@ -82,9 +80,6 @@ ENTRIES = {
     "ritz": lambda key: ritz(lambda x: x, jnp.zeros(2), key, 1),
     "models": lambda key: client_models(AVG, SETUP, fs.init(AVG, SETUP), key),
     "trajectories": lambda key: local_trajectories(SETUP.task, FULL, jnp.zeros(1), key, 0.1),
-    "in_flight": lambda key: advance_models(
-        jnp.zeros((4, 1)), SETUP.task, key, lr=0.1, num_steps=ONES, first_step=ONES, max_steps=1
-    ),
     "paths": lambda key: simulate_paths(lambda x: x, jax.random.normal, 0.1, 2.0, [1], 4, key),
     "planes": lambda key: filter_normalized(key, jnp.zeros((2, 2))),
 }

@@ -1,4 +1,4 @@
-"""Imports inside the library point downwards, by the source text of every module.
+"""Imports point downwards, by the source text of every module.
 
 All import statements count: also those inside functions and those under TYPE_CHECKING.
 """
@@ -12,54 +12,30 @@ import pytest
 
 import fedjax_sim
 
-_ROOT = pathlib.Path(fedjax_sim.__file__).parent
+_ROOT = pathlib.Path(fedjax_sim.__file__).parents[1]
 
-# From the bottom. A package may import the packages below it; those of one row may import each
-# other if that makes no cycle.
-_LAYERS = [
-    "types",
-    "tree checks setup_checks statistics_checks",
-    "theory",
-    "prox timelines compression",
-    "objectives",
-    "data",
-    "datasets execution",
-    "local transforms models",
-    "wrappers",
-    "robust",
-    "algorithms",
-    "engine contract evaluation",
-    "privacy",
-    "simulation",
-    "sweeps callbacks hypergradients",
-    "analysis",
-    "problems diagnostics",
-    "plotting",
-    "valuation advice forks",
-    "cli",
+# From the bottom. A room is a module or package directly below the library's, the library's own
+# `__init__`, or a folder of programs. It may import the rooms of the rows below; those of one row
+# may import each other if that makes no circle.
+_ROWS = [
+    "types theory",
+    "checks tree",
+    "local objectives prox timelines compression",
+    "data models wrappers",
+    "engine algorithms datasets problems",
+    "runs diagnostics",
+    "reports",
+    "fedjax_sim cli studies",
+    "experiments benchmarks",
 ]
-_LEVEL = {package: level for level, row in enumerate(_LAYERS) for package in row.split()}
-
-# What a package may import of the library besides itself, where that is less than all below it.
-_ONLY = {"theory": set()}
-# Packages that only these packages import (and users).
-_IMPORTED_BY = {"datasets": {"cli", "presets"}}
-
-
-# The results in these modules have methods ``plot`` and ``_repr_html_``, which import figures and
-# tables when they are called.
-_VIEWS = {"fedjax_sim.plotting.results", "fedjax_sim.analysis.views"}
-_HAVE_VIEWS = {
-    "fedjax_sim.simulation.compare",
-    "fedjax_sim.simulation.result",
-    "fedjax_sim.sweeps.result",
-}
+_ROW = {room: number for number, row in enumerate(_ROWS) for room in row.split()}
+_TOPS = ("fedjax_sim", "experiments", "benchmarks")
 
 
 def _modules() -> dict[str, pathlib.Path]:
     names = {}
-    for path in sorted(_ROOT.rglob("*.py")):
-        parts = path.relative_to(_ROOT.parent).with_suffix("").parts
+    for path in sorted(path for top in _TOPS for path in (_ROOT / top).rglob("*.py")):
+        parts = path.relative_to(_ROOT).with_suffix("").parts
         names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return names
 
@@ -68,7 +44,7 @@ _MODULES = _modules()
 
 
 def _imports(name: str, path: pathlib.Path) -> set[str]:
-    """Names of the library's modules in the import statements of one of them."""
+    """Names of our modules in the import statements of one of them."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -80,37 +56,34 @@ def _imports(name: str, path: pathlib.Path) -> set[str]:
                 base = importlib.util.resolve_name("." * node.level + base, package)
             children = {f"{base}.{alias.name}" for alias in node.names}
             found |= {child if child in _MODULES else base for child in children}
-    return {module for module in found if module.split(".")[0] == fedjax_sim.__name__}
+    return {module for module in found if module.split(".")[0] in _TOPS}
 
 
-_GRAPH = {
-    name: _imports(name, path) - (_VIEWS if name in _HAVE_VIEWS else set())
-    for name, path in _MODULES.items()
-}
+_GRAPH = {name: _imports(name, path) for name, path in _MODULES.items()}
 
 
-def _package(module: str) -> str:
-    """The top-level package or module below the root; empty for the root itself."""
-    return (module + ".").split(".")[1]
+def _room(module: str) -> str:
+    top, _, rest = module.partition(".")
+    return rest.partition(".")[0] or top if top == "fedjax_sim" else top
 
 
-def test_every_package_has_a_layer():
-    assert {_package(name) for name in _MODULES} - {""} == set(_LEVEL)
+_ROOMS: dict[str, set[str]] = {room: set() for room in _ROW}
+for _module, _targets in _GRAPH.items():
+    _ROOMS.setdefault(_room(_module), set()).update(map(_room, _targets))
 
 
-@pytest.mark.parametrize("package", _LEVEL)
-def test_imports_point_downwards(package):
+def test_every_room_has_a_row():
+    assert set(_ROOMS) == set(_ROW)
+
+
+@pytest.mark.parametrize("room", _ROW)
+def test_imports_point_downwards(room):
     upward = [
         f"{module} imports {target}"
         for module, targets in _GRAPH.items()
-        if _package(module) == package
+        if _room(module) == room
         for target in sorted(targets)
-        if _package(target) != package
-        and (
-            _LEVEL.get(_package(target), len(_LAYERS)) > _LEVEL[package]
-            or _package(target) not in _ONLY.get(package, {_package(target)})
-            or package not in _IMPORTED_BY.get(_package(target), {package})
-        )
+        if _ROW.get(_room(target), len(_ROWS)) > _ROW[room]
     ]
     assert upward == []
 
@@ -120,24 +93,9 @@ def test_no_module_imports_itself_in_a_circle():
     assert set(_MODULES) <= set(sorted_modules)
 
 
-def test_no_package_imports_itself_in_a_circle():
-    packages: dict[str, set[str]] = {package: set() for package in _LEVEL}
-    for module, targets in _GRAPH.items():
-        if _package(module):
-            packages[_package(module)] |= {_package(target) for target in targets}
-    for package, targets in packages.items():
-        targets.discard(package)
-    graphlib.TopologicalSorter(packages).prepare()  # raises CycleError
-
-
-@pytest.mark.parametrize("module", sorted(_HAVE_VIEWS))
-def test_views_of_results_are_imported_when_they_are_shown(module):
-    body = ast.parse(_MODULES[module].read_text()).body
-    outside = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom | ast.If)]
-    assert _imports(module, _MODULES[module]) >= _VIEWS
-    text = "".join(map(ast.unparse, outside))
-    assert "plotting" not in text
-    assert "analysis" not in text
+def test_no_room_imports_itself_in_a_circle():
+    others = {room: targets - {room} for room, targets in _ROOMS.items()}
+    graphlib.TopologicalSorter(others).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize(
@@ -148,6 +106,7 @@ def test_views_of_results_are_imported_when_they_are_shown(module):
         ("def f():\n    from fedjax_sim.prox import L1", {"fedjax_sim.prox"}),
         ("if TYPE_CHECKING:\n    from . import base", {"fedjax_sim.prox.base"}),
         ("from .base import like", {"fedjax_sim.prox.base"}),
+        ("from fedjax_sim import run", {"fedjax_sim"}),
         ("import jax, optax.tree", set()),
     ],
 )

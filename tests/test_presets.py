@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.cli.build import resolve
-from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.options import split_arguments
-from fedjax_sim.cli.references import __doc__ as CONTRACTS
+from fedjax_sim.studies.setups.build import resolve
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.references import __doc__ as CONTRACTS
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "your_own.md"
 SMALL = {"seeds": 2, "rounds": 3, "model": "softmax_regression"}

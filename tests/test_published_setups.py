@@ -6,6 +6,7 @@ import signal
 import jax
 import numpy as np
 import pytest
+from call_records import records
 
 import fedjax_sim as fs
 from benchmarks import __main__ as command
@@ -147,7 +148,7 @@ def test_interrupted_and_killed_runs_go_on(tmp_path, monkeypatch):
             options["on_progress"] = lambda _: signal.raise_signal(signal.SIGINT)
         if len(calls) == 3:
             raise SystemExit("killed")
-        return simulate(*arguments, **options)
+        return simulate(*arguments, **records(**options))
 
     monkeypatch.setattr(fs, "simulate", disturbed)
     known = []

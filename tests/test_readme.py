@@ -11,14 +11,14 @@ import pytest
 import tyro
 
 from fedjax_sim import datasets, models, objectives
-from fedjax_sim.cli import registry
-from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.clients import clients
-from fedjax_sim.cli.config import RunOptions, SweepConfig
-from fedjax_sim.cli.config_checks import check
 from fedjax_sim.cli.grid import configurations
-from fedjax_sim.cli.names import PRESETS
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
+from fedjax_sim.studies.setups import registry
+from fedjax_sim.studies.setups.build import hyper_parameters
+from fedjax_sim.studies.setups.clients import clients
+from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
+from fedjax_sim.studies.setups.config_checks import check
+from fedjax_sim.studies.setups.names import PRESETS
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

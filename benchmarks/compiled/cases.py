@@ -14,16 +14,14 @@ from benchmarks import accelerator, asynchrony, sweep
 from benchmarks.candidates import timeline
 from benchmarks.memory import loop
 from benchmarks.workloads import WORKLOADS, Workload
-from fedjax_sim import models, objectives
 from fedjax_sim.algorithms.staleness import realised_steps
-from fedjax_sim.data.blocked import BlockedData
 from fedjax_sim.data.source import ClientSource
-from fedjax_sim.execution import strategies
-from fedjax_sim.execution.meshes import make_mesh
-from fedjax_sim.execution.placement import ByClient, by_client
-from fedjax_sim.sweeps.blocks import block_functions
-from fedjax_sim.sweeps.grid import cut
-from fedjax_sim.sweeps.trial import Trial
+from fedjax_sim.engine.execution import strategies
+from fedjax_sim.engine.execution.blocked import BlockedData
+from fedjax_sim.engine.execution.placement import ByClient
+from fedjax_sim.runs.sweeps.blocks import block_functions
+from fedjax_sim.runs.sweeps.grid import cut
+from fedjax_sim.runs.sweeps.trial import Trial
 
 ROUNDS = 7  # no other loop of a case has this trip count
 STATEFUL_CLIENTS = 10_000
@@ -81,16 +79,16 @@ def task_shapes(
     return jax.eval_shape(build, {"x": x, "y": _int32(x.shape[0])})
 
 
-def model_and_objective(w: Workload) -> tuple[models.Model, Callable]:
+def model_and_objective(w: Workload) -> tuple[fs.models.Model, Callable]:
     """Returns a workload's model and the objective of a client."""
     build = {
-        "softmax": lambda: models.softmax_regression(w.shape, w.classes),
-        "logistic": lambda: models.logistic_regression(w.shape),
-        "femnist": models.femnist_cnn,
-        "lenet": models.lenet5,
+        "softmax": lambda: fs.models.softmax_regression(w.shape, w.classes),
+        "logistic": lambda: fs.models.logistic_regression(w.shape),
+        "femnist": fs.models.femnist_cnn,
+        "lenet": fs.models.lenet5,
     }
     model = build[w.model]()
-    loss = objectives.binary_cross_entropy if w.classes == 1 else objectives.cross_entropy
+    loss = fs.objectives.binary_cross_entropy if w.classes == 1 else fs.objectives.cross_entropy
     return model, loss(model.apply)
 
 
@@ -139,13 +137,13 @@ def network(name: str) -> Callable[[Sequence[Any], str], Program]:
     def build(devices: Sequence[Any], strategy: str) -> Program:
         net = accelerator.NETWORKS[name]
         model = {
-            "ResNet-18": lambda: models.resnet18(net.classes),
-            "ViT-Tiny": lambda: models.vit_tiny(num_classes=net.classes),
+            "ResNet-18": lambda: fs.models.resnet18(net.classes),
+            "ViT-Tiny": lambda: fs.models.vit_tiny(num_classes=net.classes),
         }[name]()
         clients, cohort = accelerator.CLIENTS, accelerator.COHORT
         x = _float32(clients * net.batch * net.steps, *net.shape)
         task = task_shapes(
-            objectives.cross_entropy(model.apply), x, clients, fs.epochs(1, net.batch)
+            fs.objectives.cross_entropy(model.apply), x, clients, fs.epochs(1, net.batch)
         )
         params = jax.eval_shape(model.init, KEY)
         where = SingleDeviceSharding(devices[0])
@@ -169,7 +167,7 @@ def asynchronous(devices: Sequence[Any], strategy: str) -> Program:
     model, batch, examples, _ = asynchrony.CASES["engine"]
     x = jax.ShapeDtypeStruct((asynchrony.CLIENTS * examples, asynchrony.PIXELS), jnp.uint8)
     task = task_shapes(
-        objectives.cross_entropy(model.apply), x, asynchrony.CLIENTS,
+        fs.objectives.cross_entropy(model.apply), x, asynchrony.CLIENTS,
         fs.stream(batch, asynchrony.MAX_STEPS),
     )  # fmt: skip
     active = jnp.full(asynchrony.CLIENTS, asynchrony.P_ACTIVE)
@@ -236,9 +234,9 @@ def _keys(number: int) -> Any:
 
 def stateful(devices: Sequence[Any], strategy: str) -> Program:
     """SCAFFOLD with 10,000 parameters in the state of each of 10,000 clients."""
-    model, steps = models.softmax_regression(99, 100), 4
+    model, steps = fs.models.softmax_regression(99, 100), 4
     task = task_shapes(
-        objectives.cross_entropy(model.apply), _float32(STATEFUL_CLIENTS * 4, 99),
+        fs.objectives.cross_entropy(model.apply), _float32(STATEFUL_CLIENTS * 4, 99),
         STATEFUL_CLIENTS, fs.epochs(2, batch_size=2),
     )  # fmt: skip
 
@@ -276,7 +274,7 @@ class _Shapes(NamedTuple):
 def sharded(devices: Sequence[Any], strategy: str) -> Program:
     """W1 on all devices of the target: data by client, or replicated with a divided cohort."""
     w, number = WORKLOADS["W1"], len(devices)
-    mesh = make_mesh(devices)
+    mesh = fs.execution.make_mesh(devices)
     cohort = -(-w.cohort // number) * number
     model, objective = model_and_objective(w)
     params = jax.eval_shape(model.init, KEY)
@@ -294,7 +292,7 @@ def sharded(devices: Sequence[Any], strategy: str) -> Program:
             algorithm, task, params, uniform, strategies.sharded(mesh), everywhere, everywhere,
             w.steps,
         )  # fmt: skip
-    placement = by_client(w.clients, Mesh(mesh.devices, mesh.axis_names))
+    placement = fs.execution.by_client(w.clients, Mesh(mesh.devices, mesh.axis_names))
     strata = placement.strata
     source = ClientSource(np.full(w.clients, w.examples), lambda first, last: {})
 

@@ -15,7 +15,7 @@ import jax
 
 from benchmarks.compiled import figures, targets, thunks
 from benchmarks.compiled.cases import CASES
-from fedjax_sim.simulation import environment
+from fedjax_sim.runs.storage import environment
 
 Row = dict[str, Any]
 

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from sphinx.application import Sphinx
 
 import fedjax_sim as fs
-from fedjax_sim.cli import docstrings, registry
-from fedjax_sim.cli.entries import AlgorithmEntry
+from fedjax_sim.cli import docstrings
+from fedjax_sim.studies.setups import registry
+from fedjax_sim.studies.setups.entries import AlgorithmEntry
 
 FILE = pathlib.Path(__file__).parents[1] / "_generated" / "algorithms.md"
 # Modules that use an algorithm in a paper's experiment; the others run in the quickstart.
@@ -144,7 +145,7 @@ def _state(cost: Cost) -> str:
 
 
 def _asynchronous(entry: AlgorithmEntry) -> bool:
-    return entry.build(entry.hyper_defaults).synchronous_only is None
+    return entry.build(entry.hyper_defaults).requires.synchronous is None
 
 
 def _section(entry: AlgorithmEntry) -> str:

@@ -61,7 +61,7 @@ def main(options: Options) -> None:
     setup = problem(options)
     history = swept(
         factory, setup, {"method": list(METHODS), "lr": list(options.lrs)},
-        fs.presets.keys(options.seeds), options.work, static=["method"],
+        fs.presets.keys(options.seeds), options.work,
     )  # fmt: skip
     table = curves(history, upload_bits(jax.tree.map(lambda x: x[0], setup.params)))
     tables = {"": summary(table, 0.9), "curves": table}

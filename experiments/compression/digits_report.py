@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+import fedjax_sim as fs
 from experiments.compression.methods import KEEP, SHARE
 from experiments.harness import Report, at_edge, counted
-from fedjax_sim.analysis.intervals import mean_interval
 
 FAMILIES = {"top-k": "C0", "random k": "C1", "sign": "C2", "PowerSGD": "C3", "FedAvg": "black"}
 STYLES = {"": ":", "EF14": "--", "EF21": "-", "DIANA": "-", "MARINA": "-."}
@@ -44,7 +44,7 @@ def summary(table: pd.DataFrame, level: float) -> pd.DataFrame:
     rows = []
     for method in table["method"].unique():
         part = table.loc[table["method"] == method, :]
-        end = mean_interval(part.loc[part["round"] == part["round"].max(), "accuracy"])
+        end = fs.analysis.mean_interval(part.loc[part["round"] == part["round"].max(), "accuracy"])
         reached = part.loc[part["accuracy"] >= level, :].groupby("seed")["kilobits"].min()
         reached = reached.reindex(part["seed"].unique(), fill_value=np.inf)
         row = {"method": method, "rate": part["lr"].iloc[0], "accuracy": end.mean}

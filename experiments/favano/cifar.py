@@ -16,24 +16,23 @@ from typing import Literal
 
 import tyro
 
+import fedjax_sim as fs
 from experiments.favano import cifar_report
 from experiments.favano.cifar_parts import quantised, selected
 from experiments.favano.image_tables import compared
 from experiments.favano.images import SPLITS, ImageOptions, Images, Runs, Scale
 from experiments.harness import save_report, settings
-from fedjax_sim import models
-from fedjax_sim.data import augmentation
-from fedjax_sim.execution import devices
+from fedjax_sim.engine.execution import devices
 
 CIFAR = Images(
     "cifar10",
     {
-        "ResNet-20": lambda classes, conv, dot: models.resnet20(classes, conv=conv, dot=dot),
-        "LeNet-5": lambda classes, conv, dot: models.lenet5(classes, conv=conv, dot=dot),
+        "ResNet-20": lambda classes, conv, dot: fs.models.resnet20(classes, conv=conv, dot=dot),
+        "LeNet-5": lambda classes, conv, dot: fs.models.lenet5(classes, conv=conv, dot=dot),
     },
-    augmentation.crop_and_flip,
-    augmentation.CIFAR_MEAN,
-    augmentation.CIFAR_STD,
+    fs.data.augmentation.crop_and_flip,
+    fs.data.augmentation.CIFAR_MEAN,
+    fs.data.augmentation.CIFAR_STD,
     lr=0.005,
 )
 SCALES = {

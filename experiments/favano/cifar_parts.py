@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pandas as pd
 
+import fedjax_sim as fs
 from experiments.favano import methods
 from experiments.favano.images import Runs, shrunk
 from experiments.favano.outcomes import accuracy
-from fedjax_sim.compression import lattice, uniform
 
 SELECTED = (10, 20, 50)  # of 100 clients, contacted at a time
 BITS, CELL = 14, 1e-4  # of messages: the lattice of QuAFL's program
@@ -27,7 +27,7 @@ def selected(runs: Runs) -> dict[str, pd.DataFrame]:
 
 def quantised(runs: Runs) -> dict[str, pd.DataFrame]:
     """FAVANO[QNN], and messages of few bits."""
-    up, down = lattice(BITS, CELL), uniform(2**BITS)
+    up, down = fs.compression.lattice(BITS, CELL), fs.compression.uniform(2**BITS)
     in_bits = methods.coded(methods.favano(), f"messages of {BITS} bits", up, down)
     cases = {
         "FAVANO": (methods.favano(), False),

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+import fedjax_sim as fs
 from experiments.favano.cifar_parts import BITS, CELL
 from experiments.favano.image_tables import (
     Facts,
@@ -17,7 +18,6 @@ from experiments.favano.image_tables import (
 )
 from experiments.favano.outcomes import final, panels
 from experiments.harness import Claim, Report, interval_text
-from fedjax_sim.analysis.intervals import mean_interval
 
 CHANCE = 10.0  # percent
 
@@ -81,7 +81,7 @@ def quantized_claims(history: pd.DataFrame) -> list[Claim]:
         for name in ("FAVANO", "FAVANO[QNN]")
     )
     points = 100 * (np.asarray(full) - np.asarray(low))
-    interval = mean_interval(points)
+    interval = fs.analysis.mean_interval(points)
     limit = (100 * np.asarray(full).mean() - CHANCE) / 10
     found = f"FAVANO - FAVANO[QNN]: {points.mean():.2f} {interval_text(points)}".strip()
     below = float(interval.low) > 0

@@ -19,15 +19,14 @@ import pandas as pd
 import tyro
 from jax import Array
 
+import fedjax_sim as fs
 from experiments.favano import methods
 from experiments.favano.cifar_tuned_report import COLUMNS, NAME, build
 from experiments.favano.images import SPLITS, ImageOptions, Images, Runs, Scale
 from experiments.favano.methods import Method
 from experiments.favano.outcomes import late
 from experiments.harness import save_report, settings
-from fedjax_sim import models
-from fedjax_sim.data import augmentation
-from fedjax_sim.execution import devices
+from fedjax_sim.engine.execution import devices
 from fedjax_sim.models.dense import Product
 
 SIDE, HIDDEN = 16, 32
@@ -61,15 +60,15 @@ def unchanged(images: Array, key: Array) -> Array:
     return images
 
 
-def perceptron(classes: int, conv: Any, dot: Product) -> models.Model:
+def perceptron(classes: int, conv: Any, dot: Product) -> fs.models.Model:
     """The network; it has no convolutions."""
     del conv
-    return models.mlp((SIDE, SIDE, 3), (HIDDEN,), classes, dot=dot)
+    return fs.models.mlp((SIDE, SIDE, 3), (HIDDEN,), classes, dot=dot)
 
 
 IMAGES = Images(
-    "cifar10", {NETWORK: perceptron}, unchanged, augmentation.CIFAR_MEAN, augmentation.CIFAR_STD,
-    lr=0.005, prepare=halved,
+    "cifar10", {NETWORK: perceptron}, unchanged,
+    fs.data.augmentation.CIFAR_MEAN, fs.data.augmentation.CIFAR_STD, lr=0.005, prepare=halved,
 )  # fmt: skip
 SCALES = {
     "cpu": Scale(10_000.0, 100, NETWORK, 5, 25, batch_size=32),

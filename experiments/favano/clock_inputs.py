@@ -11,7 +11,6 @@ from jax import Array
 import fedjax_sim as fs
 from experiments.favano.methods import Clock, Method, Variance, in_flight, timeline
 from experiments.favano.problem import Problem
-from fedjax_sim.timelines import InFlight, allocate_buffers, held_versions, stacked, two_speeds
 from fedjax_sim.types import Params
 
 
@@ -19,7 +18,7 @@ class Inputs(NamedTuple):
     """Inputs of a run that differ between seeds."""
 
     timeline: fs.Timeline
-    flight: InFlight
+    flight: fs.timelines.InFlight
     order: np.ndarray  # [N'] rows, client after client
     constants: np.ndarray  # [M]
     params: Params
@@ -46,7 +45,7 @@ def prepared(
     """Updates between evaluations, all seeds' inputs, and the clients' offsets."""
     keys = [jax.random.key(seed) for seed in seeds]
     success = [
-        two_speeds(
+        fs.timelines.two_speeds(
             jax.random.fold_in(key, 1), clock.num_clients, clock.slow_fraction,
             fast=clock.fast, slow=clock.slow,
         )
@@ -54,21 +53,26 @@ def prepared(
     ]  # fmt: skip
     clocks = [jax.random.fold_in(key, 2) for key in keys]
     timelines = [timeline(method, clock, k, s) for k, s in zip(clocks, success, strict=True)]
-    batch = stacked(timelines)
+    batch = fs.timelines.stacked(timelines)
     gap = float(np.mean([t.time[-1] / t.num_rounds for t in timelines]))
     every = max(1, round(eval_time / gap))
-    flight = InFlight(*(np.zeros((len(seeds), 0, clock.num_clients), int) for _ in range(4)))
+    flight = fs.timelines.InFlight(
+        *(np.zeros((len(seeds), 0, clock.num_clients), int) for _ in range(4))
+    )
     if variance != "none" and method.schedule != "rounds":
         flights = [
             in_flight(method, clock, k, s, every) for k, s in zip(clocks, success, strict=True)
         ]
         # All schedules are padded to the moments of the longest one.
-        flight = InFlight(*(_padded(parts) for parts in zip(*flights, strict=True)))
+        flight = fs.timelines.InFlight(*(_padded(parts) for parts in zip(*flights, strict=True)))
         if method.schedule != "mixing contacts":
             versions = np.stack(
-                [held_versions(batch_of(batch, i), clock.num_clients) for i in range(len(seeds))]
+                [
+                    fs.timelines.held_versions(batch_of(batch, i), clock.num_clients)
+                    for i in range(len(seeds))
+                ]
             )
-            batch = allocate_buffers(batch, versions)
+            batch = fs.timelines.allocate_buffers(batch, versions)
     parts = [problem.assignment(seed) for seed in seeds]
     return (
         every,

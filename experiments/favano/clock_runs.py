@@ -20,13 +20,12 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 import fedjax_sim as fs
+from experiments.favano import in_flight
 from experiments.favano.clock_inputs import Inputs, batch_of, groups_of_equal_sizes, prepared
 from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem
 from experiments.harness import KeptFrames
-from fedjax_sim.diagnostics.in_flight import advance_models, held_models, variance_probe
-from fedjax_sim.execution import devices, strategies
-from fedjax_sim.timelines import bits_moved
+from fedjax_sim.engine.execution import devices, strategies
 from fedjax_sim.types import EvalFn, Params, PyTree
 
 
@@ -114,17 +113,19 @@ def train(
 
         def models(state: fs.RunState, moment: Array) -> Params:
             version = jnp.asarray(inputs.flight.version)[moment]
-            start = state.clients if mixing else held_models(state, inputs.timeline, version)
+            start = (
+                state.clients if mixing else in_flight.held_models(state, inputs.timeline, version)
+            )
             if variance == "lazy":
                 return start
-            return advance_models(
+            return in_flight.advance_models(
                 start, task, inputs.key, lr=lr,
                 num_steps=jnp.asarray(inputs.flight.num_steps)[moment],
                 first_step=jnp.asarray(inputs.flight.first_step)[moment], max_steps=clock.max_steps,
             )  # fmt: skip
 
         measured = variance != "none" and method.schedule != "rounds"
-        probe = {"variance": variance_probe(models, inputs.flight)} if measured else {}
+        probe = {"variance": in_flight.variance_probe(models, inputs.flight)} if measured else {}
         setup = fs.Setup(task, inputs.timeline, inputs.params, eval_fn=evaluate, eval_every=every)
         state, history = fs.run(
             method.algorithm(lr, jnp.asarray(inputs.constants)), setup, inputs.key,
@@ -169,6 +170,6 @@ def _frame(timeline: fs.Timeline, rounds: np.ndarray, up: int, down: int) -> pd.
             "time": np.asarray(timeline.time)[at],
             "local_steps": steps[at],
             "reports": mask.sum(axis=1).cumsum()[at],
-            "bits": bits_moved(timeline, up, down)[at],
+            "bits": fs.timelines.bits_moved(timeline, up, down)[at],
         }
     )

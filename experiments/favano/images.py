@@ -24,13 +24,9 @@ from experiments.favano import clock_runs
 from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem, Split, assignment
 from experiments.harness import Folders, check_grid, check_names, counted, subsample
-from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least, check_positive
-from fedjax_sim.data import augmentation
-from fedjax_sim.evaluation import evaluator
-from fedjax_sim.models.convolution.lowering import auto
 from fedjax_sim.models.dense import dense_product
-from fedjax_sim.models.quantized import Build, quantized
+from fedjax_sim.models.quantized import Build
 
 HORIZON, NUM_CLIENTS, COHORT, BUFFER, MAX_STEPS, BATCH_SIZE = 10_000.0, 100, 20, 10, 20, 128
 SPLITS: dict[str, Split] = {"non-IID": "shards", "IID": "iid"}
@@ -40,8 +36,10 @@ class Images(NamedTuple):
     """A data set with its networks, and the paper's rate."""
 
     dataset: str
-    networks: Mapping[str, Callable[..., models.Model]]  # (num_classes, conv, dot); first: paper's
-    transform: augmentation.Transform
+    networks: Mapping[
+        str, Callable[..., fs.models.Model]
+    ]  # (num_classes, conv, dot); first: paper's
+    transform: fs.data.augmentation.Transform
     mean: tuple[float, ...]
     std: tuple[float, ...]
     lr: float
@@ -105,7 +103,7 @@ class Runs:
 
     def __init__(self, options: ImageOptions):
         self.options, self.images, self.scale = options, options.images, options.chosen
-        dataset = datasets.load(self.images.dataset, data_dir=options.data_dir)
+        dataset = fs.datasets.load(self.images.dataset, data_dir=options.data_dir)
         count = self.scale.examples and self.scale.examples * self.scale.clients
         parts = (dataset.train, count), (dataset.test, self.scale.test_examples)
         self.train, self.test = (
@@ -152,19 +150,21 @@ class Runs:
         """The network on one of the splits; ``low_bit``: 3 bits, neural gradients of 4."""
         images, scale = self.images, self.scale
         build: Build = functools.partial(_normalised, images, scale.network, self.num_classes)
-        plain = build(auto, dense_product)
-        objective, apply = objectives.cross_entropy(plain.apply), plain.apply
+        plain = build(fs.models.auto, dense_product)
+        objective, apply = fs.objectives.cross_entropy(plain.apply), plain.apply
         if low_bit:
-            keyed = quantized(build)
-            objective = objectives.keyed(objectives.cross_entropy, keyed)
+            keyed = fs.models.quantized(build)
+            objective = fs.objectives.keyed(fs.objectives.cross_entropy, keyed)
             apply = lambda params, x: keyed(params, x, jax.random.key(0))  # noqa: E731
         return Problem(
             examples={key: jnp.asarray(value) for key, value in self.train.items()},
             assignment=assignment(self.train["y"], split, scale.clients),
-            objective=augmentation.transformed(objective, images.transform),
+            objective=fs.data.augmentation.transformed(objective, images.transform),
             batches=fs.stream(scale.batch_size, scale.max_steps),
             init=plain.init,
-            evaluate=evaluator(objectives.classification_metrics(apply), self.test, 500),
+            evaluate=fs.evaluation.evaluator(
+                fs.objectives.classification_metrics(apply), self.test, 500
+            ),
             lr=self.lr,
         )
 
@@ -190,6 +190,8 @@ def shrunk(count: int, scale: Scale) -> int:
     return max(1, round(count * scale.clients / NUM_CLIENTS))
 
 
-def _normalised(images: Images, network: str, classes: int, conv: Any, dot: Any) -> models.Model:
+def _normalised(images: Images, network: str, classes: int, conv: Any, dot: Any) -> fs.models.Model:
     model = images.networks[network](classes, conv, dot)
-    return model._replace(apply=augmentation.normalized(model.apply, images.mean, images.std))
+    return model._replace(
+        apply=fs.data.augmentation.normalized(model.apply, images.mean, images.std)
+    )

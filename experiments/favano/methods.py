@@ -16,20 +16,7 @@ from jax import Array
 import fedjax_sim as fs
 from experiments.favano.variants import quafl_of_the_program
 from fedjax_sim.algorithms.staleness import StalenessWeight, expected_steps, realised_steps
-from fedjax_sim.compression import Codec, compressed, identity, lattice
-from fedjax_sim.theory import step_counts
-from fedjax_sim.timelines import (
-    InFlight,
-    arrivals,
-    arrivals_in_flight,
-    contacts,
-    contacts_in_flight,
-    exponential,
-    geometric,
-    independent_counts,
-    renewal_counts,
-    synchronous,
-)
+from fedjax_sim.timelines import contacts
 
 Law = Literal["renewal", "strict", "pending", "literal"]
 LAWS: tuple[Law, ...] = ("renewal", "strict", "pending", "literal")
@@ -69,7 +56,10 @@ class Method(NamedTuple):
     )
     lr_factor: float = 1.0  # of the local rate
     num_steps: int | None = None  # per report; None: the clock's cap
-    codecs: tuple[Codec, Codec] = (identity(), identity())  # of messages up and down
+    codecs: tuple[fs.compression.Codec, fs.compression.Codec] = (
+        fs.compression.identity(),
+        fs.compression.identity(),
+    )  # of messages up and down
 
 
 def fedavg() -> Method:
@@ -120,7 +110,7 @@ def favano_divided(name: str, alpha: Callable[[Clock, np.ndarray], np.ndarray]) 
 
 def quafl_coded(bits: int, cell: float) -> Method:
     """QuAFL on its program's lattice in both directions."""
-    codec = lattice(bits, cell)
+    codec = fs.compression.lattice(bits, cell)
     return quafl()._replace(
         label=f"QuAFL, lattice of {bits} bits, cell {cell:g}",
         algorithm=lambda lr, _: fs.quafl(lr, codec.through, codec.through),
@@ -128,11 +118,13 @@ def quafl_coded(bits: int, cell: float) -> Method:
     )
 
 
-def coded(method: Method, name: str, up: Codec, down: Codec) -> Method:
+def coded(
+    method: Method, name: str, up: fs.compression.Codec, down: fs.compression.Codec
+) -> Method:
     """A method whose uploads are models, with its messages through codecs."""
     return method._replace(
         label=f"{method.label}, {name}",
-        algorithm=lambda lr, constants: compressed(method.algorithm(lr, constants), up, down),
+        algorithm=lambda lr, constants: fs.compressed(method.algorithm(lr, constants), up, down),
         codecs=(up, down),
     )
 
@@ -153,38 +145,42 @@ def async_sgd(lr_factor: float, *, adaptive: bool) -> Method:
     return Method(label, "every report", algorithm, lr_factor=lr_factor, num_steps=1)
 
 
-def capped(clock: Clock, success: np.ndarray) -> step_counts.CappedSteps:
+def capped(clock: Clock, success: np.ndarray) -> fs.theory.step_counts.CappedSteps:
     """The law of the steps between two contacts, per client."""
     contact = clock.cohort_size / clock.num_clients
     if clock.law == "literal":
-        return step_counts.geometric(success, clock.max_steps)
+        return fs.theory.step_counts.geometric(success, clock.max_steps)
     if clock.law == "pending":  # no closed form: a long schedule, by speed
         return _simulated(clock, success)
     strict = clock.law == "strict"
-    return step_counts.renewal(
+    return fs.theory.step_counts.renewal(
         success, clock.max_steps, int(clock.interval), contact, strict=strict
     )
 
 
-def _simulated(clock: Clock, success: np.ndarray) -> step_counts.CappedSteps:
+def _simulated(clock: Clock, success: np.ndarray) -> fs.theory.step_counts.CappedSteps:
     long = dataclasses.replace(clock, horizon=20_000 * clock.interval)
     timeline = _contacts(long, jax.random.key(17), success)
     first = np.asarray(timeline.version) == 0  # since the start, not since a contact
     clients, steps = np.asarray(timeline.clients)[~first], np.asarray(timeline.num_steps)[~first]
     laws = {
-        chance: step_counts.empirical(steps[success[clients] == chance], clock.max_steps)
+        chance: fs.theory.step_counts.empirical(steps[success[clients] == chance], clock.max_steps)
         for chance in set(success)
     }
     columns = zip(*(laws[chance] for chance in success), strict=True)
-    return step_counts.CappedSteps(*map(np.array, columns))
+    return fs.theory.step_counts.CappedSteps(*map(np.array, columns))
 
 
 def _steps(clock: Clock, success: np.ndarray):
     if clock.law == "literal":
-        return independent_counts(geometric(success))
+        return fs.timelines.independent_counts(fs.timelines.geometric(success))
     if clock.law == "pending":
-        return renewal_counts(exponential(1 / success), strict=True, pending=True)
-    return renewal_counts(geometric(success), strict=clock.law == "strict")
+        return fs.timelines.renewal_counts(
+            fs.timelines.exponential(1 / success), strict=True, pending=True
+        )
+    return fs.timelines.renewal_counts(
+        fs.timelines.geometric(success), strict=clock.law == "strict"
+    )
 
 
 def _contacts(clock: Clock, key: Array, success: np.ndarray, **options: Any) -> fs.Timeline:
@@ -204,33 +200,35 @@ def timeline(method: Method, clock: Clock, key: Array, success: np.ndarray) -> f
     """The method's schedule."""
     shared = {"horizon": clock.horizon, "num_clients": clock.num_clients}
     if method.schedule == "rounds":
-        return synchronous(
-            key, geometric(success), cohort_size=clock.cohort_size, num_steps=clock.max_steps,
-            interaction=clock.interaction, **shared,
+        return fs.timelines.synchronous(
+            key, fs.timelines.geometric(success), cohort_size=clock.cohort_size,
+            num_steps=clock.max_steps, interaction=clock.interaction, **shared,
         )  # fmt: skip
     if method.schedule == "buffer":
-        return arrivals(
-            key, geometric(success), num_steps=clock.max_steps, buffer=clock.buffer,
+        return fs.timelines.arrivals(
+            key, fs.timelines.geometric(success), num_steps=clock.max_steps, buffer=clock.buffer,
             interaction=clock.interaction, **shared,
         )  # fmt: skip
     if method.schedule == "every report":
         num_steps = method.num_steps or clock.max_steps
-        return arrivals(key, geometric(success), num_steps=num_steps, **shared)
+        return fs.timelines.arrivals(
+            key, fs.timelines.geometric(success), num_steps=num_steps, **shared
+        )
     receives = "current" if method.schedule == "mixing contacts" else "new"
     return _contacts(clock, key, success, receives=receives)
 
 
 def in_flight(
     method: Method, clock: Clock, key: Array, success: np.ndarray, every: int
-) -> InFlight:
+) -> fs.timelines.InFlight:
     """The clients' visits in progress after every ``every``-th update of the same schedule."""
     shared = {"every": every, "horizon": clock.horizon, "num_clients": clock.num_clients}
     if method.schedule == "buffer":
-        return arrivals_in_flight(
-            key, geometric(success), num_steps=clock.max_steps, buffer=clock.buffer,
+        return fs.timelines.arrivals_in_flight(
+            key, fs.timelines.geometric(success), num_steps=clock.max_steps, buffer=clock.buffer,
             interaction=clock.interaction, **shared,
         )  # fmt: skip
-    return contacts_in_flight(
+    return fs.timelines.contacts_in_flight(
         key, _steps(clock, success), cohort_size=clock.cohort_size, max_steps=clock.max_steps,
         interval=clock.interval, **shared,
     )  # fmt: skip

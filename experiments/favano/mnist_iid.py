@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+import fedjax_sim as fs
 from experiments.favano import methods, mnist_report
 from experiments.favano.methods import Method
 from experiments.favano.mnist_runs import SETTINGS, Changes, Options, Runs
 from experiments.favano.outcomes import accuracy
 from experiments.harness import save_report
-from fedjax_sim.theory import step_counts
 
 DEFAULTS = {
     "FedAvg": methods.fedavg(), "QuAFL": methods.quafl(), "FedBuff": methods.fedbuff(0.1),
@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 def of_the_printed_law(clock: methods.Clock, success: np.ndarray) -> np.ndarray:
     """Means of the law that Appendix C.2 prints, while step times decide what clients do."""
-    return step_counts.geometric(success, clock.max_steps).mean
+    return fs.theory.step_counts.geometric(success, clock.max_steps).mean
 
 
 PRINTED = methods.favano_divided("alpha of the printed law", of_the_printed_law)

@@ -14,10 +14,7 @@ from experiments.favano import clock_runs
 from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem, Split, assignment
 from experiments.harness import Folders, check_names, subsample
-from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.data import augmentation
-from fedjax_sim.evaluation import evaluator
 from fedjax_sim.types import Params
 
 LR, BATCH_SIZE, HIDDEN = 0.5, 128, 32
@@ -84,27 +81,27 @@ UNCHANGED = Changes()
 
 
 def problem(
-    dataset: datasets.Dataset, split: Split, num_clients: int = 100, changes: Changes = UNCHANGED
+    dataset: fs.datasets.Dataset, split: Split, num_clients: int = 100, changes: Changes = UNCHANGED
 ) -> Problem:
     """The paper's network and rates on one of the splits."""
-    model = models.mlp(dataset.train["x"].shape[1:], (HIDDEN,), dataset.num_classes)
+    model = fs.models.mlp(dataset.train["x"].shape[1:], (HIDDEN,), dataset.num_classes)
     train = subsample(dataset.train, changes.train_examples)
     apply = model.apply
     if changes.standardised:
-        apply = augmentation.normalized(apply, MEAN, STD)
+        apply = fs.data.augmentation.normalized(apply, MEAN, STD)
     batches = fs.with_replacement if changes.with_replacement else fs.stream
     return Problem(
         examples={key: jnp.asarray(value) for key, value in train.items()},
         assignment=assignment(train["y"], split, num_clients),
-        objective=objectives.cross_entropy(apply),
+        objective=fs.objectives.cross_entropy(apply),
         batches=batches(changes.batch_size or BATCH_SIZE, Clock().max_steps),
         init=model.init if changes.lecun_init else lambda key: uniform_start(model, key),
-        evaluate=evaluator(objectives.classification_metrics(apply), dataset.test),
+        evaluate=fs.evaluation.evaluator(fs.objectives.classification_metrics(apply), dataset.test),
         lr=changes.lr or LR,
     )
 
 
-def uniform_start(model: models.Model, key: Array) -> Params:
+def uniform_start(model: fs.models.Model, key: Array) -> Params:
     """PyTorch's initial values of linear layers: uniform within +-1 / sqrt(fan-in)."""
     layers = model.init(key)
     keys = jax.random.split(key, 2 * len(layers))
@@ -125,7 +122,7 @@ class Runs:
 
     def __init__(self, options: Options):
         self.options = options
-        self.dataset = datasets.load("mnist", data_dir=options.data_dir)
+        self.dataset = fs.datasets.load("mnist", data_dir=options.data_dir)
 
     def __call__(
         self,

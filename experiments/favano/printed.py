@@ -2,30 +2,28 @@
 
 from typing import Any
 
-from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.conditions import non_negative, positive
-from fedjax_sim.theory.favano.progress import ProgressConstants
+import fedjax_sim as fs
 
 
 def largest_lr(
-    constants: ProblemConstants,
+    constants: fs.theory.ProblemConstants,
     *,
-    progress: ProgressConstants,
+    progress: fs.theory.favano.progress.ProgressConstants,
     local_steps: int,
     clients: int,
     cohort_size: int,
 ) -> float:
     """Theorem 1's largest rate, ``1 / (20 B^2 b K L s)``."""
     del clients
-    L, B = positive(constants, "L", "dissimilarity_factor")
+    L, B = fs.theory.conditions.positive(constants, "L", "dissimilarity_factor")
     return float(1 / (20 * B**2 * progress.b * local_steps * L * cohort_size))
 
 
 def mean_gradient_bound(
-    constants: ProblemConstants,
+    constants: fs.theory.ProblemConstants,
     *,
     lr: float,
-    progress: ProgressConstants,
+    progress: fs.theory.favano.progress.ProgressConstants,
     local_steps: int,
     rounds: int,
     clients: int,
@@ -33,8 +31,10 @@ def mean_gradient_bound(
 ) -> float:
     """Theorem 1, without the terms in K^2 and with 5600 for 5760."""
     del local_steps
-    (L,), s, (a, b, _) = positive(constants, "L"), cohort_size, progress
-    sigma, G, Delta = non_negative(constants, "sigma", "dissimilarity", "Delta")
+    (L,), s, (a, b, _) = fs.theory.conditions.positive(constants, "L"), cohort_size, progress
+    sigma, G, Delta = fs.theory.conditions.non_negative(
+        constants, "sigma", "dissimilarity", "Delta"
+    )
     start = 2 * (clients + 1) * Delta / (rounds * s * lr)
     linear = L * s / (clients + 1) * (a * sigma**2 + 8 * b * G**2)
     quadratic = L**2 * s**2 * (720 * a * sigma**2 + 5600 * b * G**2)

@@ -6,9 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jax import Array
 
-from fedjax_sim.data import partition
-from fedjax_sim.data.batches import Batches
-from fedjax_sim.objectives import Objective
+import fedjax_sim as fs
 from fedjax_sim.types import EvalFn, Params, PyTree
 
 Split = Literal["iid", "shards", "pairs"]
@@ -19,8 +17,8 @@ class Problem(NamedTuple):
 
     examples: PyTree  # [N, ...]
     assignment: Callable[[int], list[np.ndarray]]  # seed -> rows of each client, equally many
-    objective: Objective
-    batches: Batches
+    objective: fs.objectives.Objective
+    batches: fs.data.batches.Batches
     init: Callable[[Array], Params]
     evaluate: EvalFn
     lr: float
@@ -33,9 +31,9 @@ def assignment(
 
     def by_seed(seed: int) -> list[np.ndarray]:
         if split == "iid":
-            parts = partition.iid(len(labels), num_clients, seed)
+            parts = fs.data.partition.iid(len(labels), num_clients, seed)
             return [rows[: len(labels) // num_clients] for rows in parts]
-        parts = partition.classes_per_client(labels, num_clients, 2, seed, method=split)
+        parts = fs.data.partition.classes_per_client(labels, num_clients, 2, seed, method=split)
         if split == "pairs":
             return parts
         smallest = min(map(len, parts))  # shards of different classes differ a little

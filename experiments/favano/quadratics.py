@@ -14,19 +14,9 @@ import numpy as np
 from jax.tree_util import Partial
 
 import fedjax_sim as fs
+from experiments.favano.in_flight import held_models
 from fedjax_sim.algorithms.staleness import expected_steps, realised_steps
-from fedjax_sim.diagnostics.in_flight import held_models
-from fedjax_sim.diagnostics.potential import mean_model, potential
-from fedjax_sim.theory import ProblemConstants, step_counts
 from fedjax_sim.theory.favano.progress import Version
-from fedjax_sim.timelines import (
-    allocate_buffers,
-    contacts,
-    geometric,
-    held_versions,
-    independent_counts,
-    stacked,
-)
 
 DIM, NUM_CLIENTS, SIGMA, G = 10, 20, 0.5, 0.5
 SPREAD = (0.75, 1.25)  # h_i
@@ -43,10 +33,10 @@ class Problem(NamedTuple):
     start: np.ndarray  # [d]
 
     @property
-    def constants(self) -> ProblemConstants:
+    def constants(self) -> fs.theory.ProblemConstants:
         """The exact constants of the theorem."""
         largest = float(np.linalg.eigvalsh(self.hessian)[-1])
-        return ProblemConstants(
+        return fs.theory.ProblemConstants(
             L=largest * float(self.scales.max()),
             sigma=SIGMA,
             dissimilarity=float(np.mean(np.sum(self.linear**2, axis=1)) ** 0.5),
@@ -108,9 +98,9 @@ def batch(s: int, K: int, server_steps: int, repetitions: int, seed: int = 0) ->
     for i, key in enumerate(keys):
         law = success(SLOW_FRACTIONS[i // repetitions])
         timelines.append(
-            contacts(
+            fs.timelines.contacts(
                 key,
-                independent_counts(geometric(law)),
+                fs.timelines.independent_counts(fs.timelines.geometric(law)),
                 horizon=float(server_steps),
                 interval=1.0,
                 num_clients=NUM_CLIENTS,
@@ -118,13 +108,15 @@ def batch(s: int, K: int, server_steps: int, repetitions: int, seed: int = 0) ->
                 max_steps=K,
             )
         )
-        laws.append(step_counts.geometric(law, K))
+        laws.append(fs.theory.step_counts.geometric(law, K))
         tail = (1 - law[:, None]) ** np.arange(K + 1)
         tail[:, K] = 0  # the cap
         chances.append(tail[:, :-1] - tail[:, 1:])
-    versions = np.stack([held_versions(timeline, NUM_CLIENTS) for timeline in timelines])
+    versions = np.stack(
+        [fs.timelines.held_versions(timeline, NUM_CLIENTS) for timeline in timelines]
+    )
     return Batch(
-        allocate_buffers(stacked(timelines), versions),
+        fs.timelines.allocate_buffers(fs.timelines.stacked(timelines), versions),
         versions,
         np.stack([law.p_active for law in laws]),
         np.stack([law.mean for law in laws]),
@@ -162,12 +154,14 @@ def trace(problem: Problem, run: Batch, lr: Any, version: Version, K: int) -> An
         return jax.lax.scan(step, start, (jnp.arange(K, dtype=jnp.int32), weights))[1].sum()
 
     def measured(server: Any, clients: Any, round: Any) -> Any:
-        mu = mean_model(server, clients)
+        mu = fs.diagnostics.potential.mean_model(server, clients)
         gradient = jnp.asarray(problem.hessian) @ mu
         key = jax.random.fold_in(jax.random.fold_in(run.key, 2**31), round)
         keys = jax.random.split(key, NUM_CLIENTS)
         each = jax.vmap(progress)(clients, jnp.arange(NUM_CLIENTS), weights, keys)
-        return jnp.stack([jnp.sum(gradient**2), potential(server, clients), each.sum()]), mu
+        return jnp.stack(
+            [jnp.sum(gradient**2), fs.diagnostics.potential.potential(server, clients), each.sum()]
+        ), mu
 
     def probe(state: fs.RunState) -> Any:
         versions = jnp.asarray(run.versions)[state.round - 1]

@@ -6,17 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+import fedjax_sim as fs
 from experiments.favano import printed
 from experiments.favano.quadratics import NUM_CLIENTS, Problem, success
-from fedjax_sim.theory import step_counts
-from fedjax_sim.theory.favano.mean_steps import mean_step_bound, mean_step_bound_at_mean
-from fedjax_sim.theory.favano.potential import (
-    cumulative_potential_bound,
-    next_potential_bound,
-    potential_bound,
-)
-from fedjax_sim.theory.favano.progress import Version, progress_constants
-from fedjax_sim.theory.favano.rates import largest_lr, mean_gradient_bound
+from fedjax_sim.theory.favano.progress import Version
 
 WORST = 3.0  # standard errors that an average may be above its bound
 
@@ -36,7 +29,7 @@ def row(
     printed_lr = printed.largest_lr(**without_lr(known))
     # The theorem is about t < T; the last moment is for the potential.
     gradient = traces[:, :-1, 0].mean(axis=1)
-    bound = float(mean_gradient_bound(**known, rounds=T))
+    bound = float(fs.theory.favano.rates.mean_gradient_bound(**known, rounds=T))
     columns = {
         "s": known["cohort_size"], "K": known["local_steps"], "slow": fraction, "alpha": version,
         "lr": lr, "of the largest": share, "lr / printed largest": lr / printed_lr,
@@ -52,26 +45,37 @@ def row(
     # If everyone is contacted all models agree, up to rounding.
     size = after.mean() if known["cohort_size"] < known["clients"] else float("nan")
     step = {"potential": phi, "squared_progress": progress, **sizes}
-    forms = {"kappa": printed.potential_bound(**step), "kappa'": potential_bound(**step)}
+    forms = {
+        "kappa": printed.potential_bound(**step),
+        "kappa'": fs.theory.favano.potential.potential_bound(**step),
+    }
     for name, value in forms.items():
         next_phi = np.asarray(value)
         columns[f"{name}: bound / potential"] = next_phi.mean() / size
         holds &= above(after - next_phi) <= 0
     by_gradient = np.asarray(
-        next_potential_bound(**known, potential=phi, squared_gradient=traces[:, :-1, 0])
+        fs.theory.favano.potential.next_potential_bound(
+            **known, potential=phi, squared_gradient=traces[:, :-1, 0]
+        )
     )
     columns["Lemma B.4: bound / potential"] = by_gradient.mean() / size
     holds &= above(after - by_gradient) <= 0
     squares, total = traces[:, :-1, 0], traces[:, :, 1].sum(axis=1)
     bound = np.asarray(
-        cumulative_potential_bound(**known, rounds=T, squared_gradients=squares.sum(axis=1))
+        fs.theory.favano.potential.cumulative_potential_bound(
+            **known, rounds=T, squared_gradients=squares.sum(axis=1)
+        )
     )
     columns["sum of potentials: bound / sum"] = bound.mean() / (total.mean() + 0 * size)
     holds &= above(total - bound) <= 0
     moved, at = traces[:, :-1, 3], {"potential": phi, "squared_gradient": squares}
     for name, value in {
-        "mean model's step: bound / step": mean_step_bound(squared_progress=progress, **sizes),
-        "by the gradient: bound / step": mean_step_bound_at_mean(**known, **at),
+        "mean model's step: bound / step": fs.theory.favano.mean_steps.mean_step_bound(
+            squared_progress=progress, **sizes
+        ),
+        "by the gradient: bound / step": fs.theory.favano.mean_steps.mean_step_bound_at_mean(
+            **known, **at
+        ),
     }.items():
         columns[name] = np.asarray(value).mean() / moved.mean()
         holds &= above((moved - np.asarray(value)).mean(axis=1)) <= 0
@@ -80,15 +84,17 @@ def row(
 
 def admitted(problem: Problem, s: int, K: int, fraction: float, version: Version) -> dict[str, Any]:
     """The theorem's constants with the largest rate that it admits."""
-    law = step_counts.geometric(success(fraction), K)
+    law = fs.theory.step_counts.geometric(success(fraction), K)
     known: dict[str, Any] = {
         "constants": problem.constants,
-        "progress": progress_constants(law, local_steps=K, version=version),
+        "progress": fs.theory.favano.progress.progress_constants(
+            law, local_steps=K, version=version
+        ),
         "local_steps": K,
         "clients": NUM_CLIENTS,
         "cohort_size": s,
     }
-    return known | {"lr": float(largest_lr(**known))}
+    return known | {"lr": float(fs.theory.favano.rates.largest_lr(**known))}
 
 
 def without_lr(known: dict[str, Any]) -> dict[str, Any]:
@@ -105,9 +111,13 @@ def over_time(means: np.ndarray, known: dict[str, Any], num_steps: int = 60) -> 
     steps = np.arange(1, len(means))
     bounds = [0.0]
     for progress in means[:-1, 2]:
-        step = potential_bound(potential=bounds[-1], squared_progress=progress, **sizes)
+        step = fs.theory.favano.potential.potential_bound(
+            potential=bounds[-1], squared_progress=progress, **sizes
+        )
         bounds.append(float(step))
-    theorem = np.asarray(mean_gradient_bound(**known, rounds=jnp.asarray(steps)))
+    theorem = np.asarray(
+        fs.theory.favano.rates.mean_gradient_bound(**known, rounds=jnp.asarray(steps))
+    )
     curves = {
         "s": known["cohort_size"], "server steps": steps,
         "gradient": means[:-1, 0].cumsum() / steps, "theorem": theorem, "potential": means[1:, 1],

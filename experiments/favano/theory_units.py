@@ -9,15 +9,6 @@ import pandas as pd
 
 import fedjax_sim as fs
 from experiments.favano.quadratics import FAST, SLOW, problem
-from fedjax_sim.theory import step_counts
-from fedjax_sim.theory.favano import units
-from fedjax_sim.theory.favano.progress import progress_constants
-from fedjax_sim.theory.favano.step_times import (
-    async_sgd_step_time,
-    clocked_step_time,
-    fedavg_step_time,
-)
-from fedjax_sim.timelines import arrivals, geometric
 
 EPSILONS = (1e-1, 1e-2, 1e-3)
 
@@ -28,28 +19,30 @@ def unit_table(seed: int, n: int = 100, s: int = 20, K: int = 20, Z: int = 10) -
     rows = []
     for name, fraction in (("1/3", 1 / 3), ("8/9", 8 / 9)):
         speed = np.where(np.arange(n) < np.ceil(fraction * n), SLOW, FAST)
-        law = step_counts.renewal(speed, K, int(clocked_step_time()), s / n)
+        law = fs.theory.step_counts.renewal(
+            speed, K, int(fs.theory.favano.step_times.clocked_step_time()), s / n
+        )
         known: dict[str, Any] = {
             "constants": constants, "clients": n, "cohort_size": s, "local_steps": K
         }  # fmt: skip
-        progress = progress_constants(law, local_steps=K)
+        progress = fs.theory.favano.progress.progress_constants(law, local_steps=K)
         buffered, single = clocks(seed, speed, K, Z)
         delays = np.arange(single.num_rounds)[:, None] - np.asarray(single.version)
         wait = float(buffered.time[-1]) / buffered.num_rounds
         methods: dict[str, tuple[float, Callable[[float], Any]]] = {
             "FedAvg": (
-                fedavg_step_time(speed, cohort_size=s, local_steps=K),
-                lambda eps, known=known: units.fedavg_units(eps=eps, **known),
+                fs.theory.favano.step_times.fedavg_step_time(speed, cohort_size=s, local_steps=K),
+                lambda eps, known=known: fs.theory.favano.units.fedavg_units(eps=eps, **known),
             ),
             "FedBuff": (
                 wait,
-                lambda eps, tau=buffered.max_staleness: units.fedbuff_units(
+                lambda eps, tau=buffered.max_staleness: fs.theory.favano.units.fedbuff_units(
                     constants, eps=eps, clients=n, cohort_size=Z, max_staleness=tau
                 ),
             ),
             "AsyncSGD": (
-                async_sgd_step_time(1 / speed),
-                lambda eps, d=delays: units.async_sgd_units(
+                fs.theory.favano.step_times.async_sgd_step_time(1 / speed),
+                lambda eps, d=delays: fs.theory.favano.units.async_sgd_units(
                     constants,
                     eps=eps,
                     cohort_size=n,
@@ -58,14 +51,14 @@ def unit_table(seed: int, n: int = 100, s: int = 20, K: int = 20, Z: int = 10) -
                 ),
             ),
             "QuAFL": (
-                clocked_step_time(),
-                lambda eps, known=known, law=law: units.quafl_units(
+                fs.theory.favano.step_times.clocked_step_time(),
+                lambda eps, known=known, law=law: fs.theory.favano.units.quafl_units(
                     eps=eps, **known, mean_steps=float(law.mean.mean())
                 ),
             ),
             "FAVANO": (
-                clocked_step_time(),
-                lambda eps, known=known, progress=progress: units.favano_units(
+                fs.theory.favano.step_times.clocked_step_time(),
+                lambda eps, known=known, progress=progress: fs.theory.favano.units.favano_units(
                     eps=eps, **known, progress=progress
                 ),
             ),
@@ -79,9 +72,11 @@ def unit_table(seed: int, n: int = 100, s: int = 20, K: int = 20, Z: int = 10) -
 def clocks(seed: int, speed: np.ndarray, K: int, Z: int) -> tuple[fs.Timeline, fs.Timeline]:
     """Long schedules of FedBuff and asynchronous SGD."""
     key, n = jax.random.key(seed), len(speed)
-    buffered = arrivals(
-        key, geometric(speed), horizon=10_000.0, num_clients=n, num_steps=K, buffer=Z,
+    buffered = fs.timelines.arrivals(
+        key, fs.timelines.geometric(speed), horizon=10_000.0, num_clients=n, num_steps=K, buffer=Z,
         interaction=3.0,
     )  # fmt: skip
-    single = arrivals(key, geometric(speed), horizon=500.0, num_clients=n, num_steps=1)
+    single = fs.timelines.arrivals(
+        key, fs.timelines.geometric(speed), horizon=500.0, num_clients=n, num_steps=1
+    )
     return buffered, single

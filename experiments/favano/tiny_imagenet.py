@@ -14,18 +14,17 @@ import pandas as pd
 import tyro
 from jax import Array
 
+import fedjax_sim as fs
 from experiments.favano.image_tables import by_setting, compared, methods_report
 from experiments.favano.images import ImageOptions, Images, Runs, Scale
 from experiments.harness import Claim, save_report, settings
-from fedjax_sim import models
-from fedjax_sim.data import augmentation
-from fedjax_sim.execution import devices
+from fedjax_sim.engine.execution import devices
 from fedjax_sim.types import Params
 
 _SMALL = "ResNet-10 of 8 to 64 channels at 32 x 32"
 
 
-def halved(model: models.Model) -> models.Model:
+def halved(model: fs.models.Model) -> fs.models.Model:
     """The model on images of half the side: means of four pixels."""
 
     def apply(params: Params, x: Array) -> Array:
@@ -38,17 +37,17 @@ def halved(model: models.Model) -> models.Model:
 TINY_IMAGENET = Images(
     "tiny_imagenet",
     {
-        "ResNet-18": lambda classes, conv, dot: models.resnet18(classes, conv=conv, dot=dot),
+        "ResNet-18": lambda classes, conv, dot: fs.models.resnet18(classes, conv=conv, dot=dot),
         _SMALL: lambda classes, conv, dot: halved(
-            models.resnet(
+            fs.models.resnet(
                 classes, channels=(8, 16, 32, 64), blocks=(1, 1, 1, 1), conv=conv, dot=dot
             )
         ),
     },
-    augmentation.random_flip,
+    fs.data.augmentation.random_flip,
     # Of CIFAR: the paper gives none, and photographs differ little in these.
-    augmentation.CIFAR_MEAN,
-    augmentation.CIFAR_STD,
+    fs.data.augmentation.CIFAR_MEAN,
+    fs.data.augmentation.CIFAR_STD,
     lr=0.1,
 )
 SCALES = {

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 import fedjax_sim as fs
-from fedjax_sim.local import ScalarOrSchedule, rate
+from fedjax_sim.local import ScalarOrSchedule
 
 Message = tuple[Any, Array]  # the server's model, the number of clients in contact
 
@@ -34,7 +34,7 @@ def quafl_of_the_program(
 
     def local(message: Message, own: Any, oracle: fs.Oracle, work: fs.Work) -> tuple[Any, Any]:
         w, s = message
-        eta = rate(lr, work)
+        eta = fs.local.rate(lr, work)
         if rate_factor and server_averaging:
             # In an empty round, whose results are dropped, any finite number.
             eta = jnp.asarray(eta).astype(s.dtype) * (s + 1) / jnp.maximum(s, 1)

@@ -29,7 +29,6 @@ from experiments.fco.handwriting import TASKS, Scale, described_data
 from experiments.harness.options import check_choice, check_names, settings
 from fedjax_sim import datasets
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.execution.devices import use_all_cores
 
 COHORT, BATCH_SIZE, NUM_EPOCHS, ROUNDS = 10, 10, 10, 5000
 LRS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)  # of clients
@@ -116,7 +115,7 @@ def trained(name: str, shared: methods.Problem, options: Options) -> pd.DataFram
 
 def main(options: Options) -> None:
     """Runs the tasks and writes their reports."""
-    use_all_cores()
+    fs.execution.use_all_cores()
     dataset = datasets.load(options.dataset, options.data_dir)
     for name in options.tasks:
         shared, data = make_problem(name, dataset, options)

@@ -8,7 +8,7 @@ validates.  Rates are selected by the lowest validation loss, l1 penalty include
 round; entries of at most 1e-4 count as zero.
 
 Without the recordings (``nilearn``'s folder ``haxby2001`` in the data directory) the data are a
-SYNTHETIC STAND-IN of the same shapes, :func:`fedjax_sim.problems.fmri.sparse_classification`, and
+SYNTHETIC STAND-IN of the same shapes, :func:`experiments.fco.brains.sparse_classification`, and
 every output says so.
 
 Where the paper is silent: lambda, of 0.01, 0.02, 0.03 and 0.05 the one at which the centralised
@@ -25,12 +25,11 @@ import tyro
 
 import fedjax_sim as fs
 from experiments.fco import fmri_report, methods, scans
+from experiments.fco.brains import VOXELS
 from experiments.fco.scans import CUTOFF, LOSS, METRICS, Data, Source
 from experiments.fco.selection import Selected, select
 from experiments.harness.options import check_choice, settings
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.execution.devices import use_all_cores
-from fedjax_sim.problems.fmri import VOXELS
 
 COHORT, ROUNDS, EPOCHS = 20, 300, 300  # batch 1, one epoch per round
 BASELINE_LRS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
@@ -107,7 +106,7 @@ def describe(data: Data, options: Options) -> str:
 
 def main(options: Options) -> None:
     """Runs baselines and methods and writes the report."""
-    use_all_cores()
+    fs.execution.use_all_cores()
     data = scans.load(options.source, options.voxels, options.data_dir)
     baselines = {name: baseline(name, data, options) for name in fmri_report.BASELINES}
     shared = scans.make_problem(

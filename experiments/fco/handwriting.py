@@ -11,10 +11,6 @@ from jax.tree_util import Partial
 import fedjax_sim as fs
 from experiments.fco import methods
 from experiments.harness.data import pooled_test, subsample
-from fedjax_sim import datasets, models, objectives, prox
-from fedjax_sim.data import partition
-from fedjax_sim.data.batches import Batches
-from fedjax_sim.evaluation import evaluator, merge_evaluators
 
 SIZE = "constraint/size"
 EVALUATIONS = 50  # in a run
@@ -26,13 +22,13 @@ class Constraint(NamedTuple):
     norm: Literal["l1", "l2"]
     radius: float
 
-    def psi(self) -> prox.Regularizer:
+    def psi(self) -> fs.prox.Regularizer:
         """The indicator of the ball."""
-        return prox.L1Ball(self.radius) if self.norm == "l1" else prox.L2Ball(self.radius)
+        return fs.prox.L1Ball(self.radius) if self.norm == "l1" else fs.prox.L2Ball(self.radius)
 
     def size(self, params: Any) -> jax.Array:
         """The largest norm of a kernel, as a share of the radius."""
-        leaves = [leaf.ravel() for leaf in jax.tree.leaves(params) if prox.kernels("", leaf)]
+        leaves = [leaf.ravel() for leaf in jax.tree.leaves(params) if fs.prox.kernels("", leaf)]
         order = 1 if self.norm == "l1" else 2
         norms = jnp.stack([jnp.linalg.norm(leaf, order) for leaf in leaves])
         return jnp.max(norms) / self.radius
@@ -54,10 +50,10 @@ class Task(NamedTuple):
         norm, radius = self.constraint
         return f"{model}, every kernel in an {norm} ball of {radius:g}"
 
-    def build_model(self) -> models.Model:
+    def build_model(self) -> fs.models.Model:
         """The model with the initial values of Keras."""
         glorot = jax.nn.initializers.glorot_uniform()
-        return models.mlp((28, 28, 1), self.hidden, self.classes, initializer=glorot)
+        return fs.models.mlp((28, 28, 1), self.hidden, self.classes, initializer=glorot)
 
 
 TASKS = {
@@ -81,7 +77,7 @@ class Scale(NamedTuple):
         return max(self.rounds // EVALUATIONS, 1)
 
 
-def first_classes(dataset: datasets.Dataset, count: int) -> datasets.Dataset:
+def first_classes(dataset: fs.datasets.Dataset, count: int) -> fs.datasets.Dataset:
     """The examples of the first classes, ink 1 on background 0."""
 
     def part(examples: Mapping[str, np.ndarray], groups: np.ndarray | None) -> tuple[dict, Any]:
@@ -103,7 +99,7 @@ def first_classes(dataset: datasets.Dataset, count: int) -> datasets.Dataset:
 
 
 def writers(
-    dataset: datasets.Dataset, share: float, at_most: int | None = None
+    dataset: fs.datasets.Dataset, share: float, at_most: int | None = None
 ) -> fs.FederatedData:
     """The data of the first writers in the order of their names.
 
@@ -116,7 +112,7 @@ def writers(
             f"dataset {dataset.name!r} has no writers; expected their numbers, for mnist QMNIST's "
             "label files beside its own"
         )
-    rows, names = partition.by_group(np.array(dataset.group_names)[dataset.train_groups])
+    rows, names = fs.data.partition.by_group(np.array(dataset.group_names)[dataset.train_groups])
     count = max(round(share * len(rows)), 1)
     count = count if at_most is None else min(count, at_most)
     return fs.from_assignment(dataset.train, rows[:count], names[:count])
@@ -133,9 +129,9 @@ class Measured(NamedTuple):
 
 def make_problem(
     task: Task,
-    dataset: datasets.Dataset,
+    dataset: fs.datasets.Dataset,
     scale: Scale,
-    batches: Batches,
+    batches: fs.data.batches.Batches,
     *,
     share: float,
     cohort: int,
@@ -145,14 +141,14 @@ def make_problem(
     chosen = first_classes(dataset, task.classes)
     data = writers(chosen, share, scale.clients)
     model = task.build_model()
-    metrics = objectives.classification_metrics(model.apply)
-    means = merge_evaluators(
-        train=evaluator(metrics, subsample(data.examples, scale.train_examples)),
-        test=evaluator(metrics, pooled_test(chosen)),
+    metrics = fs.objectives.classification_metrics(model.apply)
+    means = fs.evaluation.merge_evaluators(
+        train=fs.evaluation.evaluator(metrics, subsample(data.examples, scale.train_examples)),
+        test=fs.evaluation.evaluator(metrics, pooled_test(chosen)),
     )
     shared = methods.make_problem(
-        prox.composite(task.constraint.psi(), where=prox.kernels),
-        fs.empirical_task(objectives.cross_entropy(model.apply), data, batches),
+        fs.prox.composite(task.constraint.psi(), where=fs.prox.kernels),
+        fs.empirical_task(fs.objectives.cross_entropy(model.apply), data, batches),
         model.init,
         Partial(Measured(task.constraint), means),
         rounds=scale.rounds,

@@ -14,12 +14,10 @@ import math
 import jax
 import tyro
 
+import fedjax_sim as fs
 from experiments.fco.lasso_claims import EVENT, almost, statements
 from experiments.fco.recovery import DataSet, Experiment, Options, Reference
 from experiments.fco.recovery_report import conduct
-from fedjax_sim import prox
-from fedjax_sim.diagnostics.recovery import density, support_scores
-from fedjax_sim.problems.recovery import sparse_regression
 
 SETS = {
     "I": DataSet(512, 1024, 64, 128),
@@ -67,8 +65,8 @@ REFERENCES = {
 
 def recovered(weight: jax.Array, truth: jax.Array) -> dict[str, jax.Array]:
     """Scores of the recovered support."""
-    scores = support_scores(weight, truth)
-    return {**scores._asdict(), "density": density(weight)}
+    scores = fs.diagnostics.recovery.support_scores(weight, truth)
+    return {**scores._asdict(), "density": fs.diagnostics.recovery.density(weight)}
 
 
 LASSO = Experiment(
@@ -76,8 +74,8 @@ LASSO = Experiment(
     title="Federated LASSO",
     described="{clients} clients, {examples} examples each; {size} weights, {complexity} of them 1",
     sets=SETS,
-    generate=sparse_regression,
-    psi=prox.L1,
+    generate=fs.problems.recovery.sparse_regression,
+    psi=fs.prox.L1,
     weight=0.2,
     recovered=recovered,
     score="f1",

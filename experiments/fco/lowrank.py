@@ -13,12 +13,10 @@ import functools
 import jax
 import tyro
 
+import fedjax_sim as fs
 from experiments.fco.lowrank_claims import EVENT, exact, statements
 from experiments.fco.recovery import DataSet, Experiment, Options, Reference
 from experiments.fco.recovery_report import conduct
-from fedjax_sim import prox
-from fedjax_sim.diagnostics.recovery import numerical_rank, recovery_error
-from fedjax_sim.problems.recovery import low_rank_regression
 
 SETS = {
     "I": DataSet(16, 32, 64, 128),
@@ -69,8 +67,8 @@ REFERENCES = {
 def recovered(weight: jax.Array, truth: jax.Array) -> dict[str, jax.Array]:
     """Rank and distance from the truth."""
     return {
-        "rank": numerical_rank(weight).astype(weight.dtype),
-        "error": recovery_error(weight, truth),
+        "rank": fs.diagnostics.recovery.numerical_rank(weight).astype(weight.dtype),
+        "error": fs.diagnostics.recovery.recovery_error(weight, truth),
     }
 
 
@@ -79,8 +77,8 @@ LOW_RANK = Experiment(
     title="Federated low-rank matrix estimation",
     described="{clients} clients, {examples} examples each; {size} x {size}, of rank {complexity}",
     sets=SETS,
-    generate=low_rank_regression,
-    psi=prox.Nuclear,
+    generate=fs.problems.recovery.low_rank_regression,
+    psi=fs.prox.Nuclear,
     weight=0.3,
     recovered=recovered,
     score="error",

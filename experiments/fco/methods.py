@@ -13,7 +13,6 @@ import pandas as pd
 import fedjax_sim as fs
 from experiments.harness.options import Folders, check_grid, check_names
 from experiments.harness.runs import seed_keys, split_keys, swept
-from fedjax_sim import prox
 from fedjax_sim.checks import check_at_least
 
 LRS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # of clients
@@ -51,7 +50,7 @@ class Options(Folders):
 class Problem(NamedTuple):
     """Task, schedule and initial models that all methods share; n seeds."""
 
-    composite: prox.Composite
+    composite: fs.prox.Composite
     task: fs.Task
     timeline: fs.Timeline  # [n, ...]
     params: Any  # [n, ...]
@@ -60,7 +59,7 @@ class Problem(NamedTuple):
 
 
 def make_problem(
-    composite: prox.Composite,
+    composite: fs.prox.Composite,
     task: fs.Task,
     params: Any,
     eval_fn: Any,
@@ -114,7 +113,7 @@ def run(
     factory = functools.partial(PENALTY_METHODS[method], composite=shared.composite)
     grid = {"lr": lrs, "server_lr": server_lrs}
     identity = {"method": method, **identity}
-    history = swept(factory, setup, grid, shared.keys, directory, identity=identity)
+    history = swept(factory, setup, grid, shared.keys, directory, config=identity)
     history.insert(0, "method", method)
     return history
 

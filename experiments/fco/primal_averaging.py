@@ -27,9 +27,8 @@ from experiments.fco import methods, recovery
 from experiments.fco.lasso import LASSO
 from experiments.fco.primal_averaging_report import AVERAGE, CLIENTS, SERVER, save
 from experiments.harness.options import check_names, settings
-from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.diagnostics.recovery import CUTOFF, density
+from fedjax_sim.diagnostics.recovery import CUTOFF
 
 CUTOFFS = (0.0, CUTOFF)
 EVERY = 10  # rounds between those that are kept
@@ -68,9 +67,9 @@ def last_model(run: Run, shared: methods.Problem) -> Callable[[fs.Visit], Any]:
 
     def probe(visit: fs.Visit) -> jax.Array:
         if not run.method.startswith("FedDualAvg"):
-            return tree.sub(visit.message, visit.upload.descent)["weight"]
+            return fs.tree.sub(visit.message, visit.upload.descent)["weight"]
         dual, elapsed = visit.message
-        end = tree.sub(dual, visit.upload.descent)
+        end = fs.tree.sub(dual, visit.upload.descent)
         return shared.composite.argmin(end, elapsed + visit.upload.elapsed)["weight"]
 
     return probe
@@ -104,7 +103,9 @@ def measure(run: Run, shared: methods.Problem) -> pd.DataFrame:
 
 def share(models: jax.Array, cutoff: float) -> jax.Array:
     """The density of models ``[..., d]``."""
-    flat = jax.vmap(lambda model: density(model, cutoff))(models.reshape(-1, models.shape[-1]))
+    flat = jax.vmap(lambda model: fs.diagnostics.recovery.density(model, cutoff))(
+        models.reshape(-1, models.shape[-1])
+    )
     return flat.reshape(models.shape[:-1])
 
 

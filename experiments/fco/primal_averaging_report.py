@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+import fedjax_sim as fs
 from experiments.fco.recovery import COHORT
 from experiments.harness.report import Report, read_facts, rounded
-from fedjax_sim import plotting
 
 CLIENTS, AVERAGE, SERVER = "clients", "average", "server"
 SHOWN = (50, 100, 200, 500)  # rounds in tables
@@ -38,7 +38,7 @@ def build(name: str, history: pd.DataFrame, facts: Mapping[str, Any]) -> tuple[R
         table(history),
     )
     panels = list(dict.fromkeys(history["metric"]))
-    figure = plotting.curves(history, panels, by="run", band=None)
+    figure = fs.plotting.curves(history, panels, by="run", band=None)
     for axes in figure.axes:
         axes.set_ylim(0, 1.05)
         axes.axhline(facts["truth"], color="0.6", lw=0.8)

@@ -25,16 +25,10 @@ from jax.tree_util import Partial
 import fedjax_sim as fs
 from experiments.fco import methods
 from experiments.fco.claims import Statement
+from experiments.fco.composite_optimum import composite_optimum
 from experiments.fco.selection import Curve
 from experiments.harness.options import check_names
-from fedjax_sim import prox
-from fedjax_sim.analysis.selection import Mode
 from fedjax_sim.checks import check_at_least, check_positive
-from fedjax_sim.diagnostics.composite_optimum import composite_optimum
-from fedjax_sim.diagnostics.optimum import mean_loss
-from fedjax_sim.evaluation import evaluator, merge_evaluators
-from fedjax_sim.objectives import squared_error
-from fedjax_sim.problems.recovery import RecoveryProblem
 
 COHORT, BATCH_SIZE, NUM_EPOCHS, ROUNDS = 10, 10, 1, 500
 LAST_ROUNDS = 100  # over which runs are compared
@@ -99,12 +93,12 @@ class Experiment(NamedTuple):
     title: str
     described: str  # a data set, with its fields in braces
     sets: Mapping[str, DataSet]
-    generate: Callable[..., RecoveryProblem]
-    psi: Callable[[float], prox.Regularizer]
+    generate: Callable[..., fs.problems.recovery.RecoveryProblem]
+    psi: Callable[[float], fs.prox.Regularizer]
     weight: float  # lambda
     recovered: Callable[[jax.Array, jax.Array], dict[str, jax.Array]]  # of weights and truth
     score: str  # by which pairs of rates are selected
-    mode: Mode
+    mode: fs.analysis.Mode
     shown: tuple[str, ...]  # metrics in tables and figures
     references: Mapping[str, list[Reference]]  # by data set
     structure: str  # the metric of how sparse a model is, or of its rank
@@ -130,7 +124,7 @@ def on_weight(path: str, leaf: Any) -> bool:
     return path == "weight"
 
 
-squared_errors = squared_error(predict)
+squared_errors = fs.objectives.squared_error(predict)
 
 
 def mean_squares(params: dict[str, jax.Array], examples: Any) -> dict[str, jax.Array]:
@@ -142,7 +136,7 @@ class Measured(NamedTuple):
     """The static part of an evaluation."""
 
     experiment: Experiment
-    composite: prox.Composite
+    composite: fs.prox.Composite
 
     def __call__(self, means: Partial, truth: jax.Array, params: Any) -> dict[str, jax.Array]:
         values = means(params)
@@ -156,7 +150,7 @@ class Measured(NamedTuple):
 class Problem(NamedTuple):
     """A data set and the runs on it; seeds differ in cohorts and minibatches."""
 
-    data: RecoveryProblem
+    data: fs.problems.recovery.RecoveryProblem
     shared: methods.Problem
 
     def measured(self, params: Any) -> dict[str, float]:
@@ -171,7 +165,7 @@ class Problem(NamedTuple):
 
     def optimum(self) -> dict[str, float]:
         """The metrics of the centralised solution."""
-        loss = mean_loss(squared_errors, self.data.train)
+        loss = fs.diagnostics.optimum.mean_loss(squared_errors, self.data.train)
         solution = composite_optimum(loss, self.shared.composite, self.initial(), tolerance=1e-6)
         return self.measured(solution.params)
 
@@ -185,10 +179,10 @@ def make_problem(experiment: Experiment, name: str, options: Options) -> Problem
         test_examples_per_client=max(sizes.examples // 4, 1),
     )  # fmt: skip
     psi = experiment.psi(experiment.penalty_weight(options))
-    composite = prox.composite(psi, where=on_weight)
-    means = merge_evaluators(
-        train=evaluator(mean_squares, data.train.examples),
-        test=evaluator(mean_squares, data.test.examples),
+    composite = fs.prox.composite(psi, where=on_weight)
+    means = fs.evaluation.merge_evaluators(
+        train=fs.evaluation.evaluator(mean_squares, data.train.examples),
+        test=fs.evaluation.evaluator(mean_squares, data.test.examples),
     )
     shared = methods.make_problem(
         composite,

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+import fedjax_sim as fs
 from experiments.fco import reports
 from experiments.fco.claims import add_claims
 from experiments.fco.recovery import (
@@ -34,8 +35,6 @@ from experiments.fco.selection import (
 from experiments.fco.tables import fastest_table, grid_text, selected_table
 from experiments.harness.options import check_names, settings
 from experiments.harness.report import Report, earlier_commands
-from fedjax_sim.analysis.selection import scores
-from fedjax_sim.execution.devices import use_all_cores
 
 ROUNDS = (50, 100, 200, 300, 500)  # in tables
 LOSSES = ("train/loss", "test/mse")
@@ -51,10 +50,10 @@ def scored(history: pd.DataFrame, experiment: Experiment, initial_loss: float) -
     """
     count = len(set(history["round"]))
     last, whole = (
-        scores(history, experiment.score, PAIR, last=evaluations, mode=experiment.mode)
+        fs.analysis.scores(history, experiment.score, PAIR, last=evaluations, mode=experiment.mode)
         for evaluations in (min(LAST_ROUNDS // EVAL_EVERY, count), count)
     )
-    loss = scores(history, "train/loss", PAIR)["score"]
+    loss = fs.analysis.scores(history, "train/loss", PAIR)["score"]
     score = last["score"] + TIE_BREAK * whole["score"]
     return last.assign(score=score.where(loss <= initial_loss))
 
@@ -152,7 +151,7 @@ def build(
 
 def conduct(experiment: Experiment, options: Options) -> None:
     """Runs the data sets and writes their reports."""
-    use_all_cores(threads=4)  # the metrics contain singular values of matrices
+    fs.execution.use_all_cores(threads=4)  # the metrics contain singular values of matrices
     check_names("sets", options.sets, experiment.sets)
     for name in options.sets:
         problem = make_problem(experiment, name, options)

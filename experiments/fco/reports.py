@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+import fedjax_sim as fs
 from experiments.fco.selection import Selected, from_tables, kept_tables
 from experiments.harness.report import Report, read_facts, rounded, write_csv
-from fedjax_sim import plotting
-from fedjax_sim.plotting import heat_maps
-from fedjax_sim.plotting.style import add_caption
+from fedjax_sim.reports.figures import heat_maps
+from fedjax_sim.reports.figures.style import add_caption
 
 # (selected runs, further tables by name, values of name.json) -> text and figures
 Build = Callable[
@@ -25,7 +25,7 @@ def curves_figure(
 ) -> Figure:
     """Metrics of the selected runs against rounds."""
     lines = selected.winners.rename(columns={"method": "algorithm"})
-    figure = plotting.curves(lines, metrics, band="minmax", **look)
+    figure = fs.plotting.curves(lines, metrics, band="minmax", **look)
     if label:
         add_caption(figure, label)
     return figure
@@ -35,7 +35,7 @@ def rates_figure(selected: Selected, label: str = "") -> Figure:
     """The best score over all server rates against the client rate, a line per method."""
     score = selected.score.rename(columns={"method": "algorithm"})
     yscale = "log" if _spans_decades(score, selected.mode) else "linear"
-    figure = plotting.sensitivity(
+    figure = fs.plotting.sensitivity(
         score, "lr", by="algorithm", mode=selected.mode, label=selected.metric, yscale=yscale
     )
     figure.set_size_inches(8, 3.6)

@@ -8,14 +8,8 @@ import jax
 from jax.tree_util import Partial
 
 import fedjax_sim as fs
-from experiments.fco import methods
-from fedjax_sim import models, objectives, prox
-from fedjax_sim.data.batches import Batches
-from fedjax_sim.data.federated import FederatedData
+from experiments.fco import brains, methods
 from fedjax_sim.datasets.registry import DATA_DIR_VARIABLE
-from fedjax_sim.diagnostics.recovery import density
-from fedjax_sim.evaluation import evaluator, merge_evaluators
-from fedjax_sim.problems import fmri
 
 METRICS = LOSS, ACCURACY, DENSITY = "validation/loss", "validation/accuracy", "density"
 CUTOFF = 1e-4
@@ -27,7 +21,7 @@ Source = Literal["auto", "haxby", "synthetic"]
 class Data(NamedTuple):
     """Scans, and whether they are recordings."""
 
-    scans: fmri.Scans
+    scans: brains.Scans
     real: bool
 
     @property
@@ -39,49 +33,51 @@ class Data(NamedTuple):
 def load(source: Source, voxels: int, data_dir: pathlib.Path | None) -> Data:
     """The recordings or the stand-in, which has so many voxels."""
     where = data_dir or os.environ.get(DATA_DIR_VARIABLE) or None
-    if source == "haxby" or (source == "auto" and fmri.is_available(where)):
+    if source == "haxby" or (source == "auto" and brains.is_available(where)):
         if where is None:
             raise ValueError(
                 f"data_dir is not given and {DATA_DIR_VARIABLE} is not set; expected it"
             )
-        return Data(fmri.haxby(where), True)
+        return Data(brains.haxby(where), True)
     nonzero = max(voxels * 5 // 1000, 1)
-    scans = fmri.sparse_classification(PROBLEM_SEED, dim=voxels, num_nonzero=nonzero)
+    scans = brains.sparse_classification(PROBLEM_SEED, dim=voxels, num_nonzero=nonzero)
     return Data(scans, False)
 
 
 class Measured(NamedTuple):
     """The static part of an evaluation."""
 
-    composite: prox.Composite
+    composite: fs.prox.Composite
 
     def __call__(self, means: Partial, params: Any) -> dict[str, jax.Array]:
         values = means(params)
         return {
             LOSS: values[LOSS] + self.composite.value(params),
             ACCURACY: values[ACCURACY],
-            DENSITY: density(params["linear"]["kernel"], CUTOFF),
+            DENSITY: fs.diagnostics.recovery.density(params["linear"]["kernel"], CUTOFF),
         }
 
 
 def make_problem(
-    scans: fmri.Scans,
-    train: FederatedData,
+    scans: brains.Scans,
+    train: fs.FederatedData,
     *,
     weight: float,
-    batches: Batches,
+    batches: fs.data.batches.Batches,
     rounds: int,
     cohort: int,
     seeds: int,
 ) -> methods.Problem:
     """The model on the data of some clients."""
-    model = models.logistic_regression(scans.test.examples["x"].shape[1])
-    composite = prox.composite(prox.L1(weight), where=prox.kernels)
-    metrics = objectives.binary_classification_metrics(model.apply)
-    means = merge_evaluators(validation=evaluator(metrics, scans.test.examples))
+    model = fs.models.logistic_regression(scans.test.examples["x"].shape[1])
+    composite = fs.prox.composite(fs.prox.L1(weight), where=fs.prox.kernels)
+    metrics = fs.objectives.binary_classification_metrics(model.apply)
+    means = fs.evaluation.merge_evaluators(
+        validation=fs.evaluation.evaluator(metrics, scans.test.examples)
+    )
     return methods.make_problem(
         composite,
-        fs.empirical_task(objectives.binary_cross_entropy(model.apply), train, batches),
+        fs.empirical_task(fs.objectives.binary_cross_entropy(model.apply), train, batches),
         model.init,
         Partial(Measured(composite), means),
         rounds=rounds,

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.analysis.selection import Mode, best, scores
+import fedjax_sim as fs
+from fedjax_sim.reports.selection import best, scores
 
 PAIR = ["method", "lr", "server_lr"]
 RUN = [*PAIR, "seed"]
@@ -22,7 +23,7 @@ class Selected(NamedTuple):
     """Scores of a grid, and the run with the best score of every method."""
 
     metric: str
-    mode: Mode
+    mode: fs.analysis.Mode
     last: int  # evaluations that a score averages
     score: pd.DataFrame  # a row per pair and seed
     ends: pd.DataFrame  # further numbers of the same runs, in columns
@@ -52,7 +53,7 @@ def select(
     history: pd.DataFrame,
     metric: str,
     last: int,
-    mode: Mode = "min",
+    mode: fs.analysis.Mode = "min",
     score: pd.DataFrame | None = None,
     ends: pd.DataFrame | None = None,
 ) -> Selected:
@@ -111,7 +112,11 @@ def kept_tables(selected: Selected) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def from_tables(
-    histories: pd.DataFrame, table: pd.DataFrame, metric: str, last: int, mode: Mode = "min"
+    histories: pd.DataFrame,
+    table: pd.DataFrame,
+    metric: str,
+    last: int,
+    mode: fs.analysis.Mode = "min",
 ) -> Selected:
     """The selection of which :func:`kept_tables` made the tables.
 
@@ -127,7 +132,9 @@ def from_tables(
     return selected._replace(winners=history)
 
 
-def load(folder: pathlib.Path, name: str, metric: str, last: int, mode: Mode = "min") -> Selected:
+def load(
+    folder: pathlib.Path, name: str, metric: str, last: int, mode: fs.analysis.Mode = "min"
+) -> Selected:
     """The selection whose tables are ``name.csv`` and ``name-scores.csv``."""
     histories, table = (pd.read_csv(folder / f"{name}{kind}.csv") for kind in ("", "-scores"))
     return from_tables(histories, table, metric, last, mode)
@@ -137,7 +144,7 @@ def _selected(
     history: pd.DataFrame,
     metric: str,
     last: int,
-    mode: Mode,
+    mode: fs.analysis.Mode,
     score: pd.DataFrame,
     ends: pd.DataFrame,
     candidates: pd.DataFrame | None = None,

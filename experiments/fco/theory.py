@@ -20,6 +20,7 @@ import tyro
 from jax.tree_util import Partial
 
 import fedjax_sim as fs
+from experiments.fco.composite_optimum import composite_optimum
 from experiments.fco.quadratics import (
     DIM,
     NUM_CLIENTS,
@@ -32,8 +33,6 @@ from experiments.fco.theorems import Theorem, theorems
 from experiments.fco.theory_report import save
 from experiments.harness.options import check_grid, settings
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.diagnostics.composite_optimum import composite_optimum
-from fedjax_sim.prox import Composite
 
 LOCAL_STEPS = (1, 4, 16)
 
@@ -52,7 +51,7 @@ class Options:
         check_at_least(2, repetitions=self.repetitions)
 
 
-def objective(problem: Problem, regularizer: Composite, x: Any) -> Any:
+def objective(problem: Problem, regularizer: fs.prox.Composite, x: Any) -> Any:
     """The objective Phi; averages of points of the ball are in the ball, to rounding."""
     return smooth(problem, x) + regularizer.value(x)
 

@@ -6,13 +6,12 @@ From Yuan, Zaheer, Reddi, "Federated Composite Optimization", 2021.
 from typing import Any
 
 import fedjax_sim as fs
-from fedjax_sim import prox, tree
-from fedjax_sim.local import ScalarOrSchedule, rate
+from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.types import Scalar
 
 
 def fedavg_subgradient_of_the_program(
-    lr: ScalarOrSchedule, composite: prox.Composite, server_lr: Scalar = 1.0
+    lr: ScalarOrSchedule, composite: fs.prox.Composite, server_lr: Scalar = 1.0
 ) -> fs.FedAlgorithm:
     r"""``fedavg_subgradient`` that takes the subgradient after the gradient step.
 
@@ -23,11 +22,11 @@ def fedavg_subgradient_of_the_program(
     paper = fs.fedavg_subgradient(lr, composite, server_lr)
 
     def local(x: Any, state: tuple, oracle: fs.Oracle, work: fs.Work) -> tuple[Any, tuple]:
-        eta = rate(lr, work)
+        eta = fs.local.rate(lr, work)
 
         def grad(y: Any, k: Any) -> Any:
             g = oracle.grad(y, k)
-            return tree.add(g, composite.subgradient(tree.add_scale(y, -eta, g)))
+            return fs.tree.add(g, composite.subgradient(fs.tree.add_scale(y, -eta, g)))
 
         return fs.fedavg(eta).local(x, state, oracle._replace(grad=grad), work)
 

@@ -21,13 +21,13 @@ import pathlib
 import pandas as pd
 import tyro
 
+import fedjax_sim as fs
 from experiments.fedac import a9a_report, agreement, cells, numpy_loop
 from experiments.fedac.problem import EVALUATED, LOCAL, MINIBATCH
 from experiments.fedac.settings import SETTINGS
 from experiments.harness.options import Folders, check_grid, check_names, settings
 from experiments.harness.report import earlier_commands
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.execution.devices import use_all_cores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +101,7 @@ def main(options: Options) -> None:
     if options.redraw:
         a9a_report.redraw(folder, name)
         return
-    use_all_cores()
+    fs.execution.use_all_cores()
     study = cells.load(name, options.data_dir)
     known = a9a_report.known_cells(folder, name)
     new = measure(options, study, known)

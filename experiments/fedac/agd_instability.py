@@ -17,16 +17,16 @@ import numpy as np
 import pandas as pd
 import tyro
 
-from experiments.harness.options import settings
-from experiments.harness.redrawing import redraw_report, save_report
-from experiments.harness.report import Report
-from fedjax_sim.problems.agd_instability import (
+from experiments.fedac.unstable_descent import (
     accelerated_descent,
     construct,
     gradient_descent,
     predicted_separation,
     separation,
 )
+from experiments.harness.options import settings
+from experiments.harness.redrawing import redraw_report, save_report
+from experiments.harness.report import Report
 
 
 class Case(NamedTuple):

@@ -14,11 +14,11 @@ import pathlib
 import pandas as pd
 import tyro
 
+import fedjax_sim as fs
 from experiments.fedac import a9a_report, agreement, cells
 from experiments.fedac.settings import EVERY_RATE, SETTINGS
 from experiments.harness.options import Folders, check_names
 from experiments.harness.report import write_csv
-from fedjax_sim.execution.devices import use_all_cores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def main(options: Options) -> None:
     known = a9a_report.known_cells(folder, name)
     if not any(known["at edge"]):
         raise ValueError(f"output has no cells at the grid's edge in {folder / name}.csv")
-    use_all_cores()
+    fs.execution.use_all_cores()
     study = cells.load(name, options.data_dir)
     table = measure(study, known, options.work)
     published = os.environ.get("FEDAC_PUBLISHED")

@@ -13,10 +13,10 @@ import jax
 import numpy as np
 import pandas as pd
 
+import fedjax_sim as fs
 from experiments.fedac import problem
 from experiments.fedac.settings import SETTINGS, Setting
 from experiments.harness.runs import sweep
-from fedjax_sim import datasets
 
 CELL = ["algorithm", "M", "K"]
 NEAR = 2  # places of the grid on each side of an expected best rate
@@ -36,7 +36,7 @@ class Study(NamedTuple):
 def load(name: str, data_dir: pathlib.Path | None) -> Study:
     """The study of a setting."""
     setting = SETTINGS[name]
-    train = datasets.load(setting.dataset, data_dir).train
+    train = fs.datasets.load(setting.dataset, data_dir).train
     data = {"x": train["x"], "y": train["y"].astype(np.float32)}
     return Study(name, setting, data, problem.minimum(data, setting.l2))
 
@@ -60,7 +60,6 @@ def run(
         ],
         jax.random.split(jax.random.key(1), num_seeds),
         work / study.name / algorithm,
-        static=("clients", "local_steps"),
     ).runs
     values = value(np.stack([run.history.metrics["model"] for run in runs]))
     rows = []

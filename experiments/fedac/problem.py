@@ -11,7 +11,6 @@ from jax.tree_util import Partial
 
 import fedjax_sim as fs
 from experiments.fedac.variants import fedac_ii_of_the_program
-from fedjax_sim import transforms
 from fedjax_sim.diagnostics.optimum import optimum
 
 NUM_STEPS, EVALUATED = 4096, 512  # parallel steps; steps between evaluations
@@ -44,8 +43,8 @@ def initial(num_features: int) -> np.ndarray:
 
 def make_algorithm(name: str, l2: float, lr: Any, local_steps: int) -> fs.FedAlgorithm:
     """A method with weight decay ``l2``."""
-    regular = functools.partial(transforms.add_decayed_weights, weight_decay=l2)
-    return transforms.transform_oracle((LOCAL | MINIBATCH)[name](lr, l2, local_steps), regular)
+    regular = functools.partial(fs.transforms.add_decayed_weights, weight_decay=l2)
+    return fs.transforms.transform_oracle((LOCAL | MINIBATCH)[name](lr, l2, local_steps), regular)
 
 
 def make_setup(

@@ -15,13 +15,13 @@ import pathlib
 import pandas as pd
 import tyro
 
+import fedjax_sim as fs
 from experiments.fedac import a9a_report, agreement, cells
 from experiments.fedac.settings import SETTINGS
 from experiments.harness.options import Folders, check_grid, check_names
 from experiments.harness.redrawing import read_tables
 from experiments.harness.report import write_csv
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.execution.devices import use_all_cores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ def main(options: Options) -> None:
     known = a9a_report.known_cells(folder, name)
     if not len(known):
         raise ValueError(f"output has no {folder / name}.csv; expected cells of fedac.a9a")
-    use_all_cores()
+    fs.execution.use_all_cores()
     spread = measure(options, cells.load(name, options.data_dir), known)
     earlier = read_tables(folder, name).get("spread")
     if earlier is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+import fedjax_sim as fs
 from experiments.fedswa.claims import Published, claims, gains, released_variant
 from experiments.fedswa.histories import tall, wide
 from experiments.fedswa.runs import compared, edge
@@ -36,8 +37,6 @@ from experiments.harness import (
     settings,
     unfinished,
 )
-from fedjax_sim import plotting
-from fedjax_sim.analysis.selection import scores
 
 LAST_ROUNDS = 50  # over which accuracies are averaged
 
@@ -61,8 +60,8 @@ def comparison(
         return score.set_index("method")["score"]
 
     late = by_method(late_scores(history, ACCURACY, LAST_ROUNDS, "max"))
-    final = by_method(scores(history, ACCURACY, mode="max"))
-    top = by_method(scores(history, ACCURACY, reduce="best", mode="max"))
+    final = by_method(fs.analysis.scores(history, ACCURACY, mode="max"))
+    top = by_method(fs.analysis.scores(history, ACCURACY, reduce="best", mode="max"))
     train, test = (
         by_method(late_scores(history, metric, LAST_ROUNDS, "min"))
         for metric in (TRAIN_LOSS, TEST_LOSS)
@@ -195,5 +194,5 @@ def build(tables: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Repor
     lrs = dict(zip(history["method"], history["lr"].tolist(), strict=True))
     published = {name: Published(*entry) for name, entry in facts["published"].items()}
     text = report(setting, history, facts["methods"], lrs, published, options)
-    figure = plotting.curves(history, list(METRICS), by="method", band="minmax")
+    figure = fs.plotting.curves(history, list(METRICS), by="method", band="minmax")
     return text, {options.file(setting): figure}

@@ -17,10 +17,7 @@ import fedjax_sim as fs
 from experiments.fedswa.methods import ALPHA, GAMMA, LR_DECAY, RHO, build
 from experiments.fedswa.settings import METRICS
 from experiments.harness import check_grid, check_names, seed_keys, split_keys, swept
-from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.data import partition
-from fedjax_sim.evaluation import evaluator, merge_evaluators
 
 PARTICIPATIONS = ("partial", "full")  # Tables 4, 6 and Figure 5; Table 5
 NUM_EPOCHS, BATCH_SIZE = 5, 6
@@ -57,7 +54,7 @@ class Options:
 
 def make_setup(skew: float, participation: str, seed: int, options: Options) -> fs.Setup:
     """The setup of one seed; all clients take part in every round if participation is full."""
-    digits = datasets.load("digits")
+    digits = fs.datasets.load("digits")
     x, y = (np.concatenate([digits.train[key], digits.test[key]]) for key in ("x", "y"))
     images = {"x": x.reshape(-1, 64) / np.float32(255), "y": y}
     rng = np.random.default_rng(seed)
@@ -68,20 +65,21 @@ def make_setup(skew: float, participation: str, seed: int, options: Options) -> 
             f"clients x examples is {options.clients} x {options.examples}; expected fewer than "
             f"{len(y)} digits, since the rest is for testing"
         )
-    rows = partition.dirichlet(y[train], options.clients, skew, rng, prior="uniform")
+    rows = fs.data.partition.dirichlet(y[train], options.clients, skew, rng, prior="uniform")
     data = fs.from_assignment(images, [train[part] for part in rows], disjoint=False)
-    model = models.mlp(64, (options.hidden,), 10)
-    metrics = objectives.classification_metrics(model.apply)
+    model = fs.models.mlp(64, (options.hidden,), 10)
+    metrics = fs.objectives.classification_metrics(model.apply)
     batches = fs.epochs(NUM_EPOCHS, BATCH_SIZE)
-    task = fs.empirical_task(objectives.cross_entropy(model.apply), data, batches)
+    task = fs.empirical_task(fs.objectives.cross_entropy(model.apply), data, batches)
     rounds, cohort = options.rounds, options.cohort
     if participation == "full":
         rounds, cohort = options.full_rounds, options.clients
     draw_key, init_key = jax.random.split(jax.random.key(seed))
     timeline = fs.timelines.uniform(draw_key, rounds, task.num_clients, cohort, task.num_steps)
     tested = jax.tree.map(lambda leaf: leaf[test], images)
-    eval_fn = merge_evaluators(
-        train=evaluator(metrics, data.examples), test=evaluator(metrics, tested)
+    eval_fn = fs.evaluation.merge_evaluators(
+        train=fs.evaluation.evaluator(metrics, data.examples),
+        test=fs.evaluation.evaluator(metrics, tested),
     )
     every = math.gcd(options.eval_every, rounds)
     return fs.Setup(task, timeline, model.init(init_key), eval_fn=eval_fn, eval_every=every)
@@ -130,8 +128,7 @@ def histories(options: Options) -> pd.DataFrame:
         [point for part in options.participations for point in grid(part, options)],
         keys,
         options.work / "digits" / name,
-        static=("method", "skew", "participation"),
-        identity=identity,
+        config=identity,
     )
     return pd.DataFrame(history[history["metric"].isin(METRICS)])
 

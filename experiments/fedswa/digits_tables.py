@@ -12,11 +12,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+import fedjax_sim as fs
 from experiments.fedswa.methods import ALPHA, GAMMA, LR, RHO
 from experiments.fedswa.settings import ACCURACY
 from experiments.harness import Claim, interval_text, ordering
-from fedjax_sim.analysis.intervals import mean_interval
-from fedjax_sim.plotting.style import add_caption
+from fedjax_sim.reports.figures.style import add_caption
 
 PAPER_SKEW = 0.6  # of Table 4
 BELOW = 3.0  # points under the best accuracy of a panel, where it ends
@@ -186,7 +186,7 @@ def _better(
         points = scores(runs, lr=lr, **first) - scores(runs, lr=lr, **second)
         found.append(f"lr {lr:g}: {entry(points)}")
         if lr == LR and len(points):
-            holds = float(mean_interval(points.to_numpy()).low) > 0
+            holds = float(fs.analysis.mean_interval(points.to_numpy()).low) > 0
     return Claim(text, "; ".join(found), holds, setting, f"interval > 0 at lr {LR}")
 
 
@@ -238,7 +238,7 @@ def figure(runs: pd.DataFrame, paper: Mapping[str, Sequence[float]], rhos: Seque
 
 def _line(axis: Any, cells: Mapping[float, pd.Series], label: str, **look: Any) -> None:
     """Means with their 95 % intervals over seeds."""
-    intervals = [mean_interval(cell.to_numpy(np.float64)) for cell in cells.values()]
+    intervals = [fs.analysis.mean_interval(cell.to_numpy(np.float64)) for cell in cells.values()]
     means = [cell.mean() for cell in cells.values()]
     half = [float(interval.high - interval.low) / 2 for interval in intervals]
     axis.errorbar(list(cells), means, half, label=label, marker=".", capsize=2, lw=1, **look)

@@ -13,16 +13,6 @@ from jax import Array
 import fedjax_sim as fs
 from experiments.fedswa import digits_runs
 from experiments.fedswa.methods import ALPHA, GAMMA, RHO
-from fedjax_sim import tree
-from fedjax_sim.local import local_path
-from fedjax_sim.problems.quadratics import Quadratics, quadratic_optimum, quadratics
-from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.fedswa.convex_round import drift_bound
-from fedjax_sim.theory.fedswa.local_decay import (
-    geometric_rates,
-    linear_rates,
-    visit_drift_bound,
-)
 
 SMOOTHNESS, CONVEXITY, NOISE, HETEROGENEITY = 1.0, 0.1, 1.0, 1.0
 NUM_CLIENTS, DIM, NUM_EXAMPLES = 20, 10, 64
@@ -35,15 +25,15 @@ class Problem(NamedTuple):
 
     setup: fs.Setup
     steps: int
-    exact: Quadratics | None = None
+    exact: fs.problems.quadratics.Quadratics | None = None
 
 
 def schedules(lr: float, steps: int) -> dict[str, Array]:
     """Rates [K] of a visit: constant, the paper's two decays, constant with the sum of Eq. 3."""
-    linear = linear_rates(lr, steps, RHO)
+    linear = fs.theory.fedswa.local_decay.linear_rates(lr, steps, RHO)
     return {
-        "constant": linear_rates(lr, steps),
-        "Theorem H.1": geometric_rates(lr, steps),
+        "constant": fs.theory.fedswa.local_decay.linear_rates(lr, steps),
+        "Theorem H.1": fs.theory.fedswa.local_decay.geometric_rates(lr, steps),
         EQUATION_3: linear,
         SAME_SUM: jnp.full(steps, linear.mean()),
     }
@@ -52,7 +42,7 @@ def schedules(lr: float, steps: int) -> dict[str, Array]:
 def quadratic_problem(rounds: int, steps: int, seed: int = 0) -> Problem:
     """Quadratics with known constants; the noise of a gradient has variance ``NOISE^2``."""
     rng = np.random.default_rng(seed)
-    exact = quadratics(
+    exact = fs.problems.quadratics.quadratics(
         NUM_CLIENTS, DIM, rng, mu=CONVEXITY, smoothness=SMOOTHNESS, heterogeneity=HETEROGENEITY
     )
     noise = rng.standard_normal((NUM_CLIENTS, NUM_EXAMPLES, DIM))
@@ -107,17 +97,17 @@ def squared_distances(problem: Problem, state: fs.RunState, rates: Array, keys: 
 
     def one(client: Array, key: Array, state: fs.RunState, task: fs.Task) -> Array:
         x, control = state.server.params, jax.tree.map(lambda c: c[client], state.clients)
-        correction = tree.sub(state.server.control, control)
+        correction = fs.tree.sub(state.server.control, control)
         oracle = task.oracle(client, key, steps)
         work = fs.Work(
             state.round, client, jnp.int32(steps), jnp.int32(1), jnp.int32(0), key, steps
         )
 
         def step(y: Any, k: Array) -> Any:  # Eq. (5)
-            direction = tree.add(oracle.grad(y, k), correction)
-            return tree.add_scale(y, -rates[k], direction)
+            direction = fs.tree.add(oracle.grad(y, k), correction)
+            return fs.tree.add_scale(y, -rates[k], direction)
 
-        path = local_path(step, x, work)
+        path = fs.local.local_path(step, x, work)
         away = jax.tree.map(lambda y, x: (y[1:] - x).reshape(steps, -1), path, x)
         return jnp.stack([(part**2).sum(-1) for part in jax.tree.leaves(away)]).sum(0)
 
@@ -131,18 +121,23 @@ def bounds(problem: Problem, state: fs.RunState, lr: float, rates: Array) -> dic
     if problem.exact is None:
         return {"recursion": np.nan, "a third of Lemma G.12": np.nan}
     A, b = (np.asarray(part, np.float64) for part in problem.exact)
-    best, x = quadratic_optimum(problem.exact), np.asarray(state.server.params, np.float64)
+    best, x = (
+        fs.problems.quadratics.quadratic_optimum(problem.exact),
+        np.asarray(state.server.params, np.float64),
+    )
     lags = np.asarray(state.clients) - np.einsum("mij,mj->mi", A, best - b)
-    constants = ProblemConstants(L=SMOOTHNESS, sigma=NOISE)
+    constants = fs.theory.ProblemConstants(L=SMOOTHNESS, sigma=NOISE)
     values = {
         "gap": np.einsum("i,ij,j->", x - best, A.mean(0), x - best) / 2,
         "client_lag": (lags**2).sum(1).mean(),
         "server_lag": (np.asarray(state.server.control) ** 2).sum(),
     }
-    recursion = visit_drift_bound(constants, rates, **values)[1:].mean()
+    recursion = fs.theory.fedswa.local_decay.visit_drift_bound(constants, rates, **values)[
+        1:
+    ].mean()
     limit = 1 / (81 * SMOOTHNESS * problem.steps * ALPHA)
     printed = np.nan
     if lr <= limit * (1 + 1e-6):
         sizes = {"lr": min(lr, limit), "local_steps": problem.steps, "alpha": ALPHA}
-        printed = float(drift_bound(constants, **values, **sizes)) / 3
+        printed = float(fs.theory.fedswa.convex_round.drift_bound(constants, **values, **sizes)) / 3
     return {"recursion": float(recursion), "a third of Lemma G.12": printed}

@@ -19,12 +19,6 @@ import fedjax_sim as fs
 from experiments.fedswa.problem import build_model, clients
 from experiments.fedswa.settings import Scale, Setting
 from experiments.harness import subsample
-from fedjax_sim import datasets, objectives
-from fedjax_sim.diagnostics.generalization import generalization_gap, metric
-from fedjax_sim.diagnostics.planes import filter_normalized, principal_plane
-from fedjax_sim.diagnostics.sharpness import client_sharpness
-from fedjax_sim.diagnostics.surfaces import Surface, surface
-from fedjax_sim.evaluation import evaluator
 
 RADIUS = 0.05
 SURFACES = ("train", "test", "clients")
@@ -39,19 +33,25 @@ class Instruments(NamedTuple):
 
 
 def instruments(
-    setting: Setting, scale: Scale, dataset: datasets.Dataset, examples: int
+    setting: Setting, scale: Scale, dataset: fs.datasets.Dataset, examples: int
 ) -> Instruments:
     """Losses and gaps of a column's model; surfaces are of ``examples`` images each."""
     model = build_model(setting, scale, dataset.num_classes)
     data = clients(setting, scale, dataset)
-    metrics = objectives.classification_metrics(model.apply)
+    metrics = fs.objectives.classification_metrics(model.apply)
     test = {key: dataset.test[key] for key in ("x", "y")}
     losses = {
-        name: metric(evaluator(metrics, subsample(part, examples), 250), "loss")
+        name: fs.diagnostics.generalization.metric(
+            fs.evaluation.evaluator(metrics, subsample(part, examples), 250), "loss"
+        )
         for name, part in (("train", data.examples), ("test", dataset.test))
     }
-    task = fs.empirical_task(objectives.cross_entropy(model.apply), data, fs.full_batch(1))
-    return Instruments(task, losses, jax.jit(generalization_gap(metrics, data.examples, test)))
+    task = fs.empirical_task(fs.objectives.cross_entropy(model.apply), data, fs.full_batch(1))
+    return Instruments(
+        task,
+        losses,
+        jax.jit(fs.diagnostics.generalization.generalization_gap(metrics, data.examples, test)),
+    )
 
 
 def local_models(
@@ -82,7 +82,7 @@ def flatness(
     task: fs.Task, values: Mapping[str, Any], params: Any, iterations: int
 ) -> dict[str, float]:
     """A row of the table of flatness; ``values`` are losses, their gap and the test accuracy."""
-    sharpness = client_sharpness(
+    sharpness = fs.diagnostics.sharpness.client_sharpness(
         task, params, jax.random.key(2), radius=RADIUS, iterations=iterations
     )
     largest = np.asarray(sharpness.clients.eigenvalues[:, 0])
@@ -103,7 +103,9 @@ class Measured(NamedTuple):
     """Measurements of one method's model."""
 
     row: dict[str, Any]  # of the table
-    surfaces: dict[str, Surface]  # of the training and the test loss; in the clients' plane
+    surfaces: dict[
+        str, fs.diagnostics.surfaces.Surface
+    ]  # of the training and the test loss; in the clients' plane
     dots: np.ndarray  # coordinates of server and clients in their plane
 
     def save(self, path: pathlib.Path) -> None:
@@ -122,7 +124,9 @@ class Measured(NamedTuple):
         """Reads measurements that were saved."""
         with np.load(path) as file:
             surfaces = {
-                name: Surface(*(file[f"{name}.{field}"] for field in Surface._fields))
+                name: fs.diagnostics.surfaces.Surface(
+                    *(file[f"{name}.{field}"] for field in fs.diagnostics.surfaces.Surface._fields)
+                )
                 for name in SURFACES
             }
             return cls(json.loads(str(file["row"])), surfaces, file["dots"])
@@ -134,19 +138,24 @@ def loss_surfaces(
     nearby: Any,
     extent: float,
     points: int,
-) -> tuple[dict[str, Surface], np.ndarray]:
+) -> tuple[dict[str, fs.diagnostics.surfaces.Surface], np.ndarray]:
     """The surfaces around a model, and the coordinates of ``nearby`` models ``[k, ...]``."""
-    d1, d2 = (filter_normalized(jax.random.key(seed), params) for seed in (3, 4))
+    d1, d2 = (
+        fs.diagnostics.planes.filter_normalized(jax.random.key(seed), params) for seed in (3, 4)
+    )
     surfaces = {
-        name: surface(loss, params, d1, d2, extent, points) for name, loss in losses.items()
+        name: fs.diagnostics.surfaces.surface(loss, params, d1, d2, extent, points)
+        for name, loss in losses.items()
     }
-    plane = principal_plane(params, nearby)
+    plane = fs.diagnostics.planes.principal_plane(params, nearby)
     window = plane.window(0.3)
-    surfaces["clients"] = surface(losses["test"], params, plane.d1, plane.d2, window, points)
+    surfaces["clients"] = fs.diagnostics.surfaces.surface(
+        losses["test"], params, plane.d1, plane.d2, window, points
+    )
     return surfaces, np.asarray(plane.coordinates)
 
 
-def mean_rise(drawn: Surface, radius: float) -> float:
+def mean_rise(drawn: fs.diagnostics.surfaces.Surface, radius: float) -> float:
     """How far the loss is above the model's, on average over the grid within a radius.
 
     Example:

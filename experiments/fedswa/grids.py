@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import fedjax_sim as fs
 from experiments.fedswa.comparison import LAST_ROUNDS, shown
 from experiments.fedswa.histories import tall, wide
 from experiments.fedswa.runs import Grid, compared, edge
@@ -27,10 +28,9 @@ from experiments.harness import (
     save_report,
     settings,
 )
-from fedjax_sim.analysis.selection import Mode
 
 LAST = 5  # evaluations
-MEASURED: tuple[tuple[str, Mode], ...] = (
+MEASURED: tuple[tuple[str, fs.analysis.Mode], ...] = (
     (ACCURACY, "max"),
     (TRAIN_LOSS, "min"),
     (TEST_LOSS, "min"),

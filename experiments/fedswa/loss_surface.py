@@ -17,6 +17,7 @@ import jax
 import numpy as np
 import tyro
 
+import fedjax_sim as fs
 from experiments.fedswa import methods
 from experiments.fedswa.flatness import (
     Measured,
@@ -32,8 +33,6 @@ from experiments.fedswa.settings import COLUMNS, OneColumn, Setting, describe, s
 from experiments.fedswa.surface_tables import RISES, SURFACE_RADIUS, build, tables
 from experiments.harness import save_report, settings
 from experiments.harness.figures import save
-from fedjax_sim import datasets
-from fedjax_sim.plotting.surfaces import reliefs
 
 METHODS = ("FedAvg", "FedSAM", "FedSWA", "FedMoSWA")
 ITERATIONS = 20
@@ -63,7 +62,7 @@ def measured(
 
     Unfinished runs are trained, or left out with ``options.finished``.
     """
-    dataset = datasets.load(setting.dataset, options.data_dir)
+    dataset = fs.datasets.load(setting.dataset, options.data_dir)
     rounds, scale = options.num_rounds(setting), options.size
     setup, _ = problem(setting, scale, rounds, options.seeds, dataset)
     tools = instruments(setting, scale, dataset, options.examples)
@@ -110,7 +109,7 @@ def main(options: LossSurface) -> None:
     for part in ("train", "test"):  # git keeps the contours
         group = {method: result.surfaces[part] for (method, _), result in results.items()}
         path = pathlib.Path(options.work) / f"{name}-{part}-relief.png"
-        save(reliefs(group, label=f"{part} loss"), path)
+        save(fs.plotting.reliefs(group, label=f"{part} loss"), path)
 
 
 if __name__ == "__main__":

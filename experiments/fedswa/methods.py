@@ -5,8 +5,6 @@ from typing import Any
 
 import fedjax_sim as fs
 from experiments.fedswa.variants import fedswa_second_program
-from fedjax_sim.local import exponential_decay
-from fedjax_sim.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
 
 LR, LR_DECAY = 0.1, 0.998
 LR_GRID = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
@@ -16,11 +14,15 @@ WEIGHT_DECAY, MAX_NORM = 1e-3, 10.0  # of the authors' programs
 
 def regular(oracle: fs.Oracle) -> fs.Oracle:
     """Clips the gradient, then adds the weight decay."""
-    return add_decayed_weights(clip_by_global_norm(oracle, MAX_NORM), WEIGHT_DECAY)
+    return fs.transforms.add_decayed_weights(
+        fs.transforms.clip_by_global_norm(oracle, MAX_NORM), WEIGHT_DECAY
+    )
 
 
 def _plain(factory: Callable[..., fs.FedAlgorithm], **hyper: Any) -> Callable:
-    return lambda lr, **swept: transform_oracle(factory(lr, **(hyper | swept)), regular)
+    return lambda lr, **swept: fs.transforms.transform_oracle(
+        factory(lr, **(hyper | swept)), regular
+    )
 
 
 def _sharp(factory: Callable[..., fs.FedAlgorithm], **hyper: Any) -> Callable:
@@ -49,4 +51,4 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
 
 def build(lr: Any, method: str, decay: float = LR_DECAY, **hyper: Any) -> fs.FedAlgorithm:
     """The method with the rate ``lr * decay^t`` in round t."""
-    return METHODS[method](exponential_decay(lr, decay), **hyper)
+    return METHODS[method](fs.local.exponential_decay(lr, decay), **hyper)

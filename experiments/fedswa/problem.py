@@ -19,9 +19,6 @@ from experiments.fedswa.settings import (
     Setting,
 )
 from experiments.harness import seed_keys, split_keys, subsample
-from fedjax_sim import datasets, models, objectives
-from fedjax_sim.data import augmentation, partition
-from fedjax_sim.evaluation import evaluator, merge_evaluators
 
 
 class Problem(NamedTuple):
@@ -31,20 +28,22 @@ class Problem(NamedTuple):
     keys: jax.Array  # [n]
 
 
-def build_model(setting: Setting, scale: Scale, num_classes: int) -> models.Model:
+def build_model(setting: Setting, scale: Scale, num_classes: int) -> fs.models.Model:
     """The model of a column, on inputs normalised with CIFAR's constants, ViT-Base at 224 x 224."""
     plain = {
-        "lenet5": lambda: models.lenet5(num_classes, scale.lenet5[:2], scale.lenet5[2:]),
-        "vgg11": lambda: models.vgg11(num_classes),
-        "resnet18": lambda: models.resnet18(num_classes),
-        "vit_tiny": lambda: models.vit_tiny((64, 64, 3), num_classes, patch_size=8),
-        "vit_base16": lambda: models.vit_base16(num_classes),
+        "lenet5": lambda: fs.models.lenet5(num_classes, scale.lenet5[:2], scale.lenet5[2:]),
+        "vgg11": lambda: fs.models.vgg11(num_classes),
+        "resnet18": lambda: fs.models.resnet18(num_classes),
+        "vit_tiny": lambda: fs.models.vit_tiny((64, 64, 3), num_classes, patch_size=8),
+        "vit_base16": lambda: fs.models.vit_base16(num_classes),
     }[setting.model]()
     apply = plain.apply
     if setting.model == "vit_base16":
         apply = functools.partial(_at_224, apply)
-    apply = augmentation.normalized(apply, augmentation.CIFAR_MEAN, augmentation.CIFAR_STD)
-    return models.Model(plain.init, apply)
+    apply = fs.data.augmentation.normalized(
+        apply, fs.data.augmentation.CIFAR_MEAN, fs.data.augmentation.CIFAR_STD
+    )
+    return fs.models.Model(plain.init, apply)
 
 
 def _at_224(apply: Callable, params: Any, x: jax.Array) -> jax.Array:
@@ -52,11 +51,13 @@ def _at_224(apply: Callable, params: Any, x: jax.Array) -> jax.Array:
 
 
 def clients(
-    setting: Setting, scale: Scale, dataset: datasets.Dataset, without: np.ndarray | None = None
+    setting: Setting, scale: Scale, dataset: fs.datasets.Dataset, without: np.ndarray | None = None
 ) -> fs.FederatedData:
     """Data of the Dirichlet clients that take part, without some rows of the training data."""
     labels, alpha = dataset.train["y"], setting.concentration
-    rows = partition.dirichlet(labels, setting.num_clients, alpha, PARTITION_SEED, prior="uniform")
+    rows = fs.data.partition.dirichlet(
+        labels, setting.num_clients, alpha, PARTITION_SEED, prior="uniform"
+    )
     if without is not None:
         rows = [part[~np.isin(part, without)] for part in rows]
     taking_part = min(scale.clients, setting.num_clients)
@@ -75,7 +76,7 @@ def problem(
     scale: Scale,
     rounds: int,
     num_seeds: int,
-    dataset: datasets.Dataset,
+    dataset: fs.datasets.Dataset,
     *,
     eval_every: int = 1,
     pretrained: pathlib.Path | None = None,
@@ -95,8 +96,8 @@ def problem(
     model = build_model(setting, scale, dataset.num_classes)
     rest = held_out_rows(len(dataset.train["y"])) if held_out else None
     data = clients(setting, scale, dataset, rest)
-    loss = augmentation.transformed(
-        objectives.cross_entropy(model.apply), augmentation.crop_and_flip
+    loss = fs.data.augmentation.transformed(
+        fs.objectives.cross_entropy(model.apply), fs.data.augmentation.crop_and_flip
     )
     task = fs.empirical_task(loss, data, fs.epochs(NUM_EPOCHS, BATCH_SIZE, scale.max_steps))
     draw_keys, init_keys, run_keys = split_keys(seed_keys(num_seeds), 3)
@@ -107,7 +108,7 @@ def problem(
         cohort_size=min(setting.cohort, task.num_clients),
         num_steps=task.num_steps,
     )
-    metrics = objectives.classification_metrics(model.apply)
+    metrics = fs.objectives.classification_metrics(model.apply)
     evaluated = {"train": subsample(data.examples, scale.train_examples)}
     if rest is None:
         evaluated["test"] = subsample(dataset.test, scale.test_examples)
@@ -117,10 +118,10 @@ def problem(
     params = jax.jit(jax.vmap(model.init))(init_keys)
     if pretrained is not None:  # heads differ between seeds, all other layers are equal
         seeds = [jax.tree.map(lambda x, i=i: x[i], params) for i in range(num_seeds)]
-        loaded = [models.load_vit(pretrained, seed).params for seed in seeds]
+        loaded = [fs.models.load_vit(pretrained, seed).params for seed in seeds]
         params = jax.tree.map(lambda *x: jnp.stack(x), *loaded)
-    eval_fn = merge_evaluators(
-        **{name: evaluator(metrics, examples) for name, examples in evaluated.items()}
+    eval_fn = fs.evaluation.merge_evaluators(
+        **{name: fs.evaluation.evaluator(metrics, examples) for name, examples in evaluated.items()}
     )
     timeline = jax.jit(jax.vmap(draw))(draw_keys)
     every = min(eval_every, rounds)

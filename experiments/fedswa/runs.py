@@ -15,9 +15,7 @@ from experiments.fedswa.methods import LR, LR_DECAY, build
 from experiments.fedswa.problem import problem
 from experiments.fedswa.settings import ACCURACY, HELD_OUT, Options, Setting, describe
 from experiments.harness import at_edge, check_finished, late_scores, print_progress, swept
-from fedjax_sim import datasets
-from fedjax_sim.analysis.selection import best, scores
-from fedjax_sim.simulation.files import replacing
+from fedjax_sim.runs.storage.files import replacing
 
 Grid = Mapping[str, Sequence[Mapping[str, float]]]  # {method: hyper-parameters of its runs}
 
@@ -43,7 +41,7 @@ def run(
         held_out: as for :func:`~experiments.fedswa.problem.problem`.
     """
     scale = options.size
-    dataset = datasets.load(setting.dataset, options.data_dir)
+    dataset = fs.datasets.load(setting.dataset, options.data_dir)
     setup, keys = problem(
         setting, scale, rounds, seeds, dataset, eval_every=eval_every or scale.eval_every,
         pretrained=options.pretrained, held_out=held_out,
@@ -54,8 +52,7 @@ def run(
         [dict(configuration) for configuration in configurations],
         keys,
         directory,
-        static=("method",),
-        identity={"setting": setting._asdict(), "scale": scale.described()},
+        config={"setting": setting._asdict(), "scale": scale.described()},
         only_finished=options.finished,
     )
 
@@ -69,7 +66,7 @@ def simulated(
         SystemExit: it was interrupted.
     """
     scale, rounds = options.size, options.num_rounds(setting)
-    dataset = datasets.load(setting.dataset, options.data_dir)
+    dataset = fs.datasets.load(setting.dataset, options.data_dir)
     every = scale.eval_every
     setup, keys = problem(setting, scale, rounds, seed + 1, dataset, eval_every=every)
     parts = (setup.timeline, setup.params, keys)
@@ -79,13 +76,16 @@ def simulated(
         build(decay=options.lr_decay(setting), **configuration),
         dataclasses.replace(setup, timeline=timeline, params=params),
         keys,
-        directory=folder,
-        replicas=[str(seed)],
-        config={"run": dict(configuration), "setting": setting._asdict()},
-        evals_per_segment=4,
-        checkpoint_seconds=30,
-        on_divergence="record",
-        on_progress=print_progress(folder.name, ACCURACY),
+        callbacks=[
+            fs.callbacks.Divergence("record"),
+            print_progress(folder.name, ACCURACY),
+        ],
+        storage=fs.Storage(
+            folder,
+            config={"run": dict(configuration), "setting": setting._asdict()},
+            checkpoint_seconds=30,
+        ),
+        options=fs.Options(seeds=[str(seed)]),
     )
     check_finished(result, folder)
     return result
@@ -171,8 +171,8 @@ def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[st
     if held_out:
         score = late_scores(history, HELD_OUT, rounds // 3, "max")
     else:
-        score = scores(history, ACCURACY, mode="max")
-    chosen = best(score, per="method", mode="max")
+        score = fs.analysis.scores(history, ACCURACY, mode="max")
+    chosen = fs.analysis.best(score, per="method", mode="max")
     lrs = dict(zip(chosen["method"].tolist(), chosen["lr"].tolist(), strict=True))
     return {method: lrs[method] for method in methods if method in lrs}
 

@@ -20,10 +20,8 @@ from jax.flatten_util import ravel_pytree
 import fedjax_sim as fs
 from experiments.fedswa.methods import GAMMA, RHO
 from experiments.harness import check_grid
-from fedjax_sim import datasets, models, objectives
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.data import partition
-from fedjax_sim.diagnostics.stability import Neighbours, neighbours, stability
+from fedjax_sim.diagnostics.stability import neighbours
 
 LIPSCHITZ, BETA = 2.0, 1.0  # of softmax regression
 
@@ -71,8 +69,8 @@ class Problem(NamedTuple):
     task: str
     skew: float
     n: int  # examples per client
-    model: models.Model
-    around: Neighbours
+    model: fs.models.Model
+    around: fs.diagnostics.stability.Neighbours
     test: dict[str, np.ndarray]
 
 
@@ -95,7 +93,7 @@ def problem(task: str, skew: float, n: int, options: Options) -> Problem:
     The digits of a smaller n are a part of those of a larger one, and the neighbours are the same,
     so values at two n can be compared in pairs.
     """
-    digits = datasets.load("digits")
+    digits = fs.datasets.load("digits")
     scale = np.linalg.norm(digits.train["x"].reshape(-1, 64), axis=1).max()
 
     def scaled(part: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -111,7 +109,7 @@ def problem(task: str, skew: float, n: int, options: Options) -> Problem:
         )
     # The partition has clients for all digits and the first ones are used: no class is used up.
     prior = "labels" if math.isinf(skew) else "uniform"
-    rows = partition.dirichlet(y, count // most, skew, rng, disjoint=True, prior=prior)
+    rows = fs.data.partition.dirichlet(y, count // most, skew, rng, disjoint=True, prior=prior)
     rows = rows[: options.clients]
     free = np.setdiff1d(np.arange(count), np.concatenate(rows))
     turn, client = np.divmod(np.arange(options.neighbours), options.clients)
@@ -124,9 +122,9 @@ def problem(task: str, skew: float, n: int, options: Options) -> Problem:
     replacements = jax.tree.map(lambda leaf: leaf[np.array(taken)], examples)
     around = neighbours(data, client * n + place, replacements)
     if task == "convex":
-        model = models.softmax_regression(64, 10)
+        model = fs.models.softmax_regression(64, 10)
     else:
-        model = models.mlp(64, (options.hidden,), 10)
+        model = fs.models.mlp(64, (options.hidden,), 10)
     return Problem(task, skew, n, model, around, scaled(digits.test))
 
 
@@ -164,20 +162,20 @@ def measured(method: str, cases: Sequence[tuple[Problem, Point]], options: Optio
     all keys.
     """
     first = cases[0][0]
-    objective = objectives.cross_entropy(first.model.apply)
+    objective = fs.objectives.cross_entropy(first.model.apply)
     offsets = first.around.data.offsets
     batches = fs.with_replacement(1, max(point.K for _, point in cases))
     params = first.model.init(jax.random.key(options.seed))
     every = min(options.eval_every, options.rounds)
 
-    def one(around: Neighbours, point: Point, key: jax.Array) -> tuple:
+    def one(around: fs.diagnostics.stability.Neighbours, point: Point, key: jax.Array) -> tuple:
         data = fs.FederatedData(around.data.examples, offsets)
         task = fs.empirical_task(objective, data, batches)
         timeline = fs.timelines.full(options.rounds, task.num_clients, task.num_steps)
         steps = jnp.full_like(timeline.num_steps, point.K)
         timeline = dataclasses.replace(timeline, num_steps=steps)
         algorithm, evaluate = METHODS[method](point.lr), constants(objective, data)
-        distances = stability(
+        distances = fs.diagnostics.stability.stability(
             algorithm, objective, around._replace(data=data), batches, timeline, params, key,
             first.test, eval_every=every,
         )  # fmt: skip

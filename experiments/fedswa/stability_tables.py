@@ -8,11 +8,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+import fedjax_sim as fs
 from experiments.fedswa.methods import RHO
 from experiments.fedswa.stability_runs import BETA, LIPSCHITZ, METHODS, VALUES, Options
-from fedjax_sim.plotting.style import add_caption, legend_above
-from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.fedswa.stability import distance_bound
+from fedjax_sim.reports.figures.style import add_caption, legend_above
 
 CONVEX = 1e-9  # strong convexity in the limit: steps up to 2 / beta do not expand
 DECAYING = ("FedSWA", "FedMoSWA")
@@ -58,14 +57,18 @@ def bounds(run: Mapping[Any, Any], rounds: Any, options: Options) -> dict[str, n
         return {name: np.full(len(at), np.nan) for name in names}
     K, rho = run["K"], RHO if run["method"] in DECAYING else 1.0
     rates = jnp.asarray(run["lr"] * np.tile(1 - (1 - rho) * np.arange(K) / K, (options.rounds, 1)))
-    constants = ProblemConstants(L=BETA, G=LIPSCHITZ, sigma=run["sigma"], sigma_g=run["sigma_g"])
+    constants = fs.theory.ProblemConstants(
+        L=BETA, G=LIPSCHITZ, sigma=run["sigma"], sigma_g=run["sigma_g"]
+    )
     sizes = {"clients": options.clients, "examples": run["n"]}
     printed = np.nan
     if run["rate"] == "theorem":
         printed = printed_bound(run, K, options)
     values = (
-        np.asarray(distance_bound(constants, rates, **sizes))[at],
-        np.asarray(distance_bound(constants._replace(mu=CONVEX), rates, **sizes))[at],
+        np.asarray(fs.theory.fedswa.stability.distance_bound(constants, rates, **sizes))[at],
+        np.asarray(
+            fs.theory.fedswa.stability.distance_bound(constants._replace(mu=CONVEX), rates, **sizes)
+        )[at],
         2 * LIPSCHITZ / (options.clients * run["n"]) * np.asarray(rates.sum(1).cumsum())[at - 1],
         np.where(at == options.rounds, printed, np.nan),
     )

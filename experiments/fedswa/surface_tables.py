@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import fedjax_sim as fs
 from experiments.fedswa.flatness import Measured
 from experiments.fedswa.settings import OneColumn, Setting, describe
 from experiments.harness import Claim, Report, interval_text
-from fedjax_sim.diagnostics.surfaces import Surface
-from fedjax_sim.plotting.surfaces import contours
 
 SURFACE_RADIUS = 0.5  # in units of the filters' norms
 RISES = {name: f"{name} rise, r = {SURFACE_RADIUS}" for name in ("train", "test")}
@@ -81,13 +80,15 @@ def build(files: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Report
     name, figures = options.file(setting), {}
     for part in ("train", "test"):
         middle = [float(s.values[s.values.shape[0] // 2].max()) for s in grids[part].values()]
-        drawn = contours(grids[part], high=1.5 * max(middle), label=f"{part} loss")
+        drawn = fs.plotting.contours(grids[part], high=1.5 * max(middle), label=f"{part} loss")
         figures[f"{name}-{part}-contours"] = drawn
-    figures[f"{name}-clients"] = contours(grids["clients"], dots=dots, label="test loss")
+    figures[f"{name}-clients"] = fs.plotting.contours(
+        grids["clients"], dots=dots, label="test loss"
+    )
     return text, figures
 
 
 def _surface(grid: pd.DataFrame) -> Any:
     values = grid.drop(columns=["surface", "method", "a", "low", "high"]).to_numpy()
     b = np.linspace(grid["low"].iloc[0], grid["high"].iloc[0], values.shape[1])
-    return Surface(grid["a"].to_numpy(), b, values)  # pyright: ignore
+    return fs.diagnostics.surfaces.Surface(grid["a"].to_numpy(), b, values)  # pyright: ignore

@@ -11,10 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 import fedjax_sim as fs
-from fedjax_sim import tree
 from fedjax_sim.algorithms.fedlesam import FedLesamClient
-from fedjax_sim.local import ScalarOrSchedule, rate
-from fedjax_sim.transforms import unchanged
+from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.types import Scalar, send_state
 
 
@@ -37,12 +35,12 @@ def fedmoswa_first_program(
 
     def local(message: Any, control: Any, oracle: fs.Oracle, work: fs.Work) -> tuple[Any, Any]:
         (delta, _), _ = later.local(message, control, oracle, work)
-        total = trapezoid(rate(lr, work), rho, work.num_steps)
+        total = trapezoid(fs.local.rate(lr, work), rho, work.num_steps)
         active = (work.num_steps > 0) & (total > 0)
-        descent = tree.divide(delta, jnp.where(total > 0, total, 1))
-        new = tree.sub(descent, tree.sub(message.control, control))
-        new = tree.where(active, new, control)
-        change = tree.where(active, tree.sub(new, message.control), tree.zeros_like(new))
+        descent = fs.tree.divide(delta, jnp.where(total > 0, total, 1))
+        new = fs.tree.sub(descent, fs.tree.sub(message.control, control))
+        new = fs.tree.where(active, new, control)
+        change = fs.tree.where(active, fs.tree.sub(new, message.control), fs.tree.zeros_like(new))
         return (delta, change), new
 
     return _first_gamma_one(later._replace(local=local), fs.fedmoswa(lr, rho, alpha, 1.0))
@@ -66,13 +64,13 @@ def scaffold_plus(lr: ScalarOrSchedule, gamma: Scalar = 0.1) -> fs.FedAlgorithm:
     gradients = fs.fedmo(lr, gamma)
 
     def local(message: Any, control: Any, oracle: fs.Oracle, work: fs.Work) -> tuple[Any, Any]:
-        eta = rate(lr, work)
-        in_gradients = message._replace(control=tree.divide(message.control, eta))
+        eta = fs.local.rate(lr, work)
+        in_gradients = message._replace(control=fs.tree.divide(message.control, eta))
         (delta, change), new = gradients.local(
-            in_gradients, tree.divide(control, eta), oracle, work
+            in_gradients, fs.tree.divide(control, eta), oracle, work
         )
-        new = tree.where(work.num_steps > 0, tree.scale(eta, new), control)
-        return (delta, tree.scale(eta, change)), new
+        new = fs.tree.where(work.num_steps > 0, fs.tree.scale(eta, new), control)
+        return (delta, fs.tree.scale(eta, change)), new
 
     return gradients._replace(local=local)
 
@@ -90,7 +88,7 @@ class FedLesamServer(NamedTuple):
 
 
 def fedlesam_of_the_program(
-    lr: ScalarOrSchedule, radius: Scalar = 0.1, transform: Any = unchanged
+    lr: ScalarOrSchedule, radius: Scalar = 0.1, transform: Any = fs.transforms.unchanged
 ) -> fs.FedAlgorithm:
     r"""FedLESAM whose :math:`x_i^{\text{old}}` is the server's model one update ago, for everybody.
 
@@ -101,18 +99,18 @@ def fedlesam_of_the_program(
     paper = fs.fedlesam(lr, radius, transform)
 
     def init(params: Any) -> FedLesamServer:
-        return FedLesamServer(params, tree.zeros_like(params))
+        return FedLesamServer(params, fs.tree.zeros_like(params))
 
     def local(
         message: FedLesamServer, state: tuple, oracle: fs.Oracle, work: fs.Work
     ) -> tuple[Any, tuple]:
-        old = tree.sub(message.params, message.displacement)
+        old = fs.tree.sub(message.params, message.displacement)
         client = FedLesamClient(old, jnp.array(True))
         return paper.local(message.params, client, oracle, work)[0], state
 
     def update(state: FedLesamServer, delta: Any, round: fs.Round) -> FedLesamServer:
         del round
-        return FedLesamServer(tree.sub(state.params, delta), tree.scale(-1, delta))
+        return FedLesamServer(fs.tree.sub(state.params, delta), fs.tree.scale(-1, delta))
 
     return fs.FedAlgorithm(init, local, update, send_state)
 
@@ -120,7 +118,7 @@ def fedlesam_of_the_program(
 def _first_gamma_one(later: fs.FedAlgorithm, first: fs.FedAlgorithm) -> fs.FedAlgorithm:
     def update(state: Any, mean: Any, round: fs.Round) -> Any:
         begins = round.number == 0
-        return tree.where(
+        return fs.tree.where(
             begins, first.update(state, mean, round), later.update(state, mean, round)
         )
 

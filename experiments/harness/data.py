@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim import datasets
+import fedjax_sim as fs
 from fedjax_sim.data import partition
 
 __all__ = ["dirichlet_uniform_prior", "pooled_test", "subsample"]
 
 
 def dirichlet_uniform_prior(
-    dataset: datasets.Dataset, num_clients: int, seed: int, alpha: float
+    dataset: fs.datasets.Dataset, num_clients: int, seed: int, alpha: float
 ) -> list[np.ndarray]:
     """The partition of committed results: clients have all labels equally often on average."""
     return partition.dirichlet(
@@ -34,7 +34,7 @@ def subsample(examples: Mapping[str, Any], count: int | None) -> dict[str, Any]:
     return {key: examples[key][rows] for key in ("x", "y")}
 
 
-def pooled_test(dataset: datasets.Dataset) -> dict[str, np.ndarray]:
+def pooled_test(dataset: fs.datasets.Dataset) -> dict[str, np.ndarray]:
     """Test images and labels of the writers that train; of all writers if none of them trains.
 
     Raises:

@@ -10,9 +10,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedjax_sim.analysis.selection import Mode
-from fedjax_sim.plotting import heat_maps
-from fedjax_sim.simulation.files import replacing
+import fedjax_sim as fs
+from fedjax_sim.reports.figures import heat_maps
+from fedjax_sim.runs.storage.files import replacing
 
 __all__ = ["grids", "legends", "lines", "tidy"]
 
@@ -55,8 +55,8 @@ def lines(
 
 
 def tidy(frame: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
-    """A frame with a column per metric in the form of :func:`fedjax_sim.plotting.curves`, without
-    rows that have no value.
+    """A frame with a column per metric in the form of :func:`fedjax_sim.reports.figures.curves`,
+    without rows that have no value.
 
     Args:
         columns: metrics.
@@ -68,7 +68,9 @@ def tidy(frame: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> p
     return melted.dropna(subset=["value"])
 
 
-def grids(score: pd.DataFrame, x: str, y: str, label: str, mode: Mode) -> dict[str, Figure]:
+def grids(
+    score: pd.DataFrame, x: str, y: str, label: str, mode: fs.analysis.Mode
+) -> dict[str, Figure]:
     """A heat map of the scores over two hyper-parameters per method: ``{method-grid: figure}``."""
     return {
         f"{str(method).lower()}-grid": heat_maps.heat_map(

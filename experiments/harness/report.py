@@ -11,13 +11,13 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+import fedjax_sim as fs
 from experiments.harness import figures as drawing
 from experiments.harness.options import MACHINE
 from experiments.harness.tables import Claim, claims_table
-from fedjax_sim.analysis.tables import markdown
 from fedjax_sim.cli.report import write_json
-from fedjax_sim.simulation.environment import environment
-from fedjax_sim.simulation.files import replacing, write_text
+from fedjax_sim.runs.storage.environment import environment
+from fedjax_sim.runs.storage.files import replacing, write_text
 
 __all__ = [
     "Report",
@@ -61,7 +61,9 @@ class Report:
     def add(self, *paragraphs: str | pd.DataFrame) -> None:
         """Appends texts and tables; empty ones are left out."""
         self._parts += [
-            part if isinstance(part, str) else markdown(part) for part in paragraphs if len(part)
+            part if isinstance(part, str) else fs.analysis.markdown(part)
+            for part in paragraphs
+            if len(part)
         ]
 
     def section(self, heading: str, *paragraphs: str | pd.DataFrame) -> None:

@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import multiprocessing
 import pathlib
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.console import Console
 import fedjax_sim as fs
 from fedjax_sim.cli import report
 from fedjax_sim.cli.console import sweep_progress
-from fedjax_sim.simulation.files import digest, replacing, write_text
+from fedjax_sim.runs.storage.files import digest, replacing, write_text
 
 __all__ = [
     "KeptFrames", "check_finished", "in_own_process", "kept_json", "print_progress",
@@ -45,7 +46,9 @@ def swept(
     grid: Any,
     keys: jax.Array,
     directory: pathlib.Path,
-    **options: Any,
+    *,
+    config: Mapping[str, Any] | None = None,
+    only_finished: bool = False,
 ) -> pd.DataFrame:
     """The tidy history of a sweep, see :meth:`fedjax_sim.Sweep.to_frame`.
 
@@ -53,12 +56,18 @@ def swept(
     progress on the console.
 
     Args:
-        options: further arguments of :func:`fedjax_sim.sweep`.
+        factory, setup, grid, keys: as for :func:`fedjax_sim.sweep`.
+        directory: folder of the runs.
+        config: values that they depend on; a folder with others is refused.
+        only_finished: the runs that the folder has; none is started.
 
     Raises:
         SystemExit: the sweep was interrupted; its finished slices are kept.
     """
-    return sweep(factory, setup, grid, keys, directory, **options).to_frame()
+    if only_finished:
+        storage = fs.Storage(directory, config=config)
+        return fs.finished_runs(factory, setup, grid, keys, storage=storage).to_frame()
+    return sweep(factory, setup, grid, keys, directory, config=config).to_frame()
 
 
 def sweep(
@@ -67,12 +76,13 @@ def sweep(
     grid: Any,
     keys: jax.Array,
     directory: pathlib.Path,
-    **options: Any,
+    *,
+    config: Mapping[str, Any] | None = None,
 ) -> Any:
     """The sweep with the metrics of its runs as arrays; otherwise as :func:`swept`."""
-    options |= {"directory": directory}
-    with sweep_progress(Console(stderr=True)) as on_progress:
-        result = fs.sweep(factory, setup, grid, keys, on_progress=on_progress, **options)
+    storage = fs.Storage(directory, config=config)
+    with sweep_progress(Console(stderr=True)) as bar:
+        result = fs.sweep(factory, setup, grid, keys, callbacks=[bar], storage=storage)
     check_finished(result, directory)
     took = f"compiling {result.compile_seconds:.1f} s, running {result.run_seconds:.1f} s"
     print(f"{directory}: {len(result.runs)} runs, {result.resumed} found; {took}", flush=True)
@@ -88,7 +98,7 @@ def check_finished(result: Any, directory: pathlib.Path) -> None:
         raise SystemExit(f"interrupted; the same command continues from {directory}")
 
 
-def print_progress(label: str, metric: str) -> Callable[[Any], None]:
+def print_progress(label: str, metric: str) -> fs.callbacks.Callback:
     """A callback for ``fs.simulate`` that prints a line per segment."""
 
     def on_progress(progress: Any) -> None:
@@ -96,7 +106,7 @@ def print_progress(label: str, metric: str) -> Callable[[Any], None]:
             value = progress.metrics[metric]
             print(f"{label}: round {progress.round}, {metric} {value:.4f}", flush=True)
 
-    return on_progress
+    return types.SimpleNamespace(progress=on_progress)
 
 
 class KeptFrames:

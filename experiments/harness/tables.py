@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+import fedjax_sim as fs
 from experiments.harness.options import counted
-from fedjax_sim.analysis.intervals import mean_interval
-from fedjax_sim.analysis.selection import Mode, rounds_to_target, scores
 
 __all__ = [
     "Claim", "at_edge", "claims_table", "edge_marks", "interval_text", "late_scores",
@@ -25,24 +24,24 @@ def interval_text(values: Any, digits: int = 2) -> str:
         >>> interval_text([1.0, 2.0, 3.0]), interval_text([1.0])
         ('± 2.48', '')
     """
-    interval = mean_interval(np.asarray(values, np.float64))
+    interval = fs.analysis.mean_interval(np.asarray(values, np.float64))
     half = float(interval.high - interval.low) / 2
     return "" if math.isnan(half) else f"± {half:.{digits}f}"
 
 
 def late_scores(
-    history: pd.DataFrame, metric: str, last_rounds: int, mode: Mode, **options: Any
+    history: pd.DataFrame, metric: str, last_rounds: int, mode: fs.analysis.Mode, **options: Any
 ) -> pd.DataFrame:
     """The mean of every run's evaluations in its last rounds, at least of its last evaluation.
 
     One evaluation is noisy; the ranking of methods by it changes from one evaluation to the next.
 
     Args:
-        options: further arguments of :func:`fedjax_sim.analysis.selection.scores`.
+        options: further arguments of :func:`fedjax_sim.reports.selection.scores`.
     """
     rounds = history.loc[history["metric"] == metric, "round"]
     late = rounds[rounds > rounds.max() - last_rounds].nunique()
-    return scores(history, metric, last=max(1, late), mode=mode, **options)
+    return fs.analysis.scores(history, metric, last=max(1, late), mode=mode, **options)
 
 
 def rounds_text(rounds: float) -> str:
@@ -51,10 +50,10 @@ def rounds_text(rounds: float) -> str:
 
 
 def rounds_by(
-    history: pd.DataFrame, by: str, metric: str, level: float, mode: Mode
+    history: pd.DataFrame, by: str, metric: str, level: float, mode: fs.analysis.Mode
 ) -> dict[Any, str]:
     """Per value of a column the median over seeds of the rounds to a level, as texts."""
-    reached = rounds_to_target(history, metric, level, mode=mode)
+    reached = fs.analysis.rounds_to_target(history, metric, level, mode=mode)
     medians = reached.groupby(by)["score"].median()
     return dict(zip(medians.index, map(rounds_text, medians.tolist()), strict=True))
 
@@ -82,7 +81,7 @@ def percent(values: Iterable[float]) -> list[str]:
 
 
 def edge_marks(best: pd.DataFrame) -> list[str]:
-    """Per row of :func:`fedjax_sim.analysis.selection.best` the names that lie at their grid's
+    """Per row of :func:`fedjax_sim.reports.selection.best` the names that lie at their grid's
     edge, beyond which the true best may be.
 
     Example:

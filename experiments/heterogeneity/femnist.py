@@ -97,11 +97,12 @@ def trained(dataset: datasets.Dataset, name: str, seed: int, options: Options) -
         fs.fedavg(LR),
         setup,
         key,
-        directory=options.work / folder,
-        config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE, "steps": NUM_STEPS},
-        checkpoint_seconds=60.0,
-        on_divergence="record",
-        on_progress=print_progress(folder, ACCURACY),
+        callbacks=[fs.callbacks.Divergence("record"), print_progress(folder, ACCURACY)],
+        storage=fs.Storage(
+            options.work / folder,
+            config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE, "steps": NUM_STEPS},
+            checkpoint_seconds=60.0,
+        ),
     )
     check_finished(result, options.work / folder)
     if result.history is not None:

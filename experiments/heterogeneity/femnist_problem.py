@@ -10,10 +10,7 @@ from jax import Array
 
 import fedjax_sim as fs
 from experiments.harness.data import pooled_test
-from fedjax_sim import datasets, models, objectives
-from fedjax_sim.data import partition
-from fedjax_sim.data.batches import Batches, Pick, permutations
-from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.data.batches import Pick
 from fedjax_sim.types import Step, Weighting
 
 LEAF_SHARE = 0.01  # LEAF's default of --iu
@@ -22,7 +19,7 @@ Iid = Literal["matched", "leaf_default"]
 
 
 @functools.cache
-def repeated_pass(batch_size: int, num_steps: int) -> Batches:
+def repeated_pass(batch_size: int, num_steps: int) -> fs.data.batches.Batches:
     """``num_steps`` full batches of one shuffled pass over ``ceil(batch_size num_steps / n)``
     copies of the client's n examples.
 
@@ -38,7 +35,9 @@ def repeated_pass(batch_size: int, num_steps: int) -> Batches:
         del max_steps
         size = jnp.asarray(size, jnp.int32)
         least = jnp.maximum(size, 1)
-        order = permutations(key, 1, -(-total // least) * size, total + max_size)[0, :total]
+        order = fs.data.batches.permutations(key, 1, -(-total // least) * size, total + max_size)[
+            0, :total
+        ]
         rows = (order % least).reshape(num_steps, batch_size)
         weights = jnp.broadcast_to(size > 0, (batch_size,))
 
@@ -48,33 +47,33 @@ def repeated_pass(batch_size: int, num_steps: int) -> Batches:
 
         return pick
 
-    return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw)
+    return fs.data.batches.Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw)
 
 
-def assignment(dataset: datasets.Dataset, name: str, iid: Iid, seed: int) -> list[np.ndarray]:
+def assignment(dataset: fs.datasets.Dataset, name: str, iid: Iid, seed: int) -> list[np.ndarray]:
     """The images of each client; ``name`` is "iid" or "by writer"."""
     if dataset.train_groups is None:
         raise ValueError(
             f"dataset {dataset.name!r} has no writers; expected their numbers, for mnist QMNIST's "
             "label files beside its own"
         )
-    writers, _ = partition.by_group(dataset.train_groups)
+    writers, _ = fs.data.partition.by_group(dataset.train_groups)
     if name == "by writer":
         return writers
     num_examples = len(dataset.train_groups)
     if iid == "leaf_default":
-        return partition.iid(num_examples, max(1, round(LEAF_SHARE * len(writers))), seed)
+        return fs.data.partition.iid(num_examples, max(1, round(LEAF_SHARE * len(writers))), seed)
     ends = np.cumsum([len(rows) for rows in writers])[:-1]
     return np.split(np.random.default_rng(seed).permutation(num_examples), ends)
 
 
-def build_model(dataset: datasets.Dataset) -> models.Model:
+def build_model(dataset: fs.datasets.Dataset) -> fs.models.Model:
     """The report's network: its convolutions have no activation."""
-    return models.femnist_cnn_report(dataset.num_classes)
+    return fs.models.femnist_cnn_report(dataset.num_classes)
 
 
 def make_setup(
-    dataset: datasets.Dataset,
+    dataset: fs.datasets.Dataset,
     rows: list[np.ndarray],
     seed: int,
     *,
@@ -89,18 +88,20 @@ def make_setup(
     model = build_model(dataset)
     data = fs.from_assignment({key: dataset.train[key] for key in ("x", "y")}, rows)
     batches = repeated_pass(batch_size, num_steps)
-    task = fs.empirical_task(objectives.cross_entropy(model.apply), data, batches)
+    task = fs.empirical_task(fs.objectives.cross_entropy(model.apply), data, batches)
     key = jax.random.fold_in(jax.random.key(0), seed)
     draw_key, init_key, run_key = jax.random.split(key, 3)
     timeline = fs.timelines.uniform(
         draw_key, rounds, task.num_clients, min(cohort, task.num_clients), num_steps
     )
-    metrics = objectives.classification_metrics(model.apply)
+    metrics = fs.objectives.classification_metrics(model.apply)
     setup = fs.Setup(
         task,
         timeline,
         jax.jit(model.init)(init_key),
-        eval_fn=merge_evaluators(test=evaluator(metrics, pooled_test(dataset))),
+        eval_fn=fs.evaluation.merge_evaluators(
+            test=fs.evaluation.evaluator(metrics, pooled_test(dataset))
+        ),
         eval_every=eval_every,
         weighting=weighting,
     )

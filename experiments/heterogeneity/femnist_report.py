@@ -7,10 +7,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+import fedjax_sim as fs
 from experiments.harness.report import Report
 from experiments.harness.tables import Claim, rounds_text
-from fedjax_sim import plotting
-from fedjax_sim.analysis.selection import rounds_to_target
 
 ACCURACY, LOSS = "test/accuracy", "test/loss"
 PARTITIONS = ("iid", "by writer")
@@ -46,7 +45,7 @@ def compared(history: pd.DataFrame, seed: int, target: float) -> Comparison:
     level = final["by writer"]
 
     def rounds(target: float) -> dict[str, float]:
-        scores = rounds_to_target(runs, ACCURACY, target, ["partition"], mode="max")
+        scores = fs.analysis.rounds_to_target(runs, ACCURACY, target, ["partition"], mode="max")
         return dict(zip(scores["partition"], scores["score"].tolist(), strict=True))
 
     return Comparison(final, rounds(target), level, rounds(level))
@@ -101,7 +100,7 @@ def build(
         f"Report, to {100 * TARGET:g} %: {PAPER['by writer'] / PAPER['iid']:.2f}.",
     )
     report.claims(claim for seed, runs in enumerate(comparisons) for claim in claims(seed, runs))
-    figure = plotting.curves(history, [ACCURACY, LOSS], by="partition", band="minmax")
+    figure = fs.plotting.curves(history, [ACCURACY, LOSS], by="partition", band="minmax")
     figure.axes[0].axhline(TARGET, color="0.6", lw=0.8, ls=":")
     options = facts["options"]
     return report, {f"{options['dataset']}-{options['iid']}": figure}

@@ -8,10 +8,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit
 
+import fedjax_sim as fs
 from experiments.heterogeneity.perceptron_problem import CLIENTS, LR, OUTLIER, Points
-from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.fedavg import convex
-from fedjax_sim.theory.fedavg.heterogeneity import saturated_gap
 
 GRID = np.linspace(-12.0, 8.0, 4001)  # of b, for suprema
 
@@ -99,15 +97,24 @@ def ends(train: Points, known: Constants) -> tuple[float, float, float]:
     with jax.enable_x64(True):
         optima, optimum = jnp.asarray(known.optima), jnp.asarray(known.optimum)
         drawn = [
-            saturated_gap(objective, optima[jnp.array([m, OUTLIER])], optimum)
+            fs.theory.fedavg.heterogeneity.saturated_gap(
+                objective, optima[jnp.array([m, OUTLIER])], optimum
+            )
             for m in range(OUTLIER)
         ]
-        pair, full = np.mean(drawn), saturated_gap(objective, optima, optimum)
+        pair, full = (
+            np.mean(drawn),
+            fs.theory.fedavg.heterogeneity.saturated_gap(objective, optima, optimum),
+        )
     few = gap(train.pooled, known.pair_optimum, known.optimum)
     return float(few), float(pair), float(full)
 
 
 def bound(L: float, zeta: float, B: float, tau: int, rounds: int) -> float:
     """The report's Equation 1 without noise."""
-    constants = ProblemConstants(L=L, sigma=0.0, zeta=zeta, B=B)
-    return float(convex.bound(constants, lr=LR, local_steps=tau, rounds=rounds, clients=CLIENTS))
+    constants = fs.theory.ProblemConstants(L=L, sigma=0.0, zeta=zeta, B=B)
+    return float(
+        fs.theory.fedavg.convex.bound(
+            constants, lr=LR, local_steps=tau, rounds=rounds, clients=CLIENTS
+        )
+    )

@@ -22,8 +22,6 @@ from jax import Array
 import fedjax_sim as fs
 from experiments.heterogeneity.variants import exact_fedprox
 from fedjax_sim.data.partition import iid
-from fedjax_sim.execution.strategies import sequential
-from fedjax_sim.objectives import binary_cross_entropy
 
 CLIENTS, LR = 20, 0.2
 OUTLIER = CLIENTS - 1
@@ -143,7 +141,7 @@ def cohorts(participation: Participation, rounds: int, seed: int) -> np.ndarray:
     return np.stack([normal, np.full(rounds, OUTLIER)], axis=1)
 
 
-_LOSS = binary_cross_entropy(lambda b, x: x + b)
+_LOSS = fs.objectives.binary_cross_entropy(lambda b, x: x + b)
 _PROBES = fs.Probes(
     client={"local": lambda visit: visit.message - visit.upload},
     server={"server": lambda update: update.new_state.params},
@@ -162,7 +160,7 @@ def _paths(
         task = fs.empirical_task(_LOSS, data, fs.full_batch(timeline.max_steps))
         schedule = dataclasses.replace(timeline, clients=clients)
         # One client after the other: steps beyond tau are then skipped, not masked.
-        options: dict[str, Any] = {"execution": sequential(), "probes": _PROBES}
+        options: dict[str, Any] = {"execution": fs.execution.sequential(), "probes": _PROBES}
         algorithm = exact_fedprox(mu, TOLERANCE) if exact else fs.fedprox(LR, mu)
         setup = fs.Setup(task, schedule, start)
         _, history = fs.run(algorithm, setup, jax.random.key(0), **options)

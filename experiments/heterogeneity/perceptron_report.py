@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+import fedjax_sim as fs
 from experiments.harness.figures import legends
 from experiments.harness.report import Report
 from experiments.heterogeneity import perceptron_bounds as bounds
@@ -22,9 +23,7 @@ from experiments.heterogeneity.perceptron_problem import (
     Points,
     Published,
 )
-from fedjax_sim.plotting.style import legend_above
-from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.fedavg.heterogeneity import limit_bound
+from fedjax_sim.reports.figures.style import legend_above
 
 SETTLED = 10  # heterogeneity is averaged from this round on
 PLATEAU = 20  # and the gap of Figure 5 from this one
@@ -140,7 +139,9 @@ def limits(
         late, key = means["late train gap"], ("pair", case.name)
         server = np.asarray(first.loc[first["case"] == case.name, "b"])
         limit = [
-            limit_bound(ProblemConstants(L=c.L, zeta=zeta), lr=problem.LR, local_steps=case.tau)
+            fs.theory.fedavg.heterogeneity.limit_bound(
+                fs.theory.ProblemConstants(L=c.L, zeta=zeta), lr=problem.LR, local_steps=case.tau
+            )
             for c in known
         ]
         whole = [bounds.bound(c.client_L, c.zeta, c.B, case.tau, case.rounds) for c in known]

@@ -7,8 +7,7 @@ import optax
 from jax import Array
 
 import fedjax_sim as fs
-from fedjax_sim import tree
-from fedjax_sim.types import Oracle, Params, Scalar, Upload, Work
+from fedjax_sim.types import Params, Scalar, Upload
 
 MAX_STEPS = 100  # of L-BFGS
 
@@ -26,12 +25,14 @@ def exact_fedprox(mu: Scalar, tolerance: float) -> fs.FedAlgorithm:
         >>> algorithm = exact_fedprox(mu=0.1, tolerance=1e-6)
     """
 
-    def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
+    def local(x: Params, state: tuple, oracle: fs.Oracle, work: fs.Work) -> tuple[Upload, tuple]:
         def objective(y: Params) -> Array:
-            return oracle.loss(y, 0) + mu / 2 * optax.tree.norm(tree.sub(y, x), squared=True)
+            return oracle.loss(y, 0) + mu / 2 * optax.tree.norm(fs.tree.sub(y, x), squared=True)
 
         solution = minimiser(objective, x, tolerance)
-        return tree.where(work.num_steps > 0, tree.sub(x, solution), tree.zeros_like(x)), state
+        return fs.tree.where(
+            work.num_steps > 0, fs.tree.sub(x, solution), fs.tree.zeros_like(x)
+        ), state
 
     return fs.fedprox(0.0, mu)._replace(local=local)
 

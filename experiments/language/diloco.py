@@ -22,8 +22,6 @@ from experiments.harness import Folders, check_grid, save_report, seed_keys, set
 from experiments.language.diloco_report import build, curves, summary
 from experiments.language.words import language
 from fedjax_sim.checks import check_at_least, check_positive
-from fedjax_sim.datasets import from_text
-from fedjax_sim.objectives import classification_metrics, cross_entropy
 
 PARALLEL, DILOCO = "data-parallel", "DiLoCo"
 
@@ -89,7 +87,7 @@ def data(options: Options, workers: int) -> Any:
         text = language().text(options.characters, seed=1)
     else:
         text = options.text.read_text()
-    return from_text(text, workers, context=options.context)
+    return fs.datasets.from_text(text, workers, context=options.context)
 
 
 @functools.cache
@@ -104,10 +102,12 @@ def problem(options: Options, local_steps: int, workers: int) -> fs.Setup:
     """One worker per shard, all in every round."""
     dataset = data(options, workers)
     batches = fs.with_replacement(options.batch_size, local_steps)
-    task = fs.empirical_task(cross_entropy(model(options)), dataset.clients(), batches)
+    task = fs.empirical_task(
+        fs.objectives.cross_entropy(model(options)), dataset.clients(), batches
+    )
     test = {key: values[: options.test_windows] for key, values in dataset.test.items()}
     evaluate = fs.evaluation.evaluator(
-        classification_metrics(model(options)), test, batch_size=options.test_windows
+        fs.objectives.classification_metrics(model(options)), test, batch_size=options.test_windows
     )
     return fs.Setup(
         task,
@@ -124,7 +124,6 @@ def main(options: Options) -> None:
         functools.partial(factory, options),
         lambda local_steps, workers: problem(options, local_steps, workers),
         grid(options), seed_keys(options.seeds), options.work,
-        static=["method", "local_steps", "workers"],
     )  # fmt: skip
     params = jax.eval_shape(model(options).init, jax.random.key(0))
     size = sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -7,14 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.diagnostics.bias_laws import piecewise_quadratic_bias, third_order_bias
-from fedjax_sim.diagnostics.diffusion import backward_equation
-from fedjax_sim.diagnostics.gradient_noise import Noise, gaussian
-from fedjax_sim.diagnostics.iterate_bias import Derivative, mean_iterates
-from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smooth
+import fedjax_sim as fs
+from experiments.local_methods.diffusion import backward_equation
+from fedjax_sim.diagnostics.iterate_bias import Derivative
 
-KINK = partial(piecewise_quadratic, right=1.0, left=0.5)
-SMOOTH = partial(third_order_smooth, smoothness=1.0, third=0.5)
+KINK = partial(fs.problems.asymmetric.piecewise_quadratic, right=1.0, left=0.5)
+SMOOTH = partial(fs.problems.asymmetric.third_order_smooth, smoothness=1.0, third=0.5)
 SPREADS = 8.0  # half width of a grid, in standard deviations of a random walk
 
 
@@ -25,13 +23,17 @@ def grid(lr: float, std: float, num_steps: int, points: int = 4) -> np.ndarray:
 
 
 def at_zero(
-    gradient: Derivative, noise: Noise, lr: float, num_steps: int, observable: Any = None
+    gradient: Derivative,
+    noise: fs.diagnostics.gradient_noise.Noise,
+    lr: float,
+    num_steps: int,
+    observable: Any = None,
 ) -> np.ndarray:
     """``E h(x_k)`` from x_0 = 0, the optimum, for k = 0 .. num_steps."""
     points = grid(lr, noise.variance**0.5, num_steps)
-    return mean_iterates(gradient, noise, lr, num_steps, points, observable).mean[
-        :, len(points) // 2
-    ]
+    return fs.diagnostics.iterate_bias.mean_iterates(
+        gradient, noise, lr, num_steps, points, observable
+    ).mean[:, len(points) // 2]
 
 
 class Family(NamedTuple):
@@ -39,7 +41,7 @@ class Family(NamedTuple):
 
     name: str
     gradient: Derivative
-    noise: Noise
+    noise: fs.diagnostics.gradient_noise.Noise
     law: Any  # (lr, k) -> bias
     slopes: tuple[float, float]  # against k and against the rate
 
@@ -47,13 +49,21 @@ class Family(NamedTuple):
 def families() -> list[Family]:
     """The objective with a kink and the one with a third derivative; noise of variance 1."""
     kink = Family(
-        "kink", KINK, gaussian(1.0, 6, panels=17),
-        lambda lr, k: piecewise_quadratic_bias(1.0, 0.5, lr, 1.0, k), (1.5, 2.0),
-    )  # fmt: skip
+        "kink",
+        KINK,
+        fs.diagnostics.gradient_noise.gaussian(1.0, 6, panels=17),
+        lambda lr, k: fs.diagnostics.bias_laws.piecewise_quadratic_bias(1.0, 0.5, lr, 1.0, k),
+        (1.5, 2.0),
+    )
     smooth = Family(
-        "third order", SMOOTH, gaussian(1.0),
-        lambda lr, k: float(third_order_bias(SMOOTH, 0.0, 1.0, lr, k, "recursion")), (2.0, 3.0),
-    )  # fmt: skip
+        "third order",
+        SMOOTH,
+        fs.diagnostics.gradient_noise.gaussian(1.0),
+        lambda lr, k: float(
+            fs.diagnostics.bias_laws.third_order_bias(SMOOTH, 0.0, 1.0, lr, k, "recursion")
+        ),
+        (2.0, 3.0),
+    )
     return [kink, smooth]
 
 
@@ -122,12 +132,16 @@ def continuous(lr: float, num_steps: int) -> pd.DataFrame:
     """Recursion, backward equation and both constants of its expansion, third-order objective."""
     points = grid(lr, 1.0, num_steps)
     middle = len(points) // 2
-    recursion = mean_iterates(SMOOTH, gaussian(1.0), lr, num_steps, points).mean[:, middle]
+    recursion = fs.diagnostics.iterate_bias.mean_iterates(
+        SMOOTH, fs.diagnostics.gradient_noise.gaussian(1.0), lr, num_steps, points
+    ).mean[:, middle]
     equation = backward_equation(SMOOTH, 1.0, lr, num_steps, points)[:, middle]
     rows = []
     for k in 2 ** np.arange(1, int(np.log2(num_steps)) + 1):
         law = {
-            form: float(third_order_bias(SMOOTH, 0.0, 1.0, lr, int(k), form))
+            form: float(
+                fs.diagnostics.bias_laws.third_order_bias(SMOOTH, 0.0, 1.0, lr, int(k), form)
+            )
             for form in ("recursion", "diffusion")
         }
         rows.append(

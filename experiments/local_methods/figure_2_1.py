@@ -8,11 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import gaussian_kde
 
+import fedjax_sim as fs
 from experiments.local_methods.bias_growth import at_zero
-from fedjax_sim.diagnostics.diffusion import diffusion_paths
-from fedjax_sim.diagnostics.gradient_noise import gaussian
-from fedjax_sim.diagnostics.iterate_bias import simulate_paths
-from fedjax_sim.problems.asymmetric import piecewise_quadratic
+from experiments.local_methods.diffusion import diffusion_paths
 
 RIGHT, LEFT, STD, LR = 2.0, 0.2, 0.1, 1e-2
 RECORDED = (128, 256, 512, 1024)
@@ -22,15 +20,23 @@ def figure_data(
     repetitions: int, num_diffusion_paths: int, seed: int
 ) -> tuple[np.ndarray, pd.DataFrame]:
     """The paths of Figure 2.1 ``[4, N]``, and their moments beside those of the recursion."""
-    gradient = partial(piecewise_quadratic, right=RIGHT, left=LEFT)
+    gradient = partial(fs.problems.asymmetric.piecewise_quadratic, right=RIGHT, left=LEFT)
     path_key, diffusion_key = jax.random.split(jax.random.key(seed))
     paths = np.asarray(
-        simulate_paths(gradient, gaussian(STD).sample, LR, 0.0, RECORDED, repetitions, path_key)
+        fs.diagnostics.iterate_bias.simulate_paths(
+            gradient,
+            fs.diagnostics.gradient_noise.gaussian(STD).sample,
+            LR,
+            0.0,
+            RECORDED,
+            repetitions,
+            path_key,
+        )
     ).astype(np.float64)
     continuous = np.asarray(
         diffusion_paths(gradient, STD, LR, 0.0, RECORDED, num_diffusion_paths, diffusion_key)
     ).astype(np.float64)
-    noise, steps = gaussian(STD, 6, panels=17), list(RECORDED)
+    noise, steps = fs.diagnostics.gradient_noise.gaussian(STD, 6, panels=17), list(RECORDED)
     mean = at_zero(gradient, noise, LR, RECORDED[-1])[steps]
     second = at_zero(gradient, noise, LR, RECORDED[-1], jnp.square)[steps]
     table = pd.DataFrame(

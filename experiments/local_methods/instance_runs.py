@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from fedjax_sim.problems.lower_bound import (
+from experiments.local_methods.instance import (
     Instance,
     coordinate_losses,
     hard_instance,

@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import tyro
 
+import fedjax_sim as fs
 from experiments.harness.figures import legends
 from experiments.harness.options import check_grid, settings
 from experiments.harness.redrawing import save_report
@@ -30,7 +31,6 @@ from experiments.local_methods.bias_growth import (
 )
 from experiments.local_methods.figure_2_1 import LEFT, LR, RIGHT, STD, densities, figure_data
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.diagnostics.bias_laws import piecewise_quadratic_limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ def build(
 ) -> tuple[Report, dict[str, Any]]:
     """Text and figure."""
     options = facts["options"]
-    limit = piecewise_quadratic_limit(RIGHT, LEFT, LR, STD)
+    limit = fs.diagnostics.bias_laws.piecewise_quadratic_limit(RIGHT, LEFT, LR, STD)
     report = Report(
         "Iterate bias",
         f"Figure 2.1: curvatures {RIGHT} and {LEFT}, noise of standard deviation {STD}, rate {LR}, "

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from experiments.lojasiewicz.runs import Case
-from fedjax_sim.problems.lojasiewicz.families import (
+from experiments.lojasiewicz.families import (
     logistic,
     power,
     quadratic,
     sine_quadratic,
     softplus_tilted,
 )
-from fedjax_sim.problems.lojasiewicz.family import Family, gaussian
-from fedjax_sim.problems.lojasiewicz.policies import softmax_bandit, softmax_mdp, two_armed_bandit
+from experiments.lojasiewicz.family import Family, gaussian
+from experiments.lojasiewicz.policies import softmax_bandit, softmax_mdp, two_armed_bandit
+from experiments.lojasiewicz.runs import Case
 
 REWARDS = np.array(
     [(1, 0.6411, 0.2165), (0.9348, 0.6453, 0.2223), (0.9732, 0.6291, 0.2182), (1, 0.6014, 0.2273)]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from fedjax_sim.problems.lojasiewicz.family import (
+from experiments.lojasiewicz.family import (
     Family,
     Sampler,
     gap,
@@ -20,9 +20,6 @@ from fedjax_sim.problems.lojasiewicz.family import (
     noisy_task,
     sphere,
 )
-from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.lojasiewicz.closed_forms import linear_bound, sublinear_bound
-from fedjax_sim.theory.lojasiewicz.rounds import drift_bound, recursion_bound
 
 
 class Case(NamedTuple):
@@ -100,7 +97,7 @@ def _one_run(case: Case, num_clients: int, lr: float) -> Callable:
 def history(case: Case, measured: Measured) -> pd.DataFrame:
     """A row per round: the gap's mean, its standard error and quantiles, and the bounds."""
     known = measured.family.constants
-    constants = ProblemConstants(
+    constants = fs.theory.ProblemConstants(
         L=known.L,
         sigma=case.std,
         zeta_mean=known.zeta,
@@ -111,11 +108,17 @@ def history(case: Case, measured: Measured) -> pd.DataFrame:
     with jax.enable_x64(True):
         rounds = jnp.arange(case.rounds + 1)
         run = {**visit, "clients": measured.family.num_clients, "gap": measured.gaps[0, 0]}
-        closed_form = linear_bound if known.alpha == 1 else sublinear_bound
+        closed_form = (
+            fs.theory.lojasiewicz.linear_bound
+            if known.alpha == 1
+            else fs.theory.lojasiewicz.sublinear_bound
+        )
         closed = closed_form(constants, rounds=rounds, **run)
-        recursion = recursion_bound(constants, rounds=case.rounds, **run)
+        recursion = fs.theory.lojasiewicz.recursion_bound(constants, rounds=case.rounds, **run)
         squared = measured.squared_gradients.mean(axis=0)
-        drift_limit = drift_bound(constants, squared_gradient=squared, **visit)
+        drift_limit = fs.theory.lojasiewicz.drift_bound(
+            constants, squared_gradient=squared, **visit
+        )
     low, high = np.quantile(measured.gaps, [0.05, 0.95], axis=0)
     repetitions = len(measured.gaps)
     return pd.DataFrame(

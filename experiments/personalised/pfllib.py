@@ -41,12 +41,13 @@ def run(method: str, seed: int, options: Options) -> pd.DataFrame:
         METHODS[method],
         dataclasses.replace(setup, params=params),
         keys,
-        directory=folder,
-        replicas=[str(seed)],
-        config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE},
-        evals_per_segment=1,
-        checkpoint_seconds=60.0,
-        on_progress=print_progress(folder.name, ACCURACY),
+        callbacks=[print_progress(folder.name, ACCURACY)],
+        storage=fs.Storage(
+            folder,
+            config={"dataset": dataset.name, "lr": LR, "batch": BATCH_SIZE},
+            checkpoint_seconds=60.0,
+        ),
+        options=fs.Options(seeds=[str(seed)]),
     )
     check_finished(result, folder)
     frame = result.to_frame()

@@ -14,31 +14,28 @@ import numpy as np
 
 import fedjax_sim as fs
 from experiments.harness.runs import seed_keys
-from fedjax_sim import datasets, models, objectives
-from fedjax_sim.data import augmentation, partition
-from fedjax_sim.evaluation import personal_evaluator
 
 CLIENTS, ALPHA, BATCH_SIZE, LR = 20, 0.1, 10, 0.005
 NAMES = ("mnist", "cifar100")
 
 
-def network(dataset: datasets.Dataset) -> models.Model:
+def network(dataset: fs.datasets.Dataset) -> fs.models.Model:
     """Returns PFLlib's four-layer network: two convolutions of side 5, two dense layers.
 
     PFLlib draws initial values as PyTorch does; these are LeCun-normal kernels and zero biases.
     """
-    net = models.cnn(
+    net = fs.models.cnn(
         dataset.train["x"].shape[1:],
         dataset.num_classes,
         channels=(32, 64),
         kernel_size=5,
         hidden=(512,),
     )
-    return augmentation.normalized(net, 0.5, 0.5)
+    return fs.data.augmentation.normalized(net, 0.5, 0.5)
 
 
 def divided(
-    dataset: datasets.Dataset, seed: int, examples: int | None = None
+    dataset: fs.datasets.Dataset, seed: int, examples: int | None = None
 ) -> tuple[fs.FederatedData, fs.FederatedData]:
     """Returns the clients' training and test examples.
 
@@ -47,19 +44,19 @@ def divided(
         seed: of the partition; PFLlib's is 1.
         examples: use so many of the merged examples only, drawn at random; None: all.
     """
-    both = datasets.merged(dataset).train
+    both = fs.datasets.merged(dataset).train
     if examples is not None:
         rows = np.sort(np.random.default_rng(0).permutation(len(both["y"]))[:examples])
         both = {key: both[key][rows] for key in ("x", "y")}
     random = np.random.RandomState(seed)
-    rows = partition.pfllib_dirichlet(both["y"], CLIENTS, ALPHA, random)
-    train, test = partition.pfllib_split(rows, random)
+    rows = fs.data.partition.pfllib_dirichlet(both["y"], CLIENTS, ALPHA, random)
+    train, test = fs.data.partition.pfllib_split(rows, random)
     part = {key: both[key] for key in ("x", "y")}
     return fs.from_assignment(part, train), fs.from_assignment(part, test)
 
 
 def make_setup(
-    dataset: datasets.Dataset,
+    dataset: fs.datasets.Dataset,
     num_seeds: int,
     *,
     rounds: int,
@@ -69,15 +66,15 @@ def make_setup(
     """Returns the setup of all seeds, with one partition, and the keys of their runs."""
     model = network(dataset)
     train, test = divided(dataset, 1, examples)
-    task = fs.empirical_task(objectives.cross_entropy(model), train, fs.epochs(1, BATCH_SIZE))
-    metrics = objectives.classification_metrics(model)
+    task = fs.empirical_task(fs.objectives.cross_entropy(model), train, fs.epochs(1, BATCH_SIZE))
+    metrics = fs.objectives.classification_metrics(model)
     keys = seed_keys(num_seeds)
     params = jax.vmap(model.init)(jax.vmap(jax.random.fold_in, (0, None))(keys, 1))
     setup = fs.Setup(
         task,
         fs.timelines.full(rounds, CLIENTS, task.num_steps),
         jax.tree.map(jnp.asarray, params),
-        personal_evaluator(metrics, test, per_client=True),
+        fs.evaluation.personal_evaluator(metrics, test, per_client=True),
         eval_every,
         fs.weight_by_examples,
     )

@@ -9,6 +9,7 @@ weights, epsilon 2 at delta 10^-6.
 import dataclasses
 import math
 import pathlib
+import types
 from collections.abc import Mapping
 from typing import Self
 
@@ -27,12 +28,9 @@ from experiments.harness import (
     seed_keys,
     settings,
 )
-from fedjax_sim import datasets, objectives, privacy
+from fedjax_sim import datasets
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.data import partition
-from fedjax_sim.evaluation import evaluator, merge_evaluators
-from fedjax_sim.models import Model
-from fedjax_sim.simulation.folders import folder_names
+from fedjax_sim.runs.storage.folders import folder_names
 
 COHORT = 50
 CLIP, DELTA, LR, BATCH_SIZE = 0.4, 1e-6, 0.1, 10
@@ -72,10 +70,10 @@ class CentralOptions(Folders):
         return dataclasses.replace(self, epsilons=tuple(sorted({*earlier, *self.epsilons})))
 
 
-def forecasts(options: CentralOptions) -> dict[str, privacy.NoiseCohort]:
+def forecasts(options: CentralOptions) -> dict[str, fs.privacy.NoiseCohort]:
     """The noise of the larger cohort by target, from little to much."""
     return {
-        f"epsilon {epsilon:g}": privacy.noise_cohort(
+        f"epsilon {epsilon:g}": fs.privacy.noise_cohort(
             epsilon, DELTA, num_rounds=options.rounds, cohort_size=COHORT,
             noise_cohort_size=options.noise_cohort, population=options.population,
         )
@@ -83,34 +81,36 @@ def forecasts(options: CentralOptions) -> dict[str, privacy.NoiseCohort]:
     }  # fmt: skip
 
 
-def algorithms(noise: Mapping[str, privacy.NoiseCohort]) -> dict[str, fs.FedAlgorithm]:
+def algorithms(noise: Mapping[str, fs.privacy.NoiseCohort]) -> dict[str, fs.FedAlgorithm]:
     """FedAvg without a bound, with the clip, and with the clip and the noise of every target."""
     plain = fs.fedavg(LR)
     multipliers = {CLIPPED: 0.0} | {name: x.noise_multiplier for name, x in noise.items()}
     return {PLAIN: plain} | {
-        name: privacy.privatize(plain, CLIP, z, expected_uploads=COHORT)
+        name: fs.privacy.privatize(plain, CLIP, z, expected_uploads=COHORT)
         for name, z in multipliers.items()
     }
 
 
-def make_setup(dataset: datasets.Dataset, model: Model, options: CentralOptions) -> fs.Setup:
+def make_setup(
+    dataset: datasets.Dataset, model: fs.models.Model, options: CentralOptions
+) -> fs.Setup:
     """IID users with equally many examples; cohorts and initial models differ between seeds."""
-    rows = partition.iid(len(dataset.train["y"]), options.users, seed=0)
+    rows = fs.data.partition.iid(len(dataset.train["y"]), options.users, seed=0)
     data = fs.from_assignment({key: dataset.train[key] for key in ("x", "y")}, rows)
     batches = fs.epochs(1, BATCH_SIZE)
-    task = fs.empirical_task(objectives.cross_entropy(model.apply), data, batches)
+    task = fs.empirical_task(fs.objectives.cross_entropy(model.apply), data, batches)
     keys = jax.vmap(jax.random.split)(seed_keys(options.seeds, root=1))
     timelines = [
         fs.timelines.uniform(key, options.rounds, options.users, COHORT, task.num_steps)
         for key in keys[:, 0]
     ]
     test = {key: dataset.test[key][: options.test_examples] for key in ("x", "y")}
-    metrics = evaluator(objectives.classification_metrics(model.apply), test)
+    metrics = fs.evaluation.evaluator(fs.objectives.classification_metrics(model.apply), test)
     return fs.Setup(
         task,
         fs.timelines.stacked(timelines),
         jax.jit(jax.vmap(model.init))(keys[:, 1]),
-        eval_fn=merge_evaluators(test=metrics),
+        eval_fn=fs.evaluation.merge_evaluators(test=metrics),
         eval_every=options.eval_every,
     )
 
@@ -146,9 +146,12 @@ def histories(
         print(f"{name}: {result.run_seconds or 0:.0f} s", flush=True)
 
     result = fs.compare(
-        runs, setup, seed_keys(options.seeds), directory=folder, config={"clip": CLIP},
-        checkpoint_seconds=60.0, on_finished=finished,
-    )  # fmt: skip
+        runs,
+        setup,
+        seed_keys(options.seeds),
+        callbacks=[types.SimpleNamespace(finished=finished)],
+        storage=fs.Storage(folder, config={"clip": CLIP}, checkpoint_seconds=60.0),
+    )
     check_finished(result, folder)
     parts = []
     for run, file in folder_names(list(runs)).items():
@@ -165,7 +168,7 @@ def noise_table(setup: fs.Setup, options: CentralOptions) -> pd.DataFrame:
     private = algorithms(noise)
     rows = []
     for name, forecast in noise.items():
-        own = privacy.epsilon(private[name], setup, DELTA)
+        own = fs.privacy.epsilon(private[name], setup, DELTA)
         std = forecast.noise_multiplier * CLIP / COHORT
         rows.append(
             {

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+import fedjax_sim as fs
 from experiments.harness import Report, counted, interval_text
 from experiments.privacy.central import CLIP, CLIPPED, COHORT, DELTA, PLAIN
-from fedjax_sim.analysis.intervals import mean_interval
 
 LATE = 0.1  # share of the rounds whose evaluations are averaged
 
@@ -42,7 +42,7 @@ def draw(history: pd.DataFrame, noise: pd.DataFrame) -> Figure:
     """Accuracy against epsilon, and accuracy by round."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
     scores = late_accuracies(history)
-    bands = [mean_interval(scores[run], bounds=(0, 1)) for run in noise["run"]]
+    bands = [fs.analysis.mean_interval(scores[run], bounds=(0, 1)) for run in noise["run"]]
     means = np.array([float(band.mean) for band in bands])
     ends = np.array([[m - band.low, band.high - m] for m, band in zip(means, bands, strict=True)])
     left.errorbar(noise["epsilon"], means, ends.T, marker="o", color="black", capsize=3)

@@ -12,12 +12,11 @@ from typing import Literal
 
 import tyro
 
+import fedjax_sim as fs
 from experiments.harness import check_choice, save_report, settings
 from experiments.privacy.central import CentralOptions, make_setup, tables
 from experiments.privacy.central_report import build
-from fedjax_sim import datasets, models
-from fedjax_sim.data.augmentation import CIFAR_MEAN, CIFAR_STD, normalized
-from fedjax_sim.models import Model
+from fedjax_sim.data.augmentation import CIFAR_MEAN, CIFAR_STD
 
 Network = Literal["small", "pfl"]
 SHAPE, CLASSES = (32, 32, 3), 10
@@ -36,20 +35,20 @@ class Options(CentralOptions):
         check_choice(network=(self.network, Network))
 
 
-def build_model(network: Network) -> Model:
+def build_model(network: Network) -> fs.models.Model:
     """Convolutions 3x3 with 32 and 64 channels; pfl-research's network without its dropout."""
     pools, hidden = ((True, True), 512) if network == "small" else ((False, True), 128)
-    cnn = models.cnn(
+    cnn = fs.models.cnn(
         SHAPE, CLASSES, channels=(32, 64), kernel_size=3, hidden=(hidden,), pool_after=pools
     )
-    return normalized(cnn, CIFAR_MEAN, CIFAR_STD)
+    return fs.data.augmentation.normalized(cnn, CIFAR_MEAN, CIFAR_STD)
 
 
 def main(options: Options) -> None:
     """Runs what is not finished, and writes table and figure."""
     name = f"cifar10-{options.network}"
     options = options.with_reported(name)
-    dataset = datasets.load("cifar10", data_dir=options.data_dir)
+    dataset = fs.datasets.load("cifar10", data_dir=options.data_dir)
     setup = make_setup(dataset, build_model(options.network), options)
     save_report(
         options.folder(name),

@@ -11,10 +11,11 @@ import dataclasses
 
 import tyro
 
+import fedjax_sim as fs
 from experiments.harness import save_report, settings
 from experiments.privacy.central import CentralOptions, make_setup, tables
 from experiments.privacy.central_report import build
-from fedjax_sim import datasets, models
+from fedjax_sim import datasets
 
 HIDDEN = 32
 
@@ -32,7 +33,7 @@ def main(options: Options) -> None:
     """Runs what is not finished, and writes table and figure."""
     options = options.with_reported("mnist")
     dataset = datasets.load("mnist", data_dir=options.data_dir)
-    setup = make_setup(dataset, models.mlp((28, 28, 1), (HIDDEN,), 10), options)
+    setup = make_setup(dataset, fs.models.mlp((28, 28, 1), (HIDDEN,), 10), options)
     save_report(
         options.folder("mnist"),
         "mnist",

@@ -63,7 +63,6 @@ def main(options: Options) -> None:
         },
         seed_keys(options.seeds),
         options.work / f"mnist-{options.rounds}-{options.examples}",
-        static=["attack", "attackers", "split", "rule"],
     )
     save_report(
         options.output / "robust" / "mnist",

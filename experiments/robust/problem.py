@@ -11,9 +11,6 @@ import jax
 import numpy as np
 
 import fedjax_sim as fs
-from fedjax_sim import models, objectives, robust
-from fedjax_sim.data import partition
-from fedjax_sim.robust import attacks
 
 CLIENTS, CLASSES, BATCH_SIZE = 25, 10, 32
 LR, BETA = 0.3, 0.9
@@ -22,22 +19,22 @@ ALIE_Z = 1.5  # of the authors' program; the largest undetected z for 5 of 25 is
 SPLITS = ("IID", "two labels")
 
 # (number of attackers) -> rule
-BASES: dict[str, Callable[[int], robust.Rule]] = {
-    "mean": lambda f: robust.mean(),
-    "median": robust.median,
-    "trimmed mean": robust.trimmed_mean,
-    "Krum": robust.krum,
-    "Bulyan": robust.bulyan,
+BASES: dict[str, Callable[[int], fs.robust.Rule]] = {
+    "mean": lambda f: fs.robust.mean(),
+    "median": fs.robust.median,
+    "trimmed mean": fs.robust.trimmed_mean,
+    "Krum": fs.robust.krum,
+    "Bulyan": fs.robust.bulyan,
     # The authors' start, the mean, made the stored results.
-    "geometric median": lambda f: robust.rfa(iterations=8, f=f),
-    "centred clipping": lambda f: robust.centred_clipping(RADIUS, f=f),
+    "geometric median": lambda f: fs.robust.rfa(iterations=8, f=f),
+    "centred clipping": lambda f: fs.robust.centred_clipping(RADIUS, f=f),
 }
 MIXED = ("median", "trimmed mean", "Krum", "geometric median", "centred clipping")
-RULES: dict[str, Callable[[int], robust.Rule]] = {
+RULES: dict[str, Callable[[int], fs.robust.Rule]] = {
     **BASES,
-    **{f"NNM, {name}": lambda f, name=name: robust.nnm(BASES[name](f), f) for name in MIXED},
+    **{f"NNM, {name}": lambda f, name=name: fs.robust.nnm(BASES[name](f), f) for name in MIXED},
     **{
-        f"bucketing, {name}": lambda f, name=name: robust.bucketing(BASES[name](f))
+        f"bucketing, {name}": lambda f, name=name: fs.robust.bucketing(BASES[name](f))
         for name in MIXED
     },
 }
@@ -45,23 +42,23 @@ RULES: dict[str, Callable[[int], robust.Rule]] = {
 Attack = Callable[[fs.FedAlgorithm, Any], fs.FedAlgorithm]
 ATTACKS: dict[str, Attack] = {
     "none": lambda algorithm, attackers: algorithm,
-    "sign flip": attacks.sign_flip,
+    "sign flip": fs.robust.attacks.sign_flip,
     "label flip": lambda algorithm, attackers: algorithm,  # of the data
-    "ALIE": lambda algorithm, attackers: attacks.alie(algorithm, attackers, z=ALIE_Z),
-    "inner product": attacks.inner_product,
-    "mimic": attacks.mimic,
+    "ALIE": lambda algorithm, attackers: fs.robust.attacks.alie(algorithm, attackers, z=ALIE_Z),
+    "inner product": fs.robust.attacks.inner_product,
+    "mimic": fs.robust.attacks.mimic,
 }
 
 
-def attackers_of(count: int) -> attacks.Attackers:
+def attackers_of(count: int) -> fs.robust.attacks.Attackers:
     """The first clients attack."""
-    return attacks.some_clients(range(count), CLIENTS)
+    return fs.robust.attacks.some_clients(range(count), CLIENTS)
 
 
 def factory(attack: str, attackers: int, rule: str) -> fs.FedAlgorithm:
     """FedAvg of one local step with worker momentum, a rule, and an attack."""
-    momentum = robust.worker_momentum(fs.fedavg(LR), BETA)
-    algorithm = robust.aggregate(momentum, RULES[rule](attackers))
+    momentum = fs.robust.worker_momentum(fs.fedavg(LR), BETA)
+    algorithm = fs.robust.aggregate(momentum, RULES[rule](attackers))
     return ATTACKS[attack](algorithm, attackers_of(attackers))
 
 
@@ -69,19 +66,19 @@ def setup_maker(
     train: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray], rounds: int, evaluations: int
 ) -> Callable[..., fs.Setup]:
     """A function of attack, attackers, split and seed that returns the setup of one seed."""
-    model = models.softmax_regression(train["x"][0].size, CLASSES)
-    metrics = fs.evaluation.evaluator(objectives.classification_metrics(model), dict(test))
+    model = fs.models.softmax_regression(train["x"][0].size, CLASSES)
+    metrics = fs.evaluation.evaluator(fs.objectives.classification_metrics(model), dict(test))
 
     def make_setup(attack: str, attackers: int, split: str, seed: int) -> fs.Setup:
         if split == "IID":
-            rows = partition.iid(len(train["y"]), CLIENTS, seed)
+            rows = fs.data.partition.iid(len(train["y"]), CLIENTS, seed)
         else:
-            rows = partition.shards(train["y"], CLIENTS, 2, seed)
+            rows = fs.data.partition.shards(train["y"], CLIENTS, 2, seed)
         data = fs.from_assignment(dict(train), rows)
         if attack == "label flip":
-            data = attacks.flip_labels(data, attackers_of(attackers), CLASSES)
+            data = fs.robust.attacks.flip_labels(data, attackers_of(attackers), CLASSES)
         task = fs.empirical_task(
-            objectives.cross_entropy(model), data, fs.with_replacement(BATCH_SIZE, num_steps=1)
+            fs.objectives.cross_entropy(model), data, fs.with_replacement(BATCH_SIZE, num_steps=1)
         )
         timeline = fs.timelines.full(rounds, CLIENTS, task.num_steps)
         params = jax.tree.map(np.asarray, model.init(jax.random.key(seed)))

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+import fedjax_sim as fs
 from experiments.harness import Claim, Report, counted
 from experiments.robust.problem import CLIENTS, LR, MIXED, RADIUS, RULES, SPLITS
-from fedjax_sim import plotting
 
 METRIC = "accuracy"
 KEPT = 0.9  # share of the accuracy without attackers that a rule should keep
@@ -128,5 +128,5 @@ def figures(table: pd.DataFrame) -> dict[str, Figure]:
         part = part.loc[:, ["clients", "rule", "seed", "score"]]
         label = f"accuracy in %, {attack}"
         name = str(attack).replace(" ", "-").lower()
-        maps[name] = plotting.heat_map(part, "clients", "rule", mode="max", label=label)
+        maps[name] = fs.plotting.heat_map(part, "clients", "rule", mode="max", label=label)
     return maps

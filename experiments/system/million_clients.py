@@ -16,6 +16,7 @@ import pandas as pd
 import tyro
 from matplotlib.figure import Figure
 
+import fedjax_sim as fs
 from experiments.harness import Report, check_names, counted, in_own_process, kept_json
 from experiments.harness.figures import legends
 from experiments.harness.redrawing import save_report
@@ -29,7 +30,6 @@ from experiments.system.populations import (
     LR,
     STRATA,
 )
-from fedjax_sim.analysis.intervals import mean_interval
 from fedjax_sim.checks import check_at_least
 
 COHORT = 1000
@@ -77,7 +77,7 @@ def rows(cases: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         row |= {"ms per round": 1e3 * min(c["seconds"]), "peak GB": c["peak_gb"]}
         row |= {"data, analytic GB": 4e-9 * c["clients"] * EXAMPLES * (FEATURES + 1)}
         for name in ("train/loss", "test/loss"):
-            mean, low, high = mean_interval(c[name])
+            mean, low, high = fs.analysis.mean_interval(c[name])
             row |= {name: mean, f"{name} +-": (high - low) / 2}
         table.append(row)
     return pd.DataFrame(table)

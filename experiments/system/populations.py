@@ -21,11 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_sim as fs
-from fedjax_sim import models, objectives
 from fedjax_sim.data.source import ClientSource
-from fedjax_sim.evaluation import evaluator
-from fedjax_sim.execution.devices import use_all_cores
-from fedjax_sim.execution.placement import by_client
 
 FEATURES, EXAMPLES, STRATA = 60, 10, 8
 EPOCHS, BATCH_SIZE = 5, 5
@@ -66,10 +62,10 @@ def case(algorithm: str, clients: int, rounds: int, cohort: int, seeds: int) -> 
         seconds per round and of compilation, GB at the peak; per seed the mean loss of the
         population's and of fresh clients.
     """
-    use_all_cores()
-    model = models.logistic_regression(FEATURES)
-    loss = objectives.binary_cross_entropy(model.apply)
-    where = by_client(clients, num_strata=STRATA)
+    fs.execution.use_all_cores()
+    model = fs.models.logistic_regression(FEATURES)
+    loss = fs.objectives.binary_cross_entropy(model.apply)
+    where = fs.execution.by_client(clients, num_strata=STRATA)
     source = ClientSource(np.full(clients, EXAMPLES), load)
     task = fs.empirical_task(loss, source, fs.epochs(EPOCHS, BATCH_SIZE), placement=where)
     jax.block_until_ready(task)
@@ -107,7 +103,7 @@ def mean_losses(loss: Any, servers: list[Any], start: int, stop: int) -> list[fl
     total = np.zeros(len(servers))
     for first in range(start, stop, 10 * BLOCK):
         last = min(first + 10 * BLOCK, stop)
-        losses = jax.vmap(evaluator(metrics, load(first, last)))(together)["loss"]
+        losses = jax.vmap(fs.evaluation.evaluator(metrics, load(first, last)))(together)["loss"]
         total += np.asarray(losses, np.float64) * (last - first)
     return (total / (stop - start)).tolist()
 

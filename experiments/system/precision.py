@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import tyro
 
+import fedjax_sim as fs
 from experiments.harness import (
     Folders,
     Report,
@@ -29,9 +30,8 @@ from experiments.harness import (
     save_report,
     settings,
 )
-from fedjax_sim.analysis.intervals import mean_interval
-from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.run import compare
+from fedjax_sim.studies.setups.config import RunConfig
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"
@@ -89,11 +89,14 @@ def effect(history: pd.DataFrame) -> pd.DataFrame:
             for name in history["precision"].unique()
         }
         exact = curves.pop(EXACT)
-        end = mean_interval(exact[:, -1])
+        end = fs.analysis.mean_interval(exact[:, -1])
         row = {"algorithm": algorithm, "metric": metric}
         rows.append({**row, "precision": EXACT, "mean": end.mean, "low": end.low, "high": end.high})
         for precision, values in curves.items():
-            end, off = mean_interval(values[:, -1]), mean_interval(values[:, -1] - exact[:, -1])
+            end, off = (
+                fs.analysis.mean_interval(values[:, -1]),
+                fs.analysis.mean_interval(values[:, -1] - exact[:, -1]),
+            )
             columns = {"mean": end.mean, "low": end.low, "high": end.high}
             columns |= {"difference": off.mean, "from": off.low, "to": off.high}
             largest = float(np.abs(values - exact).max())

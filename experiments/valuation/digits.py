@@ -16,9 +16,6 @@ import tyro
 import fedjax_sim as fs
 from experiments.valuation.problem import Problem, build, kinds_of, num_parts, spoiled
 from experiments.valuation.runs import ValuationOptions, value_seeds
-from fedjax_sim import datasets, models
-from fedjax_sim.data import partition
-from fedjax_sim.execution.devices import use_all_cores
 
 KINDS = kinds_of(honest=5, pairs=1, mislabelled=2, riders=1)
 LR, BATCH_SIZE, HIDDEN = 0.2, 20, (16,)
@@ -33,14 +30,14 @@ class Options(ValuationOptions):
 
 def problem(options: Options, seed: int, key: jax.Array) -> Problem:
     """Digits of one seed; the metric is that of the test digits."""
-    data = datasets.load("digits")
+    data = fs.datasets.load("digits")
     rng = np.random.default_rng(seed)
-    rows = partition.dirichlet(
+    rows = fs.data.partition.dirichlet(
         data.train["y"], num_parts(KINDS), 1.0, rng, disjoint=True, prior="uniform"
     )
     parts = [{k: data.train[k][r] for k in ("x", "y")} for r in rows]
     clients = spoiled(parts, KINDS, data.num_classes, options.false_labels, rng)
-    model = models.mlp((8, 8, 1), HIDDEN, data.num_classes)
+    model = fs.models.mlp((8, 8, 1), HIDDEN, data.num_classes)
     return build(
         clients, KINDS, data.test, model, key,
         rounds=options.rounds, cohort=len(KINDS), batch_size=BATCH_SIZE,
@@ -56,5 +53,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    use_all_cores()
+    fs.execution.use_all_cores()
     main(tyro.cli(Options, description=__doc__))

@@ -8,23 +8,12 @@ import pandas as pd
 
 import fedjax_sim as fs
 from experiments.valuation.problem import Problem
-from fedjax_sim.valuation import (
-    Valuation,
-    exact_shapley,
-    fed_sv,
-    game,
-    gtg_shapley,
-    influence,
-    leave_one_out,
-    permutation_shapley,
-    stratified_shapley,
-)
 
 METRIC = "loss"
 TOLERANCE = 0.05  # of truncation, as a share of the value of all clients
 EXACT = "exact Shapley"
 
-Method = Callable[[], Valuation]
+Method = Callable[[], fs.valuation.Valuation]
 
 
 def methods(
@@ -47,28 +36,30 @@ def methods(
         exact: with the exact Shapley value.
     """
     setup = problem.setup
-    runs = game(algorithm, setup, key, METRIC, directory=directory, on_progress=on_progress)
+    runs = fs.valuation.game(
+        algorithm, setup, key, METRIC, directory=directory, on_progress=on_progress
+    )
     draws = jax.random.fold_in(key, 1)  # of permutations and coalitions
     arguments = algorithm, setup, key, METRIC
 
     def sampled(count: int, share: float = 0.0) -> Method:
-        def method() -> Valuation:
+        def method() -> fs.valuation.Valuation:
             tolerance = share * abs(runs.total()) if share else 0.0
-            return permutation_shapley(runs, draws, count, tolerance=tolerance)
+            return fs.valuation.permutation_shapley(runs, draws, count, tolerance=tolerance)
 
         return method
 
-    found: dict[str, Method] = {EXACT: lambda: exact_shapley(runs)} if exact else {}
-    found |= {"leave-one-out": lambda: leave_one_out(runs)}
+    found: dict[str, Method] = {EXACT: lambda: fs.valuation.exact_shapley(runs)} if exact else {}
+    found |= {"leave-one-out": lambda: fs.valuation.leave_one_out(runs)}
     found |= {f"{count} permutations": sampled(count) for count in permutations}
     most = max(permutations)
     found |= {f"{most} permutations, truncated": sampled(most, TOLERANCE)}
     if marginals is not None:
-        found["strata"] = lambda: stratified_shapley(runs, draws, marginals, pilot=2)
+        found["strata"] = lambda: fs.valuation.stratified_shapley(runs, draws, marginals, pilot=2)
     return found | {
-        "influence": lambda: influence(*arguments),
-        "FedSV": lambda: fed_sv(*arguments),
-        "GTG-Shapley": lambda: gtg_shapley(*arguments, draws),
+        "influence": lambda: fs.valuation.influence(*arguments),
+        "FedSV": lambda: fs.valuation.fed_sv(*arguments),
+        "GTG-Shapley": lambda: fs.valuation.gtg_shapley(*arguments, draws),
     }
 
 

@@ -17,9 +17,7 @@ import fedjax_sim as fs
 from experiments.harness import pooled_test, subsample
 from experiments.valuation.problem import Problem, build, kinds_of, num_parts, spoiled
 from experiments.valuation.runs import ValuationOptions, value_seeds
-from fedjax_sim import datasets, models
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.execution.devices import use_all_cores
 
 KINDS = kinds_of(honest=18, pairs=2, mislabelled=5, riders=3)
 LR, BATCH_SIZE, HIDDEN, COHORT = 0.1, 20, (32,), 10
@@ -41,14 +39,14 @@ class Options(ValuationOptions):
 
 def problem(options: Options, seed: int, key: jax.Array) -> Problem:
     """Random writers of one seed; the metric is that of test images of all writers."""
-    data = datasets.load("mnist", data_dir=options.data_dir)
+    data = fs.datasets.load("mnist", data_dir=options.data_dir)
     writers = data.clients()
     rng = np.random.default_rng(seed)
     enough = np.flatnonzero(np.asarray(writers.sizes) >= LEAST)
     chosen = rng.choice(enough, num_parts(KINDS), replace=False)
     parts = [jax.tree.map(np.asarray, writers.client(int(i))) for i in chosen]
     clients = spoiled(parts, KINDS, data.num_classes, options.false_labels, rng)
-    model = models.mlp((28, 28, 1), HIDDEN, data.num_classes)
+    model = fs.models.mlp((28, 28, 1), HIDDEN, data.num_classes)
     return build(
         clients, KINDS, subsample(pooled_test(data), options.held_out), model, key,
         rounds=options.rounds, cohort=COHORT, batch_size=BATCH_SIZE,
@@ -65,5 +63,5 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    use_all_cores()
+    fs.execution.use_all_cores()
     main(tyro.cli(Options, description=__doc__))

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 import fedjax_sim as fs
-from fedjax_sim import evaluation, models, objectives
 
 HONEST, MISLABELLED, DUPLICATED, RIDER = "honest", "mislabelled", "duplicated", "free rider"
 FAULTS = (MISLABELLED, DUPLICATED, RIDER)
@@ -78,7 +77,7 @@ def build(
     clients: Sequence[Examples],
     kinds: tuple[str, ...],
     held_out: Examples,
-    model: models.Model,
+    model: fs.models.Model,
     key: jax.Array,
     *,
     rounds: int,
@@ -89,7 +88,7 @@ def build(
 
     A free rider takes part without a step, so its upload is 0.
     """
-    objective = objectives.cross_entropy(model)
+    objective = fs.objectives.cross_entropy(model)
     data = fs.from_clients(clients)
     task = fs.empirical_task(objective, data, fs.epochs(1, batch_size=batch_size))
     keys = jax.random.split(key)
@@ -98,5 +97,5 @@ def build(
     timeline = dataclasses.replace(
         timeline, num_steps=np.where(rides, 0, np.asarray(timeline.num_steps))
     )
-    eval_fn: Any = evaluation.evaluator(objectives.classification_metrics(model), held_out)
+    eval_fn: Any = fs.evaluation.evaluator(fs.objectives.classification_metrics(model), held_out)
     return Problem(fs.Setup(task, timeline, model.init(keys[1]), eval_fn), kinds)

@@ -161,12 +161,14 @@ def locally_optimized(
             jax.tree.map(next_value, state.local, mean.local),
         )
 
-    return served._replace(
+    wrapped = served.requiring(
+        exact_mean="clients upload the states of their optimizers, not changes of them"
+    )
+    return wrapped._replace(
         init=init,
         local=local,
         update=update,
         broadcast=lambda state, round: _Start(state.inner.params, state.local),
-        exact_mean_only="clients upload the states of their optimizers, not changes of them",
     )
 
 

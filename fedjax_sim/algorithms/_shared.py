@@ -10,15 +10,14 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import partial_rounds
 from fedjax_sim.prox.composite import Composite
-from fedjax_sim.setup_checks import partial_rounds
 from fedjax_sim.types import Oracle, Params, Round, Scalar, Task, Timeline, Upload, Work
-from fedjax_sim.wrappers._memory import takes_models
 
 Transform = Callable[[Oracle], Oracle]
 
 
-# Reasons for `FedAlgorithm.exact_mean_only`.
+# Reasons for `Requires.exact_mean`.
 UPLOADS_MODELS = "clients upload models, not changes of the model"
 UPLOADS_COUNTS = "clients also upload weights or counts, which the server takes as exact"
 
@@ -66,7 +65,6 @@ def full_loss(oracle: Oracle) -> Callable[[Params], Array]:
     return oracle.full_loss
 
 
-@takes_models
 def average_with_server(state: ModelState, mean: Upload, round: Round) -> ModelState:
     """Averages the models of S clients and the server's own, all with the weight 1 / (S + 1)."""
     s = real(round.num_uploads)

@@ -18,6 +18,7 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
+    Requires,
     Round,
     Scalar,
     Task,
@@ -25,6 +26,7 @@ from fedjax_sim.types import (
     Work,
     send_state,
 )
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers import average_rounds
 
 __all__ = ["afl"]
@@ -40,6 +42,7 @@ class _Visit(NamedTuple):
     losses: Array  # [M] F_i(x) in the entry of client i, else 0
 
 
+@specified
 def afl(
     lr: ScalarOrSchedule,
     num_clients: int,
@@ -116,8 +119,10 @@ def afl(
         local,
         update,
         send_state,
-        check=check,
-        uniform_weights_only="the clients' weights are lambda, which the server adapts",
-        exact_mean_only="clients also upload their losses",
+        requires=Requires(
+            check=check,
+            uniform_weights="the clients' weights are lambda, which the server adapts",
+            exact_mean="clients also upload their losses",
+        ),
     )
     return average_rounds(algorithm) if average else algorithm

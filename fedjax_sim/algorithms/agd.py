@@ -11,10 +11,12 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms.mb_ac_sgd import mb_ac_sgd
 from fedjax_sim.checks import check_positive, is_concrete
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["agd"]
 
 
+@specified
 def agd(smoothness: Scalar, mu: Scalar) -> FedAlgorithm:
     r"""AGD: Nesterov's accelerated gradient descent on the mean of the clients' objectives.
 

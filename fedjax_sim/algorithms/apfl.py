@@ -16,6 +16,7 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Upload, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["apfl"]
 
@@ -27,6 +28,7 @@ class ApflState(NamedTuple):
     alpha: Array
 
 
+@specified
 def apfl(
     lr: ScalarOrSchedule,
     alpha: Scalar = 0.5,

@@ -11,19 +11,13 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_clients_receive, real
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import (
-    FedAlgorithm,
-    Oracle,
-    Params,
-    Round,
-    Scalar,
-    Upload,
-    Work,
-)
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Upload, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["async_sgd"]
 
 
+@specified
 def async_sgd(
     lr: ScalarOrSchedule, *, patience: Scalar | None = None, bound: Scalar | None = None
 ) -> FedAlgorithm:
@@ -73,5 +67,8 @@ def async_sgd(
         return ModelState(tree.add(state.params, step))
 
     return FedAlgorithm(
-        ModelState, local, update, check=lambda task, timeline: check_clients_receive(timeline)
+        ModelState,
+        local,
+        update,
+        requires=Requires(check=lambda task, timeline: check_clients_receive(timeline)),
     )

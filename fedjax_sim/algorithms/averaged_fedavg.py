@@ -14,7 +14,8 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["averaged_fedavg"]
 
@@ -38,6 +39,7 @@ class _Visit(NamedTuple):
     forgotten: Array  # 1 - factor^K; a visit without steps uploads zeros
 
 
+@specified
 def averaged_fedavg(
     lr: ScalarOrSchedule, factor: Scalar = 1.0, at: Literal["start", "end"] = "end"
 ) -> FedAlgorithm:
@@ -109,8 +111,10 @@ def averaged_fedavg(
         local,
         update,
         lambda state, round: state.current,
-        synchronous_only="the average is over the means of clients that started from one model",
-        exact_mean_only=UPLOADS_MODELS,
+        requires=Requires(
+            synchronous="the average is over the means of clients that started from one model",
+            exact_mean=UPLOADS_MODELS,
+        ),
     )
 
 

@@ -19,7 +19,8 @@ from fedjax_sim.checks import check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Task, Timeline, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Task, Timeline, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["averaged_feddualavg"]
 
@@ -41,6 +42,7 @@ class _Path(NamedTuple):
     elapsed: Array  # [K] the sum of the rates of these steps
 
 
+@specified
 def averaged_feddualavg(
     lr: ScalarOrSchedule, composite: Composite, *, project_start: bool = True
 ) -> FedAlgorithm:
@@ -111,9 +113,11 @@ def averaged_feddualavg(
         local,
         update,
         plain.broadcast,
-        synchronous_only="the average is over means of clients that started from one dual state",
-        exact_mean_only=plain.exact_mean_only,
-        check=_check,
+        requires=Requires(
+            synchronous="the average is over means of clients that started from one dual state",
+            exact_mean=plain.requires.exact_mean,
+            check=_check,
+        ),
     )
 
 

@@ -19,10 +19,12 @@ from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Scalar
+from fedjax_sim.types.specs import specified
 
 __all__ = ["diloco"]
 
 
+@specified
 def diloco(
     lr: ScalarOrSchedule | None = None,
     server_lr: optax.ScalarOrSchedule = 0.7,

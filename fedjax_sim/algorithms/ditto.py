@@ -13,12 +13,14 @@ from fedjax_sim.algorithms._shared import check_per_client, cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least, check_count, check_rates, least_entries
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.transforms import proximal
+from fedjax_sim.local.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["ditto"]
 
 
+@specified
 def ditto(
     lr: ScalarOrSchedule,
     mu: Scalar = 1.0,
@@ -71,13 +73,12 @@ def ditto(
         return upload, local_steps(cycled(step, work), v, visit)
 
     def check(task: Task, timeline: Timeline) -> None:
-        global_part.check(task, timeline)
+        global_part.requires.check(task, timeline)
         if np.ndim(mu):
             check_per_client("mu", jnp.asarray(mu), task)
 
-    return global_part._replace(
+    return global_part.requiring(check=check)._replace(
         local=local,
         init_client=lambda params: params,
-        check=check,
         personal=lambda x, v, oracle, work: v,
     )

@@ -22,8 +22,18 @@ from fedjax_sim.algorithms._shared import (
 from fedjax_sim.algorithms.staleness import PerClient, Reweighting
 from fedjax_sim.checks import check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Task, Timeline, Upload, Work
-from fedjax_sim.wrappers._memory import takes_models
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Task,
+    Timeline,
+    Upload,
+    Work,
+)
+from fedjax_sim.types.specs import specified
 
 __all__ = ["favano"]
 
@@ -38,6 +48,7 @@ class _Visit(NamedTuple):
     progress: Params  # w_unb - w_init
 
 
+@specified
 def favano(
     lr: ScalarOrSchedule, alpha: Reweighting, output: Literal["server", "mean"] = "server"
 ) -> FedAlgorithm:
@@ -98,14 +109,16 @@ def favano(
 
     if output == "server":
         return FedAlgorithm(  # Eq. (4)
-            ModelState, local, average_with_server, check=check, exact_mean_only=UPLOADS_MODELS
+            ModelState,
+            local,
+            average_with_server,
+            requires=Requires(check=check, uploads_models=True, exact_mean=UPLOADS_MODELS),
         )
 
     def visit(w_init: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         model, state = local(w_init, state, oracle, work)
         return _Visit(model, tree.sub(model, w_init)), state
 
-    @takes_models
     def update(state: MeanModelState, mean: _Visit, round: Round) -> MeanModelState:
         w = average_with_server(ModelState(state.current), mean.model, round).params
         share = real(round.num_uploads) / (round.num_clients + 1)
@@ -116,9 +129,12 @@ def favano(
         visit,
         update,
         lambda state, round: state.current,
-        check=check,
-        uniform_weights_only="the mean model is the unweighted mean of all models",
-        exact_mean_only=UPLOADS_MODELS,
+        requires=Requires(
+            check=check,
+            uniform_weights="the mean model is the unweighted mean of all models",
+            uploads_models=True,
+            exact_mean=UPLOADS_MODELS,
+        ),
     )
 
 

@@ -15,11 +15,12 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_positive, is_concrete
 from fedjax_sim.local import local_steps
-from fedjax_sim.transforms import proximal
+from fedjax_sim.local.transforms import proximal
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
+    Requires,
     Round,
     Scalar,
     Task,
@@ -27,6 +28,7 @@ from fedjax_sim.types import (
     Work,
     send_state,
 )
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedac"]
 
@@ -109,6 +111,7 @@ def _check_product(lr: Scalar, mu: Scalar, variant: Variant) -> None:
         )
 
 
+@specified
 def fedac(
     lr: Scalar,
     mu: Scalar,
@@ -189,8 +192,10 @@ def fedac(
         local,
         update,
         send_state,
-        synchronous_only="FedAc couples two sequences, which must be at the same time everywhere",
-        check=check,
+        requires=Requires(
+            synchronous="FedAc couples two sequences, which must be at the same time everywhere",
+            check=check,
+        ),
     )
 
 

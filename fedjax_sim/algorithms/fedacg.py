@@ -9,8 +9,9 @@ from typing import NamedTuple
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.transforms import proximal
+from fedjax_sim.local.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Upload, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedacg"]
 
@@ -20,6 +21,7 @@ class FedAcgState(NamedTuple):
     momentum: Params  # m
 
 
+@specified
 def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, mu: Scalar = 0.01) -> FedAlgorithm:
     r"""FedACG: clients start at the look-ahead model; a proximal term keeps them close to it.
 

@@ -15,7 +15,8 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedadamw"]
 
@@ -35,6 +36,7 @@ class _Visit(NamedTuple):
     present: Array  # 1, or 0 after a visit without steps
 
 
+@specified
 def fedadamw(
     lr: ScalarOrSchedule,
     correction: Scalar = 0.5,
@@ -147,7 +149,9 @@ def fedadamw(
             state.num_steps + steps,
         )
 
-    return FedAlgorithm(init, local, update, send_state, exact_mean_only=UPLOADS_COUNTS)
+    return FedAlgorithm(
+        init, local, update, send_state, requires=Requires(exact_mean=UPLOADS_COUNTS)
+    )
 
 
 def _mean(leaf: Array) -> Array:

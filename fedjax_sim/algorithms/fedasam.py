@@ -10,12 +10,14 @@ from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.transforms import asam, transform_oracle, unchanged
+from fedjax_sim.local.transforms import asam, transform_oracle, unchanged
 from fedjax_sim.types import FedAlgorithm, Scalar
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedasam"]
 
 
+@specified
 def fedasam(
     lr: ScalarOrSchedule,
     radius: Scalar = 0.5,

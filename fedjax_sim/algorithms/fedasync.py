@@ -11,20 +11,14 @@ from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, check_clie
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.checks import check_at_least, check_at_most, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.transforms import proximal
-from fedjax_sim.types import (
-    FedAlgorithm,
-    Oracle,
-    Params,
-    Round,
-    Scalar,
-    Upload,
-    Work,
-)
+from fedjax_sim.local.transforms import proximal
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Upload, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedasync"]
 
 
+@specified
 def fedasync(
     lr: ScalarOrSchedule,
     mix: Scalar = 0.6,
@@ -75,6 +69,7 @@ def fedasync(
         ModelState,
         local,
         update,
-        check=lambda task, timeline: check_clients_receive(timeline),
-        exact_mean_only=UPLOADS_MODELS,
+        requires=Requires(
+            check=lambda task, timeline: check_clients_receive(timeline), exact_mean=UPLOADS_MODELS
+        ),
     )

@@ -25,6 +25,7 @@ from fedjax_sim.local import (
     sgd,
 )
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Upload, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedavg", "fedsgd"]
 
@@ -34,10 +35,16 @@ class FedAvgState(NamedTuple):
     opt_state: optax.OptState  # of the server optimizer
 
 
+def _unchanged(oracle: Oracle, anchor: Params) -> Oracle:
+    del anchor
+    return oracle
+
+
+@specified
 def fedavg(
     lr: ScalarOrSchedule | None = None,
     server: optax.GradientTransformation | None = None,
-    anchored: Callable[[Oracle, Params], Oracle] = lambda oracle, anchor: oracle,
+    anchored: Callable[[Oracle, Params], Oracle] = _unchanged,
     *,
     local_optimizer: optax.GradientTransformation | None = None,
     local_state: LocalState | None = None,
@@ -102,7 +109,7 @@ def fedavg(
 def served_by(server: optax.GradientTransformation, lr: ScalarOrSchedule) -> FedAlgorithm:
     """FedAvg with a server optimizer of the package, which needs no probe."""
     check_rates(lr=lr)
-    return _served(server, _sgd_visit(lr, lambda oracle, anchor: oracle))
+    return _served(server, _sgd_visit(lr, _unchanged))
 
 
 def _sgd_visit(lr: ScalarOrSchedule, anchored: Callable[[Oracle, Params], Oracle]) -> Callable:
@@ -115,6 +122,7 @@ def _sgd_visit(lr: ScalarOrSchedule, anchored: Callable[[Oracle, Params], Oracle
     return local
 
 
+@specified
 def fedsgd(
     lr: optax.ScalarOrSchedule, server: optax.GradientTransformation | None = None
 ) -> FedAlgorithm:

@@ -11,11 +11,13 @@ from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
 
 __all__ = ["fedavg_ft"]
 
 
+@specified
 def fedavg_ft(
     lr: ScalarOrSchedule,
     tuning_lr: ScalarOrSchedule | None = None,

@@ -14,10 +14,12 @@ from fedjax_sim.prox.base import Penalty
 from fedjax_sim.prox.composite import Composite, check_composite
 from fedjax_sim.prox.mirror import Euclidean
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedavg_subgradient"]
 
 
+@specified
 def fedavg_subgradient(
     lr: ScalarOrSchedule, composite: Composite, server_lr: Scalar = 1.0
 ) -> FedAlgorithm:

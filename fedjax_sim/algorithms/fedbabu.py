@@ -10,12 +10,14 @@ from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree.leaves import Selection, last_layer
 from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
 from fedjax_sim.wrappers.freeze import freeze
 
 __all__ = ["fedbabu"]
 
 
+@specified
 def fedbabu(
     lr: ScalarOrSchedule,
     tuning_lr: ScalarOrSchedule | None = None,
@@ -54,4 +56,4 @@ def fedbabu(
     check_count(1, visits=visits)
     body = freeze(fedavg(lr), where)
     tuned = fine_tuned(body, lr if tuning_lr is None else tuning_lr, visits=visits)
-    return tuned._replace(partial_model=True)
+    return tuned.requiring(partial_model=True)

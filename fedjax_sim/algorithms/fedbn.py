@@ -8,11 +8,13 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree.leaves import Selection, normalisation
 from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.private import private
 
 __all__ = ["fedbn"]
 
 
+@specified
 def fedbn(lr: ScalarOrSchedule, where: Selection = normalisation) -> FedAlgorithm:
     r"""FedBN: FedAvg whose clients keep scales, biases and statistics of normalisation layers.
 

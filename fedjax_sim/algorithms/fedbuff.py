@@ -21,10 +21,12 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedbuff"]
 
 
+@specified
 def fedbuff(
     lr: ScalarOrSchedule,
     server_lr: optax.ScalarOrSchedule,
@@ -72,9 +74,6 @@ def fedbuff(
             delta = tree.divide(delta, jnp.where(share > 0, share, 1))
         return base.update(state, delta, round)
 
-    return base._replace(
-        local=local,
-        update=update,
-        check=lambda task, timeline: check_clients_receive(timeline),
-        exact_mean_only=UPLOADS_COUNTS,
+    return base._replace(local=local, update=update).requiring(
+        check=lambda task, timeline: check_clients_receive(timeline), exact_mean=UPLOADS_COUNTS
     )

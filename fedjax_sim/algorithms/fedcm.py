@@ -12,6 +12,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedcm"]
 
@@ -21,6 +22,7 @@ class FedCmState(NamedTuple):
     direction: Params  # Delta, the mean descent direction of the last round
 
 
+@specified
 def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> FedAlgorithm:
     r"""FedCM: local steps also follow the mean direction of the last round.
 

@@ -17,7 +17,8 @@ from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite, check_composite
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["feddualavg", "feddualavg_osp"]
 
@@ -33,6 +34,7 @@ class _Visit(NamedTuple):
     elapsed: Array  # the sum of the visit's client rates
 
 
+@specified
 def feddualavg(
     lr: ScalarOrSchedule,
     composite: Composite,
@@ -104,10 +106,11 @@ def feddualavg(
         local,
         update,
         lambda state, round: (state.dual, state.elapsed),
-        exact_mean_only=UPLOADS_COUNTS,
+        requires=Requires(exact_mean=UPLOADS_COUNTS),
     )
 
 
+@specified
 def feddualavg_osp(
     lr: ScalarOrSchedule,
     composite: Composite,

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from fedjax_sim import tree
 from fedjax_sim.checks import check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.transforms import corrected, proximal
+from fedjax_sim.local.transforms import corrected, proximal
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["feddyn"]
 
@@ -20,6 +21,7 @@ class FedDynState(NamedTuple):
     dual: Params  # h, the mean of all clients' duals
 
 
+@specified
 def feddyn(lr: ScalarOrSchedule, mu: Scalar = 0.01) -> FedAlgorithm:
     r"""FedDyn: proximal visits with a linear term per client, so that drift vanishes in the limit.
 

@@ -13,7 +13,8 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, real_vdot
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedexp"]
 
@@ -34,6 +35,7 @@ class _Visit(NamedTuple):
     squared_norm: Array
 
 
+@specified
 def fedexp(
     lr: ScalarOrSchedule, eps: ScalarOrSchedule = 1e-3, average_last: bool = False
 ) -> FedAlgorithm:
@@ -84,7 +86,7 @@ def fedexp(
             ModelState,
             local,
             lambda state, mean, round: ModelState(moved(state.params, mean, round)),
-            exact_mean_only=_SQUARED,
+            requires=Requires(exact_mean=_SQUARED),
         )
 
     def update(state: FedExpState, mean: _Visit, round: Round) -> FedExpState:
@@ -96,5 +98,5 @@ def fedexp(
         local,
         update,
         broadcast=lambda state, round: state.iterate,
-        exact_mean_only=_SQUARED,
+        requires=Requires(exact_mean=_SQUARED),
     )

@@ -8,12 +8,14 @@ from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.scaffold import scaffold
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.transforms import sam, transform_oracle, unchanged
+from fedjax_sim.local.transforms import sam, transform_oracle, unchanged
 from fedjax_sim.types import FedAlgorithm, Scalar
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedgamma"]
 
 
+@specified
 def fedgamma(
     lr: ScalarOrSchedule,
     radius: Scalar = 0.1,

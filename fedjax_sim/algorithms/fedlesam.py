@@ -14,8 +14,9 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, Transform
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.transforms import perturbed, unchanged
+from fedjax_sim.local.transforms import perturbed, unchanged
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedlesam"]
 
@@ -25,6 +26,7 @@ class FedLesamClient(NamedTuple):
     visited: Array  # bool    there was a last visit
 
 
+@specified
 def fedlesam(
     lr: ScalarOrSchedule, radius: Scalar = 0.1, transform: Transform = unchanged
 ) -> FedAlgorithm:

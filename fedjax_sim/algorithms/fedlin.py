@@ -20,7 +20,8 @@ from fedjax_sim.algorithms._two_phase import (
 )
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work, send_state
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work, send_state
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedlin"]
 
@@ -30,6 +31,7 @@ class FedLinState(NamedTuple):
     control: Params  # g, the mean of the cohort's full gradients at x
 
 
+@specified
 def fedlin(lr: ScalarOrSchedule) -> FedAlgorithm:
     r"""FedLin: corrected gradients, and local rates inversely proportional to the steps.
 
@@ -85,5 +87,9 @@ def fedlin(lr: ScalarOrSchedule) -> FedAlgorithm:
         )
 
     return FedAlgorithm(
-        init, local, update, send_state, synchronous_only=SYNCHRONOUS_ONLY, check=check_pairs
+        init,
+        local,
+        update,
+        send_state,
+        requires=Requires(synchronous=SYNCHRONOUS_ONLY, check=check_pairs),
     )

@@ -16,7 +16,8 @@ from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite, check_composite
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedmid", "fedmid_osp"]
 
@@ -26,6 +27,7 @@ class _Visit(NamedTuple):
     elapsed: Array  # the sum of the visit's client rates
 
 
+@specified
 def fedmid(
     lr: ScalarOrSchedule,
     composite: Composite,
@@ -102,9 +104,10 @@ def fedmid(
             return ModelState(composite.argmin(dual, like(mean.elapsed, server_lr) * mean.elapsed))
         return ModelState(composite.to_primal(dual))
 
-    return FedAlgorithm(init, local, update, exact_mean_only=UPLOADS_COUNTS)
+    return FedAlgorithm(init, local, update, requires=Requires(exact_mean=UPLOADS_COUNTS))
 
 
+@specified
 def fedmid_osp(
     lr: ScalarOrSchedule,
     composite: Composite,

@@ -30,7 +30,8 @@ from fedjax_sim.local import (
     rate,
 )
 from fedjax_sim.tree import leaves
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedmuon"]
 
@@ -48,6 +49,7 @@ class _Visit(NamedTuple):
     present: Array  # 1, or 0 after a visit without steps
 
 
+@specified
 def fedmuon(
     lr: ScalarOrSchedule,
     mix: Scalar = 0.5,
@@ -158,4 +160,6 @@ def fedmuon(
             tree.where(mean.present > 0, tree.divide(mean.momentum, share), state.momentum),
         )
 
-    return FedAlgorithm(init, local, update, send_state, exact_mean_only=UPLOADS_COUNTS)
+    return FedAlgorithm(
+        init, local, update, send_state, requires=Requires(exact_mean=UPLOADS_COUNTS)
+    )

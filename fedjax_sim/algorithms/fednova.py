@@ -14,7 +14,8 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, real
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fednova"]
 
@@ -25,6 +26,7 @@ class _Visit(NamedTuple):
     present: Array  # 1, or 0 after a visit without steps
 
 
+@specified
 def fednova(
     lr: ScalarOrSchedule, server_lr: Scalar = 1.0, momentum: Scalar = 0.0, mu: Scalar = 0.0
 ) -> FedAlgorithm:
@@ -99,4 +101,4 @@ def fednova(
         scale = -real(server_lr) * mean.effective_steps / share**2
         return ModelState(tree.add_scale(state.params, scale, mean.normalised))
 
-    return FedAlgorithm(ModelState, local, update, exact_mean_only=UPLOADS_COUNTS)
+    return FedAlgorithm(ModelState, local, update, requires=Requires(exact_mean=UPLOADS_COUNTS))

@@ -18,12 +18,14 @@ from fedjax_sim.algorithms.fedavg import served_by
 from fedjax_sim.checks import check_at_least, check_decay, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.types import FedAlgorithm, Params, Scalar
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedadagrad", "fedadam", "fedavgm", "fedyogi"]
 
 Rule = Literal["optax", "paper"]
 
 
+@specified
 def fedavgm(
     lr: ScalarOrSchedule, server_lr: optax.ScalarOrSchedule = 1.0, momentum: Scalar = 0.9
 ) -> FedAlgorithm:
@@ -52,6 +54,7 @@ def fedavgm(
     return served_by(optax.sgd(server_lr, momentum=momentum), lr)
 
 
+@specified
 def fedadagrad(
     lr: ScalarOrSchedule,
     server_lr: optax.ScalarOrSchedule,
@@ -98,6 +101,7 @@ def fedadagrad(
     return served_by(optax.adagrad(server_lr, initial_accumulator, eps), lr)
 
 
+@specified
 def fedadam(
     lr: ScalarOrSchedule,
     server_lr: optax.ScalarOrSchedule,
@@ -156,6 +160,7 @@ def fedadam(
     return served_by(optax.adam(server_lr, b1, b2, eps, eps_root=1e-30), lr)
 
 
+@specified
 def fedyogi(
     lr: ScalarOrSchedule,
     server_lr: optax.ScalarOrSchedule,

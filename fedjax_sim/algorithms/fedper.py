@@ -8,11 +8,13 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree.leaves import Selection, last_layer
 from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.private import private
 
 __all__ = ["fedper"]
 
 
+@specified
 def fedper(lr: ScalarOrSchedule, where: Selection = last_layer) -> FedAlgorithm:
     r"""FedPer: joint SGD steps on body and head; bodies are averaged, heads stay with the clients.
 

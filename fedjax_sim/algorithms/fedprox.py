@@ -9,12 +9,14 @@ import optax
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.transforms import proximal
+from fedjax_sim.local.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Scalar
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedprox"]
 
 
+@specified
 def fedprox(
     lr: ScalarOrSchedule, mu: Scalar, server: optax.GradientTransformation | None = None
 ) -> FedAlgorithm:

@@ -20,6 +20,7 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
+    Requires,
     Round,
     Scalar,
     Task,
@@ -27,6 +28,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.parts import PartState
 
 __all__ = ["fedrep"]
@@ -36,6 +38,7 @@ class FedRepClient(NamedTuple):
     head: Params  # h_i, with None instead of the shared leaves
 
 
+@specified
 def fedrep(
     lr: ScalarOrSchedule,
     head_lr: ScalarOrSchedule | None = None,
@@ -136,7 +139,6 @@ def fedrep(
         update,
         broadcast=lambda state, round: state.inner.params,
         init_client=lambda params: FedRepClient(leaves.split(params, where)[0]),
-        check=check,
+        requires=Requires(check=check, partial_model=True),
         personal=lambda x, state, oracle, work: leaves.join(state.head, x),
-        partial_model=True,
     )

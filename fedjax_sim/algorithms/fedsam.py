@@ -10,12 +10,14 @@ from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.transforms import sam, transform_oracle, unchanged
+from fedjax_sim.local.transforms import sam, transform_oracle, unchanged
 from fedjax_sim.types import FedAlgorithm, Scalar
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedsam"]
 
 
+@specified
 def fedsam(
     lr: ScalarOrSchedule,
     radius: Scalar = 0.05,
@@ -42,7 +44,7 @@ def fedsam(
         Qu et al., 2022, Algorithm 1.
 
     Example:
-        >>> from fedjax_sim.transforms import add_decayed_weights
+        >>> from fedjax_sim.local.transforms import add_decayed_weights
         >>> algorithm = fedsam(lr=0.1, transform=lambda oracle: add_decayed_weights(oracle, 1e-3))
     """
     check_at_least(0, radius=radius)

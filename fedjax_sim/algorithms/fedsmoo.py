@@ -13,8 +13,9 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.transforms import perturbed, unchanged
+from fedjax_sim.local.transforms import perturbed, unchanged
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedsmoo"]
 
@@ -30,6 +31,7 @@ class FedSmooClient(NamedTuple):
     pull: Params  # mu_i, the dual of the perturbation
 
 
+@specified
 def fedsmoo(
     lr: ScalarOrSchedule,
     mu: Scalar = 0.1,

@@ -22,6 +22,7 @@ from fedjax_sim.algorithms.scaffold import ScaffoldState
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, send_state
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedmo", "fedmoswa", "fedswa"]
 
@@ -68,6 +69,7 @@ def decaying(lr: Scalar, rho: Scalar, num_steps: Array, schedule: Schedule = "k_
     return Rates(at, total)
 
 
+@specified
 def fedswa(
     lr: ScalarOrSchedule, rho: Scalar = 0.1, alpha: Scalar = 1.5, schedule: Schedule = "k_over_K"
 ) -> FedAlgorithm:
@@ -109,6 +111,7 @@ def fedswa(
     return FedAlgorithm(ModelState, local, update)
 
 
+@specified
 def fedmoswa(
     lr: ScalarOrSchedule,
     rho: Scalar = 0.1,
@@ -195,6 +198,7 @@ def fedmoswa(
     return FedAlgorithm(init, local, update, send_state, init_client=tree.zeros_like)
 
 
+@specified
 def fedmo(lr: ScalarOrSchedule, gamma: Scalar = 0.2) -> FedAlgorithm:
     r"""FedMo: FedMoSWA's momentum controls alone, with a constant rate and an averaging server.
 

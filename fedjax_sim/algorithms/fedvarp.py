@@ -11,7 +11,18 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import check_none_lost
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Scalar,
+    Task,
+    Timeline,
+    Work,
+)
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fedvarp"]
 
@@ -21,6 +32,7 @@ class FedVarpState(NamedTuple):
     memory: Params  # H, the mean over all clients of their last displacements h_i
 
 
+@specified
 def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
     r"""FedVARP: absent clients are represented by their last displacements.
 
@@ -76,8 +88,10 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
         local,
         update,
         init_client=tree.zeros_like,
-        check=_check,
-        uniform_weights_only="the server's memory is the unweighted mean over all clients",
+        requires=Requires(
+            check=_check,
+            uniform_weights="the server's memory is the unweighted mean over all clients",
+        ),
     )
 
 

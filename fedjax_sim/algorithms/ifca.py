@@ -16,9 +16,9 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.compression.codec import code_bits, identity
-from fedjax_sim.compression.counting import with_upload_bits
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
+from fedjax_sim.types import Bits, FedAlgorithm, Oracle, Params, Requires, Round, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["ifca"]
 
@@ -56,6 +56,7 @@ class IfcaUpload(NamedTuple):
         return code_bits(self.chosen.shape[-1])
 
 
+@specified
 def ifca(
     lr: ScalarOrSchedule,
     num_models: int = 2,
@@ -189,9 +190,13 @@ def ifca(
     def bits(upload: IfcaUpload) -> int:
         return identity().bits(upload.change) // num_models + upload.exact_bits()
 
-    local = with_upload_bits(local, bits)
     return FedAlgorithm(
-        init, local, update, broadcast, personal=personal, exact_mean_only=UPLOADS_COUNTS
+        init,
+        local,
+        update,
+        broadcast,
+        personal=personal,
+        requires=Requires(exact_mean=UPLOADS_COUNTS, bits=Bits(upload=bits)),
     )
 
 

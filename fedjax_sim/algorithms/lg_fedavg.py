@@ -9,11 +9,13 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree.leaves import Selection, last_layer, others
 from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.private import private
 
 __all__ = ["lg_fedavg"]
 
 
+@specified
 def lg_fedavg(lr: ScalarOrSchedule, where: Selection = last_layer) -> FedAlgorithm:
     r"""LG-FedAvg: joint SGD steps on body and head; heads are averaged, bodies stay with clients.
 

@@ -12,7 +12,8 @@ from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.algorithms.fedac import accelerated, coupling, middle_of
 from fedjax_sim.algorithms.mb_sgd import gradient_sum, mean_gradient
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.types import FedAlgorithm, Message, Params, Round, Scalar
+from fedjax_sim.types import FedAlgorithm, Message, Params, Requires, Round, Scalar
+from fedjax_sim.types.specs import specified
 
 __all__ = ["mb_ac_sgd"]
 
@@ -22,6 +23,7 @@ class AcceleratedState(NamedTuple):
     main: Params  # x
 
 
+@specified
 def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
     r"""Minibatch accelerated SGD: one step of vanilla FedAc per round, on all its gradients.
 
@@ -63,6 +65,8 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
         gradient_sum,
         update,
         broadcast,
-        synchronous_only="an accelerated step takes its gradient at its own, current point",
-        exact_mean_only=UPLOADS_COUNTS,
+        requires=Requires(
+            synchronous="an accelerated step takes its gradient at its own, current point",
+            exact_mean=UPLOADS_COUNTS,
+        ),
     )

@@ -11,11 +11,13 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, server_rate
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["mb_sgd"]
 
 
+@specified
 def mb_sgd(lr: ScalarOrSchedule) -> FedAlgorithm:
     r"""Minibatch SGD: one step per round along the mean of all gradients at the server's model.
 
@@ -43,7 +45,9 @@ def mb_sgd(lr: ScalarOrSchedule) -> FedAlgorithm:
         eta = server_rate(lr, round)
         return ModelState(tree.add_scale(state.params, -eta, mean_gradient(mean)))
 
-    return FedAlgorithm(ModelState, gradient_sum, update, exact_mean_only=UPLOADS_COUNTS)
+    return FedAlgorithm(
+        ModelState, gradient_sum, update, requires=Requires(exact_mean=UPLOADS_COUNTS)
+    )
 
 
 def gradient_sum(

@@ -22,7 +22,8 @@ from fedjax_sim.algorithms._two_phase import (
 )
 from fedjax_sim.checks import check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update, rate
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
+from fedjax_sim.types.specs import specified
 
 __all__ = ["mime", "mimelite"]
 
@@ -38,6 +39,7 @@ class MimeState(NamedTuple):
     control: Params  # c, the mean of the cohort's full gradients at x
 
 
+@specified
 def mimelite(
     lr: ScalarOrSchedule | None = None,
     momentum: Scalar = 0.9,
@@ -104,6 +106,7 @@ def mimelite(
     return FedAlgorithm(init, local, update, send_state)
 
 
+@specified
 def mime(
     lr: ScalarOrSchedule | None = None,
     momentum: Scalar = 0.9,
@@ -164,7 +167,11 @@ def mime(
         return tree.where(sends_gradient(round.number), state._replace(control=mean), after_steps)
 
     return FedAlgorithm(
-        init, local, update, send_state, synchronous_only=SYNCHRONOUS_ONLY, check=check_pairs
+        init,
+        local,
+        update,
+        send_state,
+        requires=Requires(synchronous=SYNCHRONOUS_ONLY, check=check_pairs),
     )
 
 

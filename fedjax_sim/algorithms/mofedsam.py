@@ -8,12 +8,14 @@ from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.fedcm import fedcm
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.transforms import sam, transform_oracle, unchanged
+from fedjax_sim.local.transforms import sam, transform_oracle, unchanged
 from fedjax_sim.types import FedAlgorithm, Scalar
+from fedjax_sim.types.specs import specified
 
 __all__ = ["mofedsam"]
 
 
+@specified
 def mofedsam(
     lr: ScalarOrSchedule, radius: Scalar = 0.1, mix: Scalar = 0.1, transform: Transform = unchanged
 ) -> FedAlgorithm:

@@ -17,12 +17,14 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_count, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["perfedavg"]
 
 _MINIBATCHES = {"FO": 2, "HF": 3, "exact": 3}  # per meta-step
 
 
+@specified
 def perfedavg(
     lr: ScalarOrSchedule,
     adapt_lr: ScalarOrSchedule | None = None,
@@ -117,4 +119,4 @@ def perfedavg(
                 f"local steps, the minibatches of one meta-step (hessian={hessian!r})"
             )
 
-    return fedavg(lr, server)._replace(local=local, personal=personal, check=check)
+    return fedavg(lr, server)._replace(local=local, personal=personal).requiring(check=check)

@@ -14,12 +14,13 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.local.transforms import proximal
 from fedjax_sim.timelines.sampling import sample_without_replacement
-from fedjax_sim.transforms import proximal
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
+    Requires,
     Round,
     Scalar,
     Task,
@@ -27,6 +28,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import specified
 
 __all__ = ["pfedme"]
 
@@ -41,6 +43,7 @@ class PFedMeUpload(NamedTuple):
     averaged: Array  # 1, or 0 for a client whose model is not averaged
 
 
+@specified
 def pfedme(
     lr: ScalarOrSchedule,
     mu: Scalar = 15.0,
@@ -65,7 +68,8 @@ def pfedme(
     initial model.
 
     The released program adds :math:`0.001\, \theta` to the inner gradients; here that is
-    :func:`~fedjax_sim.transforms.add_decayed_weights`.  It also trains all clients in every round
+    :func:`~fedjax_sim.local.transforms.add_decayed_weights`.  It also trains all clients in every
+    round
     and averages the models of some: that is ``num_averaged`` on a timeline with all clients.
 
     Args:
@@ -143,7 +147,6 @@ def pfedme(
         update,
         broadcast,
         init_client=lambda params: params,
-        check=check,
+        requires=Requires(check=check, exact_mean=None if num_averaged is None else UPLOADS_COUNTS),
         personal=lambda message, theta, oracle, work: theta,
-        exact_mean_only=None if num_averaged is None else UPLOADS_COUNTS,
     )

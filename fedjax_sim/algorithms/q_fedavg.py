@@ -14,7 +14,8 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, full_loss, real, real_vdot
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["q_fedavg"]
 
@@ -26,6 +27,7 @@ class _Visit(NamedTuple):
     curvature: Array  # h_k
 
 
+@specified
 def q_fedavg(lr: ScalarOrSchedule, q: Scalar = 1.0) -> FedAlgorithm:
     r"""q-FedAvg: FedAvg for the fair objective :math:`\sum_i p_i F_i(x)^{q+1} / (q + 1)`.
 
@@ -78,4 +80,4 @@ def q_fedavg(lr: ScalarOrSchedule, q: Scalar = 1.0) -> FedAlgorithm:
         below = jnp.where(mean.curvature > 0, mean.curvature, 1)  # 0 / 1 without reports
         return ModelState(tree.sub(state.params, tree.divide(mean.change, below)))
 
-    return FedAlgorithm(ModelState, local, update, exact_mean_only=UPLOADS_COUNTS)
+    return FedAlgorithm(ModelState, local, update, requires=Requires(exact_mean=UPLOADS_COUNTS))

@@ -14,13 +14,15 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, average_with_server, real
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Round, Upload, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Requires, Round, Upload, Work
+from fedjax_sim.types.specs import specified
 
 __all__ = ["quafl"]
 
 Through = Callable[[Array, PyTree, PyTree], PyTree]  # (key, sent, receiver's model) -> received
 
 
+@specified
 def quafl(
     lr: ScalarOrSchedule,
     up: Through | None = None,
@@ -73,8 +75,11 @@ def quafl(
         average_with_server,
         broadcast,
         init_client=lambda params: params,
-        exact_mean_only=UPLOADS_MODELS,
-        synchronous_only="a contact mixes the client's own model with the server's at that moment",
+        requires=Requires(
+            uploads_models=True,
+            exact_mean=UPLOADS_MODELS,
+            synchronous="a contact mixes the client's own model with the server's at that moment",
+        ),
     )
 
 

@@ -16,8 +16,19 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_all_clients, real
 from fedjax_sim.checks import check_at_most, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
-from fedjax_sim.transforms import corrected
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
+from fedjax_sim.local.transforms import corrected
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Scalar,
+    Task,
+    Timeline,
+    Work,
+)
+from fedjax_sim.types.specs import specified
 
 __all__ = ["scaffnew"]
 
@@ -28,6 +39,7 @@ class ScaffnewClient(NamedTuple):
     factor: Array  # p / eta of the visit whose result is y_i
 
 
+@specified
 def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
     r"""Scaffnew: controls as SCAFFOLD's, with a random number of local steps per round.
 
@@ -88,9 +100,11 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
         local,
         update,
         init_client=lambda x: ScaffnewClient(tree.zeros_like(x), x, real(0)),
-        synchronous_only="the clients' controls sum to zero only if all receive the same model",
-        check=_check,
-        uniform_weights_only="the clients' controls sum to zero",
+        requires=Requires(
+            synchronous="the clients' controls sum to zero only if all receive the same model",
+            check=_check,
+            uniform_weights="the clients' controls sum to zero",
+        ),
     )
 
 

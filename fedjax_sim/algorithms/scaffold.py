@@ -12,10 +12,11 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_rates
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
-from fedjax_sim.setup_checks import check_key
-from fedjax_sim.transforms import corrected
+from fedjax_sim.local.transforms import corrected
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work, send_state
+from fedjax_sim.types.specs import specified
 
 __all__ = ["gradient_controls", "scaffold"]
 
@@ -25,6 +26,7 @@ class ScaffoldState(NamedTuple):
     control: Params  # c, the mean of all clients' controls c_i if all start at 0
 
 
+@specified
 def scaffold(
     lr: ScalarOrSchedule, server_lr: Scalar = 1.0, option: Literal["I", "II"] = "II"
 ) -> FedAlgorithm:

@@ -13,6 +13,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.types.specs import specified
 
 __all__ = ["scaffold_m"]
 
@@ -29,6 +30,7 @@ class _Visit(NamedTuple):
     direction: Params
 
 
+@specified
 def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> FedAlgorithm:
     r"""SCAFFOLD-M: local steps mix the corrected gradient and the last round's direction.
 

@@ -14,6 +14,7 @@ from jax import Array
 from fedjax_sim.algorithms._shared import real
 from fedjax_sim.checks import check_at_least, check_at_most, largest_entries, least_entries
 from fedjax_sim.types import Scalar, Work
+from fedjax_sim.types.specs import specified
 
 StalenessWeight = Callable[[Array], Array]
 Reweighting = Callable[[Work], Array]
@@ -45,7 +46,12 @@ def expected_steps(mean: Array) -> PerClient:
         True
     """
     check_at_least(0, **least_entries(mean=mean))
-    return PerClient("expected_steps.mean", mean, lambda mean, work: mean)  # Eq. (3)
+    return PerClient("expected_steps.mean", mean, _constant)  # Eq. (3)
+
+
+def _constant(mean: Array, work: Work) -> Array:
+    del work
+    return mean
 
 
 def realised_steps(p_active: Array) -> PerClient:
@@ -61,11 +67,11 @@ def realised_steps(p_active: Array) -> PerClient:
     """
     check_at_least(0, **least_entries(p_active=p_active))
     check_at_most(1, **largest_entries(p_active=p_active))
+    return PerClient("realised_steps.p_active", p_active, _times_steps)
 
-    def alpha(p_active: Array, work: Work) -> Array:
-        return p_active * real(work.num_steps)  # Eq. (3)
 
-    return PerClient("realised_steps.p_active", p_active, alpha)
+def _times_steps(p_active: Array, work: Work) -> Array:
+    return p_active * real(work.num_steps)  # Eq. (3)
 
 
 def constant(staleness: Array) -> Array:
@@ -78,6 +84,7 @@ def constant(staleness: Array) -> Array:
     return jnp.ones_like(staleness, dtype=float)
 
 
+@specified
 def polynomial(power: Scalar) -> StalenessWeight:
     r"""The weight :math:`(1 + \tau)^{-c}`.
 
@@ -92,6 +99,7 @@ def polynomial(power: Scalar) -> StalenessWeight:
     return lambda staleness: (1 + real(staleness)) ** -real(power)
 
 
+@specified
 def hinge(patience: Scalar, slope: Scalar) -> StalenessWeight:
     r"""The weight 1 up to a staleness of b, then :math:`1 / (c (\tau - b) + 1)`.
 

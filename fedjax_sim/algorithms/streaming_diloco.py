@@ -24,7 +24,18 @@ from fedjax_sim.algorithms.diloco import local_transform, nesterov
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update
 from fedjax_sim.tree import leaves
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Timeline, Work
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Scalar,
+    Task,
+    Timeline,
+    Work,
+)
+from fedjax_sim.types.specs import specified
 
 __all__ = ["streaming_diloco"]
 
@@ -47,6 +58,7 @@ class _Message(NamedTuple):
     round: Array  # int
 
 
+@specified
 def streaming_diloco(
     lr: ScalarOrSchedule | None = None,
     server_lr: optax.ScalarOrSchedule = 0.4,
@@ -228,8 +240,10 @@ def streaming_diloco(
         update,
         broadcast,
         init_client,
-        synchronous_only="a worker mixes fragments into its own model in the order of the rounds",
-        check=check,
+        requires=Requires(
+            synchronous="a worker mixes fragments into its own model in the order of the rounds",
+            check=check,
+        ),
     )
 
 

@@ -13,7 +13,8 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, full_loss, real
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
+from fedjax_sim.types.specs import specified
 
 __all__ = ["term"]
 
@@ -30,6 +31,7 @@ class _Visit(NamedTuple):
     weight: Array  # exp(t F_i - o)
 
 
+@specified
 def term(lr: ScalarOrSchedule, tilt: Scalar = 1.0, server_lr: Scalar = 1.0) -> FedAlgorithm:
     r"""TERM: FedAvg for a tilted mean of the clients' losses.
 
@@ -91,6 +93,8 @@ def term(lr: ScalarOrSchedule, tilt: Scalar = 1.0, server_lr: Scalar = 1.0) -> F
         local=local,
         update=update,
         broadcast=send_state,
-        synchronous_only="the offset of all exponents in a round must be the same",
-        exact_mean_only=UPLOADS_COUNTS,
+        requires=Requires(
+            synchronous="the offset of all exponents in a round must be the same",
+            exact_mean=UPLOADS_COUNTS,
+        ),
     )

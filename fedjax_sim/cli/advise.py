@@ -4,15 +4,15 @@ import dataclasses
 
 import jax
 
-from fedjax_sim.advice.advise import advise
-from fedjax_sim.advice.result import Advice
 from fedjax_sim.checks import check_positive
-from fedjax_sim.cli.build import ResolvedRun, one_seed, resolve
-from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.diagnose import is_softmax_regression
 from fedjax_sim.data.task import empirical_task
 from fedjax_sim.diagnostics.linear_models import SOFTMAX, linear_model_bounds
 from fedjax_sim.objectives import cross_entropy, with_l2
+from fedjax_sim.studies.advice.advise import advise
+from fedjax_sim.studies.advice.result import Advice
+from fedjax_sim.studies.setups.build import ResolvedRun, one_seed, resolve
+from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.theory.problem_constants import ProblemConstants
 from fedjax_sim.types import Setup
 
@@ -43,7 +43,8 @@ def run_advise(
         target, gradient_target: as for :func:`fedjax_sim.advise`.
 
     Raises:
-        ValueError: as :func:`fedjax_sim.cli.build.resolve` and :func:`fedjax_sim.advise`.
+        ValueError: as :func:`fedjax_sim.studies.setups.build.resolve` and
+            :func:`fedjax_sim.advise`.
     """
     for name, value in (("target", target), ("gradient_target", gradient_target)):
         if value is not None:  # before the data are loaded

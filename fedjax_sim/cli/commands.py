@@ -11,7 +11,7 @@ import shlex
 from typing import Any
 
 from fedjax_sim.cli.errors import Failure, resolving, running
-from fedjax_sim.simulation.interrupt import exit_code
+from fedjax_sim.runs.interrupt import exit_code
 
 RUN_DESCRIPTION = """\
 Compares federated algorithms: same clients, cohorts, minibatches and initial models for all.
@@ -25,7 +25,7 @@ compiled program. PRESET, one of {presets} (default quickstart), or a CONFIG.jso
 run or sweep gives the other settings; options override them. Finished runs in the output folder are
 not repeated. Compiled programs are cached in {cache}."""
 
-TUNE_DESCRIPTION = """\
+MEASURE_DESCRIPTION = """\
 Measures ways to execute a round on this machine for the run that PRESET (one of {presets}),
 CONFIG.json and options describe: clients at once, host devices, and lowerings of convolutions.
 Stores the fastest in .fedjax_sim of the current folder, where fedjax-sim run finds it (with
@@ -46,7 +46,7 @@ _WATCHED = ("log", "keep_best", "stop_early", "time_limit")
 def run(arguments: list[str]) -> int:
     """Runs a comparison, or forecasts it; returns the exit code."""
     from fedjax_sim.cli import options
-    from fedjax_sim.cli.config import RunOptions
+    from fedjax_sim.studies.setups.config import RunOptions
 
     with resolving():
         source, rest = options.split_arguments(arguments)
@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
         config = _connected(given)
 
         from fedjax_sim.cli import report
-        from fedjax_sim.cli.build import resolve, untuned
+        from fedjax_sim.studies.setups.build import resolve, untuned
 
         if not dry_run:
             report.check_folder(config.output, "a comparison")
@@ -78,7 +78,7 @@ def run(arguments: list[str]) -> int:
 
 def _connected(given: dict[str, Any]):
     """Returns the comparison's options, after connecting this process to the others, if any."""
-    from fedjax_sim.cli.config import RunConfig
+    from fedjax_sim.studies.setups.config import RunConfig
 
     connect = given.pop("distributed")
     where = {name: given.pop(name) for name in ("coordinator", "num_processes", "process_id")}
@@ -87,7 +87,7 @@ def _connected(given: dict[str, Any]):
         return RunConfig(**given)
     import jax
 
-    from fedjax_sim.execution import distributed
+    from fedjax_sim.engine.execution import distributed
 
     distributed.connect(**where, heartbeat_timeout=timeout)
     if given["num_strata"] is None:
@@ -97,7 +97,7 @@ def _connected(given: dict[str, Any]):
 
 def _strata_of(output: pathlib.Path) -> int | None:
     """Returns the number of strata of the comparison in a folder, which other devices continue."""
-    from fedjax_sim.cli.config_file import read_saved
+    from fedjax_sim.studies.setups.config_file import read_saved
 
     with contextlib.suppress(OSError, ValueError):  # damage has its message later
         return read_saved(output / "config.json").config.num_strata
@@ -111,15 +111,15 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     from fedjax_sim.cli.console import progress_bars
     from fedjax_sim.cli.run import execute, ready
     from fedjax_sim.cli.tables import diagnosis_tables, summary_table
-    from fedjax_sim.execution import distributed
+    from fedjax_sim.engine.execution import distributed
 
     output, first = comparison.output, distributed.is_first()
     console = Console(quiet=not first)  # only process 0 prints
     with contextlib.ExitStack() as stack:
         with resolving():
-            job = stack.enter_context(ready(comparison, _tuning_files(), diagnose=diagnose))
-        with running(output), progress_bars(list(comparison.hyper), console) as on_progress:
-            result = execute(job, on_progress, callbacks)
+            job = stack.enter_context(ready(comparison, _measured_files(), diagnose=diagnose))
+        with running(output), progress_bars(list(comparison.hyper), console) as bars:
+            result = execute(job, [*callbacks, *bars])
     if len(result.summary):
         console.print(summary_table(result.summary, comparison.options["target_accuracy"]))
     _print_guarantees(comparison)
@@ -138,7 +138,7 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
 
 def _print_once(note: str | None) -> None:
     """Prints a note, if there is one; of several processes only process 0 does."""
-    from fedjax_sim.execution import distributed
+    from fedjax_sim.engine.execution import distributed
 
     if note is not None and distributed.is_first():
         print(note)
@@ -146,7 +146,7 @@ def _print_once(note: str | None) -> None:
 
 def _print_guarantees(comparison) -> None:
     """Prints the privacy of the whole run, for every private algorithm."""
-    from fedjax_sim.execution import distributed
+    from fedjax_sim.engine.execution import distributed
 
     if distributed.is_first():
         for name, guarantee in comparison.guarantees.items():
@@ -156,15 +156,15 @@ def _print_guarantees(comparison) -> None:
 def _forecast(comparison) -> int:
     from rich.console import Console
 
-    from fedjax_sim.cli import tuned
+    from fedjax_sim.cli import measured
     from fedjax_sim.cli.dry_run import run_forecast
     from fedjax_sim.cli.tables import forecast_table
-    from fedjax_sim.execution import distributed
+    from fedjax_sim.engine.execution import distributed
 
     with resolving():
-        tuned.parse(comparison.options["tuned"])
+        measured.parse(comparison.options["measured"])
     with running(None):
-        forecasts = dict(run_forecast(comparison, _tuning_files()))
+        forecasts = dict(run_forecast(comparison, _measured_files()))
     Console(quiet=not distributed.is_first()).print(forecast_table(forecasts))
     _print_guarantees(comparison)
     with resolving():
@@ -176,7 +176,7 @@ def _forecast(comparison) -> int:
 def sweep(arguments: list[str]) -> int:
     """Runs a sweep; returns the exit code."""
     from fedjax_sim.cli import options
-    from fedjax_sim.cli.config import SweepConfig
+    from fedjax_sim.studies.setups.config import SweepConfig
 
     with resolving():
         source, rest = options.split_arguments(arguments)
@@ -210,21 +210,13 @@ def _run_sweep(config, command: list[str]) -> int:
     from fedjax_sim.cli.console import sweep_progress
     from fedjax_sim.cli.sweep import run_sweep
     from fedjax_sim.cli.tables import best_table
-    from fedjax_sim.sweeps.sweep import SweepProgress
 
     console = Console()
-    began = False
-    with sweep_progress(console) as show:
-
-        def on_progress(progress: SweepProgress) -> None:
-            nonlocal began
-            began = True
-            show(progress)
-
+    with sweep_progress(console) as bar:
         try:
-            result = run_sweep(config, on_progress)
+            result = run_sweep(config, [bar])
         except Exception:  # of bad options until the first program is ready
-            with running(config.output) if began else resolving():
+            with running(config.output) if bar.began else resolving():
                 raise
     if len(result.best):
         console.print(best_table(result.best, config.score_metric))
@@ -247,32 +239,32 @@ def _run_sweep(config, command: list[str]) -> int:
     return 0
 
 
-def tune(arguments: list[str]) -> int:
+def measure(arguments: list[str]) -> int:
     """Measures ways to execute a comparison; returns the exit code."""
     from fedjax_sim.cli import options
-    from fedjax_sim.cli.config import RunConfig, TuneOptions
+    from fedjax_sim.studies.setups.config import MeasureOptions, RunConfig
 
     with resolving():
         source, rest = options.split_arguments(arguments)
-        defaults = TuneOptions(**vars(options.run_config(source, rest)))
-        description = _described(TUNE_DESCRIPTION)
-        given = vars(options.parse(TuneOptions, "tune", source, description, rest, defaults))
-        project, user = _tuning_files()
+        defaults = MeasureOptions(**vars(options.run_config(source, rest)))
+        description = _described(MEASURE_DESCRIPTION)
+        given = vars(options.parse(MeasureOptions, "measure", source, description, rest, defaults))
+        project, user = _measured_files()
         path = user if given.pop("user") else project
         config = RunConfig(**given)
         _start_jax()
 
         from rich.console import Console
 
-        from fedjax_sim.cli.build import resolve
-        from fedjax_sim.cli.tables import tuning_table
-        from fedjax_sim.cli.tune import run_tune
+        from fedjax_sim.cli.measure import run_measure
+        from fedjax_sim.cli.tables import measured_table
+        from fedjax_sim.studies.setups.build import resolve
 
         comparison = resolve(config)
     console = Console()
     with running(None):
-        for name, measured in run_tune(comparison, path, console.status):
-            console.print(tuning_table(name, measured))
+        for name, measured in run_measure(comparison, path, console.status):
+            console.print(measured_table(name, measured))
     print(f"stored in {path}")
     return 0
 
@@ -292,7 +284,7 @@ def clients(arguments: list[str]) -> int:
         max_clients = given.pop("max_clients")
         from rich.console import Console
 
-        from fedjax_sim.cli.config import RunConfig
+        from fedjax_sim.studies.setups.config import RunConfig
 
         table, names = draw_clients.draw(RunConfig(**given), max_clients)
     Console().print(table)
@@ -313,7 +305,7 @@ def advise(arguments: list[str]) -> int:
         given = vars(options.parse(kind, "advise", source, description, rest, defaults))
         targets = {name: given.pop(name) for name in ("target", "gradient_target")}
         _start_jax()
-        from fedjax_sim.cli.config import RunConfig
+        from fedjax_sim.studies.setups.config import RunConfig
 
         advice = advising.run_advise(RunConfig(**given), **targets)
     print(advice)
@@ -328,7 +320,7 @@ def list_names(arguments: list[str]) -> int:
     from rich.console import Console
 
     from fedjax_sim.cli.listing import algorithm_table, list_tables
-    from fedjax_sim.cli.registry import algorithms_of
+    from fedjax_sim.studies.setups.registry import algorithms_of
 
     try:
         entries = algorithms_of(arguments)
@@ -343,7 +335,7 @@ def list_names(arguments: list[str]) -> int:
 
 
 def _described(template: str) -> str:
-    from fedjax_sim.cli.names import PRESETS
+    from fedjax_sim.studies.setups.names import PRESETS
 
     return template.format(presets=", ".join(PRESETS), cache=_cache_dir())
 
@@ -355,7 +347,7 @@ def _start_jax() -> None:
     """
     import jax
 
-    from fedjax_sim.execution.devices import use_all_cores, use_command_buffers
+    from fedjax_sim.engine.execution.devices import use_all_cores, use_command_buffers
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(_cache_dir()))
@@ -366,9 +358,9 @@ def _start_jax() -> None:
     use_all_cores()
 
 
-def _tuning_files() -> tuple[pathlib.Path, pathlib.Path]:
+def _measured_files() -> tuple[pathlib.Path, pathlib.Path]:
     """Returns the files of this project and of the user; the project's comes first."""
-    return pathlib.Path(".fedjax_sim/tuned.json"), _cache_dir() / "tuned.json"
+    return pathlib.Path(".fedjax_sim/executions.json"), _cache_dir() / "executions.json"
 
 
 def _cache_dir() -> pathlib.Path:

@@ -1,26 +1,30 @@
 """Progress of ``fedjax-sim``: bars in a terminal, lines in a file."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedjax_sim.cli.report import LOSS, score_of
-from fedjax_sim.cli.run import OnProgress
-from fedjax_sim.simulation.progress_bar import ProgressBar
-from fedjax_sim.sweeps.sweep import SweepProgress
+from fedjax_sim.runs.events import Callback
+from fedjax_sim.runs.progress_bar import ProgressBar
+from fedjax_sim.runs.result import Progress as RunProgress
+from fedjax_sim.runs.sweeps.sweep import SweepProgress
 
 
 @contextlib.contextmanager
-def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[OnProgress]:
+def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[list[Callback]]:
     """Context with a line per algorithm: rounds, test loss and score (mean over seeds), ETA.
 
-    Without a terminal, as in the log of a job, :class:`~fedjax_sim.ProgressBar` prints lines.
+    Without a terminal, as in the log of a job, :class:`~fedjax_sim.ProgressBar` prints lines; a
+    process that is not the first shows nothing.
+
+    Yields:
+        The callbacks that show it.
     """
     if not console.is_terminal:
-        yield _silent if console.quiet else ProgressBar(file=console.file)
+        yield [] if console.quiet else [ProgressBar(file=console.file)]
         return
     width = max(map(len, algorithms))
     bars = Progress(
@@ -32,32 +36,40 @@ def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[OnPro
         TimeRemainingColumn(compact=True),
         console=console,
     )
-    lines = {}
+    with bars:
+        yield [_Lines(bars)]
 
-    def on_progress(name, progress) -> None:
-        if progress is None:
-            lines[name] = bars.add_task(name, total=None, status="compiling", position="round 0/?")
-            return
+
+class _Lines:
+    """Callback that shows a line per algorithm."""
+
+    def __init__(self, bars: Progress):
+        self._bars = bars
+        self._lines: dict[str, TaskID] = {}
+
+    def begin(self, name: str) -> None:
+        self._lines[name] = self._bars.add_task(
+            name, total=None, status="compiling", position="round 0/?"
+        )
+
+    def progress(self, progress: RunProgress) -> None:
         metrics = progress.metrics
         status = "finished before" if progress.fraction == 1 else "no evaluation yet"
         if metrics:
             score = score_of(metrics)
             label = score.removeprefix("test/")
             status = f"loss {metrics[LOSS]:.3f}  {label} {metrics[score]:.3f}"
-        bars.update(
-            lines[name],
+        self._bars.update(
+            self._lines[progress.name],
             total=1,
             completed=progress.fraction,
             status=status,
             position=progress.position,
         )
 
-    with bars:
-        yield on_progress
-
 
 @contextlib.contextmanager
-def sweep_progress(console: Console) -> Iterator[Callable[[SweepProgress], None]]:
+def sweep_progress(console: Console) -> Iterator["SweepBar"]:
     """Context with a bar over all runs, or lines; prints every group's plan and memory."""
     bars = Progress(
         BarColumn(bar_width=30),
@@ -67,34 +79,43 @@ def sweep_progress(console: Console) -> Iterator[Callable[[SweepProgress], None]
         console=console,
         transient=True,  # until a program is ready: without one, nothing remains of the bar
     )
-    line = bars.add_task("", total=None, status="preparing")
-    announced: list[dict] = []
-    in_log = None if console.is_terminal else ProgressBar(file=console.file)
+    with bars if console.is_terminal else contextlib.nullcontext():
+        yield SweepBar(console, bars)
 
-    def on_progress(progress: SweepProgress) -> None:
-        bars.live.transient = False
-        if progress.static not in announced:
-            announced.append(progress.static)
-            console.print(plan_line(progress))
-        if in_log is not None:
-            in_log(progress)
+
+class SweepBar:
+    """Callback that shows a sweep's progress."""
+
+    def __init__(self, console: Console, bars: Progress):
+        self._console, self._bars = console, bars
+        self._line = bars.add_task("", total=None, status="preparing")
+        self._announced: list[dict] = []
+        self._in_log = None if console.is_terminal else ProgressBar(file=console.file)
+
+    @property
+    def began(self) -> bool:
+        """True once the first program was ready."""
+        return bool(self._announced)
+
+    def progress(self, progress: SweepProgress) -> None:
+        self._bars.live.transient = False
+        if progress.static not in self._announced:
+            self._announced.append(progress.static)
+            self._console.print(plan_line(progress))
+        if self._in_log is not None:
+            self._in_log.progress(progress)
             return
         completed = progress.fraction * progress.num_runs
-        bars.update(line, total=progress.num_runs, completed=completed, status=progress.status)
-
-    with bars if console.is_terminal else contextlib.nullcontext():
-        yield on_progress
-
-
-def _silent(*progress: Any) -> None:
-    """Shows nothing, in a process that is not the first."""
+        self._bars.update(
+            self._line, total=progress.num_runs, completed=completed, status=progress.status
+        )
 
 
 def plan_line(progress: SweepProgress) -> str:
     """Returns a group's values, the division of its runs, and the memory per device.
 
     Example:
-        >>> from fedjax_sim.sweeps.grid import cut
+        >>> from fedjax_sim.runs.sweeps.grid import cut
         >>> plan_line(SweepProgress({"cohort_size": 5}, cut(4, 3, 2, 2, 1), 2 * 10**8, 10**9,
         ...                         0, 0, 10, 0, 12))
         'cohort_size=5: 3 slices on 2 devices, 2 configurations x 1 seeds each; 0.20 of 1.0 GB each'

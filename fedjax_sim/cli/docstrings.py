@@ -4,14 +4,14 @@ import inspect
 import re
 import sys
 
-from fedjax_sim.cli.entries import AlgorithmEntry
+from fedjax_sim.studies.setups.entries import AlgorithmEntry
 
 
 def summary(entry: AlgorithmEntry) -> str:
     """Returns the first line of the algorithm's docstring.
 
     Example:
-        >>> from fedjax_sim.cli.registry import ALGORITHMS
+        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
         >>> summary(ALGORITHMS["fedavg"])[:6]
         'FedAvg'
     """
@@ -22,7 +22,7 @@ def paper(entry: AlgorithmEntry) -> str:
     """Returns the algorithm's first citation, authors and year; empty if there is none.
 
     Example:
-        >>> from fedjax_sim.cli.registry import ALGORITHMS
+        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
         >>> paper(ALGORITHMS["fedprox"])
         'Li et al., 2020'
     """
@@ -43,7 +43,7 @@ def descriptions(entry: AlgorithmEntry) -> dict[str, str]:
     """Returns the text about each hyper-parameter, from the docstring's section ``Args``.
 
     Example:
-        >>> from fedjax_sim.cli.registry import ALGORITHMS
+        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
         >>> descriptions(ALGORITHMS["fedavgm"])["momentum"]
         'decay of the momentum, beta.'
     """

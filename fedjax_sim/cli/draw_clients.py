@@ -6,16 +6,16 @@ import pathlib
 import numpy as np
 from rich.table import Table
 
-from fedjax_sim import plotting
-from fedjax_sim.cli.build import check, of_seed
-from fedjax_sim.cli.clients import Clients
-from fedjax_sim.cli.clients import clients as divide
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.own_objects import load_dataset
 from fedjax_sim.cli.report import write_all
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.summary import label_counts, summarize
 from fedjax_sim.datasets import Dataset
+from fedjax_sim.reports import figures as plotting
+from fedjax_sim.studies.setups.build import check, of_seed
+from fedjax_sim.studies.setups.clients import Clients
+from fedjax_sim.studies.setups.clients import clients as divide
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.own_objects import load_dataset
 
 DESCRIPTION = """\
 Divides the data set of PRESET, one of {presets} (default quickstart), or of a CONFIG.json among the

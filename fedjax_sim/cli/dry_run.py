@@ -3,34 +3,37 @@
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from fedjax_sim.cli import tuned
-from fedjax_sim.cli.build import ResolvedRun
-from fedjax_sim.simulation.forecast import forecast
-from fedjax_sim.simulation.needs import Forecast
+from fedjax_sim.cli import measured
+from fedjax_sim.runs.options import Options
+from fedjax_sim.runs.planning.forecast import forecast
+from fedjax_sim.runs.planning.needs import Forecast
+from fedjax_sim.studies.setups.build import ResolvedRun
 
 
 def run_forecast(
-    comparison: ResolvedRun, tuning_files: Sequence[pathlib.Path] = ()
+    comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()
 ) -> Iterator[tuple[str, Forecast]]:
     """Yields ``(algorithm, forecast)`` for a comparison's algorithms; writes nothing.
 
     Args:
         comparison: the comparison.
-        tuning_files: as for :func:`~fedjax_sim.cli.run.compare`.
+        measured_files: as for :func:`~fedjax_sim.cli.run.compare`.
 
     Example:
-        >>> from fedjax_sim.cli.build import resolve
-        >>> from fedjax_sim.cli.config import RunConfig
+        >>> from fedjax_sim.studies.setups.build import resolve
+        >>> from fedjax_sim.studies.setups.config import RunConfig
         >>> config = RunConfig(algorithms=("fedavg",), seeds=2, model="softmax_regression")
         >>> ((name, forecast),) = run_forecast(resolve(config))
         >>> name, forecast.parameters
         ('fedavg', 650)
     """
-    choices = tuned.choices(comparison, tuning_files)
+    choices = measured.choices(comparison, measured_files)
     for name in comparison.hyper:
         with comparison.arithmetic():
-            setup, execution = tuned.executed(comparison, name, choices.get(name))
+            setup, execution = measured.executed(comparison, name, choices.get(name))
             algorithm = comparison.algorithm(name)
             keys = comparison.problem.keys
-            result = forecast(algorithm, setup, keys, execution=execution, delta=None)
+            result = forecast(
+                algorithm, setup, keys, delta=None, options=Options(execution=execution)
+            )
         yield name, result._replace(privacy=comparison.guarantees.get(name))

@@ -9,10 +9,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedjax_sim.cli.references import EntryPointWarning
-from fedjax_sim.execution import distributed
-from fedjax_sim.simulation.files import FolderError, RecoveryWarning
-from fedjax_sim.simulation.locks import FolderInUseError
+from fedjax_sim.engine.execution import distributed
+from fedjax_sim.runs.storage.files import FolderError, RecoveryWarning
+from fedjax_sim.runs.storage.locks import FolderInUseError
+from fedjax_sim.studies.setups.references import EntryPointWarning
 
 _OTHERS = ("max_clients", "target", "gradient_target")  # options of clients and advise
 
@@ -90,7 +90,7 @@ def _of_system(error: OSError) -> str:
 def _option_named(message: str, options: Mapping[str, str] | None) -> str:
     """The message with ``--name`` for the field that it begins with."""
     if options is None:
-        from fedjax_sim.cli.config import RunOptions, SweepConfig
+        from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
 
         known = RunOptions.__dataclass_fields__ | SweepConfig.__dataclass_fields__
         options = {name: name for name in (*known, *_OTHERS)}

@@ -6,9 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_sim.cli.saved import Which, load
-from fedjax_sim.simulation.files import replacing
-from fedjax_sim.simulation.model_files import named_leaves
+from fedjax_sim.runs.storage.files import replacing
+from fedjax_sim.runs.storage.model_files import named_leaves
+from fedjax_sim.studies.setups.saved import Which, load
 from fedjax_sim.types import Params
 
 Format = Literal["npz", "safetensors", "orbax"]

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from fedjax_sim.cli import build, config_file, tuned
-from fedjax_sim.cli.build import ResolvedRun
-from fedjax_sim.cli.code_digest import changed_code
-from fedjax_sim.cli.registry import SHARED, algorithms_of
+from fedjax_sim.cli import measured
 from fedjax_sim.cli.report import write_all
-from fedjax_sim.cli.settings import resolve_hyper
-from fedjax_sim.forks import fork as forking
-from fedjax_sim.forks.stored import state_at
+from fedjax_sim.studies.forks import fork as forking
+from fedjax_sim.studies.forks.stored import state_at
+from fedjax_sim.studies.setups import build, config_file
+from fedjax_sim.studies.setups.build import ResolvedRun
+from fedjax_sim.studies.setups.code_digest import changed_code
+from fedjax_sim.studies.setups.registry import SHARED, algorithms_of
+from fedjax_sim.studies.setups.settings import resolve_hyper
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 from fedjax_sim.types import FedAlgorithm, Timeline
 
@@ -76,8 +77,8 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     hyper, count = comparison.hyper[name], comparison.problem.setup.task.num_clients
     parsed = {text: _parsed(text, name, hyper, count) for text in options.alternatives}
     with comparison.arithmetic():
-        choice = tuned.parse(comparison.options["tuned"]).get(name)
-        setup, execution = tuned.executed(comparison, name, choice)
+        choice = measured.parse(comparison.options["measured"]).get(name)
+        setup, execution = measured.executed(comparison, name, choice)
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
         alternatives = {UNCHANGED: forking.Alternative(algorithm)} | {
             text: forking.Alternative(_built(comparison, one), one.change, one.restart)

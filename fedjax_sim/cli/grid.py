@@ -11,15 +11,15 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli.build import check, hyper_parameters
-from fedjax_sim.cli.config import SweepConfig
-from fedjax_sim.cli.config_checks import MOST_GIGABYTES, check_client_column
-from fedjax_sim.cli.entries import PRIVACY_CLIP, AlgorithmEntry
-from fedjax_sim.cli.references import FUNCTIONS, is_reference
-from fedjax_sim.cli.registry import algorithms_of, labels
-from fedjax_sim.cli.settings import value_of
-from fedjax_sim.evaluation.direction import direction, is_fraction
-from fedjax_sim.sweeps.grid import Configuration, expand
+from fedjax_sim.engine.evaluation.direction import direction, is_fraction
+from fedjax_sim.runs.sweeps.grid import Configuration, expand
+from fedjax_sim.studies.setups.build import check, hyper_parameters
+from fedjax_sim.studies.setups.config import SweepConfig
+from fedjax_sim.studies.setups.config_checks import MOST_GIGABYTES, check_client_column
+from fedjax_sim.studies.setups.entries import PRIVACY_CLIP, AlgorithmEntry
+from fedjax_sim.studies.setups.references import FUNCTIONS, is_reference
+from fedjax_sim.studies.setups.registry import algorithms_of, labels
+from fedjax_sim.studies.setups.settings import value_of
 
 # Options of a run that a grid may vary, besides the algorithms' hyper-parameters.
 RUN_SETTINGS = (

@@ -5,14 +5,15 @@ from collections.abc import Collection, Iterator
 from rich.table import Table
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import docstrings, names, registry
-from fedjax_sim.cli.aggregators import MIXING, RULES, described, hyper_parameters
-from fedjax_sim.cli.attacks import ATTACKS
-from fedjax_sim.cli.codecs import CODECS
-from fedjax_sim.cli.entries import AlgorithmEntry
-from fedjax_sim.cli.partitions import PARTITIONS
-from fedjax_sim.cli.references import installed
+from fedjax_sim.cli import docstrings
 from fedjax_sim.datasets.registry import data_folder, folder_of
+from fedjax_sim.studies.setups import names, registry
+from fedjax_sim.studies.setups.aggregators import MIXING, RULES, described, hyper_parameters
+from fedjax_sim.studies.setups.attacks import ATTACKS
+from fedjax_sim.studies.setups.codecs import CODECS
+from fedjax_sim.studies.setups.entries import AlgorithmEntry
+from fedjax_sim.studies.setups.partitions import PARTITIONS
+from fedjax_sim.studies.setups.references import installed
 
 
 def list_tables() -> Iterator[Table]:

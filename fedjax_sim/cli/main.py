@@ -2,8 +2,8 @@
 
 ``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
 grids of their hyper-parameters, ``fedjax-sim clients`` draws the clients before any training,
-``fedjax-sim advise`` prints what theory says about the task, ``fedjax-sim tune`` measures ways to
-execute a comparison, ``fedjax-sim plot`` and ``fedjax-sim table`` show results, ``fedjax-sim
+``fedjax-sim advise`` prints what theory says about the task, ``fedjax-sim measure`` measures ways
+to execute a comparison, ``fedjax-sim plot`` and ``fedjax-sim table`` show results, ``fedjax-sim
 export`` writes models, ``fedjax-sim fork`` continues a run under alternatives, ``fedjax-sim list``
 prints the names that options take.  Exit codes: 0 done, 1 a run that failed, 2 bad options, 130
 interrupted by Ctrl-C, 143 by SIGTERM; docs/files.md has the details.
@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli import commands, folder_commands
 from fedjax_sim.cli.errors import Failure, warnings_in_one_line
-from fedjax_sim.execution import distributed
-from fedjax_sim.simulation import interrupt
+from fedjax_sim.engine.execution import distributed
+from fedjax_sim.runs import interrupt
 
 USAGE = """\
 usage: fedjax-sim run [PRESET | CONFIG.json] [options]     compare federated algorithms
        fedjax-sim sweep [PRESET | CONFIG.json] [options]   a grid of hyper-parameters and settings
        fedjax-sim clients [PRESET | CONFIG.json] [options] draw the clients before training
        fedjax-sim advise [PRESET | CONFIG.json] [options]  what theory says about the task
-       fedjax-sim tune [PRESET | CONFIG.json] [options]    measure ways to execute a run
+       fedjax-sim measure [PRESET | CONFIG.json] [options] measure ways to execute a run
        fedjax-sim plot FOLDER [FOLDER ...] [options]       figures of finished and unfinished runs
        fedjax-sim table FOLDER [FOLDER ...] [options]      tables: Markdown, LaTeX, CSV
        fedjax-sim export FOLDER [options]                  a trained model: npz, safetensors, orbax
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = {
         "run": commands.run,
         "sweep": commands.sweep,
-        "tune": commands.tune,
+        "measure": commands.measure,
         "clients": commands.clients,
         "advise": commands.advise,
         "plot": folder_commands.plot,

@@ -10,11 +10,11 @@ import docstring_parser
 import tyro
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
-from fedjax_sim.cli.config_file import read, read_sweep
-from fedjax_sim.cli.names import PRESETS
-from fedjax_sim.cli.registry import SHARED, algorithms_of, labels
-from fedjax_sim.cli.settings import parse_setting
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig, from_comparison
+from fedjax_sim.studies.setups.config_file import read, read_sweep
+from fedjax_sim.studies.setups.names import PRESETS
+from fedjax_sim.studies.setups.registry import SHARED, algorithms_of, labels
+from fedjax_sim.studies.setups.settings import parse_setting
 
 Kind = TypeVar("Kind", bound=RunConfig)
 Options = TypeVar("Options")

@@ -7,10 +7,16 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
-from fedjax_sim.analysis.folders import read_client_values, read_config, setting_text
-from fedjax_sim.analysis.methods import read_folders
-from fedjax_sim.plotting import client_bands, client_distribution, dashboard, plot_folder, save
-from fedjax_sim.plotting.style import figure_format
+from fedjax_sim.reports.figures import (
+    client_bands,
+    client_distribution,
+    dashboard,
+    plot_folder,
+    save,
+)
+from fedjax_sim.reports.figures.style import figure_format
+from fedjax_sim.reports.folders import read_client_values, read_config, setting_text
+from fedjax_sim.reports.methods import read_folders
 
 DESCRIPTION = """\
 Draws learning curves of FOLDER, which fedjax-sim run or sweep, or simulate, compare or sweep in
@@ -70,7 +76,8 @@ def plot(folders: Sequence[pathlib.Path], options: PlotOptions) -> pathlib.Path:
     """Draws the figure and returns its path.
 
     Raises:
-        ValueError: a name that ends in no format, or as :func:`fedjax_sim.plotting.plot_folder`.
+        ValueError: a name that ends in no format, or as
+            :func:`fedjax_sim.reports.figures.plot_folder`.
     """
     figure_format(options.output)
     if options.size is not None and not min(options.size) > 0:

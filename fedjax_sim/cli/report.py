@@ -13,16 +13,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.analysis.divergence import divergence_text, first_divergences
-from fedjax_sim.analysis.folders import divergences
-from fedjax_sim.analysis.intervals import mean_interval
-from fedjax_sim.cli.validation import validated
-from fedjax_sim.evaluation.direction import PERSONAL, PERSONAL_R2
-from fedjax_sim.plotting.style import figure_format, save
-from fedjax_sim.simulation import outcome
-from fedjax_sim.simulation.files import FolderError, replacing, write_text
-from fedjax_sim.simulation.folders import Kind, check_kind
-from fedjax_sim.simulation.store import read_history
+from fedjax_sim.engine.evaluation.direction import PERSONAL, PERSONAL_R2
+from fedjax_sim.reports.divergence import divergence_text, first_divergences
+from fedjax_sim.reports.figures.style import figure_format, save
+from fedjax_sim.reports.folders import divergences
+from fedjax_sim.reports.intervals import mean_interval
+from fedjax_sim.runs.storage.files import replacing, write_text
+from fedjax_sim.runs.storage.folders import Kind, check_kind
+from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.studies.setups.config_file import as_json
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
 ACCURACY, R2, LOSS = "test/accuracy", "test/r2", "test/loss"
@@ -51,10 +50,10 @@ def merge_histories(
     rows: list[tuple] = []
     for algorithm in algorithms:
         for folder in run_folders(directory / algorithm):
-            read = list(read_history(folder))
+            read = list(RunFolder(folder).rows())
             times = {(seed, at): value for seed, at, metric, value in read if metric == "time"}
             numbers = [(seed, int(at), metric, float(value)) for seed, at, metric, value in read]
-            diverged_at = divergences(numbers, outcome.read(folder))
+            diverged_at = divergences(numbers, RunFolder(folder).outcome())
             if epsilon is not None:
                 points = list(dict.fromkeys((seed, at) for seed, at, _, _ in read))
                 values = epsilon(algorithm, [int(at) for _, at in points])
@@ -81,7 +80,7 @@ def merge_histories(
 def partial_models(directory: pathlib.Path, algorithms: Sequence[str]) -> set[str]:
     """Returns the algorithms whose server's model is no complete one, as their folders record."""
     recorded = {
-        name: [outcome.read(folder) for folder in run_folders(directory / name)]
+        name: [RunFolder(folder).outcome() for folder in run_folders(directory / name)]
         for name in algorithms
     }
     return {name for name, found in recorded.items() if any(o and o.partial_model for o in found)}
@@ -99,12 +98,11 @@ def run_folders(directory: pathlib.Path) -> list[pathlib.Path]:
         ...     [path.name for path in run_folders(pathlib.Path(folder))]
         ['9', '10']
     """
-    if (directory / "history.csv").exists():
+    if RunFolder(directory).has_history:
         return [directory]
-    seeds = [
-        path.parent for path in directory.glob("*/history.csv") if path.parent.name.isdecimal()
-    ]
-    return sorted(seeds, key=lambda path: int(path.name))
+    seeds = [path for path in directory.glob("*") if path.name.isdecimal()]
+    found = [path for path in seeds if RunFolder(path).has_history]
+    return sorted(found, key=lambda path: int(path.name))
 
 
 def score_of(metrics: Collection[str] | pd.DataFrame) -> str:
@@ -241,8 +239,6 @@ def _median(values: np.ndarray) -> float:
 class Timing:
     """Seconds and steps of an algorithm, summed over the calls that resumed it."""
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
-
     compile_seconds: float = 0.0
     run_seconds: float = 0.0
     local_steps: int = 0
@@ -259,7 +255,7 @@ def add_timing(directory: pathlib.Path, new: Timing) -> None:
         run_seconds=old.run_seconds + new.run_seconds,
         local_steps=old.local_steps + new.local_steps,
     )
-    write_json(directory / "timing.json", dataclasses.asdict(total))
+    RunFolder(directory).write_timing(dataclasses.asdict(total))
 
 
 def read_timing(directory: pathlib.Path) -> Timing:
@@ -268,15 +264,7 @@ def read_timing(directory: pathlib.Path) -> Timing:
     Raises:
         FolderError: the file is damaged.
     """
-    path = directory / "timing.json"
-    if not path.exists():
-        return Timing()
-    try:
-        return validated(Timing, path)
-    except FolderError as error:
-        raise FolderError(
-            f"{error}; delete the file to continue (it has seconds and steps of earlier calls)"
-        ) from error
+    return Timing(**RunFolder(directory).timing())
 
 
 def read_timings(directory: pathlib.Path, algorithms: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -338,21 +326,3 @@ def write_json(path: pathlib.Path, values: Mapping[str, Any]) -> None:
     """Writes JSON such that a kill leaves the old file or the new one; NaN becomes null."""
     text = json.dumps(as_json(values), indent=2, allow_nan=False)
     write_text(path, text + "\n")
-
-
-def as_json(value: Any) -> Any:
-    """Returns JSON values: paths as text, tuples as lists, NaN and infinities as null.
-
-    Example:
-        >>> as_json({"lr": (0.1, float("nan")), "output": pathlib.Path("results")})
-        {'lr': [0.1, None], 'output': 'results'}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): as_json(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [as_json(entry) for entry in value]
-    if isinstance(value, pathlib.PurePath):
-        return value.as_posix()
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,7 +1,8 @@
 """``fedjax-sim run``: several algorithms on one problem, with files and resuming.
 
-:func:`compare` does it all.  Its parts are :func:`fedjax_sim.cli.build.resolve` (options to
-objects), :func:`ready` (everything that can be refused before anything runs) and :func:`execute`.
+:func:`compare` does it all.  Its parts are :func:`fedjax_sim.studies.setups.build.resolve` (options
+to objects), :func:`ready` (everything that can be refused before anything runs) and
+:func:`execute`.
 """
 
 import contextlib
@@ -13,28 +14,31 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim import plotting
-from fedjax_sim.analysis.folders import default_metrics, read_client_values, setting_text
-from fedjax_sim.analysis.labels import PARTIAL, PARTIAL_NOTE
-from fedjax_sim.callbacks import Callback
-from fedjax_sim.cli import build, report, tuned
 from fedjax_sim.cli import diagnose as diagnosing
-from fedjax_sim.cli.build import ResolvedRun
-from fedjax_sim.cli.code_digest import changed_code
-from fedjax_sim.cli.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig, recorded
-from fedjax_sim.cli.config_file import differences, read_saved, to_json
+from fedjax_sim.cli import measured, report
 from fedjax_sim.cli.diagnose import Diagnosis
-from fedjax_sim.cli.registry import labels
 from fedjax_sim.data.summary import has_classes, label_counts
-from fedjax_sim.execution import distributed
+from fedjax_sim.engine.execution import distributed
 from fedjax_sim.models.convolution.lowering import Convolution
-from fedjax_sim.simulation.compare import Comparison, OnProgress
-from fedjax_sim.simulation.compare import compare as compare_algorithms
-from fedjax_sim.simulation.environment import environment
-from fedjax_sim.simulation.files import FolderError
-from fedjax_sim.simulation.locks import locked
-from fedjax_sim.simulation.result import Simulation
-from fedjax_sim.simulation.store import check_extension, verify_history
+from fedjax_sim.reports import figures as plotting
+from fedjax_sim.reports.folders import default_metrics, read_client_values, setting_text
+from fedjax_sim.reports.labels import PARTIAL, PARTIAL_NOTE
+from fedjax_sim.runs.callbacks import Callback
+from fedjax_sim.runs.compare import Comparison
+from fedjax_sim.runs.compare import compare as compare_algorithms
+from fedjax_sim.runs.events import Divergence
+from fedjax_sim.runs.options import Options, Storage
+from fedjax_sim.runs.result import Simulation
+from fedjax_sim.runs.storage.environment import environment
+from fedjax_sim.runs.storage.files import FolderError, write_json
+from fedjax_sim.runs.storage.locks import locked
+from fedjax_sim.runs.storage.store import RunFolder, check_extension
+from fedjax_sim.studies.setups import build
+from fedjax_sim.studies.setups.build import ResolvedRun
+from fedjax_sim.studies.setups.code_digest import changed_code
+from fedjax_sim.studies.setups.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig
+from fedjax_sim.studies.setups.config_file import differences, read_saved, to_json
+from fedjax_sim.studies.setups.registry import labels
 from fedjax_sim.types import Setup
 
 
@@ -54,13 +58,12 @@ class Job(NamedTuple):
     comparison: ResolvedRun
     header: dict[str, Any]  # of config.json
     diagnosis: diagnosing.Plan | None
-    choices: tuned.Choices  # executions by algorithm, that fedjax-sim tune measured
+    choices: measured.Choices  # executions by algorithm, that fedjax-sim measure measured
 
 
 def compare(
     config: RunConfig,
-    on_progress: OnProgress | None = None,
-    tuning_files: Sequence[pathlib.Path] = (),
+    measured_files: Sequence[pathlib.Path] = (),
     *,
     diagnose: bool = False,
     callbacks: Sequence[Callback] = (),
@@ -77,19 +80,18 @@ def compare(
 
     Args:
         config: the comparison.
-        on_progress: called as ``on_progress(algorithm, None)`` when an algorithm starts and with
-            its :class:`~fedjax_sim.simulation.result.Progress` after every segment.
-        tuning_files: files of choices that :func:`fedjax_sim.simulation.tuning.store` kept; with
-            ``execution="auto"`` they precede the rules of
-            :func:`fedjax_sim.execution.strategies.auto`.  ``config.json`` records the choices used.
+        measured_files: files of choices that :func:`fedjax_sim.studies.executions.store` kept;
+            with ``execution="auto"`` they precede the rules of
+            :func:`fedjax_sim.engine.execution.strategies.auto`.  ``config.json`` records the
+            choices used.
         diagnose: draw the bounds of theory over FedAvg's curve (:mod:`fedjax_sim.cli.diagnose`).
-        callbacks: functions of every evaluation (:mod:`fedjax_sim.callbacks`).
+        callbacks: as in :func:`fedjax_sim.compare` (:mod:`fedjax_sim.runs.callbacks`).
 
     Raises:
         ValueError: a value out of range, an output folder that cannot be created or holds another
             comparison, or a comparison that cannot be diagnosed; before anything is compiled or
             written.
-        fedjax_sim.simulation.simulate.DivergenceError: with ``on_divergence="raise"``.
+        ~fedjax_sim.runs.events.DivergenceError: with ``on_divergence="raise"``.
 
     Example:
         >>> import pathlib, tempfile
@@ -99,14 +101,14 @@ def compare(
         >>> result.summary.loc["fedavg", "rounds"]
         np.int64(2)
     """
-    with ready(build.resolve(config), tuning_files, diagnose=diagnose) as job:
-        return execute(job, on_progress, callbacks)
+    with ready(build.resolve(config), measured_files, diagnose=diagnose) as job:
+        return execute(job, callbacks)
 
 
 @contextlib.contextmanager
 def ready(
     comparison: ResolvedRun,
-    tuning_files: Sequence[pathlib.Path] = (),
+    measured_files: Sequence[pathlib.Path] = (),
     *,
     diagnose: bool = False,
 ) -> Iterator[Job]:
@@ -114,7 +116,7 @@ def ready(
 
     Raises:
         ValueError: as :func:`compare`.
-        ~fedjax_sim.simulation.locks.FolderInUseError: another process works in the folder.
+        ~fedjax_sim.runs.storage.locks.FolderInUseError: another process works in the folder.
         FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`, with ``diagnose``.
     """
     output = comparison.output
@@ -124,41 +126,35 @@ def ready(
         with comparison.arithmetic():
             plan = diagnosing.plan(comparison)
     with locked(output):
-        header = _header(comparison, tuning_files)
+        header = _header(comparison, measured_files)
         for name in header["algorithms"]:  # also of earlier calls; damage ends this one at once
             for folder in report.run_folders(output / name):
                 report.read_timing(folder)
-                verify_history(folder)
+                RunFolder(folder).history()  # verified
                 _check_rounds(comparison, name, folder)
-        choices = tuned.parse(header["config"]["tuned"])
+        choices = measured.parse(header["config"]["measured"])
         yield Job(comparison, header, plan, choices)
 
 
-def execute(
-    job: Job,
-    on_progress: OnProgress | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> ComparisonResult:
+def execute(job: Job, callbacks: Sequence[Callback] = ()) -> ComparisonResult:
     """Runs a comparison and writes its files; see :func:`compare`."""
     with job.comparison.arithmetic():
-        return _execute(job, on_progress, callbacks)
+        return _execute(job, callbacks)
 
 
-def _execute(
-    job: Job, on_progress: OnProgress | None, callbacks: Sequence[Callback]
-) -> ComparisonResult:
+def _execute(job: Job, callbacks: Sequence[Callback]) -> ComparisonResult:
     comparison, output = job.comparison, job.comparison.output
     distributed.wait("configuration compared")
     writes = distributed.is_first() and not report.is_read_only(output)
     if writes:
         header = job.header | comparison.problem.description
-        report.write_json(output / "config.json", header | {"environment": environment()})
+        write_json(output / "config.json", report.as_json(header | {"environment": environment()}))
         if has_classes(comparison.problem.data):
             counts = label_counts(comparison.problem.data, comparison.problem.num_classes)
             report.write_all(output, {"clients.png": plotting.client_label_map(counts)})
 
     try:
-        result = _run_all(job, on_progress, callbacks)
+        result = _run_all(job, callbacks)
     finally:
         history, summary = _write_results(comparison, job.header["algorithms"], writes)
     diagnosis = None
@@ -168,28 +164,15 @@ def _execute(
     return ComparisonResult(history, summary, output, result.interrupted, diagnosis)
 
 
-def _run_all(job: Job, on_progress: OnProgress | None, callbacks: Sequence[Callback]) -> Comparison:
+def _run_all(job: Job, callbacks: Sequence[Callback]) -> Comparison:
     """Runs all algorithms, or the rest of them, each in its own folder."""
     comparison = job.comparison
     chosen = {
-        name: tuned.executed(comparison, name, job.choices.get(name)) for name in comparison.hyper
+        name: measured.executed(comparison, name, job.choices.get(name))
+        for name in comparison.hyper
     }
     free = FREE_FIELDS | EXTENSIBLE_FIELDS
-    fixed = {key: v for key, v in recorded(comparison.options).items() if key not in free}
-
-    def keep_timing(name: str, result: Simulation) -> None:
-        if distributed.is_first() and not report.is_read_only(comparison.output):
-            timing = report.Timing(
-                result.compile_seconds,
-                result.run_seconds,
-                result.local_steps,
-                diverged=int(np.count_nonzero(result.state.diverged_at)),
-                num_rounds=chosen[name][0].timeline.num_rounds,
-            )
-            folder = comparison.output / name
-            if comparison.setup_of_seed is not None:
-                folder /= str(result.record.seeds[0])
-            report.add_timing(folder, timing)
+    fixed = {key: v for key, v in comparison.options.items() if key not in free}
 
     of_seed = comparison.setup_of_seed
     own = None if of_seed is None else _own_setups(of_seed, job.choices)
@@ -197,28 +180,55 @@ def _run_all(job: Job, on_progress: OnProgress | None, callbacks: Sequence[Callb
         {name: comparison.algorithm(name) for name in comparison.hyper},
         own or (lambda algorithm: chosen[algorithm][0]),
         comparison.problem.keys,
-        directory=comparison.output,
-        execution={name: execution for name, (_, execution) in chosen.items()},
-        seeds=[int(seed) for seed in comparison.seeds],
-        eval_initial=True,
-        callbacks=callbacks,
-        config=lambda name: {"algorithm": name, "hyper": dict(comparison.hyper[name]), **fixed},
-        on_divergence=comparison.options["on_divergence"],
-        on_progress=on_progress,
-        on_finished=keep_timing,
+        callbacks=[
+            *callbacks,
+            Divergence(comparison.options["on_divergence"]),
+            _Timings(comparison, {name: setup for name, (setup, _) in chosen.items()}),
+        ],
+        storage=Storage(
+            comparison.output,
+            config=lambda name: {"algorithm": name, "hyper": dict(comparison.hyper[name]), **fixed},
+        ),
+        options=Options(
+            execution={name: execution for name, (_, execution) in chosen.items()},
+            seeds=[int(seed) for seed in comparison.seeds],
+            eval_initial=True,
+        ),
     )
 
 
+class _Timings(NamedTuple):
+    """Callback that keeps the times of every simulation in its folder."""
+
+    comparison: ResolvedRun
+    setups: Mapping[str, Setup]
+
+    def finished(self, name: str, result: Simulation) -> None:
+        output = self.comparison.output
+        if distributed.is_first() and not report.is_read_only(output):
+            timing = report.Timing(
+                result.compile_seconds,
+                result.run_seconds,
+                result.local_steps,
+                diverged=int(np.count_nonzero(result.state.diverged_at)),
+                num_rounds=self.setups[name].timeline.num_rounds,
+            )
+            folder = output / name
+            if self.comparison.setup_of_seed is not None:
+                folder /= str(result.record.seeds[0])
+            report.add_timing(folder, timing)
+
+
 def _own_setups(
-    of_seed: Callable[[str, int, Convolution], Setup], choices: tuned.Choices
+    of_seed: Callable[[str, int, Convolution], Setup], choices: measured.Choices
 ) -> Callable[[str, int], Setup]:
     def own_setup(algorithm: str, seed: int) -> Setup:
-        return of_seed(algorithm, seed, tuned.lowering(choices.get(algorithm)))
+        return of_seed(algorithm, seed, measured.lowering(choices.get(algorithm)))
 
     return own_setup
 
 
-def _header(comparison: ResolvedRun, tuning_files: Sequence[pathlib.Path] = ()) -> dict[str, Any]:
+def _header(comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()) -> dict[str, Any]:
     """Returns the part of config.json that identifies a comparison.
 
     Raises:
@@ -229,7 +239,7 @@ def _header(comparison: ResolvedRun, tuning_files: Sequence[pathlib.Path] = ()) 
     )
     path = comparison.output / "config.json"
     if not path.exists():
-        return _with_choices(new, tuned.choices(comparison, tuning_files))
+        return _with_choices(new, measured.choices(comparison, measured_files))
     try:
         old = read_saved(path)
     except FolderError as error:
@@ -239,11 +249,11 @@ def _header(comparison: ResolvedRun, tuning_files: Sequence[pathlib.Path] = ()) 
     free = FREE_FIELDS | {name for name in EXTENSIBLE_FIELDS if options[name] > old_options[name]}
     compared = {name: value for name, value in options.items() if name not in free}
     differing = differences(old_options, compared)
-    recorded = tuned.parse(old.config.tuned)
+    recorded = measured.parse(old.config.measured)
     differing += [
-        f"{name} was executed as {tuned.as_text(recorded[name])} there and {tuned.as_text(choice)} "
-        "is given here"
-        for name, choice in tuned.parse(comparison.options["tuned"]).items()
+        f"{name} was executed as {measured.as_text(recorded[name])} there and "
+        f"{measured.as_text(choice)} is given here"
+        for name, choice in measured.parse(comparison.options["measured"]).items()
         if recorded.get(name, choice) != choice
     ]
     differing += [
@@ -270,7 +280,7 @@ def _header(comparison: ResolvedRun, tuning_files: Sequence[pathlib.Path] = ()) 
         "algorithms": known,
         "code": dict(old.code) | new["code"],
     }
-    choices = tuned.choices(comparison, tuning_files, old.config.tuned)
+    choices = measured.choices(comparison, measured_files, old.config.measured)
     return _with_choices(header, recorded | choices)
 
 
@@ -278,7 +288,7 @@ def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path)
     """Refuses more rounds than a run can be extended to, before config.json records them.
 
     Raises:
-        FolderError: as :func:`~fedjax_sim.simulation.store.check_extension`.
+        FolderError: as :func:`~fedjax_sim.runs.storage.run_identity.check_extension`.
     """
     options = comparison.options
     if options["clock"] != "none":
@@ -289,10 +299,10 @@ def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path)
     check_extension(folder, options["rounds"], options["eval_every"], timeline)
 
 
-def _with_choices(header: dict[str, Any], choices: tuned.Choices) -> dict[str, Any]:
-    """Returns the header with the executions that were chosen, as the option ``tuned``."""
-    texts = [f"{name}={tuned.as_text(choice)}" for name, choice in choices.items()]
-    return header | {"config": header["config"] | {"tuned": texts}}
+def _with_choices(header: dict[str, Any], choices: measured.Choices) -> dict[str, Any]:
+    """Returns the header with the executions that were chosen, as the option ``measured``."""
+    texts = [f"{name}={measured.as_text(choice)}" for name, choice in choices.items()]
+    return header | {"config": header["config"] | {"measured": texts}}
 
 
 def _figures_of_clients(comparison: ResolvedRun, caption: str) -> dict[str, Figure]:

@@ -4,24 +4,14 @@ import dataclasses
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli import build, own_objects, report
-from fedjax_sim.cli.aggregators import check_uploads
-from fedjax_sim.cli.attacks import Attack
-from fedjax_sim.cli.code_digest import changed_code, code_digests
-from fedjax_sim.cli.config import FREE_FIELDS, RunConfig, SweepConfig, recorded
-from fedjax_sim.cli.config_file import (
-    differences,
-    is_of_sweep,
-    read_saved_sweep,
-    to_json,
-)
-from fedjax_sim.cli.entries import AGGREGATOR, PRIVACY, StepsPerVisit
+from fedjax_sim.cli import report
 from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
     SETTINGS,
@@ -31,23 +21,36 @@ from fedjax_sim.cli.grid import (
     swept_hyper,
     with_settings,
 )
-from fedjax_sim.cli.private_runs import Accounts, accounts_of, check_parts
-from fedjax_sim.cli.problem import Problem, model, prepare, seed_keys, wrapped
-from fedjax_sim.cli.registry import algorithms_of
 from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of, speed_up_of
 from fedjax_sim.datasets import Dataset
-from fedjax_sim.simulation.environment import environment
-from fedjax_sim.simulation.locks import locked
-from fedjax_sim.simulation.measuring import metric_shapes
-from fedjax_sim.sweeps.grid import Configuration
-from fedjax_sim.sweeps.parts import parse_part
-from fedjax_sim.sweeps.sweep import SweepProgress, sweep
+from fedjax_sim.runs.events import Callback
+from fedjax_sim.runs.options import Options, Storage
+from fedjax_sim.runs.planning.measuring import metric_shapes
+from fedjax_sim.runs.storage.environment import environment
+from fedjax_sim.runs.storage.files import write_json
+from fedjax_sim.runs.storage.locks import locked
+from fedjax_sim.runs.sweeps.grid import Configuration
+from fedjax_sim.runs.sweeps.parts import Part, parse_part
+from fedjax_sim.runs.sweeps.sweep import SweepProgress, sweep
+from fedjax_sim.studies.setups import build, own_objects
+from fedjax_sim.studies.setups.aggregators import check_uploads
+from fedjax_sim.studies.setups.attacks import Attack
+from fedjax_sim.studies.setups.code_digest import changed_code, code_digests
+from fedjax_sim.studies.setups.config import FREE_FIELDS, RunConfig, SweepConfig
+from fedjax_sim.studies.setups.config_file import (
+    differences,
+    is_of_sweep,
+    read_saved_sweep,
+    to_json,
+)
+from fedjax_sim.studies.setups.entries import AGGREGATOR, PRIVACY, StepsPerVisit
+from fedjax_sim.studies.setups.private_runs import Accounts, accounts_of, check_parts
+from fedjax_sim.studies.setups.problem import Problem, model, prepare, seed_keys, wrapped
+from fedjax_sim.studies.setups.registry import algorithms_of
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 
 
-def run_sweep(
-    config: SweepConfig, on_progress: Callable[[SweepProgress], None] | None = None
-) -> SweepResult:
+def run_sweep(config: SweepConfig, callbacks: Sequence[Callback] = ()) -> SweepResult:
     """Runs a grid and writes the results to ``config.output``.
 
     ``history.csv`` (tidy: configuration, seed, round, metric, value), ``scores.csv`` (a row per
@@ -83,28 +86,21 @@ def run_sweep(
     shared = to_json(dataclasses.replace(config, part=None, metric=config.score_metric))
     header = {"config": shared, "code": code, **fixed, "environment": environment()}
     runs = _Runs(config, dataset, entries)
-
-    def record(progress: SweepProgress) -> None:
-        if progress.round == 0:  # not before the folder is known to be this sweep's
-            report.write_json(config.output / "config.json", header)
-        if on_progress is not None:
-            on_progress(progress)
-
+    grid = entries if part is None else Part(entries, *part)
+    memory = None if config.memory is None else int(config.memory * 1e9)
     with build.arithmetic(config):
         result = sweep(
             runs.factory(),
             runs.make_setup(),
-            entries,
+            grid,
             seed_keys(config)[2],
-            execution=build.execution(config),
-            static=("algorithm", *SETTINGS, *_static(config, entries), *_texts(entries)),
-            seeds=range(config.seed, config.seed + config.seeds),
-            memory=None if config.memory is None else int(config.memory * 1e9),
-            directory=config.output,
-            config=_fixed(config),
-            identity=runs.identity,
-            part=part,
-            on_progress=record,
+            callbacks=[_Header(config.output / "config.json", header), *callbacks],
+            storage=Storage(config.output, config=runs.identity),
+            options=Options(
+                execution=build.execution(config),
+                seeds=range(config.seed, config.seed + config.seeds),
+                memory=memory,
+            ),
         )
     if part is not None and result.missing:
         return no_results(result)
@@ -117,28 +113,35 @@ def run_sweep(
             path = config.output / "config.json"
             known = read_saved_sweep(path).files if path.exists() else ()
             names = {*files, *known}  # a kill in between leaves files that config.json names
-            report.write_json(path, header | {"files": sorted(names)})
+            write_json(path, report.as_json(header | {"files": sorted(names)}))
             report.write_all(config.output, files)
             for name in outdated(known, files) if result.runs else ():
                 (config.output / name).unlink(missing_ok=True)
                 names.discard(name)
             # After the other files, which do not depend on a reference that a score has passed.
             last = speed_up_of(config, results)
-            report.write_json(path, header | {"files": sorted({*names, *last})})
+            write_json(path, report.as_json(header | {"files": sorted({*names, *last})}))
             report.write_all(config.output, last)
     return results
 
 
-def _static(config: SweepConfig, entries: Sequence[Configuration]) -> set[str]:
-    """Returns the names of hyper-parameters that cannot vary inside a program."""
+class _Header(NamedTuple):
+    """Callback that writes config.json, not before the folder is known to be this sweep's."""
+
+    path: pathlib.Path
+    header: Mapping[str, Any]
+
+    def progress(self, progress: SweepProgress) -> None:
+        if progress.round == 0:
+            write_json(self.path, report.as_json(self.header))
+
+
+def _types(config: SweepConfig, entries: Sequence[Configuration]) -> dict[str, type]:
+    """Returns the types of hyper-parameters that cannot vary inside a program, by their names."""
     static = static_hyper(config)
     names = {name for entry in entries for name in entry}
-    return {*static, *(name for name in names if name.rpartition(".")[2] in static)}
-
-
-def _texts(entries: Sequence[Configuration]) -> set[str]:
-    """Returns the names with a text among their values, such as an adaptive clip."""
-    return {name for entry in entries for name, value in entry.items() if isinstance(value, str)}
+    own = {name: static.get(name.rpartition(".")[2]) for name in names}
+    return {name: kind for name, kind in own.items() if kind is not None}
 
 
 def _fixed(config: SweepConfig) -> dict[str, Any]:
@@ -286,7 +289,9 @@ class _Runs:
             return wrapped(entry, built, hyper, self.model, self.config, attack, timeline)
 
         settings = SETTINGS if self.laws_differ else ()
-        return _named(make, ("algorithm", *settings), others=True)
+        named = _named(make, ("algorithm", *settings), others=True)
+        named.__annotations__ = {"algorithm": str, **_types(self.config, self.entries)}
+        return named
 
     def guarantees(self) -> pd.DataFrame:
         """Returns a row per private configuration: its values, epsilon, delta and adjacency."""
@@ -301,16 +306,17 @@ class _Runs:
                 rows += [{**entry, **guarantee._asdict()} for guarantee in private]
         return pd.DataFrame(rows)
 
-    def identity(self, algorithm: str, **static: Any) -> dict[str, Any]:
+    def identity(self, configuration: Configuration) -> dict[str, Any]:
         """Returns the settings, and the hyper-parameters that not every configuration sets."""
-        own = with_settings(self.config, {"algorithm": algorithm, **static})
-        hyper = {**self.hyper[algorithm], **swept_hyper(static)}
+        own = with_settings(self.config, configuration)
+        algorithm = configuration["algorithm"]
+        hyper = {**self.hyper[algorithm], **swept_hyper(configuration)}
         entries = [entry for entry in self.entries if entry["algorithm"] == algorithm]
         varied = _varied(list(map(swept_hyper, entries)))
         kept = {name: value for name, value in hyper.items() if name not in varied}
         settings = RUN_SETTINGS if own.clock == "none" else SETTINGS
-        values = recorded({name: getattr(own, name) for name in settings})
-        return {"settings": values, "hyper": kept}
+        values = {name: getattr(own, name) for name in settings}
+        return {"settings": values, "hyper": kept, **_fixed(self.config)}
 
 
 def _named(function: Callable, names: Sequence[str], *, others: bool = False) -> Callable:

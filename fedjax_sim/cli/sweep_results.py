@@ -9,15 +9,15 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.analysis.frames import score_values
-from fedjax_sim.analysis.labels import bounds_of, metric_label
-from fedjax_sim.analysis.selection import best, scores
-from fedjax_sim.analysis.statistics import paired_differences, speed_up
-from fedjax_sim.analysis.tables import markdown, table
-from fedjax_sim.cli.config import SweepConfig
 from fedjax_sim.cli.grid import mode_of
-from fedjax_sim.plotting import client_distribution, heat_maps, sweeps
-from fedjax_sim.sweeps.result import Sweep
+from fedjax_sim.reports.figures import client_distribution, heat_maps, sweeps
+from fedjax_sim.reports.frames import score_values
+from fedjax_sim.reports.labels import bounds_of, metric_label
+from fedjax_sim.reports.selection import best, scores
+from fedjax_sim.reports.statistics import paired_differences, speed_up
+from fedjax_sim.reports.tables import markdown, table
+from fedjax_sim.runs.sweeps.result import Sweep
+from fedjax_sim.studies.setups.config import SweepConfig
 
 # Tables and figures that only some grids have; see results_of.
 _OF_GRID = (
@@ -86,7 +86,7 @@ def speed_up_of(config: SweepConfig, results: SweepResult) -> dict[str, Any]:
     """Returns the table and the figure of the speed-up, with ``over``, by the names of their files.
 
     Raises:
-        ValueError: as :func:`~fedjax_sim.analysis.statistics.speed_up`.
+        ValueError: as :func:`~fedjax_sim.reports.statistics.speed_up`.
     """
     if config.over is None or results.best.empty:
         return {}

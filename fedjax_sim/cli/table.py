@@ -7,12 +7,12 @@ from typing import Literal
 
 import pandas as pd
 
-from fedjax_sim.analysis.folders import default_metrics, read_config
-from fedjax_sim.analysis.labels import algorithm_labels
-from fedjax_sim.analysis.methods import read_folders
-from fedjax_sim.analysis.rendering import Format, results_table
-from fedjax_sim.analysis.results import Target, results
-from fedjax_sim.analysis.selection import Mode
+from fedjax_sim.reports.folders import default_metrics, read_config
+from fedjax_sim.reports.labels import algorithm_labels
+from fedjax_sim.reports.methods import read_folders
+from fedjax_sim.reports.rendering import Format, results_table
+from fedjax_sim.reports.results import Target, results
+from fedjax_sim.reports.selection import Mode
 
 DESCRIPTION = """\
 Prints a table of the results in FOLDER, which fedjax-sim run or sweep, or simulate, compare or
@@ -54,8 +54,8 @@ def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
     """Returns the table as text.
 
     Raises:
-        ValueError: as :func:`fedjax_sim.analysis.read_folders` and
-            :func:`fedjax_sim.analysis.results`.
+        ValueError: as :func:`fedjax_sim.reports.read_folders` and
+            :func:`fedjax_sim.reports.results`.
     """
     first = options.metric[0] if options.metric else None
     mode = None if options.mode == "auto" else options.mode

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
-from fedjax_sim.analysis.labels import PARTIAL, PARTIAL_NOTE
-from fedjax_sim.analysis.rendering import interval_text
 from fedjax_sim.cli.diagnose import Diagnosis, kind_of
-from fedjax_sim.simulation.needs import Forecast
-from fedjax_sim.simulation.tuning import Measured
+from fedjax_sim.reports.labels import PARTIAL, PARTIAL_NOTE
+from fedjax_sim.reports.rendering import interval_text
+from fedjax_sim.runs.planning.needs import Forecast
+from fedjax_sim.studies.executions import Measured
 
 INTERVALS = "mean over seeds and its 95 % interval (Student's t)"
 
@@ -106,13 +106,13 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
     return table
 
 
-def tuning_table(algorithm: str, measured: Sequence[Measured]) -> Table:
-    """Returns the measurements of a tuning, the fastest first.
+def measured_table(algorithm: str, measured: Sequence[Measured]) -> Table:
+    """Returns the measurements of executions, the fastest first.
 
     Example:
-        >>> from fedjax_sim.simulation.tuning import ExecutionChoice
+        >>> from fedjax_sim.studies.executions import ExecutionChoice
         >>> rows = [Measured(ExecutionChoice(4, 2), 0.002, 3.0, 10**6)]
-        >>> [next(iter(column.cells)) for column in tuning_table("fedavg", rows).columns]
+        >>> [next(iter(column.cells)) for column in measured_table("fedavg", rows).columns]
         ['4', '2', 'auto', '2.00', '1.00', '3.0', '1']
     """
     table = Table(
@@ -136,7 +136,7 @@ def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
     """Returns the needs of a comparison's algorithms, a column each.
 
     Example:
-        >>> from fedjax_sim.simulation.needs import Seconds
+        >>> from fedjax_sim.runs.planning.needs import Seconds
         >>> parts, seconds = {"examples": 10**9}, Seconds(3.0, 0.01, 0.2)
         >>> forecast = Forecast(650, 0, 2600, parts, 2 * 10**9, 4e6, 100, 50, seconds)
         >>> table = forecast_table({"fedavg": forecast})

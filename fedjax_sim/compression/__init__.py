@@ -9,7 +9,7 @@ from fedjax_sim.compression.codec import (
     identity,
     stateful,
 )
-from fedjax_sim.compression.lattice import lattice, lattice_decode, lattice_encode
+from fedjax_sim.compression.lattice import lattice
 from fedjax_sim.compression.low_rank import gaussian_low_rank, power_sgd
 from fedjax_sim.compression.scaled import luq_codec, qsgd, uniform
 from fedjax_sim.compression.single_entries import natural, scaled_sign
@@ -24,8 +24,6 @@ __all__ = [
     "gaussian_low_rank",
     "identity",
     "lattice",
-    "lattice_decode",
-    "lattice_encode",
     "luq_codec",
     "natural",
     "own_message",

@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
 from fedjax_sim.compression.codec import Codec, check_codec, decoded
-from fedjax_sim.compression.counting import message_bits, with_message_bits, with_upload_bits
-from fedjax_sim.setup_checks import check_is_algorithm
-from fedjax_sim.statistics_checks import check_statistics_last
+from fedjax_sim.tree.counting import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -20,6 +19,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import specified
 
 Near = Callable[
     [Message, Upload], Upload
@@ -54,6 +54,7 @@ def own_message(message: Message, upload: Upload) -> Upload:
     return message if _same_form(message, upload) else zeros(message, upload)
 
 
+@specified
 def compressed(
     algorithm: FedAlgorithm, codec: Codec, down: Codec | None = None, near: Near = own_message
 ) -> FedAlgorithm:
@@ -121,15 +122,9 @@ def compressed(
             return codec.bits(upload)
         return codec.bits(jax.eval_shape(_coded, upload)) + upload.exact_bits()
 
-    of_message, broadcast = message_bits(algorithm), algorithm.broadcast
-    if down is not None:
-        of_message = down.bits
-        # A mark of the inner broadcast would count before that of local.
-        broadcast = with_message_bits(lambda *args: algorithm.broadcast(*args), down.bits)
-    return algorithm._replace(
-        broadcast=broadcast,
-        local=with_message_bits(with_upload_bits(local, bits), of_message),
-        personal=None if algorithm.personal is None else personal,
+    wrapped = algorithm if down is None else with_message_bits(algorithm, down.bits)
+    return with_upload_bits(wrapped, bits)._replace(
+        local=local, personal=None if algorithm.personal is None else personal
     )
 
 

@@ -10,7 +10,9 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, is_concrete
+from fedjax_sim.tree.counting import plain_bits
 from fedjax_sim.types import PyTree, Scalar
+from fedjax_sim.types.specs import Spec, specified, with_spec
 
 
 class Unbiased(NamedTuple):
@@ -33,6 +35,7 @@ class Unbiased(NamedTuple):
 Kind = Literal["contraction"] | Unbiased | None
 
 
+@with_spec
 class Codec(NamedTuple):
     r"""Channel from a sender to a receiver, as two functions.
 
@@ -64,8 +67,10 @@ class Codec(NamedTuple):
     through: Callable[[Array, PyTree, PyTree], PyTree]
     bits: Callable[[PyTree], int]
     kind: Kind = None
+    spec: Spec | None = None  # the factory and its arguments
 
 
+@with_spec
 class StatefulCodec(NamedTuple):
     """Codec whose sender keeps a memory between its messages.
 
@@ -85,6 +90,7 @@ class StatefulCodec(NamedTuple):
     through: Callable[[Array, PyTree, PyTree], tuple[PyTree, PyTree]]
     bits: Callable[[PyTree], int]
     kind: Kind = None
+    spec: Spec | None = None  # the factory and its arguments
 
 
 AnyCodec = TypeVar("AnyCodec", bound=Codec | StatefulCodec)
@@ -156,6 +162,7 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     return StatefulCodec(lambda x: (), through, codec.bits, codec.kind)
 
 
+@specified
 def contractive(codec: AnyCodec, variance: Scalar | None = None) -> AnyCodec:
     r"""Returns a contraction: the codec if it is one, :math:`Q / (1 + \omega)` of an unbiased one.
 
@@ -250,6 +257,7 @@ random_k(0.1) or natural(), or error feedback, for example fs.ef21(algorithm, co
     )
 
 
+@specified
 def identity() -> Codec:
     """Returns the codec that sends every leaf unchanged, with the bits of its dtype.
 
@@ -296,26 +304,6 @@ def per_tensor(
         return sum(bits(leaf) if is_coded(leaf) else plain_bits(leaf) for leaf in leaves)
 
     return Codec(through_tree, bits_of_tree, kind)
-
-
-def plain_bits(leaf: Any) -> int:
-    """Number of bits of a tensor that is sent unchanged.
-
-    Example:
-        >>> plain_bits(jnp.ones(3, jnp.bfloat16))
-        48
-    """
-    return math.prod(leaf.shape) * scalar_bits(leaf)
-
-
-def scalar_bits(leaf: Any) -> int:
-    """Number of bits of one entry of a tensor.
-
-    Example:
-        >>> scalar_bits(jnp.ones(3, jnp.bfloat16))
-        16
-    """
-    return 8 * leaf.dtype.itemsize
 
 
 def code_bits(num_values: int) -> int:

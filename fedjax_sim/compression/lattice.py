@@ -12,15 +12,16 @@ References:
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim import tree
 from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.compression.codec import Codec, per_tensor
 from fedjax_sim.compression.quantizers.rounding import stochastic_round
 from fedjax_sim.types import Scalar
+from fedjax_sim.types.specs import specified
 
 _MAX_BITS = 24  # single precision represents integers of 24 bits exactly
 
 
+@specified
 def lattice(bits: int, cell: Scalar, stochastic: bool = False) -> Codec:
     r"""Sends b bits per entry: :math:`e = \operatorname{round}(x / d) \bmod q`, decoded near y.
 
@@ -55,52 +56,15 @@ def lattice(bits: int, cell: Scalar, stochastic: bool = False) -> Codec:
         >>> codec.bits(x)
         8
     """
-    _check(bits, cell)
+    check_count(bits=bits)
+    if not 2 <= bits <= _MAX_BITS:
+        raise ValueError(f"bits is {bits}; expected 2 to {_MAX_BITS}")
+    check_positive(cell=cell)
 
     def through(key: Array, x: Array, near: Array) -> Array:
         return _decode(_encode(x, bits, cell, key if stochastic else None), near, bits, cell)
 
     return per_tensor(through, lambda leaf: bits * leaf.size)
-
-
-def lattice_encode(x: Array, bits: int, cell: Scalar, key: Array | None = None) -> Array:
-    """Codes of a finite tensor: uint32 in 0 .. 2^bits - 1.
-
-    Args:
-        x: floating tensor.
-        bits, cell: see :func:`lattice`.
-        key: for stochastic rounding; None rounds to the nearest integer.
-
-    Raises:
-        ValueError: ``bits`` is not 2 to 24, or the cell is not positive.
-
-    Example:
-        >>> lattice_encode(jnp.array([0.75, -0.25, 4.0]), bits=4, cell=0.25).tolist()
-        [3, 15, 0]
-    """
-    _check(bits, cell)
-    return _encode(tree.wide(x), bits, cell, key).astype(jnp.uint32)
-
-
-def lattice_decode(code: Array, near: Array, bits: int, cell: Scalar) -> Array:
-    """Multiples of the cell that have the given codes and are nearest to ``near``.
-
-    Args:
-        code: codes of a tensor, any shape.
-        near: floating tensor of the same shape.
-        bits, cell: see :func:`lattice`.
-
-    Raises:
-        ValueError: ``bits`` is not 2 to 24, or the cell is not positive.
-
-    Example:
-        >>> code = lattice_encode(jnp.array([0.75, -0.25, 4.0]), bits=4, cell=0.25)
-        >>> lattice_decode(code, jnp.array([0.0, 0.0, 3.0]), bits=4, cell=0.25).tolist()
-        [0.75, -0.25, 4.0]
-    """
-    _check(bits, cell)
-    full = tree.wide(near)
-    return _decode(code.astype(full.dtype), full, bits, cell).astype(near.dtype)
 
 
 # Codes are floating here, so that NaN passes; the arithmetic is exact.
@@ -114,10 +78,3 @@ def _decode(code: Array, near: Array, bits: int, cell: Scalar) -> Array:
     unit = jnp.asarray(cell).astype(near.dtype)
     wraps = jnp.round((near / unit - code) / 2**bits)
     return unit * (2**bits * wraps + code)
-
-
-def _check(bits: int, cell: Scalar) -> None:
-    check_count(bits=bits)
-    if not 2 <= bits <= _MAX_BITS:
-        raise ValueError(f"bits is {bits}; expected 2 to {_MAX_BITS}")
-    check_positive(cell=cell)

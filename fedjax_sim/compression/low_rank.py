@@ -23,17 +23,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.compression.codec import (
-    Codec,
-    StatefulCodec,
-    is_coded,
-    per_tensor,
-    plain_bits,
-    scalar_bits,
-)
+from fedjax_sim.compression.codec import Codec, StatefulCodec, is_coded, per_tensor
+from fedjax_sim.tree.counting import plain_bits, scalar_bits
 from fedjax_sim.types import PyTree
+from fedjax_sim.types.specs import specified
 
 
+@specified
 def power_sgd(rank: int) -> StatefulCodec:
     """PowerSGD with a warm start: a visit starts from the Q of the client's previous visit.
 
@@ -79,6 +75,7 @@ def power_sgd(rank: int) -> StatefulCodec:
     )
 
 
+@specified
 def gaussian_low_rank(rank: int) -> Codec:
     """PowerSGD without memory: every visit starts from a Gaussian Q of its own key.
 

@@ -15,11 +15,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor, scalar_bits
+from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
 from fedjax_sim.compression.quantizers.logarithmic import luq
 from fedjax_sim.compression.quantizers.rounding import max_magnitude, stochastic_round
+from fedjax_sim.tree.counting import scalar_bits
+from fedjax_sim.types.specs import specified
 
 
+@specified
 def uniform(levels: int) -> Codec:
     r"""Stochastic rounding to k equidistant values from the tensor's smallest entry to its largest.
 
@@ -60,6 +63,7 @@ def uniform(levels: int) -> Codec:
     )
 
 
+@specified
 def qsgd(levels: int) -> Codec:
     r"""QSGD: signs, and magnitudes rounded stochastically to multiples of :math:`\|x\|_2 / s`.
 
@@ -105,6 +109,7 @@ def qsgd(levels: int) -> Codec:
     )
 
 
+@specified
 def luq_codec(exponent_levels: int = 6) -> Codec:
     r""":func:`~fedjax_sim.compression.quantizers.luq` as a codec.
 

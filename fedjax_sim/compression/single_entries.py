@@ -15,11 +15,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.compression.codec import Codec, Unbiased, is_coded, per_tensor, scalar_bits
+from fedjax_sim.compression.codec import Codec, Unbiased, is_coded, per_tensor
 from fedjax_sim.compression.quantizers.rounding import bernoulli, power_of_two_below
+from fedjax_sim.tree.counting import scalar_bits
 from fedjax_sim.types import PyTree
+from fedjax_sim.types.specs import specified
 
 
+@specified
 def scaled_sign() -> Codec:
     r"""Sends the signs of a tensor's entries and their mean magnitude.
 
@@ -45,6 +48,7 @@ def scaled_sign() -> Codec:
     )
 
 
+@specified
 def natural() -> Codec:
     r"""Rounds every magnitude to a power of two, the one below or the one above, at random.
 

@@ -17,10 +17,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor, scalar_bits
+from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
 from fedjax_sim.timelines.sampling import sample_without_replacement
+from fedjax_sim.tree.counting import scalar_bits
+from fedjax_sim.types.specs import specified
 
 
+@specified(static=["keep"])
 def top_k(keep: int | float) -> Codec:
     r"""Sends the k entries of the largest magnitude and sets the others to 0.
 
@@ -55,6 +58,7 @@ def top_k(keep: int | float) -> Codec:
     return per_tensor(through, bits, "contraction")
 
 
+@specified(static=["keep"])
 def random_k(keep: int | float, shared_key: bool = True) -> Codec:
     r"""Sends k random entries, multiplied by d / k, and sets the others to 0.
 

@@ -33,7 +33,7 @@ from fedjax_sim.data.batches import scaled_words
 from fedjax_sim.data.task import Objective
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
 from fedjax_sim.tree.leaves import Where
-from fedjax_sim.types import Model, Params, PyTree
+from fedjax_sim.types import Described, Model, Params, PyTree
 
 Transform = Callable[[Array, Array], Array]  # (images, key) -> images
 
@@ -205,10 +205,8 @@ def normalized(
     def apply_normalized(params: Params, x: Array) -> PyTree:
         return apply(params, normalize(x, mean, std))
 
-    for mark in ("trains_otherwise", "takes_adapters"):  # of models; objectives and LoRA read them
-        if getattr(apply, mark, False):
-            setattr(apply_normalized, mark, True)
-    return apply_normalized
+    names = ("trains_otherwise", "takes_adapters")
+    return Described.of(apply_normalized, **{name: getattr(apply, name, False) for name in names})
 
 
 def transformed(objective: Objective, transform: Transform) -> Objective:
@@ -247,23 +245,12 @@ def transformed(objective: Objective, transform: Transform) -> Objective:
         True
     """
 
-    if statistics_of(objective) is not None:
-        return _Transformed(objective, transform)
-
-    def transformed_objective(params: Params, examples: PyTree, key: Array) -> Array:
-        examples, key = _transform(transform, examples, key)
-        return objective(params, examples, key)
-
-    def check(params: Params, examples: PyTree) -> None:
-        _check_labels(objective, transform, params, examples)
-
-    setattr(transformed_objective, "check", check)  # noqa: B010, which type checkers would refuse
-    return transformed_objective
+    return _Transformed(objective, transform)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Transformed:
-    """Objective of a model with running statistics on transformed inputs."""
+    """Objective on transformed inputs."""
 
     objective: Objective
     transform: Transform

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count
+from fedjax_sim.tree.keys import fast
 from fedjax_sim.types import Step
 
 Pick = Callable[[Step], tuple[Array, Array]]
@@ -67,7 +68,7 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
         size = jnp.asarray(size, jnp.int32)
         # One draw for the whole visit, of 32 bits also in double precision: runs in either
         # precision see the same examples. The draws of step k do not depend on the number of steps.
-        bits = jax.random.bits(key, (max(max_steps, 1), batch_size), jnp.uint32)
+        bits = jax.random.bits(fast(key), (max(max_steps, 1), batch_size), jnp.uint32)
         rows = scaled_words(bits, size)
         # A client without examples gets weight 0 and so a zero gradient.
         weights = jnp.broadcast_to(size > 0, (batch_size,))
@@ -112,11 +113,11 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
         order = permutations(key, num_epochs, size, max_size)  # [E, max_size]
         # Padding, so that the last batch can be sliced as well.
         order = jnp.pad(order, ((0, 0), (0, -max_size % batch_size)))
-        steps_per_epoch = jnp.maximum(-(-size // batch_size), 1)
+        steps_per_epoch = _steps_per_epoch(size, batch_size)
 
         def pick(step: Step) -> tuple[Array, Array]:
             step = jnp.asarray(step, jnp.int32)
-            epoch, batch = step // steps_per_epoch, step % steps_per_epoch
+            epoch, batch = jax.lax.div(step, steps_per_epoch), jax.lax.rem(step, steps_per_epoch)
             epoch = jnp.minimum(epoch, num_epochs - 1)  # masked steps beyond the last epoch
             return _batch_of(order, epoch, batch, batch_size, size)
 
@@ -152,20 +153,21 @@ def stream(batch_size: int, num_steps: int) -> Batches:
         smallest, largest = sizes
         size = jnp.asarray(size, jnp.int32)
         first_step = jnp.asarray(first_step, jnp.int32)
-        steps_per_epoch = jnp.maximum(-(-size // batch_size), 1)
-        first_epoch = first_step // steps_per_epoch
+        steps_per_epoch = _steps_per_epoch(size, batch_size)
+        first_epoch = jax.lax.div(first_step, steps_per_epoch)
         # A visit that begins with the last batch of an epoch spans the most epochs.
         num_epochs = -(-max(max_steps - 1, 0) // -(-smallest // batch_size)) + 1
 
         def order(epoch: Array) -> Array:
-            return permutations(jax.random.fold_in(key, epoch), 1, size, largest)[0]
+            return permutations(jax.random.fold_in(fast(key), epoch), 1, size, largest)[0]
 
         orders = jax.vmap(order)(first_epoch + jnp.arange(num_epochs, dtype=jnp.int32))
         orders = jnp.pad(orders, ((0, 0), (0, -largest % batch_size)))
 
         def pick(step: Step) -> tuple[Array, Array]:
             step = first_step + jnp.asarray(step, jnp.int32)
-            epoch, batch = step // steps_per_epoch - first_epoch, step % steps_per_epoch
+            epoch = jax.lax.div(step, steps_per_epoch) - first_epoch
+            batch = jax.lax.rem(step, steps_per_epoch)
             return _batch_of(orders, epoch, batch, batch_size, size)
 
         return _tabulated(pick, max_steps)
@@ -197,6 +199,14 @@ def full_batch(num_steps: int) -> Batches:
         return lambda step: (jnp.where(weights, rows, 0), weights)
 
     return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw)
+
+
+def _steps_per_epoch(size: Array, batch_size: int) -> Array:
+    """``ceil(size / batch_size)``, at least 1; like all divisions here without negative numbers.
+
+    The signs that ``//`` takes care of would be several kernels.
+    """
+    return jax.lax.div(size - 1, jnp.int32(batch_size)) + 1
 
 
 def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
@@ -231,7 +241,7 @@ def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
     num_shuffles = -(-_TIE_BREAKING_BITS // (32 - row_bits))
     order = _shuffle(key, num, size, max_size, row_bits)
     for i in range(1, num_shuffles):
-        again = _shuffle(jax.random.fold_in(key, i), num, size, max_size, row_bits)
+        again = _shuffle(jax.random.fold_in(fast(key), i), num, size, max_size, row_bits)
         order = jnp.take_along_axis(order, again, axis=1, mode="promise_in_bounds")
     ranks = jnp.broadcast_to(jnp.arange(max_size, dtype=jnp.int32), (num, max_size))
     which = jnp.arange(num, dtype=jnp.int32)[:, None]
@@ -250,7 +260,7 @@ def _shuffle(key: Array, num: int, size: Array, max_size: int, row_bits: int) ->
 def _words(key: Array, num: int, size: Array, max_size: int, row_bits: int) -> Array:
     """Distinct words with the row numbers in their low bits, uint32 ``[num, max_size]``."""
     rows = jnp.broadcast_to(jnp.arange(max_size, dtype=jnp.uint32), (num, max_size))
-    bits = jax.random.bits(key, (num, max_size), jnp.uint32)
+    bits = jax.random.bits(fast(key), (num, max_size), jnp.uint32)
     words = jnp.where(rows < jnp.asarray(size, jnp.uint32), bits, jnp.uint32(0xFFFFFFFF))
     return (words & ~jnp.uint32((1 << row_bits) - 1)) | rows
 

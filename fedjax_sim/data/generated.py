@@ -14,6 +14,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import INT32_MAX, check_count
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import (
@@ -23,7 +24,6 @@ from fedjax_sim.data.task import (
     empirical_oracle,
     losses_of_two,
 )
-from fedjax_sim.setup_checks import check_key
 from fedjax_sim.tree.repeated import Repeated
 from fedjax_sim.types import Oracle, Params, PyTree, Task
 
@@ -157,12 +157,7 @@ class _GeneratedOracle(NamedTuple):
         return self.empirical.objective
 
     def check(self, data: GeneratedData, params: Params) -> None:
-        """Refuses an objective that does not fit the model; nothing is generated.
-
-        Raises:
-            ValueError: the objective fails on the shapes of the examples, or does not return one
-                loss per example.
-        """
+        """Refuses an objective that does not fit the model; nothing is generated."""
         examples = jax.eval_shape(self._examples, data, 0)
         check_losses(losses_of_two(self.objective, params, examples))
 

@@ -15,9 +15,6 @@ def check_numbers(examples: PyTree) -> None:
 
     Without double precision, JAX keeps the lower 32 bits of an integer of 64 bits.
 
-    Raises:
-        ValueError: naming the leaf, its type and what was expected; also for masked values.
-
     Example:
         >>> check_numbers({"x": np.ones((2, 3)), "y": np.array(["cat", "dog"])})
         Traceback (most recent call last):
@@ -57,15 +54,6 @@ def check_disjoint(assignment: Sequence[np.ndarray], addition: str = "") -> None
     Args:
         assignment: row numbers ``[n_i]`` per client, none negative.
         addition: end of the message.
-
-    Raises:
-        ValueError: naming the first such row and its clients.
-
-    Example:
-        >>> check_disjoint([np.array([0, 2]), np.array([2])])
-        Traceback (most recent call last):
-        ...
-        ValueError: assignment has row 2 in client 0 and in client 1; expected every row at most ...
     """
     rows = np.concatenate([np.empty(0, np.int64), *assignment])
     if not rows.size or np.bincount(rows).max() <= 1:
@@ -78,17 +66,7 @@ def check_disjoint(assignment: Sequence[np.ndarray], addition: str = "") -> None
 
 
 def check_unmasked(examples: PyTree) -> None:
-    """Refuses masked arrays of NumPy with masked values, since JAX would compute with these.
-
-    Raises:
-        ValueError: naming the leaf and the number of masked values.
-
-    Example:
-        >>> check_unmasked({"x": np.ma.masked_equal([1.0, -99.0], -99.0)})
-        Traceback (most recent call last):
-        ...
-        ValueError: examples['x'] has 1 masked value; expected none: fill them (x.filled(0.0)), ...
-    """
+    """Refuses masked arrays of NumPy with masked values, since JAX would compute with these."""
     for path, leaf in _leaves(examples):
         if np.ma.is_masked(leaf):
             count = int(np.ma.getmaskarray(leaf).sum())
@@ -105,15 +83,6 @@ def check_finite(examples: PyTree, offsets: Any = None) -> None:
     Args:
         examples: pytree of concrete arrays ``[N, ...]``.
         offsets: rows at which the clients begin, ``[M + 1]``; None: of no clients.
-
-    Raises:
-        ValueError: naming the leaf, the row, and its client.
-
-    Example:
-        >>> check_finite({"x": np.array([[1.0], [2.0], [np.nan]])}, np.array([0, 1, 3]))
-        Traceback (most recent call last):
-        ...
-        ValueError: examples['x'] has nan in example 1 of client 1 (row 2); expected finite numbers
     """
     for path, leaf in _leaves(examples):
         values = np.asarray(leaf)
@@ -178,12 +147,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def largest_input(examples: PyTree) -> str:
-    """Returns the leaf with the largest absolute value as text, ``""`` without floating leaves.
-
-    Example:
-        >>> largest_input({"x": np.array([[3.0], [-250.0]]), "y": np.array([1000, 0])})
-        "the largest |examples['x']| is 250"
-    """
+    """Returns the leaf with the largest absolute value as text, ``""`` without floating leaves."""
     sizes = [
         (float(np.abs(np.asarray(leaf)).max()), path)
         for path, leaf in _leaves(examples)
@@ -193,12 +157,7 @@ def largest_input(examples: PyTree) -> str:
 
 
 def shapes_text(tree: PyTree) -> str:
-    """Returns the paths and shapes of a pytree's arrays as text.
-
-    Example:
-        >>> shapes_text({"w": np.ones((3, 2)), "b": np.ones(2, np.int8)})
-        "['b'] int8[2], ['w'] float64[3, 2]"
-    """
+    """Returns the paths and shapes of a pytree's arrays as text."""
     return ", ".join(f"{path or '.'} {x.dtype}{list(x.shape)}" for path, x in _leaves(tree))
 
 

@@ -15,11 +15,6 @@ class ClientSource(NamedTuple):
 
     ``load(start, stop)`` returns the concatenated examples of the clients ``start .. stop - 1``;
     leaves have length 0 if there are none.  It may be called from another thread.
-
-    Example:
-        >>> source = ClientSource(np.array([1, 2]), lambda i, j: {"x": np.arange(3.0)[:i + j]})
-        >>> source.num_clients
-        2
     """
 
     sizes: np.ndarray  # [M] int
@@ -31,13 +26,7 @@ class ClientSource(NamedTuple):
 
 
 def from_data(data: FederatedData) -> ClientSource:
-    """Source that slices ``data``; leaves may be memory maps of files larger than memory.
-
-    Example:
-        >>> data = FederatedData({"x": np.arange(5)}, np.array([0, 2, 5]))
-        >>> from_data(data).load(1, 2)["x"].tolist()
-        [2, 3, 4]
-    """
+    """Source that slices ``data``; leaves may be memory maps of files larger than memory."""
     offsets = np.asarray(data.offsets)
 
     def load(start: int, stop: int) -> PyTree:
@@ -54,14 +43,6 @@ def assigned(
 
     Args:
         disjoint: use each row at most once.
-
-    Raises:
-        ValueError: as :func:`~fedjax_sim.data.federated.from_assignment`.
-
-    Example:
-        >>> source = assigned({"x": np.arange(4)}, [np.array([3, 0]), np.array([1])])
-        >>> source.load(0, 1)["x"].tolist()
-        [3, 0]
     """
     check_assignment(examples, assignment, disjoint=disjoint)
 

@@ -16,6 +16,7 @@ from fedjax_sim.data.federated import FederatedData, from_lists, num_rows
 from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
+from fedjax_sim.tree.keys import fast, usual
 from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
 
@@ -43,8 +44,9 @@ def empirical_task(
         batches: the minibatch rule, e.g. ``epochs(5, batch_size=50)``.
         full_grad_batch: examples per block of the full local gradient.
         placement: where the clients' data and states are stored, for example
-            :func:`~fedjax_sim.execution.placement.by_client` or
-            :func:`~fedjax_sim.execution.offload.on_host`; default: whole arrays on the device.
+            :func:`~fedjax_sim.engine.execution.placement.by_client` or
+            :func:`~fedjax_sim.engine.execution.offload.on_host`; default: whole arrays on the
+            device.
 
     Raises:
         ValueError: the offsets are not non-decreasing from 0 to the number of examples, no client
@@ -139,17 +141,7 @@ def shared_task(
 
 
 def check_rule(objective: Objective, batches: Batches, full_grad_batch: int) -> None:
-    """Refuses values that are no objective or no minibatch rule.
-
-    Raises:
-        ValueError: naming the argument.
-
-    Example:
-        >>> check_rule(lambda params, examples, key: examples["x"], 20, 256)
-        Traceback (most recent call last):
-        ...
-        ValueError: batches is 20; expected a minibatch rule, such as fs.epochs(1, batch_size=20)
-    """
+    """Refuses values that are no objective or no minibatch rule."""
     if not callable(objective):
         raise ValueError(
             f"objective is {objective!r:.60}; expected a function (params, examples, key) -> losses"
@@ -179,8 +171,9 @@ def running_statistics_of(task: Task) -> Where | None:
 
 
 def _on_device(data: FederatedData) -> FederatedData:
-    data = jax.tree.map(jnp.asarray, data)
-    return dataclasses.replace(data, offsets=data.offsets.astype(jnp.int32))
+    # A copy to the device; `jnp.asarray` would compile a program per shape.
+    data = dataclasses.replace(data, offsets=np.asarray(data.offsets, np.int32))
+    return jax.device_put(data)
 
 
 def _task(oracle: "_EmpiricalOracle", data: Any, sizes: np.ndarray) -> Task:
@@ -220,13 +213,7 @@ class _EmpiricalOracle(NamedTuple):
     full_grad_batch: int
 
     def check(self, data: Any, params: Params) -> None:
-        """Refuses an objective, inputs (also token ids) or labels that do not fit the model.
-
-        Raises:
-            ValueError: examples with NaN or infinity, an objective that fails on their shapes or
-                does not return one loss per example, or as
-                :func:`~fedjax_sim.objectives.check_labels`.
-        """
+        """Refuses an objective, inputs (also token ids) or labels that do not fit the model."""
         examples = getattr(data, "examples", None)
         leaves = jax.tree.leaves(examples)
         if not leaves or not leaves[0].shape[0]:  # on the host, or none at all
@@ -245,7 +232,7 @@ class _EmpiricalOracle(NamedTuple):
         first_step: Array | None = None,
     ) -> Oracle:
         start, size = self.place(data, client)
-        rows_key, loss_key, full_key = jax.random.split(key, 3)
+        rows_key, loss_key, full_key = usual(jax.random.split(fast(key), 3))
         max_size = self.sizes[1]
         if first_step is None:
             pick = self.batches.draw(rows_key, size, max_size, max_steps)
@@ -262,7 +249,8 @@ class _EmpiricalOracle(NamedTuple):
 
         def loss(params: Params, step: Step) -> Array:
             rows, weights = pick(step)
-            key = jax.random.fold_in(loss_key, step if first_step is None else first_step + step)
+            number = step if first_step is None else first_step + step
+            key = usual(jax.random.fold_in(fast(loss_key), number))
             losses = batch_losses(self.objective, params, gather(rows), key, weights)
             return weighted_mean(losses, weights, total(step))
 
@@ -271,7 +259,7 @@ class _EmpiricalOracle(NamedTuple):
         def block_sum(params: Params, first: Array) -> Array:
             rows = first + jnp.arange(block, dtype=jnp.int32)
             valid = rows < size
-            key = jax.random.fold_in(full_key, first)
+            key = usual(jax.random.fold_in(fast(full_key), first))
             examples = gather(jnp.where(valid, rows, 0))
             losses = batch_losses(self.objective, params, examples, key, valid)
             return jnp.sum(jnp.where(valid, losses, 0))
@@ -315,14 +303,12 @@ def empirical_oracle(
 
 
 def losses_of_two(objective: Objective, params: Params, examples: PyTree) -> Any:
-    """Returns the shape of the losses of two examples.
-
-    Raises:
-        ValueError: the objective fails on the shapes of the examples ``[n, ...]``.
-    """
+    """Returns the shape of the losses of two examples."""
     few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype), examples)
     try:
-        return jax.eval_shape(objective, params, few, jax.random.key(0))
+        return jax.eval_shape(
+            lambda params, few: objective(params, few, jax.random.key(0)), params, few
+        )
     except TypeError as error:  # of JAX, for shapes that do not fit
         raise ValueError(
             f"objective fails for parameters {shapes_text(params)} and a batch of examples "
@@ -331,11 +317,7 @@ def losses_of_two(objective: Objective, params: Params, examples: PyTree) -> Any
 
 
 def check_losses(losses: Any) -> None:
-    """Refuses an objective whose losses of two examples do not have the shape ``[2]``.
-
-    Raises:
-        ValueError: naming the shape.
-    """
+    """Refuses an objective whose losses of two examples do not have the shape ``[2]``."""
     shape = getattr(losses, "shape", None)
     if shape != (2,):
         value = f"a {type(losses).__name__}" if shape is None else f"an array of shape {shape}"

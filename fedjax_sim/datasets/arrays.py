@@ -88,17 +88,7 @@ def unscaled(
     target: Target | None,
     name: str,
 ) -> Dataset:
-    """Returns :func:`from_arrays` before the scale, with examples of any type of numbers.
-
-    Raises:
-        DataError: as :func:`from_arrays`.
-
-    Example:
-        >>> data = unscaled([[0, 1], [9, 8]], [0, 1], test=([[5, 5]], [0]), clients=None, name="m",
-        ...                 test_clients=None, scale="standardise", layout=None, target=None)
-        >>> data.train["x"].tolist()
-        [[0, 1], [9, 8]]
-    """
+    """Returns :func:`from_arrays` before the scale, with examples of any type of numbers."""
     check_scale(scale)
     check_layout(layout)
     check_target(target)
@@ -154,17 +144,7 @@ def unscaled(
 
 
 def check_dataset(dataset: Dataset) -> Dataset:
-    """Returns a data set that a user has built, if it can be trained on.
-
-    Raises:
-        DataError: examples or labels of another form, with the expected one.
-
-    Example:
-        >>> part = {"x": np.zeros((2, 3), np.float32), "y": np.array([1, 2])}
-        >>> check_dataset(Dataset("mine", part, part, 2, None, None, None, "own"))
-        Traceback (most recent call last):
-        fedjax_sim.datasets.dataset.DataError: mine: train labels are in 1 .. 2; expected 0 .. 1...
-    """
+    """Returns a data set that a user has built, if it can be trained on."""
     for key, part in (("train", dataset.train), ("test", dataset.test)):
         where = f"{dataset.name}: {key}"
         if not isinstance(part, dict) or not {"x", "y"} <= set(part):

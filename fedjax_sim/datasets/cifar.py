@@ -63,9 +63,6 @@ def from_folder(variant: Variant, folder: Path) -> Dataset | None:
     Layouts are tried in this order: binary files, their archive, pickles, their archive, image
     strips (:mod:`fedjax_sim.datasets.formats.strips`).  ``y`` are the fine labels; CIFAR-100 has
     the 20 coarse labels as the leaf ``coarse``.
-
-    Raises:
-        DataError: a file of the layout is missing, malformed, or not as long as the official one.
     """
     layouts = (
         (variant.binary, variant.binary_archive, ".bin", parse_binary),
@@ -102,16 +99,7 @@ def from_folder(variant: Variant, folder: Path) -> Dataset | None:
 
 
 def parse_binary(data: bytes, variant: Variant, where: object = "CIFAR binary") -> Part:
-    """Reads records of label bytes (CIFAR-100: coarse, fine) and 3072 pixel bytes, plane by plane.
-
-    Raises:
-        DataError: not a whole number of records, none at all, or labels out of range.
-
-    Example:
-        >>> part = parse_binary(bytes([7]) + bytes(3072), CIFAR10)
-        >>> part["x"].shape, part["y"].tolist()
-        ((1, 32, 32, 3), [7])
-    """
+    """Reads records of label bytes (CIFAR-100: coarse, fine) and 3072 bytes of pixels by plane."""
     width = len(variant.labels) + _PIXELS
     if not data or len(data) % width:
         raise DataError(f"{where}: {len(data)} bytes; expected a multiple of {width} above zero")
@@ -128,9 +116,6 @@ def parse_batch(data: bytes, variant: Variant, where: object = "CIFAR pickle") -
 
     Only numbers, strings, containers and arrays are admitted
     (:func:`fedjax_sim.datasets.formats.pickles.parse_pickle`).
-
-    Raises:
-        DataError: any other content, other shapes, lengths that differ, labels out of range.
     """
     content = parse_pickle(data, where)
     missing = {"data", *(key for _, key, _ in variant.labels)} - content.keys()

@@ -24,16 +24,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(table: Any) -> Columns:
-    """Returns the columns of a dict of arrays, or of a table of pandas, pyarrow or Hugging Face.
-
-    Raises:
-        DataError: another type.
-
-    Example:
-        >>> columns = columns_of({"a": [1.0, float("nan")], "b": [[1, 2], [3, 4]]})
-        >>> columns.names, columns.is_missing("a").tolist(), columns.is_array("b")
-        (['a', 'b'], [False, True], True)
-    """
+    """Returns the columns of a dict of arrays, or of a table of pandas, pyarrow or Hugging Face."""
     if hasattr(table, "column_names") and hasattr(table, "with_format"):  # Hugging Face
 
         def read(name: str) -> np.ndarray:
@@ -99,13 +90,6 @@ def without(where: str, table: Columns, drop: Sequence[str], *, some: bool = Fal
         table: of a data set.
         drop: names of columns.
         some: the table may lack some of them.
-
-    Raises:
-        DataError: a column that the table does not have.
-
-    Example:
-        >>> without("table", columns_of({"id": [1, 2], "a": [3, 4]}), ["id"]).names
-        ['a']
     """
     for name in drop:
         if name not in table.names and not some:
@@ -117,16 +101,7 @@ def without(where: str, table: Columns, drop: Sequence[str], *, some: bool = Fal
 
 
 def check_names(where: object, names: Sequence[str]) -> None:
-    """Refuses columns without a name, and two columns of one name.
-
-    Raises:
-        DataError: naming the column.
-
-    Example:
-        >>> check_names("table", ["a", "label", "a"])
-        Traceback (most recent call last):
-        fedjax_sim.datasets.dataset.DataError: table: column 'a' occurs twice; expected distinct...
-    """
+    """Refuses columns without a name, and two columns of one name."""
     for number, name in enumerate(names, start=1):
         if not name.strip():
             raise DataError(

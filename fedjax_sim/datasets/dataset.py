@@ -1,8 +1,6 @@
 """The type of a data set, and helpers of all readers."""
 
-import importlib
 from collections.abc import Iterable
-from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -200,10 +198,6 @@ def number_groups(
 
     Returns:
         The int32 group of each train row, of each test row (None without ``test``), and the names.
-
-    Example:
-        >>> number_groups(["b", "a", "b"], ["c", "a"])[2]
-        ('b', 'a', 'c')
     """
     index: dict[str, int] = {}
 
@@ -220,10 +214,6 @@ def rows_by_group(groups: np.ndarray) -> dict[int, np.ndarray]:
     """Returns the rows of each group that has some, in their original order, by its number.
 
     One sort for all groups.
-
-    Example:
-        >>> {group: rows.tolist() for group, rows in rows_by_group(np.array([2, 0, 2])).items()}
-        {0: [1], 2: [0, 2]}
     """
     if not len(groups):
         return {}
@@ -236,13 +226,6 @@ def group_text(name: Any) -> str:
 
     A column of integers becomes floating where one of its rows has no value, and the other part of
     a data set may still have integers.
-
-    Raises:
-        DataError: a list or an array, such as a label in a list of its own.
-
-    Example:
-        >>> group_text(1.0), group_text(np.float32(1.5)), group_text("1.0"), group_text(b"ann")
-        ('1', '1.5', '1.0', 'ann')
     """
     if isinstance(name, list | tuple | np.ndarray):
         raise DataError(f"a label or client is {name!r:.60}; expected one value per row")
@@ -250,14 +233,3 @@ def group_text(name: Any) -> str:
         return name.decode("utf-8", "backslashreplace")
     whole = isinstance(name, float | np.floating) and float(name).is_integer()
     return str(int(name)) if whole else str(name)
-
-
-def import_extra(module: str) -> ModuleType:
-    """Imports an optional dependency; the error names the extra that installs it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"{module} could not be imported ({error}); "
-            "install it with: pip install 'fedjax_sim[datasets]'"
-        ) from error

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedjax_sim.checks import import_extra
 from fedjax_sim.datasets.dataset import Dataset
 
 
@@ -11,9 +12,7 @@ def load_digits() -> Dataset:
     Images are uint8 ``[N, 8, 8, 1]``; ink 0..16 is scaled to 0..255, ``round(v * 255 / 16)``.
     A fixed fifth of each class is the test part; writers are not recorded.
     """
-    from sklearn import datasets  # slow to import, and not needed by any other data set
-
-    bunch: dict = datasets.load_digits()  # pyright: ignore[reportAssignmentType]
+    bunch = import_extra("sklearn.datasets", "datasets").load_digits()
     x = np.rint(bunch["images"] * 255 / 16).astype(np.uint8)[..., None]
     y = bunch["target"].astype(np.int32)
     # The stream of RandomState is frozen, so the split is the same under every version of NumPy.

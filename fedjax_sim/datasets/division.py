@@ -29,13 +29,6 @@ def rows_for_testing(
 
     Warns:
         UserWarning: clients without rows for testing; classes without rows for training.
-
-    Raises:
-        DataError: every client has one row.
-
-    Example:
-        >>> rows_for_testing("own", np.array([0, 1] * 5), np.zeros(10, int), ["ann"]).sum()
-        np.int64(2)
     """
     stream = np.random.RandomState(0)
     sizes = np.bincount(groups)
@@ -66,9 +59,6 @@ def report_lost(where: str, train: Sequence[Any], test: Sequence[Any]) -> None:
     """Warns of clients that a division of rows has left without training or without test rows.
 
     A division between clients, whose parts have no client in common, loses none.
-
-    Example:
-        >>> report_lost("own", ["ann", "bob"], ["eve"])
     """
     trained, tested = dict.fromkeys(train), dict.fromkeys(test)
     if trained.keys().isdisjoint(tested):

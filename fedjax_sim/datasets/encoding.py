@@ -27,14 +27,7 @@ class Vocabulary(NamedTuple):
 
 
 def check_encode(encode: Any) -> None:
-    """Refuses another name.
-
-    Raises:
-        DataError: naming the encodings.
-
-    Example:
-        >>> check_encode("one_hot")
-    """
+    """Refuses another name."""
     if encode not in (None, *get_args(Encode)):
         raise DataError(f"encode is {encode!r}; expected one of {', '.join(get_args(Encode))}")
 
@@ -45,12 +38,6 @@ def identifiers(table: Columns, names: Sequence[str], encode: Encode | None) -> 
     These are integers and text under a name such as ``id``, ``user_id``, ``index`` and
     ``Unnamed: 0``, and from 20 rows on consecutive integers in their order, and, if text is
     encoded, another text in every row.
-
-    Example:
-        >>> from fedjax_sim.datasets.columns import columns_of
-        >>> table = columns_of({"id": [7, 3], "width": [0.5, 0.1], "height": [1, 2]})
-        >>> identifiers(table, table.names, None)
-        ['id']
     """
     return [name for name in names if _is_identifier(name, table, encode)]
 
@@ -73,16 +60,7 @@ def _is_identifier(name: str, table: Columns, encode: Encode | None) -> bool:
 def without_identifiers(
     where: str, table: Columns, names: list[str], encode: Encode | None
 ) -> list[str]:
-    """Returns the columns of features without identifiers, of which a warning tells.
-
-    Raises:
-        DataError: no other column.
-
-    Example:
-        >>> from fedjax_sim.datasets.columns import columns_of
-        >>> without_identifiers("table", columns_of({"a": [0.5, 0.1]}), ["a"], None)
-        ['a']
-    """
+    """Returns the columns of features without identifiers, of which a warning tells."""
     found = identifiers(table, names, encode)
     if not found:
         return names
@@ -104,10 +82,6 @@ def vocabularies(
     where: str, parts: Mapping[str, Columns], names: Sequence[str], encode: Encode | None
 ) -> dict[str, Vocabulary]:
     """Returns the categories of those columns of features that are text or categorical.
-
-    Raises:
-        DataError: text without ``encode``, with the first value that is no number; two parts that
-            declare other categories.
 
     Example:
         >>> from fedjax_sim.datasets.columns import columns_of
@@ -145,9 +119,6 @@ def vocabularies(
 
 def numbers_of(where: str, table: Columns, name: str, vocabulary: Vocabulary | None) -> np.ndarray:
     """Returns a column of features as float64 numbers, or as the codes of its categories.
-
-    Raises:
-        DataError: naming the first row without a value, or whose value is no number or category.
 
     Example:
         >>> from fedjax_sim.datasets.columns import columns_of
@@ -192,17 +163,6 @@ def one_hot(
     """Returns the data set with a column of zeros and ones per category, where there are codes.
 
     The categories of a column are the declared ones, or those of the training examples.
-
-    Raises:
-        DataError: a test example of a category that no training example has and that the table
-            does not declare.
-
-    Example:
-        >>> part = {"x": np.array([[5.0, 1.0]]), "y": np.array([0])}
-        >>> data = Dataset("toy", part, part, 1, None, None, None, "own")
-        >>> words = {"city": Vocabulary(("Lima", "Oslo"), declared=True)}
-        >>> one_hot(data, ["a", "city"], words).train["x"].tolist()
-        [[5.0, 0.0, 1.0]]
     """
     if not vocabulary:
         return dataset

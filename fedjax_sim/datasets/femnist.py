@@ -3,16 +3,8 @@
 from pathlib import Path
 
 from fedjax_sim.datasets.dataset import Dataset, number_groups
-from fedjax_sim.datasets.formats.files import find_one, read_tree
-from fedjax_sim.datasets.formats.leaf import (
-    NUM_CLASSES,
-    divided,
-    has_parts,
-    joined_users,
-    natural,
-    parse_leaf,
-    part_of,
-)
+from fedjax_sim.datasets.formats.files import find_one
+from fedjax_sim.datasets.formats.leaf import NUM_CLASSES, has_parts, parse_leaf, read_parts
 
 _ARCHIVES = tuple(f"femnist*.tar{suffix}" for suffix in (".xz", ".gz", ".bz2", ""))
 
@@ -27,9 +19,6 @@ def from_folder(folder: Path) -> Dataset | None:
     A-Z, 36-61 a-z.  The natural client is the writer; rows are ordered by writer.  Writers without
     train images stay in the test part as new clients.
 
-    Raises:
-        DataError: a part is missing, a file malformed, or a writer in two files of one part.
-
     Warns:
         UserWarning: writers without images.
     """
@@ -38,13 +27,8 @@ def from_folder(folder: Path) -> Dataset | None:
     location = location or find_one(folder, _ARCHIVES)
     if location is None:
         return None
-    files = read_tree(location, lambda name: part_of(name) is not None)
-    splits = {}
-    for split in ("train", "test"):
-        names = sorted((name for name in files if part_of(name) == split), key=natural)
-        read = {name: parse_leaf(files[name], f"{location}: {name}") for name in names}
-        splits[split] = joined_users(location, split, read)
-    (x, y, writers), (x_test, y_test, writers_test) = divided(location, splits).values()
+    parts = read_parts(location, lambda data, where, part: parse_leaf(data, where))
+    (x, y, writers), (x_test, y_test, writers_test) = parts.values()
     train, test = {"x": x, "y": y}, {"x": x_test, "y": y_test}
     groups = number_groups(writers, writers_test)
     return Dataset("femnist", train, test, NUM_CLASSES, *groups, source="files")

@@ -12,9 +12,6 @@ from fedjax_sim.datasets.dataset import DataError, group_text
 def one_per_example(where: str, labels: Any) -> Any:
     """Returns labels ``[N, 1]``, as MedMNIST and Keras have them, as ``[N]``; others as they are.
 
-    Raises:
-        DataError: labels ``[N, C]``, one-hot or several per example, with the remedy.
-
     Example:
         >>> one_per_example("own", [[3], [5]]).tolist()
         [3, 5]
@@ -66,10 +63,5 @@ def of_one_type(values: np.ndarray) -> np.ndarray:
 
 
 def is_number(value: Any) -> bool:
-    """Returns True for real numbers and booleans of Python and NumPy.
-
-    Example:
-        >>> is_number(Decimal("1.5")), is_number("1.5")
-        (True, False)
-    """
+    """Returns True for real numbers and booleans of Python and NumPy."""
     return isinstance(value, bool | int | float | Decimal | np.integer | np.floating | np.bool_)

@@ -41,14 +41,7 @@ def to_channels_last(x: np.ndarray) -> np.ndarray:
 
 
 def check_layout(layout: Any) -> None:
-    """Refuses another name.
-
-    Raises:
-        DataError: naming the layouts.
-
-    Example:
-        >>> check_layout("channels_first")
-    """
+    """Refuses another name."""
     if layout not in (None, *get_args(Layout)):
         raise DataError(f"layout is {layout!r}; expected one of {', '.join(get_args(Layout))}")
 
@@ -63,15 +56,6 @@ def laid_out(where: str, x: np.ndarray, layout: Layout | None, pixels: bool) -> 
             "channels_first"; "as_given" for no images; None: by :func:`to_channels_last` if
             ``pixels``, else "as_given".
         pixels: they are known to be images.
-
-    Raises:
-        DataError: images of another number of axes; pixels whose layout could be either.
-
-    Example:
-        >>> laid_out("own", np.zeros((6, 3, 128, 9)), None, pixels=False).shape  # windows
-        (6, 3, 128, 9)
-        >>> laid_out("own", np.zeros((6, 3, 32, 32)), "channels_first", pixels=False).shape
-        (6, 32, 32, 3)
     """
     if layout == "as_given" or (layout is None and (not pixels or x.ndim > 4)):
         return x

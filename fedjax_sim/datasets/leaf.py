@@ -7,15 +7,15 @@ import numpy as np
 
 from fedjax_sim.datasets.arrays import from_arrays
 from fedjax_sim.datasets.dataset import DataError, Dataset
-from fedjax_sim.datasets.formats.files import read_bytes, read_tree
+from fedjax_sim.datasets.formats.files import read_bytes
 from fedjax_sim.datasets.formats.leaf import (
     Examples,
+    Users,
     divided,
     has_parts,
     joined_users,
-    natural,
     parse_json,
-    part_of,
+    read_parts,
     users_of,
 )
 
@@ -68,18 +68,12 @@ def read_leaf(path: str | Path, *, name: str | None = None) -> Dataset:
     location = next((folder for folder in (path / "data", path) if has_parts(folder)), None)
     if location is None:
         raise DataError(f"{path} has no data of LEAF; expected {_WANTED}")
-    files = read_tree(location, lambda file: part_of(file) is not None)
-    parts = {}
-    for part in ("train", "test"):
-        names = sorted((file for file in files if part_of(file) == part), key=natural)
-        read = {
-            file: users_of(parse_json(files[file], where), where, _numbers)
-            for file in names
-            for where in (f"{location}: {file}",)
-        }
-        parts[part] = joined_users(location, part, read)
-    rows = divided(location, parts)
-    (x, y, clients), (x_test, y_test, test_clients) = rows["train"], rows["test"]
+
+    def parse(data: bytes, where: str, part: str) -> Users:
+        del part
+        return users_of(parse_json(data, where), where, _numbers)
+
+    (x, y, clients), (x_test, y_test, test_clients) = read_parts(location, parse).values()
     return from_arrays(
         x, _classes(y), test=(x_test, _classes(y_test)), clients=clients,
         test_clients=test_clients, scale="none", layout="as_given", name=name,

@@ -35,10 +35,6 @@ def from_folder(name: str, folder: Path) -> Dataset | None:
 
     Features are dense float32 ``[N, F]`` (a9a: F = 123, epsilon: F = 2000), labels -1 and +1
     become 0 and 1.  Samples of n rows are read from ``<file>.<n>rows`` or ``<file>.<n>rows.bz2``.
-
-    Raises:
-        DataError: one part is missing, malformed, not as long as the official file, or longer
-            than the sample's name says.
     """
     source = _SOURCES[name]
     patterns = [_variants(stem) for stem in (source.train, source.test)]

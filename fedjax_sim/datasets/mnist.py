@@ -27,10 +27,6 @@ def from_folder(folder: Path) -> Dataset | None:
     (Yadav and Bottou, 2019) are in the same folder, the natural client of every image is the NIST
     number of its writer: QMNIST's train labels are in the order of MNIST's train images, and the
     first 10,000 of its test labels in the order of MNIST's test images.
-
-    Raises:
-        DataError: some official file is missing or malformed, or the two data sets' labels
-            disagree.
     """
     paths = {part: find_one(folder, _variants(name)) for part, name in _FILES.items()}
     if all(path is None for path in paths.values()):

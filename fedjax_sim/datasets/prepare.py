@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import Dataset, import_extra
+from fedjax_sim.checks import import_extra
+from fedjax_sim.datasets.dataset import Dataset
 from fedjax_sim.datasets.formats import prepared as prepared_format
 from fedjax_sim.datasets.registry import load
 
@@ -34,11 +35,6 @@ def prepare(name: str, raw_dir: str | Path, data_dir: str | Path | None = None) 
 
     Returns:
         The new folder.
-
-    Raises:
-        ValueError: the folder exists already, or the data set has no raw files.
-        DataError: the raw files are missing or malformed.
-        ImportError: tensorflow-datasets, array_record or importlib_resources is not installed.
     """
     root = prepared_format.default_dir() if data_dir is None else Path(data_dir).expanduser()
     folder = root / name / _VERSION
@@ -48,13 +44,13 @@ def prepare(name: str, raw_dir: str | Path, data_dir: str | Path | None = None) 
         raise ValueError("name is 'digits', which needs no files; expected another data set")
     dataset = load(name, raw_dir, source="files")
     for module in ("array_record", "importlib_resources"):
-        import_extra(module)
+        import_extra(module, "datasets")
     _builder(dataset, root).download_and_prepare()
     return folder
 
 
 def _builder(dataset: Dataset, root: Path) -> Any:
-    tfds = import_extra("tensorflow_datasets")
+    tfds = import_extra("tensorflow_datasets", "datasets")
     leaves = _feature_of_leaf(dataset)
 
     # The keyword excludes the class from the global list of builders of tensorflow-datasets.

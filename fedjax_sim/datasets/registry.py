@@ -173,10 +173,6 @@ def data_folder(data_dir: str | Path | None = None) -> Path:
     Args:
         data_dir: the folder; default: the environment variable ``FEDJAX_SIM_DATA``, else the
             folder of tensorflow-datasets.
-
-    Example:
-        >>> data_folder("data").name
-        'data'
     """
     chosen = data_dir or os.environ.get(DATA_DIR_VARIABLE)
     return Path(chosen).expanduser() if chosen else prepared_format.default_dir()
@@ -188,10 +184,6 @@ def folder_of(name: str, data_dir: str | Path | None = None) -> Path | None:
     Args:
         name: one of :data:`NAMES` besides digits, which is part of scikit-learn.
         data_dir: as for :func:`load`.
-
-    Example:
-        >>> folder_of("mnist", "/no/such/folder") is None or "files of tensorflow-datasets"
-        True
     """
     folders, patterns = _FILES[name][1], _PATTERNS[name]
     for root in _roots(data_dir):

@@ -14,14 +14,7 @@ _MANY = 64  # columns, as many as the pixels of the smallest images in use, 8 x 
 
 
 def check_scale(scale: Any) -> None:
-    """Refuses another name.
-
-    Raises:
-        DataError: naming the scales.
-
-    Example:
-        >>> check_scale("unit")
-    """
+    """Refuses another name."""
     if scale not in (None, *get_args(Scale)):
         raise DataError(f"scale is {scale!r}; expected one of {', '.join(get_args(Scale))}")
 
@@ -31,9 +24,6 @@ def are_pixels(where: str, x: np.ndarray, scale: Scale | None) -> bool:
 
     Bytes with rows and columns, ``[N, H, W, ...]``, are pixels, unless 1 is the largest; bytes
     ``[N, D]`` are not.  What could be either is refused without ``scale``.
-
-    Raises:
-        DataError: bytes that may be pixels or other numbers.
 
     Example:
         >>> are_pixels("own", np.array([[[0, 255]]], np.uint8), None)
@@ -68,15 +58,6 @@ def scaled(dataset: Dataset, scale: Scale | None) -> Dataset:
     windows); what is constant in training is not divided.  "none" keeps the numbers.  None keeps
     them, too, and warns of a table whose columns differ in scale and of floats that look like
     pixels; integers besides uint8 then are token ids.
-
-    Raises:
-        DataError: "unit" with values outside 0..255; values too large for float32.
-
-    Example:
-        >>> part = {"x": np.array([[1.0, 0.0], [3.0, 0.0]]), "y": np.array([0, 1], np.int32)}
-        >>> data = scaled(Dataset("toy", part, part, 2, None, None, None, "own"), "standardise")
-        >>> data.train["x"].tolist(), data.scaling([[5.0, 0.0]]).tolist()
-        ([[-1.0, 0.0], [1.0, 0.0]], [[3.0, 0.0]])
     """
     x = dataset.train["x"]
     if scale is None and x.ndim > 1 and x.dtype.kind == "f":
@@ -104,9 +85,6 @@ def scaled(dataset: Dataset, scale: Scale | None) -> Dataset:
 
 def check_numbers(where: str, x: np.ndarray) -> None:
     """Refuses examples that are no finite numbers.
-
-    Raises:
-        DataError: naming the type, or the first position.
 
     Example:
         >>> check_numbers("own: train", np.ones((2, 3)))

@@ -17,8 +17,8 @@ from fedjax_sim.datasets.dataset import (
     rows_by_group,
     same_length,
 )
-from fedjax_sim.datasets.formats.files import find_one, read_tree
-from fedjax_sim.datasets.formats.leaf import Users, divided, joined_users, parse_json, users_of
+from fedjax_sim.datasets.formats.files import find_one
+from fedjax_sim.datasets.formats.leaf import Users, parse_json, read_parts, users_of
 
 WINDOW = 80  # characters of one example
 PAD, BEGIN, END, UNKNOWN, VOCABULARY_SIZE = 0, 87, 88, 89, 90
@@ -49,28 +49,18 @@ def from_folder(folder: Path, *, leaf: bool = False) -> Dataset | None:
     character as the label.  The ids are those of :func:`encode`, or with ``leaf`` those of
     :func:`encode_leaf`.  The natural client is the role.  Files are ``train/*.json`` and
     ``test/*.json``, or one pair ``*_train.json``, ``*_test.json`` per role.
-
-    Raises:
-        DataError: a part is missing, a file malformed, a role in two files of one part, or with
-            ``leaf`` a character that LEAF does not have.
     """
     candidates = (folder / "data", folder)
     location = next((path for path in candidates if _has_files(path)), None)
     location = location or find_one(folder, _ARCHIVES)
     if location is None:
         return None
-    files = read_tree(location, lambda name: _split(name) is not None)
-    parts = {}
-    for split in ("train", "test"):
-        read = {
-            name: parse_roles(
-                files[name], f"{location}: {name}", encode_leaf if leaf else encode, split
-            )
-            for name in files
-            if _split(name) == split
-        }
-        parts[split] = joined_users(location, split, read)
-    (x, y, roles), (x_test, y_test, roles_test) = divided(location, parts).values()
+
+    def parse(data: bytes, where: str, part: str) -> Users:
+        return parse_roles(data, where, encode_leaf if leaf else encode, part)
+
+    parts = read_parts(location, parse, _split, order=str)
+    (x, y, roles), (x_test, y_test, roles_test) = parts.values()
     train, test = {"x": x, "y": y}, {"x": x_test, "y": y_test}
     groups = number_groups(roles, roles_test)
     if leaf:
@@ -86,25 +76,13 @@ def encode(text: str) -> np.ndarray:
     """Returns the token ids of a text, uint16: 1 .. 86 are characters, 89 all others.
 
     Ids 0, 87 and 88 are padding, begin and end of a sequence.
-
-    Example:
-        >>> encode("dhé").tolist()
-        [1, 2, 89]
     """
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return _TABLE[np.minimum(codes, len(_TABLE) - 1)]
 
 
 def encode_leaf(text: str) -> np.ndarray:
-    """Returns LEAF's ids of a text, uint16: 0 .. 79, without padding or unknown characters.
-
-    Raises:
-        DataError: a character that is not among LEAF's 80.
-
-    Example:
-        >>> encode_leaf("To be").tolist()
-        [44, 67, 1, 54, 57]
-    """
+    """Returns LEAF's ids of a text, uint16: 0 .. 79, without padding or unknown characters."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     ids = _LEAF_TABLE[np.minimum(codes, len(_LEAF_TABLE) - 1)]
     if (ids == len(LEAF_CHARACTERS)).any():
@@ -114,12 +92,7 @@ def encode_leaf(text: str) -> np.ndarray:
 
 
 def decode(tokens: Iterable[int]) -> str:
-    """Returns the text of token ids.
-
-    Example:
-        >>> decode(encode("Now, by my"))
-        'Now, by my'
-    """
+    """Returns the text of token ids."""
     return "".join(_NAMES[token] for token in tokens)
 
 
@@ -161,10 +134,6 @@ def joined(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
     Args:
         x: windows ``[n, L]``.
         y: next characters ``[n]``.
-
-    Example:
-        >>> [passage.tolist() for passage in joined(np.array([[1, 2], [2, 3], [7, 8]]), [3, 4, 9])]
-        [[1, 2, 3, 4], [7, 8, 9]]
     """
     y = np.asarray(y)
     follows = (x[1:, :-1] == x[:-1, 1:]).all(axis=1) & (x[1:, -1] == y[:-1])
@@ -193,17 +162,6 @@ def parse_roles(
 
     Returns:
         Per role: characters uint16 ``[n, 80]``, next characters int32 ``[n]``; None without any.
-
-    Raises:
-        DataError: not json, unexpected entries or lengths, a role twice, or other roles or numbers
-            of examples than ``users`` and ``num_samples`` list.
-
-    Example:
-        >>> import json
-        >>> one = {"character": "NURSE", "x": ["a" * 80], "y": ["b"]}
-        >>> x, y = parse_roles(json.dumps(one).encode())["NURSE"]
-        >>> x.shape, decode(y)
-        ((1, 80), 'b')
     """
     content = parse_json(data, where)
     if isinstance(content, dict) and isinstance(role := content.get("character"), str):

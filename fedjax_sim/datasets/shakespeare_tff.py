@@ -23,11 +23,7 @@ Snippets = Mapping[str, Sequence[str]]  # of each role
 
 
 def from_folder(folder: Path) -> Dataset | None:
-    """Reads LEAF's files as :func:`fedjax_sim.datasets.shakespeare.from_folder`, for this task.
-
-    Raises:
-        DataError: a part is missing, a file malformed, or a role in two files of one part.
-    """
+    """Reads LEAF's files as :func:`fedjax_sim.datasets.shakespeare.from_folder`, for this task."""
     dataset = shakespeare.from_folder(folder)
     return None if dataset is None else all_positions(dataset)
 
@@ -47,14 +43,6 @@ def from_snippets(train: Snippets, test: Snippets) -> Dataset:
 
     Returns:
         Data set with ``x`` and ``y`` int32 ``[N, 80]``; the natural client is the role.
-
-    Raises:
-        DataError: no roles, or no snippets at all in a part.
-
-    Example:
-        >>> data = from_snippets({"NURSE": ["dh"]}, {"NURSE": ["d"]})
-        >>> data.train["x"][0, :5].tolist(), data.train["y"][0, :5].tolist()
-        ([88, 1, 2, 89, 0], [1, 2, 89, -1, -1])
     """
     parts = {
         key: {
@@ -74,18 +62,6 @@ def all_positions(dataset: Dataset) -> Dataset:
 
     Args:
         dataset: ``load("shakespeare")``.
-
-    Raises:
-        DataError: another data set.
-
-    Example:
-        >>> x = shakespeare.encode("a" * 80 + "b" * 3)
-        >>> windows = np.stack([x[i : i + 80] for i in range(3)]), x[80:].astype(np.int32)
-        >>> part = dict(zip("xy", windows))
-        >>> groups = np.zeros(3, np.int32)
-        >>> data = Dataset("shakespeare", part, part, 90, groups, groups, ("NURSE",), "files")
-        >>> all_positions(data).train["x"].shape  # begin, 83 characters, end: two pieces
-        (2, 80)
     """
     if dataset.name != "shakespeare" or dataset.group_names is None:
         raise DataError(f"dataset is {dataset.name}; expected load('shakespeare')")

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import did_you_mean
+from fedjax_sim.checks import did_you_mean, import_extra
 from fedjax_sim.datasets.arrays import unscaled
 from fedjax_sim.datasets.columns import Columns, check_names, columns_of, without
-from fedjax_sim.datasets.dataset import DataError, Dataset, group_text, import_extra
+from fedjax_sim.datasets.dataset import DataError, Dataset, group_text
 from fedjax_sim.datasets.division import report_lost
 from fedjax_sim.datasets.encoding import (
     Encode,
@@ -204,7 +204,7 @@ def _read_rows(
     separator: str | None,
     decimal: str,
 ) -> Columns:
-    pandas = import_extra("pandas")
+    pandas = import_extra("pandas", "datasets")
     names = []
     try:
         if path.suffix.lower() in (".csv", ".tsv"):

@@ -13,14 +13,7 @@ _FRACTION = re.compile(r"\s*[-+]?\d*[.,]\d+(?:[eE][-+]?\d+)?\s*")
 
 
 def check_target(target: Any) -> None:
-    """Refuses another name.
-
-    Raises:
-        DataError: naming the kinds of targets.
-
-    Example:
-        >>> check_target("numbers")
-    """
+    """Refuses another name."""
     if target not in (None, *get_args(Target)):
         raise DataError(f"target is {target!r}; expected one of {', '.join(get_args(Target))}")
 
@@ -29,10 +22,6 @@ def kind_of(where: str, y: np.ndarray, target: Target | None) -> Target:
     """Returns the kind of targets ``[N]``: the given one, else by their type.
 
     Text, booleans and integers are classes; floats are numbers, if one of them is not whole.
-
-    Raises:
-        DataError: without ``target``, whole floats or text with fractions such as "1,5"; anything
-            but a list of numbers or text; text as numbers, fractions as classes.
 
     Example:
         >>> kind_of("own", np.array(["cat", "dog"]), None), kind_of("own", np.array([0.5, 2]), None)
@@ -101,9 +90,6 @@ def _reads(text: str) -> bool:
 
 def as_targets(where: str, y: np.ndarray, kind: Target) -> np.ndarray:
     """Returns targets of one type: float32 numbers; of classes int64 numbers or text.
-
-    Raises:
-        DataError: integers that a float does not have exactly; numbers too large for float32.
 
     Example:
         >>> as_targets("own", np.array([b"cat"]), "classes").tolist()

@@ -116,12 +116,7 @@ def from_text(
 
 
 def is_text(name: str) -> bool:
-    """Returns True for the path of a plain text.
-
-    Example:
-        >>> is_text("data/input.txt"), is_text("shakespeare")
-        (True, False)
-    """
+    """Returns True for the path of a plain text."""
     return Path(name).suffix.lower() == ".txt"
 
 
@@ -133,19 +128,6 @@ def read_text(path: str | Path, *, context: int = 64) -> Dataset:
     Args:
         path: the file; its name without suffix is that of the data set.
         context: L.
-
-    Raises:
-        DataError: a file that cannot be read, or a text that is too short.
-        ValueError: a context below 1.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "hamlet.txt"
-        ...     _ = path.write_text("to be, or not to be" * 20)
-        ...     data = read_text(path, context=16)
-        >>> data.name, data.train["y"].shape, data.group_names
-        ('hamlet', (21, 16), None)
     """
     path = Path(path)
     try:

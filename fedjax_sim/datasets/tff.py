@@ -9,9 +9,10 @@ from urllib.parse import quote
 
 import numpy as np
 
+from fedjax_sim.checks import import_extra
 from fedjax_sim.datasets import shakespeare_tff
 from fedjax_sim.datasets.arrays import from_arrays
-from fedjax_sim.datasets.dataset import DataError, Dataset, import_extra
+from fedjax_sim.datasets.dataset import DataError, Dataset
 from fedjax_sim.datasets.formats.tf_example import parse_example
 
 # Shapes of TensorFlow Federated's element types; SQLite has flat lists.
@@ -105,7 +106,7 @@ def _sqlite(path: Path) -> dict[str, Rows]:
 
 
 def _hdf5(path: Path) -> Rows:
-    h5py = _h5py()
+    h5py = import_extra("h5py", None)
     try:
         with h5py.File(path, "r") as file:
             clients = {
@@ -117,15 +118,6 @@ def _hdf5(path: Path) -> Rows:
             f"{path} cannot be read: {error}; expected a file of TensorFlow Federated"
         ) from error
     return {client: list(_rows(columns)) for client, columns in clients.items()}
-
-
-def _h5py() -> Any:
-    try:
-        return import_extra("h5py")
-    except ImportError as error:
-        raise ImportError(
-            "h5py could not be imported; install it with: pip install h5py"
-        ) from error
 
 
 def _rows(columns: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import DataError, Dataset, import_extra, same_length
+from fedjax_sim.checks import import_extra
+from fedjax_sim.datasets.dataset import DataError, Dataset, same_length
 from fedjax_sim.datasets.formats.files import read_bytes
 
 _SIDE = 64  # pixels
@@ -32,12 +33,6 @@ def from_folder(folder: Path) -> Dataset | None:
     line c of ``wnids.txt``.  Train images are ordered by class and number, test images
     in the order of ``val_annotations.txt``.  Decoding 110,000 files takes a while;
     :mod:`fedjax_sim.datasets.prepare` writes them in a form that loads faster.
-
-    Raises:
-        DataError: a file of the layout is missing or malformed; classes of the folders and of the
-            annotations that ``wnids.txt`` lacks; classes of different sizes; images that are not
-            annotated, or not 64 x 64.
-        ImportError: Pillow is not installed.
     """
     wnids, annotations = folder / "wnids.txt", folder / "val" / "val_annotations.txt"
     if not (wnids.is_file() or annotations.is_file()):
@@ -146,7 +141,7 @@ def _test_files(folder: Path, names: Sequence[str], annotations: Path) -> list[P
 
 def _decoded(files: Sequence[Path]) -> np.ndarray:
     """Decodes images to uint8 ``[N, 64, 64, 3]`` in threads; Pillow's decoder releases the GIL."""
-    import_extra("PIL.Image")
+    import_extra("PIL.Image", "datasets")
     images = np.empty((len(files), _SIDE, _SIDE, 3), np.uint8)
 
     def fill(start: int) -> None:
@@ -159,9 +154,9 @@ def _decoded(files: Sequence[Path]) -> np.ndarray:
 
 
 def _pixels(file: Path) -> np.ndarray:
-    data = read_bytes(file)
+    data, images = read_bytes(file), import_extra("PIL.Image", "datasets")
     try:
-        with import_extra("PIL.Image").open(io.BytesIO(data), formats=["JPEG"]) as image:
+        with images.open(io.BytesIO(data), formats=["JPEG"]) as image:
             wide, high = image.size
             if (wide, high) != (_SIDE, _SIDE):  # before its pixels need memory
                 raise DataError(

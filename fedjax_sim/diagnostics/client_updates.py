@@ -9,11 +9,11 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.engine import RunState, Visit, evaluation_context
-from fedjax_sim.evaluation.state import RunContext
-from fedjax_sim.evaluation.visits import Broadcast, client_row, current_broadcast, visits
-from fedjax_sim.execution.strategies import Execution, auto
-from fedjax_sim.setup_checks import check_key
+from fedjax_sim.engine.evaluation.state import RunContext
+from fedjax_sim.engine.evaluation.visits import Broadcast, client_row, current_broadcast, visits
+from fedjax_sim.engine.execution.strategies import Execution, auto
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Upload
 from fedjax_sim.wrappers.received import received_model
@@ -42,11 +42,7 @@ class Shared(NamedTuple):
 
 
 def shared_of(context: RunContext) -> Shared:
-    """Returns the values that visits from a state share.
-
-    Raises:
-        ValueError: a state without the algorithm and the task.
-    """
+    """Returns the values that visits from a state share."""
     broadcast = current_broadcast(context)
     assert context.task is not None
     params = context.state.server.params
@@ -106,8 +102,8 @@ def client_models(
         key: determines the minibatches.
         clients: n numbers; default all.
         update_of: as for :func:`~fedjax_sim.diagnostics.dynamics.client_dynamics`.
-        execution: strategy over the clients; default :func:`~fedjax_sim.execution.auto` on one
-            device.
+        execution: strategy over the clients; default :func:`~fedjax_sim.engine.execution.auto` on
+            one device.
 
     Raises:
         ValueError: clients that do not exist; uploads of another form; examples or states that are
@@ -166,7 +162,7 @@ def model_change(algorithm: FedAlgorithm, params: Params, upload: Upload) -> Par
     form = _form(params)
     for part in (upload, *(upload[:1] if isinstance(upload, tuple) else ())):
         if _form(part) == form:
-            models = getattr(algorithm.update, "takes_models", False)
+            models = algorithm.requires.uploads_models
             return tree.sub(params, part) if models else part
     raise ValueError(
         f"upload has the shapes {jax.tree.map(jnp.shape, upload)}; expected the form of the model, "

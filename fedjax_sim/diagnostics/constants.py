@@ -12,7 +12,7 @@ from fedjax_sim.diagnostics.gradient_moments import Moments
 from fedjax_sim.diagnostics.heterogeneity import heterogeneity
 from fedjax_sim.diagnostics.optimum import Optimum, double
 from fedjax_sim.diagnostics.smoothness import Curvature, curvature, hessian_lipschitz
-from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.theory.problem_constants import ProblemConstants
 from fedjax_sim.types import Params, PyTree, Task
 
@@ -50,7 +50,7 @@ def measure(
         bent: curvature at the points, if the caller has it.
         iterations: number of iterations of Lanczos and of the power method.
         execution: strategy that executes the clients; default
-            :func:`~fedjax_sim.execution.strategies.auto` on one device.
+            :func:`~fedjax_sim.engine.execution.strategies.auto` on one device.
 
     Raises:
         ValueError: as :func:`fedjax_sim.diagnostics.smoothness.curvature`.

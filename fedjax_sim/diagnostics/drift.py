@@ -17,10 +17,11 @@ import optax
 from jax import Array
 
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.engine import Probes, Update, Visit, advance, init
-from fedjax_sim.execution.strategies import Execution, vmapped
+from fedjax_sim.checks.setups import check_key
+from fedjax_sim.engine import Probes, Update, Visit, advance, first_state
+from fedjax_sim.engine.contract import check_run
+from fedjax_sim.engine.execution.strategies import Execution, vmapped
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate, sgd
-from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Setup, Task, Timeline, Upload, Work
 
 
@@ -109,7 +110,9 @@ def local_trajectories(
     def path(visit: Visit) -> Params:
         return trajectory(lr, visit.message, visit.oracle, visit.work)
 
-    state = init(algorithm, Setup(task, part, params))._replace(round=jnp.array(round, jnp.int32))
+    check_run(algorithm, Setup(task, timeline, params), None, compiled=False)
+    state = first_state(algorithm, Setup(task, part, params))
+    state = state._replace(round=jnp.array(round, jnp.int32))
     probes = Probes(client={"path": path})
     _, history = advance(
         algorithm,
@@ -178,8 +181,7 @@ def shadowed(
     return plain._replace(
         local=local,
         update=lambda state, mean, round: plain.update(state, mean.upload, round),
-        synchronous_only="the shadow is the mean of clients that started from one model",
-    )
+    ).requiring(synchronous="the shadow is the mean of clients that started from one model")
 
 
 def shadow_probes(

@@ -1,8 +1,8 @@
 """Dynamics of single clients along a run: drift, disagreement, alignment, sharpness and noise.
 
 :func:`client_dynamics` is an evaluator, so it runs inside the compiled run, at the rounds that a
-setup or :func:`~fedjax_sim.evaluation.at_rounds` chooses, and its values go where the values of
-other evaluators go.  It lets clients do the work of a round and discards the result, so it can
+setup or :func:`~fedjax_sim.engine.evaluation.at_rounds` chooses, and its values go where the values
+of other evaluators go.  It lets clients do the work of a round and discards the result, so it can
 measure all clients, also those that no round selects, and it changes no run.
 """
 
@@ -27,9 +27,9 @@ from fedjax_sim.diagnostics.client_updates import (
 )
 from fedjax_sim.diagnostics.gradient_moments import sample_variance
 from fedjax_sim.diagnostics.sharpness import top_eigenvalues
-from fedjax_sim.evaluation.clients import PER_CLIENT, QUANTILES, quantile_names
-from fedjax_sim.evaluation.state import EVALUATED, RunContext, context_of
-from fedjax_sim.execution.strategies import Execution, auto
+from fedjax_sim.engine.evaluation.clients import PER_CLIENT, QUANTILES, quantile_names
+from fedjax_sim.engine.evaluation.state import EVALUATED, RunContext, context_of
+from fedjax_sim.engine.execution.strategies import Execution, auto
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import Params, Task, Upload
 
@@ -97,7 +97,7 @@ def client_dynamics(
         quantiles: numbers in [0, 1].
         per_client: also return the values of single clients.
         execution: strategy over the clients, such as ``chunked(8)``; default
-            :func:`~fedjax_sim.execution.auto` on one device.
+            :func:`~fedjax_sim.engine.execution.auto` on one device.
 
     Raises:
         ValueError: unknown measures, numbers out of range.  The evaluator raises it for uploads of

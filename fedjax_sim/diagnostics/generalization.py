@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.evaluation import evaluator, merge_evaluators
+from fedjax_sim.engine.evaluation import evaluator, merge_evaluators
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import Params, PyTree
 
@@ -29,7 +29,7 @@ def generalization_gap(
         metric ``"loss"``, and the same entries for the other metrics.
 
     Raises:
-        ValueError: see :func:`fedjax_sim.evaluation.evaluator`.
+        ValueError: see :func:`fedjax_sim.engine.evaluation.evaluator`.
 
     Example:
         >>> import jax.numpy as jnp

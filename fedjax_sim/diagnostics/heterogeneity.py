@@ -10,9 +10,9 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.diagnostics.sharpness import Gradient, check_examples
-from fedjax_sim.execution.strategies import Execution, auto
-from fedjax_sim.setup_checks import check_key
+from fedjax_sim.engine.execution.strategies import Execution, auto
 from fedjax_sim.types import Params, Task
 
 __all__ = ["ClientMap", "Heterogeneity", "heterogeneity"]
@@ -61,7 +61,7 @@ def heterogeneity(
         points: models, leaves ``[P, ...]``; for zeta_star the optimum alone, P = 1.
         key: for random objectives.
         execution: strategy that executes the clients; default
-            :func:`~fedjax_sim.execution.strategies.auto` on one device.
+            :func:`~fedjax_sim.engine.execution.strategies.auto` on one device.
 
     Raises:
         ValueError: a client without examples, leaves without a common leading axis.
@@ -145,9 +145,6 @@ def check_points(task: Task, points: Params) -> Params:
 
     The models of a run may be on several devices; computations with them would be divided among
     these devices.
-
-    Raises:
-        ValueError: points that are not a batch of models, a client without examples.
     """
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(points)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0] or shapes[0][0] < 1:

@@ -21,8 +21,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_positive
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.diagnostics.gradient_noise import Noise, Sampler
-from fedjax_sim.setup_checks import check_key
 from fedjax_sim.types import Scalar
 
 Derivative = Callable[[Array], Array]  # x -> F'(x); elementwise for scalar x
@@ -179,8 +179,8 @@ def simulate_paths(
 ) -> Array:
     r"""SGD paths with additive noise, :math:`x_{k+1} = x_k - \eta\,(\nabla F(x_k) + \xi_k)`.
 
-    This is also the Euler-Maruyama method with step eta for the equation of
-    :mod:`fedjax_sim.diagnostics.diffusion`.
+    This is also the Euler-Maruyama method with step eta for the equation
+    :math:`dX = -F'(X)\,dt + \sqrt\eta\, \sigma\, dB_t`.
 
     Args:
         gradient: gradient of F at one point of the shape of ``init``; vmapped over paths.

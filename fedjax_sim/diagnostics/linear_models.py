@@ -168,23 +168,3 @@ def _top(x: np.ndarray) -> float:
     """The largest eigenvalue of ``x' x``."""
     gram = x @ x.T if len(x) < x.shape[1] else x.T @ x
     return float(np.linalg.eigvalsh(gram)[-1])
-
-
-def quadratic_bounds(hessians: Any) -> tuple[float, float]:
-    """L and mu of quadratic clients: the extreme eigenvalues of their Hessians ``[M, d, d]``.
-
-    Raises:
-        ValueError: Hessians that are not square or not symmetric.
-
-    Example:
-        >>> quadratic_bounds(np.array([np.diag([1.0, 2.0]), np.diag([0.5, 3.0])]))
-        (3.0, 0.5)
-    """
-    hessians = np.asarray(hessians, np.float64)
-    if hessians.ndim != 3 or hessians.shape[1] != hessians.shape[2]:
-        raise ValueError(f"hessians has shape {hessians.shape}; expected [M, d, d]")
-    asymmetry = np.abs(hessians - hessians.transpose(0, 2, 1)).max()
-    if asymmetry > 1e-6 * np.abs(hessians).max():
-        raise ValueError(f"hessians differ from their transposes by {asymmetry:.3g}; expected 0")
-    values = np.linalg.eigvalsh(hessians)
-    return float(values[:, -1].max()), float(values[:, 0].min())

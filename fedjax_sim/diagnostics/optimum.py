@@ -21,7 +21,7 @@ from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective
 from fedjax_sim.diagnostics.generalization import metric
 from fedjax_sim.diagnostics.sharpness import hessian_product
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
 from fedjax_sim.types import Params, PyTree
 
 _COLUMNS = 128  # Hessian-vector products at once

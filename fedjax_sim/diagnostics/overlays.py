@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -59,9 +60,18 @@ SHADOW = Bound(
 above 0."""
 
 FEDAC_I = (
-    Bound("FedAc-I", fedac.strongly_convex_i.bound, "F - F* at the model, mean over clients", True),
+    Bound(
+        "FedAc-I",
+        partial(fedac.strongly_convex.bound, variant="I"),
+        "F - F* at the model, mean over clients",
+        True,
+    ),
 )
-FEDAC_II = (Bound("FedAc-II", fedac.strongly_convex_ii.bound, "F - F* at the model", True),)
+FEDAC_II = (
+    Bound(
+        "FedAc-II", partial(fedac.strongly_convex.bound, variant="II"), "F - F* at the model", True
+    ),
+)
 
 
 class Row(NamedTuple):
@@ -134,7 +144,7 @@ def overlay(
     names = [bound.name for bound in bounds]
     if len(set(names)) < len(names):
         raise ValueError(f"bounds has the names {names}; expected distinct ones")
-    taken = {name for bound in bounds for name in inspect.signature(bound.formula).parameters}
+    taken = set().union(*(_arguments(bound.formula) for bound in bounds))
     if unknown := sorted(set(numbers) - taken):
         raise ValueError(f"numbers is {unknown}; expected arguments of the bounds {names}")
     for name, value in numbers.items():
@@ -176,10 +186,15 @@ def _values(
         warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
-        parameters = inspect.signature(bound.formula).parameters
-        numbers = {name: value for name, value in run.items() if name in parameters}
+        taken = _arguments(bound.formula)
+        numbers = {name: value for name, value in run.items() if name in taken}
         values = np.asarray(bound.formula(constants, rounds=jnp.asarray(rounds, float), **numbers))
     return np.broadcast_to(values, rounds.shape), _reasons(caught)
+
+
+def _arguments(formula: Callable[..., Array]) -> set[str]:
+    """Names of the arguments that a caller gives: a partial's keywords define the bound."""
+    return set(inspect.signature(formula).parameters) - set(getattr(formula, "keywords", ()))
 
 
 def _shown(value: Any) -> str:

@@ -15,7 +15,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import is_concrete
-from fedjax_sim.setup_checks import check_key
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.types import Params
 
 Interval = tuple[float, float]

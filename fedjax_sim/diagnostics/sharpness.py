@@ -14,9 +14,9 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, is_concrete, least_entries
+from fedjax_sim.checks.setups import check_key
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
-from fedjax_sim.execution.strategies import Execution, auto
-from fedjax_sim.setup_checks import check_key
+from fedjax_sim.engine.execution.strategies import Execution, auto
 from fedjax_sim.types import Params, Scalar, Task
 
 Gradient = Callable[[Params], Params]
@@ -161,8 +161,8 @@ def client_sharpness(
         iterations: number of Lanczos iterations.
         weights: ``[M]``; default uniform.
         execution: strategy that executes the clients; default
-            :func:`~fedjax_sim.execution.strategies.auto` on one device. On several devices every
-            Lanczos step would wait for a reduction between the devices.
+            :func:`~fedjax_sim.engine.execution.strategies.auto` on one device. On several devices
+            every Lanczos step would wait for a reduction between the devices.
 
     Raises:
         ValueError: a client without examples; weights that are not one per client, negative or

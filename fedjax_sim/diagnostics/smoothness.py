@@ -12,7 +12,7 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.heterogeneity import ClientMap, check_points
 from fedjax_sim.diagnostics.lanczos import ritz
 from fedjax_sim.diagnostics.sharpness import Gradient, hessian_product
-from fedjax_sim.execution.strategies import Execution
+from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.types import Params, Task
 
 
@@ -65,7 +65,7 @@ def curvature(
         key: for the initial vectors of Lanczos, and for random objectives.
         iterations: number of Lanczos iterations, with one Hessian-vector product each.
         execution: strategy that executes the clients; default
-            :func:`~fedjax_sim.execution.strategies.auto` on one device.
+            :func:`~fedjax_sim.engine.execution.strategies.auto` on one device.
 
     Raises:
         ValueError: see :func:`fedjax_sim.diagnostics.heterogeneity.heterogeneity`; iterations below

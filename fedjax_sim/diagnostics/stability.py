@@ -17,7 +17,7 @@ from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import Objective, empirical_task
 from fedjax_sim.engine import run
-from fedjax_sim.execution.strategies import Execution, vmapped
+from fedjax_sim.engine.execution.strategies import Execution, vmapped
 from fedjax_sim.types import (
     FedAlgorithm,
     Params,

@@ -16,9 +16,9 @@ from jax.tree_util import Partial
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.planes import Interval
-from fedjax_sim.execution.devices import workers
-from fedjax_sim.execution.meshes import make_mesh
-from fedjax_sim.execution.strategies import chunked, sharded
+from fedjax_sim.engine.execution.devices import workers
+from fedjax_sim.engine.execution.meshes import make_mesh
+from fedjax_sim.engine.execution.strategies import chunked, sharded
 from fedjax_sim.types import Params, PyTree
 
 
@@ -41,14 +41,15 @@ def surface(
 ) -> Surface:
     """``loss(params + a d1 + b d2)`` on a grid of ``points x points``, as one compiled program.
 
-    The points are divided among the host devices (:mod:`fedjax_sim.execution.devices`). For LeNet-5
-    on 10,000 CIFAR images, chunks of 1, 2, 4 and 8 points take 1.08, 0.72, 0.60 and 0.39 seconds
-    per point on one x86 core with batches of 500 images; 8 points take 0.27 with batches of 250.
+    The points are divided among the host devices (:mod:`fedjax_sim.engine.execution.devices`). For
+    LeNet-5 on 10,000 CIFAR images, chunks of 1, 2, 4 and 8 points take 1.08, 0.72, 0.60 and 0.39
+    seconds per point on one x86 core with batches of 500 images; 8 points take 0.27 with batches of
+    250.
 
     Args:
         loss: ``params -> scalar``, or to a pytree of scalars, which then have one surface each.
             Pass a loss with data as a ``jax.tree_util.Partial``, such as an evaluator
-            (:func:`fedjax_sim.evaluation.evaluator`): its data are arguments of the program.
+            (:func:`fedjax_sim.engine.evaluation.evaluator`): its data are arguments of the program.
         params: the model at the origin.
         d1: first direction, a pytree like the model.
         d2: second direction.

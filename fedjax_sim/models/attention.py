@@ -16,14 +16,6 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None
         values: ``[B, T, heads, d]``.
         mask: bool ``[T, T]``, True where the query of the row sees the key of the column; None:
             everywhere.
-
-    Example:
-        >>> values = jnp.arange(2.0).reshape(1, 2, 1, 1)
-        >>> zeros = jnp.zeros((1, 2, 1, 1))
-        >>> attend(zeros, zeros, values)[0, :, 0, 0].tolist()
-        [0.5, 0.5]
-        >>> attend(zeros, zeros, values, causal(2))[0, :, 0, 0].tolist()
-        [0.0, 0.5]
     """
     scores = jnp.einsum("bqhd,bkhd->bhqk", queries * queries.shape[-1] ** -0.5, keys)
     scores = tree.wide(scores)
@@ -34,12 +26,7 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None
 
 
 def causal(tokens: int) -> Array:
-    """Returns the mask ``[tokens, tokens]`` with which a position sees itself and earlier ones.
-
-    Example:
-        >>> causal(2).tolist()
-        [[True, False], [True, True]]
-    """
+    """Returns the mask ``[tokens, tokens]`` with which a position sees itself and earlier ones."""
     return jnp.tril(jnp.ones((tokens, tokens), bool))
 
 
@@ -57,12 +44,6 @@ def rotary(x: Array, positions: Array, base: float = 10_000.0) -> Array:
         x: ``[..., T, heads, d]`` with an even d.
         positions: ``[T]``.
         base: b.
-
-    Example:
-        >>> x = jnp.array([[[1.0, 0.0]], [[1.0, 0.0]]])
-        >>> print(rotary(x, jnp.array([0.0, jnp.pi / 2]))[:, 0].round(3))
-        [[ 1.  0.]
-         [-0.  1.]]
     """
     half = x.shape[-1] // 2
     # Angles in at least float32: bfloat16 cannot distinguish positions above 256.

@@ -13,6 +13,7 @@ from fedjax_sim.models.axes import LinenRoles, roles_of_nnx
 from fedjax_sim.models.paths import lookup, nested
 from fedjax_sim.models.stateful_linen import call, is_stateful, stateful_linen
 from fedjax_sim.models.stateful_nnx import stateful_nnx
+from fedjax_sim.tree.keys import fast
 from fedjax_sim.types import Model, Params
 
 __all__ = ["Model", "from_linen", "from_nnx"]
@@ -87,8 +88,9 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
         return model._replace(axis_roles=axis_roles)
     variables = dict(nnx.to_flat_state(state))
 
+    @jax.jit  # one program, where every layer would have several
     def init(key: jax.Array) -> Params:
-        created = nnx.state(constructor(nnx.Rngs(key)), nnx.Param)
+        created = nnx.state(constructor(nnx.Rngs(fast(key))), nnx.Param)
         return nested({path: variable[...] for path, variable in nnx.to_flat_state(created)})
 
     def apply(params: Params, x: Any) -> Any:

@@ -54,10 +54,6 @@ def dense_product(x: Array, kernel: Array) -> Array:
 
     It is computed as ``(kernel x^T)^T``: XLA:CPU transposes the second factor, which is the small
     one when many models (hyper-parameters of a sweep) see the same x.
-
-    Example:
-        >>> dense_product(jnp.ones((5, 3)), jnp.ones((2, 3))).shape
-        (5, 2)
     """
     contract_inputs = (((1,), (1,)), ((), ()))
     return jax.lax.dot_general(kernel, x, contract_inputs).T

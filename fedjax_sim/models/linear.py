@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.types import Params
+from fedjax_sim.types import Described, Params
 
 Rows = tuple[int, int]  # first row of a kernel, and the row after the last
 
@@ -25,12 +25,6 @@ class Adapted:
         adapters: for each block of rows ``{"a": [..., r, in], "b": [..., rows, r]}``.
         scale: factor of the products B A, ``[...]``, of the adapters' dtype.
         rows: blocks of rows, one per adapter; static.
-
-    Example:
-        >>> factors = {"a": jnp.ones((1, 3)), "b": jnp.ones((2, 1))}
-        >>> kernel = Adapted(jnp.zeros((4, 3)), (factors,), jnp.array(0.5), ((2, 4),))
-        >>> kernel.merged().tolist()
-        [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
     """
 
     kernel: Array
@@ -52,10 +46,6 @@ def product(kernel: Array | Adapted, x: Array) -> Array:
 
     The products B A of adapters are not formed: clients with adapters of their own and one common
     kernel need no kernels of their own.  The result has the dtype of ``W x``.
-
-    Example:
-        >>> product(jnp.array([[1.0, 2.0]]), jnp.ones((3, 2))).tolist()
-        [[3.0], [3.0], [3.0]]
     """
     if not isinstance(kernel, Adapted):
         return jnp.einsum("...i,oi->...o", x, kernel)
@@ -68,15 +58,14 @@ def product(kernel: Array | Adapted, x: Array) -> Array:
 
 
 def takes_adapters(apply: Callable[[Params, Any], Any]) -> Callable[[Params, Any], Any]:
-    """Marks a function ``apply`` whose kernels may be :class:`Adapted`; returns it.
+    """Returns a function ``apply`` whose kernels may be :class:`Adapted`, as one that says so.
 
     Example:
         >>> apply = takes_adapters(lambda params, x: product(params["kernel"], x))
         >>> apply.takes_adapters
         True
     """
-    setattr(apply, "takes_adapters", True)  # noqa: B010, which type checkers would refuse
-    return apply
+    return Described.of(apply, takes_adapters=True)
 
 
 def _placed(x: Array, rows: Rows, size: int, axis: int) -> Array:

@@ -155,10 +155,10 @@ def lora(
     def filled(params: Params, merges: bool) -> Params:
         return _filled(params, selected, alpha, merges)
 
-    def apply(params: Params, x: Any) -> Any:
+    def adapted(params: Params, x: Any) -> Any:
         return model.apply(filled(params, merges), x)
 
-    takes_tokens(apply, getattr(model.apply, "vocab_size", None))
+    apply = takes_tokens(adapted, getattr(model.apply, "vocab_size", None))
     if model.train is None:
         return Model(init, apply)
     train, statistics = model.train, model.statistics

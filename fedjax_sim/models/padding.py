@@ -28,9 +28,6 @@ def row_mask(rows: Array, x: Array, axis: int = -1) -> Array:
         x: input of the layer, ``[k B, ...]``.
         axis: the features' axis of the layer.
 
-    Raises:
-        ValueError: a first axis that is no multiple of B, or that holds the features.
-
     Example:
         >>> row_mask(jnp.array([True, False]), jnp.ones((4, 3)))[:, 0].tolist()
         [True, True, False, False]

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from fedjax_sim.checks import import_extra
 from fedjax_sim.data.archives import read_npz
 from fedjax_sim.types import Params
 
@@ -207,13 +208,7 @@ def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
 
 
 def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
-    try:
-        from safetensors.numpy import load_file
-    except ImportError as error:
-        raise ImportError(
-            f"reading {path} needs safetensors; pip install fedjax_sim[pretrained]"
-        ) from error
-    return load_file(path)
+    return import_extra("safetensors.numpy", "pretrained").load_file(path)
 
 
 def _read_msgpack(path: pathlib.Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from jax import Array
 from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.models.padding import present, row_mask
 from fedjax_sim.models.paths import lookup, nested, strings
+from fedjax_sim.tree.keys import fast
 from fedjax_sim.types import Model, Params, PyTree
 
 _ROWS: contextvars.ContextVar[Array] = contextvars.ContextVar("rows of the batch that count")
@@ -44,8 +45,9 @@ def stateful_nnx(
     )
     stored = parts.variables | parts.statistics
 
+    @jax.jit
     def init(key: Array) -> Params:
-        created = dict(nnx.to_flat_state(nnx.state(constructor(nnx.Rngs(key)))))
+        created = dict(nnx.to_flat_state(nnx.state(constructor(nnx.Rngs(fast(key))))))
         return nested({path: created[path][...] for path in stored})
 
     def apply(params: Params, x: Any) -> Any:

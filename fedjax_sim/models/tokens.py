@@ -5,27 +5,25 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fedjax_sim.types import Params
+from fedjax_sim.types import Described, Params
 
 
 def takes_tokens(
     apply: Callable[[Params, Any], Any], vocab_size: int | None
 ) -> Callable[[Params, Any], Any]:
-    """Marks a function ``apply`` whose inputs are ids below ``vocab_size``; returns it.
+    """Returns a function ``apply`` with the number of tokens that its inputs are ids of.
 
-    Objectives read the mark and refuse other ids before compilation; JAX would clamp them.
+    Objectives refuse other ids before compilation; JAX would clamp them.
 
     Args:
         apply: ``(params, x) -> outputs``.
-        vocab_size: number of tokens; None: the inputs are no tokens, and there is no mark.
+        vocab_size: number of tokens; None: the inputs are no tokens.
 
     Example:
         >>> takes_tokens(lambda params, x: params[x], 65).vocab_size
         65
     """
-    if vocab_size is not None:
-        setattr(apply, "vocab_size", vocab_size)  # noqa: B010, which type checkers would refuse
-    return apply
+    return apply if vocab_size is None else Described.of(apply, vocab_size=vocab_size)
 
 
 def check_sequences(x: Any) -> None:

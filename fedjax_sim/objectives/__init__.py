@@ -262,8 +262,9 @@ def regression_metrics(model: Apply | Model, delta: float | None = None) -> Metr
     ``r2 = 1 - sum_n e_n^2 / sum_n (y_n - m)^2``, the coefficient of determination. For several
     outputs, e_n^2 is their mean and ``r2`` the mean of theirs.
 
-    The evaluators of :mod:`fedjax_sim.evaluation` make these numbers of all their examples, or of
-    all of a client, for any batch size. ``r2`` is NaN where all targets are equal. The function
+    The evaluators of :mod:`fedjax_sim.engine.evaluation` make these numbers of all their examples,
+    or of all of a client, for any batch size. ``r2`` is NaN where all targets are equal. The
+    function
     itself has one value per example: the loss and e_n^2, named "mean square".
 
     Args:
@@ -275,7 +276,7 @@ def regression_metrics(model: Apply | Model, delta: float | None = None) -> Metr
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from fedjax_sim.evaluation import evaluator
+        >>> from fedjax_sim.engine.evaluation import evaluator
         >>> metrics = regression_metrics(lambda params, x: x * params)
         >>> examples = {"x": jnp.array([1.0, 2.0, 3.0]), "y": jnp.array([1.0, 2.0, 6.0])}
         >>> result = evaluator(metrics, examples)(jnp.array(1.0))

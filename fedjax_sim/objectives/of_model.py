@@ -174,8 +174,9 @@ class OfApply:
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
         outputs = jax.eval_shape(lambda p, e: _outputs(self.apply, p, e), params, one)
         jax.eval_shape(self.loss, outputs, one["y"])  # refuses other shapes
+        y = np.asarray(y)
         if isinstance(self.loss, MaskedSoftmax):
-            y = jnp.where(y == self.loss.ignore, 0, y)
+            y = np.where(y == self.loss.ignore, 0, y)
         count = 2 if self.loss is logistic else outputs.shape[-1]
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= count:

@@ -1,22 +1,14 @@
-"""Test problems: optima in closed form, attained bounds, and instances on which methods fail."""
+"""Test problems: optima in closed form, planted models and attained bounds."""
 
 from fedjax_sim.problems import (
-    agd_instability,
     asymmetric,
-    fmri,
-    lojasiewicz,
-    lower_bound,
     quadratics,
     recovery,
     synthetic,
 )
 
 __all__ = [
-    "agd_instability",
     "asymmetric",
-    "fmri",
-    "lojasiewicz",
-    "lower_bound",
     "quadratics",
     "recovery",
     "synthetic",

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedjax_sim.checks import check_at_least, check_count, check_positive
-from fedjax_sim.data.federated import FederatedData
 
 
 class Quadratics(NamedTuple):
@@ -66,30 +65,6 @@ def quadratics(
     if same_hessian:
         A = np.broadcast_to(A[0], A.shape)
     return Quadratics(A.astype(dtype), b.astype(dtype))
-
-
-def least_squares_quadratics(data: FederatedData) -> Quadratics:
-    """Quadratics of clients that minimise ``1/(2 n_i) sum (<x, w> - y)^2``, up to constants.
-
-    ``A_i = X_i^T X_i / n_i``; ``b_i`` is the least-squares solution of smallest norm, in float64.
-
-    Raises:
-        ValueError: a client without examples.
-
-    Example:
-        >>> from fedjax_sim.problems.synthetic import linear_regression
-        >>> data, weights = linear_regression(4, 10, num_features=3, seed=0, noise=0.0)
-        >>> bool(np.allclose(least_squares_quadratics(data).b, weights, atol=1e-5))
-        True
-    """
-    if np.min(data.sizes) < 1:
-        raise ValueError(f"data has a client without examples: {np.argmin(data.sizes)}")
-    clients = [data.client(i) for i in range(data.num_clients)]
-    x = [np.asarray(client["x"], dtype=np.float64) for client in clients]
-    y = [np.asarray(client["y"], dtype=np.float64) for client in clients]
-    A = np.stack([xi.T @ xi / len(xi) for xi in x])
-    b = np.stack([np.linalg.lstsq(xi, yi)[0] for xi, yi in zip(x, y, strict=True)])
-    return Quadratics(A, b)
 
 
 def quadratic_optimum(problem: Quadratics, weights: np.ndarray | None = None) -> np.ndarray:

@@ -70,54 +70,6 @@ def gaussian_clusters(
     return FederatedData({"x": x.astype(dtype), "y": y}, offsets_of(counts.sum(axis=1)))
 
 
-def gaussian_classes(
-    num_clients: int,
-    examples_per_client: int | Sequence[int],
-    num_features: int,
-    num_classes: int,
-    seed: int | np.random.Generator,
-    heterogeneity: float = 0.0,
-    *,
-    separation: float = 1.0,
-    dtype: DTypeLike = np.float32,
-) -> FederatedData:
-    """Classification: ``x ~ N(separation m_c + heterogeneity s_ic, I)``, labels uniform.
-
-    The clients share the class centres ``m_c``; every client has its own shifts ``s_ic``. Both are
-    N(0, I_d). With ``heterogeneity=0`` the clients are identically distributed. For label skew,
-    generate one client and apply :mod:`fedjax_sim.data.partition` to its examples.
-
-    Args:
-        num_clients: M.
-        examples_per_client: one size for all, or [M].
-        num_features: d.
-        num_classes: C.
-        seed: int or generator.
-        heterogeneity: standard deviation of the clients' shifts, >= 0.
-        separation: standard deviation of the common centres, >= 0; the noise has 1.
-        dtype: of the inputs.
-
-    Returns:
-        ``{"x": [N, d] dtype, "y": [N] int32}``.
-
-    Raises:
-        ValueError: a count below 1, sizes of a wrong shape, a negative scale.
-
-    Example:
-        >>> data = gaussian_classes(3, [5, 1, 4], num_features=2, num_classes=2, seed=0)
-        >>> data.sizes.tolist(), data.examples["x"].dtype
-        ([5, 1, 4], dtype('float32'))
-    """
-    check_count(1, num_clients=num_clients, num_features=num_features, num_classes=num_classes)
-    check_at_least(0.0, heterogeneity=heterogeneity, separation=separation)
-    sizes = sizes_of(num_clients, examples_per_client)
-    rng = np.random.default_rng(seed)
-    means = separation * rng.standard_normal((num_classes, num_features))
-    shifts = rng.standard_normal((num_clients, num_classes, num_features))
-    counts = rng.multinomial(sizes, np.full(num_classes, 1 / num_classes))
-    return gaussian_clusters(means + heterogeneity * shifts, counts, rng, dtype=dtype)
-
-
 def linear_regression(
     num_clients: int,
     examples_per_client: int | Sequence[int],

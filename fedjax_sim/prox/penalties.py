@@ -231,7 +231,7 @@ class Nuclear:
     An array with more than two axes is a stack of matrices in its last two axes.
 
     For several host devices of a CPU see the argument ``threads`` of
-    :func:`fedjax_sim.execution.devices.use_all_cores`.
+    :func:`fedjax_sim.engine.execution.devices.use_all_cores`.
 
     Raises:
         ValueError: a negative weight; an array with fewer than two axes.

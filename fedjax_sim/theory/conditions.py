@@ -133,11 +133,7 @@ def at_most(value: Array, *limits: Array) -> Array:
 
 
 def check_choice(name: str, value: str, choices: Any) -> None:
-    """Raises if a value is not among the values of a ``Literal``.
-
-    Raises:
-        ValueError: names the argument, its value and the choices.
-    """
+    """Raises if a value is not among the values of a ``Literal``."""
     if value not in get_args(choices):
         raise ValueError(f"{name} is {value!r}; expected one of {get_args(choices)}")
 

@@ -123,7 +123,7 @@ def bits_moved(
             uploads of the rounds have different sizes
             (MARINA: ``np.where(full, whole, codec.bits(params))``).
         down: bits per message from the server to a client, a number or an array like ``up``.
-        to_all: M, for messages that all clients need (``FedAlgorithm.messages_to_all``:
+        to_all: M, for messages that all clients need (``requires.messages_to_all``:
             :func:`~fedjax_sim.ef21_p`); None: those who report.
 
     Returns:

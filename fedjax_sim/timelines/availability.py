@@ -70,9 +70,6 @@ def always(num_clients: int) -> Availability:
 def checked_availability(availability: Availability | None, num_clients: int) -> Availability:
     """Returns the periods of presence of a population; None: all clients are always present.
 
-    Raises:
-        ValueError: periods of another number of clients.
-
     Example:
         >>> checked_availability(always(2), num_clients=3)
         Traceback (most recent call last):

@@ -16,10 +16,6 @@ def occurs(words: Array, probability: Scalar | np.ndarray | Array) -> Array:
     Args:
         words: uniformly random words, uint32, as of ``jax.random.bits``.
         probability: one number, or an array of the words' shape; may be traced.
-
-    Example:
-        >>> occurs(jnp.array([0, 2**30 - 1, 2**30], jnp.uint32), 0.25).tolist()
-        [True, True, False]
     """
     threshold = jnp.asarray(probability).astype(jnp.float32)  # equal draws in either precision
     # 2^32 is no uint32: probability 1 is compared on its own.

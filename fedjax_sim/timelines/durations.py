@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.setup_checks import check_key
+from fedjax_sim.checks.setups import check_key
 
 Generator = np.random.Generator
 Durations = Callable[[Generator, np.ndarray, int], np.ndarray]
@@ -218,21 +218,13 @@ def two_speeds(
 
 
 def host_generator(key: Array) -> Generator:
-    """NumPy generator seeded by a JAX key.
-
-    Raises:
-        ValueError: not one key.
-    """
+    """NumPy generator seeded by a JAX key."""
     check_key(key)
     return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
 
 
 def _per_client(name: str, values: np.ndarray, clients: np.ndarray) -> np.ndarray:
-    """Parameters of the given clients, ``[S, 1]``.
-
-    Raises:
-        ValueError: a client without a parameter, or several per client.
-    """
+    """Parameters of the given clients, ``[S, 1]``."""
     last = int(clients.max(initial=0))
     if values.ndim > 1 or (values.ndim and last >= len(values)):
         raise ValueError(

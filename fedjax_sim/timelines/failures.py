@@ -6,7 +6,7 @@ by a uniform number :math:`U_{ti}` that depends on the key, t and i only: it fai
 at a probability contain the failures at every smaller one.  A comparison over probabilities, for
 example a sweep whose ``make_setup`` takes the probability, has common random numbers.
 
-Uploads that arrive with wrong values are :func:`fedjax_sim.robust.attacks.corrupted`.
+Uploads that arrive with wrong values are :func:`fedjax_sim.wrappers.robust.attacks.corrupted`.
 """
 
 import dataclasses
@@ -18,10 +18,11 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.setup_checks import check_key, check_one_timeline
+from fedjax_sim.checks.setups import check_key, check_one_timeline
 from fedjax_sim.timelines.buffers import allocate_buffers
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import thinned
+from fedjax_sim.tree.keys import fast
 from fedjax_sim.types import Scalar, Timeline
 
 
@@ -121,7 +122,7 @@ def _words(key: Array, clients: Array) -> Array:
     """Returns a random 32-bit word per round and client, for clients ``[T, S]``."""
 
     def draw(number: Array, client: Array) -> Array:
-        of_round = jax.random.fold_in(key, number)
+        of_round = jax.random.fold_in(fast(key), number)
         return jax.random.bits(jax.random.fold_in(of_round, client), (), jnp.uint32)
 
     rounds = jnp.arange(clients.shape[0], dtype=jnp.int32)

@@ -29,7 +29,7 @@ def grouped_bernoulli(
     client of group t mod b takes part independently; all others are absent, so a client that
     returns does so after a multiple of b rounds.  A round has a slot for each client of the largest
     group.  Privacy by banded matrices is amplified under this sampling
-    (:func:`~fedjax_sim.privacy.amplified_banded`); the expected cohort size is
+    (:func:`~fedjax_sim.wrappers.privacy.amplified_banded`); the expected cohort size is
     ``probability * num_clients / num_groups``.
 
     Args:

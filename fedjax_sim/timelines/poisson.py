@@ -1,6 +1,7 @@
 """Poisson sampling with few slots: cohorts of random size at the cost of a fixed one."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,10 @@ from fedjax_sim.timelines.sampling import (
     rounds_of,
     sample_without_replacement,
 )
+from fedjax_sim.tree.keys import fast
 from fedjax_sim.types import Timeline
+
+_BLOCK = 256  # terms of a tail that are summed at once
 
 
 def poisson(
@@ -78,13 +82,13 @@ def poisson(
     check_cohort(num_rounds, num_clients, slots)
 
     # P(N > k) of the number N of clients, in two words: slot k is filled if N > k.
-    tails = _tail(num_clients, probability, np.arange(slots))
+    tails = _tail(num_clients, float(probability), slots - 1)
     high = np.minimum(np.floor(tails * 2.0**32), 2.0**32 - 1)
     low = np.minimum((tails * 2.0**32 - high) * 2.0**32, 2.0**32 - 1)
     high, low = jnp.asarray(high.astype(np.uint32)), jnp.asarray(low.astype(np.uint32))
 
     def draw(key: Array) -> tuple[Array, Array]:
-        size_key, key_of_clients, order = jax.random.split(key, 3)
+        size_key, key_of_clients, order = jax.random.split(fast(key), 3)
         first, second = jax.random.bits(size_key, (2,), jnp.uint32)
         filled = (first < high) | ((first == high) & (second < low))
         # In random order: the first ones of a subset must be a uniformly random subset themselves.
@@ -111,7 +115,7 @@ def overflow_probability(num_clients: int, probability: float, slots: int) -> fl
     check_count(slots=slots)
     check_at_least(0, probability=probability)
     check_at_most(1, probability=probability)
-    return float(_tail(num_clients, probability, np.asarray(slots)))
+    return _last_tail(num_clients, float(probability), int(slots))
 
 
 def slots_for(num_clients: int, probability: float, num_rounds: int, delta: float) -> int:
@@ -148,9 +152,74 @@ def slots_for(num_clients: int, probability: float, num_rounds: int, delta: floa
     return low
 
 
-def _tail(num_clients: int, probability: float, counts: np.ndarray) -> np.ndarray:
-    """Returns the probabilities that more than ``counts`` clients take part."""
-    from scipy.special import betainc  # not at the top: it would slow down `import fedjax_sim`
+def _tail(num_clients: int, probability: float, slots: int) -> np.ndarray:
+    """Returns the probabilities ``[slots + 1]`` that more than 0, 1, ..., ``slots`` take part."""
+    counts = np.arange(1, slots + 1)
+    last = _last_tail(num_clients, probability, slots)
+    masses = _mass(num_clients, probability, counts)
+    tails = np.append(last + np.cumsum(masses[::-1])[::-1], last)
+    return np.minimum(tails, 1.0)
 
-    others = np.maximum(num_clients - counts, 1.0)
-    return np.where(counts < num_clients, betainc(counts + 1.0, others, probability), 0.0)
+
+def _last_tail(num_clients: int, probability: float, slots: int) -> float:
+    """Returns P(N > slots), a sum over the shorter side of the law of N, whose terms fall."""
+    if slots >= num_clients or probability == 0:
+        return 0.0
+    if probability == 1:
+        return 1.0
+    above = slots + 1 > num_clients * probability
+    terms, k, total = 1.0, np.arange(_BLOCK), 0.0
+    start = slots + 1 if above else slots
+    first = float(_mass(num_clients, probability, np.array([start]))[0])
+    odds = probability / (1 - probability)
+    while terms > 1e-18 * total:
+        if above:  # of the mass at start + k + 1 over that at start + k
+            ratios = np.maximum(num_clients - start - k, 0) / (start + k + 1) * odds
+        else:
+            ratios = np.maximum(start - k, 0) / (num_clients - start + k + 1) / odds
+        products = terms * np.cumprod(ratios)
+        total += terms + float(products[:-1].sum())
+        terms, k = float(products[-1]), k + _BLOCK
+    return first * total if above else 1 - first * total
+
+
+def _mass(num_clients: int, probability: float, counts: np.ndarray) -> np.ndarray:
+    """Returns the probabilities of ``counts`` clients, with a relative error of about 1e-11.
+
+    By the deviations of both counts from their means instead of factorials, whose logarithms would
+    cancel for large populations.
+
+    References:
+        Loader, "Fast and Accurate Computation of Binomial Probabilities", 2000.
+    """
+    m, q = float(num_clients), probability
+    if q in (0, 1):
+        return np.where(counts == m * q, 1.0, 0.0)
+    masses = np.zeros(counts.shape)
+    masses[counts == 0] = math.exp(m * math.log1p(-q))
+    masses[counts == num_clients] = math.exp(m * math.log(q))
+    inside = (counts > 0) & (counts < num_clients)
+    k = counts[inside].astype(float)
+    logs = _stirling(m) - _stirling(k) - _stirling(m - k)
+    logs = logs - _deviation(k, m * q) - _deviation(m - k, m * (1 - q))
+    masses[inside] = np.sqrt(m / (2 * np.pi * k * (m - k))) * np.exp(logs)
+    return masses
+
+
+def _deviation(count: np.ndarray, mean: float) -> np.ndarray:
+    """Returns ``count log(count / mean) + mean - count``."""
+    over = (mean - count) / count
+    with np.errstate(divide="ignore"):  # of means that round to 0 in `over`
+        near = count * (over - np.log1p(over))
+    return np.where(np.abs(over) < 0.5, near, count * np.log(count / mean) + mean - count)
+
+
+def _stirling(count: float | np.ndarray) -> np.ndarray:
+    """Returns the logarithm of ``count!`` minus that of Stirling's formula."""
+    n = np.asarray(count)
+    few = np.array([0.0, *(
+        math.lgamma(i + 1) - (i + 0.5) * math.log(i) + i - math.log(2 * math.pi) / 2
+        for i in range(1, 16)
+    )])  # fmt: skip
+    series = (1 / 12 - (1 / 360 - (1 / 1260 - 1 / 1680 / n**2) / n**2) / n**2) / n
+    return np.where(n < 16, few[np.minimum(n, 15).astype(int)], series)

@@ -8,7 +8,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count, check_one_number
-from fedjax_sim.setup_checks import check_key, check_one_timeline
+from fedjax_sim.checks.setups import check_key, check_one_timeline
+from fedjax_sim.tree.keys import fast
 from fedjax_sim.types import Timeline
 
 
@@ -83,7 +84,7 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
     check_count(1, max_steps=max_steps)
     _check_synchronous(timeline)
     rounds = jnp.arange(timeline.num_rounds, dtype=jnp.int32)
-    keys = jax.vmap(lambda t: jax.random.fold_in(key, t))(rounds)
+    keys = jax.vmap(lambda t: jax.random.fold_in(fast(key), t))(rounds)
     single = jnp.float32(probability)  # equal draws in either precision
     steps = jax.vmap(lambda key: jax.random.geometric(key, single, dtype=jnp.int32))(keys)
     steps = jnp.minimum(steps, max_steps)[:, None]

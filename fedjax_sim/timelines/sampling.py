@@ -23,10 +23,11 @@ from fedjax_sim.checks import (
     check_one_number,
     check_timeline_size,
 )
-from fedjax_sim.setup_checks import check_key, check_one_timeline
+from fedjax_sim.checks.setups import check_key, check_one_timeline
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata
+from fedjax_sim.tree.keys import fast, usual
 from fedjax_sim.tree.repeated import Repeated
 from fedjax_sim.types import Timeline
 
@@ -144,7 +145,7 @@ def weighted(
 
     def draw(key: Array) -> Array:
         # Mode "low" has so few large values that clients with small numbers would win ties.
-        noise = jax.random.gumbel(key, log_weights.shape, jnp.float32, mode="high")
+        noise = jax.random.gumbel(fast(key), log_weights.shape, jnp.float32, mode="high")
         return jax.lax.top_k(log_weights + noise, cohort_size)[1]
 
     clients = per_round(key, num_rounds, draw)
@@ -214,7 +215,7 @@ def full_or_uniform(
     timeline = full(num_rounds, num_clients, num_steps)
 
     def draw(key: Array) -> Array:
-        coin, cohort = jax.random.split(key)
+        coin, cohort = jax.random.split(fast(key))
         chosen = sample_without_replacement(cohort, num_clients, cohort_size)
         some = jnp.zeros(num_clients, bool).at[chosen].set(True)
         return some | occurs(jax.random.bits(coin, (), jnp.uint32), probability)
@@ -345,12 +346,12 @@ def sample_without_replacement(key: Array, population: int, size: int) -> Array:
     if size > population:
         raise ValueError(f"size is {size}; expected 0 .. population = {population}")
     if size * size >= 4 * population or size * 8 >= population:
-        return jax.random.permutation(key, population)[:size]
+        return jax.random.permutation(fast(key), population)[:size]
 
     first = population - size
     steps = jnp.arange(size, dtype=jnp.int32)
     # One draw per step from 0 .. first + step, all at once.
-    draws = jax.random.randint(key, (size,), 0, first + 1 + steps, jnp.int32)
+    draws = jax.random.randint(fast(key), (size,), 0, first + 1 + steps, jnp.int32)
 
     values, which = jax.lax.sort((draws, steps), num_keys=1, is_stable=True)
     equal = jnp.concatenate([jnp.zeros(1, bool), values[1:] == values[:-1]])
@@ -410,7 +411,9 @@ def _per_slot(steps: np.ndarray, clients: Array) -> Array:
 def per_round(key: Array, num_rounds: int, draw: Callable[[Array], Any]) -> Any:
     """One draw per round, sequentially, to limit the memory that a draw needs."""
     check_key(key)
-    return jax.lax.map(lambda t: draw(jax.random.fold_in(key, t)), jnp.arange(num_rounds))
+    key = fast(key)
+    rounds = jnp.arange(num_rounds)
+    return jax.lax.map(lambda t: draw(usual(jax.random.fold_in(key, t))), rounds)
 
 
 def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
@@ -418,7 +421,7 @@ def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
     stays = per_round(
         key,
         timeline.num_rounds,
-        lambda key: occurs(jax.random.bits(key, shape, jnp.uint32), keep),
+        lambda key: occurs(jax.random.bits(fast(key), shape, jnp.uint32), keep),
     )
     rule = thinned(timeline.sampling, keep)
     return dataclasses.replace(timeline, mask=timeline.mask & stays, sampling=rule)

@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.setup_checks import check_population
+from fedjax_sim.checks.setups import check_population
 from fedjax_sim.types import Timeline
 
 
@@ -59,16 +59,7 @@ class Strata(NamedTuple):
 
 
 def strata(num_clients: int, number: int) -> Strata:
-    """Returns the strata of a population.
-
-    Raises:
-        ValueError: fewer clients than strata, or no strata.
-
-    Example:
-        >>> strata(num_clients=2, number=3)
-        Traceback (most recent call last):
-        ValueError: num_strata is 3; expected 1 .. num_clients = 2
-    """
+    """Returns the strata of a population."""
     check_count(num_clients=num_clients, num_strata=number)
     if not 1 <= number <= num_clients:
         raise ValueError(f"num_strata is {number}; expected 1 .. num_clients = {num_clients}")

@@ -15,11 +15,6 @@ class Repeated:
 
     NumPy reads it as a view without memory of its own.  Inside compiled programs take entries with
     :func:`entries`.
-
-    Example:
-        >>> sizes = Repeated(np.int32(10), 10**9)
-        >>> sizes.shape, int(sizes.max()), np.asarray(sizes)[:2].tolist()
-        ((1000000000,), 10, [10, 10])
     """
 
     value: Any  # a number

@@ -3,7 +3,7 @@ r"""Wrappers, ``FedAlgorithm -> FedAlgorithm``: leave out uploads, average model
 A wrapper replaces only the functions that it changes; the algorithm keeps its checks and the reason
 why it needs current broadcasts.  Compression whose clients or server keep a memory is here; codecs,
 and compression without memory, are in :mod:`fedjax_sim.compression`.  Transforms of the gradients
-are in :mod:`fedjax_sim.transforms`.
+are in :mod:`fedjax_sim.local.transforms`.
 
 References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Theorem 4.3
@@ -16,14 +16,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.compression.counting import (
+from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.tree.counting import (
     bits_of_arrays,
-    message_bits,
     upload_bits,
-    with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -35,7 +33,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
-from fedjax_sim.wrappers._memory import marked_like
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.diana import diana
 from fedjax_sim.wrappers.ef21 import ef21, ef21_p
 from fedjax_sim.wrappers.error_feedback import ef14
@@ -84,6 +82,7 @@ class AveragedRoundsState(NamedTuple):
         return tree.cast_like(self.average, self.inner.params)
 
 
+@specified
 def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     r"""Excludes uploads that contain NaN or Inf from the mean.
 
@@ -129,17 +128,16 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     def bits(upload: _Checked) -> int:
         return upload_bits(algorithm)(upload.upload) + bits_of_arrays(upload.left_out)
 
-    return algorithm._replace(
+    wrapped = algorithm.requiring(exact_mean="clients also upload whether their upload is finite")
+    return with_upload_bits(wrapped, bits)._replace(
         init=init,
-        local=with_upload_bits(local, bits),
+        local=local,
         update=update,
-        broadcast=with_message_bits(
-            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
-        ),
-        exact_mean_only="clients also upload whether their upload is finite",
+        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
     )
 
 
+@specified
 def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
     r"""Makes the mean of the models after all rounds so far the model of an algorithm.
 
@@ -174,8 +172,6 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
 
     return algorithm._replace(
         init=init,
-        update=marked_like(update, algorithm),
-        broadcast=with_message_bits(
-            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
-        ),
+        update=update,
+        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
     )

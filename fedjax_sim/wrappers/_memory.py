@@ -1,16 +1,15 @@
 """Parts that the wrappers for compression with memory share: states, checks, coded uploads."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import check_is_algorithm
 from fedjax_sim.compression.codec import StatefulCodec
-from fedjax_sim.compression.counting import message_bits, with_message_bits
-from fedjax_sim.setup_checks import check_is_algorithm
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -23,15 +22,13 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
-from fedjax_sim.wrappers.applied_last import AppliedLast
 from fedjax_sim.wrappers.received import check_receives_mean
 
 # Branches of keys; algorithms and codecs use the key itself or small numbers.
 UPLOAD, MESSAGE, COIN = 2**31, 2**31 + 1, 2**31 + 2
-# Reason for `FedAlgorithm.uniform_weights_if_partial`.
+# Reason for `Requires.uniform_weights_if_partial`.
 UNWEIGHTED_MEMORY = "the server's estimate is the mean over all clients, also over absent ones"
 
-Update = TypeVar("Update", bound=Callable[..., Any])
 Personal = Callable[[Message, ClientState, Oracle, Work], Params]
 
 
@@ -72,9 +69,7 @@ def with_estimate(algorithm: FedAlgorithm) -> Callable[[Params], EstimateState]:
 
 def broadcast_inner(algorithm: FedAlgorithm) -> Callable[[Any, Round], Message]:
     """Returns the ``broadcast`` of a server whose state contains the algorithm's."""
-    return with_message_bits(
-        lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
-    )
+    return lambda state, round: algorithm.broadcast(state.inner, round)
 
 
 def personal_inner(algorithm: FedAlgorithm) -> Personal | None:
@@ -119,32 +114,20 @@ def add_share(estimate: Params, mean: Upload, round: Round, rate: Any = 1.0) -> 
     return tree.add_scale(estimate, jnp.asarray(rate).astype(share.dtype) * share, mean)
 
 
-def takes_models(update: Update) -> Update:
-    """Marks the ``update`` of a server whose clients upload models, not changes of the model."""
-    update.takes_models = True  # pyright: ignore[reportFunctionMemberAccess]
-    return update
-
-
-def marked_like(update: Update, algorithm: FedAlgorithm) -> Update:
-    """Marks the ``update`` of a wrapper, whose uploads are an algorithm's, as the algorithm's."""
-    return takes_models(update) if getattr(algorithm.update, "takes_models", False) else update
-
-
 def check_sends_changes(algorithm: FedAlgorithm) -> None:
-    """Refuses algorithms whose uploads are marked as models (FAVANO, QuAFL), and private ones.
+    """Refuses algorithms whose uploads are models (FAVANO, QuAFL), and private ones.
 
     Raises:
-        ValueError: no algorithm, the update has the mark of :func:`takes_models`, or another
+        ValueError: no algorithm, one that uploads models, or another
             wrapper must be applied last, such as one with a robust rule.
     """
     check_is_algorithm(algorithm)
-    if isinstance(algorithm.check, AppliedLast):
+    if (last := algorithm.requires.last) is not None:
         raise ValueError(
-            f"algorithm is {algorithm.check.wrapper}(...); expected it as the last wrapper: "
-            f"{algorithm.check.reason}"
+            f"algorithm is {last.name}(...); expected it as the last wrapper: {last.reason}"
         )
     check_receives_mean("the wrapper", algorithm)
-    if getattr(algorithm.update, "takes_models", False):
+    if algorithm.requires.uploads_models:
         raise ValueError(
             "algorithm uploads models, which its server averages with its own model; expected one "
             "whose uploads are changes of the model, as those of fedavg, since a memory of models "

@@ -7,10 +7,11 @@ References:
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
+from fedjax_sim.checks.setups import check_statistics_last
 from fedjax_sim.compression.codec import Codec, StatefulCodec, check_unbiased, stateful
-from fedjax_sim.compression.counting import with_upload_bits
-from fedjax_sim.statistics_checks import check_statistics_last
+from fedjax_sim.tree.counting import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers._memory import (
     UNWEIGHTED_MEMORY,
     EstimateState,
@@ -29,6 +30,7 @@ from fedjax_sim.wrappers._memory import (
 __all__ = ["diana"]
 
 
+@specified
 def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -> FedAlgorithm:
     r"""DIANA: clients send compressed differences of their uploads from shifts.
 
@@ -49,8 +51,8 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
 
     With local steps the shifts are those of the whole upload, see :func:`ef21`.  Weights are as for
     :func:`ef21`.  After uploads that are lost, clipped or noisy
-    (:func:`~fedjax_sim.privacy.privatize`) h is not the mean of the :math:`h_i`, and nothing
-    corrects the difference later, as for :func:`ef21`.
+    (:func:`~fedjax_sim.wrappers.privacy.privatize`) h is not the mean of the :math:`h_i`, and
+    nothing corrects the difference later, as for :func:`ef21`.
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.
@@ -90,12 +92,12 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
         inner = algorithm.update(state.inner, tree.add(state.estimate, mean), round)
         return EstimateState(inner, add_share(state.estimate, mean, round, rate))
 
-    return algorithm._replace(
+    wrapped = algorithm.requiring(uniform_weights_if_partial=UNWEIGHTED_MEMORY)
+    return with_upload_bits(wrapped, coder.bits)._replace(
         init=with_estimate(algorithm),
-        local=with_upload_bits(local, coder.bits),
+        local=local,
         update=update,
         broadcast=broadcast_inner(algorithm),
         init_client=with_memory(algorithm, coder),
         personal=personal_inner(algorithm),
-        uniform_weights_if_partial=UNWEIGHTED_MEMORY,
     )

@@ -17,10 +17,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
 from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
-from fedjax_sim.compression.counting import with_message_bits, with_upload_bits
-from fedjax_sim.setup_checks import check_is_algorithm
-from fedjax_sim.statistics_checks import check_statistics_last
+from fedjax_sim.tree.counting import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     FedAlgorithm,
     Message,
@@ -32,6 +31,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers._memory import (
     MESSAGE,
     UNWEIGHTED_MEMORY,
@@ -42,7 +42,6 @@ from fedjax_sim.wrappers._memory import (
     check_sends_changes,
     encode,
     if_present,
-    marked_like,
     personal_inner,
     visit_of,
     with_estimate,
@@ -73,6 +72,7 @@ class _FirstVisit(NamedTuple):
     visited: Array  # bool
 
 
+@specified
 def ef21(
     algorithm: FedAlgorithm,
     codec: Codec | StatefulCodec,
@@ -104,9 +104,9 @@ def ef21(
 
     A client receives no confirmation, so it adds :math:`c_i` to :math:`g_i` although the server may
     have received nothing (:func:`~fedjax_sim.timelines.lose_uploads`) or something else: with
-    :func:`~fedjax_sim.privacy.privatize` the clipped :math:`c_i` and noise.  Nothing corrects the
-    difference between :math:`\bar g` and the mean of the :math:`g_i` later; that of noise is a
-    random walk over the rounds.
+    :func:`~fedjax_sim.wrappers.privacy.privatize` the clipped :math:`c_i` and noise.  Nothing
+    corrects the difference between :math:`\bar g` and the mean of the :math:`g_i` later; that of
+    noise is a random walk over the rounds.
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`.
@@ -160,20 +160,20 @@ def ef21(
         estimate = add_share(state.estimate, mean, round)
         return EstimateState(algorithm.update(state.inner, estimate, round), estimate)
 
-    wrapped = algorithm._replace(
+    wrapped = algorithm.requiring(uniform_weights_if_partial=UNWEIGHTED_MEMORY)
+    wrapped = with_upload_bits(wrapped, coder.bits)._replace(
         init=with_estimate(algorithm),
-        local=with_upload_bits(local, coder.bits),
+        local=local,
         update=update,
         broadcast=broadcast_inner(algorithm),
         init_client=init_client,
         personal=personal_inner(algorithm),
-        uniform_weights_if_partial=UNWEIGHTED_MEMORY,
     )
     if start == "zero":
         return wrapped
     personal = wrapped.personal
     return wrapped._replace(
-        local=with_upload_bits(local_from_full, coder.bits),
+        local=local_from_full,
         init_client=lambda params: _FirstVisit(init_client(params), jnp.array(False)),
         personal=None
         if personal is None
@@ -181,6 +181,7 @@ def ef21(
     )
 
 
+@specified
 def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
     r"""EF21-P: the server sends compressed changes of its message.
 
@@ -243,9 +244,6 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
         copy, kept = sent(state, round)  # the same as in the broadcast
         return Ef21PState(algorithm.update(state.inner, mean, round.inside()), copy, kept)
 
-    return algorithm._replace(
-        init=init,
-        update=marked_like(update, algorithm),
-        broadcast=with_message_bits(lambda state, round: sent(state, round)[0], coder.bits),
-        messages_to_all=True,
+    return with_message_bits(algorithm.requiring(messages_to_all=True), coder.bits)._replace(
+        init=init, update=update, broadcast=lambda state, round: sent(state, round)[0]
     )

@@ -7,14 +7,13 @@ References:
 """
 
 from fedjax_sim import tree
+from fedjax_sim.checks.setups import check_statistics_last
 from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
-from fedjax_sim.compression.counting import (
-    message_bits,
-    with_message_bits,
+from fedjax_sim.tree.counting import (
     with_upload_bits,
 )
-from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers._memory import (
     MemoryState,
     check_sends_changes,
@@ -28,6 +27,7 @@ from fedjax_sim.wrappers._memory import (
 __all__ = ["ef14"]
 
 
+@specified
 def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
     r"""EF14, error feedback: a client keeps the error of its codec and adds it to the next upload.
 
@@ -86,8 +86,8 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
         sent, kept = encode(coder, total, state.codec, work)
         return if_present(work, sent, MemoryState(inner, tree.sub(total, sent), kept), state)
 
-    return algorithm._replace(
-        local=with_message_bits(with_upload_bits(local, coder.bits), message_bits(algorithm)),
+    return with_upload_bits(algorithm, coder.bits)._replace(
+        local=local,
         init_client=with_memory(algorithm, coder),
         personal=personal_inner(algorithm),
     )

@@ -12,17 +12,18 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, check_rates
+from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.setup_checks import check_is_algorithm
-from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, ServerState, Work
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.received import check_received, received_model
 
 __all__ = ["fine_tuned"]
 
 
+@specified
 def fine_tuned(
     algorithm: FedAlgorithm,
     lr: ScalarOrSchedule,

@@ -4,13 +4,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.execution.means import divide, weighted
-from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.tree.means import divide, weighted
 from fedjax_sim.types import Aggregation, FedAlgorithm, PyTree, Round, ServerState, Stack, Upload
+from fedjax_sim.types.specs import specified
 
 __all__ = ["fixed_order"]
 
 
+@specified
 def fixed_order(algorithm: FedAlgorithm) -> FedAlgorithm:
     r"""Adds the uploads of a round pairwise over the clients' numbers, for every execution.
 

@@ -6,22 +6,21 @@ trainable leaves: ``freeze(compressed(fedavg(0.1), codec), where)``.
 
 import jax
 
-from fedjax_sim.compression.counting import (
-    message_bits,
-    upload_bits,
-    with_message_bits,
-    with_upload_bits,
-)
-from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.checks.setups import check_is_algorithm
 from fedjax_sim.tree import leaves
+from fedjax_sim.tree.counting import (
+    message_bits,
+    with_message_bits,
+)
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import ClientState, FedAlgorithm, Oracle, Params, Upload, Work
-from fedjax_sim.wrappers._memory import marked_like
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.parts import PartMessage, PartState, part_of, update_inner
 
 __all__ = ["freeze"]
 
 
+@specified
 def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
     """Returns an algorithm that does not train some leaves of the model.
 
@@ -79,13 +78,14 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
         part = part_of(oracle, message.rest)
         return leaves.join(algorithm.personal(message.inner, state, part, work), message.rest)
 
-    return algorithm._replace(
+    inner_bits = message_bits(algorithm)
+    wrapped = with_message_bits(algorithm, lambda message: inner_bits(message.inner))
+    return wrapped._replace(
         init=init,
-        local=with_upload_bits(local, upload_bits(algorithm)),
-        update=marked_like(update_inner(algorithm), algorithm),
-        broadcast=with_message_bits(
-            lambda state, round: PartMessage(algorithm.broadcast(state.inner, round), state.rest),
-            lambda message: message_bits(algorithm)(message.inner),
+        local=local,
+        update=update_inner(algorithm),
+        broadcast=lambda state, round: PartMessage(
+            algorithm.broadcast(state.inner, round), state.rest
         ),
         init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
         personal=None if algorithm.personal is None else personal,

@@ -16,16 +16,16 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_most, check_positive, is_concrete
+from fedjax_sim.checks.setups import check_statistics_last
 from fedjax_sim.compression.codec import Codec, check_unbiased, decoded, identity
-from fedjax_sim.compression.counting import (
+from fedjax_sim.compression.quantizers.rounding import bernoulli
+from fedjax_sim.local import carried_unchanged
+from fedjax_sim.tree.counting import (
     bits_of_arrays,
     message_bits,
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.compression.quantizers.rounding import bernoulli
-from fedjax_sim.local import carried_unchanged
-from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -40,6 +40,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers._memory import COIN, UPLOAD, check_form, check_sends_changes
 from fedjax_sim.wrappers.received import first_message, received_model
 
@@ -75,6 +76,7 @@ class MarinaMessage(NamedTuple):
 Coin = Callable[[Round], Array]
 
 
+@specified
 def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlgorithm:
     r"""MARINA: clients send compressed changes of their uploads, and sometimes whole uploads.
 
@@ -123,7 +125,7 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
         return bernoulli(jax.random.fold_in(round.key, COIN), jnp.asarray(probability)) > 0
 
     def check(task: Task, timeline: Timeline) -> None:
-        algorithm.check(task, timeline)
+        algorithm.requires.check(task, timeline)
         mask = timeline.arrived
         partial = timeline.cohort_size < task.num_clients
         if partial or not (isinstance(mask, Tracer) or np.asarray(mask).all()):
@@ -136,13 +138,12 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
         whole, sent = identity().bits(upload), codec.bits(upload)
         return round(float(probability) * whole + (1 - float(probability)) * sent)
 
-    wrapped = _marina(algorithm, codec, coin)._replace(check=check)
+    wrapped = _marina(algorithm, codec, coin).requiring(check=check)
     check_statistics_last("marina", algorithm, only_uploaded=True)
-    if is_concrete(probability):
-        wrapped = wrapped._replace(local=with_upload_bits(wrapped.local, expected_bits))
-    return wrapped
+    return with_upload_bits(wrapped, expected_bits if is_concrete(probability) else None)
 
 
+@specified
 def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
     r"""PP-MARINA: :func:`marina` whose compressed rounds have a part of the clients only.
 
@@ -151,7 +152,7 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
     send :math:`Q(u_i(m) - u_i(m_{\text{previous}}))`, whose mean the server adds to
     :math:`\bar g`.  The paper draws the r clients of such a round with replacement; a timeline has
     distinct clients.  A private server does not see the number of uploads, so
-    :func:`~fedjax_sim.privacy.privatize` refuses the algorithm.
+    :func:`~fedjax_sim.wrappers.privacy.privatize` refuses the algorithm.
 
     Args:
         algorithm, codec: as for :func:`marina`.
@@ -169,7 +170,7 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
     """
 
     def check(task: Task, timeline: Timeline) -> None:
-        algorithm.check(task, timeline)
+        algorithm.requires.check(task, timeline)
         mask = timeline.arrived
         if isinstance(mask, Tracer):
             return
@@ -182,10 +183,9 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
 
     wrapped = _marina(algorithm, codec, _all_report)
     check_statistics_last("pp_marina", algorithm, only_uploaded=True)
-    return wrapped._replace(
-        local=with_upload_bits(wrapped.local, codec.bits, bits_of_arrays),
+    return with_upload_bits(wrapped, codec.bits, bits_of_arrays).requiring(
         check=check,
-        exact_mean_only="the number of uploads tells the server whether they are whole",
+        exact_mean="the number of uploads tells the server whether they are whole",
     )
 
 
@@ -251,13 +251,15 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
         return of_inner(message.current) + of_inner(message.previous) + bits_of_arrays(message.full)
 
     personal = algorithm.personal
-    return algorithm._replace(
+    wrapped = algorithm.requiring(
+        synchronous="MARINA adds changes since the previous message to its estimate"
+    )
+    return with_message_bits(wrapped, bits)._replace(
         init=init,
         local=local,
         update=update,
-        broadcast=with_message_bits(broadcast, bits),
+        broadcast=broadcast,
         init_client=init_client,
-        synchronous_only="MARINA adds changes since the previous message to its estimate",
         personal=personal
         and (
             lambda message, state, oracle, work: personal(

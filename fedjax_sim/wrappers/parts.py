@@ -60,7 +60,7 @@ def personal_model(params: Params, client: PersonalState) -> Params:
     """Returns one client's model: the server's leaves and the ones that the client keeps.
 
     For clients' states after a run; during a run
-    :func:`~fedjax_sim.evaluation.personal_evaluator` evaluates these models.
+    :func:`~fedjax_sim.engine.evaluation.personal_evaluator` evaluates these models.
 
     Args:
         params: the server's model, ``state.server.params``.

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_rates
-from fedjax_sim.compression.counting import with_bits_of
 from fedjax_sim.local import ScalarOrSchedule, per_step, rate
 from fedjax_sim.types import (
     ClientState,
@@ -18,12 +17,14 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers._memory import check_sends_changes
 from fedjax_sim.wrappers.received import upload_shapes
 
 __all__ = ["per_step_uploads"]
 
 
+@specified
 def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgorithm:
     r"""Divides uploads by the client rate and by the number of local steps.
 
@@ -72,7 +73,7 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         eta = rate(lr, work)
         return tree.divide(per_step(upload, work), jnp.where(eta == 0, 1, eta)), new
 
-    return algorithm._replace(init=init, local=with_bits_of(local, algorithm.local))
+    return algorithm._replace(init=init, local=local)
 
 
 def _shapes(x: PyTree) -> dict[str, tuple[int, ...]]:

@@ -13,15 +13,8 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_rates
-from fedjax_sim.compression.counting import (
-    message_bits,
-    upload_bits,
-    with_message_bits,
-    with_upload_bits,
-)
+from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
 from fedjax_sim.local import Carried, ScalarOrSchedule, carrying, rate
-from fedjax_sim.setup_checks import check_is_algorithm
-from fedjax_sim.statistics_checks import check_statistics_last
 from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
@@ -35,7 +28,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
-from fedjax_sim.wrappers._memory import marked_like
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.parts import PartState, PersonalState, part_of
 from fedjax_sim.wrappers.received import check_received, received_model
 
@@ -50,6 +43,7 @@ class _Moving(NamedTuple):
     step: Array  # the current local step, -1 before the first
 
 
+@specified
 def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> FedAlgorithm:
     r"""Returns an algorithm for the shared leaves, while clients keep and train the private ones.
 
@@ -133,16 +127,13 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
             shared = algorithm.personal(message, state.inner, part, work)
         return leaves.join(state.personal, shared)
 
-    return algorithm._replace(
+    return algorithm.requiring(partial_model=True)._replace(
         init=init,
-        local=with_upload_bits(local, upload_bits(algorithm)),
-        update=marked_like(update, algorithm),
-        broadcast=with_message_bits(
-            lambda state, round: algorithm.broadcast(state.inner, round), message_bits(algorithm)
-        ),
+        local=local,
+        update=update,
+        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
         init_client=init_client,
         personal=personal,
-        partial_model=True,
     )
 
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_sim.setup_checks import check_is_algorithm
+from fedjax_sim.checks.setups import check_is_algorithm
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

@@ -22,17 +22,16 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
-from fedjax_sim.compression.counting import (
+from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.local import Carried, carrying
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.counting import (
     bits_of_arrays,
     message_bits,
     upload_bits,
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.local import Carried, carrying
-from fedjax_sim.setup_checks import check_is_algorithm
-from fedjax_sim.statistics_checks import UpdatesStatistics
-from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import (
     ClientState,
@@ -41,11 +40,13 @@ from fedjax_sim.types import (
     Oracle,
     Params,
     Round,
+    RunningStatistics,
     Scalar,
     Step,
     Upload,
     Work,
 )
+from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.parts import PartMessage, PartState, PersonalState, update_inner
 from fedjax_sim.wrappers.received import WITHOUT_MODEL, check_receives_mean, received_model
 
@@ -58,6 +59,7 @@ class _Visit(NamedTuple):
     present: Array  # 1, or 0 after a visit without steps
 
 
+@specified
 def running_statistics(
     algorithm: FedAlgorithm,
     where: Selection,
@@ -88,7 +90,7 @@ def running_statistics(
 
     With ``combine="private"`` a client keeps its statistics between its visits and sends none
     (SiloBN).  The server's statistics stay the initial ones, so evaluate personal models
-    (:func:`~fedjax_sim.evaluation.personal_evaluator`), which have the client's statistics.
+    (:func:`~fedjax_sim.engine.evaluation.personal_evaluator`), which have the client's statistics.
     :func:`~fedjax_sim.algorithms.fedbn` also keeps scales and biases private.
 
     To keep the statistics of a pretrained model, in training as in evaluation, use
@@ -127,11 +129,11 @@ def running_statistics(
     check_at_most(1, server_rate=server_rate)
     if combine == "averaged":
         check_receives_mean("running_statistics", algorithm)
-    check = UpdatesStatistics(algorithm.check, where, uploaded=combine == "averaged")
+    statistics = RunningStatistics(where, uploaded=combine == "averaged")
 
     def init(params: Params) -> PartState:
-        statistics, trainable = leaves.split(params, where)
-        return PartState(algorithm.init(trainable), statistics)
+        rest, trainable = leaves.split(params, where)
+        return PartState(algorithm.init(trainable), rest)
 
     def visit(
         message: Message, state: ClientState, start: Params, oracle: Oracle, work: Work
@@ -165,19 +167,15 @@ def running_statistics(
             return personal_of(message, state.inner, state.personal, oracle, work)
 
         def init_client(params: Params) -> PersonalState:
-            statistics, trainable = leaves.split(params, where)
-            return PersonalState(algorithm.init_client(trainable), statistics)
+            own, trainable = leaves.split(params, where)
+            return PersonalState(algorithm.init_client(trainable), own)
 
-        return algorithm._replace(
+        return algorithm.requiring(statistics=statistics)._replace(
             init=init,
-            local=with_upload_bits(local, upload_bits(algorithm)),
+            local=local,
             update=update_inner(algorithm),
-            broadcast=with_message_bits(
-                lambda state, round: algorithm.broadcast(state.inner, round),
-                message_bits(algorithm),
-            ),
+            broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
             init_client=init_client,
-            check=check,
             personal=personal,
         )
 
@@ -209,19 +207,20 @@ def running_statistics(
     def bits_of_message(message: PartMessage) -> int:
         return message_bits(algorithm)(message.inner) + bits_of_arrays(message.rest)
 
-    return algorithm._replace(
+    wrapped = algorithm._replace(
         init=init,
-        local=with_upload_bits(local_averaged, bits_of_upload),
+        local=local_averaged,
         update=update,
-        broadcast=with_message_bits(
-            lambda state, round: PartMessage(algorithm.broadcast(state.inner, round), state.rest),
-            bits_of_message,
+        broadcast=lambda state, round: PartMessage(
+            algorithm.broadcast(state.inner, round), state.rest
         ),
         init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
-        check=check,
         personal=None if algorithm.personal is None else personal_averaged,
-        exact_mean_only="clients also upload the running statistics of their data",
+    ).requiring(
+        statistics=statistics,
+        exact_mean="clients also upload the running statistics of their data",
     )
+    return with_message_bits(with_upload_bits(wrapped, bits_of_upload), bits_of_message)
 
 
 def _updating(oracle: Oracle, carried: Carried) -> Oracle:

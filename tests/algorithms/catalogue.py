@@ -28,7 +28,7 @@ import fedjax_sim as fs
 from fedjax_sim import tree
 from fedjax_sim.algorithms.staleness import expected_steps, hinge, polynomial, realised_steps
 from fedjax_sim.compression import scaled_sign, top_k
-from fedjax_sim.execution import strategies
+from fedjax_sim.engine.execution import strategies
 from fedjax_sim.prox import ElasticNet, composite
 from fedjax_sim.tree import leaves
 
@@ -371,7 +371,7 @@ def timeline_of(name) -> fs.Timeline:
 
 @functools.cache
 def synchronous_only(name) -> bool:
-    return algorithm(name, hyper(name)).synchronous_only is not None
+    return algorithm(name, hyper(name)).requires.synchronous is not None
 
 
 def declared(name, timeline) -> fs.Timeline:

@@ -48,8 +48,8 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.execution.meshes import make_mesh
-from fedjax_sim.execution.placement import by_client
+from fedjax_sim.engine.execution.meshes import make_mesh
+from fedjax_sim.engine.execution.placement import by_client
 
 # Some hundred operations, each rounding at 1e-16.
 TOLERANCE = 1e-12
@@ -373,7 +373,7 @@ def test_visit_of_no_steps_leaves_no_trace(name):
 @every_algorithm
 def test_staleness_is_refused_where_it_cannot_be(name):
     refused = synchronous_only(name)
-    assert refused == (algorithm(name, hyper(name)).synchronous_only is not None)
+    assert refused == (algorithm(name, hyper(name)).requires.synchronous is not None)
     for timeline in (with_ring(current(name)), late_timeline()):
         if refused:
             with pytest.raises(ValueError, match="staleness of up to 3; expected none: "):

@@ -8,7 +8,7 @@ from small_problems import NUM_CLIENTS, logistic_params
 
 import fedjax_sim as fs
 from fedjax_sim.compression import random_k, top_k
-from fedjax_sim.simulation.outcome import visit
+from fedjax_sim.runs.storage.outcome import visit
 
 pytestmark = pytest.mark.usefixtures("x64")
 # Those that the docstring of ef14 names.

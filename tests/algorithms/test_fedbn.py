@@ -9,7 +9,7 @@ from small_problems import KEY, assert_close, compiled
 
 import fedjax_sim as fs
 from fedjax_sim.compression import random_k, top_k, zeros
-from fedjax_sim.evaluation import personal_evaluator
+from fedjax_sim.engine.evaluation import personal_evaluator
 from fedjax_sim.models import from_linen, from_nnx
 from fedjax_sim.objectives import squared_error
 from fedjax_sim.tree.leaves import normalisation, split

@@ -71,7 +71,7 @@ def test_codecs_encode_the_model_of_the_cluster_only():
     assert_printed(models[:2], "0.236196", "0.932772")
     assert models[2] == 9
     upload = IfcaUpload(np.zeros(5), {"w": np.zeros((5, 7, 2), np.float32)})
-    bits = fs.compressed(fs.ifca(0.1, num_models=5), codec).local.upload_bits(upload)  # pyright: ignore[reportFunctionMemberAccess]
+    bits = fs.compressed(fs.ifca(0.1, num_models=5), codec).requires.bits.upload(upload)
     assert bits == 14 + 32 + 3
 
 
@@ -130,7 +130,7 @@ def test_recovers_clusters_from_models_near_them():
 def test_an_upload_is_one_model_and_the_number_of_its_cluster():
     algorithm = fs.ifca(0.1, num_models=5)
     upload = IfcaUpload(np.zeros(5), {"w": np.zeros((5, 7, 2)), "b": np.zeros(5, np.float32)})
-    bits = algorithm.local.upload_bits(upload)  # pyright: ignore[reportFunctionMemberAccess]
+    bits = algorithm.requires.bits.upload(upload)
     assert bits == 14 * 64 + 32 + 3
 
 

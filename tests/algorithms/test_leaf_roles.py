@@ -16,7 +16,7 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.execution import strategies
+from fedjax_sim.engine.execution import strategies
 from fedjax_sim.objectives import binary_cross_entropy
 from fedjax_sim.types import Model
 

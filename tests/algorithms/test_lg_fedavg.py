@@ -7,7 +7,7 @@ from bilinear import COHORTS, head, joint, run
 from small_problems import assert_close, assert_identical
 
 import fedjax_sim as fs
-from fedjax_sim.compression.counting import bits_of_arrays
+from fedjax_sim.tree.counting import bits_of_arrays
 from fedjax_sim.tree.leaves import others
 from fedjax_sim.wrappers.received import dry_visit
 

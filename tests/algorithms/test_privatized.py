@@ -8,7 +8,6 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, UPLOADS_MODELS
-from fedjax_sim.statistics_checks import UpdatesStatistics
 
 REFUSED = {
     UPLOADS_COUNTS: {
@@ -35,7 +34,7 @@ def test_every_algorithm_is_accepted_or_refused_with_its_reason():
         try:
             assert fs.privacy.privatize(
                 algorithm, 1.0, 1.0, expected_uploads=4
-            ).synchronous_only == (algorithm.synchronous_only)
+            ).requires.synchronous == (algorithm.requires.synchronous)
         except ValueError as error:
             (reason,) = [reason for reason in REFUSED if reason in str(error)]
             refused[reason].add(name)
@@ -88,7 +87,7 @@ def test_wrappers_are_refused_inside_and_outside():
     # Statistics that clients keep do not leave them; the model's check stays recognisable.
     kept = fs.running_statistics(fs.fedavg(0.1), lambda path, leaf: path == ("b",), "private")
     inside = fs.privacy.privatize(kept, 1.0, 1.0, expected_uploads=2)
-    assert isinstance(inside.check, UpdatesStatistics)
+    assert inside.requires.statistics is not None
     fs.init(inside, setup)
     with pytest.raises(ValueError, match="expected privatize as the last wrapper"):
         fs.init(fs.average_rounds(inside), setup)

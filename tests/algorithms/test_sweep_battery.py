@@ -6,6 +6,7 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from call_records import sweep_on
 from catalogue import ALGORITHMS, current, declared, for_each, program
 from catalogue import task as catalogue_task
 from small_problems import logistic_params
@@ -32,13 +33,13 @@ def test_sweep_equals_single_runs(name, x64):
     swept_factory = functools.partial(factory, **fixed)
 
     def sweep(grid):
-        return fs.sweep(
+        return sweep_on(
+            ONE_DEVICE,
             swept_factory,
             setup,
             grid,
             KEYS[:1],
-            execution=fs.execution.vmapped(),
-            devices=ONE_DEVICE,
+            options=fs.Options(execution=fs.execution.vmapped()),
         )
 
     result = sweep(grid)

@@ -6,9 +6,9 @@ import shlex
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.advice import THEOREMS
 from fedjax_sim.cli import advise as advising
 from fedjax_sim.cli.main import main
+from fedjax_sim.studies.advice import THEOREMS
 
 TINY = shlex.split(
     "advise quickstart --num-clients 2 --cohort-size 2 --rounds 5 --seeds 2 --batch-size 10"

@@ -3,16 +3,16 @@
 import dataclasses
 
 import pytest
+from traced import digest_of
 
 import fedjax_sim as fs
 from fedjax_sim import robust
-from fedjax_sim.cli import build
-from fedjax_sim.cli.aggregators import aggregated, rule_of
-from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.errors import Failure, resolving
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.sweep import run_sweep
-from fedjax_sim.simulation.identity import description
+from fedjax_sim.studies.setups import build
+from fedjax_sim.studies.setups.aggregators import aggregated, rule_of
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ from fedjax_sim.simulation.identity import description
 )
 def test_texts(text, rule):
     plain = fs.fedavg(0.1)
-    expected = description(robust.aggregate(plain, rule))
-    assert description(aggregated(plain, text)) == expected
+    expected = digest_of(robust.aggregate(plain, rule))
+    assert digest_of(aggregated(plain, text)) == expected
     assert aggregated(plain, "none") is plain
 
 

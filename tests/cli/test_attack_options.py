@@ -3,16 +3,16 @@
 import jax
 import numpy as np
 import pytest
+from traced import digest_of
 
 import fedjax_sim as fs
-from fedjax_sim.cli import build
-from fedjax_sim.cli.attacks import ATTACKS, attack_of, parse, trigger
-from fedjax_sim.cli.config import RunConfig, SweepConfig, recorded
 from fedjax_sim.cli.grid import configurations
-from fedjax_sim.cli.problem import failing, prepare
 from fedjax_sim.cli.sweep import _Runs
-from fedjax_sim.robust import attacks
-from fedjax_sim.simulation.identity import description
+from fedjax_sim.studies.setups import build
+from fedjax_sim.studies.setups.attacks import ATTACKS, attack_of, parse, trigger
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.problem import failing, prepare
+from fedjax_sim.wrappers.robust import attacks
 
 SMALL = {
     "model": "softmax_regression", "num_clients": 20, "partition": "iid", "cohort_size": 10,
@@ -38,13 +38,6 @@ def test_attackers_are_nested():
         attack_of(RunConfig(attack="alie", attackers=a), 30).attackers.mask for a in (0.1, 0.5)
     ]
     assert (masks[0] <= masks[1]).all()
-
-
-def test_later_fields_are_recorded_where_they_are_used():
-    """So that the files of runs without failures and attacks are those of earlier versions."""
-    plain = recorded(vars(RunConfig()))
-    assert not {"lost", "late", "delay", "attack", "attackers"} & set(plain)
-    assert recorded(vars(RunConfig(lost=0.1)))["lost"] == 0.1
 
 
 def failed(**options):
@@ -116,14 +109,14 @@ def test_algorithms_of_runs_and_sweeps_are_attacked():
     small = {**SMALL, "attackers": 0.4}
     run = build.resolve(RunConfig(**small, attack="sign_flip:3"))
     attackers = run.problem.attack.attackers
-    expected = description(attacks.sign_flip(fs.fedavg(0.2), attackers, 3.0))
-    assert description(run.algorithm("fedavg")) == expected
+    expected = digest_of(attacks.sign_flip(fs.fedavg(0.2), attackers, 3.0))
+    assert digest_of(run.algorithm("fedavg")) == expected
     config = SweepConfig(**small, grid=("attack=none,sign_flip:3", "lr=0.2"))
     runs = _Runs(config, fs.datasets.load("digits"), configurations(config))
-    for attack, digest in (("sign_flip:3", expected), ("none", description(fs.fedavg(0.2)))):
+    for attack, digest in (("sign_flip:3", expected), ("none", digest_of(fs.fedavg(0.2)))):
         runs.make_setup()("fedavg", attack=attack)
         built = runs.factory()("fedavg", attack=attack, lr=0.2)
-        assert description(built) == digest
+        assert digest_of(built) == digest
         ruled = runs.factory()("fedavg", attack=attack, lr=0.2, aggregator="median")
         assert ruled.aggregation is not None
         settings = runs.identity("fedavg", attack=attack)["settings"]
@@ -151,7 +144,7 @@ def test_the_attackers_do_not_depend_on_the_seed_of_a_partition():
             changed = clients[np.asarray(trained["y"]) != honest.examples["y"]]
             assert set(changed) == set(np.flatnonzero(attackers.mask))
         built = runs.factory()("fedavg", attack="backdoor:3", lr=0.2)
-        assert description(built) == description(run.algorithm("fedavg"))
+        assert digest_of(built) == digest_of(run.algorithm("fedavg"))
 
 
 @pytest.mark.slow

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.cli.build import resolve
-from fedjax_sim.cli.config import RunConfig
 from fedjax_sim.cli.main import main
+from fedjax_sim.studies.setups.build import resolve
+from fedjax_sim.studies.setups.config import RunConfig
 
 OBJECTS = """
 import numpy as np
@@ -261,7 +261,7 @@ COMMANDS = [
     ("sweep --part a/b", "--part is 'a/b'; expected I/N with 1 <= I <= N, as 2/8"),
     ("sweep --distributed", "--distributed is an option of fedjax-sim run; expected --part I/N"),
     ("sweep --last 99", "--last is 99; expected 1 .. 50, the evaluations of 100 rounds"),
-    ("tune femnst", "PRESET is 'femnst'; expected .*; did you mean femnist?"),
+    ("measure femnst", "PRESET is 'femnst'; expected .*; did you mean femnist?"),
     ("list fedpox", "unknown algorithm 'fedpox'; expected some of .*; did you mean fedprox?"),
 ]
 
@@ -316,8 +316,14 @@ def test_one_line_says_what_was_expected(here, capsys, command, message):
             "--algorithms has 'fedbn': params has the layers dense1, dense2; expected a norm",
         ),
         ("fedbn --dry-run", "--algorithms has 'fedbn': params has the layers dense1, dense2"),
-        ("fedavg --tuned fedavg=bad", "--tuned has 'fedavg=bad'; expected ALGORITHM=CLIENTSxDEV"),
-        ("fedavg --tuned fedavg=bad --dry-run", "--tuned has 'fedavg=bad'; expected ALGORITHM="),
+        (
+            "fedavg --measured fedavg=bad",
+            "--measured has 'fedavg=bad'; expected ALGORITHM=CLIENTSxDEV",
+        ),
+        (
+            "fedavg --measured fedavg=bad --dry-run",
+            "--measured has 'fedavg=bad'; expected ALGORITHM=",
+        ),
     ],
 )
 def test_one_line_where_the_model_is_needed(tmp_path, capsys, command, message):

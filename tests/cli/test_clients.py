@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.cli.build import check, of_seed, resolve
-from fedjax_sim.cli.clients import clients
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.own_objects import load_dataset
 from fedjax_sim.data import partition as partitions
+from fedjax_sim.studies.setups.build import check, of_seed, resolve
+from fedjax_sim.studies.setups.clients import clients
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.own_objects import load_dataset
 
 ROWS = 200
 DATA = datasets.from_arrays(

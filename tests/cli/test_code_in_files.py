@@ -10,12 +10,13 @@ import pytest
 import small_runs
 
 import fedjax_sim as fs
-from fedjax_sim.cli import config_file, own_objects, references
-from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.main import main
-from fedjax_sim.simulation.model_files import Models, write_models
+from fedjax_sim.runs.storage.model_files import Models
+from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.studies.setups import config_file, own_objects, references
+from fedjax_sim.studies.setups.build import hyper_parameters
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 
 # Leaves a file when it is imported; has a function for every option.
 MODULE = """
@@ -29,7 +30,7 @@ def part(**anything):
 """
 CODE = "leaves_a_marker:part"
 SMALL = RunConfig(algorithms=("fedavg",), model="softmax_regression", rounds=2, seeds=1)
-COMMANDS = ["run", "run --dry-run", "run --diagnose", "sweep", "clients", "advise", "tune"]
+COMMANDS = ["run", "run --dry-run", "run --diagnose", "sweep", "clients", "advise", "measure"]
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def folder(marker):
         folder / "config.json", config, "part", data=data, model={"name": CODE}, code={CODE: "0"}
     )
     params = {"kernel": np.ones((1, 2, 3), np.float32)}
-    write_models(folder / "part" / "models.npz", Models(params, ["0"], [2], {}))
+    RunFolder(folder / "part").write_models(Models(params, ["0"], [2], {}))
     return folder
 
 

@@ -11,13 +11,13 @@ from small_problems import assert_identical, compiled, quadratic_task
 
 import fedjax_sim as fs
 from fedjax_sim import compression
-from fedjax_sim.cli import registry
-from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.codecs import CODECS, compress, compress_messages
-from fedjax_sim.cli.config import RunConfig, SweepConfig
-from fedjax_sim.cli.config_checks import check
 from fedjax_sim.cli.grid import configurations
-from fedjax_sim.cli.names import SAMPLINGS
+from fedjax_sim.studies.setups import registry
+from fedjax_sim.studies.setups.build import hyper_parameters
+from fedjax_sim.studies.setups.codecs import CODECS, compress, compress_messages
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.config_checks import check
+from fedjax_sim.studies.setups.names import SAMPLINGS
 
 CENTRES = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 
@@ -58,7 +58,7 @@ def test_every_codec_has_bits(name):
     feedback = "ef14" if name == "power_sgd" else None
     algorithm = compress(PLAIN, codec, feedback)
     assert compress(PLAIN, "none", feedback) is PLAIN
-    bits = algorithm.local.upload_bits  # pyright: ignore[reportFunctionMemberAccess]
+    bits = algorithm.requires.bits.upload
     assert 0 < bits({"w": jnp.zeros((30, 20))}) < 600 * 32
 
 
@@ -143,7 +143,7 @@ def test_messages_are_compressed_by_ef21_p():
 def test_codecs_of_messages(codec):
     algorithm = compress_messages(PLAIN, codec)
     assert algorithm.init(jnp.zeros((4, 6))).copy.shape == (4, 6)
-    bits = algorithm.broadcast.message_bits  # pyright: ignore[reportFunctionMemberAccess]
+    bits = algorithm.requires.bits.message
     assert 0 < bits(jnp.zeros((4, 6))) < 24 * 32 or codec == "random_k:0.5"
     assert compress_messages(PLAIN, "none") is PLAIN
 

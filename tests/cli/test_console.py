@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from fedjax_sim.cli.console import progress_bars, sweep_progress
-from fedjax_sim.simulation.result import Progress
-from fedjax_sim.sweeps.grid import cut
-from fedjax_sim.sweeps.sweep import SweepProgress
+from fedjax_sim.runs.events import notify
+from fedjax_sim.runs.result import Progress
+from fedjax_sim.runs.sweeps.grid import cut
+from fedjax_sim.runs.sweeps.sweep import SweepProgress
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_no_bar_without_a_program(terminal):
 def test_a_bar_with_a_program(screen):
     with sweep_progress(screen) as show:
         plan = cut(4, 3, 2, 2, 1)
-        show(SweepProgress({"cohort_size": 5}, plan, 2 * 10**8, 10**9, 0, 0, 10, 0, 12))
+        show.progress(SweepProgress({"cohort_size": 5}, plan, 2 * 10**8, 10**9, 0, 0, 10, 0, 12))
     assert "cohort_size=5: 3 slices on 2 devices" in plain(screen)
     assert "0/12 runs" in plain(screen).splitlines()[-1]
 
@@ -43,12 +44,13 @@ def plain(console: Console) -> str:
 
 def test_lines_of_a_run_in_a_log():
     log = Console(file=io.StringIO(), width=40)
-    with progress_bars(["scaffold"], log) as show:
-        show("scaffold", None)
-        show("scaffold", Progress(2, 10, {}))
+    with progress_bars(["scaffold"], log) as (bar,):
+        bar.begin("scaffold")
+        bar.progress(Progress(2, 10, {}, name="scaffold"))
         for done in (4, 6):  # within a minute
-            show("scaffold", Progress(done, 10, {"test/loss": 0.5}))
-        show("scaffold", Progress(10, 10, {"test/accuracy": 0.75, "test/loss": 0.25}))
+            bar.progress(Progress(done, 10, {"test/loss": 0.5}, name="scaffold"))
+        last = {"test/accuracy": 0.75, "test/loss": 0.25}
+        bar.progress(Progress(10, 10, last, name="scaffold"))
     assert re.sub(r"\d+ s", "T s", log.file.getvalue()).splitlines() == [
         "scaffold 0 %, T s, compiling",
         "scaffold 20 %, T s, round 2/10",
@@ -61,7 +63,7 @@ def test_lines_of_a_sweep_in_a_log():
     with sweep_progress(log) as show:
         plan = cut(4, 3, 2, 2, 1)
         for round in (0, 2, 4):
-            show(SweepProgress({}, plan, 2 * 10**8, 10**9, 0, round, 10, 0, 12))
+            show.progress(SweepProgress({}, plan, 2 * 10**8, 10**9, 0, round, 10, 0, 12))
     lines = log.file.getvalue().splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("all: 3 slices on 2 devices")
@@ -70,6 +72,6 @@ def test_lines_of_a_sweep_in_a_log():
 
 def test_other_processes_print_nothing():
     log = Console(file=io.StringIO(), quiet=True)
-    with progress_bars(["scaffold"], log) as show:
-        show("scaffold", None)
+    with progress_bars(["scaffold"], log) as callbacks:
+        notify(callbacks, "begin", "scaffold")
     assert log.file.getvalue() == ""

@@ -10,7 +10,7 @@ import pytest
 from fedjax_sim import datasets
 from fedjax_sim.cli.diagnose import SUBOPTIMALITY
 from fedjax_sim.cli.main import main
-from fedjax_sim.simulation import compare as comparing
+from fedjax_sim.runs import compare as comparing
 
 TINY = shlex.split(
     "run quickstart --model softmax_regression --num-clients 6 --partition iid --rounds 6 "
@@ -130,7 +130,7 @@ def test_comparisons_without_a_diagnosis_are_refused_before_anything_runs(
     def ran(*args, **options):
         raise AssertionError("reached the simulation")
 
-    monkeypatch.setattr(comparing, "simulate", ran)
+    monkeypatch.setattr(comparing, "execute", ran)
     output = tmp_path / "results"
     assert main([*TINY, *options.split(), "--diagnose", "--output", str(output)]) == 2
     assert named in capsys.readouterr().err

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedjax_sim import models, objectives
-from fedjax_sim.cli import config_checks
-from fedjax_sim.cli.clients import clients
-from fedjax_sim.cli.config import RunConfig, SweepConfig
-from fedjax_sim.cli.evaluation import evaluation
 from fedjax_sim.datasets import load
+from fedjax_sim.studies.setups import config_checks
+from fedjax_sim.studies.setups.clients import clients
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.evaluation import evaluation
 
 CONFIG = RunConfig(held_out_clients=0.1, num_clients=20, validation=0.2)
 

@@ -10,17 +10,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import types
 
 import pandas as pd
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.cli import docstrings, entries, names, registry, run
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.cli import docstrings, run
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.partitions import PARTITIONS
-from fedjax_sim.simulation import compare as comparing
-from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.runs import compare as comparing
+from fedjax_sim.runs.simulate import execute
+from fedjax_sim.studies.setups import entries, names, registry
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.partitions import PARTITIONS
 
 TINY = shlex.split(
     "run quickstart --model softmax_regression --num-clients 20 --cohort-size 3 --rounds 4 "
@@ -81,17 +83,20 @@ def test_run_writes_all_files_and_prints_the_table(tmp_path, capsys, finished, m
 def test_interrupted_run_resumes_with_the_same_history(
     tmp_path, finished, monkeypatch, capsys, interrupted_algorithm
 ):
-    def interrupting(*args, on_progress, **options):
-        def report(progress):
-            on_progress(progress)
-            if progress.round == 2 and options["config"]["algorithm"] == interrupted_algorithm:
-                signal.raise_signal(signal.SIGINT)
+    def report(progress):
+        if progress.round == 2 and progress.name == interrupted_algorithm:
+            signal.raise_signal(signal.SIGINT)
 
-        return simulate(*args, on_progress=report, **(options | {"checkpoint_seconds": 0.0}))
+    def interrupting(prepared):
+        call = prepared.call
+        callbacks = [*call.callbacks, types.SimpleNamespace(progress=report)]
+        storage = dataclasses.replace(call.storage, checkpoint_seconds=0.0)
+        call = call._replace(callbacks=callbacks, storage=storage)
+        return execute(prepared._replace(call=call))
 
     command = [*TINY, "--output", str(tmp_path)]
     with monkeypatch.context() as patch:
-        patch.setattr(comparing, "simulate", interrupting)
+        patch.setattr(comparing, "execute", interrupting)
         assert main(command) == 130
     printed = capsys.readouterr().out
     assert f"to resume: fedjax-sim {' '.join(command)}" in printed.replace("\n", "")
@@ -112,7 +117,7 @@ def test_ctrl_c_outside_a_simulation_keeps_what_is_there(tmp_path, monkeypatch, 
     def stopped(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparing, "simulate", stopped)
+    monkeypatch.setattr(comparing, "execute", stopped)
     assert main([*TINY, "--output", str(tmp_path)]) == 130
     assert "to resume" in capsys.readouterr().out
     header = "algorithm,seed,diverged_at,round,metric,value\n"
@@ -124,11 +129,11 @@ def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
     before = (copied / "history.csv").read_bytes()
     results = []
 
-    def observed(*args, **options):
-        results.append(simulate(*args, **options))
+    def observed(prepared):
+        results.append(execute(prepared))
         return results[-1]
 
-    monkeypatch.setattr(comparing, "simulate", observed)
+    monkeypatch.setattr(comparing, "execute", observed)
     assert main([*TINY, "--output", str(copied)]) == 0
     assert [(r.local_steps, r.compile_seconds) for r in results] == [(0, 0.0), (0, 0.0)]
     assert (copied / "history.csv").read_bytes() == before
@@ -206,7 +211,7 @@ def test_bad_options_exit_with_2_and_name_the_option(tmp_path, capsys, monkeypat
     def compiled(*args, **options):
         raise AssertionError("reached the simulation")
 
-    monkeypatch.setattr(comparing, "simulate", compiled)
+    monkeypatch.setattr(comparing, "execute", compiled)
     output = tmp_path / "results"
     assert main([*TINY, "--output", str(output), *options.split()]) == 2
     assert named in capsys.readouterr().err
@@ -219,7 +224,7 @@ def test_errors_of_a_run_show_their_traceback_and_what_is_kept(tmp_path, capsys,
     def broken(*args, **options):
         raise ValueError("rounds is a defect of the simulation")
 
-    monkeypatch.setattr(comparing, "simulate", broken)
+    monkeypatch.setattr(comparing, "execute", broken)
     assert main([*SMALL, "--output", str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert "Traceback" in error

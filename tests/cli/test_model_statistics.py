@@ -6,8 +6,8 @@ import pytest
 from small_problems import compiled
 
 import fedjax_sim as fs
-from fedjax_sim.cli.build import resolve
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.studies.setups.build import resolve
+from fedjax_sim.studies.setups.config import RunConfig
 
 MODULE = """
 from flax import nnx

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.config import RunConfig, SweepConfig
-from fedjax_sim.cli.config_file import to_json
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse, run_config, sweep_config
+from fedjax_sim.studies.setups.build import hyper_parameters
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.config_file import to_json
 
 CONFIG = RunConfig(
     algorithms=("fedavg", "fedprox", "fedadam"), lr=0.3, hyper=("fedprox.mu=1", "fedprox.lr=0.4")
@@ -61,7 +61,7 @@ def test_without_typed_options_a_file_gives_its_own(file):
     assert dataclasses.replace(parsed, hyper=CONFIG.hyper, lr=CONFIG.lr) == CONFIG
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "tune"])
+@pytest.mark.parametrize("command", ["run", "sweep", "measure"])
 def test_typed_hyper_parameters_of_an_algorithm_that_does_not_run_are_refused(
     file, command, capsys
 ):

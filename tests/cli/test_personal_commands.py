@@ -8,7 +8,7 @@ import pytest
 
 from fedjax_sim import analysis, plotting
 from fedjax_sim.cli import main
-from fedjax_sim.cli.config import SweepConfig
+from fedjax_sim.studies.setups.config import SweepConfig
 
 pytestmark = pytest.mark.slow
 PERSONAL = "personal/test/accuracy/weighted_mean"

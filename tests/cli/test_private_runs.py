@@ -10,17 +10,17 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.cli import private_options, private_runs
-from fedjax_sim.cli.build import hyper_parameters, resolve
-from fedjax_sim.cli.config import RunConfig, SweepConfig
-from fedjax_sim.cli.config_checks import check as check_values
-from fedjax_sim.cli.config_file import read, to_json
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse
 from fedjax_sim.cli.run import compare
-from fedjax_sim.cli.settings import resolve_hyper
 from fedjax_sim.cli.sweep import run_sweep
+from fedjax_sim.studies.setups import private_options, private_runs
+from fedjax_sim.studies.setups.build import hyper_parameters, resolve
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.config_checks import check as check_values
+from fedjax_sim.studies.setups.config_file import read, to_json
+from fedjax_sim.studies.setups.settings import resolve_hyper
 
 PRIVATE = {
     "num_clients": 20, "sampling": "bernoulli", "cohort_size": 10, "rounds": 4, "seeds": 1,
@@ -152,7 +152,7 @@ def test_a_run_with_a_target_epsilon_is_repeated_from_its_file(tmp_path):
 
 
 def private_runs_entries():
-    from fedjax_sim.cli.registry import algorithms_of
+    from fedjax_sim.studies.setups.registry import algorithms_of
 
     return algorithms_of(["fedavg"])
 

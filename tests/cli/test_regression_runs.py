@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedjax_sim.analysis.folders import default_metrics
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.report import HISTORY_COLUMNS, summarize
+from fedjax_sim.reports.folders import default_metrics
 
 
 @pytest.fixture(scope="module")

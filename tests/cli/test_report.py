@@ -2,14 +2,15 @@
 
 import json
 
+import hand_made_runs
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from fedjax_sim.analysis import results, results_table
 from fedjax_sim.cli import report, tables
-from fedjax_sim.simulation.files import FolderError
+from fedjax_sim.reports import results, results_table
+from fedjax_sim.runs.storage.files import FolderError
 
 
 def test_json_is_strict(tmp_path):
@@ -108,26 +109,19 @@ TIMING = report.Timing(1.5, 2.0, 8, diverged=1, num_rounds=4)
 
 
 def test_timings_of_calls_are_added(tmp_path):
+    hand_made_runs.write_run(tmp_path)
     assert report.read_timing(tmp_path) == report.Timing()
     report.add_timing(tmp_path, TIMING)
     report.add_timing(tmp_path, report.Timing(0.5, 1.0, 4, diverged=0, num_rounds=4))
     assert report.read_timing(tmp_path) == report.Timing(2.0, 3.0, 12, diverged=0, num_rounds=4)
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", "is no valid JSON: EOF"),
-        ('{"run_seconds": "3"}', 'run_seconds is "3"; expected a number'),
-        ('{"local_steps": 2.5}', "local_steps is 2.5; expected an integer"),
-        ('{"local_stpes": 2}', "has the unknown key local_stpes; did you mean local_steps?"),
-    ],
-)
-def test_damaged_timings_are_named(tmp_path, text, problem):
+@pytest.mark.parametrize("text", ["", "{}", '{"run_seconds": "3"}'])
+def test_damaged_timings_are_named(tmp_path, text):
+    hand_made_runs.write_run(tmp_path)
     (tmp_path / "timing.json").write_text(text)
-    with pytest.raises(FolderError, match=r"timing\.json.*; delete the file to continue") as error:
+    with pytest.raises(FolderError, match=r"timing\.json is damaged .*; delete the file to cont"):
         report.read_timing(tmp_path)
-    assert problem in str(error.value)
 
 
 def test_files_are_written_whole(tmp_path, monkeypatch):

@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import shutil
+import types
 
+import hand_made_runs
 import jax
 import numpy as np
 import pandas as pd
@@ -10,16 +13,17 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim import datasets, models
-from fedjax_sim.cli import names, registry, report
-from fedjax_sim.cli.build import resolve
-from fedjax_sim.cli.clients import clients
-from fedjax_sim.cli.config import RunConfig
-from fedjax_sim.cli.config_file import read
-from fedjax_sim.cli.partitions import PARTITIONS
-from fedjax_sim.cli.problem import prepare
+from fedjax_sim.cli import report
 from fedjax_sim.cli.run import compare, ready
 from fedjax_sim.datasets import shakespeare_tff
-from fedjax_sim.simulation.result import Progress
+from fedjax_sim.runs.result import Progress
+from fedjax_sim.studies.setups import names, registry
+from fedjax_sim.studies.setups.build import resolve
+from fedjax_sim.studies.setups.clients import clients
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.config_file import read
+from fedjax_sim.studies.setups.partitions import PARTITIONS
+from fedjax_sim.studies.setups.problem import prepare
 
 TINY = RunConfig(
     model="softmax_regression",
@@ -46,7 +50,11 @@ def events():
 @pytest.fixture(scope="module")
 def result(tmp_path_factory, events):
     config = dataclasses.replace(TINY, output=tmp_path_factory.mktemp("results"))
-    return compare(config, lambda name, progress: events.append((name, progress)))
+    follow = types.SimpleNamespace(
+        begin=lambda name: events.append((name, None)),
+        progress=lambda progress: events.append((progress.name, progress)),
+    )
+    return compare(config, callbacks=[follow])
 
 
 def curves(history: pd.DataFrame, algorithm: str, metric: str) -> pd.DataFrame:
@@ -322,12 +330,11 @@ def test_rounds_that_cannot_extend_a_run_leave_the_configuration_as_it_was(tmp_p
     with ready(resolve(config)) as job:
         report.write_json(tmp_path / "config.json", job.header)
     saved, folder = (tmp_path / "config.json").read_bytes(), tmp_path / "fedavg"
-    folder.mkdir()
-    (folder / "history.csv").write_text("replica,round,metric,value\n")
-    (folder / "run.json").write_text(json.dumps({"rounds": 3}))
+    hand_made_runs.write_run(folder, rounds=3)
     with pytest.raises(ValueError, match=r"^rounds is 5, and the directory has 3 rounds with an"):
         compare(dataclasses.replace(config, rounds=5))
-    (folder / "run.json").write_text(json.dumps({"rounds": 2, "timeline": "another"}))
+    shutil.rmtree(folder)
+    hand_made_runs.write_run(folder, rounds=2, timeline="another")
     with pytest.raises(ValueError, match=r"^rounds is 5, and the 2 rounds in .* have other"):
         compare(dataclasses.replace(config, rounds=5))
     assert (tmp_path / "config.json").read_bytes() == saved

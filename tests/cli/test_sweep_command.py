@@ -1,6 +1,5 @@
 """``fedjax-sim sweep`` end to end: runs, tables, resuming and messages."""
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -8,6 +7,7 @@ import pathlib
 import re
 import shutil
 import signal
+import types
 from collections.abc import Callable
 
 import jax
@@ -17,19 +17,20 @@ import pytest
 from scipy import stats
 
 from fedjax_sim import datasets
-from fedjax_sim.analysis import read_folder
-from fedjax_sim.cli import console, own_objects, sweep, sweep_results
-from fedjax_sim.cli.config import RunConfig, SweepConfig
+from fedjax_sim.cli import console, sweep, sweep_results
 from fedjax_sim.cli.grid import with_settings
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.problem import prepare
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import SweepResult, run_sweep
 from fedjax_sim.engine import History
-from fedjax_sim.execution import devices
-from fedjax_sim.sweeps import program
-from fedjax_sim.sweeps.result import Sweep, SweepRun
-from fedjax_sim.sweeps.sweep import SweepProgress
+from fedjax_sim.engine.execution import devices
+from fedjax_sim.reports import read_folder
+from fedjax_sim.runs.sweeps import program
+from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
+from fedjax_sim.runs.sweeps.sweep import SweepProgress
+from fedjax_sim.studies.setups import own_objects
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.problem import prepare
 
 DIVERGING = 2e38  # two steps of it leave float32
 GRID = SweepConfig(
@@ -76,7 +77,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
 def swept(folder, events) -> SweepResult:
     """Two algorithms x three rates x two cohort sizes x two seeds, once for all tests."""
     with jax.debug_nans(False):  # one of the rates diverges
-        return run_sweep(at(folder), events.append)
+        return run_sweep(at(folder), [types.SimpleNamespace(progress=events.append)])
 
 
 @pytest.fixture
@@ -446,21 +447,15 @@ def test_folder_of_another_sweep_is_refused(swept, folder, capsys, monkeypatch, 
 
 
 def interrupting(when: Callable[[SweepProgress], bool]):
-    """Returns ``console.sweep_progress`` with a Ctrl-C in it."""
-    shown = console.sweep_progress
+    """Returns ``console.SweepBar`` with a Ctrl-C in it."""
 
-    @contextlib.contextmanager
-    def sweep_progress(screen):
-        with shown(screen) as on_progress:
+    class Interrupting(console.SweepBar):
+        def progress(self, progress: SweepProgress) -> None:
+            super().progress(progress)
+            if when(progress):
+                signal.raise_signal(signal.SIGINT)
 
-            def report(progress: SweepProgress) -> None:
-                on_progress(progress)
-                if when(progress):
-                    signal.raise_signal(signal.SIGINT)
-
-            yield report
-
-    return sweep_progress
+    return Interrupting
 
 
 @pytest.mark.slow
@@ -475,7 +470,7 @@ def test_config_json_repeats_the_sweep_also_after_ctrl_c(
         return in_group and progress.round == 1
 
     with monkeypatch.context() as patch:
-        patch.setattr(console, "sweep_progress", interrupting(second_group))
+        patch.setattr(console, "SweepBar", interrupting(second_group))
         assert main(command) == 130
     printed = capsys.readouterr().out.replace("\n", "")
     assert "6 runs (0 found)" in printed
@@ -515,7 +510,7 @@ def test_best_has_configurations_with_all_seeds_only(
             1,
         )
 
-    monkeypatch.setattr(console, "sweep_progress", interrupting(now))
+    monkeypatch.setattr(console, "SweepBar", interrupting(now))
     options = "--grid lr=0.1,0.2 cohort_size=2,4 --rounds 2 --eval-every 1 --seed 9 --seeds 2"
     more = "--over cohort_size --metric test/loss --mode min"
     command = [*TINY, "--output", str(tmp_path), *options.split(), *more.split()]

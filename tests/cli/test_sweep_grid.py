@@ -10,11 +10,9 @@ import re
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from traced import digest_of
 
-from fedjax_sim.cli import names, own_objects, sweep
-from fedjax_sim.cli.build import hyper_parameters
-from fedjax_sim.cli.config import RunConfig, SweepConfig, from_comparison
-from fedjax_sim.cli.config_file import read_sweep, to_json
+from fedjax_sim.cli import sweep
 from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
     SETTINGS,
@@ -24,10 +22,14 @@ from fedjax_sim.cli.grid import (
     with_settings,
 )
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.registry import algorithms_of
-from fedjax_sim.simulation.identity import algorithm_identity
-from fedjax_sim.sweeps import program
-from fedjax_sim.sweeps.result import Sweep
+from fedjax_sim.runs.sweeps import program
+from fedjax_sim.runs.sweeps.result import Sweep
+from fedjax_sim.runs.sweeps.static import static_names
+from fedjax_sim.studies.setups import names, own_objects
+from fedjax_sim.studies.setups.build import hyper_parameters
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig, from_comparison
+from fedjax_sim.studies.setups.config_file import read_sweep, to_json
+from fedjax_sim.studies.setups.registry import algorithms_of
 
 RATES = st.floats(1e-9, 1e9)
 # Names that a grid of FedProx may have, with their values; cohorts fit every population.
@@ -176,19 +178,22 @@ def test_the_algorithm_gets_the_hyper_parameter_with_the_name_of_an_option(tmp_p
     calls = []
 
     def observed(factory, make_setup, entries, keys, **options):
-        calls.append((factory, entries, options["static"]))
+        calls.append((factory, entries))
         return Sweep([], False, 0, 0, 0.0, 0.0)
 
     monkeypatch.setattr(sweep, "sweep", observed)
     grid = ("fedswa.alpha=0.5", "streaming_diloco.delay=0,1", "streaming_diloco.lr=0.1")
     config = SweepConfig(output=tmp_path, algorithms=("fedswa", "streaming_diloco"), grid=grid)
     sweep.run_sweep(config)
-    ((factory, entries, static),) = calls
+    ((factory, entries),) = calls
     (swa,) = (entry for entry in entries if entry["algorithm"] == "fedswa")
     hyper = hyper_parameters(config)["fedswa"] | {"alpha": 0.5}
     expected = algorithms_of(["fedswa"])["fedswa"].build(hyper)
-    assert algorithm_identity(factory(**swa)) == algorithm_identity(expected)
-    assert "streaming_diloco.delay" in static  # an integer cannot vary inside a program
+    assert digest_of(factory(**swa)) == digest_of(expected)
+    # An integer cannot vary inside a program, a rate can.
+    static = static_names(factory, entries)
+    assert "streaming_diloco.delay" in static
+    assert not {"streaming_diloco.lr", "fedswa.alpha"} & static
 
 
 @pytest.mark.parametrize("name", ["option", "scaffold.option"])

@@ -22,7 +22,7 @@ from fedjax_sim.data.augmentation import (
     random_flip,
     transformed,
 )
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
 
 KEY = jax.random.key(0)
 

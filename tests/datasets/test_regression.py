@@ -11,7 +11,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.datasets import DataError, from_arrays, read_table
-from fedjax_sim.evaluation import client_evaluator, evaluator, personal_evaluator
+from fedjax_sim.engine.evaluation import client_evaluator, evaluator, personal_evaluator
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(37, 3)).astype(np.float32)

@@ -12,8 +12,8 @@ from jax.tree_util import Partial
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.client_updates import client_models, model_change
 from fedjax_sim.diagnostics.dynamics import MEASURES, client_dynamics
-from fedjax_sim.evaluation import RunContext, at_rounds, evaluate, merge_evaluators
-from fedjax_sim.execution import chunked
+from fedjax_sim.engine.evaluation import RunContext, at_rounds, evaluate, merge_evaluators
+from fedjax_sim.engine.execution import chunked
 
 NUM_CLIENTS, DIM, STEPS, LR, ROUNDS = 5, 3, 4, 0.2, 4
 HESSIANS, CENTRES = problems.random_quadratics(NUM_CLIENTS, DIM)

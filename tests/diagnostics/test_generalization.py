@@ -7,7 +7,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.generalization import generalization_gap, metric
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
 
 RNG = np.random.default_rng(0)
 TRAIN, TEST = (RNG.normal(size=(n, 3)).astype(np.float32) for n in (23, 11))

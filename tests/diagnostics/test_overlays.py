@@ -14,7 +14,7 @@ from fedjax_sim.diagnostics.overlays import (
     overlay,
 )
 from fedjax_sim.engine import History
-from fedjax_sim.plotting.bounds import bound_curves
+from fedjax_sim.reports.figures.bounds import bound_curves
 from fedjax_sim.theory import ProblemConstants, fedac, fedavg
 
 HETEROGENEOUS = ProblemConstants(
@@ -78,7 +78,7 @@ def test_excluded_constants_are_a_reason():
 def test_fedac_and_measured_drift(x64):
     found = overlay(history(ROUNDS), SAME, **RUN, bounds=(*FEDAC_I, *FEDAC_II))
     potential = 1.1 + 0.1 / 2 * 1.5**2
-    expected = fedac.strongly_convex_i.bound(SAME, potential=potential, rounds=5, **RUN)
+    expected = fedac.strongly_convex.bound(SAME, variant="I", potential=potential, rounds=5, **RUN)
     np.testing.assert_allclose(values(found, "FedAc-I")[5], float(expected), rtol=1e-14)
     assert set(values(found, "FedAc-II")) == set(ROUNDS)
     drift = np.array([0.1, 0.2, 0.3])
@@ -98,6 +98,8 @@ def test_errors():
         overlay(history([0]), SAME, **RUN)
     with pytest.raises(ValueError, match=r"numbers is \['drift'\]; expected arguments of the"):
         overlay(history([1]), SAME, **RUN, drift=0.1)
+    with pytest.raises(ValueError, match=r"numbers is \['variant'\]"):
+        overlay(history([1]), SAME, **RUN, bounds=FEDAC_I, variant="II")
     drift = np.ones(3)
     with pytest.raises(
         ValueError, match=r"drift has shape \(3,\); expected \(2,\), one number per"

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.generalization import metric
 from fedjax_sim.diagnostics.sharpness import client_sharpness, sam_sharpness, top_eigenvalues
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
 from fedjax_sim.models.dense import mlp
 from fedjax_sim.objectives import cross_entropy
 

@@ -12,7 +12,7 @@ from small_problems import compiled
 
 from fedjax_sim.diagnostics.planes import Plane, filter_normalized, plane, principal_plane
 from fedjax_sim.diagnostics.surfaces import surface
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
 from fedjax_sim.models.cnn import cnn
 
 KEY = jax.random.key(0)

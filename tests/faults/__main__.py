@@ -3,6 +3,7 @@
 Tries kinds of faults in turn and prints how many were tried, how many lost something, and how many
 gave an error that the documentation does not describe.  Exit code 1 if there is one of these.
 ``--readers 100000`` gives that many damaged files to the readers instead, equally many to each.
+``--only run: sweep:`` tries the faults whose names begin so.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 _HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent / "helpers")]  # as pytest sets it
@@ -36,7 +38,11 @@ def trials(base: pathlib.Path) -> dict[str, Trial]:
 
 
 def campaign(
-    base: pathlib.Path, seconds: float, seed: int, num_inputs: int | None = None
+    base: pathlib.Path,
+    seconds: float,
+    seed: int,
+    num_inputs: int | None = None,
+    only: Sequence[str] = ("",),
 ) -> tuple[dict[str, collections.Counter], list[str]]:
     """Gives each kind of fault the same time, those of processes thrice as much.
 
@@ -45,6 +51,7 @@ def campaign(
     Returns the outcomes by fault, and the descriptions of defects.
     """
     kinds = trials(base) if num_inputs is None else reader_trials.trials()
+    kinds = {name: trial for name, trial in kinds.items() if name.startswith(tuple(only))}
     rng = np.random.default_rng(seed)
     spent = dict.fromkeys(kinds, 0.0)
     outcomes = {name: collections.Counter() for name in kinds}
@@ -86,12 +93,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.faults")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--readers", type=int, help="damaged files, in place of --minutes")
+    parser.add_argument("--only", nargs="+", default=[""], help="beginnings of names of faults")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", type=pathlib.Path, help="page that shows the table")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         outcomes, defects = campaign(
-            pathlib.Path(folder), 60 * arguments.minutes, arguments.seed, arguments.readers
+            pathlib.Path(folder),
+            60 * arguments.minutes,
+            arguments.seed,
+            arguments.readers,
+            arguments.only,
         )
     text = table(outcomes)
     print(text)

@@ -3,12 +3,13 @@
 import enum
 import json
 import pathlib
+import re
 import warnings
 from collections.abc import Callable
 
 import numpy as np
 
-from fedjax_sim.simulation.files import RecoveryWarning
+from fedjax_sim.runs.storage.files import RecoveryWarning
 
 
 class Outcome(enum.Enum):
@@ -60,6 +61,27 @@ def flip(rng: np.random.Generator, path: pathlib.Path) -> None:
     bit = int(rng.integers(8 * len(data)))
     data[bit // 8] ^= 1 << bit % 8
     path.write_bytes(data)
+
+
+def flip_header(rng: np.random.Generator, path: pathlib.Path) -> None:
+    """Flips a bit where a file says how the rest is read, or a digit of a number or a digest."""
+    data = bytearray(path.read_bytes())
+    if places := _headers(bytes(data)):
+        data[places[rng.integers(len(places))]] ^= 1 << int(rng.integers(8))
+        path.write_bytes(data)
+
+
+def _headers(content: bytes) -> list[int]:
+    """Returns the positions of an archive's and its arrays' headers, or of the digits of a text.
+
+    Of other files, the first and the last 64 bytes.
+    """
+    if content.startswith(b"PK"):
+        starts = [found.start() for found in re.finditer(rb"PK[\1\3\5]|\x93NUMPY", content)]
+        return [i for start in starts for i in range(start, min(start + 120, len(content)))]
+    if content.isascii():
+        return [found.start() for found in re.finditer(rb"[0-9]", content)]
+    return [*range(min(64, len(content))), *range(max(0, len(content) - 64), len(content))]
 
 
 def cut(rng: np.random.Generator, path: pathlib.Path) -> None:

@@ -50,8 +50,9 @@ class Processes:
 
     def _result(self, kind: str, folder: pathlib.Path) -> list[bytes]:
         """Returns the files that must be equal after any fault."""
-        pattern = "slices/*.npz" if kind == "sweep" else "**/history.csv"
-        return [path.read_bytes() for path in sorted(folder.glob(pattern))]
+        if kind == "sweep":  # the names of slices have the folder's identifier
+            return sorted(path.read_bytes() for path in folder.glob("slices/*.npz"))
+        return [path.read_bytes() for path in sorted(folder.glob("**/history.csv"))]
 
     def _compared(self, kind: str, folder: pathlib.Path, *command: object) -> Result:
         """Finishes a program in a folder and compares its files with an undisturbed one's."""

@@ -9,6 +9,7 @@ import json
 import lzma
 import pathlib
 import pickle
+import re
 import tarfile
 import tempfile
 import tracemalloc
@@ -23,12 +24,10 @@ import numpy as np
 import pandas as pd
 import reference_vit
 import small_runs
-from faults import Outcome, Result, Trial, cut, flip, retype, scramble
+from faults import Outcome, Result, Trial, cut, flip, flip_header, retype, scramble
 
 from fedjax_sim import models
-from fedjax_sim.cli import config_file, report
-from fedjax_sim.cli.adapters import initial_params
-from fedjax_sim.cli.config import RunConfig, SweepConfig
+from fedjax_sim.cli import report
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.datasets.cifar import CIFAR100, parse_batch, parse_binary
 from fedjax_sim.datasets.formats.files import parse_tar, read_bytes
@@ -40,18 +39,24 @@ from fedjax_sim.datasets.shakespeare import parse_roles
 from fedjax_sim.datasets.tables import read_table
 from fedjax_sim.datasets.text import read_text
 from fedjax_sim.datasets.tiny_imagenet import parse_annotations, parse_wnids
-from fedjax_sim.simulation import outcome
-from fedjax_sim.simulation.checkpoints import damage, write_record
-from fedjax_sim.simulation.client_rows import read_clients
-from fedjax_sim.simulation.folders import folder_names, is_seed, record_names, recorded_names
-from fedjax_sim.simulation.history_file import Mark
-from fedjax_sim.simulation.history_file import read as read_history_file
-from fedjax_sim.simulation.model_files import Models, read_models, write_models
-from fedjax_sim.simulation.store import claim
-from fedjax_sim.simulation.tuning import ExecutionChoice, Measured, store, stored
-from fedjax_sim.sweeps.store import read_runs
+from fedjax_sim.engine import History
+from fedjax_sim.runs.history import COLUMNS
+from fedjax_sim.runs.storage.checkpoints import Confirmed, damage, write_record
+from fedjax_sim.runs.storage.client_rows import INDEX, ClientRows, read_clients
+from fedjax_sim.runs.storage.files import write_json
+from fedjax_sim.runs.storage.folders import folder_names, is_seed, record_names, recorded_names
+from fedjax_sim.runs.storage.history_file import HistoryFile, Mark
+from fedjax_sim.runs.storage.history_file import read as read_rows
+from fedjax_sim.runs.storage.model_files import Models, read_models, write_models
+from fedjax_sim.runs.storage.outcome import Outcome as RunOutcome
+from fedjax_sim.runs.storage.store import RunFolder, claim
+from fedjax_sim.runs.sweeps.store import read_runs
+from fedjax_sim.studies.executions import ExecutionChoice, Measured, store, stored
+from fedjax_sim.studies.setups import config_file
+from fedjax_sim.studies.setups.adapters import initial_params
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.valuation.store import CoalitionStore
 from fedjax_sim.timelines import read_trace
-from fedjax_sim.valuation.store import CoalitionStore
 
 _MOST_BYTES = 200_000_000  # of memory for an input of some thousand bytes
 
@@ -81,8 +86,9 @@ def _points(path: pathlib.Path) -> Any:
     return configurations(SweepConfig(points=path))
 
 
-def _slices(path: pathlib.Path) -> Any:
+def _slices(sweep: bytes, path: pathlib.Path) -> Any:
     """Reads slices, of which damaged ones are named in a warning and left out."""
+    (path.parent.parent / "sweep.json").write_bytes(sweep)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         runs = read_runs(path.parent.parent)
@@ -98,6 +104,7 @@ def _claim(path: pathlib.Path) -> None:
 _IDENTITY = {"algorithm": {"digest": "ab"}, "rounds": 3, "config": {"lr": 0.1}, "replicas": ["0"]}
 _LINEAR = models.Model(lambda key: {"w": jnp.ones((2, 3))}, lambda params, x: x @ params["w"])
 _GAME = {"seed": 0, "data": "ab"}
+_RUN = "ab"
 
 
 def _written(write: Callable[[pathlib.Path], Any], name: str) -> bytes:
@@ -109,9 +116,50 @@ def _written(write: Callable[[pathlib.Path], Any], name: str) -> bytes:
         return path.read_bytes()
 
 
-def _slice(path: pathlib.Path) -> None:
-    small_runs.sweep(path.parent.parent)
-    next(path.parent.glob("*.npz")).rename(path)
+def _sweep() -> tuple[str, bytes, bytes]:
+    """Returns the name of a slice, its content, and that of its sweep's identity."""
+    with tempfile.TemporaryDirectory() as folder:
+        small_runs.sweep(pathlib.Path(folder))
+        path = next(pathlib.Path(folder).glob("slices/*.npz"))
+        identity = pathlib.Path(folder) / "sweep.json"
+        return f"slices/{path.name}", path.read_bytes(), identity.read_bytes()
+
+
+def _run(path: pathlib.Path) -> RunFolder:
+    """Returns the folder of a run; makes it."""
+    if not (path.parent / "run.json").exists():
+        claim(path.parent / "run.json", {"replicas": ["0"]})
+    return RunFolder(path.parent)
+
+
+def _rows(path: pathlib.Path) -> None:
+    """Writes a history, or values of clients, in two steps."""
+    if path.stem == "clients":
+        columns = (*INDEX, "loss")
+        rows = [("0", 2, 0, "test", 3, 0.5)], [("0", 4, 1, "test", 4, 0.25)]
+    else:
+        columns, rows = COLUMNS, ([("0", 2, "test/loss", 0.5)], [("0", 4, "a", 1e-3)])
+    file = HistoryFile(path.with_suffix(".csv"), _RUN, columns)
+    file.create()
+    for part in rows:
+        file.append(part)
+
+
+def _read_rows(name: str, path: pathlib.Path) -> Any:
+    """Reads a file that grows, whose rows or digests are damaged, beside its other file."""
+    other = path.with_suffix(".csv" if path.suffix == ".digests" else ".digests")
+    other.write_bytes(_written(_rows, other.name))
+    csv = path.with_suffix(".csv")
+    return read_clients(path.parent, _RUN, None) if name == "clients" else read_rows(csv, _RUN)
+
+
+def _parquet() -> tuple[str, bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = ClientRows(pathlib.Path(folder), _RUN, 10**6)
+        one = {"per_client/loss": np.ones((1, 1, 2)), "per_client/num_examples": np.ones((1, 1, 2))}
+        rows.append(History(np.array([[2]]), one, {}), ["0"])
+        (path,) = pathlib.Path(folder).glob("*/part-*")
+        return f"clients.parquet/{path.name}", path.read_bytes()
 
 
 def _coalitions(path: pathlib.Path) -> None:
@@ -123,7 +171,7 @@ def _coalitions(path: pathlib.Path) -> None:
 def _read_coalitions(path: pathlib.Path) -> Any:
     game = path.parent / "game.json"
     if not game.exists():
-        game.write_text(json.dumps(_GAME))
+        write_json(game, _GAME)
     return CoalitionStore(path.parent, _GAME).read(3)
 
 
@@ -132,10 +180,6 @@ def _checkpoint_mark(path: pathlib.Path) -> Any:
     reason = damage(path.parent)
     if reason:
         raise ValueError(f"{path}: {reason}")
-
-
-def _history(path: pathlib.Path) -> Any:
-    return list(read_history_file(path))
 
 
 def _tar() -> bytes:
@@ -173,46 +217,45 @@ def readers() -> list[Reader]:
     run["algorithms"] = {"fedavg": {"lr": 0.1}}
     sweep = {"config": config_file.to_json(SweepConfig())}
     frame = pd.DataFrame({"a": [0.5, 1.5, 2.5], "b": [3, 1, 2], "y": ["x", "y", "x"]})
-    clients = pd.DataFrame(
-        {"seed": ["0", "0"], "round": [2, 2], "client": [0, 1], "split": ["test", "test"],
-         "num_examples": [3, 4], "loss": [0.5, 0.25]}
-    )  # fmt: skip
+    part, parquet = _parquet()
+    name_of_slice, content_of_slice, identity_of_sweep = _sweep()
     trained = Models({"w": np.ones((2, 3)), "b": [np.zeros((2, 1), np.float32)]}, ["0", "1"],
                      [4, 4], {"loss": [0.5, 0.25]})  # fmt: skip
-    done = outcome.Outcome(4, {"0": 0, "1": 3}, 5, 32, 64, {"0": 2, "1": [[2, 3], [4, 7]]})
+    done = RunOutcome(4, {"0": 0, "1": 3}, 5, 32, 64, {"0": 2, "1": [[2, 3], [4, 7]]})
+    confirmed = Confirmed(_IDENTITY, Mark(5, "ab"), None)
     choice = ExecutionChoice(4, 2, "im2col")
     measured = [Measured(choice, 0.1, 1.0, 100)]
+    timing = report.Timing(1.5, 2.5, 30, 0, 4)
     role = {"x": ["a" * 80], "y": ["b"]}
     roles = {"users": ["PLAY_ROLE"], "num_samples": [1], "user_data": {"PLAY_ROLE": role}}
     annotations = b"val_0.JPEG\tn01443537\t0\t32\t44\t62\nval_1.JPEG\tn01629819\t5\t6\t7\t8\n"
     wnids = ("n01443537", "n01629819")
     folders = [
         Reader("run.json", _written(_claim, "run.json"), _claim),
-        Reader("0/run.json", b'{"replicas": ["0"]}', _in_folder(is_seed)),
+        Reader("0/run.json", _written(lambda path: _run(path), "run.json"), _in_folder(is_seed)),
         Reader("outcome.json",
-               _written(lambda path: outcome.write(path.parent, done), outcome.FILE),
-               _in_folder(outcome.read)),
+               _written(lambda path: _run(path)._write(path.name, dataclasses.asdict(done)),
+                        "outcome.json"),
+               lambda path: _run(path).outcome()),
         Reader("algorithms.json",
                _written(lambda path: record_names(path.parent, folder_names(["a, b", "fedavg"])),
                         "algorithms.json"),
                _in_folder(recorded_names)),
-        Reader("history.csv", b"replica,round,metric,value\n0,2,test/loss,0.5\n0,4,a,1e-3\n",
-               _history),
-        Reader("clients.csv", clients.to_csv(index=False).encode() + b"\n",
-               _in_folder(read_clients)),
-        Reader("clients.parquet/part-000000002.parquet",
-               _written(lambda path: clients.to_parquet(path), "a.parquet"),
-               lambda path: read_clients(path.parent.parent)),
-        Reader("models.npz", _written(lambda path: write_models(path, trained), "models.npz"),
-               read_models),
-        Reader("slices/a.npz", _written(_slice, "slices/a.npz"), _slices),
+        *(Reader(f"{stem}.{kind}", _written(_rows, f"{stem}.{kind}"),
+                 functools.partial(_read_rows, stem))
+          for stem in ("history", "clients") for kind in ("csv", "digests")),
+        Reader(part, parquet, lambda path: read_clients(path.parent.parent, _RUN, None)),
+        Reader("models.npz", _written(lambda path: write_models(path, trained, _RUN), "models.npz"),
+               lambda path: read_models(path, _RUN)),
+        Reader(name_of_slice, content_of_slice, functools.partial(_slices, identity_of_sweep)),
         Reader("coalitions.npz", _written(_coalitions, "coalitions.npz"), _read_coalitions),
-        Reader("game.json", json.dumps(_GAME).encode(), _read_coalitions),
+        Reader("game.json", _written(lambda path: write_json(path, _GAME), "game.json"),
+               _read_coalitions),
         Reader("3/record.json",
-               _written(lambda path: write_record(path.parent, Mark(5, "ab")), "record.json"),
+               _written(lambda path: write_record(path.parent, confirmed), "record.json"),
                _checkpoint_mark),
-        Reader("tuned.json",
-               _written(lambda path: store(path, {"device": "cpu"}, measured), "tuned.json"),
+        Reader("executions.json",
+               _written(lambda path: store(path, {"device": "cpu"}, measured), "executions.json"),
                lambda path: stored(path, {"device": "cpu"})),
         Reader("sweep/config.json", json.dumps(sweep).encode(), config_file.read_sweep),
         Reader("initial.npz", _archive({"w": np.ones((2, 3))}), _of_model),
@@ -255,14 +298,23 @@ def readers() -> list[Reader]:
         Reader("vit.npz", _archive(reference_vit.google(tensors, heads=2)), load_vit),
         Reader("vit.safetensors", save(contiguous), load_vit),
         Reader("config.json", json.dumps(run).encode(), config_file.read),
-        Reader("timing.json", b'{"run_seconds": 1.5, "local_steps": 30, "num_rounds": 4}',
-               lambda path: report.read_timing(path.parent)),
+        Reader("written/config.json", _written(lambda path: write_json(path, run), "config.json"),
+               config_file.read),
+        Reader("timing.json",
+               _written(lambda path: _run(path).write_timing(dataclasses.asdict(timing)),
+                        "timing.json"),
+               lambda path: report.read_timing(_run(path).path)),
     ]  # fmt: skip
 
 
 def trials() -> dict[str, Trial]:
     """Returns a trial per reader."""
-    return {f"reader: {reader.name}": functools.partial(_trial, reader) for reader in readers()}
+    return {
+        f"reader: {re.sub('[0-9a-f]{16}', 'DIGEST', reader.name)}": functools.partial(
+            _trial, reader
+        )
+        for reader in readers()
+    }
 
 
 def _trial(reader: Reader, rng: np.random.Generator, folder: pathlib.Path) -> Result:
@@ -272,14 +324,16 @@ def _trial(reader: Reader, rng: np.random.Generator, folder: pathlib.Path) -> Re
     path.write_bytes(reader.content)
     for _ in range(rng.integers(1, 4)):
         if path.stat().st_size:
-            [flip, cut, scramble, scramble, retype][rng.integers(5)](rng, path)
+            [flip, flip_header, cut, scramble, scramble, retype][rng.integers(6)](rng, path)
     damaged = path.read_bytes()
     tracemalloc.start()
     try:
         reader.read(path)
         outcome = Result(Outcome.SAME)
     except ValueError as error:
-        named = str(path.parent) in str(error) and path.name in str(error)
+        # Digests of rows are named by the rows: which of the two is damaged cannot be seen.
+        name = path.name.removesuffix(".digests")
+        named = str(path.parent) in str(error) and name in str(error)
         documented = named and "\n" not in str(error)
         kind = Outcome.REFUSED if documented else Outcome.UNDOCUMENTED
         outcome = Result(kind, f"{error!r} for {damaged[:60]!r}")

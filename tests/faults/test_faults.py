@@ -4,10 +4,15 @@ import pathlib
 import shutil
 
 import folder_trials
+import kill_points
 import numpy as np
 import pytest
 import reader_trials
+import small_runs
 from faults import Outcome, Trial, compared
+
+from fedjax_sim.runs.storage.checkpoints import newest
+from fedjax_sim.runs.storage.store import RunFolder
 
 DEFECTS = (Outcome.LOST, Outcome.UNDOCUMENTED)
 
@@ -26,7 +31,7 @@ def attempt(trials: dict[str, Trial], number: int, folder: pathlib.Path) -> dict
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default::fedjax_sim.simulation.files.RecoveryWarning")
+@pytest.mark.filterwarnings("default::fedjax_sim.runs.storage.files.RecoveryWarning")
 @pytest.mark.parametrize("kind", ["run", "sweep"])
 def test_folders(tmp_path, kind):
     folders = folder_trials.Folders(kind, tmp_path)
@@ -36,14 +41,45 @@ def test_folders(tmp_path, kind):
         assert set(outcomes[name]) == {Outcome.SAME}
 
 
+def unconfirmed(folder: pathlib.Path) -> int:
+    """Number of bytes of the history after the newest checkpoint; 0 without one."""
+    confirmed = newest(folder / "checkpoints")
+    if confirmed is None:
+        return 0
+    return (folder / "history.csv").stat().st_size - confirmed.history.length
+
+
+@pytest.mark.slow
+def test_a_run_is_read_at_every_moment(tmp_path):
+    """Before each of its writes, and as a kill leaves it, also when it is resumed."""
+    folders = folder_trials.Folders("run", tmp_path)
+    whole = RunFolder(folders.whole).history()
+    # Rows that no checkpoint has confirmed, the last one torn, so that resuming removes them.
+    killed = next(copy for copy in folders.copies if unconfirmed(copy) > 0)
+    with (killed / "history.csv").open("r+b") as file:
+        file.truncate(file.seek(0, 2) - 3)
+    with kill_points.recorded(killed, tmp_path / "resumed"):
+        small_runs.run(killed)
+    copies = [*folders.copies, *(tmp_path / "resumed").iterdir()]
+    lengths = []
+    for copy in copies:
+        if RunFolder(copy).exists:
+            read = RunFolder(copy).history()
+            assert whole.startswith(read)
+            lengths.append(len(read))
+    assert len(set(lengths)) > 4
+    assert max(lengths) == len(whole)
+
+
 @pytest.mark.slow
 def test_readers(tmp_path):
     outcomes = attempt(reader_trials.trials(), 25, tmp_path / "trial")
     assert all(Outcome.REFUSED in results for results in outcomes.values())
-    for reader in reader_trials.readers():
-        (tmp_path / reader.name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / reader.name).write_bytes(reader.content)
-        reader.read(tmp_path / reader.name)  # undamaged
+    for number, reader in enumerate(reader_trials.readers()):
+        path = tmp_path / str(number) / reader.name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(reader.content)
+        reader.read(path)  # undamaged
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from small_problems import compiled
 
 import fedjax_sim as fs
-from fedjax_sim.evaluation import personal_evaluator
+from fedjax_sim.engine.evaluation import personal_evaluator
 from fedjax_sim.tree import leaves
 
 C, LR = np.array([1.0, -2.0]), 0.1

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_sim as fs
-from fedjax_sim.execution import placement
+from fedjax_sim.engine.execution import placement
 from fedjax_sim.timelines import sampling
 
 NUM_CLIENTS, COHORT, DEVICES = 40, 16, 8

@@ -22,6 +22,7 @@ def setup(a, b, best, timeline, num_steps: int = 1, eval_every: int = 1) -> fs.S
     return fs.Setup(task, timeline, jnp.zeros(a.shape[1]), Distance(evaluate), eval_every)
 
 
+@fs.specified
 def as_unbiased(codec):
     """A deterministic codec for DIANA and MARINA, whose derivations hold for every codec."""
     return codec._replace(kind=fs.compression.Unbiased(lambda leaf: 0.0))

@@ -5,13 +5,14 @@ python killed_run.py DIRECTORY [SECONDS_PER_SEGMENT]
 
 import sys
 import time
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import fedjax_sim as fs
-from fedjax_sim.simulation.simulate import simulate
+from fedjax_sim.runs.simulate import simulate
 
 NUM_ROUNDS = 40
 
@@ -38,11 +39,12 @@ def main(directory: str, pause: float = 0.0) -> None:
             eval_every=2,
         ),
         keys,
-        evals_per_segment=2,
-        probes=fs.Probes(client={"drift": lambda v: jnp.sum(v.upload[0] ** 2)}),
-        directory=directory,
-        checkpoint_seconds=0,
-        on_progress=lambda progress: time.sleep(pause),
+        callbacks=[types.SimpleNamespace(progress=lambda progress: time.sleep(pause))],
+        storage=fs.Storage(directory, checkpoint_seconds=0),
+        options=fs.Options(
+            segment_seconds=1e-9,
+            probes=fs.Probes(client={"drift": lambda v: jnp.sum(v.upload[0] ** 2)}),
+        ),
     )
 
 

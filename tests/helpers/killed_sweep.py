@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from sweep_problems import quadratic_trial, sweep_of
 
 import fedjax_sim as fs
-from fedjax_sim.sweeps.parts import parse_part
+from fedjax_sim.runs.sweeps.parts import parse_part
 
 NUM_SEEDS, LRS = 4, (0.01, 0.02, 0.05)
 
@@ -27,12 +27,11 @@ def main(directory, pause: float = 0.0, part: tuple[int, int] | None = None) -> 
     )
     return sweep_of(
         trial,
-        {"lr": LRS},
+        {"lr": LRS} if part is None else fs.Part({"lr": LRS}, *part),
         jax.random.split(jax.random.key(4), NUM_SEEDS),
         devices=jax.devices()[:1],
-        directory=directory,
-        part=part,
-        on_progress=lambda news: time.sleep(pause),
+        folder=directory,
+        progress=lambda news: time.sleep(pause),
     )
 
 

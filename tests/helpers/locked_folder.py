@@ -6,7 +6,7 @@ python locked_folder.py FOLDER
 import pathlib
 import sys
 
-from fedjax_sim.simulation.locks import locked
+from fedjax_sim.runs.storage.locks import locked
 
 if __name__ == "__main__":
     with locked(pathlib.Path(sys.argv[1])):

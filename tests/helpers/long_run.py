@@ -37,10 +37,8 @@ def main(directory: str, seconds: float) -> None:
         fs.scaffold(0.01),
         setup,
         jax.random.key(1),
-        directory=directory,
-        probes=fs.Probes(server={"slept": slept}),
-        checkpoint_seconds=0,
-        segment_seconds=seconds,
+        storage=fs.Storage(directory, checkpoint_seconds=0),
+        options=fs.Options(probes=fs.Probes(server={"slept": slept}), segment_seconds=seconds),
     )
 
 

@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 import time
+import types
 
 import jax
 
@@ -26,7 +27,7 @@ def main() -> None:
     given = parser.parse_args()
     jax.config.update("jax_num_cpu_devices", given.devices)
 
-    from fedjax_sim.execution import distributed, placement
+    from fedjax_sim.engine.execution import distributed, placement
     from fedjax_sim.timelines import sampling
 
     if given.num_processes > 1:
@@ -79,10 +80,11 @@ def main() -> None:
             task, timeline, jnp.zeros(3), eval_fn=lambda params: {"norm": jnp.linalg.norm(params)}
         ),
         jax.random.key(1),
-        probes=fs.Probes(client={"drift": lambda visit: jnp.sum(visit.upload[0])}),
-        directory=given.folder,
-        checkpoint_seconds=0,
-        on_progress=on_progress,
+        callbacks=[types.SimpleNamespace(progress=on_progress)],
+        storage=fs.Storage(given.folder, checkpoint_seconds=0),
+        options=fs.Options(
+            probes=fs.Probes(client={"drift": lambda visit: jnp.sum(visit.upload[0])})
+        ),
     )
     print("rounds", result.rounds_done, "interrupted", result.interrupted)
 

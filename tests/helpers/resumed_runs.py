@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.testing as npt
+from call_records import records
 from small_problems import assert_close
 
 import fedjax_sim as fs
-from fedjax_sim.execution import strategies
-from fedjax_sim.execution.placement import by_client
+from fedjax_sim.engine.execution import strategies
+from fedjax_sim.engine.execution.placement import by_client
 from fedjax_sim.types import FedAlgorithm
 
 NUM_CLIENTS, COHORT, ROUNDS, STOP = 8, 2, 8, 4
@@ -64,10 +65,12 @@ def check_stopped_runs(algorithm: FedAlgorithm, folder: pathlib.Path) -> None:
                 algorithm,
                 setup,
                 KEY,
-                execution=execution,
-                directory=directory,
-                evals_per_segment=1,
-                on_progress=on_progress,
+                **records(
+                    progress=on_progress,
+                    folder=directory,
+                    execution=execution,
+                    segment_seconds=1e-9,
+                ),
             )
 
         whole = go(folder / name / "whole")

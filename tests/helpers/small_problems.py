@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -210,8 +211,8 @@ def recorded_rounds(sizes, batches, timeline, key):
 
 
 def assert_identical(actual, expected):
-    """Every leaf equal in every entry, without tolerance."""
-    jax.tree.map(np.testing.assert_array_equal, actual, expected)
+    """Every leaf equal in shape, dtype and every entry, without tolerance."""
+    chex.assert_trees_all_equal(actual, expected, strict=True)
 
 
 def assert_close(actual, expected, rtol):

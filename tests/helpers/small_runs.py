@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from call_records import SINGLE, records, sweep_on
 
 import fedjax_sim as fs
 
@@ -30,32 +31,33 @@ def _setup(num_seeds: int) -> fs.Setup:
 _SETUP = _setup(2)
 _KEYS = jax.random.split(jax.random.key(1), 2)
 _ALGORITHM = fs.scaffold(0.05)
+GRID = {"lr": [0.05, 0.1]}
 
 
 def run(directory: pathlib.Path | None, **options: Any) -> fs.Simulation:
-    """Runs or resumes four segments, each with a checkpoint."""
-    options = {"checkpoint_seconds": 0, "evals_per_segment": 1} | options
-    return fs.simulate(_ALGORITHM, _SETUP, _KEYS, directory=directory, **options)
+    """Runs or resumes segments of one evaluation, each with a checkpoint."""
+    options = {"checkpoint_seconds": 0} | options
+    settings = records(folder=directory, more_callbacks=[SINGLE], **options)
+    return fs.simulate(_ALGORITHM, _SETUP, _KEYS, **settings)
 
 
 def compare(directory: pathlib.Path | None, **options: Any) -> fs.Comparison:
     """Compares two algorithms, each like :func:`run`."""
     algorithms = {"scaffold": _ALGORITHM, "fedavg": fs.fedavg(0.05)}
     return fs.compare(
-        algorithms, _SETUP, _KEYS, directory=directory, checkpoint_seconds=0, **options
+        algorithms, _SETUP, _KEYS, **records(folder=directory, checkpoint_seconds=0, **options)
     )
 
 
-def sweep(directory: pathlib.Path | None, **options: Any) -> fs.Sweep:
+def sweep(directory: pathlib.Path | None, grid: Any = GRID, **options: Any) -> fs.Sweep:
     """Runs or resumes two slices, one per seed."""
-    return fs.sweep(
+    return sweep_on(
+        jax.devices()[:1],
         fs.scaffold,
         _SETUP,
-        {"lr": [0.05, 0.1]},
+        grid,
         _KEYS,
-        directory=directory,
-        devices=jax.devices()[:1],
-        **options,
+        **records(folder=directory, **options),
     )
 
 

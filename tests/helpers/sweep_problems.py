@@ -9,6 +9,7 @@ import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import optax
+from call_records import records, sweep_on
 from small_problems import (
     NUM_CLIENTS,
     compiled,
@@ -20,7 +21,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim.engine import NO_PROBES
-from fedjax_sim.sweeps.trial import Trial
+from fedjax_sim.runs.sweeps.trial import Trial
 
 KEYS = jax.random.split(jax.random.key(7), 3)
 ONE_DEVICE = jax.devices()[:1]
@@ -89,10 +90,11 @@ def changed(trial: Trial, **fields) -> Trial:
     return trial._replace(setup=dataclasses.replace(trial.setup, **fields))
 
 
-def sweep_of(trial: Trial, grid, keys, **options) -> fs.Sweep:
+def sweep_of(trial: Trial, grid, keys, *, devices=None, **options) -> fs.Sweep:
     """The sweep of a trial."""
     factory, setup, execution, probes = trial
-    return fs.sweep(factory, setup, grid, keys, execution=execution, probes=probes, **options)
+    settings = records(execution=execution, probes=probes, **options)
+    return sweep_on(devices, factory, setup, grid, keys, **settings)
 
 
 def of_seed(setup: fs.Setup, seed: int) -> tuple[fs.Timeline, object]:

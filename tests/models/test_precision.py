@@ -11,12 +11,12 @@ from small_problems import KEY
 
 import fedjax_sim as fs
 from fedjax_sim import datasets, models, objectives
-from fedjax_sim.cli import build
-from fedjax_sim.cli.config import RunConfig, SweepConfig
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.problem import prepare
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import run_sweep
+from fedjax_sim.studies.setups import build
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.problem import prepare
 from fedjax_sim.timelines import sampling
 
 SHAPE, CLASSES = (4, 4, 1), 5

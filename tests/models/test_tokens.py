@@ -9,7 +9,7 @@ from small_problems import compiled
 
 import fedjax_sim as fs
 from fedjax_sim.data.tokens import next_tokens
-from fedjax_sim.evaluation import evaluator
+from fedjax_sim.engine.evaluation import evaluator
 from fedjax_sim.models import from_nnx
 from fedjax_sim.objectives import as_float, classification_metrics, cross_entropy
 

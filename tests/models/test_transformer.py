@@ -10,7 +10,7 @@ from small_problems import compiled
 
 import fedjax_sim as fs
 from fedjax_sim import models
-from fedjax_sim.setup_checks import check_objective
+from fedjax_sim.checks.setups import check_objective
 
 KEY = jax.random.key(0)
 V, WIDTH, DEPTH, HEADS, HIDDEN = 7, 8, 2, 2, 12

@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from fedjax_sim.problems.quadratics import (
     Quadratics,
     fedavg_fixed_point,
-    least_squares_quadratics,
     quadratic_optimum,
     quadratics,
 )
-from fedjax_sim.problems.synthetic import linear_regression
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -103,24 +101,6 @@ def test_singular_problems_get_a_minimiser():
     A = np.array([[[2.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]])
     problem = Quadratics(A, np.array([[0.0, 7.0], [3.0, 7.0]]))
     np.testing.assert_allclose(quadratic_optimum(problem), [1.0, 0.0], atol=1e-14)
-
-
-def test_least_squares_optimum_solves_the_pooled_problem():
-    data, _ = linear_regression(4, [6, 9, 12, 15], 3, seed=0, heterogeneity=1.0, dtype=np.float64)
-    problem = least_squares_quadratics(data)
-    pooled = np.linalg.lstsq(data.examples["x"], data.examples["y"])[0]
-    optimum = quadratic_optimum(problem, weights=np.asarray(data.sizes))
-    np.testing.assert_allclose(optimum, pooled, atol=1e-12)
-
-
-def test_least_squares_with_fewer_examples_than_features():
-    data, weights = linear_regression(1, 2, 5, seed=0, noise=0.0, dtype=np.float64)
-    A, b = least_squares_quadratics(data)
-    x, y = data.examples["x"], data.examples["y"]
-    # The gradient A (w - b) is x^T (x w - y) / n at any w.
-    w = np.arange(5.0)
-    np.testing.assert_allclose(A[0] @ (w - b[0]), x.T @ (x @ w - y) / 2, atol=1e-12)
-    np.testing.assert_allclose(A[0] @ (weights[0] - b[0]), 0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

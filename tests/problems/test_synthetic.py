@@ -22,23 +22,6 @@ def test_clusters_have_the_given_counts_means_and_scale():
         np.testing.assert_allclose(x.std(axis=0), 0.5, atol=error / np.sqrt(2))
 
 
-def test_heterogeneity_moves_the_class_centres_of_the_clients():
-    def centre_variance(heterogeneity):
-        data = synthetic.gaussian_classes(200, 400, 4, 2, seed=0, heterogeneity=heterogeneity)
-        centres = np.array(
-            [
-                client["x"][client["y"] == 0].mean(axis=0)
-                for client in map(data.client, range(data.num_clients))
-            ]
-        )
-        return centres.astype(np.float64).var(axis=0, ddof=1).mean()
-
-    # Var of a client's centre is h^2 + 1/n_c with n_c about 200; relative standard error of a
-    # variance from 200 clients and 4 coordinates is sqrt(2 / 800) = 5 %.  Four of them: 20 %.
-    np.testing.assert_allclose(centre_variance(0.0), 1 / 200, rtol=0.2)
-    np.testing.assert_allclose(centre_variance(2.0), 4 + 1 / 200, rtol=0.2)
-
-
 def test_regression_targets_follow_the_weights():
     data, weights = synthetic.linear_regression(
         3, [5, 7, 2000], 4, seed=0, heterogeneity=1.0, noise=0.5, dtype=np.float64
@@ -55,15 +38,15 @@ def test_regression_targets_follow_the_weights():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_dtypes_and_seeds(dtype):
-    def classes(seed):
-        return synthetic.gaussian_classes(3, 5, 2, 2, seed, dtype=dtype).examples["x"]
+    def clusters(seed):
+        return synthetic.gaussian_clusters(np.ones((3, 2, 2)), 5, seed, dtype=dtype).examples["x"]
 
     def regression(seed):
         data, weights = synthetic.linear_regression(3, 5, 2, seed, dtype=dtype)
         assert weights.dtype == data.examples["y"].dtype == dtype
         return data.examples["x"]
 
-    for make in (classes, regression):
+    for make in (clusters, regression):
         assert make(0).dtype == dtype
         np.testing.assert_array_equal(make(0), make(np.random.default_rng(0)))
         assert (make(0) != make(1)).any()
@@ -83,13 +66,13 @@ def test_dtypes_and_seeds(dtype):
             r"counts has shape \(\), minimum 2.5; expected non-negative integers",
         ),
         (lambda: synthetic.gaussian_clusters(np.zeros((1, 1, 1)), 1, 0, scale=-1.0), "scale is"),
-        (lambda: synthetic.gaussian_classes(2, [1, 2, 3], 1, 2, 0), r"is \[1, 2, 3\]"),
-        (lambda: synthetic.gaussian_classes(2, 0, 1, 2, 0), "examples_per_client is 0"),
+        (lambda: synthetic.linear_regression(2, [1, 2, 3], 1, 0), r"is \[1, 2, 3\]"),
+        (lambda: synthetic.linear_regression(2, 0, 1, 0), "examples_per_client is 0"),
         (
             lambda: synthetic.linear_regression(2, [2.5, 1], 1, 0),
             r"examples_per_client is \[2.5, 1\]; expected a positive integer",
         ),
-        (lambda: synthetic.gaussian_classes(0, 1, 1, 2, 0), "num_clients is 0"),
+        (lambda: synthetic.linear_regression(0, 1, 1, 0), "num_clients is 0"),
         (lambda: synthetic.linear_regression(1, 1, 1, 0, noise=-0.1), "noise is -0.1"),
         (lambda: synthetic.linear_regression(1, 1, 1, 0, -1.0), "heterogeneity is -1.0"),
     ],

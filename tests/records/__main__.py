@@ -41,6 +41,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import small_problems
+from call_records import records, sweep_on
 
 import fedjax_sim as fs
 
@@ -78,7 +79,7 @@ def _traced(name: str) -> Any:
 def _simulated(name: str, setup: Callable[[str], fs.Setup] = _setup, **options: Any) -> Any:
     """State and history of ``simulate`` with hyper-parameters that are Python numbers."""
     algorithm = catalogue.algorithm(name, _numbers(name))
-    result = fs.simulate(algorithm, setup(name), jax.random.key(2), **options)
+    result = fs.simulate(algorithm, setup(name), jax.random.key(2), **records(**options))
     return result.state, result.history
 
 
@@ -88,12 +89,12 @@ def _swept(name: str) -> Any:
     fixed = {key: value for key, value in values.items() if key != first}
     setup = _setup(name, timeline=catalogue.current(name))
     params = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), setup.params)
-    result = fs.sweep(
+    result = sweep_on(
+        jax.devices()[:1],
         functools.partial(factory, **fixed),
         fs.Setup(setup.task, setup.timeline, params, eval_fn=lambda params: params, eval_every=2),
         {first: [values[first], 0.7 * values[first]]},
         _KEYS(2),
-        devices=jax.devices()[:1],
     )
     return [run.history for run in result.runs]
 

@@ -181,12 +181,12 @@ def test_fedac(setting, variant):
     if variant == "II":
         for Q in (None, 0.0):
             bound = functools.partial(
-                fedac.strongly_convex_ii.bound, constants._replace(Q=Q), **run
+                fedac.strongly_convex.bound, constants._replace(Q=Q), variant="II", **run
             )
             assert_at_most(potentials, bound())
             assert_at_most(potentials, bound(gamma=gamma))
         return
-    bound = functools.partial(fedac.strongly_convex_i.bound, constants, **run)
+    bound = functools.partial(fedac.strongly_convex.bound, constants, variant="I", **run)
     if variant == "I":
         assert_at_most(potentials, bound())
         assert_at_most(potentials, bound(gamma=gamma))
@@ -201,8 +201,8 @@ def test_acceleration_is_not_proven_too_fast():
     start = error(START) + MU / 2 * squared(START)
     potential = error(server.params) + MU / 2 * squared(server.main)
     constants = ProblemConstants(L=L, mu=MU, sigma=0.0)
-    sizes = {"local_steps": 4, "rounds": 5, "clients": 3}
-    bound = fedac.strongly_convex_i.bound(constants, lr=1.0, potential=start, **sizes)
+    run = {"lr": 1.0, "potential": start, "local_steps": 4, "rounds": 5, "clients": 3}
+    bound = fedac.strongly_convex.bound(constants, variant="I", **run)
     assert 1e-4 < assert_at_most(potential, bound) <= 1
 
 
@@ -213,10 +213,9 @@ def test_fedac_on_the_augmented_objective(variant):
     augmentation = 0.1
     algorithm = fs.fedac(lr, augmentation, K, variant, augmentation=augmentation)
     server, _ = final_states(algorithm, setting)
-    module = fedac.convex_ii if variant == "II" else fedac.convex_i
     constants = ProblemConstants(L=L, sigma=sigma, B=B)
-    sizes = {"local_steps": K, "rounds": R, "clients": M}
-    bound = module.bound(constants, lr=lr, augmentation=augmentation, **sizes)
+    run = {"lr": lr, "local_steps": K, "rounds": R, "clients": M}
+    bound = fedac.convex.bound(constants, variant=variant, augmentation=augmentation, **run)
     assert_at_most(error(server.params), bound)
 
 

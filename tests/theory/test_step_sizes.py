@@ -1,6 +1,7 @@
 """Prescribed rates against direct calls, and the grid of rates against calculus."""
 
 import math
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,10 +29,10 @@ POTENTIAL = 1.1 + 0.1 / 2 * 1.5**2
         (fedavg.third_order.prescribed_lr, 0.6),
         (fedavg.strongly_convex.prescribed_lr, 0.6),
         (fedavg.nonconvex.prescribed_lr, 0.5),  # not Theorem 2.23, which uses G
-        (fedac.strongly_convex_i.prescribed_lr, 0.5),
-        (fedac.strongly_convex_ii.prescribed_lr, 0.6),
-        (fedac.convex_i.prescribed_lr, 0.5),
-        (fedac.convex_ii.prescribed_lr, 0.6),
+        (partial(fedac.strongly_convex.prescribed_lr, variant="I"), 0.5),
+        (partial(fedac.strongly_convex.prescribed_lr, variant="II"), 0.6),
+        (partial(fedac.convex.prescribed_lr, variant="I"), 0.5),
+        (partial(fedac.convex.prescribed_lr, variant="II"), 0.6),
     ],
 )
 def test_rules_use_the_moments_that_their_theorems_require(rule, sigma):
@@ -39,19 +40,20 @@ def test_rules_use_the_moments_that_their_theorems_require(rule, sigma):
     assert optimal_lr(rule, CONSTANTS, **SIZES) == rule(exact, **SIZES)
 
 
-@pytest.mark.parametrize("module", [fedac.convex_i, fedac.convex_ii])
-def test_convex_fedac_has_its_augmentation_computed(module):
-    prescribed = module.prescribed_augmentation(CONSTANTS, **SIZES)
-    found = optimal_lr(module.prescribed_lr, CONSTANTS, **SIZES)
-    assert found == module.prescribed_lr(CONSTANTS, **SIZES, augmentation=prescribed)
-    other = optimal_lr(module.prescribed_lr, CONSTANTS, **SIZES, augmentation=0.2)
-    assert other == module.prescribed_lr(CONSTANTS, **SIZES, augmentation=0.2) != found
+@pytest.mark.parametrize("variant", ["I", "II"])
+def test_convex_fedac_has_its_augmentation_computed(variant):
+    rule, at = fedac.convex.prescribed_lr, {**SIZES, "variant": variant}
+    prescribed = fedac.convex.prescribed_augmentation(CONSTANTS, **at)
+    found = optimal_lr(rule, CONSTANTS, **at)
+    assert found == rule(CONSTANTS, **at, augmentation=prescribed)
+    other = optimal_lr(rule, CONSTANTS, **at, augmentation=0.2)
+    assert other == rule(CONSTANTS, **at, augmentation=0.2) != found
 
 
 def test_unknown_third_derivatives():
     """Without Q, FedAc-II's rate is another, and sigma bounds the variance only."""
     smooth = CONSTANTS._replace(Q=None, sigma4=None)
-    rule = fedac.strongly_convex_ii.prescribed_lr
+    rule = partial(fedac.strongly_convex.prescribed_lr, variant="II")
     assert rule(smooth, **SIZES) == rule(smooth._replace(Q=math.nan), **SIZES)
     assert rule(smooth, **SIZES) == rule(smooth, **SIZES, potential=POTENTIAL)
     assert rule(smooth, **SIZES) != rule(CONSTANTS, **SIZES)
@@ -98,7 +100,9 @@ def test_missing_constants_are_named():
         with pytest.raises(ValueError, match=rf"constants\.sigma4 is {unknown}"):
             optimal_lr(rule, CONSTANTS._replace(sigma4=unknown), **SIZES)
     with pytest.raises(ValueError, match=r"constants\.mu is None"):
-        optimal_lr(fedac.strongly_convex_i.prescribed_lr, CONSTANTS._replace(mu=None), **SIZES)
+        optimal_lr(
+            fedac.strongly_convex.prescribed_lr, CONSTANTS._replace(mu=None), variant="I", **SIZES
+        )
     with pytest.raises(TypeError, match="steps"):
         optimal_lr(convex.prescribed_lr, CONSTANTS, **SIZES, steps=3)
 

@@ -1,6 +1,7 @@
 """Poisson sampling with few slots, and the rules that timelines record."""
 
 import dataclasses
+import decimal
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 from scipy import stats
 
 from fedjax_sim import timelines
-from fedjax_sim.simulation.identity import arrays_digest, description, timeline_arrays
+from fedjax_sim.runs.storage.identity import arrays_digest, timeline_arrays
 from fedjax_sim.timelines import Sampling
 
 KEY = jax.random.key(0)
@@ -61,6 +62,24 @@ def test_overflow_is_the_tail_of_the_binomial_law(clients, probability):
         tail = timelines.overflow_probability(clients, probability, slots)
         # Both are computed in float64; the relative error is that of an incomplete beta function.
         np.testing.assert_allclose(tail, stats.binom.sf(slots, clients, probability), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("clients", "probability", "slots"),
+    [(100, 0.3, 40), (1000, 0.05, 70), (10**6, 1e-5, 20), (10**8, 1e-6, 140)],
+)
+def test_expected_uploads_in_decimal_arithmetic(clients, probability, slots):
+    """The sum of P(N > k) over k < S, with 50 digits; float64 rounds about 100 terms to 1e-14."""
+    with decimal.localcontext(decimal.Context(prec=50)):
+        q = decimal.Decimal(probability)
+        mass = (clients * (1 - q).ln()).exp()
+        below, expected = decimal.Decimal(0), decimal.Decimal(0)
+        for k in range(slots):
+            below += mass
+            expected += 1 - below
+            mass = mass * (clients - k) / (k + 1) * q / (1 - q)
+    rule = rule_of(lambda: timelines.poisson(KEY, 2, clients, probability, 1, slots=slots))
+    np.testing.assert_allclose(rule.expected_uploads, float(expected), rtol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -196,5 +215,4 @@ def test_rules_change_no_digest():
     timeline = timelines.full(3, 4, 1)
     other = dataclasses.replace(timeline, sampling=None)
     assert arrays_digest(timeline_arrays(timeline)) == arrays_digest(timeline_arrays(other))
-    assert description(timeline) == description(other)
     assert jnp.shape(timeline.clients) == (3, 4)

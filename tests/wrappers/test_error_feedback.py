@@ -26,8 +26,8 @@ from fedjax_sim.compression import (
     scaled_sign,
     top_k,
 )
-from fedjax_sim.simulation.history import Clock
-from fedjax_sim.simulation.outcome import describe
+from fedjax_sim.runs.history import Clock
+from fedjax_sim.runs.storage.outcome import describe
 from fedjax_sim.wrappers.received import dry_visit
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -400,11 +400,11 @@ def test_wrappers_keep_checks_and_reasons():
     def personal(message, state, oracle, work):
         return message, state
 
-    plain = PLAIN._replace(synchronous_only="a reason", check=check, personal=personal)
+    plain = PLAIN._replace(personal=personal).requiring(synchronous="a reason", check=check)
     for wrap in (fs.ef14, fs.ef21, fs.ef21_p):
         wrapped = wrap(plain, top_k(1))
-        assert wrapped.synchronous_only == "a reason"
-        assert wrapped.check is check
+        assert wrapped.requires.synchronous == "a reason"
+        assert wrapped.requires.check is check
         state = wrapped.init_client(jnp.zeros(3))
         assert wrapped.personal is not None
         work = fs.Work(*5 * [jnp.array(0)], jax.random.key(0), max_steps=1)

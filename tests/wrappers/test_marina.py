@@ -260,7 +260,7 @@ def test_the_check_of_the_algorithm_remains():
     def check(task, timeline):
         raise ValueError("refused by the algorithm")
 
-    plain = fs.fedsgd(0.1)._replace(check=check)
+    plain = fs.fedsgd(0.1).requiring(check=check)
     for algorithm in (fs.marina(plain, random_k(1), 0.5), fs.pp_marina(plain, random_k(1))):
         with pytest.raises(ValueError, match="refused by the algorithm"):
             start(algorithm, fs.timelines.full(3, 4, 1))

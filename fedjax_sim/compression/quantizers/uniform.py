@@ -17,6 +17,7 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_count
 from fedjax_sim.compression.quantizers.rounding import max_magnitude
 from fedjax_sim.types import Scalar
+from fedjax_sim.types.specs import specified
 
 
 class Levels(NamedTuple):
@@ -84,6 +85,7 @@ def by_sign(x: Array, bits: int) -> Levels:
 _FRACTIONS = tuple(2 ** (-k / 4) for k in range(16))
 
 
+@specified
 def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
     """Returns a clip rule that minimises the mean squared error.
 
@@ -117,6 +119,7 @@ def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
     return clip
 
 
+@specified
 def sawb_clip(c1: Scalar = 12.1, c2: Scalar = 12.2) -> Clip:
     r"""Statistics-aware clipping: :math:`c_1 \sqrt{\mathbb{E} x^2} - c_2 \mathbb{E} |x|`.
 

@@ -125,6 +125,16 @@ def check_clients(num_clients: int, num_examples: int, min_size: int = 1) -> Non
         )
 
 
+def pools_for(num_clients: int, k: int, labels: np.ndarray) -> list[np.ndarray]:
+    """Row numbers of each class, checked for clients with k classes each."""
+    pools, _ = group_rows(labels, "labels")
+    check_clients(num_clients, sum(map(len, pools)))
+    check_count(k=k)
+    if not 1 <= k <= len(pools):
+        raise ValueError(f"k is {k}; expected 1 .. {len(pools)}, the number of classes in labels")
+    return pools
+
+
 def check_alpha(alpha: float, name: str = "alpha") -> None:
     if not alpha > 0:
         raise ValueError(f"{name} is {alpha}; expected a positive number (inf: no skew)")

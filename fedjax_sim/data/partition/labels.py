@@ -13,6 +13,7 @@ from fedjax_sim.data.partition._dealing import (
     draw_available,
     draw_shares,
     group_rows,
+    pools_for,
     split,
 )
 
@@ -158,12 +159,8 @@ def classes_per_client(
         >>> {len(rows) for rows in assignment}, {len(set(labels[rows])) for rows in assignment}
         ({20}, {2})
     """
-    pools, _ = group_rows(labels, "labels")
-    check_clients(num_clients, sum(map(len, pools)))
+    pools = pools_for(num_clients, k, labels)
     num_classes = len(pools)
-    check_count(k=k)
-    if not 1 <= k <= num_classes:
-        raise ValueError(f"k is {k}; expected 1 .. {num_classes}, the number of classes in labels")
     rng = np.random.default_rng(seed)
     sizes = np.array([len(pool) for pool in pools])
     if method == "shards":

@@ -105,11 +105,7 @@ def pachinko(
 
 
 def _families(coarse: np.ndarray, pools: list[np.ndarray], num_examples: int) -> list[np.ndarray]:
-    """Returns the numbers of the fine labels of each coarse label.
-
-    Raises:
-        ValueError: another shape than ``[num_examples]``, or a fine label with two coarse labels.
-    """
+    """Returns the numbers of the fine labels of each coarse label."""
     if coarse.shape != (num_examples,):
         raise ValueError(f"coarse has shape {coarse.shape}; expected [{num_examples}], as labels")
     for fine, pool in enumerate(pools):

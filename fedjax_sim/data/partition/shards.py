@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.data.partition._dealing import check_clients, cut, group_rows
+from fedjax_sim.data.partition._dealing import check_clients, cut, group_rows, pools_for
 
 
 def shards(
@@ -63,12 +63,8 @@ def label_quantity(
         >>> {len(set(labels[rows])) for rows in assignment}, sum(map(len, assignment))
         ({2}, 120)
     """
-    pools, _ = group_rows(labels, "labels")
-    check_clients(num_clients, sum(map(len, pools)))
+    pools = pools_for(num_clients, k, labels)
     num_classes = len(pools)
-    check_count(k=k)
-    if not 1 <= k <= num_classes:
-        raise ValueError(f"k is {k}; expected 1 .. {num_classes}, the number of classes in labels")
     rng = np.random.default_rng(seed)
     order = rng.random((num_clients, num_classes))
     clients = np.arange(num_clients)

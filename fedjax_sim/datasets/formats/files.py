@@ -25,13 +25,7 @@ _DECODERS: dict[str, Callable[[], Any]] = {
 
 
 def stream(path: Path) -> Iterator[bytes]:
-    """Yields the contents of a file in blocks; ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
-
-    Raises:
-        DataError: the file cannot be read, is cut short, has other bytes after the compressed data
-            (the file objects of the standard library would ignore them silently), or becomes more
-            than 64 MB and 1,000 times as large.
-    """
+    """Yields the contents of a file in blocks; ``.gz``, ``.bz2`` and ``.xz`` are decompressed."""
     make_decoder = _DECODERS.get(path.suffix)
     try:
         with path.open("rb") as file:
@@ -85,9 +79,6 @@ def read_tree(path: Path, want: Callable[[str], bool]) -> dict[str, bytes]:
 
     Returns:
         Contents by name, in order of names.
-
-    Raises:
-        DataError: the archive is damaged, cut short, or has a wanted name twice.
     """
     if path.is_dir():
         names = {file.relative_to(path).as_posix(): file for file in path.rglob("*")}

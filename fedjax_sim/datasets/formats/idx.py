@@ -27,14 +27,6 @@ def parse_idx(data: bytes, where: object = "idx data") -> np.ndarray:
 
     Returns:
         An array in native byte order.
-
-    Raises:
-        DataError: wrong magic, unknown type, fewer or more bytes than the header announces, or
-            values that are not finite.
-
-    Example:
-        >>> parse_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])).tolist()
-        [7, 8, 9]
     """
     header = _header(data, where)
     start, shape, dtype = header
@@ -49,11 +41,7 @@ def parse_idx(data: bytes, where: object = "idx data") -> np.ndarray:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Reads an idx file, plain or compressed, and no more bytes than its header announces.
-
-    Raises:
-        DataError: as :func:`parse_idx`, or as :func:`~fedjax_sim.datasets.formats.files.stream`.
-    """
+    """Reads an idx file, plain or compressed, and no more bytes than its header announces."""
     data = bytearray()
     for block in stream(path):
         data += block

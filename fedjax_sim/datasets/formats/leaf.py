@@ -10,6 +10,7 @@ import numpy as np
 
 from fedjax_sim.datasets.dataset import DataError, as_labels, same_length
 from fedjax_sim.datasets.division import report
+from fedjax_sim.datasets.formats.files import read_tree
 
 NUM_CLASSES = 62
 
@@ -26,26 +27,12 @@ def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
     Returns:
         Per writer, as ordered in ``users``: images uint8 ``[n, 28, 28, 1]``, labels int32 ``[n]``;
         None without images.
-
-    Raises:
-        DataError: not json, or unexpected entries, lengths, labels or pixels.
-
-    Example:
-        >>> one = {"x": [[1.0] * 784], "y": [61]}
-        >>> file = {"users": ["ann"], "num_samples": [1], "user_data": {"ann": one}}
-        >>> x, y = parse_leaf(json.dumps(file).encode())["ann"]
-        >>> x.shape, x.max().item(), y.tolist()
-        ((1, 28, 28, 1), 255, [61])
     """
     return users_of(parse_json(data, where), where, _writer)
 
 
 def parse_json(data: bytes, where: object) -> Any:
-    """Returns the contents of a json file without NaN, infinities and repeated names.
-
-    Raises:
-        DataError: another file.
-    """
+    """Returns the contents of a json file without NaN, infinities and repeated names."""
     try:
         return json.loads(data, parse_constant=_refuse, object_pairs_hook=unique_names)
     except (ValueError, RecursionError) as error:
@@ -68,9 +55,6 @@ def users_of(
         where: its name.
         read: examples from a user's ``x`` and ``y``, neither of them empty, and the user's place.
         extra: ``num_samples`` may also count so many samples more than there are, for all users.
-
-    Raises:
-        DataError: other entries, samples of a user that is not in ``users``, or a user twice.
     """
     parts = [_entry(content, key, where) for key in ("users", "num_samples", "user_data")]
     users, counts, user_data = parts
@@ -105,11 +89,7 @@ def users_of(
 
 
 def joined_users(location: object, part: str, files: dict[str, Users]) -> Users:
-    """Returns the users of all files of a part.
-
-    Raises:
-        DataError: a user in two files, or no samples at all.
-    """
+    """Returns the users of all files of a part."""
     result: Users = {}
     for name, users in files.items():
         for user, examples in users.items():
@@ -153,27 +133,40 @@ def has_parts(folder: Path) -> bool:
 
 
 def part_of(name: str) -> str | None:
-    """Returns "train" or "test" for the path of a file of that part, else None.
-
-    Example:
-        >>> part_of("data/train/all_data_0.json"), part_of("train/notes.txt")
-        ('train', None)
-    """
+    """Returns "train" or "test" for the path of a file of that part, else None."""
     path = PurePosixPath(name)
     known = path.suffix == ".json" and path.parent.name in ("train", "test")
     return path.parent.name if known else None
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Returns a key that sorts all_data_2 before all_data_10, as LEAF numbers its files.
-
-    Example:
-        >>> sorted(["all_10", "all_2"], key=natural)
-        ['all_2', 'all_10']
-    """
+    """Returns a key that sorts all_data_2 before all_data_10, as LEAF numbers its files."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
     ]
+
+
+def read_parts(
+    location: Path,
+    parse: Callable[[bytes, str, str], Users],
+    part_of: Callable[[str], str | None] = part_of,
+    order: Callable[[str], Any] = natural,
+) -> dict[str, tuple[np.ndarray, np.ndarray, list[str]]]:
+    """Returns :func:`divided` train and test parts of a folder or archive.
+
+    Args:
+        location: the folder or archive.
+        parse: ``(contents, file, part) -> users``.
+        part_of: part of a file by its name, or None.
+        order: sort key of the files' names.
+    """
+    files = read_tree(location, lambda name: part_of(name) is not None)
+    parts = {}
+    for part in ("train", "test"):
+        names = sorted((name for name in files if part_of(name) == part), key=order)
+        read = {name: parse(files[name], f"{location}: {name}", part) for name in names}
+        parts[part] = joined_users(location, part, read)
+    return divided(location, parts)
 
 
 def _writer(x: Any, y: Any, where: str) -> Examples:
@@ -213,9 +206,6 @@ def _refuse(constant: str) -> None:
 
 def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns an object of a json file, for ``object_pairs_hook``.
-
-    Raises:
-        ValueError: a name twice, of which ``json`` would keep the last one.
 
     Example:
         >>> json.loads('{"ann": 1, "ann": 2}', object_pairs_hook=unique_names)

@@ -1,16 +1,17 @@
 """LIBSVM text: ``label index:value index:value ...``, one example per line, indices from 1."""
 
+import io
+import re
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from fedjax_sim.checks import import_extra
 from fedjax_sim.datasets.dataset import DataError, same_length
 
 _BLOCK = 1 << 24  # bytes of text parsed at a time; bounds temporary memory
-_LONGEST = 40  # characters of one number; text beyond that is damage, not data
-_SPACE, _COLON, _LINE = b" :\n"
-_NUMBER_BYTES = np.zeros(256, bool)
-_NUMBER_BYTES[list(b"0123456789+-.eE")] = True
+_LONGEST = 40  # characters of one number
+_FOREIGN = re.compile(rb"[^0-9+\-.eE: \r\n]|\r(?!\n)")
 
 
 def parse_libsvm(
@@ -38,6 +39,7 @@ def parse_libsvm(
         DataError: characters or order foreign to the format, indices that do not ascend or lie
             outside 1..F, values that are not finite in float32, other labels, too many rows, or
             a last line that is incomplete.
+        ImportError: scikit-learn is not installed.
 
     Example:
         >>> x, y = parse_libsvm([b"+1 1:0.5 3:2\\n-1 2:1\\n"], num_features=3)
@@ -76,52 +78,23 @@ def _whole_lines(blocks: Iterable[bytes], where: object, longest: int) -> Iterat
 
 
 def _parse_lines(text: bytes, num_features: int, where: str) -> tuple[np.ndarray, np.ndarray]:
-    chars = np.frombuffer(text.replace(b"\r\n", b"\n"), np.uint8)
-    in_number = _NUMBER_BYTES[chars]
-    foreign = ~(in_number | (chars == _SPACE) | (chars == _COLON) | (chars == _LINE))
-    if foreign.any():
-        character = bytes(chars[foreign][:1])
-        raise DataError(f"{where}: has {character!r}; expected finite numbers, spaces and colons")
-
-    # Numbers are runs of number characters; the character before a number gives its kind.
-    edges = np.flatnonzero(np.diff(in_number, prepend=False, append=False))
-    starts, ends = edges[::2], edges[1::2]
-    before = np.where(starts == 0, _LINE, chars[starts - 1])
-    is_label, is_index, is_value = (before == mark for mark in (_LINE, _SPACE, _COLON))
-    # Each line begins with a label.  Each index ends in a colon, each colon ends an index, and
-    # each value follows a colon: so the three kinds come in order.
-    num_lines, num_colons = (np.count_nonzero(chars == mark) for mark in (_LINE, _COLON))
-    paired = is_index.sum() == is_value.sum() == num_colons
-    if (
-        is_label.sum() != num_lines
-        or not paired
-        or not (chars[ends[is_index]] == _COLON).all()
-        or (ends - starts).max() > _LONGEST
-    ):
-        raise DataError(f"{where}: expected lines of the form: label index:value index:value ...")
-
-    numbers = np.array(chars.tobytes().replace(b":", b" ").split())
+    # Beyond the format: scikit-learn skips comments and reads nan, qid and 1_0.
+    if foreign := _FOREIGN.search(text):
+        raise DataError(f"{where}: has {foreign[0]!r}; expected finite numbers, spaces and colons")
+    form = f"lines of the form: label index:value ..., with ascending indices, 1 .. {num_features}"
+    load = import_extra("sklearn.datasets", "datasets").load_svmlight_file
     try:
-        labels = numbers[is_label].astype(np.float64)
-        indices = numbers[is_index].astype(np.int64)
-        with np.errstate(over="ignore"):
-            values = numbers[is_value].astype(np.float64).astype(np.float32)
+        x, labels = load(
+            io.BytesIO(text), n_features=num_features, dtype=np.float64, zero_based=False
+        )
     except (ValueError, OverflowError) as error:
-        raise DataError(f"{where}: {error}; expected numbers, indices integers") from error
-
+        raise DataError(f"{where}: {error}; expected {form}") from error
+    if len(labels) != text.count(b"\n"):  # scikit-learn skips empty lines
+        raise DataError(f"{where}: has an empty line; expected {form}")
     if not np.isin(labels, (-1.0, 1.0)).all():
         raise DataError(f"{where}: has label {labels[abs(labels) != 1][0]}; expected -1 or +1")
-    if not np.isfinite(values).all():
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32)
+    if not np.isfinite(x.data).all():
         raise DataError(f"{where}: has a value beyond float32; expected finite values")
-    rows = (np.cumsum(is_label) - 1)[is_index]
-    ascends = (np.diff(indices) > 0) | (np.diff(rows) > 0)
-    if indices.size and not (indices.min() >= 1 and indices.max() <= num_features):
-        raise DataError(
-            f"{where}: indices are in {indices.min()} .. {indices.max()}; "
-            f"expected 1 .. {num_features}"
-        )
-    if not ascends.all():
-        raise DataError(f"{where}: indices of a line do not ascend; expected ascending ones")
-    x = np.zeros((num_lines, num_features), np.float32)
-    x[rows, indices - 1] = values
-    return x, (labels > 0).astype(np.int32)
+    return x.toarray(), (labels > 0).astype(np.int32)

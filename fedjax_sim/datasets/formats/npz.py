@@ -20,9 +20,6 @@ def read_npz(path: Path) -> dict[str, dict[str, np.ndarray]]:
     Names of arrays are ``COLUMN`` and ``COLUMN_test``; ``COLUMN_train`` and ``COLUMN_test``, as
     Keras has them; or ``train_images``, ``train_labels``, ``test_images``, ..., as MedMNIST.
 
-    Raises:
-        DataError: a file that cannot be read or holds objects, or other names.
-
     Warns:
         UserWarning: a validation part, which is left out.
     """
@@ -36,14 +33,7 @@ def read_npz(path: Path) -> dict[str, dict[str, np.ndarray]]:
 
 
 def parts_of(where: str, arrays: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the columns of each part by the names of arrays, see :func:`read_npz`.
-
-    Example:
-        >>> one = np.zeros(1)
-        >>> {part: [*columns] for part, columns in parts_of(
-        ...     "file", {"x_train": one, "y_train": one, "x_test": one, "y_test": one}).items()}
-        {'train': ['x', 'y'], 'test': ['x', 'y']}
-    """
+    """Returns the columns of each part by the names of arrays, see :func:`read_npz`."""
     parts: dict[str, dict[str, np.ndarray]] = {}
     for name, values in arrays.items():
         part, column = _place(name, arrays)

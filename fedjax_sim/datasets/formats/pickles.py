@@ -44,15 +44,6 @@ def parse_pickle(data: bytes, where: object = "pickle", *, boxed: bool = False) 
 
     Returns:
         The dict, its keys decoded to str; Python 2 strings among the values are bytes.
-
-    Raises:
-        DataError: any content other than a dict of strings, numbers, containers and numeric
-            arrays; a damaged or truncated file; bytes after the end.
-
-    Example:
-        >>> import pickle
-        >>> parse_pickle(pickle.dumps({b"labels": [3, 1]}, protocol=2))
-        {'labels': [3, 1]}
     """
     expected = "expected numbers, strings, lists, tuples, dicts and arrays"
     _check_opcodes(data, where, expected)

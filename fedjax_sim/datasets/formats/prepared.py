@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import DataError, Dataset, as_labels, import_extra
+from fedjax_sim.checks import import_extra
+from fedjax_sim.datasets.dataset import DataError, Dataset, as_labels
 
 # Leaf of each feature of tensorflow-datasets.  Its own builders use "image", "label" and
 # "coarse_label"; fedjax_sim.datasets.prepare also writes "features" and "group".
@@ -50,13 +51,9 @@ def read_prepared(folder: Path, name: str, source: str = "tfds") -> Dataset:
     split ``test``, the test part is the split ``validation``, which builders of Tiny ImageNet write
     (tensorflow-datasets itself has no such builder).  Natural clients are read from the feature
     ``group``, a class label whose names are the clients.
-
-    Raises:
-        DataError: not a prepared data set of that layout, or damaged files.
-        ImportError: tensorflow-datasets or array_record is not installed.
     """
-    tfds = import_extra("tensorflow_datasets")
-    import_extra("array_record")
+    tfds = import_extra("tensorflow_datasets", "datasets")
+    import_extra("array_record", "datasets")
     try:
         builder = tfds.builder_from_directory(folder)
         features = dict(builder.info.features)
@@ -107,13 +104,8 @@ def _groups(part: dict[str, np.ndarray], features: dict[str, Any], where: str) -
 
 
 def download(name: str, data_dir: Path) -> Dataset:
-    """Lets tensorflow-datasets download and prepare a data set, then reads it.
-
-    Raises:
-        DataError: the download or the preparation failed; some builders need TensorFlow to write
-            images.
-    """
-    tfds = import_extra("tensorflow_datasets")
+    """Lets tensorflow-datasets download and prepare a data set, then reads it."""
+    tfds = import_extra("tensorflow_datasets", "datasets")
     try:
         builder = tfds.builder(name, data_dir=data_dir)
         builder.download_and_prepare(file_format="array_record")

@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from fedjax_sim.datasets.dataset import DataError, as_labels, import_extra, same_length
+from fedjax_sim.checks import import_extra
+from fedjax_sim.datasets.dataset import DataError, as_labels, same_length
 from fedjax_sim.datasets.formats.files import read_tree
 
 _SIDE = 32  # pixels
@@ -28,10 +29,6 @@ def parse_strips(
 
     Returns:
         For "train" and "test": ``x`` uint8 ``[N, 32, 32, 3]`` and a leaf int32 ``[N]`` per label.
-
-    Raises:
-        DataError: a strip or label file is missing, lossy or malformed, or has another length.
-        ImportError: Pillow is not installed.
     """
     files = read_tree(location, lambda name: name.endswith((".webp", ".u8")))
     files = {PurePosixPath(name).name: data for name, data in files.items()}
@@ -59,7 +56,7 @@ def _images(files: dict[str, bytes], split: str, location: Path) -> np.ndarray:
 
 
 def _strip(data: bytes, where: str) -> np.ndarray:
-    image_module = import_extra("PIL.Image")
+    image_module = import_extra("PIL.Image", "datasets")
     # A lossy file would decode without complaint; the lossless kind names itself here.
     if data[:4] != b"RIFF" or data[8:16] != b"WEBPVP8L":
         raise DataError(f"{where}: begins with {data[:16]!r}; expected a lossless WebP image")

@@ -18,12 +18,6 @@ In formulas M is ``clients``, K ``local_steps``, R ``rounds``, eta ``lr`` and la
 ``augmentation``.
 """
 
-from fedjax_sim.theory.fedac import (
-    convex_i,
-    convex_ii,
-    stability,
-    strongly_convex_i,
-    strongly_convex_ii,
-)
+from fedjax_sim.theory.fedac import convex, stability, strongly_convex
 
-__all__ = ["convex_i", "convex_ii", "stability", "strongly_convex_i", "strongly_convex_ii"]
+__all__ = ["convex", "stability", "strongly_convex"]

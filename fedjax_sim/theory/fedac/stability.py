@@ -40,20 +40,20 @@ def difference_growth(
         >>> round(float(difference_growth(constants, variant="I", lr=0.1, gamma=1.0)), 3)
         1.2
     """
-    check_choice("variant", variant, Variant)
+    check_variant(variant)
     mu, lr, gamma = positive(constants, "mu", lr=lr, gamma=gamma)
-    growth = jnp.exp(log_growth(2 if variant == "I" else 1, lr, gamma, mu))
+    growth = jnp.exp(log_growth(variant, lr, gamma, mu))
     return where_valid(growth, gamma_condition(gamma, lr, mu), VALID_GAMMA)
 
 
-def log_growth(factor: int, lr: Array, gamma: Array, mu: Array) -> Array:
-    """The logarithm of :func:`difference_growth` for its c; arguments are not checked.
+def check_variant(variant: str) -> None:
+    """The check of all functions with variants."""
+    check_choice("variant", variant, Variant)
 
-    Example:
-        >>> one = jnp.array(1.0)
-        >>> float(log_growth(2, one, one, one))  # gamma = lr
-        0.0
-    """
+
+def log_growth(variant: Variant, lr: Array, gamma: Array, mu: Array) -> Array:
+    """The logarithm of :func:`difference_growth`; arguments are not checked."""
+    factor = 2 if variant == "I" else 1
     return jnp.where(at_most(gamma, lr), 0.0, jnp.log1p(factor * gamma**2 * mu / lr))
 
 

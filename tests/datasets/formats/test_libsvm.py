@@ -1,5 +1,7 @@
 """LIBSVM text: rows, damage and bad input."""
 
+import sys
+
 import numpy as np
 import pytest
 from damage import damaged
@@ -42,9 +44,9 @@ def test_windows_line_ends():
     [
         (b"", "no example"),
         (b"+1 1:1", "does not end"),
-        (b"\n", "of the form"),
-        (b"+1 1:1\n\n+1 1:1\n", "of the form"),
-        (b" +1 1:1\n", "of the form"),
+        (b"\n", "empty line"),
+        (b"+1 1:1\n\n+1 1:1\n", "empty line"),
+        (b"+1 1:1\n \n", "empty line"),
         (b"1:1\n", "of the form"),
         (b"+1 1\n", "of the form"),
         (b"+1 1: 1\n", "of the form"),
@@ -52,22 +54,25 @@ def test_windows_line_ends():
         (b"+1 1::1\n", "of the form"),
         (b"+1 1:1:1\n", "of the form"),
         (b"+1 :1 1\n", "of the form"),
-        (b"+1 1:1" + b"0" * 50 + b"\n", "of the form"),
+        (b"+1 1:1" + b"0" * 50 + b"\n", "beyond float32"),
         (b"+1 1:1 # comment\n", "'#'"),
+        (b"+1 qid:1 1:1\n", "'q'"),
+        (b"+1 1:1_0\n", "'_'"),
         (b"+1 1:nan\n", "'n'"),
         (b"+1 1:inf\n", "'i'"),
+        (b"+1 1:1\r2:1\n", r"'\\r'"),
         (b"+1\t1:1\n", "expected finite numbers"),
         (b"+1 1:1e999\n", "beyond float32"),
         (b"+1 1:1e39\n", "beyond float32"),
-        (b"+1 1:1-2\n", "expected numbers"),
-        (b"+1 1:e\n", "expected numbers"),
-        (b"+1 1.0:1\n", "integers"),
-        (b"+1 99999999999999999999:1\n", "integers"),
-        (b"+1 0:1\n", r"expected 1 \.\. 4"),
-        (b"+1 -1:1\n", r"expected 1 \.\. 4"),
-        (b"+1 5:1\n", r"expected 1 \.\. 4"),
-        (b"+1 2:1 1:1\n", "ascend"),
-        (b"+1 2:1 2:1\n", "ascend"),
+        (b"+1 1:1-2\n", "convert string to float"),
+        (b"+1 1:e\n", "convert string to float"),
+        (b"+1 1.0:1\n", "invalid literal for int"),
+        (b"+1 99999999999999999999:1\n", "too large"),
+        (b"+1 0:1\n", r"Invalid index 0 .* 1 \.\. 4"),
+        (b"+1 -1:1\n", r"Invalid index -1 .* 1 \.\. 4"),
+        (b"+1 5:1\n", r"contains 5 features; .* 1 \.\. 4"),
+        (b"+1 2:1 1:1\n", "ascending"),
+        (b"+1 2:1 2:1\n", "ascending"),
         (b"0 1:1\n", r"label 0\.0"),
         (b"2 1:1\n", r"label 2\.0"),
     ],
@@ -126,3 +131,9 @@ def test_whatever_is_written_is_read(rows):
     # Exact: repr prints as many digits as distinguish the number.
     np.testing.assert_array_equal(x, expected)
     assert y.tolist() == [int(label > 0) for label, _ in rows]
+
+
+def test_without_scikit_learn(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ImportError, match=r"sklearn\.datasets .*fedjax_sim\[datasets\]"):
+        parse_libsvm([TEXT], 4)

@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
+from experiments.fco import brains, methods, scans
 from experiments.fco import fmri as experiment
 from experiments.fco import fmri_report as report
-from experiments.fco import methods, scans
 from experiments.fco.claims import judged
 from experiments.fco.methods import METHODS, PENALTY_METHODS
 from experiments.fco.selection import Selected
-from fedjax_sim.problems import fmri
 
 LABEL = "SYNTHETIC STAND-IN"
 
@@ -69,15 +68,15 @@ def test_stand_in_has_the_recordings_shapes():
 
 def test_recordings_are_taken_where_they_are(tmp_path, monkeypatch):
     """Even if they cannot be read; the stand-in is for where there are none."""
-    recordings = fmri.sparse_classification(0, dim=7, num_nonzero=1)
+    recordings = brains.sparse_classification(0, dim=7, num_nonzero=1)
     monkeypatch.delenv("FEDJAX_SIM_DATA", raising=False)
     with pytest.raises(ValueError, match="data_dir is not given and FEDJAX_SIM_DATA is not set"):
         scans.load("haxby", 7, None)
     assert not scans.load("auto", 7, tmp_path).real
-    (tmp_path / fmri.FOLDER).mkdir()
+    (tmp_path / brains.FOLDER).mkdir()
     with pytest.raises(ValueError, match=r"mask\.nii\.gz.* missing"):
         scans.load("auto", 7, tmp_path)
-    monkeypatch.setattr(fmri, "haxby", lambda where: recordings)
+    monkeypatch.setattr(brains, "haxby", lambda where: recordings)
     data = scans.load("auto", 7, tmp_path)
     assert data.real
     assert LABEL not in data.label

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.fedswa import problem, table2, table4_rho
 from fedjax_sim import datasets, models
-from fedjax_sim.sweeps import program
+from fedjax_sim.runs.sweeps import program
 
 # Of the data below with 1,000 rounds and three seeds, written by the version before the experiments
 # had folders.

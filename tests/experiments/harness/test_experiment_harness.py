@@ -19,8 +19,8 @@ from experiments.harness import figures, runs
 from experiments.harness.data import pooled_test, subsample
 from experiments.harness.report import Report, command, earlier_commands, rounded, write_csv
 from experiments.harness.tables import Claim, claims_table, late_scores, rounds_by
-from fedjax_sim.analysis.selection import best
-from fedjax_sim.sweeps import program
+from fedjax_sim.reports.selection import best
+from fedjax_sim.runs.sweeps import program
 
 COLUMNS = ["method", "lr", "seed", "diverged_at", "round", "metric", "value"]
 
@@ -62,7 +62,7 @@ def test_a_sweep_is_kept_and_its_identity_is_checked(tmp_path, monkeypatch, caps
 
     def sweep(**identity):
         grid, keys = {"lr": [0.1, 0.2]}, runs.seed_keys(2)
-        return runs.swept(fs.fedavg, setup, grid, keys, tmp_path, identity=identity)
+        return runs.swept(fs.fedavg, setup, grid, keys, tmp_path, config=identity)
 
     first = sweep(l2=0.0)
     assert set(first["seed"]) == {0, 1}

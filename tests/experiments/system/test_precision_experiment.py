@@ -11,7 +11,7 @@ import pytest
 
 from experiments.system import precision
 from experiments.system.redraw import redraw
-from fedjax_sim.cli.config import RunConfig
+from fedjax_sim.studies.setups.config import RunConfig
 
 
 def test_effect_is_paired_with_the_exact_run_of_the_same_seed():
@@ -88,6 +88,6 @@ def test_a_real_run_is_kept(tmp_path, monkeypatch, allow_nans):
     table = pd.read_csv(folder / "digits.csv")
     assert sorted(table["precision"].unique()) == ["bfloat16", "float32", "float64"]
     # Nothing is run again.
-    monkeypatch.setattr("fedjax_sim.simulation.programs.Programs.compiled", None)
+    monkeypatch.setattr("fedjax_sim.runs.programs.Programs.compiled", None)
     precision.main(options)
     pd.testing.assert_frame_equal(pd.read_csv(folder / "digits.csv"), table)

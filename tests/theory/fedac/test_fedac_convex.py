@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from symbols import THESIS, by_symbols
 
-from fedjax_sim.theory.fedac import convex_i, convex_ii, strongly_convex_i, strongly_convex_ii
+from fedjax_sim.theory.fedac import convex, strongly_convex
 
 CONSTANTS = {"L": 2.0, "sigma": 0.7, "M": 6, "K": 5, "R": 400, "B": 3.0}
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, some ten operations
@@ -17,15 +17,15 @@ CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, so
 
 NAMES = ("prescribed_augmentation", "bound", "prescribed_lr", "tuned_bound")
 fedac_i_augmentation, fedac_i_bound, fedac_i_lr, tuned_fedac_i_bound = (
-    by_symbols(getattr(convex_i, name), THESIS) for name in NAMES
+    by_symbols(getattr(convex, name), THESIS, variant="I") for name in NAMES
 )
 fedac_ii_augmentation, fedac_ii_bound, fedac_ii_lr, tuned_fedac_ii_bound = (
-    by_symbols(getattr(convex_ii, name), THESIS) for name in NAMES
+    by_symbols(getattr(convex, name), THESIS, variant="II") for name in NAMES
 )
 # For properties of many numbers: without checks, compiled once.
 I_JIT, II_JIT = jax.jit(fedac_i_bound), jax.jit(fedac_ii_bound)
-STRONGLY_I_JIT = jax.jit(by_symbols(strongly_convex_i.bound, THESIS))
-STRONGLY_II_JIT = jax.jit(by_symbols(strongly_convex_ii.bound, THESIS))
+STRONGLY_I_JIT = jax.jit(by_symbols(strongly_convex.bound, THESIS, variant="I"))
+STRONGLY_II_JIT = jax.jit(by_symbols(strongly_convex.bound, THESIS, variant="II"))
 
 
 @st.composite

@@ -1,6 +1,7 @@
 """FedAc's bounds against NumPy, their limits, and what the prescribed rates are proven to do."""
 
 import functools
+import inspect
 
 import hypothesis.strategies as st
 import jax
@@ -11,7 +12,7 @@ from hypothesis import given
 from symbols import THESIS, by_symbols
 
 from fedjax_sim.algorithms.fedac import coupling
-from fedjax_sim.theory.fedac import stability, strongly_convex_i, strongly_convex_ii
+from fedjax_sim.theory.fedac import convex, stability, strongly_convex
 
 CONSTANTS = {"L": 2.0, "mu": 0.05, "sigma": 0.7, "M": 6, "K": 5, "R": 40}
 START = 3.0
@@ -19,11 +20,11 @@ CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, so
 
 
 fedac_i_bound, fedac_i_lr, tuned_fedac_i_bound = (
-    by_symbols(getattr(strongly_convex_i, name), THESIS)
+    by_symbols(getattr(strongly_convex, name), THESIS, variant="I")
     for name in ("bound", "prescribed_lr", "tuned_bound")
 )
 fedac_ii_bound, fedac_ii_lr, tuned_fedac_ii_bound = (
-    by_symbols(getattr(strongly_convex_ii, name), THESIS)
+    by_symbols(getattr(strongly_convex, name), THESIS, variant="II")
     for name in ("bound", "prescribed_lr", "tuned_bound")
 )
 difference_growth = by_symbols(stability.difference_growth, THESIS)
@@ -309,6 +310,17 @@ def test_default_potential(x64):
         fedac_i_lr(**CONSTANTS)
 
 
-def test_unknown_variant():
+@pytest.mark.parametrize(
+    "function",
+    [
+        stability.difference_growth,
+        *(getattr(strongly_convex, name) for name in strongly_convex.__all__),
+        *(getattr(convex, name) for name in convex.__all__),
+    ],
+)
+def test_unknown_variant(function):
+    numbers = {"lr": 0.1, "gamma": 0.1, "augmentation": 0.1, "M": 1, "K": 1, "R": 1}
+    taken = inspect.signature(function).parameters
+    numbers = {k: v for k, v in numbers.items() if THESIS.get(k, k) in taken}
     with pytest.raises(ValueError, match="variant is 'III'"):
-        difference_growth(variant="III", lr=0.1, gamma=0.1, mu=0.1)
+        by_symbols(function, THESIS)(variant="III", **numbers)

@@ -9,46 +9,34 @@ import pytest
 from hypothesis import given
 from symbols import FEDDUALAVG, by_symbols
 
-from fedjax_sim.theory.feddualavg import bounded_gradients, quadratic, shadow, small_client_rate
+from fedjax_sim.theory import feddualavg
 
 pytestmark = pytest.mark.usefixtures("x64")
 
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-12)  # float64, some ten operations
 SIZES = {"L": 2.0, "sigma": 0.7, "M": 6, "K": 5, "R": 40, "B": 3.0}
-NAMES = ("bound", "prescribed_lr", "tuned_bound")
-small_client_rate_bound, small_client_rate_lr, tuned_small_client_rate_bound = (
-    by_symbols(getattr(small_client_rate, name), FEDDUALAVG) for name in NAMES
+NAMES = ("bound", "prescribed_lr", "tuned_bound", "discrepancy_bound", "dual_shadow_bound")
+bound, prescribed_lr, tuned_bound, discrepancy_bound, dual_shadow_bound = (
+    by_symbols(getattr(feddualavg, name), FEDDUALAVG) for name in NAMES
 )
-bounded_gradient_bound, bounded_gradient_lr, tuned_bounded_gradient_bound = (
-    by_symbols(getattr(bounded_gradients, name), FEDDUALAVG) for name in NAMES
-)
-quadratic_bound, quadratic_lr, tuned_quadratic_bound = (
-    by_symbols(getattr(quadratic, name), FEDDUALAVG) for name in NAMES
-)
-bounded_gradient_discrepancy = by_symbols(bounded_gradients.discrepancy_bound, FEDDUALAVG)
-quadratic_discrepancy = by_symbols(quadratic.discrepancy_bound, FEDDUALAVG)
-dual_shadow_bound = by_symbols(shadow.dual_shadow_bound, FEDDUALAVG)
-FAMILIES = {
-    "small": (small_client_rate_bound, small_client_rate_lr, tuned_small_client_rate_bound, []),
-    "gradient": (
-        bounded_gradient_bound, bounded_gradient_lr, tuned_bounded_gradient_bound, ["G"]
-    ),
-    "quadratic": (quadratic_bound, quadratic_lr, tuned_quadratic_bound, ["zeta"]),
-}  # fmt: skip
+# Each regime's constant beside L, sigma and B_h.
+REGIMES = {"small client rate": [], "bounded gradients": ["G"], "quadratic": ["zeta"]}
 
 
 def test_formulas():
     lr, L, s, M, K, R, B = 0.05, 2.0, 0.7, 6, 5, 40, 3.0
     shared = B**2 / (lr * K * R) + lr * s**2 / M
     CLOSE(dual_shadow_bound(discrepancy=0.3, lr=lr, **SIZES), shared + L * 0.3)
-    CLOSE(bounded_gradient_discrepancy(lr=lr, G=1.1, K=K), 4 * lr**2 * 16 * 1.21)
-    CLOSE(
-        bounded_gradient_bound(lr=lr, G=1.1, **SIZES), shared + 4 * lr**2 * L * (K - 1) ** 2 * 1.21
-    )
+    regime = "bounded gradients"
+    rest = 4 * lr**2 * (K - 1) ** 2 * 1.1**2
+    CLOSE(discrepancy_bound(regime=regime, lr=lr, G=1.1, K=K), rest)
+    CLOSE(bound(regime=regime, lr=lr, G=1.1, **SIZES), shared + L * rest)
+    regime = "quadratic"
     rest = 7 * lr**2 * K * s**2 + 14 * lr**2 * K**2 * 0.4**2
-    CLOSE(quadratic_discrepancy(lr=lr, L=L, sigma=s, zeta=0.4, K=K), rest)
-    CLOSE(quadratic_bound(lr=lr, zeta=0.4, **SIZES), shared + L * rest)
-    CLOSE(small_client_rate_bound(lr=0.02, **SIZES), 9 / (0.02 * 200) + 3 * 0.02 * s**2 / M)
+    CLOSE(discrepancy_bound(regime=regime, lr=lr, L=L, sigma=s, zeta=0.4, K=K), rest)
+    CLOSE(bound(regime=regime, lr=lr, zeta=0.4, **SIZES), shared + L * rest)
+    regime = "small client rate"
+    CLOSE(bound(regime=regime, lr=0.02, **SIZES), 9 / (0.02 * 200) + 3 * 0.02 * s**2 / M)
 
 
 constants = st.floats(1e-2, 1e2)
@@ -56,31 +44,30 @@ sizes = st.integers(1, 1000)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def tuned_values(family, constants):
+def tuned_values(regime, constants):
     """The bound at the prescribed rate, and the tuned bound."""
-    bound, rate, tuned, _ = FAMILIES[family]
-    return bound(lr=rate(**constants), **constants), tuned(**constants)
+    at = {"regime": regime, **constants}
+    return bound(lr=prescribed_lr(**at), **at), tuned_bound(**at)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("regime", REGIMES)
 @given(
     L=constants, sigma=st.just(0.0) | constants, other=st.just(0.0) | constants, B=constants,
     M=sizes, K=sizes, R=sizes,
 )  # fmt: skip
-def test_tuned_bound_is_above_the_bound_at_the_prescribed_rate(family, L, sigma, other, B, M, K, R):
+def test_tuned_bound_is_above_the_bound_at_the_prescribed_rate(regime, L, sigma, other, B, M, K, R):
     """And at most a small multiple of it: no term is missing.  3 + 1 terms become 4, 14 + 1, 15."""
     constants = {"L": L, "sigma": sigma, "M": M, "K": K, "R": R, "B": B}
-    value, tuned = tuned_values(family, constants | dict.fromkeys(FAMILIES[family][-1], other))
+    value, tuned = tuned_values(regime, constants | dict.fromkeys(REGIMES[regime], other))
     assert np.isfinite(value)
     assert value <= tuned * (1 + 1e-9)
     assert tuned <= 40 * value
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_nan_beyond_the_largest_rate(family):
-    bound, _, _, names = FAMILIES[family]
-    given_ = SIZES | dict.fromkeys(names, 0.4)
-    largest = 1 / (4 * 2.0) / (5 if family == "small" else 1)
+@pytest.mark.parametrize("regime", REGIMES)
+def test_nan_beyond_the_largest_rate(regime):
+    given_ = {"regime": regime, **SIZES, **dict.fromkeys(REGIMES[regime], 0.4)}
+    largest = 1 / (4 * 2.0) / (5 if regime == "small client rate" else 1)
     assert np.isfinite(bound(lr=largest, **given_))
     refused = pytest.warns(UserWarning, match=r"the condition lr <= 1 / \(4 (K )?L\) does not")
     with refused, jax.debug_nans(False):
@@ -89,9 +76,18 @@ def test_nan_beyond_the_largest_rate(family):
 
 def test_refuses_negative_constants():
     with pytest.raises(ValueError, match=r"zeta is -1\.0; expected a non-negative number"):
-        quadratic_bound(lr=0.1, zeta=-1.0, **SIZES)
+        bound(regime="quadratic", lr=0.1, zeta=-1.0, **SIZES)
     with pytest.raises(ValueError, match="B_h is 0; expected a positive number"):
-        small_client_rate_bound(lr=0.01, **(SIZES | {"B": 0}))
+        bound(regime="small client rate", lr=0.01, **(SIZES | {"B": 0}))
+
+
+@pytest.mark.parametrize("name", NAMES[:-1])
+def test_unknown_regime(name):
+    function = by_symbols(getattr(feddualavg, name), FEDDUALAVG)
+    sizes = {"lr": 0.1} if name == "bound" else {}
+    sizes |= {"lr": 0.1, "K": 1} if name == "discrepancy_bound" else {"M": 1, "K": 1, "R": 1}
+    with pytest.raises(ValueError, match="regime is 'convex'; expected one of"):
+        function(regime="convex", **sizes)
 
 
 def test_theorem_43_for_fedmid_osp_needs_dual_displacements():
@@ -142,6 +138,6 @@ def test_dual_averaging_on_a_lasso_stays_below():
     run = {"lr": lr, "L": diagonal.max(), "sigma": 0.0, "M": M, "K": K, "R": R}
     B = np.sqrt(best @ best / 2)
     measured = float(dual_shadow_bound(discrepancy=np.mean(spread), B=B, **run))
-    assert 0 < gap <= measured <= float(quadratic_bound(zeta=zeta, B=B, **run))
-    limit = quadratic_discrepancy(lr=lr, L=1.0, sigma=0.0, zeta=zeta, K=K)
+    assert 0 < gap <= measured <= float(bound(regime="quadratic", zeta=zeta, B=B, **run))
+    limit = discrepancy_bound(regime="quadratic", lr=lr, L=1.0, sigma=0.0, zeta=zeta, K=K)
     assert max(spread) <= float(limit)

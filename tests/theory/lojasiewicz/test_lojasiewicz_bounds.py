@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from symbols import LOJASIEWICZ, by_symbols
 
-from fedjax_sim.theory.lojasiewicz import closed_forms, rounds
+from fedjax_sim.theory import lojasiewicz
 
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-12)  # float64, some ten operations
 GAP = 3.0
@@ -19,15 +19,15 @@ CONSTANTS = {**SIZES, "mu": 0.4}
 linear_bound, sublinear_bound, drift_bound, gradient_lower_bound, recursion_bound, round_bound = (
     by_symbols(function, LOJASIEWICZ, zeta_mean=0.0)
     for function in (
-        closed_forms.linear_bound,
-        closed_forms.sublinear_bound,
-        rounds.drift_bound,
-        rounds.gradient_lower_bound,
-        rounds.recursion_bound,
-        rounds.round_bound,
+        lojasiewicz.linear_bound,
+        lojasiewicz.sublinear_bound,
+        lojasiewicz.drift_bound,
+        lojasiewicz.gradient_lower_bound,
+        lojasiewicz.recursion_bound,
+        lojasiewicz.round_bound,
     )
 )
-exponent = by_symbols(rounds.exponent, LOJASIEWICZ)
+exponent = by_symbols(lojasiewicz.exponent, LOJASIEWICZ)
 
 
 def numpy_round(lr, L, sigma, M, K, zeta):

@@ -1,0 +1,548 @@
+"""Checks of setups, timelines and keys that run before compilation."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
+from jax.tree_util import Partial
+
+from fedjax_sim.checks import check_count
+from fedjax_sim.types import FedAlgorithm, LastWrapper, Params, Setup, Task, Timeline
+
+_NO_TRACE = get_opaque_trace_state()  # while modules are imported nothing is traced
+
+
+def check_setup(setup: Setup) -> None:
+    """Refuses an invalid setup of one run or of a batch of runs.
+
+    Raises:
+        ValueError: naming the argument, its value and what was expected.
+    """
+    check_is_setup(setup)
+    for name, kind in (("task", Task), ("timeline", Timeline)):
+        value = getattr(setup, name)
+        if not isinstance(value, kind):
+            raise ValueError(
+                f"setup.{name} is a {type(value).__name__}; expected a fedjax_sim.{kind.__name__}"
+            )
+    check_count(1, eval_every=setup.eval_every)
+    if not jax.tree.leaves(setup.params):
+        raise ValueError("params has no leaves; expected a pytree of arrays")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(setup.params):
+        if not isinstance(leaf, (int, float, np.ndarray, np.generic, Array)):
+            raise ValueError(
+                f"params{jax.tree_util.keystr(path)} is {leaf!r:.60}; expected an array of numbers"
+            )
+        # JAX's gradient with respect to complex numbers is the conjugate of the ascent direction.
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise ValueError(
+                f"params{jax.tree_util.keystr(path)} has dtype {jnp.result_type(leaf)}; expected a "
+                "floating dtype, which has gradients"
+            )
+    if not (setup.eval_fn is None or callable(setup.eval_fn)):
+        raise ValueError(
+            f"eval_fn is {setup.eval_fn!r:.60}; expected a function of the model that returns a "
+            "dict of metrics"
+        )
+    if not callable(setup.weighting):
+        raise ValueError(
+            f"weighting is {setup.weighting!r:.60}; expected a function, such as "
+            "fs.weight_by_examples"
+        )
+    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup.timeline)):
+        _check_timeline(setup.timeline, setup.task.num_clients)
+        if setup.task.placement is not None:
+            setup.task.placement.check(setup.timeline)
+
+
+def check_is_setup(value: object) -> None:
+    """Refuses values that are no setups, such as an algorithm in its place.
+
+    Raises:
+        ValueError: naming the type and what was expected.
+
+    Example:
+        >>> check_is_setup([1, 2])
+        Traceback (most recent call last):
+        ...
+        ValueError: setup is a list; expected a fedjax_sim.Setup
+    """
+    if not isinstance(value, Setup):
+        raise ValueError(f"setup is a {type(value).__name__}; expected a fedjax_sim.Setup")
+
+
+def check_is_algorithm(value: object, name: str = "algorithm") -> None:
+    """Refuses values that are no algorithms, such as a factory that was not called.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> check_is_algorithm(fs.fedavg(0.1))
+        >>> check_is_algorithm(fs.fedavg)
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm is <function fedavg at ...>; expected a FedAlgorithm: call fedavg(...)
+    """
+    if not isinstance(value, FedAlgorithm):
+        factory = getattr(value, "__name__", "the factory")
+        hint = f"call {factory}(...)" if callable(value) else "for example fs.fedavg(0.1)"
+        raise ValueError(f"{name} is {value!r:.60}; expected a FedAlgorithm: {hint}")
+
+
+def check_keys(keys: object) -> None:
+    """Refuses keys that are not those of JAX, and equal keys of several seeds.
+
+    Seeds with one key have the same random numbers, so an interval over them says nothing.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> check_keys(jax.random.key(0))
+        >>> check_keys(0)
+        Traceback (most recent call last):
+        ...
+        ValueError: keys is 0; expected jax.random.key(0), or n keys [n] as of jax.random.split
+        >>> check_keys(jax.random.split(jax.random.key(0), 2)[np.array([0, 1, 0])])
+        Traceback (most recent call last):
+        ...
+        ValueError: keys[0] and keys[2] are equal; expected another key for every seed, such as ...
+    """
+    if not (isinstance(keys, Array) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)):
+        raise ValueError(
+            f"keys is {keys!r:.60}; expected jax.random.key(0), or n keys [n] as of "
+            "jax.random.split"
+        )
+    if keys.ndim > 1 or not keys.size:
+        raise ValueError(f"keys has shape {keys.shape}; expected () or [n], one per seed")
+    check_generator("keys", keys)
+    if keys.ndim and _known(keys):
+        with jax.ensure_compile_time_eval():  # numbers, also where the caller is being traced
+            words = np.asarray(jax.random.key_data(keys))
+        _, first, number = np.unique(words, axis=0, return_index=True, return_inverse=True)
+        earlier = first[number.ravel()]
+        if len(first) < len(words):
+            later = int(np.argmax(earlier != np.arange(len(words))))
+            raise ValueError(
+                f"keys[{earlier[later]}] and keys[{later}] are equal; expected another key for "
+                "every seed, such as jax.random.split(key, n) (jax.random.key takes its seed "
+                "modulo 2^32)"
+            )
+
+
+def check_split_keys(keys: Any) -> None:
+    """Refuses values that are not an array of keys, such as a single key.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> check_split_keys(jax.random.key(0))
+        Traceback (most recent call last):
+        ...
+        ValueError: keys has shape (); expected [n], one per seed, such as jax.random.split(key, 3)
+    """
+    check_keys(keys)
+    if not keys.ndim:
+        raise ValueError(
+            "keys has shape (); expected [n], one per seed, such as jax.random.split(key, 3)"
+        )
+
+
+def check_key(key: object) -> None:
+    """Refuses a value that is not one key of JAX.
+
+    Raises:
+        ValueError: naming the value and what was expected.
+
+    Example:
+        >>> check_key(jax.random.split(jax.random.key(0), 3))
+        Traceback (most recent call last):
+        ...
+        ValueError: key has shape (3,); expected one key, such as jax.random.key(0)
+    """
+    if not (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise ValueError(f"key is {key!r:.60}; expected jax.random.key(0)")
+    if key.ndim:
+        raise ValueError(f"key has shape {key.shape}; expected one key, such as jax.random.key(0)")
+    check_generator("key", key)
+
+
+def check_generator(name: str, key: Array) -> None:
+    """Refuses keys of generators whose draws for many clients together differ from single ones.
+
+    Under ``jax.vmap`` the generators rbg and unsafe_rbg draw from the first key of a batch, so the
+    results of a run would depend on how many clients run together.
+
+    Raises:
+        ValueError: such a key, or such a generator as JAX's default, with which the package would
+            make its own keys.
+
+    Example:
+        >>> check_generator("key", jax.random.key(0, impl="rbg"))
+        Traceback (most recent call last):
+        ...
+        ValueError: key is of the generator rbg, whose draws under jax.vmap differ from single ...
+    """
+    default = jax.config.jax_default_prng_impl  # pyright: ignore[reportAttributeAccessIssue]
+    for owner, generator in ((name, str(jax.random.key_impl(key))), ("JAX's default", default)):
+        if generator in ("rbg", "unsafe_rbg"):
+            raise ValueError(
+                f"{owner} is of the generator {generator}, whose draws under jax.vmap differ from "
+                "single draws; expected threefry2x32, as jax.random.key(0, impl='threefry2x32') "
+                "with jax_default_prng_impl='threefry2x32', JAX's default"
+            )
+
+
+def check_batch(setup: Setup, count: int | None) -> None:
+    """Refuses models or timelines whose number differs from that of the keys.
+
+    Raises:
+        ValueError: naming the argument, its shape and what was expected.
+    """
+    clients = setup.timeline.clients
+    if count is None and clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S] for one key")
+    if count is not None and clients.ndim == 3 and clients.shape[0] != count:
+        raise ValueError(f"timeline has {clients.shape[0]} replicas; expected {count}, one per key")
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(setup.params)]
+    if count is not None and any(shape[:1] != (count,) for shape in shapes):
+        raise ValueError(
+            f"params has leaves of shapes {shapes[:3]}...; expected a leading axis of {count}, one "
+            f"model per key, such as jax.vmap(model.init)(jax.random.split(key, {count}))"
+        )
+
+
+def check_compiles() -> None:
+    """Refuses ``jax.disable_jit`` and calls inside jitted and otherwise transformed functions.
+
+    Raises:
+        ValueError: naming what is on.
+    """
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError(
+            "jax_disable_jit is True; expected False, since the rounds are compiled: fs.run also "
+            "runs without compilation"
+        )
+    if get_opaque_trace_state() != _NO_TRACE:
+        raise ValueError(
+            "setup is used inside jax.jit, vmap or grad; expected a call outside, since the rounds "
+            "are compiled and recorded on the host: fs.run can be transformed"
+        )
+
+
+def check_objective(setup: Setup, *, batched: bool) -> None:
+    """Refuses an objective, labels or token ids that do not fit the model, if there is a check.
+
+    Tasks and evaluators have checks.  The model is not compiled; only its shapes are computed.
+    Traced values pass.
+
+    Args:
+        batched: the parameters have a leading axis, one model per key.
+
+    Raises:
+        ValueError: as the method ``check`` of the task's oracle or of an evaluator.
+    """
+    if _known(setup.params):
+        check_finite_params(setup.params)
+    params = shapes_of_one(setup.params, batched=batched)
+    oracle = setup.task.oracle
+    check = getattr(getattr(oracle, "func", None), "check", None)
+    arguments = getattr(oracle, "args", ())
+    if check is not None and _known((arguments, setup.params)):
+        check(*arguments, params)
+    if _known((setup.eval_fn, setup.params)):
+        _check_evaluated(setup.eval_fn, params)
+
+
+def check_finite_params(params: Params) -> None:
+    """Refuses initial models with NaN or infinity; shapes pass.
+
+    Raises:
+        ValueError: naming the leaf and the value.
+
+    Example:
+        >>> check_finite_params({"w": np.array([1.0, np.nan])})
+        Traceback (most recent call last):
+        ...
+        ValueError: params['w'] has nan; expected finite numbers
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if isinstance(leaf, jax.ShapeDtypeStruct):
+            continue
+        values = np.asarray(leaf)
+        finite = np.isfinite(values)
+        if not finite.all():
+            value = values[np.unravel_index(np.argmin(finite), finite.shape)]
+            raise ValueError(
+                f"params{jax.tree_util.keystr(path)} has {value}; expected finite numbers"
+            )
+
+
+def shapes_of_one(params: Params, *, batched: bool) -> Params:
+    """Returns the shapes and dtypes of one model.
+
+    Args:
+        batched: the parameters have a leading axis, one model per key.
+
+    Example:
+        >>> shapes_of_one(np.ones((2, 3), np.float32), batched=True)
+        ShapeDtypeStruct(shape=(3,), dtype=float32)
+    """
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[batched:], jnp.result_type(x)), params
+    )
+
+
+def _check_evaluated(eval_fn: Any, params: Params) -> None:
+    """Refuses evaluators with labels or token ids that the model does not have.
+
+    Those of this package are checked, and every ``Partial`` whose function has a method
+    ``check(*args, params)``.
+
+    Args:
+        params: of one model, or its shapes.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.objectives.check_labels`.
+
+    Example:
+        >>> from fedjax_sim import evaluation, objectives
+        >>> metrics = objectives.classification_metrics(lambda params, x: x @ params)
+        >>> test = evaluation.evaluator(metrics, {"x": jnp.ones((1, 3)), "y": jnp.array([2])})
+        >>> _check_evaluated(evaluation.at_rounds(test, 10), jnp.ones((3, 2)))
+        Traceback (most recent call last):
+        ...
+        ValueError: eval_fn: examples['y'] has labels 2 .. 2; expected 0 .. 1, since ...
+    """
+    if isinstance(eval_fn, tuple):
+        for part in eval_fn:
+            _check_evaluated(part, params)
+    if not isinstance(eval_fn, Partial):
+        return
+    check = getattr(eval_fn.func, "check", None)
+    if check is None:
+        return _check_evaluated(eval_fn.args, params)
+    try:
+        check(*eval_fn.args, params)
+    except ValueError as error:
+        raise ValueError(f"eval_fn: {error}") from error
+
+
+def _known(values: Any) -> bool:
+    """Returns whether this process has the numbers of all arrays, which are not traced."""
+    leaves = [leaf for leaf in jax.tree.leaves(values) if not callable(leaf)]
+    return not any(isinstance(leaf, Tracer) for leaf in leaves) and all(
+        getattr(leaf, "is_fully_addressable", True) for leaf in leaves
+    )
+
+
+def _check_timeline(timeline: Timeline, num_clients: int) -> None:
+    """Checks the fields of a concrete timeline or of a batch of timelines."""
+    # NumPy, since jnp would trace inside a jit.
+    clients, version, num_steps, mask = (
+        np.asarray(x)
+        for x in (timeline.clients, timeline.version, timeline.num_steps, timeline.mask)
+    )
+    shapes = {x.shape for x in (clients, version, num_steps, mask)}
+    if len(shapes) != 1 or np.shape(timeline.time) != clients.shape[:-1]:
+        raise ValueError(
+            f"timeline has fields of shapes {sorted(shapes)} and time {np.shape(timeline.time)}; "
+            "expected [T, S] each and time [T]"
+        )
+    for name, value, kind in (
+        ("clients", clients, np.integer),
+        ("version", version, np.integer),
+        ("num_steps", num_steps, np.integer),
+        ("mask", mask, np.bool_),
+    ):
+        if not np.issubdtype(value.dtype, kind):
+            expected = "booleans" if kind is np.bool_ else "integers"
+            raise ValueError(f"timeline.{name} has dtype {value.dtype}; expected {expected}")
+    if not clients.size:
+        raise ValueError(
+            f"timeline.clients has shape {clients.shape}; expected at least one round and one slot"
+        )
+    low, high = clients.min(), clients.max()
+    if low < 0 or high >= num_clients:
+        raise ValueError(
+            f"timeline.clients has clients {low} .. {high}; "
+            f"expected 0 .. {num_clients - 1}, the clients of the task"
+        )
+    staleness = np.where(mask, np.arange(timeline.num_rounds)[:, None] - version, 0)
+    if staleness.min() < 0 or staleness.max() > timeline.max_staleness:
+        raise ValueError(
+            f"timeline.version has staleness {staleness.min()} .. {staleness.max()}; "
+            f"expected 0 .. {timeline.max_staleness}, timeline.max_staleness"
+        )
+    steps = np.where(mask, num_steps, 0)
+    if steps.min() < 0 or steps.max() > timeline.max_steps:
+        raise ValueError(
+            f"timeline.num_steps is in {steps.min()} .. {steps.max()}; "
+            f"expected 0 .. {timeline.max_steps}, timeline.max_steps"
+        )
+    for name in ("first_step", "read_buffer", "lost"):
+        value = getattr(timeline, name)
+        if value is not None and np.shape(value) != clients.shape:
+            raise ValueError(
+                f"timeline.{name} has shape {np.shape(value)}; expected {clients.shape}, "
+                "the shape of timeline.clients"
+            )
+    if timeline.lost is not None and np.asarray(timeline.lost).dtype != np.bool_:
+        raise ValueError(
+            f"timeline.lost has dtype {np.asarray(timeline.lost).dtype}; expected booleans"
+        )
+    if timeline.num_buffers:
+        _check_buffers(timeline, mask, version)
+    # Empty slots count as distinct clients.
+    present = np.sort(np.where(mask, clients, -1 - np.arange(timeline.cohort_size)), axis=-1)
+    if (present[..., 1:] == present[..., :-1]).any():
+        raise ValueError(
+            "timeline.clients has a client twice in one round; expected distinct clients"
+        )
+
+
+def _check_buffers(timeline: Timeline, mask: np.ndarray, version: np.ndarray) -> None:
+    """Checks that every slot reads the broadcast of the version that it names."""
+    if timeline.write_buffer is None or timeline.read_buffer is None:
+        raise ValueError(
+            f"timeline.num_buffers is {timeline.num_buffers} without write_buffer and read_buffer; "
+            "expected both"
+        )
+    shapes = np.shape(timeline.write_buffer), np.shape(timeline.read_buffer)
+    if shapes != (mask.shape[:-1], mask.shape):
+        raise ValueError(
+            f"timeline.write_buffer and read_buffer have shapes {shapes}; "
+            f"expected {mask.shape[:-1]} and {mask.shape}"
+        )
+    rounds, last = timeline.num_rounds, timeline.num_buffers
+    written, read = np.asarray(timeline.write_buffer), np.asarray(timeline.read_buffer)
+    if written.min() < 0 or written.max() > last or read.min() < 0 or read.max() >= last:
+        raise ValueError(
+            f"timeline.write_buffer is in {written.min()} .. {written.max()} and read_buffer in "
+            f"{read.min()} .. {read.max()}; expected 0 .. {last}, timeline.num_buffers, and "
+            f"0 .. {last - 1}"
+        )
+    replicas = zip(
+        written.reshape(-1, rounds),
+        read.reshape(-1, *mask.shape[-2:]),
+        version.reshape(-1, *mask.shape[-2:]),
+        mask.reshape(-1, *mask.shape[-2:]),
+        strict=True,
+    )
+    for written, read, started, present in replicas:
+        content = np.full(last + 1, -1)
+        for t in range(rounds):
+            content[written[t]] = t
+            if (content[read[t]] != started[t])[present[t]].any():
+                raise ValueError(
+                    f"timeline.read_buffer in round {t} has buffers with the broadcasts "
+                    f"{content[read[t]].tolist()}; expected those of timeline.version, "
+                    f"{started[t].tolist()}"
+                )
+
+
+def check_one_timeline(clients: np.ndarray | Array) -> None:
+    """Raises ValueError if ``timeline.clients`` is that of a batch of timelines.
+
+    Example:
+        >>> check_one_timeline(np.zeros((3, 9, 2), int))
+        Traceback (most recent call last):
+        ...
+        ValueError: timeline.clients has shape (3, 9, 2); expected [T, S]
+    """
+    if clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
+
+
+def partial_rounds(task: Task, timeline: Timeline) -> np.ndarray:
+    """Returns the numbers of uploads of the rounds with some but not all clients' uploads.
+
+    Rounds in which no client does any work are left out; traced timelines have none.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.from_clients([{"x": np.ones(1)}] * 3)
+        >>> task = fs.empirical_task(lambda w, b, key: b["x"] * w, data, fs.full_batch(1))
+        >>> partial_rounds(task, fs.timelines.cyclic(2, 3, 2, 1)).tolist()
+        [2, 2]
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+        return np.zeros(0, int)
+    reports = np.asarray(timeline.arrived).sum(axis=-1)
+    return reports[(reports < task.num_clients) & np.asarray(timeline.mask).any(axis=-1)]
+
+
+def check_population(clients: np.ndarray, mask: np.ndarray, num_clients: int) -> None:
+    """Raises ValueError for a report of a client outside of the population.
+
+    Example:
+        >>> check_population(np.array([[0, 7]]), np.array([[True, True]]), num_clients=3)
+        Traceback (most recent call last):
+        ...
+        ValueError: timeline.clients has client 7; expected 0 .. num_clients - 1 = 2
+    """
+    last = int(clients[mask].max(initial=0))
+    if last >= num_clients:
+        raise ValueError(
+            f"timeline.clients has client {last}; expected 0 .. num_clients - 1 = {num_clients - 1}"
+        )
+
+
+def last_wrapper(algorithm: FedAlgorithm) -> LastWrapper | None:
+    """Returns the wrapper that must be applied last; None: the algorithm has none.
+
+    Raises:
+        ValueError: another wrapper encloses it.
+    """
+    last = algorithm.requires.last
+    if last is None:
+        return None
+    if algorithm.local is not last.local or algorithm.update is not last.update:
+        raise ValueError(
+            f"algorithm wraps {last.name}(...); expected {last.name} as the last wrapper: "
+            f"{last.reason}"
+        )
+    if algorithm.aggregation is not None and last.mechanism is not None:
+        raise ValueError(
+            f"algorithm is {last.name}(...) with another aggregation than the mean; expected "
+            "the mean, since the influence of one client on another rule has no known bound"
+        )
+    return last
+
+
+def check_statistics_last(
+    wrapper: str, algorithm: FedAlgorithm, *, only_uploaded: bool = False
+) -> None:
+    """Refuses an algorithm that updates running statistics, which a wrapper would change.
+
+    The gradient of a statistic is its value minus its next value, so a wrapper outside of
+    :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` would train, decay or clip
+    statistics as if they were weights.
+
+    Args:
+        only_uploaded: accept algorithms whose clients keep their statistics.
+
+    Raises:
+        ValueError: naming the wrapper.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> is_mean = lambda path, leaf: path[-1] == "mean"
+        >>> statistics = fs.running_statistics(fs.fedavg(0.1), is_mean)
+        >>> check_statistics_last("fine_tuned", statistics)
+        Traceback (most recent call last):
+        ValueError: algorithm updates running statistics; expected running_statistics(fine_tuned...
+    """
+    statistics = algorithm.requires.statistics
+    if statistics is not None and (statistics.uploaded or not only_uploaded):
+        raise ValueError(
+            f"algorithm updates running statistics; expected running_statistics({wrapper}(...)): "
+            "apply running_statistics last"
+        )

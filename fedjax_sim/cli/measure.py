@@ -1,0 +1,60 @@
+"""``fedjax-sim measure``: measures ways to execute a comparison and stores the fastest."""
+
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.studies import executions
+from fedjax_sim.studies.setups.build import ResolvedRun
+from fedjax_sim.types import Setup
+
+# Rounds that a measurement dispatches at once.
+_ROUNDS = 5
+
+
+def run_measure(
+    comparison: ResolvedRun,
+    path: pathlib.Path,
+    status: Callable[[str], AbstractContextManager] = contextlib.nullcontext,
+) -> Iterator[tuple[str, list[executions.Measured]]]:
+    """Measures one algorithm without client state and one with it; stores the fastest choices.
+
+    Args:
+        comparison: the comparison to execute; the first algorithm of each kind is measured.
+        path: file of choices.
+        status: context manager that is active while an algorithm is measured.
+
+    Yields:
+        ``(algorithm, measurements)``, the fastest first.
+
+    Example:
+        >>> import tempfile
+        >>> from fedjax_sim.studies.setups.build import resolve
+        >>> from fedjax_sim.studies.setups.config import RunConfig
+        >>> config = RunConfig(algorithms=("fedavg",), cohort_size=4, seeds=2)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "executions.json"
+        ...     ((name, measured),) = run_measure(resolve(config), path)
+        ...     path.exists(), name, measured[0].seconds < 1
+        (True, 'fedavg', True)
+    """
+    measured_kinds: set[bool] = set()
+    for name in comparison.hyper:
+        algorithm, keys = comparison.algorithm(name), comparison.problem.keys
+        whole = executions.Problem(algorithm, comparison.setups[name], keys)
+        described = executions.describe(whole, comparison.options["batch_size"])
+        if described["client_state"] in measured_kinds:
+            continue
+        measured_kinds.add(described["client_state"])
+
+        def short(conv: Convolution, name=name) -> Setup:
+            setup = comparison.lowered(conv).setup_of(name)
+            return dataclasses.replace(setup, timeline=setup.timeline[:_ROUNDS])
+
+        with status(f"measuring {name}"), comparison.arithmetic():
+            measured = executions.measure_executions(algorithm, short, keys)
+        executions.store(path, described, measured)
+        yield name, measured

@@ -1,0 +1,443 @@
+"""Checks of an algorithm with its setup, and of what its functions take and return.
+
+:func:`check_run` is the one door: everything that runs or compiles an algorithm calls it once,
+before anything is compiled.  The checks of returned values compare shapes and dtypes while a run is
+traced, so a compiled run does not contain them.
+"""
+
+import inspect
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fedjax_sim.checks.setups import (
+    check_batch,
+    check_compiles,
+    check_is_algorithm,
+    check_objective,
+    check_setup,
+    last_wrapper,
+    partial_rounds,
+)
+from fedjax_sim.data.task import running_statistics_of
+from fedjax_sim.engine.evaluation.state import check_periods
+from fedjax_sim.engine.execution.broadcasts import num_buffers
+from fedjax_sim.engine.execution.strategies import Gathered
+from fedjax_sim.tree import leaves
+from fedjax_sim.tree.leaves import Selection
+from fedjax_sim.types import (
+    ClientState,
+    FedAlgorithm,
+    Params,
+    PyTree,
+    Requires,
+    ServerState,
+    Setup,
+    Task,
+    Timeline,
+    Upload,
+    Weighting,
+    uniform_weights,
+)
+
+_MOST_LEAVES = 8  # in a message
+_ARGUMENTS = {
+    "init": ("params",),
+    "local": ("message", "state", "oracle", "work"),
+    "update": ("state", "mean", "round"),
+    "broadcast": ("state", "round"),
+    "init_client": ("params",),
+    "requires.check": ("task", "timeline"),
+    "personal": ("message", "state", "oracle", "work"),
+}
+
+
+def check_run(
+    algorithms: FedAlgorithm | Mapping[str, FedAlgorithm] | Iterable[FedAlgorithm],
+    setup: Setup,
+    count: int | None,
+    *,
+    execution: Any = None,
+    eval_initial: bool = False,
+    compiled: bool = True,
+) -> None:
+    """Refuses a setup that is invalid or that does not fit an algorithm: the one door of all calls.
+
+    Traced values pass, since they cannot be checked, so every function that compiles runs calls
+    this before.  Keys are checked where they are named, by
+    :func:`~fedjax_sim.checks.setups.check_keys` and its neighbours.
+
+    Args:
+        algorithms: one, or all that shall run on this setup, or none; by name, if messages shall
+            say which one does not fit.
+        setup: of one run, or of several.
+        count: runs together, one per key: models and perhaps timelines have a leading axis of this
+            length; None: one run without that axis.
+        execution: the strategy that was given, if any, or strategies by name.
+        eval_initial: the run also evaluates the initial model, as round 0.
+        compiled: rounds are compiled and recorded on the host, so that the call cannot be
+            transformed; False: it can, as that of :func:`fedjax_sim.run`.
+
+    Raises:
+        ValueError: a value of the setup; a function of an algorithm that does not take its
+            arguments; a timeline with staleness for an algorithm that requires current broadcasts;
+            weighted uploads for one that requires equal weights; a round with fewer uploads than an
+            aggregation requires; running statistics that an algorithm does not update; a wrapper
+            around one that must be applied last; or what the algorithm's own check refuses.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
+        >>> loss = lambda params, examples, key: (params - examples["x"]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), jnp.zeros(3))
+        >>> check_run(fs.fedavg(0.5), setup, 3)
+        >>> check_run(fs.fedavg(0.5), setup, 2)
+        Traceback (most recent call last):
+        ...
+        ValueError: params has leaves of shapes [(3,)]...; expected a leading axis of 2, one ...
+    """
+    check_setup(setup)
+    if compiled:
+        check_compiles()
+    check_batch(setup, count)
+    check_objective(setup, batched=count is not None)
+    check_periods(setup, eval_initial=eval_initial)
+    if isinstance(algorithms, Mapping):
+        for name, algorithm in algorithms.items():
+            own = execution.get(name) if isinstance(execution, Mapping) else execution
+            try:
+                check_algorithm(algorithm, setup, own)
+            except ValueError as error:
+                raise ValueError(f"algorithms has {name!r}: {error}") from error
+        return
+    # An algorithm is a tuple; what is none has its message from the check.
+    several = isinstance(algorithms, Iterable) and not isinstance(algorithms, FedAlgorithm)
+    every: Any = algorithms if several else [algorithms]
+    for algorithm in every:
+        check_algorithm(algorithm, setup, execution)
+
+
+def check_algorithm(algorithm: FedAlgorithm, setup: Setup, execution: Any) -> None:
+    """Refuses an algorithm that a valid setup does not fit; a part of :func:`check_run`."""
+    check_functions(algorithm)
+    check_staleness(algorithm, setup.timeline)
+    check_statistics(algorithm, setup.task, setup.params)
+    check_weighting(algorithm, setup.task, setup.timeline, setup.weighting)
+    last_wrapper(algorithm)
+    if algorithm.aggregation is not None:
+        algorithm.aggregation.check(setup.timeline)
+    algorithm.requires.check(setup.task, setup.timeline)
+    check_execution(algorithm, execution)
+
+
+def check_functions(algorithm: FedAlgorithm) -> None:
+    """Refuses values that are no algorithm, and functions that do not take their arguments.
+
+    Raises:
+        ValueError: naming the value or the function.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> check_functions(fs.fedavg(0.1)._replace(update=lambda state, mean: state))
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm.update takes (state, mean); expected (state, mean, round)
+    """
+    check_is_algorithm(algorithm)
+    if not isinstance(algorithm.requires, Requires):
+        raise ValueError(
+            f"algorithm.requires is {algorithm.requires!r:.60}; expected fedjax_sim.Requires(...)"
+        )
+    for name, arguments in _ARGUMENTS.items():
+        function, expected = operator.attrgetter(name)(algorithm), f"({', '.join(arguments)})"
+        if function is None and name == "personal":
+            continue
+        if not callable(function):
+            raise ValueError(
+                f"algorithm.{name} is {function!r:.60}; expected a function of {expected}"
+            )
+        if not _takes(function, arguments):
+            taken = ", ".join(inspect.signature(function).parameters)
+            raise ValueError(f"algorithm.{name} takes ({taken}); expected {expected}")
+
+
+def check_options(execution: Any, probes: Any, place: str = "") -> None:
+    """Refuses values that are no execution strategy or no probes.
+
+    Args:
+        execution, probes: the values.
+        place: prefix of their names in messages.
+
+    Raises:
+        ValueError: naming the argument.
+
+    Example:
+        >>> check_options("vmapped", None)
+        Traceback (most recent call last):
+        ...
+        ValueError: execution is 'vmapped'; expected a strategy, such as fs.execution.vmapped()
+    """
+    if not (execution is None or _takes(execution, ("local", "shared", "slots", "weights"))):
+        raise ValueError(
+            f"{place}execution is {execution!r:.60}; expected a strategy, such as "
+            "fs.execution.vmapped()"
+        )
+    kinds = {name: getattr(probes, name, None) for name in ("client", "server", "run")}
+    for name, functions in kinds.items():
+        if not isinstance(functions, Mapping) or not all(map(callable, functions.values())):
+            raise ValueError(
+                f"{place}probes is {probes!r:.60}; expected fs.Probes({name}={{...}}), functions "
+                "by name"
+            )
+
+
+def check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
+    """Refuses a timeline with staleness for an algorithm that requires current broadcasts."""
+    if algorithm.requires.synchronous and num_buffers(timeline):
+        raise ValueError(
+            f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
+            f"{algorithm.requires.synchronous}"
+        )
+
+
+def check_weighting(
+    algorithm: FedAlgorithm, task: Task, timeline: Timeline, weighting: Weighting
+) -> None:
+    """Refuses weights for an algorithm that requires equal ones; traced timelines are complete."""
+    if weighting is uniform_weights:
+        return
+    reason = algorithm.requires.uniform_weights
+    if reason is None and algorithm.requires.uniform_weights_if_partial is not None:
+        some = len(partial_rounds(task, timeline)) > 0
+        reason = algorithm.requires.uniform_weights_if_partial if some else None
+    if reason is not None:
+        name = getattr(weighting, "__name__", weighting)
+        raise ValueError(f"weighting is {name}; expected uniform_weights: {reason}")
+
+
+def check_execution(algorithm: FedAlgorithm, execution: Any) -> None:
+    """Refuses strategies that do not return the mean, for a private server."""
+    last = last_wrapper(algorithm)
+    if last is None or last.mechanism is None:
+        return  # a local randomiser: the server may do anything with what it receives
+    if isinstance(execution, Gathered):
+        raise ValueError(
+            f"execution is gathered(...); expected the mean of the uploads with {last.name}"
+        )
+
+
+def check_statistics(algorithm: FedAlgorithm, task: Task, params: Params) -> None:
+    """Refuses a model with running statistics for an algorithm that does not update just these."""
+    statistics = running_statistics_of(task)
+    if statistics is None:
+        return
+    updated_by = algorithm.requires.statistics
+    if updated_by is None:
+        raise ValueError(
+            "task has a model with running statistics (batch normalisation), which the algorithm "
+            "does not update; expected fs.running_statistics(algorithm, model.statistics), or the "
+            "objective of fs.models.frozen_statistics(model) with fs.freeze"
+        )
+    expected, updated = (_paths(params, where) for where in (statistics, updated_by.where))
+    if expected != updated:
+        different = ", ".join(sorted(expected ^ updated))
+        raise ValueError(
+            f"running_statistics has where with another answer than model.statistics for "
+            f"{different}; expected fs.running_statistics(algorithm, model.statistics)"
+        )
+
+
+def _paths(params: Params, where: Selection) -> set[str]:
+    part, _ = leaves.split(params, where)
+    return {"/".join(leaves.names(path)) for path, _ in jax.tree_util.tree_leaves_with_path(part)}
+
+
+def checked_init(server: ServerState) -> ServerState:
+    """Returns a first server state, which has the model as its attribute ``params``.
+
+    Raises:
+        ValueError: it has none, or it has a leaf that is not an array.
+
+    Example:
+        >>> checked_init({"w": 1.0})
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm.init returns dict(['w'] float32[]); expected a server state whose...
+    """
+    if not hasattr(server, "params"):
+        raise ValueError(
+            f"algorithm.init returns {_leaves(server)}; expected a server state whose attribute "
+            "params is the model, for example a NamedTuple"
+        )
+    return checked_arrays("init", server)
+
+
+def checked_arrays(function: str, state: PyTree) -> PyTree:
+    """Returns a state if all of its leaves are arrays or numbers.
+
+    Raises:
+        ValueError: naming the function and the leaf.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        try:
+            jax.typeof(leaf)
+        except TypeError as error:
+            raise ValueError(
+                f"algorithm.{function} returns {_name(path, leaf)}; expected an array"
+            ) from error
+    return state
+
+
+def checked_visit(result: Any, state: ClientState) -> tuple[Upload, ClientState]:
+    """Returns the upload and the new state of a visit, if the state is as before.
+
+    Raises:
+        ValueError: the visit returned no pair, or a client state of another form.
+
+    Example:
+        >>> checked_visit(jnp.ones(3), ())
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm.local returns float32[3]; expected a pair (upload, client state)
+    """
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise ValueError(
+            f"algorithm.local returns {_leaves(result)}; expected a pair (upload, client state)"
+        )
+    upload, new = result
+    return upload, checked_state("local", new, state)
+
+
+def checked_weights(weights: Any, num_slots: int) -> Array:
+    """Returns the weights ``[S]`` of a round's uploads as floats; one number is for all slots.
+
+    Negative weights become NaN, so that their round is a divergence: no mean has them.
+
+    Raises:
+        ValueError: an array of another shape, or no numbers.
+
+    Example:
+        >>> checked_weights(jnp.ones((3, 1)), num_slots=3)
+        Traceback (most recent call last):
+        ...
+        ValueError: weighting returns float32[3, 1]; expected [3], one weight per slot
+    """
+    try:
+        shape = jax.typeof(weights).shape
+    except TypeError:
+        shape = None
+    if shape not in ((), (num_slots,)):
+        raise ValueError(
+            f"weighting returns {_leaves(weights)}; expected [{num_slots}], one weight per slot"
+        )
+    weights = jnp.asarray(weights, jnp.result_type(float))
+    return jnp.broadcast_to(jnp.where(weights < 0, jnp.nan, weights), (num_slots,))
+
+
+def checked_state(function: str, new: PyTree, old: PyTree) -> PyTree:
+    """Returns a state if it has the structure, the shapes and the dtypes of the state before.
+
+    Python numbers and weakly typed arrays pass if they adopt the dtype of the leaf before.
+
+    Raises:
+        ValueError: naming the function, the leaf, and its shape and dtype.
+
+    Example:
+        >>> checked_state("update", {"w": jnp.ones(1)}, {"w": jnp.ones(3)})
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm.update returns a state with ['w'] float32[1]; expected float32[3]...
+    """
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        found, expected = _leaves(new), _leaves(old)
+        if found == expected:  # containers of other types
+            found, expected = str(jax.tree.structure(new)), str(jax.tree.structure(old))
+        raise ValueError(
+            f"algorithm.{function} returns the state {found}; expected {expected}, as before"
+        )
+    checked_arrays(function, new)
+    leaves = jax.tree_util.tree_leaves_with_path(new)
+    for (path, leaf), before in zip(leaves, jax.tree.leaves(old), strict=True):
+        found, expected = jax.typeof(leaf), jax.typeof(before)
+        adopts = found.weak_type and jnp.result_type(leaf, before) == expected.dtype
+        if found.shape != expected.shape or not (adopts or found.dtype == expected.dtype):
+            raise ValueError(
+                f"algorithm.{function} returns a state with {_name(path, leaf)}; expected "
+                f"{_name((), before)}, as before"
+            )
+    return new
+
+
+def check_precision(function: str, new: PyTree, old: PyTree, params: Params) -> None:
+    """Refuses to change a state in half precision, if the model has leaves in half precision.
+
+    A leaf that a function passes on, such as a frozen one, is the same object as before.
+
+    Raises:
+        ValueError: naming the function and the leaf.
+
+    Example:
+        >>> w = {"w": jnp.ones(2, jnp.bfloat16)}
+        >>> check_precision("update", w, w, w)
+        >>> check_precision("update", {"w": w["w"] + 1}, w, w)
+        Traceback (most recent call last):
+        ...
+        ValueError: algorithm.update changes ['w'] bfloat16[2]; expected float32, since half...
+    """
+    if not any(map(_is_half, jax.tree.leaves(params))):
+        return
+    for (path, leaf), before in zip(
+        jax.tree_util.tree_leaves_with_path(new), jax.tree.leaves(old), strict=True
+    ):
+        if leaf is not before and _is_half(leaf):
+            raise ValueError(
+                f"algorithm.{function} changes {_name(path, leaf)}; expected float32, since half "
+                "precision rounds small steps to 0: use params = fedjax_sim.tree.wide(params) with "
+                "the model models.in_precision(model, dtype), or freeze these leaves"
+            )
+
+
+def _is_half(leaf: Any) -> bool:
+    dtype = jnp.result_type(leaf)
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+
+
+def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
+    """Returns True for a function that takes these arguments by position."""
+    if not callable(function):
+        return False
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _leaves(state: PyTree) -> str:
+    """Returns the type of a state and its first leaves as text."""
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    names = [_name(path, leaf) for path, leaf in leaves[:_MOST_LEAVES]]
+    if len(leaves) == 1 and not leaves[0][0]:
+        return names[0]
+    names += ["..."] * (len(leaves) > _MOST_LEAVES)
+    return f"{type(state).__name__}({', '.join(names)})"
+
+
+def _name(path: tuple, leaf: Any) -> str:
+    """Returns the path of a leaf with its dtype and shape, or with its value, as text."""
+    try:
+        aval = jax.typeof(leaf)
+    except TypeError:
+        text = f"{leaf!r:.60}"
+    else:
+        text = f"{aval.dtype}{list(aval.shape)}"
+    return f"{jax.tree_util.keystr(path)} {text}".strip()

@@ -1,0 +1,258 @@
+"""Evaluators that receive the run's state, or the run, instead of the server's model.
+
+An ``eval_fn`` is a function of the server's model.  If the function of a ``Partial`` has the
+attribute ``takes_state``, the engine passes the :class:`~fedjax_sim.engine.RunState`, with the
+states of all clients and the round.  If it also has the attribute ``takes_context``, the engine
+passes a :class:`RunContext`: the state, the algorithm and the task.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.custom_batching import custom_vmap
+from jax.tree_util import Partial
+
+from fedjax_sim.checks import check_count
+from fedjax_sim.types import EvalFn, FedAlgorithm, Setup, Task, Timeline
+
+EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values mean nothing
+CLOCK = ("time", "local_steps")  # metrics that every history of a simulation begins with
+
+
+class RunContext(NamedTuple):
+    """Argument of an evaluator that needs more than a state.
+
+    Example:
+        >>> personal = lambda context: {"personal": context.algorithm is not None}
+        >>> personal(RunContext(state=None))
+        {'personal': False}
+    """
+
+    state: Any  # RunState
+    algorithm: FedAlgorithm | None = None
+    task: Task | None = None
+    max_steps: int = 0  # static: bounds the local steps of a visit
+    key: Array | None = None  # of this run's evaluations
+    timeline: Timeline | None = None  # the last round before the evaluation, or several
+
+
+def context_of(argument: Any) -> RunContext:
+    """Returns a context; a run's state becomes a context that has only this state.
+
+    Example:
+        >>> context_of(RunContext(3)).state, context_of(3).state
+        (3, 3)
+    """
+    return argument if isinstance(argument, RunContext) else RunContext(argument)
+
+
+def takes_state(eval_fn: Any) -> bool:
+    """Returns True for an evaluator that receives the run's state.
+
+    Example:
+        >>> norm = Partial(lambda params: {"norm": jnp.abs(params)})
+        >>> takes_state(norm), takes_state(at_rounds(norm, 10))
+        (False, True)
+    """
+    return bool(getattr(getattr(eval_fn, "func", eval_fn), "takes_state", False))
+
+
+def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
+    """Returns the metrics of a run: of its server's model unless the evaluator takes more.
+
+    Args:
+        eval_fn: an evaluator.
+        run: a :class:`~fedjax_sim.engine.RunState`, or a :class:`RunContext` for evaluators that
+            need the algorithm and the task.
+
+    Raises:
+        ValueError: the evaluator returns no dict of real numbers.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> server = fs.fedavg(0.1).init(jnp.array(-2.0))
+        >>> state = fs.RunState(jnp.array(3), server, (), (), jnp.array(0))
+        >>> norm = Partial(lambda params: {"norm": jnp.abs(params)})
+        >>> {name: value.item() for name, value in evaluate(at_rounds(norm, 3), state).items()}
+        {'norm': 2.0, 'evaluated': True}
+    """
+    argument: Any = context_of(run)
+    if not getattr(getattr(eval_fn, "func", eval_fn), "takes_context", False):
+        argument = argument.state
+        argument = argument if takes_state(eval_fn) else argument.server.params
+    metrics = eval_fn(argument)
+    if not isinstance(metrics, Mapping):
+        kind = "an array" if isinstance(metrics, Array) else f"a {type(metrics).__name__}"
+        raise ValueError(f"eval_fn returns {kind}; expected a dict of metrics by name")
+    for name, value in metrics.items():
+        if not isinstance(name, str):
+            raise ValueError(f"eval_fn returns the name {name!r}; expected text")
+        if not isinstance(value, (int, float, np.ndarray, np.generic, Array)):
+            raise ValueError(f"eval_fn returns {name!r}: {value!r:.60}; expected a number")
+        if jnp.iscomplexobj(value):
+            raise ValueError(
+                f"eval_fn returns {name!r}, which is complex; expected real metrics, such as its "
+                "absolute value"
+            )
+        if is_mark(name) and jnp.asarray(value).dtype != bool:
+            raise ValueError(
+                f"eval_fn returns {name!r} with numbers; expected another name, since False under "
+                "this one marks a skipped evaluation (fs.evaluation.at_rounds)"
+            )
+    return dict(metrics)
+
+
+def is_mark(name: str) -> bool:
+    """Returns True for the mark of :func:`at_rounds` among metrics.
+
+    Example:
+        >>> is_mark("evaluated"), is_mark("slow/evaluated"), is_mark("slow/loss")
+        (True, True, False)
+    """
+    return f"/{name}".endswith(f"/{EVALUATED}")
+
+
+def check_names(metrics: Iterable[str], probes: Iterable[str]) -> None:
+    """Refuses names of metrics and probes that a history could not tell apart or read again.
+
+    Example:
+        >>> check_names(["loss"], ["time"])
+        Traceback (most recent call last):
+        ...
+        ValueError: probes has 'time'; expected another name, since histories have the clock's time
+    """
+    seen: set[str] = set()
+    for argument, names in (("eval_fn", metrics), ("probes", probes)):
+        for name in names:
+            has = f"{argument} has {name!r}"
+            if name in CLOCK:
+                raise ValueError(
+                    f"{has}; expected another name, since histories have the clock's {name}"
+                )
+            if len(f"{name}.".splitlines()) > 1:
+                raise ValueError(f"{has}; expected a name without line breaks")
+            if name in seen:
+                raise ValueError(
+                    f"{has}, which is another value's name, too; expected another name"
+                )
+            seen.add(name)
+
+
+def at_rounds(eval_fn: EvalFn, every: int) -> Partial:
+    """Evaluates only after rounds that are multiples of ``every``; otherwise costs nothing.
+
+    The result has a metric ``evaluated``.  Where it is False the other metrics are 0 and have no
+    meaning; tables and files leave them out.
+
+    Args:
+        eval_fn: an expensive evaluator, for instance of all clients.
+        every: rounds; a multiple of the setup's ``eval_every``.
+
+    Raises:
+        ValueError: ``every`` below 1.  At the start of a run: no evaluation is after a multiple of
+            ``every`` rounds.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> slow = fs.evaluation.at_rounds(lambda w: {"norm": abs(w)}, 50)
+        >>> both = fs.evaluation.merge_evaluators(test=lambda w: {"loss": w**2}, slow=slow)
+    """
+    check_count(1, every=every)
+    return Partial(_AtRounds(every), eval_fn if isinstance(eval_fn, Partial) else Partial(eval_fn))
+
+
+def periods(eval_fn: Any) -> set[int]:
+    """Returns the periods of all :func:`at_rounds` in an evaluator.
+
+    Example:
+        >>> norm = Partial(lambda params: {"norm": jnp.abs(params)})
+        >>> periods(at_rounds(norm, 10)), periods(norm)
+        ({10}, set())
+    """
+    if isinstance(eval_fn, tuple) and not isinstance(eval_fn, _AtRounds):
+        return {period for part in eval_fn for period in periods(part)}
+    if not isinstance(eval_fn, Partial):
+        return set()
+    own = {eval_fn.func.every} if isinstance(eval_fn.func, _AtRounds) else set()
+    return own | periods(eval_fn.args)
+
+
+def check_periods(setup: Setup, *, eval_initial: bool = False) -> None:
+    """Refuses a setup with a part of :func:`at_rounds` that no evaluation of the run reaches.
+
+    Args:
+        setup: of a run from round 0, or of several.
+        eval_initial: the run also evaluates the initial model, as round 0.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> rare = at_rounds(lambda w: {"norm": abs(w)}, 7)
+        >>> check_periods(fs.Setup(None, fs.timelines.full(6, 2, 1), 0.0, rare, eval_every=5))
+        Traceback (most recent call last):
+        ...
+        ValueError: eval_fn has a part every 7 rounds (at_rounds), which no evaluation reaches ...
+    """
+    if eval_initial:
+        return
+    rounds, every = setup.timeline.num_rounds, setup.eval_every
+    evaluated = {*range(every, rounds, every), rounds}
+    for period in sorted(periods(setup.eval_fn)):
+        if all(t % period for t in evaluated):
+            raise ValueError(
+                f"eval_fn has a part every {period} rounds (at_rounds), which no evaluation "
+                f"reaches with eval_every {every} in {rounds} rounds; expected a divisor of an "
+                f"evaluated round, such as {min(every, rounds)}"
+            )
+
+
+def check_last_round(eval_fn: Any, num_rounds: int) -> None:
+    """Refuses an evaluator with a part of :func:`at_rounds` that skips the last round.
+
+    Example:
+        >>> check_last_round(at_rounds(lambda w: {"norm": abs(w)}, 2), 3)
+        Traceback (most recent call last):
+        ...
+        ValueError: setup.eval_fn evaluates every 2 rounds; expected the last round, 3, to be one...
+    """
+    if skipped := [period for period in periods(eval_fn) if num_rounds % period]:
+        raise ValueError(
+            f"setup.eval_fn evaluates every {skipped[0]} rounds; expected the last round, "
+            f"{num_rounds}, to be one of them"
+        )
+
+
+class _AtRounds(NamedTuple):
+    """Static part of an evaluator at some rounds."""
+
+    every: int
+    takes_state = True
+    takes_context = True
+
+    def __call__(self, eval_fn: Partial, run: Any) -> dict[str, Any]:
+        due = _common(context_of(run).state.round) % self.every == 0
+        shapes = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, evaluate(eval_fn, run)))
+
+        def skip() -> dict[str, Any]:
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+        def measure() -> dict[str, Any]:
+            return jax.tree.map(jnp.asarray, evaluate(eval_fn, run))
+
+        result = lax.cond(due, measure, skip)
+        return result | {EVALUATED: due & result[EVALUATED] if EVALUATED in result else due}
+
+
+@custom_vmap
+def _common(round: Array) -> Array:
+    """Round of all replicas: a condition on it does not become a selection under ``vmap``."""
+    return round
+
+
+@_common.def_vmap
+def _(axis_size: int, in_batched: list[bool], round: Array) -> tuple[Array, bool]:
+    del axis_size
+    return (round[0] if in_batched[0] else round), False

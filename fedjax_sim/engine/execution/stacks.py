@@ -1,0 +1,62 @@
+"""Execution of algorithms whose server receives something else than the mean of the uploads."""
+
+from fedjax_sim.engine.execution.strategies import Execution, Gathered, Local, gathered
+from fedjax_sim.types import Aggregation, PyTree, ServerState, Upload
+
+
+def is_stacked(aggregation: Aggregation | None) -> bool:
+    """Returns True if the server receives all uploads of a round.
+
+    Example:
+        >>> is_stacked(None), is_stacked(Aggregation())
+        (False, True)
+    """
+    return aggregation is not None and aggregation.each is None
+
+
+def strategy(aggregation: Aggregation | None, execution: Execution) -> Execution:
+    """Returns a strategy that delivers what an algorithm's server receives.
+
+    Raises:
+        ValueError: both the algorithm and the strategy replace the mean.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from fedjax_sim.engine.execution.strategies import vmapped
+        >>> every = strategy(Aggregation(), vmapped())
+        >>> every(lambda shared, x: (x, ()), (), jnp.array([1.0, 9.0]), jnp.ones(2))[0].tolist()
+        [1.0, 9.0]
+    """
+    if aggregation is None:
+        return execution
+    if isinstance(execution, Gathered):
+        raise ValueError(
+            "execution is gathered(...); expected a strategy with the mean, such as "
+            "execution.vmapped(), since the algorithm has an aggregation of its own"
+        )
+    if aggregation.each is not None:
+        return execution
+    return gathered(lambda uploads, weights: uploads, execution)
+
+
+def received(
+    aggregation: Aggregation | None, server: ServerState, local: Local, shared: PyTree
+) -> tuple[Local, PyTree]:
+    """Returns a round's function of one client and its shared input, with the server's transform.
+
+    Example:
+        >>> halved = Aggregation(each=lambda state, upload: upload / state)
+        >>> local, shared = received(halved, 2.0, lambda shared, slot: (shared + slot, ()), 3.0)
+        >>> local(shared, 1.0)
+        (2.0, ())
+    """
+    if aggregation is None or aggregation.each is None:
+        return local, shared
+    each = aggregation.each
+
+    def transformed(shared: PyTree, slot: PyTree) -> tuple[Upload, PyTree]:
+        server, shared = shared
+        upload, outputs = local(shared, slot)
+        return each(server, upload), outputs
+
+    return transformed, (server, shared)

@@ -1,0 +1,47 @@
+"""Analysis of tidy histories: scores, best configurations, statistics over seeds, tables."""
+
+from fedjax_sim.reports.divergence import divergence_text, finite_part, first_divergences
+from fedjax_sim.reports.folders import FolderHistory, read_client_values, read_folder
+from fedjax_sim.reports.frames import grid_values, rows_with
+from fedjax_sim.reports.intervals import Interval, mean_interval
+from fedjax_sim.reports.labels import algorithm_label, metric_label
+from fedjax_sim.reports.methods import read_folders
+from fedjax_sim.reports.rendering import results_table
+from fedjax_sim.reports.results import Target, results
+from fedjax_sim.reports.selection import Mode, best, rounds_to_target, scores
+from fedjax_sim.reports.statistics import (
+    PairedDifference,
+    paired_difference,
+    paired_differences,
+    speed_up,
+)
+from fedjax_sim.reports.tables import markdown, table
+
+__all__ = [
+    "FolderHistory",
+    "Interval",
+    "Mode",
+    "PairedDifference",
+    "Target",
+    "algorithm_label",
+    "best",
+    "divergence_text",
+    "finite_part",
+    "first_divergences",
+    "grid_values",
+    "markdown",
+    "mean_interval",
+    "metric_label",
+    "paired_difference",
+    "paired_differences",
+    "read_client_values",
+    "read_folder",
+    "read_folders",
+    "results",
+    "results_table",
+    "rounds_to_target",
+    "rows_with",
+    "scores",
+    "speed_up",
+    "table",
+]

@@ -1,0 +1,176 @@
+"""Figures of clients: labels per client, client sizes, examples."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.colors import PowerNorm
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.reports.figures.figure import Figure
+from fedjax_sim.reports.figures.style import COLORS, GREY, SHADES, bare, style_axes
+
+
+def client_label_map(
+    counts: np.ndarray,
+    class_names: Sequence[str] | None = None,
+    *,
+    max_clients: int = 100,
+    held_out: int = 0,
+) -> Figure:
+    """Map of labels: a cell per client and class, darker with more examples, white without any.
+
+    The colour scale is the square root of the count, so that small counts remain visible.  Bars
+    above the map show the clients' sizes.
+
+    Args:
+        counts: [M, C] examples of each class at each client
+            (:func:`fedjax_sim.data.summary.label_counts`).
+        class_names: C names; numbers if None.
+        max_clients: largest number of clients in the figure.
+        held_out: number of clients, the last ones, that never train; they follow a line.
+
+    Raises:
+        ValueError: counts not two-dimensional or negative, a wrong number of names,
+            max_clients < 1, held_out outside 0 .. M.
+
+    Example:
+        >>> figure = client_label_map(np.array([[10, 0], [5, 5]]), ["cat", "dog"])
+        >>> [tick.get_text() for tick in figure.axes[1].get_yticklabels()]
+        ['cat', 'dog']
+    """
+    counts = np.asarray(counts)
+    if counts.ndim != 2 or counts.size == 0 or counts.min() < 0:
+        raise ValueError(f"counts has shape {counts.shape}; expected non-negative [M, C]")
+    num_clients, num_classes = counts.shape
+    if class_names is not None and len(class_names) != num_classes:
+        raise ValueError(f"class_names has {len(class_names)} names; expected {num_classes}")
+    if max_clients < 1:
+        raise ValueError(f"max_clients is {max_clients}; expected at least 1")
+    if not 0 <= held_out <= num_clients:
+        raise ValueError(f"held_out is {held_out}; expected 0 .. {num_clients}, the clients")
+    # Of many clients, at most a fifth of the map is for those that never train.
+    num_held = min(held_out, max_clients - min(num_clients - held_out, 4 * max_clients // 5))
+    num_trained = min(num_clients - held_out, max_clients - num_held)
+    trained, last = counts[: num_clients - held_out], counts[num_clients - held_out :]
+    shown = np.concatenate([trained[:num_trained], last[:num_held]])
+    width = float(np.clip(0.3 * len(shown), 3, 10))  # inches of the map
+    height = float(np.clip(0.25 * num_classes, 1, 6))
+    figure = Figure(figsize=(width + 2, height + 1.6), layout="constrained")
+    top, main = figure.subplots(2, 1, sharex=True, height_ratios=[0.7, height])
+    bars = top.bar(np.arange(len(shown)), shown.sum(axis=1), width=0.8, color=GREY)
+    for bar in bars[num_trained:]:
+        bar.set_color(COLORS[1])
+    top.set_ylabel("examples")
+    top.set_yticks([0, max(shown.sum(axis=1).max(), 1)])
+    style_axes(top)
+
+    x, y = np.arange(len(shown) + 1) - 0.5, np.arange(num_classes + 1) - 0.5
+    gap = 0.6 if max(len(shown), num_classes) <= 100 else 0.0  # gaps would swallow tiny cells
+    cells = main.pcolormesh(
+        x,
+        y,
+        np.ma.masked_equal(shown.T, 0),
+        cmap=SHADES,
+        norm=PowerNorm(0.5, vmin=0, vmax=max(shown.max(), 1)),
+        edgecolor="white",
+        lw=gap,
+    )
+    main.invert_yaxis()
+    total = num_clients - held_out
+    label = "client" if num_trained == total else f"client (first {num_trained} of {total})"
+    if num_held:
+        count = f"{held_out}" if num_held == held_out else f"{num_held} of {held_out}"
+        label += f"; right of the line: {count} that never train"
+        for axes in (top, main):
+            axes.axvline(num_trained - 0.5, color=COLORS[1], lw=1.4)
+    main.set_xlabel(label)
+    main.set_ylabel("class")
+    main.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # Clients that never train have the last numbers, also if not all others are shown.
+    left_out = total - num_trained
+    main.xaxis.set_major_formatter(
+        FuncFormatter(lambda at, _: f"{at if at < num_trained else at + left_out:g}")
+    )
+    if class_names is not None:
+        main.set_yticks(range(num_classes), class_names)
+    elif num_classes <= 20:
+        main.set_yticks(range(num_classes))
+    style_axes(main)
+    main.grid(False)
+    bar = bare(figure.colorbar(cells, ax=main, label="examples", pad=0.02, aspect=7 * height))
+    bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
+    return figure
+
+
+def client_examples(
+    data: FederatedData, *, num_clients: int = 8, num_examples: int = 5, leaf: str = "x"
+) -> Figure:
+    """Images of the first clients, a column per client: their feature shift.
+
+    Args:
+        data: images ``[N, H, W]`` or ``[N, H, W, C]`` with 1 or 3 channels, uint8 or floating in
+            [0, 1]; values outside are clipped.
+        num_clients: largest number of columns.
+        num_examples: largest number of images per client.
+        leaf: key of the images.
+
+    Raises:
+        ValueError: no such key, another shape, or a number < 1.
+
+    Example:
+        >>> data = FederatedData({"x": np.zeros((5, 4, 4))}, np.array([0, 2, 5]))
+        >>> len(client_examples(data).axes[0].images), len(client_examples(data).axes)
+        (1, 6)
+    """
+    for name, value in (("num_clients", num_clients), ("num_examples", num_examples)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected at least 1")
+    shape = np.shape(data.examples.get(leaf))
+    if len(shape) not in (3, 4) or shape[3:] not in ((), (1,), (3,)):
+        raise ValueError(
+            f"leaf is {leaf!r} of shape {list(shape)}; expected images [N, H, W] or [N, H, W, C] "
+            "with 1 or 3 channels"
+        )
+    images = np.asarray(data.examples[leaf])
+    columns = min(num_clients, data.num_clients)
+    rows = min(num_examples, max(int(np.max(data.sizes)), 1))
+    figure = Figure(figsize=(1.0 * columns + 0.4, 1.0 * rows + 0.5), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for client, own in enumerate(panels.T):
+        own[0].set_title(f"client {client}", fontsize=8)
+        start, stop = (int(row) for row in data.offsets[client : client + 2])
+        for axes, row in itertools.zip_longest(own, range(start, min(stop, start + rows))):
+            axes.set_axis_off()
+            if row is not None:
+                image = images[row] if images.dtype == np.uint8 else np.clip(images[row], 0, 1)
+                limits = (0, 255) if images.dtype == np.uint8 else (0, 1)
+                image = image[..., 0] if image.ndim == 3 and image.shape[2] == 1 else image
+                axes.imshow(image, cmap="gray", vmin=limits[0], vmax=limits[1])
+    return figure
+
+
+def size_histogram(data: FederatedData) -> Figure:
+    """Histogram of the clients' numbers of examples, with the median marked.
+
+    Example:
+        >>> figure = size_histogram(FederatedData({"x": np.zeros(5)}, np.array([0, 2, 5])))
+        >>> sum(int(bar.get_height()) for bar in figure.axes[0].patches)
+        2
+    """
+    sizes = np.asarray(data.sizes)
+    step = max(1, math.ceil((sizes.max() + 1) / 50))
+    edges = np.arange(0, sizes.max() + step + 1, step) - 0.5  # no size lies on an edge
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.hist(sizes, bins=edges.tolist(), color=COLORS[0], edgecolor="white", lw=0.6)
+    median = float(np.median(sizes))
+    axes.axvline(median, color=COLORS[1], lw=1.8, ls="--", label=f"median {median:g}")
+    axes.set(xlabel="examples per client", ylabel="clients")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.legend(loc="outside upper right", frameon=False)
+    style_axes(axes)
+    return figure

@@ -1,0 +1,179 @@
+"""Figures of the results of ``simulate``, ``compare`` and ``sweep``, and of their frames."""
+
+from collections.abc import Sequence
+from functools import singledispatch
+from typing import Any, Literal
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedjax_sim.reports.figures.curves import curves
+from fedjax_sim.reports.figures.heat_maps import heat_map
+from fedjax_sim.reports.figures.sweeps import sensitivity
+from fedjax_sim.reports.frames import configuration_columns, grid_values, score_values
+from fedjax_sim.reports.labels import (
+    PROGRESS,
+    better,
+    bounds_of,
+    measures_quality,
+    metric_label,
+)
+from fedjax_sim.reports.selection import Mode, scores
+from fedjax_sim.runs.compare import Comparison
+from fedjax_sim.runs.result import Simulation
+from fedjax_sim.runs.sweeps.result import Sweep
+
+
+@singledispatch
+def plot(result: Any, *arguments: Any, **options: Any) -> Figure:
+    """Figure of a result, the same as ``result.plot(...)``.
+
+    Args:
+        result: of ``fs.simulate`` or ``fs.compare``: learning curves, means over seeds with bands,
+            a panel per metric and a line per algorithm.  Of ``fs.sweep``: the sensitivity to one
+            hyper-parameter, or a heat map over two.  Of a fork, a valuation or advice: as their
+            method ``plot``.
+        arguments: names of metrics, of a sweep one; default, except for sweeps and forks: all.
+        options: of :func:`~fedjax_sim.reports.figures.result_curves` or
+            :func:`~fedjax_sim.reports.figures.sweep_figure`.
+
+    Raises:
+        ValueError: another result; or as these functions.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> import jax
+        >>> data = fs.FederatedData({"y": jax.numpy.array([1.0, 3.0])}, jax.numpy.array([0, 1, 2]))
+        >>> loss = lambda w, batch, key: (w - batch["y"]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> timeline = fs.timelines.full(2, 2, task.num_steps)
+        >>> setup = fs.Setup(task, timeline, jax.numpy.array(0.0), lambda w: {"f": w * w})
+        >>> result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0))
+        >>> [axes.get_ylabel() for axes in plot(result, "f").axes]
+        ['f']
+    """
+    if not (type(result).__module__.startswith("fedjax_sim.") and hasattr(result, "plot")):
+        raise ValueError(
+            f"result is a {type(result).__name__}; expected a result of fs.simulate, fs.compare, "
+            "fs.sweep, fs.fork, fs.advise or a valuation"
+        )
+    return result.plot(*arguments, **options)
+
+
+@plot.register
+def _(result: Simulation, *arguments: Any, **options: Any) -> Figure:
+    return result_curves(result.to_frame(), *arguments, **options)
+
+
+@plot.register
+def _(result: Comparison, *arguments: Any, **options: Any) -> Figure:
+    return result_curves(result.to_frame(), *arguments, by="algorithm", **options)
+
+
+@plot.register
+def _(result: Sweep, *arguments: Any, **options: Any) -> Figure:
+    return sweep_figure(result.to_frame(), *arguments, **options)
+
+
+def result_curves(
+    history: pd.DataFrame,
+    metrics: str | Sequence[str] | None = None,
+    *,
+    x: Literal["round", "time", "local_steps", "bits"] = "round",
+    by: str | None = None,
+    **options: Any,
+) -> Figure:
+    """Learning curves of a simulation or a comparison: means over seeds, a panel per metric.
+
+    Args:
+        history: tidy frame with columns ``seed``, ``round``, ``metric``, ``value`` and ``by``.
+        metrics: metrics, in the order of the panels; default: all, except progress
+            and numbers of examples.
+        x: horizontal axis: rounds, simulated time, local steps of all clients, or bits that server
+            and clients have sent (histories of :func:`fedjax_sim.reports.read_folder` have them).
+        by: column with a line per value; None: one line.
+        options: ``band``, ``xscale``, ``yscale``, ``max_columns``, ``size`` and ``caption`` of
+            :func:`fedjax_sim.reports.figures.curves`.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.reports.figures.curves`.
+
+    Example:
+        >>> rows = [(0, r, name, 2.0 * r) for r in (1, 2) for name in ("time", "loss")]
+        >>> history = pd.DataFrame(rows, columns=["seed", "round", "metric", "value"])
+        >>> figure = result_curves(history, x="time")
+        >>> figure.axes[0].get_xlabel(), figure.axes[0].lines[0].get_xdata().tolist()
+        ('simulated time', [2.0, 4.0])
+    """
+    if x not in PROGRESS:
+        raise ValueError(f"x is {x!r}; expected one of {', '.join(map(repr, PROGRESS))}")
+    if metrics is None:
+        metrics = [name for name in history["metric"].unique() if measures_quality(name)]
+    if x != "round":
+        if x not in set(history["metric"]):
+            known = ["round", *(name for name in PROGRESS if name in set(history["metric"]))]
+            raise ValueError(
+                f"x is {x!r}, which the history does not have; expected one of "
+                f"{', '.join(map(repr, known))}"
+                + (" (fs.load of a directory has bits)" if x == "bits" else "")
+            )
+        run = [*([] if by is None else [by]), "seed"]
+        measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
+        history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])
+        # Of several evaluations at one point, the last one is of the current model.  Updates
+        # without reports, at the end of shorter timelines, repeat the last point.
+        by_round = history.sort_values("round", kind="stable")
+        history = by_round.drop_duplicates([*run, x, "metric"], keep="last").sort_index()
+    return curves(history, metrics, x=x, by=by, **options)
+
+
+def sweep_figure(
+    history: pd.DataFrame,
+    metric: str,
+    *,
+    x: str | None = None,
+    y: str | None = None,
+    mode: Mode | None = None,
+    last: int = 1,
+) -> Figure:
+    """Sensitivity of a metric to one hyper-parameter of a sweep, or its heat map over two.
+
+    Without ``x`` and ``y``, these are the first two hyper-parameters that have several values.  All
+    others are tuned: a point is the best mean over seeds.
+
+    Args:
+        history: frame of a sweep, see :mod:`fedjax_sim.reports.selection`.
+        metric: metric of the runs.
+        x: hyper-parameter of the horizontal axis.
+        y: hyper-parameter of the vertical axis; None: the vertical axis is the metric.
+        mode: ``"min"`` or ``"max"``, whether smaller or larger values are better; default: as
+            the metric's name says, "min" if it does not.
+        last: number of evaluations at the end of a run over which the metric is averaged.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.reports.selection.scores`; no hyper-parameter has two
+            values; ``y`` without ``x``.
+
+    Example:
+        >>> columns = ["lr", "seed", "round", "metric", "value", "diverged_at"]
+        >>> rows = [(lr, 0, 1, "loss", 1 / lr, 0) for lr in (0.1, 0.2, 0.4)]
+        >>> axes = sweep_figure(pd.DataFrame(rows, columns=columns), "loss").axes[0]
+        >>> axes.get_xlabel(), axes.get_ylabel()
+        ('learning rate', 'loss')
+    """
+    mode = mode or better(metric)
+    table = scores(history, metric, last=last, mode=mode)
+    if x is None:
+        if y is not None:
+            raise ValueError(f"y is {y!r} and x is None; expected both, or neither")
+        names = [name for name in configuration_columns(table) if name != "algorithm"]
+        varied = [name for name in names if len(grid_values(table, name)) > 1]
+        if not varied:
+            raise ValueError(f"history has one value of {names}; expected a name with several")
+        x, y = varied[0], varied[1] if len(varied) > 1 else None
+    label = metric_label(metric)
+    if y is not None:
+        return heat_map(table, x, y, mode=mode, label=label)
+    by = "algorithm" if "algorithm" in table else None
+    bounds = bounds_of(metric, score_values(table))
+    return sensitivity(table, x, by=by, mode=mode, label=label, bounds=bounds)

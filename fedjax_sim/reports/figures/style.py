@@ -1,0 +1,181 @@
+"""Style that all figures share: colours, line styles, axes, legends, names."""
+
+import math
+import pathlib
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from fedjax_sim.checks import check_positive
+
+# Okabe and Ito's palette, distinct under the common colour-vision deficiencies, without its yellow,
+# which is too pale for lines; black comes last.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Their number and that of the colours have no common divisor, so 28 lines differ.
+LINE_STYLES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "D", "v", "P", "*")  # crosses and "^" are for runs that failed
+FEW_POINTS = 12  # with a marker each
+NARROW = 5.0  # inches; narrower figures, for one of two columns of a page, have a smaller font
+_HANDLE = 8  # characters that a line in a legend takes
+LETTER = 0.085  # inches of a letter of a tick label, at most
+DPI = 110
+INK = "#333333"
+GREY = "#8A94A0"
+SHADES = LinearSegmentedColormap.from_list("shades", ["#DCEAF5", COLORS[0], "#00304D"])
+
+
+def line_look(i: int) -> dict[str, Any]:
+    """Returns colour and style of the i-th line of a panel, which also differ in print in grey."""
+    return {"color": COLORS[i % len(COLORS)], "ls": LINE_STYLES[i % len(LINE_STYLES)]}
+
+
+def marker_look(i: int, num_points: int) -> dict[str, Any]:
+    """Returns the marker of the i-th line: on every point of a few, else spaced along the line."""
+    few = num_points <= FEW_POINTS
+    return {
+        "marker": MARKERS[i % len(MARKERS)],
+        "ms": 4.5,
+        # Parts of the panel's diagonal; lines that lie on each other have their markers apart.
+        "markevery": 1 if few else (0.03 * (i % len(MARKERS)), 0.18),
+    }
+
+
+def legend_above(
+    figure: Figure,
+    names: Sequence[str],
+    columns: int,
+    title: str | None = None,
+    notes: Mapping[str, str] | None = None,
+) -> None:
+    """Adds one legend for all panels, with the given lines in the given order.
+
+    Args:
+        names: labels of the lines.
+        columns: largest number of columns; fewer if the figure is too narrow for them.
+        notes: texts that follow a line's name.
+    """
+    lines = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}
+    texts = [f"{name}: {notes[name]}" if notes and notes.get(name) else name for name in names]
+    add_legend(figure, [lines[name] for name in names], texts, columns, title, handlelength=2.6)
+
+
+def add_legend(
+    figure: Figure,
+    handles: Sequence[Any],
+    texts: Sequence[str],
+    columns: int,
+    title: str | None = None,
+    **options: Any,
+) -> None:
+    """Adds a legend above the panels, with as many of the columns as the figure has room for."""
+    points = font_points(figure.get_figwidth())
+    room = int(figure.get_figwidth() * 72 / (0.58 * points))  # characters
+    fitting = room // (max(map(len, texts)) + _HANDLE)
+    figure.legend(
+        handles,
+        [textwrap.fill(text, max(room - _HANDLE, 1)) for text in texts],
+        loc="outside upper center",
+        ncols=max(1, min(len(texts), columns, fitting)),
+        frameon=False,
+        title=title,
+        fontsize=points,
+        **options,
+    )
+
+
+def line_names(axes: Axes) -> list[str]:
+    """Returns the labels of the lines that a legend shows: not of crosses and single seeds."""
+    labels = [str(line.get_label()) for line in axes.lines]
+    return [label for label in labels if not label.startswith("_")]
+
+
+def font_points(width: float) -> float:
+    """Returns the size of the font for a figure of that width in inches."""
+    return 10 if width >= NARROW else 8
+
+
+def add_caption(figure: Figure, text: str) -> None:
+    """Adds lines to the text under the panels, wrapped at the figure's width."""
+    if not text:
+        return
+    points = 0.75 * font_points(figure.get_figwidth())
+    width = int(figure.get_figwidth() * 72 / (0.63 * points))  # characters
+    lines = "\n".join(line for part in text.split("\n") for line in textwrap.wrap(part, width))
+    before = figure.get_supxlabel()
+    joined = f"{before}\n{lines}" if before else lines
+    figure.supxlabel(joined, fontsize=points, color=INK, x=0.01, ha="left", linespacing=1.3)
+
+
+def save(
+    figure: Figure, path: str | pathlib.Path, *, dpi: float = DPI, format: str | None = None
+) -> None:
+    """Writes a figure as PDF, SVG or PNG, by the suffix of the path or by ``format``.
+
+    Text stays text in PDF and SVG files, with its fonts embedded in PDF.  Files have no date, so
+    equal figures make equal files.
+
+    Raises:
+        ValueError: another suffix or format; a dpi that is not positive.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "figure.svg"
+        ...     save(Figure(), path)
+        ...     path.read_text()[:5]
+        '<?xml'
+    """
+    check_positive(dpi=dpi)
+    kind = figure_format(path) if format is None else format
+    if kind not in ("pdf", "svg", "png"):
+        raise ValueError(f"format is {kind!r}; expected 'pdf', 'svg' or 'png'")
+    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
+    with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "fedjax_sim"}):
+        figure.savefig(path, format=kind, dpi=dpi, metadata=undated)
+
+
+def figure_format(path: str | pathlib.Path) -> str:
+    """Returns "pdf", "svg" or "png", the suffix of a path.
+
+    Example:
+        >>> figure_format("curves.PDF")
+        'pdf'
+    """
+    suffix = pathlib.Path(path).suffix.lower()
+    if suffix not in (".pdf", ".svg", ".png"):
+        raise ValueError(f"output is '{path}'; expected a name that ends in .pdf, .svg or .png")
+    return suffix[1:]
+
+
+def style_axes(axes: Axes) -> None:
+    """Sets thin spines and a pale grid behind the data."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.tick_params(color=INK, labelcolor=INK)
+    axes.grid(color="#E3E6E8", lw=0.8)
+    axes.set_axisbelow(True)
+
+
+def bare(bar: Colorbar) -> Colorbar:
+    """Removes the outline of a colour bar."""
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    return bar
+
+
+def index_of(values: Sequence[Any], value: Any) -> int:
+    """Returns the position of a value; NaN equals only NaN."""
+    return next(i for i, v in enumerate(values) if v == value or (pd.isna(v) and pd.isna(value)))
+
+
+def short(value: Any) -> str:
+    """Returns a value as a short text; NaN is "none"."""
+    if isinstance(value, float):
+        return "none" if math.isnan(value) else f"{value:g}"
+    return str(value)

@@ -1,0 +1,293 @@
+"""Figures of sweeps: sensitivity to one hyper-parameter, speed-up.
+
+They take the frames of :mod:`fedjax_sim.reports.selection` and choose with its :func:`best`: a
+hyper-parameter that is on no axis is tuned for every point, and the title names it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+from fedjax_sim.reports.figures.figure import Figure
+from fedjax_sim.reports.figures.style import (
+    GREY,
+    INK,
+    LETTER,
+    add_caption,
+    index_of,
+    legend_above,
+    line_look,
+    marker_look,
+    short,
+    style_axes,
+)
+from fedjax_sim.reports.frames import check_columns, check_unique, grid_values, rows_with
+from fedjax_sim.reports.labels import algorithm_labels, setting_label
+from fedjax_sim.reports.selection import Mode, best
+
+# Marks at the top edge for means that are no number on the axis.
+_ABSENT = ((np.isnan, "x", "a seed failed"), (np.isinf, "^", "infinite"))
+
+
+def sensitivity(
+    scores: pd.DataFrame,
+    x: str,
+    *,
+    by: str | None = None,
+    mode: Mode = "min",
+    level: float = 0.95,
+    label: str = "score",
+    yscale: Literal["linear", "log"] = "linear",
+    bounds: tuple[float, float] | None = None,
+) -> Figure:
+    """Best score over all other hyper-parameters against one of them, a line per value of ``by``.
+
+    Lines are means over seeds, bands their confidence intervals.  Where a seed failed there is no
+    mean: the line breaks and a cross is drawn at the top edge.  The horizontal axis is logarithmic
+    where that spaces the values more evenly; values that are not numbers are spaced evenly.
+
+    Args:
+        scores: as :func:`fedjax_sim.reports.selection.scores` returns them; rows without ``x``
+            (NaN) are left out.
+        label: name of the score, for the vertical axis.
+        bounds: range of the scores, such as (0, 1) for accuracies, to which bands are cut.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.reports.selection.best`; no row has ``x``.
+
+    Example:
+        >>> rows = [(lr, seed, 2 * lr + seed) for lr in (0.25, 1.0, 4.0) for seed in (0, 1)]
+        >>> frame = pd.DataFrame(rows, columns=["lr", "seed", "score"])
+        >>> axes = sensitivity(frame, "lr").axes[0]
+        >>> axes.get_xscale(), axes.lines[0].get_ydata().tolist()
+        ('log', [1.0, 2.5, 8.5])
+    """
+    ticks = [value for value in grid_values(scores, x) if not pd.isna(value)]
+    if not ticks:
+        raise ValueError(f"x is {x!r}, which no row has; expected a column with values")
+    scores = scores.loc[np.asarray(scores[x].notna()), :]
+    lines = [by] if by is not None else []
+    points = best(scores, per=[*lines, x], mode=mode, level=level, bounds=bounds)
+    figure = Figure(figsize=(5.6, 3.8), layout="constrained")
+    axes = figure.subplots()
+    axes.set_yscale(yscale)
+    numeric = all(isinstance(value, int | float) for value in ticks)
+    names = [] if by is None else grid_values(points, by)
+    keys = value_labels(by, names)
+    stacked = 0  # lines that have marks at the top edge
+    for i, name in enumerate(names or [None]):
+        part = points if by is None else rows_with(points, by, name)
+        at = np.array([value if numeric else index_of(ticks, value) for value in part[x]])
+        shown = "mean" if name is None else keys[i]
+        _line(axes, at, part, ("mean", "low", "high"), i, shown)
+        mean = np.asarray(part["mean"], np.float64)
+        for absent, marker, _ in _ABSENT:
+            where = at[absent(mean)]
+            if not len(where):  # a line without points would widen the margins
+                continue
+            axes.plot(
+                where,
+                np.full(len(where), 1.03 + 0.05 * stacked),
+                marker,
+                color=line_look(i)["color"],
+                transform=axes.get_xaxis_transform(),  # x in data, y in parts of the axis
+                clip_on=False,
+            )
+        stacked += int(not np.isfinite(mean).all())
+    _place_ticks(axes, ticks, 12, numeric)
+    axes.set(xlabel=setting_label(x), ylabel=label)
+    style_axes(axes)
+    for absent, marker, meaning in _ABSENT:
+        if absent(np.asarray(points["mean"], np.float64)).any():
+            axes.plot([], [], marker, color=INK, label=meaning)
+            keys.append(meaning)
+    if keys:
+        legend_above(figure, keys, 4, None if by in (None, "algorithm") else setting_label(by))
+    axes.set_title(grid_title(scores, points, [x, *lines]), fontsize="medium", pad=6 + 9 * stacked)
+    add_caption(figure, _about_bands(points, level))
+    return figure
+
+
+def speed_up_figure(
+    frame: pd.DataFrame,
+    over: str = "num_clients",
+    *,
+    by: str | None = None,
+    panel: str | None = None,
+    label: str = "error",
+    level: float = 0.95,
+) -> Figure:
+    """Error and speed-up against the number of clients M, both axes logarithmic.
+
+    The left panels (upper, with ``panel``) show the mean error, and 1/M from the largest error at
+    the smallest M.  The right (lower) ones show the speed-up over the smallest M, and the linear
+    one.  Bands are confidence intervals.
+
+    With ``panel="local_steps"`` and ``by="algorithm"`` the upper row has the layout of the figures
+    of Yuan and Ma (2020), "Federated Accelerated Stochastic Gradient Descent".
+
+    Args:
+        frame: as :func:`fedjax_sim.reports.statistics.speed_up` returns it.
+        over: column of M.
+        by: column with a curve per value.
+        panel: column with a pair of panels per value.
+        label: name of the error ("suboptimality", "rounds").
+        level: level of the frame's intervals.
+
+    Raises:
+        ValueError: missing columns; two rows for one point.
+
+    Example:
+        >>> from fedjax_sim.reports.statistics import speed_up
+        >>> rows = [(m, seed, (1 + seed) / m) for m in (2, 4, 8) for seed in (0, 1)]
+        >>> frame = speed_up(pd.DataFrame(rows, columns=["num_clients", "seed", "score"]))
+        >>> left, right = speed_up_figure(frame).axes
+        >>> left.lines[-1].get_ydata().tolist(), right.lines[-1].get_ydata().tolist()
+        ([0.75, 0.375, 0.1875], [1.0, 2.0, 4.0])
+    """
+    key = [name for name in (panel, by, over) if name is not None]
+    check_columns(frame, [*key, "error", "speed_up", "linear"])
+    check_unique(frame, key)
+    panels = [None] if panel is None else grid_values(frame, panel)
+    names = [] if by is None else grid_values(frame, by)
+    labels = value_labels(by, names)
+    if panel is None:
+        figure = Figure(figsize=(9.2, 3.8), layout="constrained")
+        pairs = figure.subplots(1, 2, squeeze=False)
+    else:
+        figure = Figure(figsize=(1.2 + 2.9 * len(panels), 6.2), layout="constrained")
+        pairs = figure.subplots(2, len(panels), sharex=True, sharey="row", squeeze=False).T
+    for value, (left, right) in zip(panels, pairs, strict=True):
+        part = frame if panel is None else rows_with(frame, panel, value)
+        _speed_up_pair(
+            left, right, part, over, by, dict(zip(names, labels, strict=True)),
+            8 if panel is None else 6,
+        )  # fmt: skip
+        if panel is not None:
+            left.set_title(f"{setting_label(panel)} = {short(value)}", fontsize="medium")
+    bases = _bases(frame, over)
+    for left, right in pairs[:1]:
+        left.set_ylabel(label)
+        right.set_ylabel(f"speed-up over {setting_label(over)} = {' or '.join(map(short, bases))}")
+    for axes in pairs[:, 1] if panel is not None else pairs.ravel():
+        axes.set_xlabel(setting_label(over))
+    title = None if by in (None, "algorithm") else setting_label(by)
+    legend_above(figure, [*labels, "linear speed-up"], 6, title)
+    add_caption(figure, _about_bands(frame, level))
+    return figure
+
+
+def _speed_up_pair(
+    left: Axes,
+    right: Axes,
+    frame: pd.DataFrame,
+    over: str,
+    by: str | None,
+    labels: Mapping[Any, str],
+    room: int,
+) -> None:
+    sizes = grid_values(frame, over)
+    for axes in (left, right):
+        axes.set(xscale="log", yscale="log")
+    for axes, value in ((left, "error"), (right, "speed_up")):
+        for i, name in enumerate(labels or [None]):
+            part = frame if by is None else rows_with(frame, by, name)
+            shown = "mean" if name is None else labels[name]
+            columns = (value, f"{value}_low", f"{value}_high")
+            _line(axes, np.asarray(part[over]), part, columns, i, shown)
+        _place_ticks(axes, sizes, room)
+        style_axes(axes)
+    guide = {
+        "color": GREY,
+        "ls": (0, (1, 1.5)),
+        "lw": 1.6,
+        "label": "linear speed-up",
+        "zorder": 1,
+    }
+    at = np.array(sizes, np.float64)
+    first = np.asarray(rows_with(frame, over, sizes[0])["error"], np.float64)
+    if np.isfinite(first).any():
+        left.plot(at, np.max(first[np.isfinite(first)]) * at[0] / at, **guide)
+    for base in _bases(frame, over):
+        right.plot(at[at >= base], at[at >= base] / base, **guide)
+    right.yaxis.set_major_locator(LogLocator(base=2, numticks=9))
+    right.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    right.yaxis.set_minor_locator(NullLocator())
+
+
+def value_labels(by: str | None, names: Sequence[Any]) -> list[str]:
+    """Returns the values of a column as texts, algorithms as their papers write them."""
+    texts = [short(name) for name in names]
+    labels = algorithm_labels(texts) if by == "algorithm" else {}
+    return [labels.get(text, text) for text in texts]
+
+
+def _about_bands(points: pd.DataFrame, level: float) -> str:
+    """Returns the text under a figure; none without bands."""
+    several = (np.asarray(points["num_seeds"]) > 1).any()
+    return f"Bands: {100 * level:g} % confidence intervals." if several else ""
+
+
+def _bases(frame: pd.DataFrame, over: str) -> list[Any]:
+    """Returns the smallest M of every curve."""
+    return grid_values(rows_with(frame, "linear", 1.0), over)
+
+
+def _line(
+    axes: Axes, at: np.ndarray, frame: pd.DataFrame, columns: Sequence[str], i: int, label: str
+) -> None:
+    """Draws the i-th line and its band, which on a log axis ends at a third of the lowest mean."""
+    order = np.argsort(at)
+    mean, low, high = (np.asarray(frame[name], np.float64)[order] for name in columns)
+    look = line_look(i)
+    axes.plot(at[order], mean, **look, **marker_look(i, 0), lw=1.8, label=label)
+    finite = mean[np.isfinite(mean)]
+    if axes.get_yscale() == "log" and len(finite):
+        low = np.maximum(low, finite.min() / 3)
+    axes.fill_between(at[order], low, high, color=look["color"], alpha=0.18, lw=0)
+
+
+def _place_ticks(axes: Axes, values: Sequence[Any], most: int, numeric: bool = True) -> None:
+    """Sets at most ``most`` ticks at the values, and a log axis if that is more even."""
+    if not numeric:
+        labels = [short(value) for value in values]
+        axes.set_xticks(range(len(values)), labels)
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        if max(map(len, labels)) * LETTER > figure.get_figwidth() / len(labels):
+            axes.set_xticks(
+                range(len(values)), labels, rotation=30, ha="right", rotation_mode="anchor"
+            )
+        return
+    if axes.get_xscale() != "log" and _is_geometric(np.array(values, np.float64)):
+        axes.set_xscale("log")
+    shown = values[:: math.ceil(len(values) / most)]
+    size = "small" if len(shown) > 8 else None
+    axes.set_xticks(shown, [short(value) for value in shown], fontsize=size)
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _is_geometric(values: np.ndarray) -> bool:
+    """Returns True for ascending values that are more evenly spaced in logarithms."""
+    if len(values) < 3 or values[0] <= 0:
+        return False
+    linear, logarithmic = np.diff(values), np.diff(np.log(values))
+    return bool(np.ptp(logarithmic) / logarithmic.mean() < np.ptp(linear) / linear.mean())
+
+
+def grid_title(scores: pd.DataFrame, cells: pd.DataFrame, shown: Sequence[str]) -> str:
+    """Returns a title: number of seeds, and the hyper-parameters that the best is chosen over."""
+    tuned = [
+        setting_label(name)
+        for name in scores.columns
+        if name not in (*shown, "seed", "score", "diverged_at")
+        and len(grid_values(scores, name)) > 1
+    ]
+    seeds = cells["num_seeds"].unique().tolist()
+    parts = [f"mean of {seeds[0]} seeds"] if len(seeds) == 1 and seeds[0] > 1 else []
+    return ", ".join(parts + ([f"best over {', '.join(tuned)}"] if tuned else []))

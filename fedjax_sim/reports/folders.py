@@ -1,0 +1,296 @@
+"""Histories of the folders that ``simulate``, ``compare``, ``sweep`` and the command line write."""
+
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedjax_sim.engine.evaluation.direction import PERSONAL, PERSONAL_R2
+from fedjax_sim.reports.labels import measures_quality
+from fedjax_sim.runs.seeds import seed_column
+from fedjax_sim.runs.storage.client_rows import INDEX, NAME
+from fedjax_sim.runs.storage.files import read_json
+from fedjax_sim.runs.storage.folders import is_seed, recorded_names, runs_in
+from fedjax_sim.runs.storage.outcome import Outcome
+from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
+from fedjax_sim.runs.sweeps.store import read_runs
+
+Bits = Mapping[str, tuple[int, int]]
+
+
+class FolderHistory(NamedTuple):
+    """Content of a folder of results."""
+
+    # Tidy: the configuration (algorithm, for sweeps the hyper-parameters), seed, diverged_at,
+    # round, metric, value. Where the folder records them, "bits" is a metric.
+    history: pd.DataFrame
+    setting: str  # one line for captions: data set, clients, cohort, local work
+    target: float | None  # target accuracy of `fedjax-sim run`
+    # Algorithms whose server's model is no complete one (`Requires.partial_model`).
+    partial: frozenset[str] = frozenset()
+
+
+def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHistory:
+    """Returns the history of a run, a comparison or a sweep, finished or not.
+
+    The round of a divergence is exact where the folder records it (``outcome.json``, slices of a
+    sweep), else it is the first evaluation with a loss that is not finite.
+
+    Args:
+        path: folder that ``simulate``, ``compare``, ``sweep`` or ``fedjax-sim`` wrote.
+        bits: per algorithm of a comparison the bits of an upload and of a message to a client,
+            which replace the recorded ones; for uploads through a codec.
+
+    Raises:
+        ValueError: no such folder, or no run in it.
+        ~fedjax_sim.runs.storage.files.FolderError: damaged files.
+
+    Example:
+        >>> import tempfile
+        >>> import jax
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), np.float32(0),
+        ...                  lambda w: {"error": abs(w - 1)}, eval_every=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), storage=folder)
+        ...     history = read_folder(folder).history
+        >>> error = history.loc[history["metric"] == "error"]
+        >>> error.set_index("round")["value"].round(2)[3]
+        np.float64(0.51)
+    """
+    path = pathlib.Path(path)
+    if not path.is_dir():
+        problem = "is a file" if path.exists() else "does not exist"
+        raise ValueError(f"folder is '{path}', which {problem}; expected a folder of results")
+    config = read_config(path)
+    if (path / "slices").is_dir():
+        runs = [_with_bits(run) for run in read_runs(path)]
+        history = Sweep(runs, False, 0, 0, 0.0, 0.0).to_frame()
+        setting = setting_text(_with_grid(config, [run.configuration for run in runs]))
+        partial = {run.configuration.get("algorithm", "") for run in runs if run.partial_model}
+        return FolderHistory(history, setting, config.get("target_accuracy"), frozenset(partial))
+    algorithms = _found_runs(path, config)
+    rows: list[tuple] = []
+    outcomes, partial = [], set()
+    for name, folders in algorithms.items():
+        for folder in folders:
+            recorded = RunFolder(folder).outcome()
+            outcomes.append(recorded)
+            if recorded is not None and recorded.partial_model:
+                partial.add(name)
+            rows += [(name, *row) for row in _rows(folder, recorded, (bits or {}).get(name))]
+    columns = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
+    history = pd.DataFrame(rows, columns=columns)
+    history["seed"] = seed_column(history["seed"].tolist())
+    setting = setting_text(config, outcomes[0])
+    return FolderHistory(history, setting, config.get("target_accuracy"), frozenset(partial))
+
+
+def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
+    """Returns the clients' values in a folder: of a run, or of the algorithms of a comparison.
+
+    Values of rounds from a divergence on are NaN.
+
+    Args:
+        path: folder of a run or of a comparison.
+
+    Returns:
+        columns algorithm, seed, round, client, split, num_examples and the metrics.
+
+    Raises:
+        ValueError: as :func:`read_folder`.
+        ~fedjax_sim.runs.storage.files.FolderError: a run was not evaluated per client.
+
+    Example:
+        >>> frame = read_client_values("results/quickstart")  # doctest: +SKIP
+        >>> frame.groupby("client")["accuracy"].mean().min()  # doctest: +SKIP
+    """
+    path = pathlib.Path(path)
+    parts = []
+    for name, folders in _found_runs(path, read_config(path)).items():
+        for folder in folders:
+            run = RunFolder(folder)
+            part = run.clients()
+            diverged_at = divergences(run.entries(), run.outcome())
+            after = [
+                0 < diverged_at.get(str(seed), 0) <= done
+                for seed, done in zip(part["seed"], part["round"], strict=True)
+            ]
+            part.loc[after, part.columns.difference([*INDEX, NAME])] = np.nan
+            parts.append(part.assign(algorithm=name))
+    frame = pd.concat(parts, ignore_index=True)
+    return frame.assign(seed=seed_column(frame["seed"].tolist()))
+
+
+def default_metrics(history: pd.DataFrame) -> list[str]:
+    """Returns the metrics of a figure by default: test accuracy, or R^2, and training loss.
+
+    Where personal models were evaluated, theirs comes first: by it all methods can be compared.
+    For histories that have none of these, the first three metrics.
+    """
+    known = [name for name in history["metric"].unique() if measures_quality(name)]
+    order = (PERSONAL, PERSONAL_R2, "test/accuracy", "test/r2", "train/loss")
+    usual = [name for name in order if name in known]
+    return usual or sorted(known, key=lambda name: not _is_personal_mean(name))[:3]
+
+
+def _is_personal_mean(metric: str) -> bool:
+    return metric.startswith("personal/test/") and metric.endswith("/weighted_mean")
+
+
+def read_config(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the options in config.json; empty if there is none.
+
+    Raises:
+        FolderError: the file is damaged.
+    """
+    file = path / "config.json"
+    if not file.exists():
+        return {}
+    return read_json(file, "restore it from a copy", by_hand=True).get("config", {})
+
+
+def _found_runs(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list[pathlib.Path]]:
+    """Returns the run folders of every algorithm."""
+    runs = run_folders(path, config) if path.is_dir() else {}
+    if not runs:
+        raise ValueError(
+            f"folder is '{path}', which has no run; expected a folder that simulate, compare, "
+            "sweep or fedjax-sim wrote"
+        )
+    return runs
+
+
+def run_folders(
+    path: pathlib.Path, config: Mapping[str, Any] | None = None
+) -> dict[str, list[pathlib.Path]]:
+    """Returns the run folders of every algorithm, by its name: one of all seeds, or one per seed.
+
+    Args:
+        path: folder of a run or a comparison.
+        config: options in its config.json; default: read here.
+    """
+    config = read_config(path) if config is None else config
+    if RunFolder(path).exists:
+        return {config.get("algorithm") or path.resolve().name: [path]}
+    folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
+    names = recorded_names(path)
+    known = config.get("algorithms") or names
+    order: dict[str, int] = {name: i for i, name in enumerate(known)}
+    folders.sort(key=lambda folder: order.get(folder.name, len(order)))
+    names = {folder.name: names.get(folder.name, folder.name) for folder in folders}
+    runs = {names[folder.name]: [folder] for folder in folders if RunFolder(folder).exists}
+    if runs and all(is_seed(folder) for (folder,) in runs.values()):
+        return {path.resolve().name: [folder for (folder,) in runs.values()]}
+    for folder in folders:
+        parts = runs_in(folder)
+        if parts and all(map(is_seed, parts)):
+            runs[names[folder.name]] = parts
+    return runs
+
+
+def divergences(
+    entries: Iterable[tuple[str, int, str, float]], recorded: Outcome | None
+) -> dict[str, int]:
+    """Returns the rounds of the seeds that diverged, by seed.
+
+    Args:
+        entries: (seed, round, metric, value) of a run's history.
+        recorded: outcome in the run's folder.  In rounds that it does not cover, a seed diverges
+            with the first loss that is not finite.
+    """
+    known = {} if recorded is None else recorded.diverged_at
+    diverged_at = {seed: at for seed, at in known.items() if at}
+    covered = dict.fromkeys(known, 0 if recorded is None else recorded.rounds)
+    for seed, done, metric, value in entries:
+        if "loss" in metric and not np.isfinite(value) and done > covered.get(seed, -1):
+            diverged_at.setdefault(seed, done)
+    return diverged_at
+
+
+def _rows(
+    folder: pathlib.Path, recorded: Outcome | None, bits: tuple[int, int] | None
+) -> Iterable[tuple]:
+    """Yields (seed, diverged_at, round, metric, value), with bits after the other metrics."""
+    entries = list(RunFolder(folder).entries())
+    diverged_at = divergences(entries, recorded)
+    for seed, done, metric, value in entries:
+        yield seed, diverged_at.get(seed, 0), done, metric, value
+    if recorded is None:
+        return
+    if bits is not None:
+        recorded = recorded.with_bits(*bits)
+    for name in dict.fromkeys(seed for seed, *_ in entries):
+        rounds = list(dict.fromkeys(done for seed, done, *_ in entries if seed == name))
+        for done, total in zip(rounds, recorded.bits(name, rounds), strict=True):
+            if total is not None:
+                yield name, diverged_at.get(name, 0), done, "bits", float(total)
+
+
+def _with_bits(run: SweepRun) -> SweepRun:
+    """Returns the run with the bits among its metrics."""
+    if run.bits is None:
+        return run
+    metrics = {**run.history.metrics, "bits": np.array(run.bits, np.int64)}
+    return run._replace(history=run.history._replace(metrics=metrics))
+
+
+def _with_grid(
+    config: Mapping[str, Any], configurations: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Returns the options of a sweep with the grid's values of those that the grid varies."""
+    result = dict(config)
+    for name in {name for each in configurations for name in each} & set(config):
+        values = {each.get(name, config[name]) for each in configurations}
+        if len(values) == 1:
+            (result[name],) = values
+        elif all(isinstance(value, int | float) for value in values):
+            result[name] = f"{min(values)} to {max(values)}"
+        else:
+            result[name] = " or ".join(sorted(map(str, values)))
+    return result
+
+
+def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> str:
+    """Returns data set, clients, cohort and local work in one line.
+
+    Args:
+        config: options of ``fedjax-sim``; empty for folders that Python wrote.
+        recorded: outcome of a run, from which the line is made without options.
+
+    Example:
+        >>> setting_text({}, Outcome(2, {}, 5, 32, 32, {"0": 3}))
+        '5 clients, 3 per round.'
+        >>> options = {"num_clients": 8, "partition": "iid", "cohort_size": 3, "local_epochs": 1}
+        >>> setting_text({"dataset": "digits", "batch_size": 7} | options)
+        'digits: 8 clients, partition iid, 3 clients per round, 1 local epoch, 7 examples per step.'
+    """
+    if not config:
+        if recorded is None:
+            return ""
+        uploads = next(iter(recorded.uploads.values()), None)
+        cohort = f", {uploads} per round" if isinstance(uploads, int) else ""
+        return f"{recorded.num_clients} clients{cohort}."
+    partition = str(config.get("partition"))
+    if partition == "dirichlet":
+        partition += f" with alpha = {config.get('alpha')}"
+    clients = f"{config.get('num_clients')} clients, " if partition != "natural" else ""
+    steps = config.get("local_steps")
+    number, unit = (config.get("local_epochs"), "epoch") if steps is None else (steps, "step")
+    work = f"{number} local {unit}{'s' * (number != 1)}"
+    cohort = f"{config.get('cohort_size')} clients per round"
+    if config.get("sampling") == "full":
+        cohort = "all clients per round"
+    if config.get("clock", "none") != "none":
+        cohort = f"clock {config['clock']}"
+    model = config.get("model")
+    return (
+        f"{config.get('dataset')}: {clients}partition {partition}, {cohort}, {work}, "
+        f"{config.get('batch_size')} examples per step"
+        + (f", model {model}." if model not in (None, "auto") else ".")
+    )

@@ -1,0 +1,67 @@
+"""Means over seeds and their confidence intervals."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+
+class Interval(NamedTuple):
+    """A mean over seeds and its confidence interval."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def mean_interval(
+    values: Any, level: float = 0.95, bounds: tuple[float, float] | None = None
+) -> Interval:
+    """Returns Student's t interval of the mean over the first axis: mean +- t s / sqrt(n).
+
+    s is the sample standard deviation, t the (1 + level) / 2 quantile for n - 1 degrees of freedom.
+    The bounds are NaN if n = 1 or a value is not finite.
+
+    Args:
+        values: [n, ...].
+        bounds: range of the values, such as (0, 1) for accuracies.  The interval is cut to it; the
+            mean lies inside, so the interval covers it as often as before.
+
+    Raises:
+        ValueError: no values; a level outside (0, 1).
+
+    Example:
+        >>> [round(float(bound), 3) for bound in mean_interval([1.0, 2.0, 3.0])]
+        [2.0, -0.484, 4.484]
+        >>> float(mean_interval([0.9, 1.0], bounds=(0, 1)).high)
+        1.0
+    """
+    check_level(level)
+    values = np.asarray(values, np.float64)
+    if values.ndim == 0 or not len(values):
+        raise ValueError(f"values has shape {values.shape}; expected [n, ...] with n >= 1")
+    half = stdtrit(len(values) - 1, (1 + level) / 2) * standard_error(values)
+    with np.errstate(invalid="ignore"):
+        mean = values.mean(axis=0)
+        low, high = mean - half, mean + half
+    return Interval(mean, *(np.clip([low, high], *bounds) if bounds else (low, high)))
+
+
+def standard_error(values: np.ndarray) -> Any:
+    """Returns the standard error of the mean over the first axis; NaN for one value."""
+    if len(values) < 2:
+        return np.full(values.shape[1:], math.nan)
+    with np.errstate(invalid="ignore"):
+        return values.std(axis=0, ddof=1) / math.sqrt(len(values))
+
+
+def is_symmetric(mean: float, low: float, high: float) -> bool:
+    """Returns True for an interval around its mean, False for one that was cut at a bound."""
+    return math.isclose(mean - low, high - mean, rel_tol=1e-6, abs_tol=1e-12)
+
+
+def check_level(level: float) -> None:
+    """Raises ValueError unless the level of an interval is between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; expected a number between 0 and 1")

@@ -1,0 +1,117 @@
+"""``BestModel``: keeps the best model of every seed."""
+
+import jax
+import numpy as np
+
+from fedjax_sim.engine.execution import distributed
+from fedjax_sim.runs.callbacks.direction import Mode, begins, better, run_of, sign
+from fedjax_sim.runs.events import Action, Event
+from fedjax_sim.runs.storage.model_files import Models, joined, named_leaves
+from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.types import PyTree
+
+
+class BestModel:
+    """Keeps, for every seed, the model with the best value of a metric so far.
+
+    With a directory the models are in ``best.npz`` beside the run's history, where
+    ``fs.load(directory).models(which="best")`` reads them; without one they are in :attr:`models`.
+    The run then has a segment per evaluation.  Rounds that do not measure the metric do not count.
+    A sweep refuses it, since a sweep has the final models only.
+
+    Args:
+        metric: name of the metric, best of a validation part.
+        mode: "min" or "max"; may be left out for losses, errors, accuracies and the like, whose
+            names say it.
+
+    Raises:
+        ValueError: another mode, or none where the name does not say it; during the run, an
+            unknown metric, or a ``best.npz`` of another metric.
+
+    Example:
+        >>> best = BestModel("accuracy")
+        >>> for round, accuracy in enumerate([0.5, 0.9, 0.7], start=1):
+        ...     metrics, params = {"accuracy": np.array([accuracy])}, np.array([10.0 * round])
+        ...     best(Event("FedAvg", ["0"], round, 3, metrics, None, False, params))
+        >>> best.models["FedAvg"].params, best.models["FedAvg"].rounds
+        (array([20.]), [2])
+    """
+
+    every_evaluation = True
+    needs_models = True
+
+    def __init__(self, metric: str, *, mode: Mode = None) -> None:
+        self._metric, self._sign = metric, sign(metric, mode)
+        self._best: dict[tuple, Models] = {}
+        self._last: dict[tuple, Event] = {}
+
+    @property
+    def models(self) -> dict[str, Models]:
+        """The best models by algorithm, also of seeds that run one after the other."""
+        parts: dict[str, list[Models]] = {}
+        for (name, _), models in self._best.items():
+            parts.setdefault(name, []).append(models)
+        return {name: joined(of_name) for name, of_name in parts.items()}
+
+    def __call__(self, event: Event) -> Action:
+        measured = event.measured(self._metric)  # refuses an unknown metric
+        run = run_of(event)
+        if begins(event, self._last.get(run)):
+            for other in [run for run in self._best if _replaces(event, run)]:
+                del self._best[other]
+        self._last[run] = event._replace(metrics={}, params=None)
+        folder = None if event.folder is None else RunFolder(event.folder)
+        if event.replayed and folder is not None and folder.has_models("best"):
+            # A file of a later round, which a kill left, has the models that the run finds there.
+            self._best.setdefault(run, self._read(folder))
+        if event.replayed or event.params is None or not measured:
+            return None
+        values = np.asarray(event.metrics[self._metric], float)
+        models = self._merged(self._best.get(run), event, values)
+        if models is not None:
+            if run not in self._best and folder is not None and folder.has_models("best"):
+                self._read(folder)  # refuses the file of another BestModel of the same run
+            self._best[run] = models
+            if folder is not None and distributed.is_first():
+                folder.write_models(models, "best")
+        return None
+
+    def _read(self, folder: RunFolder) -> Models:
+        models = folder.models("best")
+        if self._metric not in models.metrics:
+            raise ValueError(
+                f"metric is {self._metric!r}; expected {', '.join(models.metrics)}, the metric of "
+                f"best.npz in {folder.path}: delete that file to keep the best models of another "
+                "metric"
+            )
+        return models
+
+    def _merged(self, old: Models | None, event: Event, values: np.ndarray) -> Models | None:
+        """Returns the best models with those of this evaluation; None if no seed improved."""
+        kept = [np.nan] * len(values) if old is None else old.metrics[self._metric]
+        improved = better(self._sign * values, self._sign * np.array(kept))
+        if not improved.any():
+            return None
+        new = jax.tree.map(np.asarray, event.params)
+        before = new if old is None else _with_structure(old.params, new)
+
+        def chosen(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+            return np.where(improved.reshape(-1, *[1] * (x.ndim - 1)), x, y)
+
+        rounds = [0] * len(values) if old is None else old.rounds
+        metrics = {self._metric: np.where(improved, values, kept).tolist()}
+        rounds = np.where(improved, event.round, rounds).tolist()
+        return Models(jax.tree.map(chosen, new, before), list(event.seeds), rounds, metrics)
+
+
+def _replaces(event: Event, run: tuple[str, tuple[str, ...]]) -> bool:
+    """Returns True for a run that begins and has seeds of an earlier run of the same name."""
+    name, seeds = run
+    return name == event.name and not set(seeds).isdisjoint(event.seeds)
+
+
+def _with_structure(params: PyTree, like: PyTree) -> PyTree:
+    """Returns models that were read from a file in the containers that the run has."""
+    arrays = named_leaves(params)
+    leaves = [arrays[name] for name in named_leaves(like)]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)

@@ -1,0 +1,62 @@
+"""Metrics of events: their direction, and the first event of a run."""
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from fedjax_sim.engine.evaluation.direction import direction
+from fedjax_sim.runs.events import Event
+
+Mode: TypeAlias = Literal["min", "max"] | None
+
+
+def sign(metric: str, mode: Mode) -> int:
+    """Returns 1 if larger values are better and -1 if smaller ones are.
+
+    Args:
+        metric: name of the metric.
+        mode: "min" or "max"; None: as the name says
+            (:func:`fedjax_sim.engine.evaluation.direction.direction`).
+    """
+    if mode not in (None, "min", "max"):
+        raise ValueError(f"mode is {mode!r}; expected 'min', 'max' or None")
+    if mode is None:
+        mode = direction(metric)
+        if mode is None:
+            raise ValueError(
+                f"mode is None; expected 'min' or 'max', since the name of metric {metric!r} does "
+                "not say whether smaller or larger values are better"
+            )
+    return 1 if mode == "max" else -1
+
+
+def run_of(event: Event) -> tuple[str, tuple[str, ...]]:
+    """Returns the run of an event among the runs of a comparison: its algorithm and its seeds."""
+    return event.name, tuple(event.seeds)
+
+
+def begins(event: Event, last: Event | None) -> bool:
+    """Returns True for the first event of a run, if an object receives the events of several.
+
+    Args:
+        event: the event.
+        last: the one before of the same algorithm and the same seeds; None: there was none.
+
+    Example:
+        >>> first = Event("", ["0"], 5, 5, {}, None, False, None)
+        >>> begins(first._replace(round=10, num_rounds=20), first), begins(first, first)
+        (True, True)
+    """
+    if last is None or event.round <= last.round:
+        return True
+    return (event.num_rounds, event.folder) != (last.num_rounds, last.folder)
+
+
+def better(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Returns True where a value is larger than an old one, or the old one is NaN.
+
+    Example:
+        >>> better(np.array([1.0, np.nan, 1.0]), np.array([np.nan, 1.0, 2.0])).tolist()
+        [True, False, False]
+    """
+    return (new > old) | (np.isnan(old) & ~np.isnan(new))

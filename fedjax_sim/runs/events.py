@@ -1,0 +1,370 @@
+"""Callbacks: the one way to follow a run and to end it.
+
+A callback is a function of an :class:`Event`, which is one evaluation, or an object with any of
+these methods, or both (an object with ``__call__`` and some of them):
+
+* ``begin(name)``: an algorithm, or the run, is about to begin;
+* ``__call__(event) -> action``: one evaluation, an :class:`Event`;
+* ``progress(progress)``: a segment has ended
+  (:class:`~fedjax_sim.runs.result.Progress`,
+  :class:`~fedjax_sim.runs.sweeps.sweep.SweepProgress`);
+* ``diverged(divergence) -> action``: server states are no longer finite (:class:`Diverged`);
+* ``poll() -> action``: asked after every segment, also without an evaluation;
+* ``finished(name, simulation)``: a simulation has ended, or was interrupted.
+
+An action is None, "stop" (ends this run) or "interrupt" (ends everything, as Ctrl-C does, so that a
+later call continues).  Attributes that are true ask for more: ``every_evaluation`` for a segment
+per evaluation, whose event has the models; ``needs_models`` too, which a sweep refuses;
+``needs_identity`` for ``event.identity``.
+"""
+
+import math
+import pathlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from fedjax_sim.engine import History, RunState
+from fedjax_sim.runs.history import Clock, Entry, complete, measured
+from fedjax_sim.types import PyTree
+
+Action: TypeAlias = Literal["stop", "interrupt"] | None
+Callback: TypeAlias = Callable[["Event"], Action] | object  # an object with some of METHODS
+METHODS = ("begin", "progress", "diverged", "poll", "finished")
+
+
+class DivergenceError(FloatingPointError):
+    """The server state of a run became infinite or NaN.
+
+    Example:
+        >>> str(DivergenceError("server state is not finite: replica 0 in round 3"))
+        'server state is not finite: replica 0 in round 3'
+    """
+
+
+class Diverged(NamedTuple):
+    """Argument of ``diverged``: server states of a run that are no longer finite.
+
+    Example:
+        >>> Diverged("FedAvg", ["0", "1"], np.array([0, 3]), DivergenceError()).all
+        False
+    """
+
+    name: str  # of the algorithm in a comparison, else empty
+    seeds: Sequence[str]
+    rounds: np.ndarray  # [n] first round whose server state was not finite; 0: it is finite
+    error: DivergenceError  # says which, and what was kept
+
+    @property
+    def all(self) -> bool:
+        """True if all seeds have diverged."""
+        return bool(self.rounds.all())
+
+
+class Divergence:
+    """Callback that says what follows when a server state is no longer finite.
+
+    ``simulate`` raises and ``compare`` records, unless a callback has a method ``diverged``, as
+    this one.  A run that diverged in an earlier call is not continued under "raise" and "stop".
+    A sweep records divergences.
+
+    Args:
+        action: "raise" a DivergenceError, "stop" the run when all seeds have diverged, or "record"
+            the round and continue.
+
+    Raises:
+        ValueError: another action.
+        DivergenceError: during a run, with "raise".
+
+    Example:
+        >>> event = Diverged("FedAvg", ["0"], np.array([3]), DivergenceError())
+        >>> Divergence("stop").diverged(event), Divergence("record").diverged(event)
+        ('stop', None)
+    """
+
+    def __init__(self, action: Literal["raise", "stop", "record"]) -> None:
+        if action not in ("raise", "stop", "record"):
+            raise ValueError(f"action is {action!r}; expected 'raise', 'stop' or 'record'")
+        self._action = action
+
+    def diverged(self, divergence: Diverged) -> Action:
+        """Returns what the run does."""
+        if self._action == "raise":
+            raise divergence.error
+        return "stop" if self._action == "stop" and divergence.all else None
+
+
+class Event(NamedTuple):
+    """Argument of a callback: one evaluation of a run with n seeds.
+
+    When a run is resumed, callbacks first receive the evaluations of earlier calls, as ``replayed``
+    events.  Metrics of :func:`fedjax_sim.engine.evaluation.at_rounds` are in the events of their
+    rounds only; :meth:`measured` asks for one.
+
+    Example:
+        >>> metrics = {"loss": np.array([1, 3])}  # of two seeds
+        >>> event = Event("FedAvg", ["0", "1"], 10, 50, metrics, None, False, None)
+        >>> stop_early = lambda event: "stop" if event.mean("loss") < 2.5 else None  # a callback
+        >>> stop_early(event)
+        'stop'
+    """
+
+    name: str  # of the algorithm in a comparison, else empty
+    seeds: Sequence[str]
+    round: int
+    num_rounds: int
+    metrics: Mapping[str, np.ndarray]  # [n] of this round, with "time" and "local_steps"
+    folder: pathlib.Path | None  # of the run
+    replayed: bool
+    params: PyTree | None  # models [n, ...] after the last evaluation of a segment, else None
+    skipped: Collection[str] = ()  # metrics that other rounds have; unknown in replayed events
+    # What makes two calls the same run, as in run.json, for callbacks with needs_identity = True.
+    identity: Mapping[str, Any] | None = None
+
+    def measured(self, metric: str) -> bool:
+        """Returns False for a metric that only other rounds have.
+
+        Raises:
+            ValueError: there is no such metric.
+
+        Example:
+            >>> event = Event("", ["0"], 1, 9, {}, None, False, None, skipped=["slow/loss"])
+            >>> event.measured("slow/loss")
+            False
+        """
+        if metric not in (*self.metrics, *self.skipped) and not self.replayed:
+            known = ", ".join([*self.metrics, *sorted(self.skipped)])
+            raise ValueError(f"metric is {metric!r}; expected one of {known}")
+        return metric in self.metrics
+
+    def mean(self, metric: str) -> float:
+        """Returns the mean of a metric over the seeds, NaN if only other rounds have it.
+
+        Raises:
+            ValueError: there is no such metric.
+
+        Example:
+            >>> Event("", ["0", "1"], 1, 9, {"loss": np.array([1, 3])}, None, False, None).mean(
+            ...     "loss")
+            2.0
+        """
+        return float(self.metrics[metric].mean()) if self.measured(metric) else math.nan
+
+
+class Listeners:
+    """The callbacks of one run.
+
+    Args:
+        callbacks: those of the call, checked.
+        name: of the algorithm in a comparison, else empty.
+        seeds, num_rounds, folder: those of the run.
+        identity: what makes two calls the same run.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[Callback],
+        name: str,
+        seeds: Sequence[str],
+        num_rounds: int,
+        folder: pathlib.Path | None,
+        identity: Mapping[str, Any] | None = None,
+    ):
+        self._callbacks, self._folder, self._identity = callbacks, folder, identity
+        self._name, self._seeds, self._num_rounds = name, seeds, num_rounds
+        self._listens = any(map(callable, callbacks))
+
+    def replay(self, rows: Iterable[Entry], until: int) -> Action:
+        """Passes on the evaluations of earlier calls from the history; returns the action."""
+        action: Action = None
+        for done, metrics in _evaluations(rows, until, self._seeds) if self._listens else ():
+            action = self._pass_on(done, metrics, replayed=True) or action
+        return action
+
+    def new(self, history: History, clock: Clock, state: RunState) -> Action:
+        """Passes on the evaluations of a segment; arrays have a leading axis of seeds."""
+        action: Action = None
+        if not self._listens:
+            return action
+        history = complete(history._replace(probes={}), clock)
+        rounds = np.asarray(history.round)[0]
+        params = state.server.params
+        if np.ndim(state.diverged_at) == 0:
+            params = jax.tree.map(lambda x: x[None], params)
+        for i, done in enumerate(rounds):
+            values = {k: np.asarray(v)[:, i] for k, v in history.metrics.items() if v.ndim == 2}
+            metrics, skipped = measured(values)
+            last = params if i == len(rounds) - 1 else None
+            action = self._pass_on(int(done), metrics, params=last, skipped=skipped) or action
+        return action
+
+    def poll(self) -> Action:
+        """Asks the callbacks with a method ``poll`` for an action, after every segment."""
+        return poll(self._callbacks)
+
+    def progress(self, progress: Any) -> None:
+        """Passes on how far the run is."""
+        notify(self._callbacks, "progress", progress)
+
+    def diverged(self, rounds: np.ndarray, error: DivergenceError) -> Action:
+        """Asks what follows from a divergence.
+
+        Raises:
+            DivergenceError: a callback raises it.
+        """
+        divergence = Diverged(self._name, self._seeds, rounds, error)
+        return _asked(self._callbacks, "diverged", divergence)
+
+    def _pass_on(
+        self,
+        done: int,
+        metrics: Mapping[str, np.ndarray],
+        *,
+        replayed: bool = False,
+        params: PyTree | None = None,
+        skipped: Collection[str] = (),
+    ) -> Action:
+        event = Event(
+            self._name,
+            self._seeds,
+            done,
+            self._num_rounds,
+            metrics,
+            self._folder,
+            replayed,
+            params,
+            skipped,
+            self._identity,
+        )
+        return act(self._callbacks, event)
+
+
+def check_callbacks(callbacks: Sequence[Callback]) -> None:
+    """Refuses callbacks that are neither functions nor have one of the methods.
+
+    Raises:
+        ValueError: naming the callback.
+
+    Example:
+        >>> check_callbacks([print, Divergence("stop")])
+        >>> check_callbacks(["print"])
+        Traceback (most recent call last):
+        ...
+        ValueError: callbacks has 'print'; expected functions of an Event, or objects with one ...
+    """
+    for callback in callbacks:
+        if not callable(callback) and not any(_method(callback, name) for name in METHODS):
+            raise ValueError(
+                f"callbacks has {callback!r}; expected functions of an Event, or objects with one "
+                f"of the methods {', '.join(METHODS)}"
+            )
+
+
+def with_default(callbacks: Sequence[Callback], default: Divergence) -> list[Callback]:
+    """Returns the callbacks with the call's own answer to a divergence, unless one has another.
+
+    Raises:
+        ValueError: as :func:`check_callbacks`.
+
+    Example:
+        >>> [type(x).__name__ for x in with_default([print], Divergence("record"))]
+        ['builtin_function_or_method', 'Divergence']
+        >>> len(with_default([Divergence("stop")], Divergence("record")))
+        1
+    """
+    check_callbacks(callbacks)
+    answered = any(_method(callback, "diverged") for callback in callbacks)
+    return [*callbacks] if answered else [*callbacks, default]
+
+
+def notify(callbacks: Sequence[Callback], method: str, *arguments: Any) -> None:
+    """Calls a method of the callbacks that have it.
+
+    Example:
+        >>> import types
+        >>> notify([print, types.SimpleNamespace(begin=print)], "begin", "FedAvg")
+        FedAvg
+    """
+    for callback in callbacks:
+        if function := _method(callback, method):
+            function(*arguments)
+
+
+def poll(callbacks: Sequence[Callback]) -> Action:
+    """Asks the callbacks with a method ``poll``; returns the strongest of their actions.
+
+    Example:
+        >>> poll([print]) is None
+        True
+    """
+    return _asked(callbacks, "poll")
+
+
+def _method(callback: Callback, name: str) -> Callable[..., Any] | None:
+    function = getattr(callback, name, None)
+    return function if callable(function) else None
+
+
+def _asked(callbacks: Sequence[Callback], method: str, *arguments: Any) -> Action:
+    """Returns the strongest action: one that interrupts, then one that stops."""
+    actions: set[Action] = set()
+    for callback in callbacks:
+        if function := _method(callback, method):
+            actions.add(_checked(callback, function(*arguments)))
+    return "interrupt" if "interrupt" in actions else "stop" if "stop" in actions else None
+
+
+def every_evaluation(callbacks: Sequence[Callback]) -> bool:
+    """Returns True if a callback needs the model of every evaluation, or ends the run after one.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> every_evaluation([print, fs.callbacks.EarlyStopping("loss", patience=3)])
+        True
+    """
+    return any(getattr(callback, "every_evaluation", False) for callback in callbacks)
+
+
+def need_identity(callbacks: Iterable[Callback]) -> bool:
+    """Returns True if a callback asks for the run's identity, which takes digests of its data.
+
+    Example:
+        >>> need_identity([print])
+        False
+    """
+    return any(getattr(callback, "needs_identity", False) for callback in callbacks)
+
+
+def act(callbacks: Sequence[Callback], event: Event) -> Action:
+    """Calls all callbacks that are functions; returns the strongest of their actions.
+
+    Raises:
+        ValueError: a callback returned something else.
+    """
+    return _asked(callbacks, "__call__", event)
+
+
+def _checked(callback: Callback, action: Action) -> Action:
+    if action not in (None, "stop", "interrupt"):
+        name = getattr(callback, "__qualname__", type(callback).__qualname__)
+        raise ValueError(
+            f"callbacks has {name}, which returned {action!r}; expected None, 'stop' or 'interrupt'"
+        )
+    return action
+
+
+def _evaluations(
+    rows: Iterable[Entry], until: int, seeds: Iterable[str]
+) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    """Yields round and metrics of the evaluations in a history."""
+    order = {seed: i for i, seed in enumerate(seeds)}
+    table: dict[int, dict[str, np.ndarray]] = {}
+    for seed, done, metric, value in rows:
+        if done <= until:
+            values = table.setdefault(done, {})
+            values.setdefault(metric, np.full(len(order), np.nan))[order[seed]] = value
+    for done in sorted(table):
+        if "time" in table[done]:  # not a round that has only probes
+            yield done, table[done]

@@ -1,0 +1,1 @@
+"""What a run needs and how fast it is, before it starts."""

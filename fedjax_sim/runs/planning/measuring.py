@@ -1,0 +1,235 @@
+"""Measurements behind a forecast: seconds of rounds and evaluations, operations of a step."""
+
+import functools
+import math
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import PartitionSpec
+
+from fedjax_sim.engine import RunState, evaluation_context, first_state
+from fedjax_sim.engine.evaluation.state import evaluate, periods, takes_state
+from fedjax_sim.engine.execution.devices import program_bytes
+from fedjax_sim.engine.execution.placement import WHOLE, everywhere
+from fedjax_sim.runs.planning.operations import operations
+from fedjax_sim.runs.programs import Given
+from fedjax_sim.runs.storage.functions import sealed
+from fedjax_sim.runs.storage.traces import Same
+from fedjax_sim.types import EvalFn, FedAlgorithm, Params, Setup, Task, Timeline
+
+_MOST = 3  # calls; the fastest counts
+_SECONDS = 1.0  # after which no further call is measured
+
+
+class Timed(NamedTuple):
+    """Seconds to compile a program and to run it."""
+
+    compile: float
+    run: float
+
+
+def shortest(
+    call: Callable[[int], object],
+    count: int = _MOST,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Returns the shortest time of a few calls ``call(0)``, ``call(1)``, ...: one if it is long.
+
+    Example:
+        >>> times = iter([0.0, 0.5, 0.5, 0.7, 0.7, 1.5])
+        >>> shortest(lambda i: None, 9, lambda: next(times))
+        0.2
+    """
+    seconds: list[float] = []
+    while len(seconds) < min(count, _MOST) and sum(seconds) < _SECONDS:
+        began = clock()
+        call(len(seconds))
+        seconds.append(round(clock() - began, 9))
+    return min(seconds)
+
+
+class Evaluations(NamedTuple):
+    """Number of evaluations of a run: with and without the parts of :func:`at_rounds`."""
+
+    whole: int
+    partial: int
+
+
+def count_evaluations(setup: Setup) -> Evaluations:
+    """Returns the evaluations of a run; the last round always has one.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+        >>> timeline = fs.timelines.full(25, 2, task.num_steps)
+        >>> norm = lambda w: {"norm": abs(w)}
+        >>> count_evaluations(fs.Setup(task, timeline, np.float32(0), norm, eval_every=10))
+        Evaluations(whole=3, partial=0)
+        >>> rare = fs.evaluation.at_rounds(norm, 20)
+        >>> count_evaluations(fs.Setup(task, timeline, np.float32(0), rare, eval_every=10))
+        Evaluations(whole=1, partial=2)
+    """
+    if setup.eval_fn is None:
+        return Evaluations(0, 0)
+    rounds = setup.timeline.num_rounds
+    evaluated = {*range(setup.eval_every, rounds, setup.eval_every), rounds}
+    every = periods(setup.eval_fn)
+    due = sum(not every or any(t % period == 0 for period in every) for t in evaluated)
+    return Evaluations(due, len(evaluated) - due)
+
+
+def metric_shapes(algorithm: FedAlgorithm, setup: Setup) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the shapes of a setup's metrics by name, without computing them.
+
+    Args:
+        algorithm: any algorithm of the comparison.
+        setup: of n seeds: ``params`` is ``[n, ...]``, and the timeline may be ``[n, T, S]``.
+
+    Raises:
+        ValueError: an evaluation that does not fit the algorithm or the task.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+        >>> timeline = fs.timelines.full(2, 2, task.num_steps)
+        >>> setup = fs.Setup(task, timeline, np.zeros(3), lambda w: {"norm": abs(w)})
+        >>> {name: x.shape for name, x in metric_shapes(fs.fedavg(0.1), setup).items()}
+        {'norm': ()}
+    """
+    batched = np.ndim(setup.timeline.clients) == 3
+
+    def metrics(setup: Setup, key: Array) -> dict[str, Array]:
+        params = jax.tree.map(lambda x: jnp.asarray(x)[0], setup.params)
+        timeline = setup.timeline
+        if batched:
+            timeline = jax.tree.map(lambda x: x[0], timeline)
+        state = first_state(algorithm, Setup(setup.task, timeline, params))
+        context = evaluation_context(algorithm, setup.task, timeline, state, key)
+        return jax.tree.map(jnp.asarray, evaluate(cast(EvalFn, setup.eval_fn), context))
+
+    return jax.eval_shape(metrics, setup, jax.random.key(0))
+
+
+class _Model(NamedTuple):
+    """Server state of which an evaluator reads the model only."""
+
+    params: Params
+
+
+class EvaluationProgram(NamedTuple):
+    """Program of one evaluation of an algorithm."""
+
+    jitted: Given  # (task, eval_fn, part of a timeline, state, key) -> History
+    compiled: Any  # None: the evaluation reads the server's model only
+    seconds: float  # to compile
+    num_bytes: int  # temporaries of the compiled program
+    flops: float
+
+
+def evaluation_program(
+    jitted: Given, setup: Setup, state: RunState, key: Array
+) -> EvaluationProgram:
+    """Counts the operations of an evaluation, and compiles it if it takes more than the model.
+
+    Args:
+        jitted: the jitted evaluation of the algorithm's programs.
+        setup: of the run; ``setup.timeline`` may be any part of it.
+        state, key: arrays of the run, or their shapes.
+    """
+    eval_fn: Any = setup.eval_fn
+    if eval_fn is None:
+        return EvaluationProgram(jitted, None, 0.0, 0, 0.0)
+    arguments = setup.task, eval_fn, setup.timeline, state, key
+    flops = operations(jitted, *arguments)
+    if not takes_state(eval_fn):
+        return EvaluationProgram(jitted, None, 0.0, 0, flops)
+    began = time.perf_counter()
+    compiled = jitted.compile(*arguments).function
+    seconds = time.perf_counter() - began
+    return EvaluationProgram(
+        jitted, compiled, seconds, program_bytes(compiled, arguments=False), flops
+    )
+
+
+def evaluation(
+    of_run: EvaluationProgram,
+    setup: Setup,
+    state: RunState,
+    key: Array,
+    counts: Evaluations,
+    *,
+    batched: bool,
+) -> Timed:
+    """Measures a run's mean evaluation of a state.
+
+    Equal evaluations of the server's model are measured once; those that take more, once per
+    algorithm.
+
+    Args:
+        of_run: the algorithm's program.
+        setup: of the run; ``setup.timeline`` may be any part of it.
+        state: a state, of all replicas if ``batched``.
+        key: the run's key or keys.
+        counts: evaluations of the run.
+        batched: there are several replicas.
+    """
+    eval_fn = setup.eval_fn
+    if eval_fn is None:
+        return Timed(0.0, math.nan)
+    if takes_state(eval_fn):
+        program: Any = of_run.jitted.function
+        data = sealed((setup.task, eval_fn, setup.timeline), program.key)
+        fixed, last = (of_run.jitted.first, *data), (key,)
+        owner: Hashable = Same(program)
+    else:
+        program = _evaluate_batch if batched else _evaluate
+        fixed, last, owner = (eval_fn,), (), None
+        state = RunState(state.round, _Model(state.server.params), (), (), state.round)
+    leaves, structure = jax.tree.flatten((eval_fn, state))
+    shapes = tuple((np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves)
+    name = structure, shapes, counts, batched, owner
+    if name not in _measured:
+        compiled, compile_seconds = of_run.compiled, of_run.seconds
+        if compiled is None:
+            began = time.perf_counter()
+            compiled = program.lower(*fixed, state, *last).compile()
+            compile_seconds = time.perf_counter() - began
+        total = 0.0
+        for done, count in enumerate(counts):  # round 0 is a multiple of every period
+            if count:
+                now = state._replace(round=jnp.full_like(state.round, done))
+                arguments = jax.device_put((*fixed, now, *last), compiled.input_shardings[0])
+                run = functools.partial(compiled, *arguments)
+                total += count * shortest(lambda _, run=run: jax.block_until_ready(run()))
+        _measured[name] = Timed(compile_seconds, total / sum(counts))
+    return _measured[name]
+
+
+_measured: dict[Hashable, Timed] = {}
+_evaluate = jax.jit(evaluate)
+_evaluate_batch = jax.jit(jax.vmap(evaluate, (None, 0)))
+
+
+def step_flops(task: Task, timeline: Timeline, params: Params) -> float:
+    """Returns the operations of one client's local gradient, by XLA's count before optimization.
+
+    XLA counts the body of a loop once, so the program has no loop over steps.
+    """
+
+    def step(task: Task, params: Params) -> Params:
+        start = (jnp.array(0, jnp.int32),) if task.resumable else ()
+        key, client = jax.random.key(0), jnp.array(0, jnp.int32)
+        return task.oracle(client, key, timeline.max_steps, *start).grad(params, 0)
+
+    where = WHOLE if task.placement is None else task.placement
+    program = where.spread(step, (PartitionSpec(),), PartitionSpec())
+    params = everywhere(task)(jax.tree.map(jnp.asarray, params))
+    analysis = jax.jit(program).lower(task, params).cost_analysis()
+    return float((analysis or {}).get("flops", 0.0))

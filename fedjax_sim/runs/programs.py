@@ -1,0 +1,547 @@
+"""Compiled segments of a run, with examples on the device or on the host."""
+
+import dataclasses
+import pathlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Executor, Future
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.engine import (
+    History,
+    Probes,
+    RunState,
+    Span,
+    advance_by,
+    evaluation_context,
+    first_state,
+)
+from fedjax_sim.engine.evaluation.state import evaluate
+from fedjax_sim.engine.execution import offload
+from fedjax_sim.engine.execution.placement import everywhere
+from fedjax_sim.engine.execution.platforms import platform_of
+from fedjax_sim.engine.execution.strategies import Execution, auto, has_kernels, is_ragged
+from fedjax_sim.runs.storage.functions import SealedJit, sealed
+from fedjax_sim.runs.storage.run_functions import RunTraces, trace_run
+from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.runs.storage.traces import Same
+from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline, Weighting
+
+Put = Callable[[PyTree], PyTree]
+Numbers = list[Any]  # leaves of a spec: Python's numbers, or arrays
+Build = Callable[[Numbers], FedAlgorithm]
+Ahead = Callable[[Executor], None]  # begins to compile in a pool of threads
+
+
+class Parts(NamedTuple):
+    """Functions that programs close over."""
+
+    build: Build
+    execution: Execution
+    weighting: Weighting
+    probes: Probes
+
+
+class Functions:
+    """Jitted functions of algorithms that differ by numbers, which are their first argument.
+
+    They are compiled once per shape and placement of arguments.  The number of rounds is an
+    argument, too, so segments of all lengths have the same bits.
+
+    Attributes:
+        traces: of the run's functions.
+        parts: those of the latest call.  All calls had equal ones, but earlier objects may have
+            been changed in place since.
+    """
+
+    def __init__(
+        self, setup: Setup, parts: Parts, traces: RunTraces, *, batched: bool, in_turn: bool
+    ):
+        in_timeline = 0 if setup.timeline.clients.ndim == 3 else None
+        put = everywhere(setup.task)
+        eval_every = setup.eval_every  # no data in the closures
+        self.traces, self.parts = traces, parts
+
+        def initial(numbers: Numbers, task: Task, params: Params, timeline: Timeline) -> RunState:
+            return first_state(self.parts.build(numbers), Setup(task, timeline, params))
+
+        def segment(numbers, task, eval_fn, timeline, state, key, span) -> tuple[RunState, History]:
+            build, execution, weighting, probes = self.parts
+            part = Setup(task, timeline, None, eval_fn, eval_every, weighting)
+            return advance_by(
+                build(numbers), part, state, key, span, execution=execution, probes=probes
+            )
+
+        def one_after_the_other(
+            numbers, task, eval_fn, timeline, state, key, span
+        ) -> tuple[RunState, History]:
+            def one(states: RunState, replica: tuple) -> tuple[RunState, History]:
+                i, key, part = replica
+                part = timeline if in_timeline is None else part
+                state = tree.take(states, i)
+                state, history = segment(numbers, task, eval_fn, part, state, key, span)
+                # The carried states are updated in place; a map would copy all of them.
+                return jax.tree.map(lambda x, y: x.at[i].set(y), states, state), history
+
+            count = jnp.arange(key.shape[0])
+            parts = None if in_timeline is None else timeline
+            return jax.lax.scan(one, state, (count, key, parts))
+
+        together = segment
+        if batched:
+            initial = jax.vmap(initial, (None, None, 0, in_timeline))
+            together = jax.vmap(segment, (None, None, None, in_timeline, 0, 0, None))
+        if in_turn:
+            together = one_after_the_other
+
+        def replicated(*arguments: Any) -> tuple[RunState, History]:
+            state, history = together(*arguments)
+            return state, put(history)  # recorded by the clients' devices, read by process 0
+
+        def evaluation(
+            numbers, task, eval_fn: EvalFn, timeline, state: RunState, key: Array
+        ) -> History:
+            algorithm = self.parts.build(numbers)
+            context = evaluation_context(algorithm, task, timeline, state, key)
+            metrics = {k: jnp.asarray(v)[None] for k, v in evaluate(eval_fn, context).items()}
+            return put(History(state.round[None], metrics, {}))
+
+        replicated.__name__ = "segment"
+        self.eval_every = eval_every
+        self.initial = SealedJit(initial, traces)
+        if batched:
+            evaluation = jax.vmap(evaluation, (None, None, None, in_timeline, 0, 0))
+        self.evaluation = SealedJit(evaluation, traces)
+        # The state is donated: client states are updated in place.
+        self.segment = SealedJit(replicated, traces, donate_argnums=4)
+        self._compiled: OrderedDict[Hashable, list[Any]] = OrderedDict()  # by arguments' shapes
+        self.seconds = 0.0  # waited for compilation
+
+    def compiled(self, *arguments: Any) -> Any:
+        """Returns the segment's program for these arguments; task and evaluation are sealed."""
+        leaves, structure = jax.tree.flatten(arguments)
+        candidates = self._candidates(arguments)
+        began = time.perf_counter()
+        try:
+            candidates[:] = [x.result() if isinstance(x, Future) else x for x in candidates]
+            for program in candidates:
+                if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
+                    return program
+            candidates.append(self.segment.lower(*arguments).compile())
+            return candidates[-1]
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    def compile_ahead(self, pool: Executor, *arguments: Any) -> None:
+        """Begins to compile the segment's program for these shapes, unless there is one.
+
+        It is lowered at once, since the precision of products and the like belong to this thread.
+        """
+        arguments = sealed(arguments, self.traces)
+        candidates = self._candidates(arguments)
+        if not candidates:
+            candidates.append(pool.submit(self.segment.lower(*arguments).compile))
+
+    def _candidates(self, arguments: tuple) -> list[Any]:
+        """Returns the programs for arguments of these shapes, those for other places included."""
+        leaves, structure = jax.tree.flatten(arguments)
+        shapes = structure, *map(_shape, leaves)
+        candidates = self._compiled.setdefault(shapes, [])
+        self._compiled.move_to_end(shapes)
+        while len(self._compiled) > _MOST_SHAPES:
+            self._compiled.popitem(last=False)
+        return candidates
+
+
+def _shape(leaf: Any) -> tuple[Any, ...]:
+    aval = jax.typeof(leaf)
+    return aval.shape, str(aval.dtype), getattr(aval, "weak_type", False)
+
+
+class Given(NamedTuple):
+    """A jitted or compiled function whose first argument is given."""
+
+    function: Any
+    first: Any
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(self.first, *arguments)
+
+    def compile(self, *arguments: Any) -> "Given":
+        """Returns the jitted function's program for these arguments, or their shapes."""
+        return Given(self.function.lower(self.first, *arguments).compile(), self.first)
+
+    def trace(self, *arguments: Any) -> Any:
+        return self.function.trace(self.first, *arguments)
+
+    @property
+    def shardings(self) -> Any:
+        """Shardings of a compiled program's other arguments."""
+        return self.function.input_shardings[0][1:]
+
+
+class Programs(NamedTuple):
+    """Compiled functions of one algorithm.
+
+    ``initial(task, params, timeline)`` returns the first state; ``segment(task, eval_fn, timeline,
+    state, key, span)`` runs the rounds of ``span``, for several replicas together with several
+    keys; ``evaluation(task, eval_fn, any part of the timeline, state, key)`` returns a history of
+    one evaluation.
+    """
+
+    functions: Functions
+    numbers: Numbers
+
+    @property
+    def initial(self) -> Given:
+        return Given(self.functions.initial, self.numbers)
+
+    @property
+    def segment(self) -> Given:
+        return Given(self.functions.segment, self.numbers)
+
+    @property
+    def evaluation(self) -> Given:
+        return Given(self.functions.evaluation, self.numbers)
+
+    @property
+    def execution(self) -> Execution:
+        return self.functions.parts.execution
+
+    @property
+    def traces(self) -> RunTraces:
+        return self.functions.traces
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of compilation until now."""
+        return self.functions.seconds
+
+    def compiled(self, *arguments: Any) -> Given:
+        """Returns the segment's program for these arguments; task and evaluation are sealed."""
+        return Given(self.functions.compiled(self.numbers, *arguments), self.numbers)
+
+    def compile_ahead(self, pool: Executor, *arguments: Any) -> None:
+        """Begins to compile the segment's program for these shapes, unless there is one."""
+        self.functions.compile_ahead(pool, self.numbers, *arguments)
+
+    def evaluations(self, first: int, last: int, num_rounds: int) -> int:
+        """Returns the number of evaluations after the rounds ``first + 1, ..., last`` of a run."""
+        every = self.functions.eval_every
+        extra = last == num_rounds and last % every != 0
+        return last // every - first // every + extra
+
+
+def programs(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    *,
+    batched: bool,
+    execution: Execution | None,
+    probes: Probes,
+) -> Programs:
+    """Returns the programs of an algorithm, those of an earlier call if it had equal arguments.
+
+    Functions are compared by what they trace to (:func:`trace_run`), so a loop over seeds that
+    calls ``fedavg(0.1)`` each time compiles once, and a value that was changed in place has another
+    program.
+    """
+    task, timeline = setup.task, setup.timeline
+    # The whole timeline decides, not a segment. Replicas that are batched with different timelines
+    # would compute all steps of the longest visit, so on a CPU they run one after the other, and so
+    # do replicas of models with convolutions.
+    ragged, platform = is_ragged(timeline), platform_of((task, setup.params))
+    in_turn = (
+        batched
+        and execution is None
+        and task.placement is None
+        and platform == "cpu"
+        and (has_kernels(_one_model(setup.params)) or (ragged and timeline.clients.ndim == 3))
+    )
+    build, numbers = _numbers_apart(algorithm)
+    traces = trace_run(
+        build, setup, batched=batched, execution=execution, probes=probes, numbers=numbers
+    )
+    key = (
+        traces, setup.eval_every, batched, timeline.clients.ndim, ragged, in_turn, platform,
+        Same(task.placement),
+    )  # fmt: skip
+    chosen = execution or auto(
+        ragged=ragged and (timeline.clients.ndim == 2 or in_turn), platform=platform
+    )
+    parts = Parts(build, chosen, setup.weighting, probes)
+    if key not in _functions:
+        _functions[key] = Functions(setup, parts, traces, batched=batched, in_turn=in_turn)
+    _functions[key].parts = parts
+    _functions.move_to_end(key)
+    while len(_functions) > _MOST_FUNCTIONS:
+        _functions.popitem(last=False)
+    return Programs(_functions[key], numbers)
+
+
+def _numbers_apart(algorithm: FedAlgorithm) -> tuple[Build, Numbers]:
+    """Returns how an algorithm is built from its numbers, and these.
+
+    An algorithm without a spec has no numbers apart from its functions.
+    """
+    if algorithm.spec is None:
+        return lambda numbers: algorithm, []
+    numbers, structure = jax.tree.flatten(algorithm.spec)
+    return lambda numbers: jax.tree.unflatten(structure, numbers).build(), numbers
+
+
+def _one_model(params: Params) -> Params:
+    """Returns the shapes of one of several models."""
+    return jax.eval_shape(lambda stack: jax.tree.map(lambda x: jnp.asarray(x)[0], stack), params)
+
+
+_functions: OrderedDict[Hashable, Functions] = OrderedDict()
+# A program of a small model takes 18 MB.
+_MOST_FUNCTIONS, _MOST_SHAPES = 16, 8
+
+
+def _accepts(shardings: list[Any], leaves: list[Any]) -> bool:
+    """Returns True if a program with these shardings takes arguments that are where they are.
+
+    The state that a segment returns may be replicated over several devices, where the first one was
+    on the default device and could go anywhere; both are arguments of one program.
+    """
+    return all(
+        expected is None  # the program does not use it
+        or not (isinstance(leaf, Array) and leaf.committed)  # it can be anywhere
+        or leaf.sharding.is_equivalent_to(expected, leaf.ndim)
+        for leaf, expected in zip(leaves, shardings, strict=True)
+    )
+
+
+def stride(rounds: int, eval_every: int, *, single: bool = False) -> int:
+    """Returns the most rounds per dispatch: about a twentieth of the evaluations, or one of them.
+
+    The number divides that of the evaluations where a number near a twentieth does.
+
+    Args:
+        rounds, eval_every: of the run.
+        single: every dispatch has one evaluation.
+
+    Example:
+        >>> stride(100, 2), stride(82, 2), stride(83, 2), stride(100, 2, single=True)
+        (4, 2, 4, 2)
+    """
+    if single:
+        return eval_every
+    near = max(-(-rounds // eval_every) // 20, 1)
+    equal = [n for n in range(-(-near // 2), 2 * near + 1) if rounds % (n * eval_every) == 0]
+    return eval_every * min(equal, key=lambda n: abs(n - near), default=near)
+
+
+def trace_first(
+    compiled: Programs, setup: Setup, keys: Array, rounds: int, folder: pathlib.Path | None
+) -> Ahead | None:
+    """Traces the first segment of a run, so that its errors come before the run's folder exists.
+
+    Compilation reuses what was traced.  Does nothing for a run that has a folder, and for examples
+    on the host, whose segments are those of a load.
+
+    Returns:
+        A function that begins to compile the segment in a pool of threads.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.engine.run`.
+    """
+    task = setup.task
+    begun = folder is not None and RunFolder(folder).exists
+    if begun or isinstance(task.placement, offload.OnHost):
+        return None
+    timeline = jax.tree.map(np.asarray, setup.timeline)
+    state = jax.eval_shape(compiled.initial, task, setup.params, timeline)
+    span = Span(*map(np.int32, (0, 0, 0, 0)))  # Python's numbers have another type
+    arguments = task, setup.eval_fn, timeline[:rounds], state, keys, span
+    compiled.segment.trace(*arguments)
+    if task.placement is not None:  # whose programs are for the devices of the values
+        return None
+    return lambda pool: compiled.compile_ahead(pool, *arguments)
+
+
+class Pace:
+    """Lengths of segments: short ones first, then as many rounds as fit into a time.
+
+    Args:
+        most: rounds of the longest segment.
+        eval_every: rounds between evaluations.
+        seconds: time of a segment.
+
+    Example:
+        >>> pace = Pace(100, 10, seconds=30.0)
+        >>> pace.after(0, 400)
+        1
+        >>> pace.took(1, 1.0)
+        >>> pace.after(1, 400), pace.after(8, 400), pace.after(399, 400)
+        (9, 10, 400)
+    """
+
+    _AIM = 1 / 3  # share of the time that is planned, since later rounds may take longer
+    _GROWTH = 8
+
+    def __init__(self, most: int, eval_every: int, seconds: float):
+        self._most, self._eval_every, self._seconds = most, eval_every, seconds
+        self._rounds = 1
+
+    def after(self, done: int, num_rounds: int) -> int:
+        """Returns the round that ends the segment after ``done`` rounds.
+
+        It is one with an evaluation if the time suffices for that.
+        """
+        last = min(done + self._rounds, num_rounds)
+        evaluated = last - last % self._eval_every
+        return evaluated if done < evaluated and last < num_rounds else last
+
+    def took(self, rounds: int, seconds: float) -> None:
+        """Chooses the next length from the time of a segment."""
+        fitting = int(self._AIM * self._seconds * rounds / max(seconds, 1e-9))
+        self._rounds = max(1, min(fitting, self._GROWTH * self._rounds, self._most))
+
+
+class Resident:
+    """Runs rounds of a task on one device or divided over several.
+
+    Args:
+        timeline: rounds of the run from round ``before`` on.
+        most: rounds of the longest segment.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        task: Task,
+        eval_fn: EvalFn | None,
+        timeline: Timeline,
+        key: Array,
+        put: Put,
+        *,
+        most: int,
+        before: int = 0,
+    ):
+        self._programs, self._timeline, self._put = programs, timeline, put
+        self._most, self._before = most, before
+        self._key = put(key)
+        self._constant: tuple[Any, Any] = sealed((task, put(eval_fn)), programs.traces)
+        self._copied: set[int] = set()
+
+    def __enter__(self) -> "Resident":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, first: int, last: int, state: RunState) -> tuple[RunState, History]:
+        part, span = _part(self._timeline, first, last, self._most, self._before)
+        part, span = self._put((part, span))
+        task, eval_fn = self._constant
+        program = self._programs.compiled(task, eval_fn, part, state, self._key, span)
+        if id(program.function) not in self._copied:
+            # Copied to all devices once, not in every segment.
+            self._constant = jax.device_put(self._constant, tuple(program.shardings[:2]))
+            self._copied.add(id(program.function))
+        state, history = program(*self._constant, part, state, self._key, span)
+        return state, self._cut(history, first, last)
+
+    def end(self, last: int) -> int:
+        """Returns the round that ends a segment which shall end after round ``last``."""
+        return last
+
+    def _cut(self, history: History, first: int, last: int) -> History:
+        number = self._programs.evaluations(
+            self._before + first, self._before + last, self._before + self._timeline.num_rounds
+        )
+        return _cut(history, number, last - first, self._key.ndim)
+
+
+def _part(
+    timeline: Timeline, first: int, last: int, most: int, before: int = 0
+) -> tuple[Timeline, Span]:
+    """Returns a part of a timeline that has the shape of all parts, and the rounds to run."""
+    start = max(min(first, timeline.num_rounds - most), 0)
+    numbers = first - start, last - first, before + first, before + timeline.num_rounds
+    return timeline[start : start + most], Span(*map(np.int32, numbers))
+
+
+def _cut(history: History, evaluations: int, rounds: int, axis: int) -> History:
+    """Returns the entries of a history that have a meaning, on the host."""
+    kept = (slice(None),) * axis
+    history = jax.tree.map(np.asarray, history)
+    round, metrics = jax.tree.map(
+        lambda x: x[*kept, :evaluations], (history.round, history.metrics)
+    )
+    return History(round, metrics, jax.tree.map(lambda x: x[*kept, :rounds], history.probes))
+
+
+class Streamed:
+    """Runs rounds of a task on the host, load by load."""
+
+    def __init__(
+        self,
+        programs: Programs,
+        task: Task,
+        eval_fn: EvalFn | None,
+        timeline: Timeline,
+        key: Array,
+        plan: offload.Plan,
+        params: Params,
+    ):
+        self._programs, self._eval_fn, self._timeline = programs, eval_fn, timeline
+        self._key, self._feed = key, offload.Feed(task, timeline, plan, params)
+        self._where: offload.OnHost = task.placement
+        self._plan = plan
+
+    def __enter__(self) -> "Streamed":
+        self._feed.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._feed.__exit__(kind, error, trace)
+
+    def __call__(self, first: int, last: int, state: RunState) -> tuple[RunState, History]:
+        parts = []
+        total = self._timeline.num_rounds
+        table, axis = state.clients, self._key.ndim
+        for load, ids, task in self._feed.loads(first, last):
+            if self._where.states:
+                rows = offload.send(table, ids, self._plan.clients, axis)
+                data: Any = task.oracle  # a Partial of the load's examples
+                present = offload.PresentStates(data.args[0].ids)
+                state, task = (
+                    state._replace(clients=rows),
+                    dataclasses.replace(task, placement=present),
+                )
+            part, span = _part(self._timeline, load.first, load.last, self._plan.length)
+            task, eval_fn = sealed((task, self._eval_fn), self._programs.traces)
+            program = self._programs.compiled(task, eval_fn, part, state, self._key, span)
+            state, history = program(task, eval_fn, part, state, self._key, span)
+            self._feed.started(history)
+            if self._where.states:
+                offload.receive(table, ids, state.clients, axis)
+            parts.append((load, history))
+        if self._where.states:
+            state = state._replace(clients=table)
+        cut = []
+        for load, history in parts:
+            number = self._programs.evaluations(load.first, load.last, total)
+            cut.append(_cut(history, number, load.last - load.first, axis))
+        return state, jax.tree.map(lambda *x: np.concatenate(x, axis), *cut)
+
+    def end(self, last: int) -> int:
+        """Returns the round that ends a segment which shall end after round ``last``."""
+        return next(load.last for load in self._plan.loads if load.last >= last)

@@ -1,0 +1,1 @@
+"""Folders of runs: files that survive kills and damage."""

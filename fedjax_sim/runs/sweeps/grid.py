@@ -1,0 +1,223 @@
+"""Grids of hyper-parameters, cut into blocks of runs that fit a device.
+
+A *configuration* is one choice of all hyper-parameters, a *block* the configurations x seeds that
+one device runs at once, a *slice* one block per device.
+"""
+
+import itertools
+import math
+import numbers
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Configuration = dict[str, Any]
+Grid = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
+
+# A step of a block costs as much as its configurations plus this number: minibatches and
+# permutations are shared. Measured on W1 and W4 on two cores, where it is 3 to 10.
+_SHARED_COST = 4
+
+
+class Group(NamedTuple):
+    """Configurations that share one program."""
+
+    static: Configuration  # common values
+    names: tuple[str, ...]  # hyper-parameters that vary
+    members: tuple[int, ...]  # numbers of the configurations
+    values: dict[str, np.ndarray]  # by name, [len(members)]
+
+
+class Block(NamedTuple):
+    """First configuration and first seed of one device's runs."""
+
+    configuration: int
+    seed: int
+
+
+class Plan(NamedTuple):
+    """Slices of a group: one block of width x seeds runs per device.
+
+    A block at the end of the configurations or seeds repeats the last one until it is full.
+    """
+
+    width: int  # configurations per block
+    seeds: int  # seeds per block
+    slices: tuple[tuple[Block, ...], ...]
+
+    def configurations(self, block: Block, count: int) -> list[int]:
+        """Returns the block's positions among ``count`` configurations, ``[width]``."""
+        return [min(block.configuration + i, count - 1) for i in range(self.width)]
+
+    def seed_numbers(self, block: Block, count: int) -> list[int]:
+        """Returns the block's positions among ``count`` seeds, ``[seeds]``."""
+        return [min(block.seed + i, count - 1) for i in range(self.seeds)]
+
+
+def expand(grid: Grid) -> list[Configuration]:
+    """Returns all configurations of a grid.
+
+    The Cartesian product of a mapping, in which the last name varies fastest, or the entries of a
+    list.
+
+    Raises:
+        ValueError: there are no configurations, two are equal, or a name has no values.
+
+    Example:
+        >>> expand({"lr": [0.1, 0.2], "cohort_size": [5]})
+        [{'lr': 0.1, 'cohort_size': 5}, {'lr': 0.2, 'cohort_size': 5}]
+    """
+    if isinstance(grid, Mapping):
+        axes = [_listed(name, values) for name, values in grid.items()]
+        result = [dict(zip(grid, values, strict=True)) for values in itertools.product(*axes)]
+    else:
+        result = [dict(entry) for entry in grid]
+    if not result:
+        raise ValueError(f"grid is {grid!r}; expected at least one configuration")
+    for i, entry in enumerate(result):
+        if entry in result[:i]:
+            raise ValueError(f"grid has {entry!r} twice; expected distinct configurations")
+    return result
+
+
+def expand_all(grid: Any, algorithms: Collection[str] | None) -> list[Configuration]:
+    """Returns all configurations of several algorithms, whose name ``algorithm`` comes first.
+
+    Args:
+        grid: one grid for all, or a mapping of grids by algorithm.
+        algorithms: their names; None: one algorithm, without a name.
+
+    Raises:
+        ValueError: as :func:`expand`; grids of other algorithms.
+
+    Example:
+        >>> expand_all({"a": {"lr": [0.1]}, "b": {"mu": [0.0, 1.0]}}, ["a", "b"])
+        [{'algorithm': 'a', 'lr': 0.1}, ..., {'algorithm': 'b', 'mu': 1.0}]
+        >>> expand_all({"lr": [0.1]}, ["a", "b"])
+        [{'algorithm': 'a', 'lr': 0.1}, {'algorithm': 'b', 'lr': 0.1}]
+    """
+    if algorithms is None:
+        return expand(grid)
+    if not algorithms:
+        raise ValueError("factories is empty; expected at least one algorithm")
+    own = isinstance(grid, Mapping) and not set(algorithms).isdisjoint(grid)
+    if own and set(grid) != set(algorithms):
+        raise ValueError(
+            f"grid has {', '.join(map(str, grid))}; expected a grid for each of "
+            f"{', '.join(algorithms)}, or one for all"
+        )
+    return [
+        {"algorithm": name, **entry}
+        for name in algorithms
+        for entry in expand(grid[name] if own else grid)
+    ]
+
+
+def groups(configurations: Sequence[Configuration], static: Collection[str]) -> list[Group]:
+    """Groups configurations by their static values and by their names, in order.
+
+    Raises:
+        ValueError: a value that varies inside a program is not a finite number.
+
+    Example:
+        >>> grid = expand({"lr": [0.1, 0.2], "batch_size": [10, 20]})
+        >>> [(g.static, g.values["lr"].tolist()) for g in groups(grid, {"batch_size"})]
+        [({'batch_size': 10}, [0.1, 0.2]), ({'batch_size': 20}, [0.1, 0.2])]
+    """
+    gathered: list[tuple[Configuration, tuple[str, ...], list[int]]] = []
+    for i, entry in enumerate(configurations):
+        fixed = {name: value for name, value in entry.items() if name in static}
+        names = tuple(name for name in entry if name not in static)
+        for name in names:
+            _check_number(name, entry[name])
+        for other, other_names, members in gathered:
+            if _same(other, fixed) and set(other_names) == set(names):
+                members.append(i)
+                break
+        else:
+            gathered.append((fixed, names, [i]))
+    return [
+        Group(
+            fixed,
+            names,
+            tuple(members),
+            {name: np.array([configurations[i][name] for i in members], float) for name in names},
+        )
+        for fixed, names, members in gathered
+    ]
+
+
+def _same(static: Configuration, other: Configuration) -> bool:
+    """Returns whether static values are equal and of one kind: 1, 1.0 and True are not the same."""
+    return static == other and all(_kind(static[name]) is _kind(other[name]) for name in static)
+
+
+def _kind(value: Any) -> type:
+    for kind, of in (
+        (bool, (bool, np.bool_)), (int, numbers.Integral), (float, numbers.Real)
+    ):  # fmt: skip
+        if isinstance(value, of):
+            return kind
+    return type(value)
+
+
+def widths(num_configurations: int, num_blocks_of_seeds: int, num_devices: int) -> Iterator[int]:
+    """Yields configurations per block: the cheapest choice first, then narrower ones.
+
+    The cost is slices x (width + a constant): wide blocks share their minibatches, but blocks that
+    do not fill the devices waste them.
+
+    Example:
+        >>> next(widths(49, 3, 2)), next(widths(49, 3, 1)), list(widths(3, 1, 1))
+        (25, 49, [3, 2, 1])
+    """
+
+    def cost(width: int) -> int:
+        blocks = -(-num_configurations // width) * num_blocks_of_seeds
+        return -(-blocks // num_devices) * (width + _SHARED_COST)
+
+    largest = num_configurations
+    while largest:
+        width = min(range(largest, 0, -1), key=cost)
+        yield width
+        largest = width - 1
+
+
+def cut(num_configurations: int, num_seeds: int, num_devices: int, width: int, seeds: int) -> Plan:
+    """Cuts configurations x seeds into slices; the last slice repeats its last block.
+
+    Example:
+        >>> cut(3, 2, num_devices=1, width=2, seeds=2).slices
+        ((Block(configuration=0, seed=0),), (Block(configuration=2, seed=0),))
+    """
+    blocks = [
+        Block(configuration, seed)
+        for configuration in range(0, num_configurations, width)
+        for seed in range(0, num_seeds, seeds)
+    ]
+    blocks += [blocks[-1]] * (-len(blocks) % num_devices)
+    firsts = range(0, len(blocks), num_devices)
+    return Plan(width, seeds, tuple(tuple(blocks[i : i + num_devices]) for i in firsts))
+
+
+def _listed(name: str, values: Any) -> list[Any]:
+    try:
+        result = [] if isinstance(values, str) else list(values)
+    except TypeError:
+        result = []
+    if not result:
+        raise ValueError(f"grid has {values!r} for {name!r}; expected a list of values")
+    return result
+
+
+def _check_number(name: str, value: Any) -> None:
+    try:
+        good = not isinstance(value, (bool, np.bool_, str)) and math.isfinite(value)
+    except (TypeError, OverflowError):
+        good = False
+    if not good:
+        raise ValueError(
+            f"grid has {value!r:.60} for {name!r}; expected a finite number, or an annotation of "
+            f"the factory's parameter {name!r} that allows this value"
+        )

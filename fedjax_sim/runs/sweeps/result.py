@@ -1,0 +1,142 @@
+"""Results of sweeps."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_sim.checks import import_extra
+from fedjax_sim.engine import History
+from fedjax_sim.engine.evaluation.names import ClientNames
+from fedjax_sim.runs import views
+from fedjax_sim.runs.history import melted
+from fedjax_sim.runs.seeds import seed_column
+from fedjax_sim.runs.storage.client_rows import client_frame
+from fedjax_sim.runs.sweeps.grid import Configuration
+from fedjax_sim.types import Params, PyTree
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class SweepRun(NamedTuple):
+    """One finished run of a sweep: E evaluations, T rounds."""
+
+    configuration: dict[str, Any]
+    seed: str
+    history: History  # metrics [E, ...], "time" and "local_steps" among them; probes [T, ...]
+    diverged_at: int  # first round whose server state was not finite; 0: none
+    model: Params | None = None  # the final model; None: not kept
+    bits: tuple[int, ...] | None = None  # [E] sent until each evaluation; None: not recorded
+    partial_model: bool = False  # metrics of the server's model mean nothing
+    client_names: ClientNames | None = None  # of the clients that are evaluated, by split
+
+
+class Sweep(NamedTuple):
+    """A finished or interrupted sweep."""
+
+    runs: list[SweepRun]  # finished runs in the order of the grid, seeds innermost
+    interrupted: bool
+    resumed: int  # runs found on disk
+    compilations: int  # programs compiled for rounds of training
+    compile_seconds: float
+    run_seconds: float
+    missing: int = 0  # runs of the grid that are not finished: interrupted, or of other parts
+
+    def rows(self) -> Iterator[tuple[Configuration, str, int, int, str, float]]:
+        """Yields ``(configuration, seed, diverged_at, round, metric, value)``."""
+        for run in self.runs:
+            for done, name, value in melted(run.history):
+                yield run.configuration, run.seed, run.diverged_at, done, name, value
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Returns the tidy history of all runs.
+
+        Returns:
+            columns: the names in the configurations, ``seed``, ``diverged_at``, ``round``,
+            ``metric``, ``value``; NaN where a configuration lacks a name.  Lists are tuples.
+
+        Example:
+            >>> Sweep([], False, 0, 0, 0.0, 0.0).to_frame().columns.tolist()
+            ['seed', 'diverged_at', 'round', 'metric', 'value']
+        """
+        pd = import_extra("pandas", "cli")
+
+        names = self._names()
+        seeds = [run.seed for run in self.runs]
+        columns = dict(zip(seeds, seed_column(seeds), strict=True))
+        rows = [
+            (*(_hashable(configuration.get(name, np.nan)) for name in names), columns[seed], *rest)
+            for configuration, seed, *rest in self.rows()
+        ]
+        tail = ["seed", "diverged_at", "round", "metric", "value"]
+        return pd.DataFrame(rows, columns=[*names, *tail])
+
+    def per_client(self) -> "pd.DataFrame":
+        """Returns the clients' values: a row per run, evaluated round, client and split.
+
+        Requires an evaluation with ``per_client=True``
+        (:func:`~fedjax_sim.engine.evaluation.client_evaluator`,
+        :func:`~fedjax_sim.engine.evaluation.personal_evaluator`).
+
+        Returns:
+            columns: the names in the configurations, ``seed``, ``round``, ``client``, ``split``,
+            ``num_examples``, ``name`` if the clients' data have ``client_ids``, and the metrics; no
+            rows without such an evaluation.
+
+        Example:
+            >>> Sweep([], False, 0, 0, 0.0, 0.0).per_client().empty
+            True
+        """
+        pd = import_extra("pandas", "cli")
+
+        names, parts = self._names(), []
+        for run in self.runs:
+            lead = run.history._replace(
+                round=np.asarray(run.history.round)[None],
+                metrics={key: np.asarray(x)[None] for key, x in run.history.metrics.items()},
+            )
+            part = client_frame(lead, [run.seed], run.client_names or {})
+            for i, name in enumerate(names):
+                value = _hashable(run.configuration.get(name, np.nan))
+                part.insert(i, name, pd.Series([value] * len(part), part.index))
+            parts.append(part)
+        parts = [part for part in parts if not part.empty]
+        if not parts:
+            return pd.DataFrame()
+        frame = pd.concat(parts, ignore_index=True)
+        return frame.assign(seed=seed_column([str(seed) for seed in frame["seed"]]))
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(name for run in self.runs for name in run.configuration))
+
+    plot = views.plot
+    _repr_html_ = views.html
+
+    def models(self) -> PyTree:
+        """Returns the final models, leaves ``[runs, ...]`` in the order of ``runs``.
+
+        Raises:
+            ValueError: the sweep kept no models, or they have different shapes.
+        """
+        models = [run.model for run in self.runs if run.model is not None]
+        if not models or len(models) < len(self.runs):
+            raise ValueError(
+                f"{len(models)} of {len(self.runs)} runs have a model; expected all: call sweep "
+                "with storage=fs.Storage(folder, keep_models=True)"
+            )
+        forms = {str(jax.tree.map(np.shape, model)) for model in models}
+        if len(forms) > 1:
+            raise ValueError(
+                f"runs have models of {len(forms)} forms; expected one: read run.model of every run"
+            )
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *models)
+
+
+def _hashable(value: Any) -> Any:
+    """Returns a value of a configuration with tuples for lists, which frames cannot group by.
+
+    Tuples become lists in the files of a sweep.
+    """
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

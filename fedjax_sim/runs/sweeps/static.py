@@ -1,0 +1,80 @@
+"""Static hyper-parameters: those that a program has as constants, by the factory's signature."""
+
+import numbers
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+_FLOATING = (float, jax.Array, np.ndarray)
+
+
+def static_names(
+    factory: Callable, configurations: Sequence[Mapping[str, Any]], taken: Collection[str] = ()
+) -> set[str]:
+    """Returns the names of the hyper-parameters that are passed as Python values.
+
+    These are the parameters of the setup, and those with a value that is no number (a text, a flag,
+    None), unless the factory annotates the parameter as a number.  A number is static if the
+    factory annotates the parameter with types without floating-point numbers, such as ``int``.  All
+    others vary inside a program, as traced floating-point numbers.
+
+    Args:
+        factory: function of the hyper-parameters.
+        configurations: its hyper-parameters.
+        taken: parameters of the setup.
+
+    Example:
+        >>> def factory(lr: float, f: int, rule="median", mu=0.0): ...
+        >>> grid = [{"lr": 0.1, "f": 2, "rule": "krum", "mu": 1, "batch_size": 5}]
+        >>> sorted(static_names(factory, grid, ["batch_size"]))
+        ['batch_size', 'f', 'rule']
+    """
+    hints = _annotations(factory)
+    return {
+        name
+        for configuration in configurations
+        for name, value in configuration.items()
+        if name in taken or _is_static(hints.get(name), value)
+    }
+
+
+def _is_static(kinds: set[Any] | None, value: Any) -> bool:
+    number = _is_number(value)
+    if kinds is None or kinds & {Any, object}:
+        return not number
+    floating = any(kind in kinds for kind in _FLOATING)
+    if number or not floating:
+        return not floating
+    # A text in the place of a number is refused as one, unless the factory takes texts, too.
+    plain = {str: str, bool: bool, np.bool_: bool, type(None): type(None)}
+    return plain.get(type(value), type(value)) in kinds or type(value) not in plain
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_, str)):
+        return False
+    return isinstance(value, numbers.Number) or (np.ndim(value) == 0 and hasattr(value, "dtype"))
+
+
+def _annotations(factory: Callable) -> dict[str, set[Any]]:
+    """Returns the types of the parameters that have annotations, members of unions one by one."""
+    try:
+        hints = typing.get_type_hints(getattr(factory, "func", factory))
+    except (TypeError, NameError):  # no function, or names that only type checkers import
+        return {}
+    return {name: set(_members(kind)) for name, kind in hints.items()}
+
+
+def _members(kind: Any) -> list[Any]:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return [member for part in typing.get_args(kind) for member in _members(part)]
+    if origin is typing.Annotated:
+        return _members(typing.get_args(kind)[0])
+    if origin is typing.Literal:
+        return [type(value) for value in typing.get_args(kind)]
+    return [kind]

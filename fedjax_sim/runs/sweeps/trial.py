@@ -1,0 +1,233 @@
+"""Trials: everything that the configurations of a group share, from a factory and a setup."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from fedjax_sim.engine import Probes
+from fedjax_sim.engine.contract import check_run
+from fedjax_sim.engine.execution.offload import OnHost
+from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.runs.seeds import Seed
+from fedjax_sim.runs.storage.files import digest
+from fedjax_sim.runs.storage.identity import timeline_arrays
+from fedjax_sim.runs.storage.run_functions import RunTraces, identified, trace_run
+from fedjax_sim.runs.sweeps.grid import Configuration, Group, groups
+from fedjax_sim.runs.sweeps.static import static_names
+from fedjax_sim.types import FedAlgorithm, Setup
+
+ALGORITHM = "algorithm"  # name of the algorithm in configurations, if a sweep has several
+
+Factory = Callable[..., FedAlgorithm]
+MakeSetup = Callable[..., Setup]
+
+
+class Trial(NamedTuple):
+    """Everything that the configurations of a group share."""
+
+    factory: Factory  # called with the traced hyper-parameters, by name
+    setup: Setup  # of all seeds: params [n, ...]
+    execution: Execution | None  # None: chosen for the number of runs in a block
+    probes: Probes
+
+    def traces(self, names: Sequence[str]) -> RunTraces:
+        """Returns the traces of the functions, with hyper-parameters as arguments by name."""
+        number = np.zeros((), jax.dtypes.canonicalize_dtype(float))
+        return trace_run(
+            lambda values: self.factory(**values),
+            self.setup,
+            batched=True,
+            execution=self.execution,
+            probes=self.probes,
+            numbers=dict.fromkeys(names, number),
+        )
+
+
+class RunIdentity(NamedTuple):
+    """Digests of everything that a run depends on besides its configuration and its seed's name."""
+
+    data: str  # data, timeline, initial model, key, times of evaluation
+    algorithm: str  # the factory with its static hyper-parameters
+    functions: str  # code of the factory, the objective, the model, the evaluation, the probes
+    settings: str  # what all seeds of a configuration have in common
+
+
+class Trials:
+    """Makes the trial of every combination of static hyper-parameters.
+
+    Static hyper-parameters go to the setup's function if it takes them, the others to the factory;
+    those that are parameters of both go to both.
+
+    Args:
+        factories: one factory, or factories by algorithm; then every configuration has a name
+            ``algorithm``, which no factory receives.
+        setup: setup of all configurations, or a function of static hyper-parameters.
+        execution, probes: of all trials.
+    """
+
+    def __init__(
+        self,
+        factories: Factory | Mapping[str, Factory],
+        setup: Setup | MakeSetup,
+        execution: Execution | None,
+        probes: Probes,
+    ):
+        self._several = isinstance(factories, Mapping)
+        for factory in factories.values() if isinstance(factories, Mapping) else [factories]:
+            if isinstance(factory, FedAlgorithm) or not callable(factory):
+                raise ValueError(
+                    f"factory is {factory!r:.60}; expected a function of the hyper-parameters that "
+                    "returns an algorithm: fs.fedavg, not fs.fedavg(0.1)"
+                )
+        self._factories: Any = factories
+        self._setup, self._execution, self._probes = setup, execution, probes
+        taken = set() if isinstance(setup, Setup) else set(inspect.signature(setup).parameters)
+        self.per_seed = "seed" in taken
+        self._taken = taken - {"seed"}
+
+    def groups(self, configurations: Sequence[Configuration]) -> list[Group]:
+        """Returns the groups of configurations that share a program.
+
+        Raises:
+            ValueError: a value that varies inside a program is not a finite number.
+        """
+        result, taken = [], self._taken | ({ALGORITHM} if self._several else set())
+        names = [entry[ALGORITHM] if self._several else None for entry in configurations]
+        for name in dict.fromkeys(names):
+            members = [i for i, other in enumerate(names) if other == name]
+            entries = [configurations[i] for i in members]
+            factory = self._factories[name] if self._several else self._factories
+            result += [
+                group._replace(members=tuple(members[i] for i in group.members))
+                for group in groups(entries, static_names(factory, entries, taken))
+            ]
+        return result
+
+    def make(self, static: Configuration, seed: Seed | None = None) -> Trial:
+        """Returns the trial of a combination; with ``per_seed``, the trial of one seed alone."""
+        factory = self._factory(static)
+        if fixed := self._of_factory(static):
+            factory = functools.partial(factory, **fixed)
+        return Trial(factory, self._make_setup(static, seed), self._execution, self._probes)
+
+    def check(
+        self, static: Configuration, members: Sequence[Mapping[str, Any]], seeds: Sequence[Seed]
+    ) -> None:
+        """Refuses a group that cannot run.
+
+        Args:
+            static: common values of the group.
+            members: hyper-parameters of its configurations.  The factory sees the values of all of
+                them here, since it cannot check traced numbers.
+            seeds: the seeds.
+
+        Raises:
+            ValueError: naming the argument, its value and what was expected.
+        """
+        factory, fixed = self._factory(static), self._of_factory(static)
+        check_names(factory, [*fixed, *members[0]])
+        for seed in seeds if self.per_seed else [None]:
+            setup = self._make_setup(static, seed)  # a factory may need what this computes
+            algorithms = [factory(**fixed, **values) for values in members]
+            count = 1 if self.per_seed else len(seeds)
+            check_run(algorithms, setup, count, execution=self._execution)
+            if isinstance(setup.task.placement, OnHost):
+                raise ValueError(
+                    "setup.task has its examples on the host (offload.on_host); expected a task "
+                    "without a placement or placed by client: the runs of a sweep share the "
+                    "examples on the device. Run the configurations with simulate"
+                )
+
+    def _factory(self, static: Configuration) -> Factory:
+        return self._factories[static[ALGORITHM]] if self._several else self._factories
+
+    def _of_factory(self, static: Configuration) -> Configuration:
+        own = set(inspect.signature(self._factory(static)).parameters)
+        names = [name for name in static if name not in self._taken or name in own]
+        return {name: static[name] for name in names if not (self._several and name == ALGORITHM)}
+
+    def _make_setup(self, static: Configuration, seed: Seed | None) -> Setup:
+        if isinstance(self._setup, Setup):
+            return self._setup
+        values = {name: value for name, value in static.items() if name in self._taken}
+        check_names(self._setup, [*values, *(["seed"] if self.per_seed else [])])
+        if not self.per_seed:
+            return self._setup(**values)
+        setup = self._setup(**values, seed=seed)
+        params = jax.tree.map(lambda x: np.asarray(x)[None], setup.params)
+        return dataclasses.replace(setup, params=params)
+
+
+def identities(
+    trial: Trial,
+    names: Sequence[str],
+    keys: Array,
+    extra: Mapping[str, Any] | None,
+    *,
+    per_seed: bool,
+) -> list[RunIdentity]:
+    """Returns the identities of the runs of each seed.
+
+    Args:
+        trial, keys: those of the seeds.
+        names: of the hyper-parameters that the program takes as arguments.
+        extra: further values that results depend on.
+        per_seed: each seed has a setup of its own, so objective and evaluation may close over the
+            seed's data.
+    """
+    setup = trial.setup
+    batched = setup.timeline.clients.ndim == 3
+    words = np.asarray(jax.random.key_data(keys))
+    leaves = jax.tree.leaves((setup.task, setup.eval_fn))
+    data = digest(*(np.asarray(leaf) for leaf in leaves if not callable(leaf)))
+    traces = trial.traces(names)
+    algorithm = common = digest(identified(traces)["algorithm"])
+    functions = digest(identified(traces._replace(execution=None)))
+    if per_seed:  # the bound of local steps, which depends on the data, is in the trace
+        bounded = dataclasses.replace(setup.timeline, max_steps=2)
+        one = trial._replace(setup=dataclasses.replace(setup, timeline=bounded))
+        common = digest(identified(one.traces(names))["algorithm"])
+
+    shape = setup.timeline.clients.shape[-2:]
+    # With simulated time, the number of updates until a horizon depends on the seed.
+    in_rounds = np.array_equal(np.unique(setup.timeline.time), np.arange(1, shape[0] + 1))
+    settings = digest(
+        common,
+        None if per_seed else functions,
+        setup.eval_every,
+        shape if in_rounds else None,
+        dict(extra or {}),
+    )
+
+    def of_seed(seed: int) -> str:
+        timeline = setup.timeline
+        if batched:
+            timeline = jax.tree.map(lambda x: np.asarray(x)[seed], timeline)
+        model = jax.tree.map(lambda x: np.asarray(x)[seed], setup.params)
+        arrays = [*map(np.asarray, jax.tree.leaves(model)), *timeline_arrays(timeline)]
+        return digest(data, *arrays, words[seed], setup.eval_every, dict(extra or {}))
+
+    return [
+        RunIdentity(of_seed(seed), algorithm, functions, settings) for seed in range(len(words))
+    ]
+
+
+def check_names(function: Callable, names: Sequence[str]) -> None:
+    """Refuses hyper-parameters that a function does not take, or lacks.
+
+    Raises:
+        ValueError: naming them.
+    """
+    try:
+        inspect.signature(function).bind(**dict.fromkeys(names))
+    except TypeError as error:
+        given = ", ".join(names) or "nothing"
+        raise ValueError(
+            f"grid gives {given} to {getattr(function, '__qualname__', function)}: {error}"
+        ) from error

@@ -1,0 +1,1 @@
+"""Studies that make many runs: values of clients, advice, forks, hypergradients."""

@@ -1,0 +1,104 @@
+"""Result of a fork: histories of all alternatives and their paired differences."""
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+
+from fedjax_sim.engine import History, RunState
+from fedjax_sim.reports.figures.forks import fork_curves
+from fedjax_sim.reports.statistics import paired_difference
+from fedjax_sim.reports.views import runs_html
+from fedjax_sim.runs.history import melted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Fork(NamedTuple):
+    """Continuations of a run from round t."""
+
+    round: int  # t
+    reference: str  # the alternative that the others are compared with
+    histories: dict[str, History]  # by alternative, arrays [n, E, ...]; the first is of round t
+    states: dict[str, RunState]  # by alternative, final
+    seeds: list[Any]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Returns columns ``alternative``, ``seed``, ``diverged_at``, ``round``, ``metric``,
+        ``value``.
+
+        Metrics are those of :meth:`fedjax_sim.runs.result.Simulation.to_frame`: arrays are
+        ``name/0``, ``name/1``, ..., and rounds that do not measure a metric have no row.
+        """
+        rows = []
+        for name, history in self.histories.items():
+            diverged_at = np.atleast_1d(np.asarray(self.states[name].diverged_at))
+            for i, seed in enumerate(self.seeds):
+                one = jax.tree.map(lambda x, i=i: np.asarray(x)[i], history)
+                rows += [
+                    (name, seed, int(diverged_at[i]), done, metric, float(value))
+                    for done, metric, value in melted(one)
+                ]
+        columns = ["alternative", "seed", "diverged_at", "round", "metric", "value"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def differences(self, metric: str, level: float = 0.95) -> pd.DataFrame:
+        """Returns paired differences to the reference, seed by seed, per round.
+
+        Args:
+            metric: a metric of the histories.
+            level: level of the intervals.
+
+        Returns:
+            columns ``alternative``, ``round``, ``mean``, ``low``, ``high`` (Student's t interval
+            of the mean difference), ``p_value``, ``num_seeds``, and ``variance_ratio``: the
+            variance of the difference over the sum of both variances, which is what common random
+            numbers leave of the variance with independent runs.
+        """
+        frame = self.to_frame()
+        if metric not in set(frame["metric"]):
+            known = ", ".join(map(repr, frame["metric"].unique()))
+            raise ValueError(f"metric is {metric!r}; expected one of {known}")
+        frame = frame.loc[frame["metric"] == metric]
+        rows = []
+        for name in self.histories:
+            if name == self.reference:
+                continue
+            for done in sorted(frame["round"].unique()):
+                now = frame.loc[frame["round"] == done, ["alternative", "seed", "value"]]
+                scores = now.rename(columns={"value": "score"})
+                pair = paired_difference(
+                    scores, "alternative", name, self.reference, mode="min", level=level
+                )
+                by_seed = now.pivot(index="seed", columns="alternative", values="value")
+                ratio = _variance_ratio(
+                    by_seed[name].to_numpy(), by_seed[self.reference].to_numpy()
+                )
+                rows.append((name, done, *pair[1:6], ratio))
+        columns = [
+            "alternative", "round", "mean", "low", "high", "p_value", "num_seeds",
+            "variance_ratio",
+        ]  # fmt: skip
+        return pd.DataFrame(rows, columns=columns)
+
+    def plot(self, metric: str, level: float = 0.95) -> "Figure":
+        """Returns curves of all alternatives, and their differences to the reference."""
+        return fork_curves(
+            self.to_frame(), self.differences(metric, level), metric, self.round, self.reference
+        )
+
+    def _repr_html_(self) -> str:
+        """The final metrics as a table with a row per alternative, which Jupyter shows."""
+        frame = self.to_frame().rename(columns={"alternative": "algorithm"})
+        return runs_html(frame, f"Fork at round {self.round}; reference {self.reference}.")
+
+
+def _variance_ratio(one: np.ndarray, other: np.ndarray) -> float:
+    """Returns Var(X - Y) / (Var X + Var Y), NaN for one seed or values without variance."""
+    if len(one) < 2:
+        return math.nan
+    total = np.var(one, ddof=1) + np.var(other, ddof=1)
+    return float(np.var(one - other, ddof=1) / total) if total > 0 else math.nan

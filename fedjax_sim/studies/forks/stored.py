@@ -1,0 +1,54 @@
+"""State of a run after some rounds: from its folder if it is stored there, else by running."""
+
+import dataclasses
+import pathlib
+
+import jax
+import numpy as np
+from jax import Array
+
+from fedjax_sim.engine import NO_PROBES, RunState
+from fedjax_sim.engine.execution.placement import everywhere
+from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.runs.events import Divergence
+from fedjax_sim.runs.options import Options
+from fedjax_sim.runs.programs import programs
+from fedjax_sim.runs.simulate import simulate
+from fedjax_sim.runs.storage.locks import locked
+from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.types import FedAlgorithm, Setup
+
+
+def state_at(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    keys: Array,
+    round: int,
+    *,
+    directory: pathlib.Path | None = None,
+    execution: Execution | None = None,
+) -> RunState:
+    """Returns the state after a number of rounds, from which a fork starts.
+
+    Args:
+        algorithm, setup, keys, execution: those of the run.
+        round: number of rounds, at least 1.
+        directory: the run's folder, whose checkpoints are read; a folder keeps the newest two.
+    """
+    num_rounds = setup.timeline.num_rounds
+    if not 1 <= round < num_rounds:
+        raise ValueError(f"round is {round}; expected 1 .. {num_rounds - 1}, before the last round")
+    timeline = jax.tree.map(np.asarray, setup.timeline)
+    if directory is not None and RunFolder(directory).has_state(round):
+        compiled = programs(
+            algorithm, setup, batched=keys.ndim == 1, execution=execution, probes=NO_PROBES
+        )
+        put = everywhere(setup.task)
+        like = compiled.initial(setup.task, put(setup.params), put(timeline))
+        with locked(directory):
+            restored = RunFolder(directory).state_at(like, round)
+        if restored is not None:
+            return restored
+    begin = dataclasses.replace(setup, timeline=timeline[:round], eval_fn=None)
+    record, options = [Divergence("record")], Options(execution=execution)
+    return simulate(algorithm, begin, keys, callbacks=record, options=options).state

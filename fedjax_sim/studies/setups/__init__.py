@@ -1,0 +1,1 @@
+"""Setups and algorithms by options: those of presets and of the command line."""

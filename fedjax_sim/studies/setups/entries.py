@@ -1,0 +1,344 @@
+"""An algorithm on the command line: hyper-parameters from the signature of its factory.
+
+Hyper-parameters are those parameters of the function that can be written as text: numbers, names
+and flags.  A parameter of another type is built from hyper-parameters by the row of
+:data:`ADAPTERS` for its annotation, or keeps its default.
+"""
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+
+from fedjax_sim import prox
+from fedjax_sim.algorithms.staleness import (
+    Reweighting,
+    StalenessWeight,
+    expected_steps,
+    polynomial,
+    realised_steps,
+)
+from fedjax_sim.checks import check_count
+from fedjax_sim.local import ScalarOrSchedule, exponential_decay
+from fedjax_sim.local.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
+from fedjax_sim.studies.setups.aggregators import rule_of
+from fedjax_sim.studies.setups.codecs import compress, compress_messages
+from fedjax_sim.studies.setups.private_options import INDEPENDENT, clip_of, parse_law
+from fedjax_sim.studies.setups.references import Reference
+from fedjax_sim.types import FedAlgorithm, Oracle
+from fedjax_sim.wrappers.fine_tuning import fine_tuned
+
+Hyper = Mapping[str, Any]
+Factory = Callable[..., FedAlgorithm]
+
+
+class StepsPerVisit(NamedTuple):
+    """Law of the number of local steps of one visit, per client."""
+
+    p_active: tuple[float, ...]  # [M] probability of at least one step
+    mean: tuple[float, ...]  # [M] expected number of steps
+
+
+class Adapter(NamedTuple):
+    """Hyper-parameters that stand for a parameter which cannot be written as text."""
+
+    hyper: dict[str, Any]  # name -> default
+    description: dict[str, str]  # name -> text for fedjax-sim list
+    build: Callable[..., Any]  # (StepsPerVisit, **hyper) -> the parameter
+
+
+def _reweighting(steps: StepsPerVisit, reweighting: str) -> Reweighting:
+    if reweighting not in ("realised", "expected"):
+        raise ValueError(f"reweighting is {reweighting!r}; expected 'realised' or 'expected'")
+    if reweighting == "realised":
+        return realised_steps(jnp.array(steps.p_active))
+    return expected_steps(jnp.array(steps.mean))
+
+
+# Annotation of a parameter -> what stands for it on the command line.
+ADAPTERS: dict[Any, Adapter] = {
+    prox.Composite: Adapter(
+        {"l1": 1e-4},
+        {"l1": "weight of the l1 penalty on kernels."},
+        lambda _, l1: prox.composite(prox.L1(l1), where=prox.kernels),
+    ),
+    StalenessWeight: Adapter(
+        {"staleness_power": 0.0},
+        {"staleness_power": "power c of the weight (1 + staleness)^-c of an upload."},
+        lambda _, staleness_power: polynomial(staleness_power),
+    ),
+    Reweighting: Adapter(
+        {"reweighting": "realised"},
+        {"reweighting": "divisor of a client's progress: its realised or its expected steps."},
+        _reweighting,
+    ),
+}
+
+# Round t has the client rate lr * lr_decay^t, where the algorithm admits a schedule; gradients are
+# clipped to the norm clip, then weight_decay times the model is added, then the algorithm's terms.
+# Uploads pass through the codec compress, with the memory of feedback and its rate; changes of
+# messages through compress_down.
+COMPRESSION: dict[str, type] = {
+    "compress": str, "feedback": str, "feedback_rate": float, "compress_down": str,
+}  # fmt: skip
+NUM_CLIENTS = "num_clients"  # a parameter of this name is the population, not a hyper-parameter
+PRIVACY_CLIP, NOISE_LAW = "privacy_clip", "privacy_noise_law"
+PRIVACY = (PRIVACY_CLIP, "privacy_noise", NOISE_LAW)  # of fedjax_sim.studies.setups.private_runs
+AGGREGATOR = "aggregator"  # a rule of fedjax_sim.studies.setups.aggregators
+# Personal models take tuning_steps local steps of rate tuning_lr, else lr, before an evaluation.
+TUNING: dict[str, type] = {"tuning_steps": int, "tuning_lr": float}
+COMMON = ("lr_decay", "clip", "weight_decay", *TUNING, *COMPRESSION, AGGREGATOR, *PRIVACY)
+LR = 0.2
+_SCHEDULED = set(typing.get_args(ScalarOrSchedule))  # types of a rate that may be a schedule
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AlgorithmEntry:
+    """An algorithm on the command line: its factory, and the defaults of its hyper-parameters.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> entry = AlgorithmEntry("fedprox", fs.fedprox, {"mu": 0.1})
+        >>> entry.hyper_defaults, entry.required
+        ({'lr': 0.2, 'mu': 0.1}, ['lr', 'mu'])
+        >>> hyper = {"lr": 0.1, "mu": 1.0, "weight_decay": 1e-3}
+        >>> entry.build(hyper).init({"w": jnp.zeros(2)}).params["w"].tolist()
+        [0.0, 0.0]
+    """
+
+    name: str  # on tables, of the folder, and in --hyper NAME.KEY=VALUE
+    factory: Factory
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # before the function's
+    reference: Reference | None = None  # of a function that is not built in
+    private_statistics: bool = False  # clients keep running statistics unless these are frozen
+
+    @functools.cached_property
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """Parameters of the factory."""
+        if self.reference is not None:
+            return self.reference.parameters()
+        return dict(inspect.signature(self.factory, eval_str=True).parameters)
+
+    @property
+    def tuned_defaults(self) -> dict[str, Any]:
+        """Defaults of the command line: those that the function lacks, and tuned ones."""
+        lr = self.parameters.get("lr")
+        needs_lr = lr is not None and (self.reference is None or lr.default is lr.empty)
+        return ({"lr": LR} if needs_lr else {}) | dict(self.defaults)
+
+    @property
+    def hyper_defaults(self) -> dict[str, Any]:
+        """Hyper-parameters of the algorithm with their defaults, None where there is none."""
+        defaults = {}
+        for key, parameter in self.parameters.items():
+            if key == NUM_CLIENTS:
+                continue
+            if (adapter := _adapter(parameter)) is not None:
+                defaults |= adapter.hyper
+            elif _kind(parameter) is not None:
+                default = parameter.default
+                defaults[key] = None if default is inspect.Parameter.empty else default
+        return defaults | self.tuned_defaults
+
+    @property
+    def common(self) -> tuple[str, ...]:
+        """The names in :data:`COMMON` that the algorithm has, without those of its own parameters.
+
+        Example:
+            >>> from fedjax_sim.algorithms import fedac, fedavg
+            >>> "lr_decay" in AlgorithmEntry("a", fedavg).common
+            True
+            >>> AlgorithmEntry("b", fedac).common
+            ('clip', 'weight_decay', 'tuning_steps', ..., 'privacy_noise', 'privacy_noise_law')
+        """
+        lr = self.parameters.get("lr")
+        scheduled = lr is not None and set(typing.get_args(lr.annotation)) >= _SCHEDULED
+        without = {*self.parameters} | ({"lr_decay"} if not scheduled else set())
+        if self.parameters.keys() & TUNING.keys():  # fine-tunes by definition
+            without |= TUNING.keys()
+        return tuple(key for key in COMMON if key not in without)
+
+    @property
+    def hyper(self) -> tuple[str, ...]:
+        """Names of all hyper-parameters."""
+        return (*self.hyper_defaults, *self.common)
+
+    @property
+    def static_hyper(self) -> dict[str, type]:
+        """Hyper-parameters that cannot vary inside a program: names, flags and integers.
+
+        Example:
+            >>> from fedjax_sim.algorithms import scaffold
+            >>> list(AlgorithmEntry("scaffold", scaffold).static_hyper)
+            ['option', 'tuning_steps', 'compress', 'feedback', ..., 'privacy_noise_law']
+        """
+        kinds = {key: _kind(p) for key, p in self.parameters.items() if _adapter(p) is None}
+        kinds.pop(NUM_CLIENTS, None)
+        adapters = [adapter for p in self.parameters.values() if (adapter := _adapter(p))]
+        kinds |= {key: type(value) for adapter in adapters for key, value in adapter.hyper.items()}
+        kinds |= {**TUNING, **COMPRESSION, AGGREGATOR: str, NOISE_LAW: str}
+        return {key: kind for key, kind in kinds.items() if kind in (str, bool, int)}
+
+    @property
+    def required(self) -> list[str]:
+        """Parameters of the function that have no default."""
+        return [
+            key
+            for key, parameter in self.parameters.items()
+            if parameter.default is inspect.Parameter.empty
+            and key != NUM_CLIENTS
+            and _adapter(parameter) is None
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+
+    @property
+    def adapted_descriptions(self) -> dict[str, str]:
+        """Descriptions of the hyper-parameters that are not parameters of the function.
+
+        Example:
+            >>> from fedjax_sim.algorithms import fedmid
+            >>> AlgorithmEntry("fedmid", fedmid).adapted_descriptions
+            {'l1': 'weight of the l1 penalty on kernels.'}
+        """
+        adapters = map(_adapter, self.parameters.values())
+        return {k: text for a in adapters if a is not None for k, text in a.description.items()}
+
+    @property
+    def reweights_visits(self) -> bool:
+        """True for an algorithm that takes the law of its clients' steps per visit.
+
+        Example:
+            >>> from fedjax_sim.algorithms import favano, quafl
+            >>> [AlgorithmEntry("a", factory).reweights_visits for factory in (favano, quafl)]
+            [True, False]
+        """
+        adapters = map(_adapter, self.parameters.values())
+        return any(adapter is ADAPTERS[Reweighting] for adapter in adapters)
+
+    @property
+    def takes_population(self) -> bool:
+        """True for an algorithm with a parameter ``num_clients``, which the problem sets.
+
+        Example:
+            >>> from fedjax_sim.algorithms import afl, fedavg
+            >>> [AlgorithmEntry("a", factory).takes_population for factory in (afl, fedavg)]
+            [True, False]
+        """
+        return NUM_CLIENTS in self.parameters
+
+    def build(
+        self, hyper: Hyper, steps: StepsPerVisit | None = None, num_clients: int = 1
+    ) -> FedAlgorithm:
+        """Returns the algorithm with these hyper-parameters, its own and those in :data:`COMMON`.
+
+        The rule of ``aggregator`` and those in :data:`PRIVACY` have no effect: their wrappers must
+        be applied last.
+
+        Args:
+            hyper: hyper-parameters.
+            steps: law of the steps per visit, for an algorithm that reweights visits.
+            num_clients: the population, for an algorithm that has a parameter of this name.
+
+        Raises:
+            ValueError: a value out of range, or a function of the user that fails.
+        """
+        # AdamW's decoupled weight decay, for example, is its own hyper-parameter.
+        common = {k: hyper[k] for k in COMMON if k in hyper and k not in self.parameters}
+        own = {key: value for key, value in hyper.items() if key not in common}
+        if common.get(AGGREGATOR, "none") != "none":
+            rule_of(common[AGGREGATOR])  # refuses unknown names
+        clip_of(common.get(PRIVACY_CLIP))
+        parse_law(common.get(NOISE_LAW, INDEPENDENT))
+        last = (AGGREGATOR, *PRIVACY)
+        common = {key: value for key, value in common.items() if key not in last}
+        steps = steps or StepsPerVisit((1.0,), (1.0,))
+        for key, parameter in self.parameters.items():
+            if (adapter := _adapter(parameter)) is not None:
+                values = {key: own.pop(key, default) for key, default in adapter.hyper.items()}
+                own[key] = adapter.build(steps, **values)
+        if self.takes_population:
+            own[NUM_CLIENTS] = num_clients
+        tuning = {key: common.pop(key) for key in TUNING if key in common}
+        if "lr_decay" in common:
+            own["lr"] = exponential_decay(own["lr"], common.pop("lr_decay"))
+        coding = {key: common.pop(key) for key in COMPRESSION if key in common}
+        algorithm = _tuned(self._transformed(own, common), own.get("lr"), **tuning)
+        algorithm = compress_messages(algorithm, coding.pop("compress_down", "none"))
+        if not coding:
+            return algorithm
+        if "compress" not in coding:
+            key, value = next(iter(coding.items()))
+            raise ValueError(f"{key} is {value!r}; expected --compress with it")
+        return compress(
+            algorithm, coding["compress"], coding.get("feedback"), coding.get("feedback_rate")
+        )
+
+    def _transformed(self, own: dict[str, Any], common: Hyper) -> FedAlgorithm:
+        """The algorithm with transformed gradients."""
+        if not common:
+            return self._made(own)
+        transform = functools.partial(_regularised, **common)
+        # Methods that perturb the model take the transform of the gradient at the perturbed one.
+        if "transform" in self.parameters:
+            return self._made(own | {"transform": transform})
+        return transform_oracle(self._made(own), transform)
+
+    def _made(self, arguments: Mapping[str, Any]) -> FedAlgorithm:
+        if self.reference is None:
+            return self.factory(**arguments)
+        algorithm = self.reference.call(**arguments)
+        return self.reference.check_result(algorithm, FedAlgorithm, "a fedjax_sim.FedAlgorithm")
+
+
+def _kind(parameter: inspect.Parameter) -> type | None:
+    """The type of a parameter that can be written as text."""
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty and parameter.kind in (
+        parameter.POSITIONAL_OR_KEYWORD,
+        parameter.KEYWORD_ONLY,
+    ):
+        default = parameter.default
+        annotation = type(default) if isinstance(default, bool | str) else float
+        if default is None:
+            return None
+    options = typing.get_args(annotation)
+    if typing.get_origin(annotation) is Literal or annotation is str:
+        return str
+    if annotation in (bool, int):
+        return annotation
+    return float if annotation is float or float in options else None
+
+
+def _adapter(parameter: inspect.Parameter) -> Adapter | None:
+    for kind, adapter in ADAPTERS.items():
+        if parameter.annotation == kind or kind in typing.get_args(parameter.annotation):
+            return adapter
+    return None
+
+
+def _tuned(
+    algorithm: FedAlgorithm, lr: Any, tuning_steps: int | None = None, tuning_lr: Any = None
+) -> FedAlgorithm:
+    """The algorithm with fine-tuned personal models, if there are steps.
+
+    Raises:
+        ValueError: steps below 1 or without a rate.
+    """
+    if tuning_steps is None:
+        return algorithm
+    check_count(1, tuning_steps=tuning_steps)
+    rate = lr if tuning_lr is None else tuning_lr
+    if rate is None:
+        raise ValueError(
+            f"tuning_steps is {tuning_steps} for an algorithm without lr; expected --tuning-lr"
+        )
+    return fine_tuned(algorithm, rate, steps=tuning_steps)
+
+
+def _regularised(oracle: Oracle, clip: Any = None, weight_decay: Any = None) -> Oracle:
+    oracle = oracle if clip is None else clip_by_global_norm(oracle, clip)
+    return oracle if weight_decay is None else add_decayed_weights(oracle, weight_decay)

@@ -1,0 +1,259 @@
+r"""Influence of clients and of examples on the final metric, by differentiating the whole run.
+
+Influence functions: P. W. Koh, P. Liang, "Understanding black-box predictions via influence
+functions", ICML 2017; here the derivative of the finite run and not of a minimiser.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.tree_util import Partial
+
+from fedjax_sim.checks import check_count
+from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.engine.contract import checked_weights
+from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
+from fedjax_sim.runs.callbacks.direction import Mode, sign
+from fedjax_sim.studies.hypergradients.checkpointing import Checkpoint
+from fedjax_sim.studies.hypergradients.hypergradient import Hypergradient, hypergradient
+from fedjax_sim.studies.valuation.metrics import Metric, evaluated_once
+from fedjax_sim.studies.valuation.result import Valuation
+from fedjax_sim.tree.repeated import entries
+from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Work
+
+Direction = Literal["reverse", "forward"]
+
+
+def influence(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    key: Array,
+    metric: Metric,
+    *,
+    mode: Mode = None,
+    direction: Direction = "reverse",
+    checkpoint: Checkpoint = "sqrt",
+    execution: Execution | None = None,
+) -> Valuation:
+    r"""Returns the derivative of the final metric with respect to the clients' weights.
+
+    Uploads are averaged with weights :math:`w_i / \sum_{\mathrm{cohort}} w`.  The influence
+
+    .. math:: I_i = -w_i \frac{\partial L(x_T)}{\partial w_i}
+
+    is to first order the leave-one-out value (the opposite sign if large values are good).  Only
+    ratios of weights matter, so :math:`\sum_i I_i = 0`: a client counts relative to the others,
+    unlike with Shapley values, which sum to :math:`v(N)`.  A metric that is piecewise constant,
+    such as an accuracy, has the derivative 0.
+
+    Args:
+        algorithm: any algorithm that accepts weights.
+        setup: of one run; the weights are those of ``setup.weighting``.
+        key: of the run.
+        metric: as for :func:`fedjax_sim.studies.valuation.game`.
+        mode: direction of the metric, as for :func:`fedjax_sim.studies.valuation.game`.
+        direction: ``"reverse"``: the time of about five runs for any number of clients;
+            ``"forward"``: the time and the memory of M + 1 runs.
+        checkpoint: states that reverse mode stores, as for :func:`fedjax_sim.hypergradient`.
+        execution: execution strategy.
+
+    Raises:
+        ValueError: a client of the timeline has weight 0, where the mean has no derivative; an
+            algorithm that requires equal weights; another ``direction``; as
+            :func:`fedjax_sim.studies.valuation.game`.
+        FloatingPointError: the metric or a derivative is not finite, since the run diverged.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": jnp.array([1.0, 2.0, 6.0])}, np.arange(4))
+        >>> loss = lambda w, examples, key: (w - examples["x"]) ** 2 / 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(1, 3, task.num_steps), jnp.zeros(()))
+        >>> loss = lambda w: (w - 2) ** 2 / 2
+        >>> result = influence(fs.fedavg(1.0), setup, jax.random.key(0), loss, mode="min")
+        >>> result.values.round(4).tolist()  # the model is 3
+        [0.6667, 0.3333, -1.0]
+    """
+    _check_direction(direction)
+    check_is_algorithm(algorithm)
+    if algorithm.requires.uniform_weights is not None:
+        raise ValueError(
+            "algorithm requires equal weights of all uploads; expected one that accepts others: "
+            f"{algorithm.requires.uniform_weights}"
+        )
+    setup, name = evaluated_once(algorithm, setup, key, metric, mode)
+    _check_weights(setup)
+
+    def setup_of(factors: Array, setup: Setup) -> Setup:
+        def weighting(work: Work) -> Array:
+            return jnp.asarray(base(work), factors.dtype) * factors[work.client]
+
+        return dataclasses.replace(setup, weighting=weighting)
+
+    base = setup.weighting
+    derivative = hypergradient(
+        name, lambda factors: algorithm, setup, key, setup_of=setup_of, mode=direction,
+        checkpoint=checkpoint, execution=execution,
+    )  # fmt: skip
+    factors = jnp.ones(setup.task.num_clients, jnp.result_type(float))
+    return _result("influence", name, mode, derivative(factors), direction)
+
+
+def example_influence(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    key: Array,
+    metric: Metric,
+    client: int,
+    *,
+    mode: Mode = None,
+    direction: Direction = "reverse",
+    checkpoint: Checkpoint = "sqrt",
+    execution: Execution | None = None,
+) -> Valuation:
+    r"""Returns the derivative of the final metric with respect to one client's examples' weights.
+
+    The client's losses are :math:`e_j \ell(x; \xi_{ij})`, in every minibatch divided by the number
+    of its examples, with all :math:`e_j = 1`.  The influence
+    :math:`I_j = -\partial L(x_T) / \partial e_j` is to first order the value that is lost if
+    example j had no gradient.
+
+    Args:
+        client: number of the client.
+        setup: as for :func:`influence`; the task is one of :func:`fedjax_sim.empirical_task`
+            without a placement.
+        algorithm, key, metric, mode, direction, checkpoint, execution: as for :func:`influence`.
+
+    Returns:
+        A value per example of the client, in the order of its rows.
+
+    Raises:
+        ValueError: an unknown client, another kind of task, a model with running statistics,
+            another ``direction``.
+        FloatingPointError: as :func:`influence`.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0, 6.0])}, np.array([0, 2, 3]))
+        >>> loss = lambda w, examples, key: (w - examples["x"]) ** 2 / 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
+        >>> setup = fs.Setup(task, fs.timelines.full(1, 2, task.num_steps), jnp.zeros(()))
+        >>> metric = lambda w: (w - 5) ** 2 / 2
+        >>> result = example_influence(
+        ...     fs.fedavg(1.0), setup, jax.random.key(0), metric, 0, mode="min")
+        >>> result.values.tolist()  # the model is ((1 + 3) / 2 + 6) / 2 = 4
+        [0.25, 0.75]
+    """
+    _check_direction(direction)
+    check_count(client=client)
+    setup, name = evaluated_once(algorithm, setup, key, metric, mode)
+    start, stop = _rows(setup, client)
+
+    def setup_of(weights: Array, setup: Setup) -> Setup:
+        oracle: Any = setup.task.oracle
+        data, static = oracle.args[0], oracle.func
+        every = jnp.ones(data.num_examples, weights.dtype).at[start:stop].set(weights)
+        data = dataclasses.replace(data, examples=(data.examples, every))
+        static = static._replace(objective=_Weighted(static.objective))
+        task = dataclasses.replace(setup.task, oracle=Partial(static, data))
+        return dataclasses.replace(setup, task=task)
+
+    derivative = hypergradient(
+        name, lambda weights: algorithm, setup, key, setup_of=setup_of, mode=direction,
+        checkpoint=checkpoint, execution=execution,
+    )  # fmt: skip
+    weights = jnp.ones(stop - start, jnp.result_type(float))
+    return _result("example influence", name, mode, derivative(weights), direction)
+
+
+class _Weighted(NamedTuple):
+    """Objective whose losses are multiplied by the examples' weights."""
+
+    objective: Callable
+
+    def __call__(self, params: Params, examples: PyTree, key: Array) -> Array:
+        inner, weight = examples
+        losses = self.objective(params, inner, key)
+        return losses * weight.astype(losses.dtype)
+
+    def weighted(self, params: Params, examples: PyTree, key: Array, weights: Array) -> Array:
+        inner, weight = examples
+        losses = batch_losses(self.objective, params, inner, key, weights)
+        return losses * weight.astype(losses.dtype)
+
+    def check(self, params: Params, examples: PyTree) -> None:
+        check_labels(self.objective, params, examples[0])
+
+
+def _result(
+    method: str, name: str, mode: Mode, result: Hypergradient, direction: Direction
+) -> Valuation:
+    """Returns the result; its cost is in runs: reverse mode takes about as long as five."""
+    gradient = np.asarray(result.gradient, np.float64)
+    if not np.isfinite(gradient).all() or not np.isfinite(result.value):
+        raise FloatingPointError(
+            f"{name} is {float(result.value)} with {(~np.isfinite(gradient)).sum()} of "
+            f"{len(gradient)} derivatives that are not finite; expected finite numbers: try a "
+            "smaller learning rate"
+        )
+    values = sign(name, mode) * gradient
+    runs = 5 if direction == "reverse" else 1 + len(values)
+    return Valuation(method, values, None, runs)
+
+
+def _check_direction(direction: str) -> None:
+    if direction not in ("reverse", "forward"):
+        raise ValueError(f"direction is {direction!r}; expected 'reverse' or 'forward'")
+
+
+def _check_weights(setup: Setup) -> None:
+    """Refuses clients of weight 0, whose uploads the mean leaves out with all derivatives."""
+    task, timeline = setup.task, setup.timeline
+    mask = np.asarray(timeline.mask)
+    round, _ = np.nonzero(mask)
+    clients, steps, versions = (
+        jnp.asarray(np.asarray(x)[mask], jnp.int32)
+        for x in (timeline.clients, timeline.num_steps, timeline.version)
+    )
+    round = jnp.asarray(round, jnp.int32)
+    keys = jax.random.split(jax.random.key(0), len(round))
+    sizes = entries(task.num_examples, clients)
+    work = Work(round, clients, steps, sizes, round - versions, keys, timeline.max_steps)
+    weights = np.asarray(checked_weights(setup.weighting(work), len(clients)))
+    if (weights <= 0).any():
+        first = int((weights <= 0).argmax())
+        raise ValueError(
+            f"setup.weighting is {weights[first]:g} for client {int(clients[first])}; expected "
+            "positive weights: the mean leaves out uploads of weight 0, so its derivative there is "
+            "0"
+        )
+
+
+def _rows(setup: Setup, client: int) -> tuple[int, int]:
+    """Returns the rows of a client; refuses tasks whose examples have no weights."""
+    data: Any = (*getattr(setup.task.oracle, "args", ()), None)[0]
+    objective = getattr(getattr(setup.task.oracle, "func", None), "objective", None)
+    own = isinstance(data, FederatedData) and data.num_clients == setup.task.num_clients
+    if not own or objective is None or setup.task.placement is not None:
+        raise ValueError(
+            "setup.task has no rows of its clients on the device; expected a task of "
+            "fs.empirical_task without a placement"
+        )
+    if statistics_of(objective) is not None:
+        raise ValueError(
+            "setup.task has a model with running statistics; expected one without: statistics are "
+            "no function of the losses"
+        )
+    if not 0 <= client < setup.task.num_clients:
+        raise ValueError(f"client is {client}; expected 0 .. {setup.task.num_clients - 1}")
+    start, stop = (int(x) for x in np.asarray(data.offsets)[client : client + 2])
+    if start == stop:
+        raise ValueError(f"client is {client}, which has no examples; expected one with examples")
+    return start, stop

@@ -1,0 +1,102 @@
+"""Metrics of a run's final model, and checks that all valuations share."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.tree_util import Partial
+
+from fedjax_sim.checks.setups import check_is_setup, check_key
+from fedjax_sim.engine import RunState, evaluation_context, first_state, run
+from fedjax_sim.engine.contract import check_run
+from fedjax_sim.engine.evaluation.state import check_last_round, evaluate
+from fedjax_sim.engine.execution.offload import OnHost
+from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.runs.callbacks.direction import Mode, sign
+from fedjax_sim.types import FedAlgorithm, Params, Setup
+
+Metric = str | Callable[[Params], Any]
+
+_NAMELESS = "<lambda>", ""
+
+
+def evaluated_once(
+    algorithm: FedAlgorithm, setup: Setup, key: Array, metric: Metric, mode: Mode
+) -> tuple[Setup, str]:
+    """Returns a setup whose only evaluation is that of the final model, and the metric's name.
+
+    Args:
+        algorithm: any algorithm.
+        setup: of one run.
+        key: of the run.
+        metric: a metric of ``setup.eval_fn``, or a function of the model that returns a number.
+        mode: direction of the metric.
+    """
+    check_key(key)
+    check_is_setup(setup)
+    name, eval_fn = metric, setup.eval_fn
+    if not isinstance(name, str):
+        name = getattr(getattr(metric, "func", metric), "__name__", "")
+        if mode is None and name in _NAMELESS:
+            raise ValueError("mode is None; expected 'min' or 'max' for a metric without a name")
+        inner = metric if isinstance(metric, Partial) else Partial(metric)
+        eval_fn = Partial(_Named(name), inner)
+    sign(name, mode)
+    if eval_fn is None:
+        raise ValueError(f"metric is {metric!r} and setup.eval_fn None; expected an evaluation")
+    setup = dataclasses.replace(setup, eval_fn=eval_fn, eval_every=1)
+    # Whether the last round has the metric is checked below, whatever the initial model has.
+    check_run(algorithm, setup, None, eval_initial=True)
+    if isinstance(setup.task.placement, OnHost):
+        raise ValueError(
+            "setup.task has its examples on the host (offload.on_host); expected a task without a "
+            "placement or placed by client"
+        )
+    rounds = setup.timeline.num_rounds
+    check_last_round(eval_fn, rounds)
+    setup = dataclasses.replace(setup, eval_every=rounds)
+
+    def initial(setup: Setup, key: Array) -> dict[str, Array]:
+        return metrics_of(algorithm, setup, first_state(algorithm, setup), key)
+
+    known = jax.eval_shape(initial, setup, key)  # nothing is compiled
+    if name not in known and not isinstance(metric, str):
+        raise ValueError("metric returns an array; expected a function that returns one number")
+    if name not in known:
+        raise ValueError(f"metric is {name!r}; expected one of {', '.join(sorted(known))}")
+    return setup, name
+
+
+def metrics_of(
+    algorithm: FedAlgorithm, setup: Setup, state: RunState, key: Array
+) -> dict[str, Array]:
+    """Returns all metrics of a state that are single numbers."""
+    assert setup.eval_fn is not None
+    context = evaluation_context(algorithm, setup.task, setup.timeline, state, key)
+    metrics = evaluate(setup.eval_fn, context)
+    return {name: jnp.asarray(x) for name, x in metrics.items() if jnp.shape(x) == ()}
+
+
+def final_metrics(
+    algorithm: FedAlgorithm, setup: Setup, key: Array, execution: Execution | None = None
+) -> dict[str, Array]:
+    """Returns all metrics of the final model that are single numbers; a traceable function.
+
+    Args:
+        setup: as :func:`evaluated_once` returns it.
+        algorithm, key, execution: as for :func:`fedjax_sim.run`.
+    """
+    _, history = run(algorithm, setup, key, execution=execution)
+    return {name: x[-1] for name, x in history.metrics.items() if x.ndim == 1}
+
+
+class _Named(NamedTuple):
+    """Evaluation with one metric. Hashable by value."""
+
+    name: str
+
+    def __call__(self, metric: Callable[[Params], Any], params: Params) -> dict[str, Any]:
+        return {self.name: metric(params)}

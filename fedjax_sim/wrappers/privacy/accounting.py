@@ -1,0 +1,342 @@
+"""Epsilon of a private run, and noise multipliers for a target epsilon.
+
+Accountants and events are those of the library dp-accounting (extra ``privacy``).  The default is
+its accountant of privacy loss distributions (PLD) where that supports the event, otherwise the one
+of Renyi differential privacy (RDP).
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedjax_sim.checks import check_positive, import_extra
+from fedjax_sim.checks.setups import last_wrapper
+from fedjax_sim.types import FedAlgorithm, Setup, Timeline
+from fedjax_sim.wrappers.privacy.events import Accountant, Adjacency, Mechanism
+from fedjax_sim.wrappers.privacy.noise import NoiseLaw, independent
+from fedjax_sim.wrappers.privacy.renyi import renyi_accountant
+
+_RELATIONS: dict[Adjacency, str] = {
+    "add_or_remove_one": "ADD_OR_REMOVE_ONE",
+    "zero_out": "REPLACE_SPECIAL",
+    "replace_one": "REPLACE_ONE",
+}
+# Width of the intervals of privacy losses. A noise multiplier that is calibrated with it exceeds
+# that of 1e-4 by about 3e-5, ten times as fast; the epsilon of a coarser width is an upper bound.
+INTERVAL = 1e-3
+_SMALLEST, _LARGEST = 0.2, 2.0**30  # noise multipliers that are tried
+_SPARE = 0.01  # largest part of delta for runs that the event does not cover
+
+
+class Guarantee(NamedTuple):
+    """Differential privacy of a run, at the level of clients.
+
+    Example:
+        >>> print(Guarantee(2.0, 1e-6, "add_or_remove_one", "pld", "Poisson sampling at 0.001"))
+        epsilon 2 at delta 1e-06 (add_or_remove_one; Poisson sampling at 0.001; pld)
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: Adjacency
+    accountant: Accountant
+    rule: str  # the sampling rule that was counted
+
+    def __str__(self) -> str:
+        return (
+            f"epsilon {self.epsilon:.4g} at delta {self.delta:g} "
+            f"({self.adjacency}; {self.rule}; {self.accountant})"
+        )
+
+
+def epsilon(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    delta: float,
+    *,
+    accountant: Accountant | None = None,
+    interval: float = INTERVAL,
+) -> Guarantee:
+    """Returns the epsilon of the whole run of a private algorithm.
+
+    It holds for the released models, if the timeline and everything that is computed from the
+    clients' data apart from the models stay secret: see docs/howto/privacy.md.
+
+    Args:
+        algorithm: of :func:`~fedjax_sim.wrappers.privacy.privatize`, with a concrete noise
+            multiplier.
+        setup: of one run or of several seeds, for which the largest number of visits counts.
+        delta: in (0, 1), well below one over the number of clients.
+        accountant: "pld" or "rdp"; default: the first that supports the event.
+        interval: width of the intervals of privacy losses, of "pld"; positive.
+
+    Raises:
+        ValueError: an algorithm that is not private, a number out of range, an accountant that does
+            not support the event, or a sampling rule whose guarantee needs more than a hundredth of
+            delta for empty rounds.
+        ImportError: dp-accounting is not installed.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> import fedjax_sim as fs
+        >>> task = fs.Task(lambda client, key, max_steps: None, np.ones(100), np.ones(100, int))
+        >>> timeline = fs.timelines.uniform(jax.random.key(0), 100, 100, 10, task.num_steps)
+        >>> setup = fs.Setup(task, timeline, np.zeros(3))
+        >>> private = fs.privacy.privatize(fs.fedavg(0.1), clip=0.5, noise_multiplier=3.0,
+        ...                                expected_uploads=10)
+        >>> print(epsilon(private, setup, delta=1e-4))
+        epsilon 7.23 at delta 0.0001 (replace_one; 10 of 100 clients without replacement; rdp)
+    """
+    (result,) = _of_prefixes(algorithm, setup, delta, [None], accountant, interval)
+    return result
+
+
+def epsilon_per_round(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    delta: float,
+    rounds: Iterable[int],
+    *,
+    accountant: Accountant | None = None,
+    interval: float = INTERVAL,
+) -> np.ndarray:
+    """Returns epsilon after the given numbers of rounds, for example those of ``history.round``.
+
+    The value for 0 rounds is 0.  The other arguments are those of :func:`epsilon`.
+
+    Raises:
+        ValueError: as :func:`epsilon`, or a number of rounds that the timeline does not have.
+
+    Example:
+        >>> import numpy as np
+        >>> import fedjax_sim as fs
+        >>> task = fs.Task(lambda client, key, max_steps: None, np.ones(9), np.ones(9, int))
+        >>> setup = fs.Setup(task, fs.timelines.full(4, 9, task.num_steps), np.zeros(3))
+        >>> private = fs.privacy.privatize(fs.fedavg(0.1), 0.5, 5.0, expected_uploads=9)
+        >>> epsilon_per_round(private, setup, 1e-5, [0, 1, 4]).round(2).tolist()
+        [0.0, 0.73, 1.55]
+    """
+    rounds = [int(number) for number in rounds]
+    last = setup.timeline.num_rounds
+    for number in rounds:
+        if not 0 <= number <= last:
+            raise ValueError(f"rounds has {number}; expected 0 .. {last}, rounds of the timeline")
+    wanted = sorted({number for number in rounds if number})
+    results = _of_prefixes(algorithm, setup, delta, wanted, accountant, interval)
+    values = {0: 0.0} | {n: r.epsilon for n, r in zip(wanted, results, strict=True)}
+    return np.array([values[number] for number in rounds])
+
+
+def noise_multiplier(
+    setup: Setup,
+    epsilon: float,
+    delta: float,
+    *,
+    noise: NoiseLaw | None = None,
+    accountant: Accountant | None = None,
+    interval: float = INTERVAL,
+) -> float:
+    """Returns the smallest noise multiplier z with which a run is (epsilon, delta) private.
+
+    Args:
+        setup: of the run; its timeline decides the event.
+        epsilon: target, positive.
+        delta, accountant, interval: as in :func:`epsilon`.
+        noise: law of the noise; default :func:`~fedjax_sim.wrappers.privacy.independent`.
+
+    Raises:
+        ValueError: a target that no noise multiplier meets, or as :func:`epsilon`.
+
+    Example:
+        >>> import numpy as np
+        >>> import fedjax_sim as fs
+        >>> task = fs.Task(lambda client, key, max_steps: None, np.ones(9), np.ones(9, int))
+        >>> setup = fs.Setup(task, fs.timelines.full(1, 9, task.num_steps), np.zeros(3))
+        >>> round(noise_multiplier(setup, epsilon=1.0, delta=1e-5), 2)
+        3.73
+    """
+    timeline, clients = setup.timeline, setup.task.num_clients
+    law = noise or independent()
+
+    def mechanism(z: float) -> Mechanism:
+        return law.mechanism(z, timeline, clients)
+
+    return calibrate(mechanism, epsilon, delta, accountant=accountant, interval=interval)
+
+
+def calibrate(
+    mechanism: Callable[[float], Mechanism],
+    epsilon: float,
+    delta: float,
+    *,
+    accountant: Accountant | None = None,
+    interval: float = INTERVAL,
+) -> float:
+    """Returns the smallest noise multiplier with which a mechanism is (epsilon, delta) private.
+
+    Args:
+        mechanism: as a function of the noise multiplier.
+        epsilon, delta, accountant, interval: as in :func:`noise_multiplier`.
+
+    Example:
+        >>> dp = import_extra("dp_accounting", "privacy")
+        >>> once = lambda z: Mechanism(dp.GaussianDpEvent(z), "zero_out", "one release")
+        >>> round(calibrate(once, epsilon=1.0, delta=1e-5), 2)
+        3.73
+    """
+    check_positive(interval=interval)
+    if not 0 < epsilon < np.inf:
+        raise ValueError(f"epsilon is {epsilon}; expected a positive number")
+    first = mechanism(1.0)
+    if not _inner(first.event)[1]:
+        raise ValueError(
+            f"mechanism has no release ({first.rule}); expected some, since without any each noise "
+            "multiplier gives epsilon 0"
+        )
+    name = accountant_of(first, accountant)
+    rest = _rest_of_delta(first, delta)
+    _warn_of_cuts(first, delta)
+    dp = import_extra("dp_accounting.mechanism_calibration", "privacy")
+
+    def spent(z: float) -> float:
+        return _fresh(name, first, interval).compose(mechanism(z).event).get_epsilon(rest)
+
+    try:
+        z = dp.calibrate_dp_mechanism(
+            lambda: _fresh(name, first, interval),
+            lambda z: mechanism(z).event,
+            epsilon,
+            rest,
+            dp.LowerEndpointAndGuess(_SMALLEST, 1.0),
+            tol=1e-4,
+        )
+    except dp.NoBracketIntervalFoundError as error:
+        high, low = spent(_SMALLEST), spent(_LARGEST)
+        raise ValueError(
+            f"epsilon is {epsilon} at delta {delta:g}; expected a number in {low:.3g} .. "
+            f"{high:.3g}, which noise multipliers in {_LARGEST:g} .. {_SMALLEST} give with "
+            f"{first.rule}"
+        ) from error
+    return float(z)
+
+
+def _of_prefixes(
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    delta: float,
+    ends: Iterable[int | None],
+    accountant: Accountant | None,
+    interval: float,
+) -> list[Guarantee]:
+    """Returns the guarantees after increasing numbers of rounds; None: all rounds."""
+    check_positive(interval=interval)
+    mechanism_of = _mechanism_of(algorithm, setup)
+    counted, running = None, None  # (inner event, compositions) of the running accountant
+    results = []
+    mechanisms = [mechanism_of(setup.timeline[:end]) for end in ends]
+    if mechanisms:
+        _warn_of_cuts(mechanisms[-1], delta)
+    for mechanism in mechanisms:
+        name = accountant_of(mechanism, accountant)
+        event, count = _inner(mechanism.event)
+        if running is None or counted is None or counted[0] != event or counted[1] > count:
+            counted, running = (event, 0), _fresh(name, mechanism, interval)
+        if count > counted[1]:
+            running.compose(event, count - counted[1])
+        counted = event, count
+        value = float(running.get_epsilon(_rest_of_delta(mechanism, delta)))
+        results.append(Guarantee(value, delta, mechanism.adjacency, name, mechanism.rule))
+    return results
+
+
+def is_private(algorithm: FedAlgorithm) -> bool:
+    """Returns True for an algorithm whose epsilon :func:`epsilon` returns.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> plain = fs.fedavg(0.1)
+        >>> private = fs.privacy.privatize(plain, 1.0, noise_multiplier=1.0, expected_uploads=9)
+        >>> is_private(plain), is_private(private)
+        (False, True)
+    """
+    last = last_wrapper(algorithm)
+    return last is not None and last.mechanism is not None
+
+
+def _mechanism_of(algorithm: FedAlgorithm, setup: Setup) -> Callable[[Timeline], Mechanism]:
+    """Returns the mechanism of any part of the run, as a function of that part's timeline."""
+    last = last_wrapper(algorithm)
+    if last is None or last.mechanism is None:
+        raise ValueError(
+            "algorithm is not private; expected fs.privacy.privatize(...) as the last wrapper"
+        )
+    return functools.partial(last.mechanism, num_clients=setup.task.num_clients)
+
+
+def _inner(event: Any) -> tuple[Any, int]:
+    """Returns an event and the number of its compositions."""
+    dp = import_extra("dp_accounting", "privacy")
+    return (event.event, event.count) if isinstance(event, dp.SelfComposedDpEvent) else (event, 1)
+
+
+def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
+    """Returns an accountant that has counted nothing."""
+    dp = import_extra("dp_accounting", "privacy")
+    relation = getattr(dp.NeighboringRelation, _RELATIONS[mechanism.adjacency])
+    if name == "rdp":
+        return renyi_accountant(relation)
+    return import_extra("dp_accounting.pld", "privacy").PLDAccountant(relation, interval)
+
+
+def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
+    """Returns the accountant that counts an event.
+
+    Args:
+        mechanism: with the event.
+        accountant: the wanted one; None: the first that supports the event.
+
+    Example:
+        >>> dp = import_extra("dp_accounting", "privacy")
+        >>> accountant_of(Mechanism(dp.GaussianDpEvent(2.0), "zero_out", "one release"), None)
+        'pld'
+    """
+    supporting: list[Accountant] = [
+        name
+        for name in mechanism.accountants
+        if _fresh(name, mechanism, INTERVAL).supports(mechanism.event)
+    ]
+    for name in supporting:
+        if accountant in (None, name):
+            return name
+    expected = f"expected {' or '.join(supporting)}" if supporting else "there is no other"
+    raise ValueError(
+        f"accountant is {accountant!r}, which does not support {mechanism.rule} "
+        f"({mechanism.adjacency}); {expected}"
+    )
+
+
+def _rest_of_delta(mechanism: Mechanism, delta: float) -> float:
+    """Returns delta without the probability of runs that the event does not cover."""
+    if not 0 < delta < 1:
+        raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
+    if mechanism.extra_delta > _SPARE * delta:
+        raise ValueError(
+            f"delta is {delta:g}; expected at least {mechanism.extra_delta / _SPARE:.3g}: rounds "
+            "without uploads, which one client's report can prevent, show with a probability of "
+            f"{mechanism.extra_delta:.3g}; sample more clients per round"
+        )
+    return delta - mechanism.extra_delta
+
+
+def _warn_of_cuts(mechanism: Mechanism, delta: float) -> None:
+    """Warns where too few slots for Poisson sampling make epsilon larger."""
+    if mechanism.cut > delta / 10:
+        warnings.warn(
+            f"{mechanism.rule}, cuts a cohort with a probability of {min(mechanism.cut, 1):.3g}; "
+            f"expected at most {delta / 10:g}, a tenth of delta, since cuts make epsilon larger: "
+            "fs.timelines.slots_for returns the slots",
+            stacklevel=3,
+        )

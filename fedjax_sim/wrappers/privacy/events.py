@@ -1,0 +1,126 @@
+"""Events for an accountant: one per rule by which clients are sampled.
+
+Nothing is derived here: events are objects of the library dp-accounting, which computes epsilon.
+A timeline whose rule has no known amplification counts by the largest number of visits of one
+client.
+"""
+
+import math
+from typing import Any, Literal, NamedTuple
+
+from fedjax_sim.checks import import_extra
+from fedjax_sim.timelines.poisson import overflow_probability
+from fedjax_sim.timelines.rules import Sampling
+from fedjax_sim.types import Timeline
+from fedjax_sim.wrappers.privacy.participation import check_independent_of_data, most_visits
+
+# Neighbouring populations: one client is absent; one client's upload becomes 0; one client has
+# other data.
+Adjacency = Literal["add_or_remove_one", "zero_out", "replace_one"]
+Accountant = Literal["pld", "rdp"]
+
+
+class Mechanism(NamedTuple):
+    """All releases of a run, as an accountant counts them.
+
+    Under ``replace_one`` the event has the noise multiplier per unit of sensitivity, as the RDP
+    accountant of dp-accounting expects it; its PLD accountant would double the sensitivity itself.
+    """
+
+    event: Any  # dp_accounting.DpEvent of all rounds
+    adjacency: Adjacency
+    rule: str  # the sampling rule in words
+    accountants: tuple[Accountant, ...] = ("pld", "rdp")  # that may count it, the default first
+    extra_delta: float = 0.0  # probability of a run that the event does not cover
+    cut: float = 0.0  # bound of the probability that a cohort is cut to the slots
+
+
+def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: int) -> Mechanism:
+    r"""Returns the mechanism of Gaussian noise that is independent in every round.
+
+    ==================== ================================================= =================
+    timeline             event, with the noise multiplier z                adjacency
+    ==================== ================================================= =================
+    ``bernoulli``        Poisson sampling, z                               add or remove one
+    ``poisson``          Poisson sampling cut to the slots, z              zero-out
+    ``uniform``          without replacement, S of M clients, z / 2        replace one
+    ``stratified``       the same, of the smallest stratum                 replace one
+    all others           Gaussian, z, once per visit of one client         zero-out
+    ==================== ================================================= =================
+
+    ``dropout`` lowers the probability of Poisson sampling; elsewhere it is not counted, which is
+    safe.  A cohort that takes part in r rounds in a row counts as one draw with
+    :math:`z / \sqrt r`.  Groups of clients that take turns (``grouped_bernoulli``) count once per
+    turn of a client's group.
+
+    The engine discards the update of an empty round, so that a reader sees that it was empty.  One
+    client decides this only if all others are absent, in any of T rounds with a probability of at
+    most :math:`T (1 - q)^{M - 1}`, which is ``extra_delta``.  Under the other two adjacencies the
+    cohorts of neighbours are equal.
+
+    Args:
+        noise_multiplier: z, standard deviation of the noise on the sum of uploads divided by the
+            bound of their norm; positive.
+        timeline: concrete, ``[T, S]`` or one per seed ``[n, T, S]``.
+        num_clients: population M.
+    """
+    del num_clients
+    dp, rule = import_extra("dp_accounting", "privacy"), timeline.sampling
+    if rule is None or rule.kind in ("fixed", "durations"):
+        return _per_visit(noise_multiplier, timeline)
+    draws = math.ceil(timeline.num_rounds / (rule.repeats * rule.groups))
+    z = noise_multiplier / math.sqrt(rule.repeats)
+    if rule.kind == "without_replacement":
+        event = dp.SampledWithoutReplacementDpEvent(
+            rule.population, rule.size, dp.GaussianDpEvent(z / 2)
+        )
+        words = f"{rule.size} of {rule.population} clients without replacement"
+        event = dp.SelfComposedDpEvent(event, draws)
+        return Mechanism(event, "replace_one", words, ("rdp",))
+    if rule.slots is not None:
+        event = dp.TruncatedSubsampledGaussianDpEvent(
+            rule.population, rule.probability, rule.slots, z
+        )
+        words = f"Poisson sampling at {rule.probability:g}, at most {rule.slots} clients"
+        cut = draws * overflow_probability(rule.population, rule.probability, rule.slots)
+        return Mechanism(dp.SelfComposedDpEvent(event, draws), "zero_out", words, cut=cut)
+    event = dp.PoissonSampledDpEvent(rule.probability, dp.GaussianDpEvent(z))
+    words = f"Poisson sampling at {rule.probability:g}"
+    event = dp.SelfComposedDpEvent(event, draws)
+    return Mechanism(event, "add_or_remove_one", words, extra_delta=empty_round(rule, draws))
+
+
+def without_noise() -> Mechanism:
+    """Returns the mechanism of a run without noise, whose epsilon is infinite.
+
+    Example:
+        >>> without_noise().rule
+        'no noise'
+    """
+    return Mechanism(
+        import_extra("dp_accounting", "privacy").NonPrivateDpEvent(), "zero_out", "no noise"
+    )
+
+
+def _per_visit(noise_multiplier: float, timeline: Timeline) -> Mechanism:
+    """Gaussian mechanism composed by the visits of one client: no amplification."""
+    check_independent_of_data(timeline)
+    rule, visits = timeline.sampling, most_visits(timeline)
+    reason = "a sampling rule that is not known" if rule is None else "no amplification"
+    dp = import_extra("dp_accounting", "privacy")
+    event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise_multiplier), visits)
+    return Mechanism(event, "zero_out", f"{reason}, at most {visits} visits per client")
+
+
+def empty_round(rule: Sampling, num_rounds: int) -> float:
+    """Bounds the probability that all clients but one are absent in one of some rounds.
+
+    Args:
+        rule: Poisson sampling.
+        num_rounds: number of these rounds.
+
+    Example:
+        >>> empty_round(Sampling("poisson", 1.0, population=3, probability=0.5), num_rounds=2)
+        0.5
+    """
+    return min(num_rounds * (1 - rule.probability) ** (rule.population - 1), 1.0)

@@ -1,0 +1,156 @@
+"""Curves against time, updates, steps and bits: positions counted from the timelines by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from figures import render
+
+import fedjax_sim as fs
+from fedjax_sim.reports.figures.progress import progress_curves, with_progress
+from fedjax_sim.timelines import stacked
+
+
+def timeline(reports, steps, time):
+    """Client i in slot i; ``reports`` says how many of two slots are used."""
+    rounds = len(reports)
+    return fs.Timeline(
+        clients=np.tile(np.arange(2, dtype=np.int32), (rounds, 1)),
+        version=np.tile(np.arange(rounds, dtype=np.int32)[:, None], (1, 2)),
+        num_steps=np.full((rounds, 2), steps, np.int32),
+        mask=np.arange(2) < np.array(reports)[:, None],
+        time=np.array(time, np.float32),
+        max_steps=steps,
+    )
+
+
+TIMELINES = {
+    "slow": timeline([2, 2], 20, [100.0, 200.0]),
+    "lazy": timeline([1, 0, 2, 1], 3, [7.0, 14.0, 21.0, 28.0]),
+}
+BITS = {"slow": (32, 32), "lazy": (4, 32)}
+
+
+def history(seeds=(0,)):
+    rows = [
+        (name, seed, done, "test/accuracy", 0.1 * done + seed)
+        for name, rounds in (("slow", (0, 1, 2)), ("lazy", (1, 2, 3, 4)))
+        for seed in seeds
+        for done in rounds
+    ]
+    return pd.DataFrame(rows, columns=["algorithm", "seed", "round", "metric", "value"])
+
+
+def test_progress_by_hand():
+    frame = with_progress(history(), TIMELINES, BITS)
+    slow, lazy = (frame[frame["algorithm"] == name] for name in TIMELINES)
+    assert slow["time"].tolist() == [0, 100, 200]
+    assert slow["server_updates"].tolist() == [0, 1, 2]
+    assert slow["local_steps"].tolist() == [0, 40, 80]
+    assert slow["uploads"].tolist() == [0, 2, 4]
+    assert slow["bits"].tolist() == [0, 128, 256]
+    assert lazy["time"].tolist() == [7, 14, 21, 28]
+    assert lazy["server_updates"].tolist() == [1, 1, 2, 3]  # nobody reported to the second
+    assert lazy["local_steps"].tolist() == [3, 3, 9, 12]
+    assert lazy["uploads"].tolist() == [1, 1, 3, 4]
+    assert lazy["bits"].tolist() == [36, 36, 108, 144]
+    assert frame["value"].tolist() == history()["value"].tolist()
+    assert "bits" not in with_progress(history(), TIMELINES)
+
+
+def test_a_batch_has_a_timeline_for_each_seed():
+    batch = stacked([timeline([2], 5, [9.0]), timeline([1, 1], 5, [4.0, 6.0])])
+    rows = [("a", seed, done, "loss", 0.0) for seed in (3, 8) for done in (1, 2)]
+    frame = pd.DataFrame(rows, columns=["algorithm", "seed", "round", "metric", "value"])
+    found = with_progress(frame.sample(frac=1, random_state=0), {"a": batch}).sort_index()
+    assert found["time"].tolist() == [9, 9, 4, 6]
+    assert found["local_steps"].tolist() == [10, 10, 5, 10]
+
+
+def test_curves_are_drawn_where_the_timelines_say():
+    against = ("time", "server_updates", "local_steps", "bits")
+    shuffled = history().iloc[[2, 0, 1, 6, 4, 3, 5]]
+    figure = progress_curves(shuffled, "test/accuracy", TIMELINES, against, bits=BITS)
+    labels = [axes.get_xlabel() for axes in figure.axes]
+    assert labels == ["simulated time", "server updates", "local steps", "bits sent"]
+    expected = {
+        "time": ([0, 100, 200], [7, 14, 21, 28]),
+        "server_updates": ([0, 1, 2], [1, 2, 3]),
+        "local_steps": ([0, 40, 80], [3, 9, 12]),
+        "bits": ([0, 128, 256], [36, 108, 144]),
+    }
+    for axes, (slow, lazy) in zip(figure.axes, expected.values(), strict=True):
+        assert axes.get_ylabel() == "test accuracy"
+        assert [line.get_label() for line in axes.lines] == ["slow", "lazy"]
+        np.testing.assert_array_equal(axes.lines[0].get_xdata(), slow)
+        np.testing.assert_allclose(axes.lines[0].get_ydata(), [0, 0.1, 0.2], rtol=1e-15)
+        np.testing.assert_array_equal(axes.lines[1].get_xdata(), lazy)
+        # Where the measure stood still, the later evaluation: of round 2, not of round 1.
+        values = [0.1, 0.2, 0.3, 0.4] if len(lazy) == 4 else [0.2, 0.3, 0.4]
+        np.testing.assert_allclose(axes.lines[1].get_ydata(), values, rtol=1e-12)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["slow", "lazy"]
+    render(figure)
+
+
+def test_seeds_make_a_band():
+    figure = progress_curves(history(seeds=(0, 1)), "test/accuracy", TIMELINES, ["uploads"])
+    (axes,) = figure.axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.5, 0.6, 0.7])
+    assert len(axes.collections) == 2
+    render(figure)
+
+
+@pytest.mark.slow
+def test_positions_are_those_of_the_history_on_disk(tmp_path):
+    """The file history.csv of a run records time and local steps itself."""
+    data = fs.FederatedData({"x": np.ones((6, 1), np.float32)}, np.array([0, 2, 6]))
+    task = fs.empirical_task(
+        lambda w, batch, key: (batch["x"][:, 0] * w - 2) ** 2, data, fs.epochs(1, batch_size=2)
+    )
+    run = fs.timelines.dropout(jax.random.key(1), fs.timelines.full(9, 2, task.num_steps), 0.4)
+    setup = fs.Setup(task, run, jnp.zeros(()), eval_fn=lambda w: {"w": w}, eval_every=2)
+    fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0), storage=tmp_path)
+    frame = pd.read_csv(tmp_path / "history.csv").rename(columns={"replica": "seed"})
+    wide = frame.pivot(index="round", columns="metric", values="value")
+    found = with_progress(frame.assign(algorithm="fedavg"), {"fedavg": run})
+    found = found[found["metric"] == "w"].set_index("round")
+    assert len(found) == 5
+    np.testing.assert_array_equal(found["time"], wide["time"])
+    np.testing.assert_array_equal(found["local_steps"], wide["local_steps"])
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: progress_curves(history(), "loss", TIMELINES), "metric is 'loss'.*accuracy"),
+        (
+            lambda: progress_curves(history(), "test/accuracy", TIMELINES, ["rounds"]),
+            r"against is \['rounds'\]",
+        ),
+        (
+            lambda: progress_curves(history(), "test/accuracy", TIMELINES, ["bits"]),
+            "bits is None",
+        ),
+        (
+            lambda: progress_curves(pd.concat([history()] * 2), "test/accuracy", TIMELINES),
+            "two rows for",
+        ),
+        (lambda: with_progress(history().drop(columns="seed"), TIMELINES), r"columns \['seed'\]"),
+        (lambda: with_progress(history(), {}), r"timelines has \[\]; expected 'slow'"),
+        (lambda: with_progress(history(), TIMELINES, {"slow": (1, 1)}), "bits has .*'lazy'"),
+        (
+            lambda: with_progress(history().assign(round=3), TIMELINES),
+            "rounds 3 .. 3 of 'slow'; expected 0 .. 2",
+        ),
+        (
+            lambda: with_progress(
+                history((0, 1, 2)), TIMELINES | {"slow": stacked([TIMELINES["slow"]] * 2)}
+            ),
+            "batch of 2; expected one for each of the 3 seeds",
+        ),
+    ],
+)
+def test_bad_arguments_are_named(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()

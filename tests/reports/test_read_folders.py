@@ -1,0 +1,65 @@
+"""Rounds of divergence in folders of results."""
+
+import pandas as pd
+import pytest
+
+from fedjax_sim.reports import methods
+from fedjax_sim.reports.folders import divergences
+from fedjax_sim.runs.storage.outcome import Outcome
+
+NAN = float("nan")
+
+
+def test_the_recorded_outcome_decides_on_the_rounds_that_it_covers():
+    """A client probe is NaN in a round without reports, although the run is finite."""
+    entries = [("0", 2, "loss of clients", NAN), ("1", 2, "loss", NAN), ("2", 0, "loss", NAN)]
+    recorded = Outcome(2, {"0": 0, "1": 1}, 5, 32, 32, {})
+    assert divergences(entries, recorded) == {"1": 1, "2": 0}
+    later = [*entries, ("0", 4, "loss", NAN)]
+    assert divergences(later, recorded) == {"0": 4, "1": 1, "2": 0}
+    assert divergences(entries, None) == {"0": 2, "1": 2, "2": 0}
+
+
+def test_configurations_with_the_same_short_text_have_labels_of_their_own():
+    rates = [0.1, 0.12345678, 0.12345679]
+    rows = [("fedavg", lr, 0, 0, 1, "test/accuracy", 0.5) for lr in rates]
+    columns = ["algorithm", "lr", "seed", "diverged_at", "round", "metric", "value"]
+    frame = methods._labelled(pd.DataFrame(rows, columns=columns), "all", methods._Rule(), "")
+    assert frame["algorithm"].tolist() == [
+        f"FedAvg, learning rate {text}" for text in ("0.1", "0.12345678", "0.12345679")
+    ]
+
+
+def test_a_sweep_without_evaluations_has_no_best_configuration():
+    rows = [(lr, 0, 0, 1, "local_steps", 3.0) for lr in (0.1, 0.2)]
+    frame = pd.DataFrame(rows, columns=["lr", "seed", "diverged_at", "round", "metric", "value"])
+    message = r"history has the metrics \['local_steps'\]; expected one of the model"
+    with pytest.raises(ValueError, match=message):
+        methods._labelled(frame, "best", methods._Rule(), "")
+
+
+SWEEP = {"metric": "score", "mode": "max", "last": 1, "best": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "rate"),
+    [
+        (SWEEP, {}, 0.3),  # as the sweep chose, whose metric has a name that says nothing
+        (SWEEP, {"metric": "score"}, 0.3),
+        (SWEEP, {"metric": "score", "mode": "min"}, 0.1),
+        (SWEEP, {"metric": "score", "mode": "max", "last": 2}, 0.2),
+        (SWEEP | {"last": 2}, {}, 0.2),
+        (SWEEP | {"best": True}, {}, 0.2),
+        (SWEEP | {"mode": "auto"}, {}, 0.1),  # "min" where nothing says the direction
+        ({}, {"metric": "score", "mode": "max"}, 0.3),
+    ],
+)
+def test_tables_choose_the_configuration_that_the_sweep_chose(config, options, rate):
+    """``fedjax-sim table`` and ``best.csv`` agree."""
+    values = {0.1: (2.0, 1.0), 0.2: (9.0, 2.0), 0.3: (3.0, 3.0)}
+    rows = [(lr, 0, 0, r, "score", values[lr][r]) for lr in values for r in (0, 1)]
+    frame = pd.DataFrame(rows, columns=["lr", "seed", "diverged_at", "round", "metric", "value"])
+    metric, mode, last = (options.get(name) for name in ("metric", "mode", "last"))
+    rule = methods._rule(config, metric, mode, last or 1)
+    labels = methods._labelled(frame, "best", rule, "")["algorithm"].unique().tolist()
+    assert labels == [f"learning rate {rate}"]

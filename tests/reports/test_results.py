@@ -1,0 +1,118 @@
+"""Tables of results: statistics, ties, divergence, rounds to a target, rendering."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedjax_sim.reports import Target, results, results_table
+
+ACCURACY = "test/accuracy"
+FINAL = {  # at round 4, by seed; at round 2 a tenth less
+    "fedavg": [0.80, 0.82, 0.81, 0.83],
+    "scaffold": [0.90, 0.93, 0.91, 0.96],
+    "close": [0.89, 0.94, 0.91, 0.95],
+    "mine_2": [0.99, 0.99, 0.99, 0.10],  # the last seed diverged
+}
+
+
+def history():
+    columns = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
+    rows = [
+        (name, s, 3 * (name == "mine_2" and s == 3), r, ACCURACY, v - (0.1 if r == 2 else 0))
+        for name, final in FINAL.items()
+        for s, v in enumerate(final)
+        for r in (2, 4)
+    ]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return results(history(), ACCURACY, target=Target(ACCURACY, 0.81)).set_index("algorithm")
+
+
+def test_statistics_are_scipys(table):
+    assert table.index.tolist() == list(FINAL)  # in the history's order
+    low, high = stats.t.interval(0.95, 3, 0.815, stats.sem(FINAL["fedavg"]))
+    row = table.loc["fedavg"]
+    np.testing.assert_allclose(row[["mean", "low", "high"]].astype(float), [0.815, low, high])
+    assert row["std"] == pytest.approx(np.std(FINAL["fedavg"], ddof=1))
+
+
+def test_a_diverged_seed_leaves_no_mean_and_cannot_be_best(table):
+    row = table.loc["mine_2"]
+    assert np.isnan(row["mean"])
+    assert (row["diverged"], row["num_failed"]) == ("diverged in round 3 (1 of 4 seeds)", 1)
+    assert not row["is_best"]
+
+
+def test_ties_are_those_of_paired_tests_after_holms_correction(table):
+    p = {n: stats.ttest_rel(FINAL[n], FINAL["scaffold"]).pvalue for n in ("fedavg", "close")}
+    assert table.loc["close", "p_holm"] == pytest.approx(p["close"])  # the larger: unadjusted
+    assert table.loc["fedavg", "p_holm"] == pytest.approx(2 * p["fedavg"])
+    assert table["is_best"].tolist() == [False, True, True, False]
+
+
+def test_rounds_to_a_target_count_the_seeds_that_reach_it(table):
+    # FedAvg: seeds 1, 2, 3 in round 4. SCAFFOLD: seeds 1, 2, 3 in round 2, seed 0 in round 4.
+    assert table["rounds_to_target"].tolist()[:2] == [4.0, 2.0]
+    assert table["reached"].tolist() == [3, 4, 4, 3]
+
+
+def test_markdown_latex_and_csv(table):
+    frame = table.reset_index()
+    lines = results_table(frame, percent=True, target=0.81).split("\n")
+    assert lines[0] == "| method | test accuracy, % | rounds to 0.81 |"
+    assert lines[2] == "| FedAvg | 81.5 ± 2.1 | 4 (3 of 4 seeds) |"
+    assert lines[3] == "| SCAFFOLD | **92.5 ± 4.2** | 2 |"
+    assert lines[5] == "| mine_2 | diverged in round 3 (1 of 4 seeds) | 2 (3 of 4 seeds) |"
+    assert lines[-1].startswith("Mean over 4 seeds and its 95 % interval")
+    latex = results_table(frame, "latex", note="50 % of clients")
+    assert latex.startswith("% 50 % of clients Mean over")
+    assert r"SCAFFOLD & $\mathbf{0.925 \pm 0.042}$ & 2 \\" in latex
+    assert r"mine\_2 & diverged" in latex
+    csv = pd.read_csv(pd.io.common.StringIO(results_table(frame, "csv")))
+    # Some versions of pandas read a number a unit in the last place beside it.
+    np.testing.assert_allclose(csv["mean"], frame["mean"], rtol=3e-16)
+
+
+def test_an_interval_cut_at_one_is_written_with_its_ends():
+    frame = history().query("algorithm == 'fedavg'").assign(value=[1.0, 0.9, 1, 1, 1, 1, 1, 1])
+    row = results_table(results(frame, ACCURACY)).split("\n")[2]
+    assert row == "| FedAvg | **0.975 [0.895, 1.000]** |"
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda f: results(f, []), "metrics is empty"),
+        (lambda f: results(f, "nope"), "metric is 'nope'; expected one of"),
+        (lambda f: results_table(results(f, ACCURACY), "pdf"), "format is 'pdf'; expected"),
+        (lambda f: results_table(results(f, ACCURACY), digits=0), "digits is 0; expected"),
+    ],
+)
+def test_bad_arguments_are_named(call, match):
+    with pytest.raises(ValueError, match=match):
+        call(history())
+
+
+def test_the_note_states_the_levels():
+    wide = results(history(), ACCURACY, level=0.99, alpha=0.01)
+    assert "its 99 % interval" in results_table(wide)
+    assert "its 90 % interval" in results_table(wide, level=0.9)
+    assert "(p of at least 0.01 after Holm's correction)" in results_table(wide)
+    assert "(p of at least 0.05 after" in results_table(results(history(), ACCURACY))
+    with pytest.raises(ValueError, match="alpha is 5; expected a number between 0 and 1"):
+        results(history(), ACCURACY, alpha=5)
+    assert "its 95 % interval" in results_table(results(history(), ACCURACY))
+    with pytest.raises(ValueError, match="level is 95; expected a number between 0 and 1"):
+        results_table(wide, level=95)
+
+
+def test_rounds_to_a_target_without_columns_of_a_configuration():
+    """The rows of all metrics have the rounds, as with such columns."""
+    rows = [(s, r, m, 1 / r) for s in (0, 1) for r in (1, 2, 4) for m in ("loss", "norm")]
+    history = pd.DataFrame(rows, columns=["seed", "round", "metric", "value"])
+    table = results(history, ["loss", "norm"], target=Target("loss", 0.5))
+    assert table[["rounds_to_target", "reached"]].values.tolist() == [[2, 2], [2, 2]]
