@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from rich.table import Table
 
-from fedjax_sim import datasets
+from fedjax_sim import datasets, models
 from fedjax_sim.cli import docstrings
 from fedjax_sim.datasets.registry import data_folder, folder_of
 from fedjax_sim.studies.setups import names, registry
@@ -34,9 +34,9 @@ def list_tables() -> Iterator[Table]:
         table.add_row(name, _source(name))
     yield _with_installed(table, "dataset", "datasets", datasets.NAMES)
     table = Table("model", "shape of the examples")
-    for name, (shape, _) in names.MODELS.items():
+    for name, (shape, _) in models.MODELS.items():
         table.add_row(name, "any" if shape is None else " x ".join(map(str, shape)))
-    yield _with_installed(table, "model", "models", names.MODELS)
+    yield _with_installed(table, "model", "models", models.MODELS)
     table = Table("partition", "clients' examples")
     for name, (description, _) in PARTITIONS.items():
         table.add_row(name, description)

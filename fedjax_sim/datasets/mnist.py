@@ -1,4 +1,4 @@
-"""MNIST from the official idx files, with writers from the label files of QMNIST."""
+"""MNIST and data sets in its idx files, with writers from the label files of QMNIST."""
 
 from pathlib import Path
 
@@ -20,29 +20,29 @@ _CLASS, _WRITER = 0, 2  # columns of the QMNIST label files
 WANTED = "train-images-idx3-ubyte.gz and its three companions, with or without .gz"
 
 
-def from_folder(folder: Path) -> Dataset | None:
-    """Reads MNIST from a folder with the official files; None if it has none of them.
+def from_folder(name: str, folder: Path) -> Dataset | None:
+    """Reads ten classes from a folder with files named as MNIST's; None if it has none of them.
 
     Images are uint8 ``[N, 28, 28, 1]``, ink 255 on background 0.  If the label files of QMNIST
     (Yadav and Bottou, 2019) are in the same folder, the natural client of every image is the NIST
     number of its writer: QMNIST's train labels are in the order of MNIST's train images, and the
     first 10,000 of its test labels in the order of MNIST's test images.
     """
-    paths = {part: find_one(folder, _variants(name)) for part, name in _FILES.items()}
+    paths = {part: find_one(folder, _variants(file)) for part, file in _FILES.items()}
     if all(path is None for path in paths.values()):
         return None
     arrays = {}
-    for part, name in _FILES.items():
-        path = require(paths[part], folder, _variants(name))
+    for part, file in _FILES.items():
+        path = require(paths[part], folder, _variants(file))
         arrays[part] = _images(path) if part[1] == "x" else _labels(path)
     splits = {
         split: {"x": arrays[split, "x"], "y": arrays[split, "y"]} for split in ("train", "test")
     }
     for split, part in splits.items():
-        same_length(f"{folder}: MNIST {split}", images=part["x"], labels=part["y"])
+        same_length(f"{folder}: {name} {split}", images=part["x"], labels=part["y"])
     train, test = (_writers(folder, split, part["y"]) for split, part in splits.items())
     groups = (None, None, None) if train is None else number_groups(train, test)
-    return Dataset("mnist", splits["train"], splits["test"], 10, *groups, source="files")
+    return Dataset(name, splits["train"], splits["test"], 10, *groups, source="files")
 
 
 def _variants(name: str) -> tuple[str, ...]:

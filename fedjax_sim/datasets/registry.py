@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.datasets import (
@@ -21,59 +22,80 @@ from fedjax_sim.datasets.formats import prepared as prepared_format
 
 DATA_DIR_VARIABLE = "FEDJAX_SIM_DATA"
 
-# For each name: the reader of a folder (it returns None if the folder has no files of the data
-# set), the folders to search below the data directory, and the files that errors ask for.
-_FILES: dict[str, tuple[Callable[[Path], Dataset | None], tuple[str, ...], str]] = {
-    "mnist": (mnist.from_folder, ("mnist",), mnist.WANTED),
-    "femnist": (femnist.from_folder, ("femnist",), femnist.WANTED),
-    "cifar10": (
+
+class _Files(NamedTuple):
+    """Files of a data set, and their reader."""
+
+    read: Callable[[Path], Dataset | None]  # of a folder; None if it has no files of the data set
+    folders: tuple[str, ...]  # to search in the data directory; "" is the directory itself
+    wanted: str  # files that errors ask for
+    # Files (and folders, with a slash) by which a folder shows that it has the data set, before
+    # anything is read.
+    patterns: tuple[str, ...]
+    download: bool = False  # tensorflow-datasets offers it
+
+
+_IDX = ("train-images-idx3-ubyte*",)
+_SHAKESPEARE = ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*")
+# One more data set is one row.
+_FILES: dict[str, _Files] = {
+    "mnist": _Files(
+        partial(mnist.from_folder, "mnist"), ("", "mnist"), mnist.WANTED, _IDX, download=True
+    ),
+    "femnist": _Files(
+        femnist.from_folder,
+        ("", "femnist"),
+        femnist.WANTED,
+        ("data/train/", "train/*.json", "femnist*.tar*"),
+    ),
+    "cifar10": _Files(
         partial(cifar.from_folder, cifar.CIFAR10),
-        ("cifar10", "cifar-10"),
+        ("", "cifar10", "cifar-10"),
         cifar.WANTED["cifar10"],
+        ("cifar-10-batches-*/", "cifar-10-*.tar*"),
+        download=True,
     ),
-    "cifar100": (
+    "cifar100": _Files(
         partial(cifar.from_folder, cifar.CIFAR100),
-        ("cifar100", "cifar-100"),
+        ("", "cifar100", "cifar-100"),
         cifar.WANTED["cifar100"],
+        ("cifar-100-binary/", "cifar-100-python/", "cifar-100-*.tar*"),
+        download=True,
     ),
-    "shakespeare": (shakespeare.from_folder, ("shakespeare",), shakespeare.WANTED),
-    "shakespeare_leaf": (
+    "shakespeare": _Files(
+        shakespeare.from_folder, ("", "shakespeare"), shakespeare.WANTED, _SHAKESPEARE
+    ),
+    "shakespeare_leaf": _Files(
         partial(shakespeare.from_folder, leaf=True),
-        ("shakespeare_leaf", "shakespeare"),
+        ("", "shakespeare_leaf", "shakespeare"),
         shakespeare.WANTED,
+        _SHAKESPEARE,
     ),
-    "shakespeare_tff": (
+    "shakespeare_tff": _Files(
         shakespeare_tff.from_folder,
-        ("shakespeare_tff", "shakespeare"),
+        ("", "shakespeare_tff", "shakespeare"),
         shakespeare.WANTED,
+        _SHAKESPEARE,
     ),
-    "tiny_imagenet": (
+    "tiny_imagenet": _Files(
         tiny_imagenet.from_folder,
-        ("tiny_imagenet", "tiny-imagenet-200", "tiny_imagenet/tiny-imagenet-200"),
+        ("", "tiny_imagenet", "tiny-imagenet-200", "tiny_imagenet/tiny-imagenet-200"),
         tiny_imagenet.WANTED,
+        ("wnids.txt",),
     ),
-    "a9a": (partial(linear.from_folder, "a9a"), ("a9a",), linear.WANTED["a9a"]),
-    "epsilon": (
+    "a9a": _Files(
+        partial(linear.from_folder, "a9a"),
+        ("", "a9a"),
+        linear.WANTED["a9a"],
+        ("a9a", "a9a.bz2", "a9a.*rows*"),
+    ),
+    "epsilon": _Files(
         partial(linear.from_folder, "epsilon"),
-        ("epsilon", "epsilon-subset"),
+        ("", "epsilon", "epsilon-subset"),
         linear.WANTED["epsilon"],
+        ("epsilon_normalized*",),
     ),
 }
-# Files (and folders, with a slash) by which a folder shows that it has a data set, before anything
-# is read.
-_PATTERNS: dict[str, tuple[str, ...]] = {
-    "mnist": ("train-images-idx3-ubyte*",),
-    "femnist": ("data/train/", "train/*.json", "femnist*.tar*"),
-    "cifar10": ("cifar-10-batches-*/", "cifar-10-*.tar*"),
-    "cifar100": ("cifar-100-binary/", "cifar-100-python/", "cifar-100-*.tar*"),
-    "shakespeare": ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*"),
-    "shakespeare_leaf": ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*"),
-    "shakespeare_tff": ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*"),
-    "tiny_imagenet": ("wnids.txt",),
-    "a9a": ("a9a", "a9a.bz2", "a9a.*rows*"),
-    "epsilon": ("epsilon_normalized*",),
-}
-_DOWNLOADS = ("mnist", "cifar10", "cifar100")  # data sets of tensorflow-datasets
 NAMES = ("digits", *_FILES)
 
 
@@ -153,9 +175,9 @@ def _find(name: str, data_dir: str | Path | None, source: str | None, download: 
         dataset = _read_files(name, root) if source != "tfds" else None
         if dataset is not None:
             return dataset
-    if download and name in _DOWNLOADS:
+    if download and _FILES[name].download:
         return prepared_format.download(name, given)
-    wanted = _FILES[name][2]
+    wanted = _FILES[name].wanted
     if download:
         notes.append(f"tensorflow-datasets offers no download of {name}")
     if data_dir is None and not os.environ.get(DATA_DIR_VARIABLE):
@@ -185,13 +207,13 @@ def folder_of(name: str, data_dir: str | Path | None = None) -> Path | None:
         name: one of :data:`NAMES` besides digits, which is part of scikit-learn.
         data_dir: as for :func:`load`.
     """
-    folders, patterns = _FILES[name][1], _PATTERNS[name]
+    files = _FILES[name]
     for root in _roots(data_dir):
         prepared = prepared_format.find_prepared(root, name)
         if prepared is not None and prepared_format.is_readable(prepared):
             return prepared
-        for folder in (root, *(root / below for below in folders)):
-            if any(_matches(folder, pattern) for pattern in patterns):
+        for folder in (root / below for below in files.folders):
+            if any(_matches(folder, pattern) for pattern in files.patterns):
                 return folder
     return None
 
@@ -206,9 +228,9 @@ def _roots(data_dir: str | Path | None) -> tuple[Path, ...]:
 
 
 def _read_files(name: str, root: Path) -> Dataset | None:
-    read, folders, _ = _FILES[name]
-    for folder in (root, *(root / below for below in folders)):
-        dataset = read(folder) if folder.is_dir() else None
+    files = _FILES[name]
+    for folder in (root / below for below in files.folders):
+        dataset = files.read(folder) if folder.is_dir() else None
         if dataset is not None:
             return dataset
     return None

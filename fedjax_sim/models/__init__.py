@@ -1,8 +1,17 @@
 """Models as pairs of pure functions, and convolutions that stay fast for batched clients."""
 
+from collections.abc import Callable
+
 from fedjax_sim.models.base import Model, from_linen, from_nnx
 from fedjax_sim.models.cnn import cnn, digits_cnn, femnist_cnn, femnist_cnn_report, lenet5
-from fedjax_sim.models.convolution.lowering import auto, blocked, canonical, im2col, lowered
+from fedjax_sim.models.convolution.lowering import (
+    Convolution,
+    auto,
+    blocked,
+    canonical,
+    im2col,
+    lowered,
+)
 from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression, torch_uniform
 from fedjax_sim.models.lora import (
@@ -63,3 +72,31 @@ __all__ = [
     "vit_base16",
     "vit_tiny",
 ]
+
+Shape = tuple[int, ...]
+BuildModel = Callable[[Shape, int, Convolution], Model]
+
+# Models by name, for --model: shape of the examples it takes (None: any) and its builder from
+# (shape, classes, conv).
+MODELS: dict[str, tuple[Shape | None, BuildModel]] = {
+    "digits_cnn": ((8, 8, 1), lambda _, classes, conv: digits_cnn(classes, conv)),
+    "femnist_cnn": ((28, 28, 1), lambda _, classes, conv: femnist_cnn(classes, conv)),
+    "lenet5": ((32, 32, 3), lambda _, classes, conv: lenet5(classes, conv=conv)),
+    "lstm": ((80,), lambda _, classes, __: lstm(classes, every_position=False)),
+    "lstm_sequence": ((80,), lambda _, classes, __: lstm(classes)),
+    "mlp": (None, lambda shape, classes, _: mlp(shape, (200, 200), classes)),
+    "mlp_small": (None, lambda shape, classes, _: mlp(shape, (64,), classes)),
+    "resnet18": ((32, 32, 3), lambda _, classes, conv: resnet18(classes, conv=conv)),
+    "resnet20": ((32, 32, 3), lambda _, classes, conv: resnet20(classes, conv=conv)),
+    "softmax_regression": (
+        None,
+        lambda shape, classes, _: softmax_regression(shape, classes),
+    ),
+    "transformer": ((80,), lambda _, classes, __: transformer(classes)),
+    "vgg11": ((32, 32, 3), lambda _, classes, conv: vgg11(classes, conv=conv)),
+    "vit_tiny": ((32, 32, 3), lambda _, classes, __: vit_tiny((32, 32, 3), classes)),
+    "vit_tiny_64": (
+        (64, 64, 3),
+        lambda _, classes, __: vit_tiny((64, 64, 3), classes, patch_size=8),
+    ),
+}

@@ -15,7 +15,7 @@ import types
 import pandas as pd
 import pytest
 
-from fedjax_sim import datasets
+from fedjax_sim import datasets, models
 from fedjax_sim.cli import docstrings, run
 from fedjax_sim.cli.main import main
 from fedjax_sim.runs import compare as comparing
@@ -318,7 +318,7 @@ def test_list_names_every_choice(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
-    tables = registry.ALGORITHMS, names.MODELS, PARTITIONS, names.PRESETS, datasets.NAMES
+    tables = registry.ALGORITHMS, models.MODELS, PARTITIONS, names.PRESETS, datasets.NAMES
     assert [name for table in tables for name in table if name not in shown] == []
     assert "b1=0.9" in shown  # a default of the factory, not of the command line
 

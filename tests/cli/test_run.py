@@ -17,7 +17,7 @@ from fedjax_sim.cli import report
 from fedjax_sim.cli.run import compare, ready
 from fedjax_sim.datasets import shakespeare_tff
 from fedjax_sim.runs.result import Progress
-from fedjax_sim.studies.setups import names, registry
+from fedjax_sim.studies.setups import registry
 from fedjax_sim.studies.setups.build import resolve
 from fedjax_sim.studies.setups.clients import clients
 from fedjax_sim.studies.setups.config import RunConfig
@@ -264,9 +264,9 @@ def test_execution_options_agree(execution, small, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names.MODELS)
+@pytest.mark.parametrize("name", models.MODELS)
 def test_models_take_the_shapes_in_their_rows(name):
-    shape, built = names.MODELS[name]
+    shape, built = models.MODELS[name]
     shape = shape or (5,)
     model = built(shape, 3, models.auto)
     params = jax.eval_shape(model.init, jax.random.key(0))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from traced import digest_of
 
+from fedjax_sim import models
 from fedjax_sim.cli import sweep
 from fedjax_sim.cli.grid import (
     RUN_SETTINGS,
@@ -42,7 +43,7 @@ VALUES = {
     "num_clients": st.integers(50, 500),
     "local_steps": st.integers(1, 1000),
     "batch_size": st.integers(1, 1000),
-    "model": st.sampled_from(["auto", *names.MODELS]),
+    "model": st.sampled_from(["auto", *models.MODELS]),
     "weighting": st.sampled_from(["uniform", "examples"]),
 }
 

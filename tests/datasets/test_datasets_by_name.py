@@ -1,3 +1,4 @@
+import functools
 import subprocess
 import sys
 
@@ -5,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.datasets import NAMES, DataError, load
+from fedjax_sim.datasets import NAMES, DataError, load, mnist, registry
 from fedjax_sim.datasets.registry import folder_of
 
 
@@ -62,6 +63,24 @@ def test_nothing_found_says_which_files_to_put_where(tmp_path, monkeypatch, name
     monkeypatch.delenv("FEDJAX_SIM_DATA", raising=False)
     with pytest.raises(DataError, match="FEDJAX_SIM_DATA is not set"):
         load(name)
+
+
+def test_one_more_row_is_one_more_data_set(mnist_dir, monkeypatch):
+    """Its files have MNIST's names, so only a folder of its own name shows that they are its."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(mnist_dir / "none"))
+    row = registry._FILES["mnist"]._replace(
+        read=functools.partial(mnist.from_folder, "letters"), folders=("letters",)
+    )
+    monkeypatch.setitem(registry._FILES, "letters", row)
+    monkeypatch.setattr(registry, "NAMES", (*NAMES, "letters"))
+    for folder in (mnist_dir, mnist_dir.parent):
+        assert folder_of("letters", folder) is None
+        with pytest.raises(DataError, match="letters: nothing found"):
+            load("letters", folder)
+    mnist_dir.rename(mnist_dir.parent / "letters")
+    data = load("letters", mnist_dir.parent)
+    assert (data.name, data.train["x"].shape) == ("letters", (200, 28, 28, 1))
+    assert folder_of("letters", mnist_dir.parent) == mnist_dir.parent / "letters"
 
 
 def test_environment_variable(mnist_dir, monkeypatch):

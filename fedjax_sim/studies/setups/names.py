@@ -1,7 +1,7 @@
-"""Models, sampling rules and presets by name.  One more is one row here.
+"""Sampling rules and presets by name.  One more is one row here.
 
-Data sets by name are in :mod:`fedjax_sim.datasets`, partitions in
-:mod:`fedjax_sim.studies.setups.partitions`, algorithms in
+Data sets by name are in :mod:`fedjax_sim.datasets`, models in :mod:`fedjax_sim.models`, partitions
+in :mod:`fedjax_sim.studies.setups.partitions`, algorithms in
 :mod:`fedjax_sim.studies.setups.registry`, functions of the user in
 :mod:`fedjax_sim.studies.setups.own_objects`.
 """
@@ -13,42 +13,16 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from fedjax_sim import models, objectives
-from fedjax_sim.models import Model
-from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim import objectives
+from fedjax_sim.models import Model, Shape
 from fedjax_sim.objectives import Objective
 from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.timelines import geometric_steps, poisson, repeat_rounds, sampling, slots_for
 from fedjax_sim.types import Timeline
 
-Shape = tuple[int, ...]
-BuildModel = Callable[[Shape, int, Convolution], Model]
 # (options, key, clients' numbers of examples [M] and of local steps [M])
 Sampling = Callable[[RunConfig, Array, Any, Any], Timeline]
 
-# Name -> shape of the examples it takes (None: any) and its builder from (shape, classes, conv).
-MODELS: dict[str, tuple[Shape | None, BuildModel]] = {
-    "digits_cnn": ((8, 8, 1), lambda _, classes, conv: models.digits_cnn(classes, conv)),
-    "femnist_cnn": ((28, 28, 1), lambda _, classes, conv: models.femnist_cnn(classes, conv)),
-    "lenet5": ((32, 32, 3), lambda _, classes, conv: models.lenet5(classes, conv=conv)),
-    "lstm": ((80,), lambda _, classes, __: models.lstm(classes, every_position=False)),
-    "lstm_sequence": ((80,), lambda _, classes, __: models.lstm(classes)),
-    "mlp": (None, lambda shape, classes, _: models.mlp(shape, (200, 200), classes)),
-    "mlp_small": (None, lambda shape, classes, _: models.mlp(shape, (64,), classes)),
-    "resnet18": ((32, 32, 3), lambda _, classes, conv: models.resnet18(classes, conv=conv)),
-    "resnet20": ((32, 32, 3), lambda _, classes, conv: models.resnet20(classes, conv=conv)),
-    "softmax_regression": (
-        None,
-        lambda shape, classes, _: models.softmax_regression(shape, classes),
-    ),
-    "transformer": ((80,), lambda _, classes, __: models.transformer(classes)),
-    "vgg11": ((32, 32, 3), lambda _, classes, conv: models.vgg11(classes, conv=conv)),
-    "vit_tiny": ((32, 32, 3), lambda _, classes, __: models.vit_tiny((32, 32, 3), classes)),
-    "vit_tiny_64": (
-        (64, 64, 3),
-        lambda _, classes, __: models.vit_tiny((64, 64, 3), classes, patch_size=8),
-    ),
-}
 # Shape of the examples -> model that "auto" chooses; softmax_regression for all others.
 AUTO_MODELS: dict[Shape, str] = {
     (8, 8, 1): "mlp_small",

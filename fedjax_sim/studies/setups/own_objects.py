@@ -21,17 +21,10 @@ from fedjax_sim.datasets.arrays import check_dataset
 from fedjax_sim.datasets.registry import data_folder
 from fedjax_sim.datasets.tables import is_table, read_table
 from fedjax_sim.datasets.text import is_text, read_text
-from fedjax_sim.models import Model
+from fedjax_sim.models import MODELS, BuildModel, Model, Shape
 from fedjax_sim.models.convolution.lowering import Convolution
 from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.studies.setups.names import (
-    MODELS,
-    REGRESSION_LOSSES,
-    SAMPLINGS,
-    BuildModel,
-    Sampling,
-    Shape,
-)
+from fedjax_sim.studies.setups.names import REGRESSION_LOSSES, SAMPLINGS, Sampling
 from fedjax_sim.studies.setups.partitions import PARTITIONS, Division, Partition
 from fedjax_sim.studies.setups.references import Reference, find, load
 from fedjax_sim.studies.setups.registry import algorithms_of
