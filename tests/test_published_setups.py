@@ -2,11 +2,11 @@
 
 import json
 import signal
+import types
 
 import jax
 import numpy as np
 import pytest
-from call_records import records
 
 import fedjax_sim as fs
 from benchmarks import __main__ as command
@@ -143,12 +143,13 @@ def test_interrupted_and_killed_runs_go_on(tmp_path, monkeypatch):
     simulate, calls = fs.simulate, []
 
     def disturbed(*arguments, **options):
-        calls.append(options["directory"])
+        calls.append(options["storage"].folder)
         if len(calls) == 1:  # SIGINT in the first of two rounds
-            options["on_progress"] = lambda _: signal.raise_signal(signal.SIGINT)
+            stop = types.SimpleNamespace(progress=lambda _: signal.raise_signal(signal.SIGINT))
+            options["callbacks"] = [stop]
         if len(calls) == 3:
             raise SystemExit("killed")
-        return simulate(*arguments, **records(**options))
+        return simulate(*arguments, **options)
 
     monkeypatch.setattr(fs, "simulate", disturbed)
     known = []

@@ -110,7 +110,7 @@ def definition(value: Any) -> ast.FunctionDef | ast.ClassDef | None:
         return None
     node = _module_tree(value.__module__)
     for part in value.__qualname__.split("."):
-        body = getattr(node, "body", [])
+        body = reversed(getattr(node, "body", []))  # the last one, after overloads
         node = next((item for item in body if getattr(item, "name", None) == part), None)
     return node if isinstance(node, ast.FunctionDef | ast.ClassDef) else None
 

@@ -129,16 +129,16 @@ class Functions:
         """Returns the segment's program for these arguments; task and evaluation are sealed."""
         leaves, structure = jax.tree.flatten(arguments)
         candidates = self._candidates(arguments)
-        began = time.perf_counter()
-        try:
-            candidates[:] = [x.result() if isinstance(x, Future) else x for x in candidates]
-            for program in candidates:
-                if _accepts(structure.flatten_up_to(program.input_shardings[0]), leaves):
-                    return program
+        began, ahead = time.perf_counter(), any(isinstance(x, Future) for x in candidates)
+        candidates[:] = [x.result() if isinstance(x, Future) else x for x in candidates]
+        shardings = [structure.flatten_up_to(x.input_shardings[0]) for x in candidates]
+        accepting = [_accepts(places, leaves) for places in shardings]
+        known = candidates[accepting.index(True)] if True in accepting else None
+        if known is None:
             candidates.append(self.segment.lower(*arguments).compile())
-            return candidates[-1]
-        finally:
+        if known is None or ahead:
             self.seconds += time.perf_counter() - began
+        return candidates[-1] if known is None else known
 
     def compile_ahead(self, pool: Executor, *arguments: Any) -> None:
         """Begins to compile the segment's program for these shapes, unless there is one.

@@ -101,9 +101,9 @@ def main(folder: pathlib.Path) -> None:
 
     fs.run(fs.fedavg(0.25), setup, jax.random.key(1))
     fs.simulate(fs.fedavg(0.25), setup, jax.random.key(1))
-    fs.simulate(fs.scaffold(0.25), both, keys, directory=folder / "run")
+    fs.simulate(fs.scaffold(0.25), both, keys, storage=folder / "run")
     fs.compare({"a": fs.fedavg(0.25), "b": fs.feddyn(0.25, 0.1)}, both, keys)
-    fs.sweep(fs.fedavg, both, {"lr": [0.1, 0.25]}, keys, directory=folder / "sweep")
+    fs.sweep(fs.fedavg, both, {"lr": [0.1, 0.25]}, keys, storage=folder / "sweep")
 
     sys.path[:0] = [str(TESTS / "algorithms")]
     from catalogue import ALGORITHMS

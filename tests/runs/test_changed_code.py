@@ -62,7 +62,7 @@ def test_changed_functions_are_refused_by_name(tmp_path, monkeypatch):
         go(execution=fs.execution.sequential())
     with pytest.raises(FolderError, match="another run: probes differ"):
         go(probes=fs.Probes(server={"mean": lambda update: update.mean}))
-    with pytest.raises(FolderError, match="another run: algorithm, config, objective differ"):
+    with pytest.raises(FolderError, match="another run: config, objective, spec differ"):
         go(fourth, fs.fedavg(0.2), config={"a": 1})
     assert go().history is None
     monkeypatch.setitem(globals(), "factor", lambda w: 2 * w)

@@ -172,7 +172,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_every_check_runs_once_per_call(name, counts, monkeypatch):
     """Also while the call traces its programs; algorithms are checked one by one."""
-    monkeypatch.setattr(programs, "_programs", type(programs._programs)())  # so that it traces
+    monkeypatch.setattr(programs, "_functions", type(programs._functions)())  # so that it traces
     run, number = CALLS[name]
     run()
     algorithms = counts.pop("check_algorithm")

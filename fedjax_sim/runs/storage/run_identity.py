@@ -110,6 +110,13 @@ def identify(
     return RunIdentity(values, extends)
 
 
+def _text(spec: Mapping[str, Any] | None) -> str:
+    """Returns the call that a spec in a file stands for."""
+    if spec is None:
+        return "an algorithm without a spec"
+    return f"{spec['name']}({', '.join(f'{k}={v}' for k, v in spec['arguments'].items())})"
+
+
 def _of_code(
     values: Mapping[str, Any],
     folder: pathlib.Path | None,
@@ -131,23 +138,30 @@ def _of_code(
     functions = {*RunTraces._fields, "rounds", "timeline"}
     others = [x for x in values if x not in functions and not same(known.get(x), values[x])]
     others += set(RunTraces._fields) - known.keys()
+    numbers = ""
+    if "spec" in known and not same(known["spec"], values["spec"]):
+        others.remove("spec")
+        changed |= {"algorithm": known.get("algorithm")}
+        numbers = f": it is {_text(known['spec'])} there, and {_text(values['spec'])} here"
     if not changed or others:  # with other data, shapes in the traces differ, too
         return here
-    if accept:
+    if accept and not numbers:
         accepted = [*here["accepted"], {"jax": here["jax"], **changed}]
         return {"jax": jax.__version__, "accepted": accepted}
-    names = [f"the {name}" for name in changed]
+    names = [f"the {name}" for name in RunTraces._fields if name in changed]
     if "algorithm" in changed:  # through which these are traced
-        through = ("the evaluation", "the probes", "the execution")
-        names = [name for name in names if name not in through]
+        names = [name for name in names if name not in ("the evaluation", "the probes")]
     compute = "computes" if len(names) == 1 else "compute"
-    reason = ""
-    if here["jax"] != jax.__version__:
+    reason, remedy = numbers, "choose another directory or delete this one"
+    if not numbers:
+        remedy = (
+            "choose another directory, delete this one, or continue with accept_changed_code=True"
+        )
+    if here["jax"] != jax.__version__ and not numbers:
         reason = f", perhaps since JAX was {here['jax']} and is {jax.__version__}"
     raise FolderError(
         f"directory {str(folder)!r} holds another run: what {' and '.join(names)} {compute} "
-        f"has changed{reason}; choose another directory, delete this one, or continue with "
-        "fs.Storage(folder, accept_changed_code=True)"
+        f"has changed{reason}; {remedy}"
     )
 
 

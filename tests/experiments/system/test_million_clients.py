@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import fedjax_sim as fs
 from experiments.system import million_clients as million
 from experiments.system import populations
 from experiments.system.redraw import redraw
@@ -54,7 +55,7 @@ def small(tmp_path):
 @pytest.mark.slow
 def test_one_command_makes_the_table_and_the_figure(small, tmp_path, monkeypatch):
     """The cases run in this process."""
-    monkeypatch.setattr(populations, "use_all_cores", lambda: None)
+    monkeypatch.setattr(fs.execution, "use_all_cores", lambda: None)
     monkeypatch.setattr(million, "in_own_process", lambda case, **setting: case(**setting))
     million.main(small)
     folder = tmp_path / "o" / "system" / "million_clients"

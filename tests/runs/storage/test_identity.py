@@ -16,6 +16,7 @@ from sweep_problems import compilations, quadratic_trial
 from traced import digest_of
 
 import fedjax_sim as fs
+from fedjax_sim.runs import programs
 from fedjax_sim.runs.storage.files import FolderError
 from fedjax_sim.runs.storage.identity import arrays_digest, sharded_digest, timeline_arrays
 from fedjax_sim.runs.storage.run_functions import identified, trace_run
@@ -35,15 +36,16 @@ def segments(names):
 
 @pytest.mark.slow
 def test_a_loop_over_seeds_compiles_once(setup):
-    """Also if every call makes a new algorithm; other numbers are another program."""
+    """Also if every call makes a new algorithm, and for other numbers; others have their own."""
+    programs._functions.clear()
     with compilations() as names:
         results = [fs.simulate(fs.fedavg(0.11), setup, jax.random.key(s)) for s in range(3)]
     assert len(segments(names)) == 1
     assert [result.compile_seconds > 0 for result in results] == [True, False, False]
-    for other in (fs.fedavg(0.12), fs.fedprox(0.11, mu=1.0)):
+    for other, count in ((fs.fedavg(0.12), 0), (fs.fedprox(0.11, mu=1.0), 1)):
         with compilations() as names:
             result = fs.simulate(other, setup, jax.random.key(0))
-        assert len(segments(names)) == 1
+        assert len(segments(names)) == count
         change = result.state.server.params - results[0].state.server.params
         assert float(jnp.abs(change).max()) > 1e-4
 
@@ -294,7 +296,15 @@ def test_digests_of_arrays_on_several_devices(dtype):
 def test_a_folder_shows_what_identifies_the_run(setup, tmp_path):
     fs.simulate(fs.fedprox(0.1, mu=0.25), setup, jax.random.key(0), storage=tmp_path)
     identity = json.loads((tmp_path / "run.json").read_text())
-    traces = trace_run(fs.fedprox(0.1, mu=0.25), setup, batched=False)
+    spec = fs.fedprox(0.1, mu=0.25).spec
+    numbers, structure = jax.tree.flatten(spec)
+    traces = trace_run(
+        lambda numbers: jax.tree.unflatten(structure, numbers).build(),
+        setup,
+        batched=False,
+        numbers=numbers,
+    )
+    assert identity["spec"] == spec.to_json()
     assert identity["algorithm"] == traces.algorithm.digest
     assert (identity["jax"], identity["accepted"]) == (jax.__version__, [])
     assert {"data", "timeline", "params", "key", "weighting"} <= identity.keys()

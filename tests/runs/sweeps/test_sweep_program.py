@@ -21,6 +21,7 @@ from sweep_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim.engine import NO_PROBES
+from fedjax_sim.runs import programs
 from fedjax_sim.runs.sweeps import blocks
 from fedjax_sim.runs.sweeps.grid import cut
 from fedjax_sim.runs.sweeps.program import _data_bytes
@@ -204,6 +205,7 @@ def test_nothing_is_compiled_after_the_first_segment(num_devices, per_seed):
 def test_simulate_compiles_once_for_all_segments():
     """Also for the last one, which is shorter, and for lengths that the time decides."""
     setup = quadratic_trial(num_seeds=1, num_rounds=11).setup
+    programs._functions.clear()  # other tests run the same program
     seen = []
     with compilations() as names:
         fs.simulate(
