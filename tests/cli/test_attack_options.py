@@ -119,7 +119,7 @@ def test_algorithms_of_runs_and_sweeps_are_attacked():
         assert digest_of(built) == digest
         ruled = runs.factory()("fedavg", attack=attack, lr=0.2, aggregator="median")
         assert ruled.aggregation is not None
-        settings = runs.identity("fedavg", attack=attack)["settings"]
+        settings = runs.identity({"algorithm": "fedavg", "attack": attack})["settings"]
         assert settings.get("attack", "none") == attack
 
 

@@ -109,10 +109,10 @@ def test_centralised_optimum_is_below_nearby_losses(tiny):
 
 # Of runs that users have kept: by folder, configuration and seed.
 IDENTITIES = {
-    'fco_lasso/I-20/FedDualAvg {"lr": 0.001, "server_lr": 1.0} 0': "1746de57d58929db",
-    'fco_lasso/I-20/FedDualAvg {"lr": 0.001, "server_lr": 1.0} 1': "729485a9c9d3582f",
-    'fco_lasso/I-20/FedMiD {"lr": 0.001, "server_lr": 1.0} 0': "840c4d6881120506",
-    'fco_lasso/I-20/FedMiD {"lr": 0.001, "server_lr": 1.0} 1': "d1705d6960973946",
+    'fco_lasso/I-20/FedDualAvg {"lr": 0.001, "server_lr": 1.0} 0': "e11699e4301e6f74",
+    'fco_lasso/I-20/FedDualAvg {"lr": 0.001, "server_lr": 1.0} 1': "870c6b2e69810cbc",
+    'fco_lasso/I-20/FedMiD {"lr": 0.001, "server_lr": 1.0} 0': "e11699e4301e6f74",
+    'fco_lasso/I-20/FedMiD {"lr": 0.001, "server_lr": 1.0} 1': "870c6b2e69810cbc",
 }
 
 

@@ -70,7 +70,7 @@ def test_a_sweep_is_kept_and_its_identity_is_checked(tmp_path, monkeypatch, caps
     monkeypatch.setattr(program.Programs, "prepare", None)  # nothing is run again
     pd.testing.assert_frame_equal(sweep(l2=0.0), first)
     assert "4 runs, 4 found" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="other data or settings"):
+    with pytest.raises(ValueError, match=r"config differ from sweep\.json"):
         sweep(l2=1.0)
 
 
