@@ -3,10 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import os
-import pathlib
-import subprocess
-import sys
 import threading
 import types
 
@@ -17,6 +13,7 @@ import pytest
 from call_records import records
 from hypothesis import given
 from hypothesis import strategies as st
+from optimised import run_optimised
 from small_problems import (
     KEY,
     NUM_CLIENTS,
@@ -102,10 +99,7 @@ for states in (False, True):
     task = here.host_task(here.MEMORIES[2], states=states)
     here.assert_same_run(here.train(task), here.resident())
 """
-    flags = os.environ["XLA_FLAGS"].replace("--xla_backend_optimization_level=0", "")
-    folders = [str(pathlib.Path(__file__).parent), *filter(None, sys.path)]
-    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(folders)}
-    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+    run_optimised(__file__, script)
 
 
 def test_memory_decides_the_rounds_of_a_load():
