@@ -1,4 +1,4 @@
-"""What algorithms require, and what wrappers inherit of it."""
+"""Requirements of algorithms, and their inheritance by wrappers."""
 
 import jax.numpy as jnp
 import numpy as np

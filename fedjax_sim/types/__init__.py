@@ -267,7 +267,7 @@ class LastWrapper(NamedTuple):
 
 
 class Requires(NamedTuple):
-    """What an algorithm requires of a setup, of wrappers around it and of the files of its runs.
+    """Requirements of an algorithm: of a setup, of wrappers around it and of the files of its runs.
 
     A wrapper inherits all fields, and replaces those that it changes (``algorithm.requiring``).
 

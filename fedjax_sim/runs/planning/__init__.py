@@ -1,1 +1,1 @@
-"""What a run needs and how fast it is, before it starts."""
+"""Forecasts and measurements of runs: memory, time and arithmetic."""
