@@ -8,6 +8,7 @@ import pandas as pd
 
 import fedjax_sim as fs
 from experiments.favano import printed
+from experiments.favano.lemmas import mean_steps, potential
 from experiments.favano.quadratics import NUM_CLIENTS, Problem, success
 from fedjax_sim.theory.favano.progress import Version
 
@@ -47,22 +48,20 @@ def row(
     step = {"potential": phi, "squared_progress": progress, **sizes}
     forms = {
         "kappa": printed.potential_bound(**step),
-        "kappa'": fs.theory.favano.potential.potential_bound(**step),
+        "kappa'": potential.potential_bound(**step),
     }
     for name, value in forms.items():
         next_phi = np.asarray(value)
         columns[f"{name}: bound / potential"] = next_phi.mean() / size
         holds &= above(after - next_phi) <= 0
     by_gradient = np.asarray(
-        fs.theory.favano.potential.next_potential_bound(
-            **known, potential=phi, squared_gradient=traces[:, :-1, 0]
-        )
+        potential.next_potential_bound(**known, potential=phi, squared_gradient=traces[:, :-1, 0])
     )
     columns["Lemma B.4: bound / potential"] = by_gradient.mean() / size
     holds &= above(after - by_gradient) <= 0
     squares, total = traces[:, :-1, 0], traces[:, :, 1].sum(axis=1)
     bound = np.asarray(
-        fs.theory.favano.potential.cumulative_potential_bound(
+        potential.cumulative_potential_bound(
             **known, rounds=T, squared_gradients=squares.sum(axis=1)
         )
     )
@@ -70,12 +69,10 @@ def row(
     holds &= above(total - bound) <= 0
     moved, at = traces[:, :-1, 3], {"potential": phi, "squared_gradient": squares}
     for name, value in {
-        "mean model's step: bound / step": fs.theory.favano.mean_steps.mean_step_bound(
+        "mean model's step: bound / step": mean_steps.mean_step_bound(
             squared_progress=progress, **sizes
         ),
-        "by the gradient: bound / step": fs.theory.favano.mean_steps.mean_step_bound_at_mean(
-            **known, **at
-        ),
+        "by the gradient: bound / step": mean_steps.mean_step_bound_at_mean(**known, **at),
     }.items():
         columns[name] = np.asarray(value).mean() / moved.mean()
         holds &= above((moved - np.asarray(value)).mean(axis=1)) <= 0
@@ -111,9 +108,7 @@ def over_time(means: np.ndarray, known: dict[str, Any], num_steps: int = 60) -> 
     steps = np.arange(1, len(means))
     bounds = [0.0]
     for progress in means[:-1, 2]:
-        step = fs.theory.favano.potential.potential_bound(
-            potential=bounds[-1], squared_progress=progress, **sizes
-        )
+        step = potential.potential_bound(potential=bounds[-1], squared_progress=progress, **sizes)
         bounds.append(float(step))
     theorem = np.asarray(
         fs.theory.favano.rates.mean_gradient_bound(**known, rounds=jnp.asarray(steps))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
+from experiments.favano import step_times, units
 from experiments.favano.quadratics import FAST, SLOW, problem
 
 EPSILONS = (1e-1, 1e-2, 1e-3)
@@ -19,9 +20,7 @@ def unit_table(seed: int, n: int = 100, s: int = 20, K: int = 20, Z: int = 10) -
     rows = []
     for name, fraction in (("1/3", 1 / 3), ("8/9", 8 / 9)):
         speed = np.where(np.arange(n) < np.ceil(fraction * n), SLOW, FAST)
-        law = fs.theory.step_counts.renewal(
-            speed, K, int(fs.theory.favano.step_times.clocked_step_time()), s / n
-        )
+        law = fs.theory.step_counts.renewal(speed, K, int(step_times.clocked_step_time()), s / n)
         known: dict[str, Any] = {
             "constants": constants, "clients": n, "cohort_size": s, "local_steps": K
         }  # fmt: skip
@@ -31,18 +30,18 @@ def unit_table(seed: int, n: int = 100, s: int = 20, K: int = 20, Z: int = 10) -
         wait = float(buffered.time[-1]) / buffered.num_rounds
         methods: dict[str, tuple[float, Callable[[float], Any]]] = {
             "FedAvg": (
-                fs.theory.favano.step_times.fedavg_step_time(speed, cohort_size=s, local_steps=K),
-                lambda eps, known=known: fs.theory.favano.units.fedavg_units(eps=eps, **known),
+                step_times.fedavg_step_time(speed, cohort_size=s, local_steps=K),
+                lambda eps, known=known: units.fedavg_units(eps=eps, **known),
             ),
             "FedBuff": (
                 wait,
-                lambda eps, tau=buffered.max_staleness: fs.theory.favano.units.fedbuff_units(
+                lambda eps, tau=buffered.max_staleness: units.fedbuff_units(
                     constants, eps=eps, clients=n, cohort_size=Z, max_staleness=tau
                 ),
             ),
             "AsyncSGD": (
-                fs.theory.favano.step_times.async_sgd_step_time(1 / speed),
-                lambda eps, d=delays: fs.theory.favano.units.async_sgd_units(
+                step_times.async_sgd_step_time(1 / speed),
+                lambda eps, d=delays: units.async_sgd_units(
                     constants,
                     eps=eps,
                     cohort_size=n,
@@ -51,14 +50,14 @@ def unit_table(seed: int, n: int = 100, s: int = 20, K: int = 20, Z: int = 10) -
                 ),
             ),
             "QuAFL": (
-                fs.theory.favano.step_times.clocked_step_time(),
-                lambda eps, known=known, law=law: fs.theory.favano.units.quafl_units(
+                step_times.clocked_step_time(),
+                lambda eps, known=known, law=law: units.quafl_units(
                     eps=eps, **known, mean_steps=float(law.mean.mean())
                 ),
             ),
             "FAVANO": (
-                fs.theory.favano.step_times.clocked_step_time(),
-                lambda eps, known=known, progress=progress: fs.theory.favano.units.favano_units(
+                step_times.clocked_step_time(),
+                lambda eps, known=known, progress=progress: units.favano_units(
                     eps=eps, **known, progress=progress
                 ),
             ),

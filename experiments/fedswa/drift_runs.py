@@ -12,6 +12,7 @@ from jax import Array
 
 import fedjax_sim as fs
 from experiments.fedswa import digits_runs
+from experiments.fedswa.lemmas import convex_round, local_decay
 from experiments.fedswa.methods import ALPHA, GAMMA, RHO
 
 SMOOTHNESS, CONVEXITY, NOISE, HETEROGENEITY = 1.0, 0.1, 1.0, 1.0
@@ -30,10 +31,10 @@ class Problem(NamedTuple):
 
 def schedules(lr: float, steps: int) -> dict[str, Array]:
     """Rates [K] of a visit: constant, the paper's two decays, constant with the sum of Eq. 3."""
-    linear = fs.theory.fedswa.local_decay.linear_rates(lr, steps, RHO)
+    linear = local_decay.linear_rates(lr, steps, RHO)
     return {
-        "constant": fs.theory.fedswa.local_decay.linear_rates(lr, steps),
-        "Theorem H.1": fs.theory.fedswa.local_decay.geometric_rates(lr, steps),
+        "constant": local_decay.linear_rates(lr, steps),
+        "Theorem H.1": local_decay.geometric_rates(lr, steps),
         EQUATION_3: linear,
         SAME_SUM: jnp.full(steps, linear.mean()),
     }
@@ -132,12 +133,10 @@ def bounds(problem: Problem, state: fs.RunState, lr: float, rates: Array) -> dic
         "client_lag": (lags**2).sum(1).mean(),
         "server_lag": (np.asarray(state.server.control) ** 2).sum(),
     }
-    recursion = fs.theory.fedswa.local_decay.visit_drift_bound(constants, rates, **values)[
-        1:
-    ].mean()
+    recursion = local_decay.visit_drift_bound(constants, rates, **values)[1:].mean()
     limit = 1 / (81 * SMOOTHNESS * problem.steps * ALPHA)
     printed = np.nan
     if lr <= limit * (1 + 1e-6):
         sizes = {"lr": min(lr, limit), "local_steps": problem.steps, "alpha": ALPHA}
-        printed = float(fs.theory.fedswa.convex_round.drift_bound(constants, **values, **sizes)) / 3
+        printed = float(convex_round.drift_bound(constants, **values, **sizes)) / 3
     return {"recursion": float(recursion), "a third of Lemma G.12": printed}

@@ -9,6 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 import fedjax_sim as fs
+from experiments.heterogeneity import limits
 from experiments.heterogeneity.perceptron_problem import CLIENTS, LR, OUTLIER, Points
 
 GRID = np.linspace(-12.0, 8.0, 4001)  # of b, for suprema
@@ -97,14 +98,12 @@ def ends(train: Points, known: Constants) -> tuple[float, float, float]:
     with jax.enable_x64(True):
         optima, optimum = jnp.asarray(known.optima), jnp.asarray(known.optimum)
         drawn = [
-            fs.theory.fedavg.heterogeneity.saturated_gap(
-                objective, optima[jnp.array([m, OUTLIER])], optimum
-            )
+            limits.saturated_gap(objective, optima[jnp.array([m, OUTLIER])], optimum)
             for m in range(OUTLIER)
         ]
         pair, full = (
             np.mean(drawn),
-            fs.theory.fedavg.heterogeneity.saturated_gap(objective, optima, optimum),
+            limits.saturated_gap(objective, optima, optimum),
         )
     few = gap(train.pooled, known.pair_optimum, known.optimum)
     return float(few), float(pair), float(full)

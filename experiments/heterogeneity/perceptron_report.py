@@ -13,6 +13,7 @@ from experiments.harness.report import Report
 from experiments.heterogeneity import perceptron_bounds as bounds
 from experiments.heterogeneity import perceptron_problem as problem
 from experiments.heterogeneity.claims import claims
+from experiments.heterogeneity.limits import limit_bound
 from experiments.heterogeneity.perceptron_bounds import Constants
 from experiments.heterogeneity.perceptron_problem import (
     MODELS,
@@ -139,7 +140,7 @@ def limits(
         late, key = means["late train gap"], ("pair", case.name)
         server = np.asarray(first.loc[first["case"] == case.name, "b"])
         limit = [
-            fs.theory.fedavg.heterogeneity.limit_bound(
+            limit_bound(
                 fs.theory.ProblemConstants(L=c.L, zeta=zeta), lr=problem.LR, local_steps=case.tau
             )
             for c in known

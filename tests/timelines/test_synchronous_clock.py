@@ -6,7 +6,7 @@ import pytest
 from small_problems import no_data
 
 import fedjax_sim as fs
-from fedjax_sim import theory
+from experiments.favano.step_times import fedavg_step_time
 from fedjax_sim.timelines import (
     Availability,
     alternating,
@@ -74,7 +74,7 @@ def test_mean_length_of_a_round(slow_fraction, published, steps):
     """Against the exact mean, to four standard errors of 1,000 independent rounds, 0.5 % at most;
     and rounds in 5,000 units: 5000 / 418.9 = 11.94 and 5000 / 461.4 = 10.84 in the mean."""
     success = two_speeds(jax.random.key(4), 100, slow_fraction, fast=1 / 2, slow=1 / 16)
-    exact = theory.favano.step_times.fedavg_step_time(success, cohort_size=20, local_steps=20)
+    exact = fedavg_step_time(success, cohort_size=20, local_steps=20)
     assert abs(exact - published) < 0.05
     timeline = jax.device_get(
         synchronous(

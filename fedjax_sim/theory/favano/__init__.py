@@ -16,23 +16,13 @@ eta ``lr``; G is ``constants.dissimilarity`` and B ``constants.dissimilarity_fac
 """
 
 from fedjax_sim.theory.favano import (
-    gradients,
-    mean_steps,
-    potential,
     progress,
     rates,
-    step_times,
     steps,
-    units,
 )
 
 __all__ = [
-    "gradients",
-    "mean_steps",
-    "potential",
     "progress",
     "rates",
-    "step_times",
     "steps",
-    "units",
 ]

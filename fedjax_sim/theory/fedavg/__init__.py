@@ -10,7 +10,6 @@ In formulas M is ``clients``, K ``local_steps``, R ``rounds`` and eta ``lr``.
 from fedjax_sim.theory.fedavg import (
     convex,
     drift,
-    heterogeneity,
     iterate_bias,
     nonconvex,
     strongly_convex,
@@ -20,7 +19,6 @@ from fedjax_sim.theory.fedavg import (
 __all__ = [
     "convex",
     "drift",
-    "heterogeneity",
     "iterate_bias",
     "nonconvex",
     "strongly_convex",

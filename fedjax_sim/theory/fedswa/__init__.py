@@ -13,22 +13,14 @@ round over its first, as in :func:`fedjax_sim.fedmoswa`.
 
 from fedjax_sim.theory.fedswa import (
     convergence,
-    convex_round,
     generalization,
-    local_decay,
-    nonconvex_round,
     stability,
     table_1,
-    tuning,
 )
 
 __all__ = [
     "convergence",
-    "convex_round",
     "generalization",
-    "local_decay",
-    "nonconvex_round",
     "stability",
     "table_1",
-    "tuning",
 ]

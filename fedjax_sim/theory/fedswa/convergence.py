@@ -23,8 +23,28 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.fedswa.convex_round import cohort_variance
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
+
+
+def cohort_variance(spread: Scalar, *, clients: Scalar, cohort_size: Scalar) -> Array:
+    """Variance of the mean of s out of m vectors, drawn without replacement.
+
+    ``spread^2 (m - s) / (s (m - 1))``; 0 at full participation.
+
+    Args:
+        spread: root mean square distance of the m vectors from their mean.
+
+    Raises:
+        ValueError: more clients in a cohort than there are.
+
+    Example:
+        >>> float(cohort_variance(3.0, clients=10, cohort_size=1))
+        9.0
+    """
+    m, s = positive(clients=clients, cohort_size=cohort_size)
+    (spread,) = non_negative(spread=spread)
+    non_negative(**{"clients - cohort_size": m - s})
+    return spread**2 * (m - s) / (s * jnp.maximum(m - 1, 1))
 
 
 class Descent(NamedTuple):
@@ -62,7 +82,8 @@ def strongly_convex_descent(
     Needs L (beta), mu, sigma, zeta_star.
 
     Args:
-        potential: V_0, with the lags C and D of :mod:`fedjax_sim.theory.fedswa.convex_round`.
+        potential: V_0; C is the mean over clients of ``E||c_i - grad F_i(theta*)||^2``, D is
+            ``E||m||^2``, for the controls c_i and the momentum m of :func:`fedjax_sim.fedmoswa`.
 
     Returns:
         Both bounds; NaN with a warning where a condition fails: ``alpha >= 1``, ``gamma <= 1`` and
@@ -119,9 +140,9 @@ def nonconvex_descent(
 
     for controls that start as the full gradients at ``theta_0``.
 
-    The lemma behind it: ``F(z_t) + 16 beta^2 step^3 (C_t + D_t) / q^3``, with the lags of
-    :mod:`fedjax_sim.theory.fedswa.nonconvex_round`, falls by at least
-    ``step E||grad F(theta_{t-1})||^2 / 6`` minus the noise per round.
+    The lemma behind it: ``F(z_t) + 16 beta^2 step^3 (C_t + D_t) / q^3`` falls by at least
+    ``step E||grad F(theta_{t-1})||^2 / 6`` minus the noise per round.  C is the mean over clients
+    of ``E||c_i - grad F_i(theta)||^2``, D is ``E||m - grad F(theta)||^2``.
 
     Needs L (beta), sigma, Delta, zeta_mean.  NaN with a warning where a condition fails:
     ``alpha >= 1``, ``gamma <= 1`` and ``step <= min(s / m, gamma) / (24 beta)``.

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from symbols import FAVANO, by_symbols
 
-from fedjax_sim.theory.favano import potential, rates, steps
+from experiments.favano.lemmas import potential
+from fedjax_sim.theory.favano import rates, steps
 from fedjax_sim.theory.favano.progress import progress_constants, reweighting_variance
 from fedjax_sim.theory.step_counts import CappedSteps, from_probabilities, geometric, renewal
 

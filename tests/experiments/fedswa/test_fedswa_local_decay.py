@@ -7,8 +7,9 @@ from fedmoswa_runs import Start, random_problem, run, squares
 from quadratics import CENTRES, HESSIANS, START, state_after
 
 import fedjax_sim as fs
+from experiments.fedswa.lemmas import local_decay
 from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.fedswa import generalization, local_decay
+from fedjax_sim.theory.fedswa import generalization
 
 K = 50
 

@@ -2,7 +2,7 @@ r"""Units of time to a mean squared gradient of eps: FAVANO beside four other me
 
 Table 1 (see :mod:`fedjax_sim.theory.favano`): orders of the number of server steps, numbers taken
 as 1, times C = ``time_per_step``, the length of a server step
-(:mod:`fedjax_sim.theory.favano.step_times`).  ``Delta`` is that of the initial model.  Compare how
+(:mod:`experiments.favano.step_times`).  ``Delta`` is that of the initial model.  Compare how
 such orders change, not their values.  Numbers of steps must not depend on the units of f and of
 models; where the printed table violates that, the errata give the correction.
 """
@@ -31,13 +31,6 @@ def fedavg_units(
         + \frac{\Delta L G}{\epsilon^{3/2}} + \frac{L \Delta B^2}{\epsilon}\Bigr) C
 
     Needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=1.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
-        ... )
-        >>> float(fedavg_units(constants, eps=0.5, local_steps=2, clients=4, cohort_size=2))
-        3.0
     """
     L, B, F = positive(constants, "L", "dissimilarity_factor", "Delta")
     n, s, K = positive(clients=clients, cohort_size=cohort_size, local_steps=local_steps)
@@ -68,12 +61,6 @@ def fedbuff_units(
     Args:
         cohort_size: s, the size of the buffer.
         max_staleness: tau_max.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0, dissimilarity=0.0, Delta=1.0)
-        >>> sizes = dict(clients=4, cohort_size=2, max_staleness=3)
-        >>> float(fedbuff_units(constants, eps=0.5, **sizes))
-        2.0
     """
     L, F, eps, time = positive(constants, "L", "Delta", eps=eps, time_per_step=time_per_step)
     n, s = positive(clients=clients, cohort_size=cohort_size)
@@ -105,12 +92,6 @@ def async_sgd_units(
         cohort_size: s, the number of clients that compute at a time.
         mean_staleness: tau_avg, the mean delay of a gradient in server steps.
         max_staleness: tau_max, the largest delay.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0, dissimilarity=0.0, Delta=1.0)
-        >>> sizes = dict(cohort_size=4, mean_staleness=1, max_staleness=4)
-        >>> float(async_sgd_units(constants, eps=0.5, **sizes))
-        8.0
     """
     L, F, eps, time = positive(constants, "L", "Delta", eps=eps, time_per_step=time_per_step)
     (s,) = positive(cohort_size=cohort_size)
@@ -138,14 +119,6 @@ def quafl_units(
         + \frac{n \sqrt n \Delta B K^2 L}{E \sqrt s\, \epsilon}\Bigr) C
 
     Needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
-        ... )
-        >>> sizes = dict(local_steps=3, mean_steps=2, clients=4, cohort_size=4)
-        >>> float(quafl_units(constants, eps=0.5, **sizes))  # 8 * 9 / (2 * 2 * 0.5)
-        36.0
     """
     L, B, F = positive(constants, "L", "dissimilarity_factor", "Delta")
     n, s, K = positive(clients=clients, cohort_size=cohort_size, local_steps=local_steps)
@@ -170,15 +143,6 @@ def favano_units(
     """FAVANO: :func:`~fedjax_sim.theory.favano.steps.corollary_steps` times its time per step.
 
     Needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
-        ... )
-        >>> sizes = dict(local_steps=3, clients=4, cohort_size=2)
-        >>> law = ProgressConstants(a=1.0, b=1.0)
-        >>> float(favano_units(constants, eps=0.5, progress=law, **sizes, time_per_step=7.0))
-        168.0
     """
     (time,) = positive(time_per_step=time_per_step)
     steps = corollary_steps(

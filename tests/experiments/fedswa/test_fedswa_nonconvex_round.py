@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from fedmoswa_runs import Start, check_below, random_problem, run, squares
 
+from experiments.fedswa.lemmas import nonconvex_round
 from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.fedswa import nonconvex_round
 
 CLIENTS, DIM, RUNS = 6, 3, 600
 # sigma, K, s, alpha, gamma, beta step

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.fedswa.convex_round import cohort_variance
+from fedjax_sim.theory.fedswa.convergence import cohort_variance
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
 
@@ -50,13 +50,6 @@ def move_bounds(
     for the conditional mean, and ``2 step^2 sigma^2 / (K s)`` more for the movement itself.
 
     Needs L (beta), sigma.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0)
-        >>> lags = dict(client_lag=0.25, server_lag=0.0, drift=0.0)
-        >>> sizes = dict(lr=0.1, local_steps=5, cohort_size=2)
-        >>> float(move_bounds(constants, squared_gradient=0.0, **lags, **sizes).total)
-        0.25
     """
     beta, lr, K = positive(constants, "L", lr=lr, local_steps=local_steps)
     s, alpha = positive(cohort_size=cohort_size, alpha=alpha)
@@ -95,12 +88,6 @@ def server_lag_bound(
 
     Raises:
         ValueError: a missing or negative constant; more clients in a cohort than there are.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta_mean=0.0)
-        >>> sizes = dict(local_steps=5, clients=8, cohort_size=2, gamma=0.5)
-        >>> float(server_lag_bound(constants, lag=1.0, drift=0.0, move=0.1, **sizes))
-        1.125
     """
     beta, gamma, K, s = positive(
         constants, "L", gamma=gamma, local_steps=local_steps, cohort_size=cohort_size
@@ -137,12 +124,6 @@ def client_lag_bound(
 
     Raises:
         ValueError: a missing or negative constant; more clients in a cohort than there are.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0)
-        >>> sizes = dict(local_steps=5, clients=8, cohort_size=4)
-        >>> float(client_lag_bound(constants, lag=1.0, drift=0.0, move=0.1, **sizes))
-        1.125
     """
     beta, K, m, s = positive(
         constants, "L", local_steps=local_steps, clients=clients, cohort_size=cohort_size
@@ -172,12 +153,6 @@ def drift_bound(
 
     Returns:
         The bound of E_t.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0)
-        >>> lags = dict(client_lag=1.0, server_lag=1.0, squared_gradient=0.0)
-        >>> round(float(drift_bound(constants, **lags, lr=0.002, local_steps=5)), 4)  # step C
-        0.01
     """
     beta, lr, K, alpha = positive(constants, "L", lr=lr, local_steps=local_steps, alpha=alpha)
     sigma, slope = non_negative(constants, "sigma", squared_gradient=squared_gradient)

@@ -23,10 +23,6 @@ def contraction(*, clients: Scalar, cohort_size: Scalar) -> Array:
 
     References:
         Equations 78 and 79.
-
-    Example:
-        >>> float(contraction(clients=3, cohort_size=3))
-        0.125
     """
     n, s = positive(clients=clients, cohort_size=cohort_size)
     return s / (2 * n * (s + 1))
@@ -39,10 +35,6 @@ def contraction_at_rest(*, clients: Scalar, cohort_size: Scalar) -> Array:
 
     It is attained where the server's model is the clients' mean.  With gradients a bound has to
     give some of it up.
-
-    Example:
-        >>> round(float(contraction_at_rest(clients=7, cohort_size=1)), 4)
-        0.0714
     """
     n, s = positive(clients=clients, cohort_size=cohort_size)
     others = jnp.maximum(n - 1, 1)  # n = 1: the first factor is 0
@@ -73,11 +65,6 @@ def potential_bound(
 
     References:
         Equation 6.
-
-    Example:
-        >>> sizes = dict(clients=3, cohort_size=3)
-        >>> float(potential_bound(potential=8.0, squared_progress=0.0, lr=0.1, **sizes))
-        7.0
     """
     potential, total = non_negative(potential=potential, squared_progress=squared_progress)
     kappa = contraction(clients=clients, cohort_size=cohort_size)
@@ -98,13 +85,6 @@ def contraction_margin(
 
     Raises:
         ValueError: a number outside of its range.
-
-    Example:
-        >>> s = jnp.arange(1, 101)
-        >>> one = ProgressConstants(a=1.0, b=1.0)
-        >>> margins = contraction_margin(progress=one, clients=100, cohort_size=s)
-        >>> int((margins < 0).sum())  # s = 1
-        1
     """
     kappa = contraction(clients=clients, cohort_size=cohort_size)
     (n,) = positive(clients=clients)
@@ -137,18 +117,6 @@ def next_potential_bound(
 
     Raises:
         ValueError: a constant that is unknown, or a number outside of its range.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0
-        ... )
-        >>> sizes = dict(local_steps=1, clients=10, cohort_size=2)
-        >>> law = ProgressConstants(a=1.0, b=1.0)
-        >>> value = next_potential_bound(
-        ...     constants, potential=1.0, squared_gradient=0.0, lr=0.01, progress=law, **sizes
-        ... )
-        >>> round(float(value), 3)
-        0.98
     """
     potential, squared = non_negative(potential=potential, squared_gradient=squared_gradient)
     kappa = contraction(clients=clients, cohort_size=cohort_size)
@@ -191,18 +159,6 @@ def cumulative_potential_bound(
     Args:
         squared_gradients: the sum over ``t < T`` of ``E||grad f(mu_t)||^2``.
         initial_potential: ``Phi_0``.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=1.0, dissimilarity=0.0, dissimilarity_factor=1.0
-        ... )
-        >>> sizes = dict(local_steps=1, rounds=10, clients=10, cohort_size=2)
-        >>> law = ProgressConstants(a=1.0, b=1.0)
-        >>> value = cumulative_potential_bound(
-        ...     constants, squared_gradients=0.0, lr=0.01, progress=law, **sizes
-        ... )
-        >>> round(float(value), 3)
-        0.6
     """
     (initial,) = non_negative(initial_potential=initial_potential)
     T, n = positive(rounds=rounds, clients=clients)

@@ -6,8 +6,8 @@ Source: Appendix B.5 (see :mod:`fedjax_sim.theory.favano`).  A server step moves
 
 from jax import Array
 
+from experiments.favano.lemmas.gradients import squared_progress_bound
 from fedjax_sim.theory.conditions import non_negative, positive, where_valid
-from fedjax_sim.theory.favano.gradients import squared_progress_bound
 from fedjax_sim.theory.favano.progress import ProgressConstants
 from fedjax_sim.theory.favano.rates import POSSIBLE, possible
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
@@ -28,10 +28,6 @@ def mean_step_bound(
 
     References:
         Equation 178.
-
-    Example:
-        >>> float(mean_step_bound(squared_progress=8.0, lr=1.0, clients=1, cohort_size=1))
-        2.0
     """
     (total,) = non_negative(squared_progress=squared_progress)
     lr, n, s = positive(lr=lr, clients=clients, cohort_size=cohort_size)
@@ -60,16 +56,6 @@ def mean_step_bound_at_mean(
     Args:
         potential: ``E Phi_t``.
         squared_gradient: ``E||grad f(mu_t)||^2``.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=1.0, dissimilarity=0.0, dissimilarity_factor=1.0
-        ... )
-        >>> at = dict(potential=0.0, squared_gradient=0.0, lr=0.1, local_steps=1)
-        >>> law = ProgressConstants(a=1.0, b=1.0)
-        >>> sizes = dict(clients=9, cohort_size=5)
-        >>> round(float(mean_step_bound_at_mean(constants, progress=law, **at, **sizes)), 6)
-        0.0025
     """
     total = squared_progress_bound(
         constants,

@@ -41,12 +41,6 @@ def linear_rate(
     Returns:
         Step and bound; NaN with a warning where ``max_step > 1 / mu`` or
         ``rounds < 1 / (2 mu max_step)``.
-
-    Example:
-        >>> sizes = dict(initial=1.0, contraction=0.1, max_step=1.0, rounds=1000)
-        >>> tuned = linear_rate(**sizes, noise=0.1)
-        >>> round(float(tuned.step), 4), round(float(tuned.bound), 4)  # log(100) / 100
-        (0.0461, 0.0076)
     """
     mu, max_step, R = positive(contraction=contraction, max_step=max_step, rounds=rounds)
     initial, noise = non_negative(initial=initial, noise=noise)
@@ -82,11 +76,6 @@ def sublinear_rate(
         rounds: R; there are R + 1 rounds.
         noise: c_1.
         squared_noise: c_2.
-
-    Example:
-        >>> tuned = sublinear_rate(initial=1.0, max_step=1.0, rounds=99, noise=4.0)
-        >>> round(float(tuned.step), 3), round(float(tuned.bound), 3)  # 1 / 20, 1 / 100 + 4 / 10
-        (0.05, 0.41)
     """
     initial, max_step = positive(initial=initial, max_step=max_step)
     rounds, c1, c2 = non_negative(rounds=rounds, noise=noise, squared_noise=squared_noise)

@@ -19,28 +19,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
+from fedjax_sim.theory.fedswa.convergence import cohort_variance
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
-
-
-def cohort_variance(spread: Scalar, *, clients: Scalar, cohort_size: Scalar) -> Array:
-    """Variance of the mean of s out of m vectors, drawn without replacement.
-
-    ``spread^2 (m - s) / (s (m - 1))``; 0 at full participation.
-
-    Args:
-        spread: root mean square distance of the m vectors from their mean.
-
-    Raises:
-        ValueError: more clients in a cohort than there are.
-
-    Example:
-        >>> float(cohort_variance(3.0, clients=10, cohort_size=1))
-        9.0
-    """
-    m, s = positive(clients=clients, cohort_size=cohort_size)
-    (spread,) = non_negative(spread=spread)
-    non_negative(**{"clients - cohort_size": m - s})
-    return spread**2 * (m - s) / (s * jnp.maximum(m - 1, 1))
 
 
 def move_bound(
@@ -61,13 +41,6 @@ def move_bound(
         + \frac{2 \sigma^2}{K s}\Bigr)
 
     Needs L (beta), sigma.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0)
-        >>> lags = dict(client_lag=0.25, server_lag=0.0, drift=0.0)
-        >>> sizes = dict(lr=0.1, local_steps=5, cohort_size=2)
-        >>> float(move_bound(constants, gap=0.0, **lags, **sizes))
-        0.25
     """
     beta, lr, K = positive(constants, "L", lr=lr, local_steps=local_steps)
     s, alpha = positive(cohort_size=cohort_size, alpha=alpha)
@@ -101,12 +74,6 @@ def client_lag_bound(
 
     Raises:
         ValueError: a missing or negative constant; more clients in a cohort than there are.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0)
-        >>> sizes = dict(local_steps=5, clients=8, cohort_size=2)
-        >>> float(client_lag_bound(constants, lag=1.0, drift=0.0, gap=0.5, **sizes))
-        1.25
     """
     m, s = positive(clients=clients, cohort_size=cohort_size)
     (lag,) = non_negative(lag=lag)
@@ -142,12 +109,6 @@ def server_lag_bound(
 
     Raises:
         ValueError: a missing or negative constant; more clients in a cohort than there are.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta_star=3.0)
-        >>> sizes = dict(local_steps=5, clients=10, cohort_size=1, gamma=0.5)
-        >>> float(server_lag_bound(constants, lag=0.0, drift=0.0, gap=0.0, **sizes))
-        2.25
     """
     (gamma,) = positive(gamma=gamma)
     zeta, lag = non_negative(constants, "zeta_star", lag=lag)
@@ -174,16 +135,10 @@ def drift_bound(
         + \frac{F(\theta) - F^*}{75 \alpha^2 \beta} + \frac{\tilde\eta \sigma^2}{3 K \alpha^2 \beta}
 
     Also bounds the mean over the models after each step.
-    :func:`fedjax_sim.theory.fedswa.local_decay.visit_drift_bound` is smaller and holds for any
+    :func:`experiments.fedswa.lemmas.local_decay.visit_drift_bound` is smaller and holds for any
     rates.
 
     Needs L (beta), sigma.  NaN with a warning where ``alpha < 1`` or ``step > 1 / (81 beta)``.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0)
-        >>> lags = dict(client_lag=5.0, server_lag=4.0)
-        >>> round(float(drift_bound(constants, gap=0.0, **lags, lr=0.002, local_steps=5)), 3)
-        0.01
     """
     beta, lr, K, alpha = positive(constants, "L", lr=lr, local_steps=local_steps, alpha=alpha)
     sigma, gap = non_negative(constants, "sigma", gap=gap)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from fedmoswa_runs import Start, check_below, random_problem, run, squares
 
+from experiments.fedswa.lemmas import convex_round, local_decay
 from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.fedswa import convex_round, local_decay
+from fedjax_sim.theory.fedswa.convergence import cohort_variance
 
 CLIENTS, DIM, RUNS = 6, 3, 600
 # sigma, K, s, alpha, gamma, beta step
@@ -156,17 +157,15 @@ def test_cohort_variance_against_all_cohorts(x64):
     vectors -= vectors.mean(axis=0)
     for size in (1, 2, 5, 6):
         means = [vectors[list(c)].mean(axis=0) for c in itertools.combinations(range(6), size)]
-        variance = convex_round.cohort_variance(
-            np.sqrt(squares(vectors).mean()), clients=6, cohort_size=size
-        )
+        variance = cohort_variance(np.sqrt(squares(vectors).mean()), clients=6, cohort_size=size)
         np.testing.assert_allclose(squares(np.array(means)).mean(), variance, atol=1e-15)
-    assert convex_round.cohort_variance(1.0, clients=1, cohort_size=1) == 0
+    assert cohort_variance(1.0, clients=1, cohort_size=1) == 0
 
 
 def test_errors(allow_nans):
     constants = ProblemConstants(L=1.0, sigma=0.0, zeta_star=0.0)
     with pytest.raises(ValueError, match=r"clients - cohort_size is -1.0"):
-        convex_round.cohort_variance(1.0, clients=2, cohort_size=3)
+        cohort_variance(1.0, clients=2, cohort_size=3)
     with pytest.raises(ValueError, match="drift is -1"):
         convex_round.client_lag_bound(
             constants, lag=1.0, drift=-1, gap=0.0, local_steps=1, clients=2, cohort_size=1

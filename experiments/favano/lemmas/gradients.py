@@ -36,12 +36,6 @@ def squared_gradient_bound(
         + 8 E\|\nabla f_i(\mu_t)\|^2
 
     Needs L, sigma.  Source: Equations 88 and 89; the proof gives half of it (Equation 98).
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=2.0)
-        >>> at = dict(squared_distance=1.0, squared_gradient=1.0, lr=0.01, local_steps=2)
-        >>> float(squared_gradient_bound(constants, **at))
-        25.0
     """
     distance, gradient = non_negative(
         squared_distance=squared_distance, squared_gradient=squared_gradient
@@ -62,12 +56,6 @@ def squared_stochastic_gradient_bound(
     r"""``sigma^2 + B_t^i``, which bounds the second moment of a stochastic gradient.
 
     Needs L, sigma.  Source: Equations 85 and 100.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=2.0)
-        >>> at = dict(squared_distance=1.0, squared_gradient=1.0, lr=0.01, local_steps=2)
-        >>> float(squared_stochastic_gradient_bound(constants, **at))
-        29.0
     """
     bound = squared_gradient_bound(
         constants,
@@ -94,12 +82,6 @@ def gradient_error_bound(
 
     Needs L, sigma.  Source: Equations 101 and 102; their own condition ``lr < 1 / (2 L K)`` follows
     from that of :func:`squared_gradient_bound`, which the proof uses.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=2.0)
-        >>> at = dict(squared_distance=1.0, squared_gradient=1.0, lr=0.05, local_steps=2)
-        >>> round(float(gradient_error_bound(constants, **at)), 6)
-        20.32
     """
     distance, gradient = non_negative(
         squared_distance=squared_distance, squared_gradient=squared_gradient
@@ -131,14 +113,6 @@ def descent_bound(
     Args:
         potential: ``E Phi_t``.
         squared_gradient: ``E||grad f(mu_t)||^2``.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0
-        ... )
-        >>> at = dict(potential=0.0, squared_gradient=1.0, lr=1e-4, local_steps=1, clients=4)
-        >>> round(float(descent_bound(constants, **at)), 4)
-        -3.0
     """
     phi, squared = non_negative(potential=potential, squared_gradient=squared_gradient)
     L, B, n, K, eta = positive(
@@ -177,15 +151,6 @@ def squared_progress_bound(
 
     Raises:
         ValueError: a constant that is unknown, or a number outside of its range.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=1.0, dissimilarity=0.0, dissimilarity_factor=1.0
-        ... )
-        >>> at = dict(potential=0.0, squared_gradient=1.0, lr=0.01, local_steps=1, clients=4)
-        >>> law = ProgressConstants(a=0.5, b=2.0)
-        >>> float(squared_progress_bound(constants, progress=law, **at))
-        66.0
     """
     phi, squared = non_negative(potential=potential, squared_gradient=squared_gradient)
     L, B, n = positive(constants, "L", "dissimilarity_factor", clients=clients)

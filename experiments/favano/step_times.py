@@ -16,10 +16,6 @@ def clocked_step_time(waiting: float = 4.0, interaction: float = 3.0) -> float:
 
     Raises:
         ValueError: a negative time.
-
-    Example:
-        >>> clocked_step_time()
-        7.0
     """
     for name, value in (("waiting", waiting), ("interaction", interaction)):
         _check_time(name, value)
@@ -36,10 +32,6 @@ def async_sgd_step_time(durations: ArrayLike) -> float:
 
     Raises:
         ValueError: no clients, a duration that is not positive.
-
-    Example:
-        >>> async_sgd_step_time([2.0, 2.0])
-        1.0
     """
     times = np.asarray(durations, np.float64)
     if times.size == 0 or not np.all(times > 0):
@@ -68,10 +60,6 @@ def fedavg_step_time(
     Raises:
         ValueError: a ``success`` that is not a vector or outside (0, 1], ``cohort_size`` outside
             1 .. n, ``local_steps`` below 1, a negative ``interaction``.
-
-    Example:
-        >>> fedavg_step_time([1.0, 1.0, 1.0], cohort_size=2, local_steps=5)
-        8.0
     """
     rates, s, K = np.asarray(success, np.float64), cohort_size, local_steps
     if rates.ndim != 1 or not np.all((rates > 0) & (rates <= 1)):

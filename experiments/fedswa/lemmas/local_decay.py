@@ -21,10 +21,6 @@ def linear_rates(lr: Scalar, local_steps: int, rho: Scalar = 1.0) -> Array:
 
     Raises:
         ValueError: ``lr`` or ``local_steps`` is not positive, ``rho`` is negative.
-
-    Example:
-        >>> linear_rates(1.0, 4, rho=0.0).tolist()
-        [1.0, 0.75, 0.5, 0.25]
     """
     lr, K = positive(lr=lr, local_steps=local_steps)
     (rho,) = non_negative(rho=rho)
@@ -38,10 +34,6 @@ def geometric_rates(lr: Scalar, local_steps: int) -> Array:
 
     Raises:
         ValueError: ``lr`` is not positive, ``local_steps`` is below 2.
-
-    Example:
-        >>> geometric_rates(1.0, 3).tolist()
-        [1.0, 0.5, 0.25]
     """
     (lr,) = positive(lr=lr)
     if local_steps < 2:
@@ -85,13 +77,6 @@ def visit_drift_bound(
     References:
         Equations 70 to 72; the recursion replaces Equations 73 to 76, in which every step has the
         factor K.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=0.0)
-        >>> lags = dict(gap=0.0, client_lag=1 / 3, server_lag=0.0)  # V = 1
-        >>> bounds = visit_drift_bound(constants, linear_rates(0.1, 3), **lags)
-        >>> [round(float(bound), 2) for bound in bounds]  # (sum of rates)^2
-        [0.0, 0.01, 0.04, 0.09]
     """
     if jnp.ndim(rates) != 1:
         raise ValueError(f"rates has shape {jnp.shape(rates)}; expected [K]")

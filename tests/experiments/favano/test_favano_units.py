@@ -9,8 +9,8 @@ import scipy.stats
 from hypothesis import given
 from symbols import FAVANO, by_symbols
 
-from fedjax_sim.theory.favano import units
-from fedjax_sim.theory.favano.step_times import (
+from experiments.favano import units
+from experiments.favano.step_times import (
     async_sgd_step_time,
     clocked_step_time,
     fedavg_step_time,

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from symbols import THESIS, by_symbols
 
-from fedjax_sim.theory.fedavg import convex, heterogeneity
-from fedjax_sim.theory.fedavg.heterogeneity import saturated_gap
+from experiments.heterogeneity import limits
+from experiments.heterogeneity.limits import saturated_gap
+from fedjax_sim.theory.fedavg import convex
 
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, some ten operations
 convex_bound = by_symbols(convex.bound, THESIS)
-limit_bound = by_symbols(heterogeneity.limit_bound, THESIS)
+limit_bound = by_symbols(limits.limit_bound, THESIS)
 
 
 @pytest.mark.parametrize(

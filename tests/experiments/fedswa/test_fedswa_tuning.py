@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedjax_sim.theory.fedswa import tuning
+from experiments.fedswa.lemmas import tuning
 
 
 def weighted_mean(initial, contraction, step, added, rounds, rng):

@@ -24,11 +24,6 @@ def limit_bound(constants: ProblemConstants, *, lr: Scalar, local_steps: Scalar)
     .. math:: 18 K^2 \eta^2 L \zeta^2
 
     Needs L, zeta.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: report, Equation 2.
-
-    Example:
-        >>> constants = ProblemConstants(L=0.18965, zeta=0.4067)
-        >>> round(float(limit_bound(constants, lr=0.2, local_steps=10)), 4)
-        2.2586
     """
     L, lr, K = positive(constants, "L", lr=lr, local_steps=local_steps)
     (zeta,) = non_negative(constants, "zeta")
@@ -54,11 +49,6 @@ def saturated_gap(objective: Callable[[Array], Array], optima: Array, optimum: A
 
     Raises:
         ValueError: ``optima`` is not a stack of models of the optimum's shape.
-
-    Example:
-        >>> F = lambda x: (x**2 + 3 * (x - 1) ** 2) / 2  # minimisers 0 and 1, of F 3 / 4
-        >>> float(saturated_gap(F, jnp.array([0.0, 1.0]), jnp.array(0.75)))
-        0.125
     """
     shape = jnp.shape(optima)
     if not shape or shape[1:] != jnp.shape(optimum):

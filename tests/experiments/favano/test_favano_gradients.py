@@ -5,7 +5,8 @@ import pytest
 from favano_runs import LAW, simulate
 from symbols import FAVANO, by_symbols
 
-from fedjax_sim.theory.favano import gradients, mean_steps, rates
+from experiments.favano.lemmas import gradients, mean_steps
+from fedjax_sim.theory.favano import rates
 from fedjax_sim.theory.favano.progress import progress_constants
 
 pytestmark = pytest.mark.usefixtures("x64")
