@@ -125,6 +125,7 @@ class KeptFrames:
     """
 
     def __init__(self, work: pathlib.Path, identity: Mapping[str, Any]):
+        # A field of the settings that is renamed needs new names of the kept folders.
         text = json.dumps(identity, sort_keys=True)
         self.folder = work / digest(dict(identity))
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -140,6 +140,8 @@ def locally_optimized(
         _, end = leaves.split(opt_state, is_key)
         present = (work.num_steps > 0).astype(jnp.result_type(float))
 
+        # The state itself and not its change: a convex combination of second moments cannot become
+        # negative by rounding.
         def sent(end: Array, start: Array) -> Array:
             return (
                 end * present.astype(end.dtype) if _floating(end) else (end - start).astype(float)

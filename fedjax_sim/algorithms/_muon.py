@@ -23,6 +23,8 @@ class MuonState(NamedTuple):
     momentum: Params  # M
 
 
+# No rule on shapes tells the stacked biases of `vit` from a kernel, so the default takes leaves
+# with two axes, and users may select others.
 def is_matrix(path: tuple[str, ...], leaf: Any) -> bool:
     """Predicate of the leaves with two axes."""
     del path

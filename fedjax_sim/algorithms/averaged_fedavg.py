@@ -122,6 +122,7 @@ def _empty(params: Params) -> Average:
     return Average(tree.zeros_like(params), jnp.zeros((), jnp.result_type(float)))
 
 
+# The weights of all theorems are geometric, so one recursion with one factor suffices.
 def _add(average: Average, factor: Scalar, x: Params) -> Average:
     total = tree.add_scale(x, factor, average.total)
     return Average(total, factor * average.weight + 1)

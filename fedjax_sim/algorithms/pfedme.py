@@ -101,6 +101,8 @@ def pfedme(
     def broadcast(state: ModelState, round: Round) -> PFedMeMessage:
         if num_averaged is None:
             return PFedMeMessage(state.params, None)
+        # Drawn here and not by the server's update, which receives a mean only: the other clients
+        # upload zeros.
         drawn = sample_without_replacement(round.key, round.num_clients, num_averaged)
         return PFedMeMessage(state.params, drawn.astype(jnp.int32))
 

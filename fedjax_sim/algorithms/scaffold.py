@@ -102,6 +102,7 @@ def scaffold(
     return FedAlgorithm(init, local, update, send_state, init_client=tree.zeros_like)
 
 
+# A function of the first state of a run, because `init_client` sees no data.
 def gradient_controls(state: Any, task: Task, key: Array) -> Any:
     r"""Starts control variates at the local gradients: :math:`c_i = \nabla F_i(x)`, their mean c.
 

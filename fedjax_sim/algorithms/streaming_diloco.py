@@ -145,6 +145,8 @@ def streaming_diloco(
             for p in range(num_fragments)
         ]
 
+    # A vector, so that the arrays of a round have the size that is sent, and the counted bits fall
+    # with the number of fragments.
     def packed(params: Params, p: Array) -> Array:
         """Fragment p as a vector of the length of the largest."""
         with jax.numpy_dtype_promotion("standard"):  # fragments of different precision

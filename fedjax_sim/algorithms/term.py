@@ -18,6 +18,7 @@ from fedjax_sim.types.specs import specified
 
 __all__ = ["term"]
 
+# Largest exponent; single precision needs the cut in the first rounds of large tilts only.
 _LARGEST = 60.0  # exp of it, and of its negative, are far from the limits of single precision
 
 

@@ -360,6 +360,7 @@ def _start_jax() -> None:
 
 def _measured_files() -> tuple[pathlib.Path, pathlib.Path]:
     """Returns the files of this project and of the user; the project's comes first."""
+    # In the current folder, so that one project does not change another.
     return pathlib.Path(".fedjax_sim/executions.json"), _cache_dir() / "executions.json"
 
 

@@ -212,6 +212,7 @@ def contractive(codec: AnyCodec, variance: Scalar | None = None) -> AnyCodec:
         return tree.cast_like(jax.tree.map(share, message), x)
 
     def share(v: Array) -> Array:
+        # Also for omega below 1: the constant 1 / (1 + omega) is at least 1 - omega.
         return v / jnp.asarray(1 + omega(v)).astype(v.dtype) if is_coded(v) else v
 
     def omega(v: Array) -> Scalar:

@@ -45,6 +45,7 @@ def mean_interval(
     with np.errstate(invalid="ignore"):
         mean = values.mean(axis=0)
         low, high = mean - half, mean + half
+    # Cut, and not on a logit scale, where a seed at 1 has no value.
     return Interval(mean, *(np.clip([low, high], *bounds) if bounds else (low, high)))
 
 

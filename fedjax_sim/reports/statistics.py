@@ -83,6 +83,8 @@ def paired_difference(
     d = differences[kept]
     mean, low, high = mean_interval(d if len(d) else [math.nan], level)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # Pairs, since runs of one seed share clients and minibatches; Wilcoxon's test cannot reach
+        # 5 % with fewer than six of them.
         p = 2 * stdtr(len(d) - 1, -np.abs(mean) / standard_error(d))
     config = configuration_columns(scores)
     return PairedDifference(

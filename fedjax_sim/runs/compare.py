@@ -336,6 +336,9 @@ class _Parts:
                 f"setup is a function of {sorted(taken)}; expected parameters among "
                 "'seed' and 'algorithm'"
             )
+        # Seeds with setups of their own run one after the other. As one batch, a seed axis on data
+        # and evaluation would pass through every check, placement, load and identity, and no seed
+        # could be added later; a CPU would gain nothing, since such seeds share no minibatch.
         self.per_seed, self.per_algorithm = "seed" in taken, "algorithm" in taken
         self._common = None if taken else self._made()
         self._folders = folder_names(names, "seeds")

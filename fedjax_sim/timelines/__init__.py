@@ -1,5 +1,7 @@
 """Timelines: cohorts of synchronous rounds, contacts and arrivals of asynchronous clients."""
 
+# Asynchronous ones are simulated before a run, on the host in NumPy: no clock depends on a model.
+
 from fedjax_sim.timelines.accounting import Spans, bits_moved, spans
 from fedjax_sim.timelines.arrivals import arrivals, arrivals_in_flight
 from fedjax_sim.timelines.availability import Availability, alternating, always

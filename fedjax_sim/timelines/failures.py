@@ -98,6 +98,8 @@ def delay_uploads(
             "a timeline whose clients start from a broadcast"
         )
     late = _fails(key, timeline, probability)
+    # An older version in the same slot: a report that moves to a later round would collide with the
+    # client's next one.
     version = jnp.asarray(timeline.version)
     delayed = dataclasses.replace(
         timeline,

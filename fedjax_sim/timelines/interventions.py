@@ -39,6 +39,7 @@ def remove_clients(
         >>> remove_clients(rounds, 1, slice(1, None)).mask.astype(int).tolist()
         [[1, 1, 1], [1, 0, 1], [1, 0, 1]]
     """
+    # Filling the slots would change the draws of the other clients.
     slots = _slots(timeline, clients, rounds)
     return dataclasses.replace(timeline, mask=timeline.mask & ~slots, sampling=None)
 

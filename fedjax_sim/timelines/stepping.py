@@ -1,9 +1,11 @@
 """Laws of the number of local steps that a client has done when the server contacts it.
 
-From "FAVANO: Federated AVeraging with Asynchronous Nodes", Appendix C.2, whose law of the count E
-has several readings (docs/design.md).  A stepping takes a generator, the number of clients and the
-cap K, and returns the functions of a :class:`Stepper`, which run on the host while a timeline is
-built.  Closed forms of their moments are in :mod:`fedjax_sim.theory.step_counts`.
+From "FAVANO: Federated AVeraging with Asynchronous Nodes", Appendix C.2, whose text calls E both a
+number of steps and a duration: :func:`renewal_counts` has the number that durations leave time for,
+:func:`independent_counts` the law of the paper's theory.  A stepping takes a generator, the number
+of clients and the cap K, and returns the functions of a :class:`Stepper`, which run on the host
+while a timeline is built.  Closed forms of their moments are in
+:mod:`fedjax_sim.theory.step_counts`.
 """
 
 from collections.abc import Callable

@@ -54,6 +54,8 @@ def split(params: Params, where: Selection) -> tuple[Params, Params]:
         where = where.find(params)
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     selected = [bool(where(names(path), leaf)) for path, leaf in leaves]
+    # Parts keep the structure of the model, so tree functions, predicates of paths and checkpoints
+    # apply to them.
     return tuple(  # pyright: ignore[reportReturnType]
         structure.unflatten(
             [

@@ -479,6 +479,8 @@ class Timeline:
     # moves. None: all arrive.
     lost: Array | np.ndarray | None = None
     # Static. A fedjax_sim.timelines.Sampling: the rule that drew the clients. None: unknown.
+    # An accountant needs the rule, which cohorts do not show; as a static field it survives `vmap`
+    # and slices.
     sampling: Any = None
 
     def __post_init__(self) -> None:

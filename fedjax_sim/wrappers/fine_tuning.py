@@ -93,6 +93,7 @@ def fine_tuned(
         eta, present = rate(lr, work), jnp.asarray(work.num_steps)
 
         def step(y: Params, k: Array) -> Params:
+            # The minibatches of one visit again, since an oracle has no others.
             gradient = oracle.grad(leaves.join(y, rest), k % jnp.maximum(present, 1))
             return tree.add_scale(y, -eta, leaves.without(gradient, rest))
 

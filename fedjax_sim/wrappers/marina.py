@@ -222,6 +222,8 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
         # Private leaves and running statistics, which both visits start from, move in one of them.
         with carried_unchanged():
             old, _ = algorithm.local(message.previous, state, oracle, work.inside())
+        # Two uploads of one visit see the same minibatches: those of a step do not depend on the
+        # model.
         new, _ = algorithm.local(message.current, state, oracle, work.inside())
         difference = tree.sub(new, old)
         key = jax.random.fold_in(work.key, UPLOAD)

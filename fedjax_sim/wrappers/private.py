@@ -143,6 +143,8 @@ def _stepping(oracle: Oracle, carried: Carried, lr: Scalar) -> Oracle:
     def grad(y: Params, k: Step) -> Params:
         step = jnp.asarray(k, jnp.int32)
         moving: _Moving = carried.value
+        # One step per local step: one per gradient would double the private rate of methods that
+        # take two.
         own = tree.where(step == moving.step, moving.base, moving.value)
         whole = oracle.grad(leaves.join(y, own), k)
         value = tree.add_scale(own, -lr, leaves.without(whole, y))

@@ -131,6 +131,8 @@ def running_statistics(
         check_receives_mean("running_statistics", algorithm)
     statistics = RunningStatistics(where, uploaded=combine == "averaged")
 
+    # The algorithm never has statistics: as coordinates of an optimiser they would follow momentum,
+    # controls and adaptive rates, and a variance could become negative.
     def init(params: Params) -> PartState:
         rest, trainable = leaves.split(params, where)
         return PartState(algorithm.init(trainable), rest)
@@ -196,6 +198,7 @@ def running_statistics(
         some = mean.present > 0
         # The quotient of means over all visits: the mean over visits with steps.
         average = tree.divide(mean.statistics, jnp.where(some, mean.present, 1))
+        # Means are mixed in, no changes are added: sums of stale changes can overshoot.
         mixed = tree.add_scale(tree.scale(1 - server_rate, state.rest), server_rate, average)
         inner = algorithm.update(state.inner, mean.upload, round)
         return PartState(inner, tree.where(some, mixed, state.rest))

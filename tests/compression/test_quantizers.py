@@ -222,6 +222,17 @@ def test_sawb_clip():
     np.testing.assert_allclose(out, numpy_symmetric(x, *levels, clip), rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("clip", [q.mse_clip(), q.mse_clip((0.3, 0.7)), q.sawb_clip(11.3, 12)])
+def test_numbers_of_clips_are_arguments_of_programs(clip, dtype):
+    """Traced numbers give the bytes of constants, since the operations are the same."""
+    with jax.enable_x64(dtype == np.float64):
+        x = np.random.default_rng(3).normal(size=200).astype(dtype)
+        traced = jax.jit(lambda spec: spec.build()(x, q.signed(4)))(clip.spec)
+        assert len(jax.tree.leaves(clip.spec)) == len(np.ravel([*clip.spec.arguments.values()]))
+        np.testing.assert_array_equal(traced, jax.jit(lambda: clip(x, q.signed(4)))())
+
+
 @pytest.mark.parametrize("clip", [q.mse_clip(), q.sawb_clip()])
 def test_tensors_of_one_magnitude_and_of_zeros(clip):
     """SAWB's clip is negative for the first; nothing is clipped then."""

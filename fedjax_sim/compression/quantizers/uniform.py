@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, is_concrete
 from fedjax_sim.compression.quantizers.rounding import max_magnitude
 from fedjax_sim.types import Scalar
 from fedjax_sim.types.specs import specified
@@ -93,7 +93,7 @@ def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
     costs a pass over the tensor.
 
     Args:
-        candidates: the fractions, in (0, 1].
+        candidates: the fractions, in (0, 1]; may be traced.
 
     Raises:
         ValueError: no candidate, or one outside (0, 1].
@@ -104,7 +104,7 @@ def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
         3.0
     """
     candidates = tuple(candidates)
-    if not candidates or not all(0 < fraction <= 1 for fraction in candidates):
+    if not candidates or not all(0 < fraction <= 1 for fraction in filter(is_concrete, candidates)):
         raise ValueError(f"candidates is {candidates}; expected numbers in (0, 1], at least one")
 
     def clip(x: Array, levels: Levels) -> Array:

@@ -229,6 +229,8 @@ class _PersonalStatistics(NamedTuple):
         return model
 
 
+# A new client's state is that of the current server model, since a run keeps no initial one;
+# private leaves of the server stay initial, so for them both are the same.
 def _checked_unseen(
     unseen: Task, num_clients: int, personal: Personal | None, first_visit: bool
 ) -> _Unseen:

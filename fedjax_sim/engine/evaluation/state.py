@@ -19,6 +19,7 @@ from jax.tree_util import Partial
 from fedjax_sim.checks import check_count
 from fedjax_sim.types import EvalFn, FedAlgorithm, Setup, Task, Timeline
 
+# A mark of its own, since NaN would look like a divergence.
 EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values mean nothing
 CLOCK = ("time", "local_steps")  # metrics that every history of a simulation begins with
 

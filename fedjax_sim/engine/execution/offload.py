@@ -320,6 +320,7 @@ def send(table: PyTree, ids: np.ndarray, width: int, axis: int) -> PyTree:
 def receive(table: PyTree, ids: np.ndarray, here: PyTree, axis: int) -> None:
     """Writes the new states of some clients into the table."""
 
+    # NumPy tables, since JAX cannot update arrays in pinned host memory in place.
     def write(whole: np.ndarray, part: Array) -> None:
         every = (slice(None),) * axis
         whole[(*every, ids)] = np.asarray(part)[(*every, slice(len(ids)))]

@@ -156,6 +156,7 @@ class ByClient:
         return jnp.clip(self.strata.row(clients) - first, 0, count - 1)  # pyright: ignore
 
     def own(self, slots: PyTree) -> PyTree:
+        # A slot belongs to a device by its column.
         def part(x: Array) -> Array:
             size = x.shape[0] // self.num_devices
             first = jax.lax.axis_index(self.axis) * size
@@ -180,6 +181,8 @@ class ByClient:
             return rounds
 
         def run(task: Any, *rest: PyTree) -> PyTree:
+            # The whole scan over rounds is one program per device: the partitioner would make a
+            # dozen all-gathers of clients that are gathered by arbitrary indices.
             # Replication checks would sum a gradient with respect to the message over the devices
             # at every local step.
             program = jax.shard_map(

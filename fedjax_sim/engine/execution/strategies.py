@@ -30,6 +30,8 @@ from fedjax_sim.types import Device, PyTree, Timeline, Upload
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
 Execution = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
 
+# XLA:CPU runs independent loops of one program one after the other, so several cores need several
+# host devices.
 # Most bytes of data that are copied to every host device, so that they share a round's clients.
 _CPU_COPY_BYTES = 500_000_000
 # Steps of a mean slot, as a part of the longest visit, below which clients run one after the other

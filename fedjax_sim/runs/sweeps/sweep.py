@@ -325,6 +325,8 @@ def check(
         raise ValueError("storage is None; expected the folder that the parts share")
     if jax.process_count() > 1:
         raise ValueError(
+            # Runs of a sweep do not communicate, so a connection would only tie their failures
+            # together.
             f"jax.distributed connects {jax.process_count()} processes; expected one: a sweep "
             "runs in one process. Divide it among separate jobs with fs.Part(grid, i, n), on the "
             "command line --part I/N"
@@ -369,6 +371,7 @@ def run_groups(plan: SweepPlan, store: SweepStore) -> Outcome:
         ValueError: a budget that one run exceeds.
     """
     where = device_list.workers()
+    # Independent of other processes, so that a resumed sweep has the same plan and the same bits.
     budget = plan.options.memory or device_list.memory_limit(where[0])
     programs = Programs(where, budget)
     new: dict[RunNumber, SweepRun] = {}

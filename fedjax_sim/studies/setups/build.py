@@ -96,6 +96,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
 
     def setup_of_seed(algorithm: str, seed: int, conv: Convolution) -> Setup:
         with arithmetic(config):
+            # What an algorithm is built from (attackers, accounting) is that of all seeds.
             own = prepare(of_seed(config, seed), dataset, conv, attack_seed=config.partition_seed)
             return one_seed(own.setup_of(algorithm))
 

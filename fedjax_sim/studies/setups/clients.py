@@ -85,6 +85,7 @@ def clients(config: RunConfig, dataset: Dataset) -> Clients:
     if fraction and config.validation_of == "clients":
         remaining, parts = train_test_split([assignment[i] for i in trained], fraction, seed)
         valid_of_clients = population.part(_at(parts, trained, everyone), trained, "valid")
+        # A row of several clients that is drawn for one of them trains none of them.
         kept_out = np.unique(np.concatenate(parts))
         assignment = _at(remaining, trained, everyone)
     if fraction and not len(kept_out):

@@ -90,6 +90,8 @@ def round_games(
             mean, _ = reduce(lambda shared, upload: (upload, ()), (), uploads, own)
             branch = jax.random.fold_in(jax.random.fold_in(key, state.round), num_clients)
             round = Round(state.round, arrived.sum(), num_clients, branch)
+            # The algorithm's own update, so that FedSV adds up to the fall of the metric for every
+            # server.
             new = algorithm.update(state.server, mean, round.counting(members.sum()))
             server = tree.where(own.sum() > 0, new, state.server)
             return metrics_of(algorithm, setup, state._replace(server=server), key)

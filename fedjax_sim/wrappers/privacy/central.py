@@ -181,6 +181,7 @@ def privatize(
         return PrivateState(algorithm.init(params), state, bound)
 
     def seen(round: Round) -> Round:
+        # The number that arrived depends on who reports, so it must not be used.
         public = jnp.asarray(expected_uploads).astype(jnp.result_type(float))
         return round._replace(num_uploads=public)
 

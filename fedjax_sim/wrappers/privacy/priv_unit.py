@@ -262,6 +262,7 @@ def _quantiles(dimension: int, deepest: float) -> tuple[np.ndarray, np.ndarray, 
 
     ``<V, v>`` is 2 Beta(alpha, alpha) - 1 for a uniform V.
     """
+    # On the host and in double precision, since JAX has no inverse of the incomplete beta function.
     alpha = (dimension - 1) / 2
     depths = np.linspace(0, deepest, _NODES)
     tails = np.exp(-depths) / 2

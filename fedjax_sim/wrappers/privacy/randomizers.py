@@ -106,6 +106,7 @@ def randomize_uploads(algorithm: FedAlgorithm, randomizer: Randomizer) -> FedAlg
         upload, new = algorithm.local(message, state, oracle, work.inside())
         return randomizer.through(jax.random.fold_in(work.key, _NOISE), upload), new
 
+    # An upload with noise is no code of a codec inside, so all its entries are sent.
     private = with_upload_bits(algorithm, None)._replace(local=local)
     private = private.requiring(uniform_weights=_UNIFORM)
     return guarded(private, lambda task, timeline: None, None, "randomize_uploads", _LAST)

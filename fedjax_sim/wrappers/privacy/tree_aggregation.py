@@ -75,6 +75,8 @@ def tree_aggregation(num_rounds: int, *, efficient: bool = False) -> NoiseLaw:
         key: Array, state: TreeState, std: Array | float, number: Array, like: Upload
     ) -> tuple[Upload, TreeState]:
         del number
+        # Kept in the state, since the round's key differs between rounds and no function has the
+        # run's.
         words = jnp.where(state.step == 0, jax.random.bits(key, (2,), jnp.uint32), state.words)
         seed = jax.random.fold_in(jax.random.key(words[0]), words[1])
         seed = jax.random.fold_in(seed, state.step // num_rounds)  # a fresh tree per pass

@@ -223,6 +223,8 @@ def _each(rule: Rule) -> Any:
         return None
     change = rule.change
 
+    # The engine calls it with the current server state, also for stale uploads: neither chunks nor
+    # devices need all uploads, and no client receives the previous aggregate.
     def each(state: Any, upload: Upload) -> _Change:
         while not isinstance(state, AggregatedState):  # of a wrapper around the aggregation
             state = state.inner

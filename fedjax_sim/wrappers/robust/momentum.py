@@ -65,6 +65,7 @@ def worker_momentum(algorithm: FedAlgorithm, beta: Scalar = 0.9) -> FedAlgorithm
         mean = tree.add_scale(tree.scale(beta, state.memory), 1 - beta, upload)
         return if_present(work, mean, state._replace(inner=inner, memory=mean), state)
 
+    # A mean of decoded uploads over rounds is no code of the codec, so all its entries are sent.
     return with_upload_bits(algorithm, None)._replace(
         local=local,
         init_client=with_memory(algorithm, stateful(identity())),
