@@ -33,6 +33,7 @@ from fedjax_sim.runs.events import (
     every_evaluation,
     need_identity,
     notify,
+    strongest,
     with_default,
 )
 from fedjax_sim.runs.history import Clock
@@ -292,7 +293,7 @@ def restore(prepared: Prepared) -> Begun:
     begun = Begun(state, done, clock, store, listeners, recorder, compiled.seconds)
     action = _after_divergence(prepared, begun, state, restored=True)
     if done < num_rounds:
-        action = recorder.resume(done, compiled.execution) or action
+        action = strongest([action, recorder.resume(done, compiled.execution)])
     return begun._replace(action=action)
 
 
@@ -330,7 +331,7 @@ def run_segments(prepared: Prepared, begun: Begun, stack: contextlib.ExitStack) 
         initial = compiled.evaluation(
             setup.task, put(setup.eval_fn), put(setup.timeline[:1]), state, put(call.keys)
         )
-        action = record(jax.tree.map(np.asarray, initial)) or action
+        action = strongest([action, record(jax.tree.map(np.asarray, initial))])
     while done < num_rounds and action is None and not interrupted():
         last = execution.end(pace.after(done, num_rounds))
         began = time.perf_counter()
@@ -340,8 +341,7 @@ def run_segments(prepared: Prepared, begun: Begun, stack: contextlib.ExitStack) 
         run_seconds += seconds
         pace.took(last - done, float(distributed.gathered(seconds).max()))
         done = last
-        action, halt = record(history), _after_divergence(prepared, begun, state)
-        action = action or halt
+        action = strongest([record(history), _after_divergence(prepared, begun, state)])
         if begun.store is not None:
             begun.store.save(state, call.storage.checkpoint_seconds)
         report(done, recorder.latest)
