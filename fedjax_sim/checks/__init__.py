@@ -1,307 +1,71 @@
-"""Checks of numbers and sizes that run before compilation."""
-
-import difflib
-import importlib
-import operator
-import os
-from collections.abc import Callable, Iterable
-from types import ModuleType
-from typing import Any
-
-import numpy as np
-from jax import Array
-from jax.core import Tracer
-
-from fedjax_sim.types import PyTree, Scalar
-
-INT32_MAX = 2**31 - 1  # rounds, clients, steps and rows are counted in 32 bits
-SLOT_BYTES = 13  # clients, version, num_steps, mask
-
-
-def check_rates(**values: object) -> None:
-    """Raises ValueError for negative learning rates; schedules, traced values and None pass.
-
-    Example:
-        >>> check_rates(lr=lambda round: 0.1 / (1 + round), server_lr=1.0)
-        >>> check_rates(lr=-0.1)
-        Traceback (most recent call last):
-        ...
-        ValueError: lr is -0.1; expected at least 0
-    """
-    check_at_least(0, **{name: value for name, value in values.items() if not callable(value)})
-
-
-def _check_kind(name: str, value: Any) -> None:
-    """Refuses schedules, arrays with axes, and text, as which YAML reads 1e-3."""
-    if callable(value):
-        raise ValueError(f"{name} is {value!r:.60}; expected a number, not a schedule")
-    if isinstance(value, str):
-        raise ValueError(f"{name} is {value!r:.60}; expected a number, not text")
-    if np.iscomplexobj(value):
-        raise ValueError(f"{name} is {value!r:.60}; expected a real number")
-    check_one_number(**{name: value})
-
-
-def check_at_least(bound: float, /, **values: object) -> None:
-    """Raises ValueError for schedules and numbers below a bound; traced values and None pass.
-
-    Example:
-        >>> check_at_least(1, num_clients=3)
-        >>> check_at_least(0.0, noise=-1.0)
-        Traceback (most recent call last):
-        ...
-        ValueError: noise is -1.0; expected at least 0
-    """
-    for name, value in values.items():
-        _check_kind(name, value)
-        if is_concrete(value) and not np.all(np.asarray(value) >= bound):
-            raise ValueError(f"{name} is {value}; expected at least {bound:g}")
-
-
-def least_entries(**arrays: Any) -> dict[str, Any]:
-    """Returns the least entry of every array, for the checks of numbers; traced ones are left out.
-
-    Example:
-        >>> check_at_least(0, **least_entries(weights=np.array([1.0, -2.0])))
-        Traceback (most recent call last):
-        ...
-        ValueError: weights is -2.0; expected at least 0
-    """
-    return _reduced(np.min, arrays)
-
-
-def largest_entries(**arrays: Any) -> dict[str, Any]:
-    """Returns the largest entry of every array, otherwise as :func:`least_entries`.
-
-    Example:
-        >>> check_at_most(1, **largest_entries(probabilities=np.array([0.5, 1.0])))
-    """
-    return _reduced(np.max, arrays)
-
-
-def _reduced(reduce: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
-    numbers = {name: value for name, value in arrays.items() if np.ndim(value) == 0}
-    shaped = {name: value for name, value in arrays.items() if np.ndim(value) and np.size(value)}
-    # NumPy's arrays, as a jitted function would trace a reduction of JAX's.
-    return numbers | {
-        name: reduce(np.asarray(value)) for name, value in shaped.items() if is_concrete(value)
-    }
-
-
-def check_count(least: int = 0, /, **values: Any) -> None:
-    """Raises ValueError for values that are no integers, or below a bound; traced values pass.
-
-    NumPy's integers and arrays of one integer are integers; booleans are none.
-
-    Example:
-        >>> check_count(num_clients=np.int64(3))
-        >>> check_count(1, num_rounds=2.5)
-        Traceback (most recent call last):
-        ...
-        ValueError: num_rounds is 2.5; expected an integer
-    """
-    for name, value in values.items():
-        if isinstance(value, Tracer):
-            continue
-        if isinstance(value, (bool, np.bool_)) or not _is_integer(value):
-            hint = ""
-            if isinstance(value, float) and value.is_integer():
-                hint = " (in a sweep: annotate the factory's parameter as int)"
-            raise ValueError(f"{name} is {value!r:.60}; expected an integer{hint}")
-        check_at_least(least, **{name: value})
-
-
-def check_counts(least: int = 0, /, **sequences: Any) -> None:
-    """Raises ValueError for values that are no sequences of integers from a bound on.
-
-    Example:
-        >>> check_counts(1, hidden=(64, 32))
-        >>> check_counts(1, hidden=64)
-        Traceback (most recent call last):
-        ...
-        ValueError: hidden is 64; expected a sequence of integers
-    """
-    for name, values in sequences.items():
-        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-            raise ValueError(f"{name} is {values!r:.60}; expected a sequence of integers")
-        for value in values:
-            check_count(least, **{name: value})
-
-
-def _is_integer(value: Any) -> bool:
-    try:
-        operator.index(value)
-    except TypeError:
-        return False
-    return True
-
-
-def check_positive(**values: Scalar) -> None:
-    """Raises ValueError for schedules and numbers that are not above 0; traced values pass.
-
-    Example:
-        >>> check_positive(lr=0.0)
-        Traceback (most recent call last):
-        ...
-        ValueError: lr is 0.0; expected a positive number
-    """
-    for name, value in values.items():
-        _check_kind(name, value)
-        if is_concrete(value) and not np.all(np.asarray(value) > 0):
-            raise ValueError(f"{name} is {value}; expected a positive number")
-
-
-def check_at_most(bound: float, /, **values: Scalar) -> None:
-    """Raises ValueError for schedules and numbers above a bound; traced values pass.
-
-    Example:
-        >>> check_at_most(INT32_MAX, num_steps=2**31)
-        Traceback (most recent call last):
-        ...
-        ValueError: num_steps is 2147483648; expected at most 2147483647
-    """
-    for name, value in values.items():
-        _check_kind(name, value)
-        if is_concrete(value) and not np.all(np.asarray(value) <= bound):
-            raise ValueError(f"{name} is {value}; expected at most {bound}")
-
-
-def check_one_number(**values: Scalar) -> None:
-    """Raises ValueError for arrays with axes, also for traced ones.
-
-    Example:
-        >>> check_one_number(probability=0.5)
-        >>> check_one_number(probability=np.ones(3))
-        Traceback (most recent call last):
-        ...
-        ValueError: probability has shape (3,); expected one number
-    """
-    for name, value in values.items():
-        if np.ndim(value):
-            raise ValueError(f"{name} has shape {np.shape(value)}; expected one number")
-
-
-def check_decay(**values: Scalar) -> None:
-    """Raises ValueError for schedules and numbers outside of [0, 1); traced values pass.
-
-    Example:
-        >>> check_decay(momentum=0.9)
-        >>> check_decay(b2=1.0)
-        Traceback (most recent call last):
-        ...
-        ValueError: b2 is 1.0; expected a number in [0, 1)
-    """
-    for name, value in values.items():
-        _check_kind(name, value)
-        if is_concrete(value) and not np.all((np.asarray(value) >= 0) & (np.asarray(value) < 1)):
-            raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
-
-
-def check_bytes(**values: float | None) -> None:
-    """Raises ValueError for numbers of bytes that no memory can have; None passes.
-
-    Example:
-        >>> check_bytes(memory=float("inf"))
-        Traceback (most recent call last):
-        ...
-        ValueError: memory is inf; expected 1 .. 2^63 - 1 bytes
-    """
-    for name, value in values.items():
-        if value is not None and not 1 <= value < 2**63:
-            raise ValueError(f"{name} is {value}; expected 1 .. 2^63 - 1 bytes")
-
-
-def check_timeline_size(num_rounds: int, cohort_size: int) -> None:
-    """Raises ValueError for a timeline that does not fit in the host's memory.
-
-    Example:
-        >>> check_timeline_size(10**9, 10**6)
-        Traceback (most recent call last):
-        ...
-        ValueError: num_rounds x cohort_size is 1000000000 x 1000000, ... expected at most ...
-    """
-    check_at_most(INT32_MAX, num_rounds=num_rounds, cohort_size=cohort_size)
-    needed, memory = num_rounds * cohort_size * SLOT_BYTES, host_memory()
-    if needed > memory:
-        raise ValueError(
-            f"num_rounds x cohort_size is {num_rounds} x {cohort_size}, a timeline of "
-            f"{needed / 1e9:.3g} GB; expected at most {memory / 1e9:.3g} GB, this machine's memory"
-        )
-
-
-def check_horizon(horizon: float, time: float, num_rounds: int, cohort_size: int) -> None:
-    """Raises ValueError for a horizon that needs more rounds than a timeline can have.
-
-    The number of rounds is predicted from that until ``time``, from the 4096th round on and then
-    whenever it has doubled.  Durations so short that simulated time stands still are refused, too.
-
-    Example:
-        >>> check_horizon(10.0, time=5.0, num_rounds=4096, cohort_size=2)
-        >>> check_horizon(10.0, time=1e-30, num_rounds=4096, cohort_size=2)
-        Traceback (most recent call last):
-        ...
-        ValueError: horizon is 10.0, but after 4096 updates the simulated time is 1e-30, ...
-    """
-    if num_rounds < 4096 or num_rounds & (num_rounds - 1):
-        return
-    most = min(INT32_MAX, host_memory() // (SLOT_BYTES * cohort_size))
-    if num_rounds * horizon > most * time:
-        largest = most / num_rounds * time
-        raise ValueError(
-            f"horizon is {horizon}, but after {num_rounds} updates the simulated time is "
-            f"{time:.3g}, since durations are short; expected at most {largest:.3g}, which gives "
-            f"about {most} updates"
-        )
-
-
-def host_memory() -> int:
-    """Returns the bytes of the machine's memory.
-
-    Example:
-        >>> host_memory() > 2**20
-        True
-    """
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: the most similar known one, if any.
-
-    Example:
-        >>> did_you_mean("fedpox", ["fedavg", "fedprox"]), did_you_mean("adam", ["fedavg"])
-        ('; did you mean fedprox?', '')
-    """
-    close = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def import_extra(module: str, extra: str | None) -> ModuleType:
-    """Imports an optional package; the error names the extra, or the package, that installs it.
-
-    Example:
-        >>> import_extra("no_such_package", "privacy")
-        Traceback (most recent call last):
-        ...
-        ImportError: no_such_package could not be imported (No module named 'no_such_package');...
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0] if extra is None else f"fedjax_sim[{extra}]"
-        raise ImportError(
-            f"{module} could not be imported ({error}); install it with: pip install '{package}'"
-        ) from error
-
-
-def is_concrete(value: PyTree) -> bool:
-    """Returns True for numbers and arrays with known values.
-
-    False for traced values, and for the placeholders that JAX puts into pytrees.
-
-    Example:
-        >>> import jax
-        >>> is_concrete(0.5), is_concrete(None), jax.jit(lambda x: is_concrete(x) + x)(0).item()
-        (True, False, 0)
-    """
-    numbers = (int, float, np.ndarray, np.generic, Array)
-    return isinstance(value, numbers) and not isinstance(value, Tracer)
+"""Checks that run before compilation: of numbers, sizes, keys, timelines, setups."""
+
+from fedjax_sim.checks.names import did_you_mean, import_extra
+from fedjax_sim.checks.numbers import (
+    INT32_MAX,
+    check_at_least,
+    check_at_most,
+    check_count,
+    check_counts,
+    check_decay,
+    check_one_number,
+    check_positive,
+    check_rates,
+    is_concrete,
+    largest_entries,
+    least_entries,
+)
+from fedjax_sim.checks.setups import (
+    check_batch,
+    check_compiles,
+    check_generator,
+    check_is_algorithm,
+    check_is_setup,
+    check_key,
+    check_keys,
+    check_objective,
+    check_setup,
+    check_split_keys,
+    check_statistics_last,
+    last_wrapper,
+    shapes_of_one,
+)
+from fedjax_sim.checks.sizes import check_bytes, check_horizon, check_timeline_size, host_memory
+from fedjax_sim.checks.timelines import check_one_timeline, check_population, partial_rounds
+
+__all__ = [
+    "INT32_MAX",
+    "check_at_least",
+    "check_at_most",
+    "check_batch",
+    "check_bytes",
+    "check_compiles",
+    "check_count",
+    "check_counts",
+    "check_decay",
+    "check_generator",
+    "check_horizon",
+    "check_is_algorithm",
+    "check_is_setup",
+    "check_key",
+    "check_keys",
+    "check_objective",
+    "check_one_number",
+    "check_one_timeline",
+    "check_population",
+    "check_positive",
+    "check_rates",
+    "check_setup",
+    "check_split_keys",
+    "check_statistics_last",
+    "check_timeline_size",
+    "did_you_mean",
+    "host_memory",
+    "import_extra",
+    "is_concrete",
+    "largest_entries",
+    "last_wrapper",
+    "least_entries",
+    "partial_rounds",
+    "shapes_of_one",
+]

@@ -21,8 +21,8 @@ from fedjax_sim.checks.setups import (
     check_objective,
     check_setup,
     last_wrapper,
-    partial_rounds,
 )
+from fedjax_sim.checks.timelines import partial_rounds
 from fedjax_sim.data.task import running_statistics_of
 from fedjax_sim.engine.evaluation.state import check_periods
 from fedjax_sim.engine.execution.broadcasts import num_buffers

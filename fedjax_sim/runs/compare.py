@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,10 +33,9 @@ from fedjax_sim.runs.options import (
     check_unused,
     storage_of,
 )
-from fedjax_sim.runs.programs import Ahead
 from fedjax_sim.runs.result import FRAME_COLUMNS, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_names
-from fedjax_sim.runs.simulate import Call, execute, prepare
+from fedjax_sim.runs.simulate import Call, Prepared, execute, prepare
 from fedjax_sim.runs.storage.files import own
 from fedjax_sim.runs.storage.folders import check_kind, folder_names, record_names
 from fedjax_sim.runs.storage.locks import locked
@@ -201,6 +201,12 @@ class Plan(NamedTuple):
             num_seeds=self.parts.count,
         )
 
+    def later(self, name: str) -> Iterator[Prepared]:
+        """Yields an algorithm's simulations after the first one, each checked and traced."""
+        for number, part in enumerate(self.parts.of(name, first=1), start=1):
+            self.check_part(part, [name])
+            yield prepare(self.call(name, part, number), trace=self.storage.path is not None)
+
     def check_part(self, part: "_Part", names: Iterable[str]) -> None:
         """Refuses a setup that does not fit these algorithms, by the one door for checks."""
         check_run(
@@ -256,30 +262,27 @@ def check(
     return Plan(algorithms, parts, keys, callbacks, storage, folders, options, executions)
 
 
-def trace(plan: Plan) -> list[Ahead]:
-    """Checks and traces the first simulation of every algorithm, before the first one runs.
-
-    Returns:
-        Functions that begin to compile them in a pool of threads.
+def trace(plan: Plan) -> dict[str, Prepared]:
+    """Returns the first simulation of every algorithm, checked and traced before one of them runs.
 
     Raises:
         ValueError: as :func:`compare`.
     """
-    part, ahead = None, []
+    part, prepared = None, {}
     for name in plan.algorithms:
         if part is None or plan.parts.per_algorithm:
             part = next(plan.parts.of(name))
             plan.check_part(part, [name] if plan.parts.per_algorithm else plan.algorithms)
-        ahead.append(prepare(plan.call(name, part, 0), trace=True).ahead)
-    return [begin for begin in ahead if begin is not None]
+        prepared[name] = prepare(plan.call(name, part, 0), trace=True)
+    return prepared
 
 
-def run_all(plan: Plan, ahead: Sequence[Ahead] = ()) -> Comparison:
+def run_all(plan: Plan, prepared: dict[str, Prepared]) -> Comparison:
     """Runs the simulations of all algorithms, one after the other.
 
     Args:
         plan: the comparison.
-        ahead: what begins to compile its programs.
+        prepared: the first simulations, which are removed as they begin, with their data.
     """
     simulations: dict[str, list[Simulation]] = {}
     root, callbacks = plan.storage.path, plan.callbacks
@@ -292,16 +295,14 @@ def run_all(plan: Plan, ahead: Sequence[Ahead] = ()) -> Comparison:
             # Compilation leaves Python's lock, so later algorithms compile while the first ones do.
             pool = concurrent.futures.ThreadPoolExecutor(num_cores())
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-            for begin in ahead:
-                begin(pool)
+            for first in prepared.values():
+                if first.ahead is not None:
+                    first.ahead(pool)
             for name in plan.algorithms:
                 notify(callbacks, "begin", name)
                 done = simulations.setdefault(name, [])
-                for number, part in enumerate(plan.parts.of(name)):
-                    if number:  # the first one was checked before
-                        plan.check_part(part, [name])
-                    call = plan.call(name, part, number)
-                    result = execute(prepare(call, trace=root is not None))
+                for one in itertools.chain([prepared.pop(name)], plan.later(name)):
+                    result = execute(one)
                     done.append(result)
                     notify(callbacks, "finished", name, result)
                     if result.interrupt_requested:
@@ -349,15 +350,17 @@ class _Parts:
         check_is_setup(setup)
         return setup
 
-    def of(self, algorithm: str) -> Iterator[_Part]:
+    def of(self, algorithm: str, first: int = 0) -> Iterator[_Part]:
+        """Yields an algorithm's parts, from that number on."""
         arguments = {"algorithm": algorithm} if self.per_algorithm else {}
-        if not self.per_seed:
-            setup = self._made(**arguments) if self._common is None else self._common
-            yield _Part(setup, slice(None), self._names, "")
-            return
-        for i, (value, name) in enumerate(zip(self._values, self._names, strict=True)):
-            setup = _with_axis(self._made(**arguments, seed=value))
-            yield _Part(setup, slice(i, i + 1), [name], self._folders[name])
+        for i in range(first, self.count):
+            if self.per_seed:
+                setup = _with_axis(self._made(**arguments, seed=self._values[i]))
+                name = self._names[i]
+                yield _Part(setup, slice(i, i + 1), [name], self._folders[name])
+            else:
+                setup = self._made(**arguments) if self._common is None else self._common
+                yield _Part(setup, slice(None), self._names, "")
 
 
 def _with_axis(setup: Setup) -> Setup:

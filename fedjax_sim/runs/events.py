@@ -23,11 +23,10 @@ import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import jax
 import numpy as np
 
-from fedjax_sim.engine import History, RunState
-from fedjax_sim.runs.history import Clock, Entry, complete, measured
+from fedjax_sim.engine import History
+from fedjax_sim.runs.history import Entry, measured
 from fedjax_sim.types import PyTree
 
 Action: TypeAlias = Literal["stop", "interrupt"] | None
@@ -174,31 +173,30 @@ class Listeners:
     ):
         self._callbacks, self._folder, self._identity = callbacks, folder, identity
         self._name, self._seeds, self._num_rounds = name, seeds, num_rounds
-        self._listens = any(map(callable, callbacks))
+        self.listen = any(map(callable, callbacks))
 
     def replay(self, rows: Iterable[Entry], until: int) -> Action:
         """Passes on the evaluations of earlier calls from the history; returns the action."""
-        action: Action = None
-        for done, metrics in _evaluations(rows, until, self._seeds) if self._listens else ():
-            action = self._pass_on(done, metrics, replayed=True) or action
-        return action
+        evaluations = _evaluations(rows, until, self._seeds) if self.listen else ()
+        return strongest(
+            self._pass_on(done, metrics, replayed=True) for done, metrics in evaluations
+        )
 
-    def new(self, history: History, clock: Clock, state: RunState) -> Action:
-        """Passes on the evaluations of a segment; arrays have a leading axis of seeds."""
-        action: Action = None
-        if not self._listens:
-            return action
-        history = complete(history._replace(probes={}), clock)
-        rounds = np.asarray(history.round)[0]
-        params = state.server.params
-        if np.ndim(state.diverged_at) == 0:
-            params = jax.tree.map(lambda x: x[None], params)
-        for i, done in enumerate(rounds):
-            values = {k: np.asarray(v)[:, i] for k, v in history.metrics.items() if v.ndim == 2}
-            metrics, skipped = measured(values)
-            last = params if i == len(rounds) - 1 else None
-            action = self._pass_on(int(done), metrics, params=last, skipped=skipped) or action
-        return action
+    def new(self, history: History, params: PyTree | None) -> Action:
+        """Passes on the evaluations of a complete history; returns the action.
+
+        Arrays have a leading axis of seeds.  The last evaluation is of the models ``params``.
+        """
+
+        def actions() -> Iterator[Action]:
+            rounds = history.round[0]
+            for i, done in enumerate(rounds):
+                values = {k: np.asarray(v)[:, i] for k, v in history.metrics.items() if v.ndim == 2}
+                metrics, skipped = measured(values)
+                last = params if i == len(rounds) - 1 else None
+                yield self._pass_on(int(done), metrics, params=last, skipped=skipped)
+
+        return strongest(actions()) if self.listen else None
 
     def poll(self) -> Action:
         """Asks the callbacks with a method ``poll`` for an action, after every segment."""
@@ -238,7 +236,7 @@ class Listeners:
             skipped,
             self._identity,
         )
-        return act(self._callbacks, event)
+        return _asked(self._callbacks, "__call__", event)
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:
@@ -293,7 +291,7 @@ def notify(callbacks: Sequence[Callback], method: str, *arguments: Any) -> None:
 
 
 def poll(callbacks: Sequence[Callback]) -> Action:
-    """Asks the callbacks with a method ``poll``; returns the strongest of their actions.
+    """Asks the callbacks with a method ``poll``; returns the strongest action.
 
     Example:
         >>> poll([print]) is None
@@ -308,12 +306,22 @@ def _method(callback: Callback, name: str) -> Callable[..., Any] | None:
 
 
 def _asked(callbacks: Sequence[Callback], method: str, *arguments: Any) -> Action:
-    """Returns the strongest action: one that interrupts, then one that stops."""
-    actions: set[Action] = set()
-    for callback in callbacks:
-        if function := _method(callback, method):
-            actions.add(_checked(callback, function(*arguments)))
-    return "interrupt" if "interrupt" in actions else "stop" if "stop" in actions else None
+    """Calls a method of all callbacks that have it; returns the strongest action."""
+    asked = [(callback, _method(callback, method)) for callback in callbacks]
+    return strongest(
+        _checked(callback, function(*arguments)) for callback, function in asked if function
+    )
+
+
+def strongest(actions: Iterable[Action]) -> Action:
+    """Returns the action of several that ends most: "interrupt", then "stop".
+
+    Example:
+        >>> strongest(["interrupt", "stop", None])
+        'interrupt'
+    """
+    taken = set(actions)
+    return "interrupt" if "interrupt" in taken else "stop" if "stop" in taken else None
 
 
 def every_evaluation(callbacks: Sequence[Callback]) -> bool:
@@ -335,15 +343,6 @@ def need_identity(callbacks: Iterable[Callback]) -> bool:
         False
     """
     return any(getattr(callback, "needs_identity", False) for callback in callbacks)
-
-
-def act(callbacks: Sequence[Callback], event: Event) -> Action:
-    """Calls all callbacks that are functions; returns the strongest of their actions.
-
-    Raises:
-        ValueError: a callback returned something else.
-    """
-    return _asked(callbacks, "__call__", event)
 
 
 def _checked(callback: Callback, action: Action) -> Action:

@@ -68,20 +68,13 @@ def complete(
     return History(history.round, metrics, probes)
 
 
-def rows(
-    history: History,
-    clock: Clock,
-    replicas: Sequence[str],
-    client_probes: Collection[str] = (),
-    last: int | None = None,
-) -> Iterator[Row]:
+def rows(history: History, replicas: Sequence[str], last: int | None = None) -> Iterator[Row]:
     """Yields the rows of one segment that ends with round ``last``; arrays have a replica axis.
 
     Per round and replica: the metrics of the evaluation as :func:`complete` returns them, then the
     probes, so the order does not depend on the segments.  Metrics that are arrays become
     ``name/0``, ``name/1``, ...; booleans are 1 and 0.
     """
-    history = complete(history, clock, client_probes, last=last)
     values = [
         (replica, *row)
         for r, replica in enumerate(replicas)

@@ -32,8 +32,17 @@ from fedjax_sim.engine.execution.strategies import Execution, auto, has_kernels,
 from fedjax_sim.runs.storage.functions import SealedJit, sealed
 from fedjax_sim.runs.storage.run_functions import RunTraces, trace_run
 from fedjax_sim.runs.storage.store import RunFolder
-from fedjax_sim.runs.storage.traces import Same
-from fedjax_sim.types import EvalFn, FedAlgorithm, Params, PyTree, Setup, Task, Timeline, Weighting
+from fedjax_sim.types import (
+    EvalFn,
+    FedAlgorithm,
+    Params,
+    PyTree,
+    Same,
+    Setup,
+    Task,
+    Timeline,
+    Weighting,
+)
 
 Put = Callable[[PyTree], PyTree]
 Numbers = list[Any]  # leaves of a spec: Python's numbers, or arrays

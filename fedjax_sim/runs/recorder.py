@@ -8,11 +8,12 @@ import numpy as np
 from fedjax_sim.engine import History, RunState
 from fedjax_sim.engine.execution import distributed
 from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.events import Action, Listeners
-from fedjax_sim.runs.history import Clock, latest, rows
+from fedjax_sim.runs.events import Action, Listeners, strongest
+from fedjax_sim.runs.history import Clock, complete, latest, rows
 from fedjax_sim.runs.storage.files import FolderError
 from fedjax_sim.runs.storage.model_files import Models
 from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.types import PyTree
 
 
 class Recorder:
@@ -50,14 +51,17 @@ class Recorder:
         """Records the evaluations of a segment and the state after it; returns the action."""
         self.parts.append(part)
         evaluated = bool(np.size(part.round))
-        if self._folder is not None:
-            last = int(np.asarray(state.round).max())
-            lines = rows(part, self._clock, self._seeds, self._client_probes, last)
-            self._folder.append(lines, part if evaluated else None, self._seeds)
         if evaluated:
             self.latest = latest(part)
-        action = self._listeners.new(part, self._clock, state) if evaluated else None
-        return _agreed(action or self._listeners.poll())
+        action: Action = None
+        if self._folder is not None or self._listeners.listen:
+            last = int(np.asarray(state.round).max())
+            whole = complete(part, self._clock, self._client_probes, last=last)
+            if self._folder is not None:
+                lines = rows(whole, self._seeds, last)
+                self._folder.append(lines, part if evaluated else None, self._seeds)
+            action = self._listeners.new(whole, _models(state))
+        return _agreed(strongest([action, self._listeners.poll()]))
 
     def finish(self, state: RunState) -> None:
         """Writes the last checkpoint and the models."""
@@ -68,9 +72,7 @@ class Recorder:
         done = np.atleast_1d(np.asarray(state.round)).tolist()
         # A kill after the last checkpoint may have left the models of an earlier call.
         if distributed.is_first() and (self.parts or _rounds(self._folder) != done):
-            batched = np.ndim(state.round) == 1
-            params = jax.tree.map(np.asarray, state.server.params)
-            params = params if batched else jax.tree.map(lambda x: x[None], params)
+            params = jax.tree.map(np.asarray, _models(state))
             self._folder.write_models(Models(params, list(self._seeds), done, {}))
 
     def history(self) -> History | None:
@@ -84,6 +86,12 @@ class Recorder:
         return together._replace(
             probes=jax.tree.map(lambda *x: np.concatenate(x, 1), *probes) if probes else {}
         )
+
+
+def _models(state: RunState) -> PyTree:
+    """Returns the models of all seeds, ``[n, ...]``."""
+    params = state.server.params
+    return params if np.ndim(state.round) else jax.tree.map(lambda x: x[None], params)
 
 
 def _rounds(folder: RunFolder) -> list[int] | None:

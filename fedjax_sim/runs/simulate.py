@@ -33,6 +33,7 @@ from fedjax_sim.runs.events import (
     every_evaluation,
     need_identity,
     notify,
+    strongest,
     with_default,
 )
 from fedjax_sim.runs.history import Clock
@@ -196,7 +197,6 @@ class Prepared(NamedTuple):
     setup: Setup  # with its timeline on the host
     clients: ClientNames  # names of the clients that are evaluated
     compiled: Programs
-    compiled_before: float  # seconds of compilation in earlier calls
     step: int  # most rounds of a segment
     ahead: Ahead | None = None  # begins to compile the first segment, if it was traced
 
@@ -220,13 +220,13 @@ def prepare(call: Call, *, trace: bool) -> Prepared:
         execution=call.execution,
         probes=options.probes,
     )
-    before, rounds = compiled.seconds, setup.timeline.num_rounds
-    step = stride(rounds, setup.eval_every, single=every_evaluation(call.callbacks))
+    single = every_evaluation(call.callbacks)
+    step = stride(setup.timeline.num_rounds, setup.eval_every, single=single)
     ahead = None
     if trace:
         ahead = trace_first(compiled, setup, call.keys, step, call.storage.path)
     setup = dataclasses.replace(setup, timeline=jax.tree.map(np.asarray, setup.timeline))
-    return Prepared(call, setup, clients, compiled, before, step, ahead)
+    return Prepared(call, setup, clients, compiled, step, ahead)
 
 
 class Begun(NamedTuple):
@@ -238,7 +238,8 @@ class Begun(NamedTuple):
     store: RunFolder | None
     listeners: Listeners
     recorder: Recorder
-    action: Action  # of the callbacks, for what earlier calls recorded
+    compiled_before: float  # seconds of compilation until now
+    action: Action = None  # of the callbacks, for what earlier calls recorded
 
 
 class Ended(NamedTuple):
@@ -289,10 +290,10 @@ def restore(prepared: Prepared) -> Begun:
     probes = list(call.options.probes.client)
     recorder = Recorder(call.names, clock, probes, listeners, store)
     done = int(np.asarray(state.round).max())
-    begun = Begun(state, done, clock, store, listeners, recorder, None)
+    begun = Begun(state, done, clock, store, listeners, recorder, compiled.seconds)
     action = _after_divergence(prepared, begun, state, restored=True)
     if done < num_rounds:
-        action = recorder.resume(done, compiled.execution) or action
+        action = strongest([action, recorder.resume(done, compiled.execution)])
     return begun._replace(action=action)
 
 
@@ -330,7 +331,7 @@ def run_segments(prepared: Prepared, begun: Begun, stack: contextlib.ExitStack) 
         initial = compiled.evaluation(
             setup.task, put(setup.eval_fn), put(setup.timeline[:1]), state, put(call.keys)
         )
-        action = record(jax.tree.map(np.asarray, initial)) or action
+        action = strongest([action, record(jax.tree.map(np.asarray, initial))])
     while done < num_rounds and action is None and not interrupted():
         last = execution.end(pace.after(done, num_rounds))
         began = time.perf_counter()
@@ -340,8 +341,7 @@ def run_segments(prepared: Prepared, begun: Begun, stack: contextlib.ExitStack) 
         run_seconds += seconds
         pace.took(last - done, float(distributed.gathered(seconds).max()))
         done = last
-        action, halt = record(history), _after_divergence(prepared, begun, state)
-        action = action or halt
+        action = strongest([record(history), _after_divergence(prepared, begun, state)])
         if begun.store is not None:
             begun.store.save(state, call.storage.checkpoint_seconds)
         report(done, recorder.latest)
@@ -365,7 +365,7 @@ def result_of(prepared: Prepared, begun: Begun, ended: Ended) -> Simulation:
         history,
         done,
         ended.interrupt_requested and missing,
-        prepared.compiled.seconds - prepared.compiled_before,
+        prepared.compiled.seconds - begun.compiled_before,
         ended.run_seconds,
         int(steps.sum()) if done else 0,
         Record(

@@ -23,7 +23,8 @@ from fedjax_sim.checks import (
     check_one_number,
     check_timeline_size,
 )
-from fedjax_sim.checks.setups import check_key, check_one_timeline
+from fedjax_sim.checks.setups import check_key
+from fedjax_sim.checks.timelines import check_one_timeline
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata

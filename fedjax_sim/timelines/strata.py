@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.checks.setups import check_population
+from fedjax_sim.checks.timelines import check_population
 from fedjax_sim.types import Timeline
 
 

@@ -188,14 +188,14 @@ class _Fixed:
         return hash(self.key)
 
 
-class _Same:
-    """An object without a value: it equals only itself."""
+class Same:
+    """A value that equals only itself, for objects that have no value of their own."""
 
     def __init__(self, value: Any):
         self.value = value  # a reference, so that no other object gets its address
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
+        return isinstance(other, Same) and other.value is self.value
 
     def __hash__(self) -> int:
         return id(self.value)
@@ -278,7 +278,7 @@ def _is_floating(leaf: Any) -> bool:
 def _key(value: Any) -> Hashable:
     """Returns what a value is compared by; structures by their parts."""
     if isinstance(value, Tracer) or not getattr(value, "is_fully_addressable", True):
-        return _Same(value)  # its values are not known here
+        return Same(value)  # its values are not known here
     if isinstance(value, _ARRAYS):
         return _dtype_and_shape(value), _array_digest(value)
     if isinstance(value, (float, complex)):
@@ -292,7 +292,7 @@ def _key(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return _Same(value)
+        return Same(value)
     return type(value), value
 
 

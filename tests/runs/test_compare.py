@@ -100,15 +100,18 @@ def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
 
 
 def test_a_setup_for_every_seed(setup):
-    """Seeds whose setups have equal shapes share one program."""
+    """Seeds whose setups have equal shapes share one program, and each setup is made once."""
+    made = []
 
     def of_seed(seed):
+        made.append(seed)
         task = jax.tree.map(lambda x: x * (1 + 0.1 * seed), setup.task)
         return fs.Setup(task, setup.timeline, setup.params[0], setup.eval_fn, eval_every=2)
 
     with compilations() as names:
         result = fs.compare({"a": fs.fedavg(0.17)}, of_seed, KEYS)
     assert len([name for name in names if "segment" in name]) == 1
+    assert made == [0, 1]
     for seed, part in enumerate(result.simulations["a"]):
         alone = fs.simulate(fs.fedavg(0.17), of_seed(seed), KEYS[seed])
         chex.assert_trees_all_close(part.models()[0], alone.state.server.params, rtol=1e-6)
@@ -117,12 +120,16 @@ def test_a_setup_for_every_seed(setup):
 
 
 def test_a_setup_for_every_algorithm(setup):
+    made = []
+
     def of_algorithm(algorithm):
+        made.append(algorithm)
         rounds = {"short": 2, "long": 4}[algorithm]
         return fs.Setup(setup.task, setup.timeline[:rounds], setup.params)
 
     result = fs.compare(dict.fromkeys(["short", "long"], fs.fedavg(0.1)), of_algorithm, KEYS)
     assert [result.simulations[name][0].rounds_done for name in ("short", "long")] == [2, 4]
+    assert made == ["short", "long"]
 
 
 def test_seeds_apart_are_refused_in_a_folder_of_seeds_together(setup, tmp_path):

@@ -19,8 +19,7 @@ from fedjax_sim.engine.execution.placement import WHOLE, everywhere
 from fedjax_sim.runs.planning.operations import operations
 from fedjax_sim.runs.programs import Given
 from fedjax_sim.runs.storage.functions import sealed
-from fedjax_sim.runs.storage.traces import Same
-from fedjax_sim.types import EvalFn, FedAlgorithm, Params, Setup, Task, Timeline
+from fedjax_sim.types import EvalFn, FedAlgorithm, Params, Same, Setup, Task, Timeline
 
 _MOST = 3  # calls; the fastest counts
 _SECONDS = 1.0  # after which no further call is measured

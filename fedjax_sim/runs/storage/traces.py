@@ -18,7 +18,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.sharding import AbstractMesh, Mesh
 
-from fedjax_sim.types import PyTree
+from fedjax_sim.types import PyTree, Same
 
 # Settings of JAX that decide how operations are compiled, not which ones there are.
 _SETTINGS = ("jax_threefry_partitionable", "jax_default_matmul_precision")
@@ -26,19 +26,6 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 # Parameters that do not change a program: names, and rules of derivatives that were not taken.
 _UNUSED = ("name", "debug_info", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd")
 _PLAIN = {bool, int, float, complex, str, bytes, type(None)}
-
-
-class Same:
-    """A value that equals only itself, for objects that have no value of their own."""
-
-    def __init__(self, value: Any):
-        self.value = value  # a reference, so that no other object gets its address
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
 
 
 class Trace(NamedTuple):

@@ -16,7 +16,7 @@ from fedjax_sim.engine.execution.offload import OnHost
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.runs.seeds import Seed
 from fedjax_sim.runs.storage.files import digest
-from fedjax_sim.runs.storage.identity import timeline_arrays
+from fedjax_sim.runs.storage.identity import arrays_digest, timeline_arrays
 from fedjax_sim.runs.storage.run_functions import RunTraces, identified, trace_run
 from fedjax_sim.runs.sweeps.grid import Configuration, Group, groups
 from fedjax_sim.runs.sweeps.static import static_names
@@ -184,8 +184,7 @@ def identities(
     setup = trial.setup
     batched = setup.timeline.clients.ndim == 3
     words = np.asarray(jax.random.key_data(keys))
-    leaves = jax.tree.leaves((setup.task, setup.eval_fn))
-    data = digest(*(np.asarray(leaf) for leaf in leaves if not callable(leaf)))
+    data = arrays_digest((setup.task, setup.eval_fn))
     traces = trial.traces(names)
     algorithm = common = digest(identified(traces)["algorithm"])
     functions = digest(identified(traces._replace(execution=None)))

@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_sim.runs.events import Callback, Event, act, check_callbacks, poll
-from fedjax_sim.runs.history import measured
+from fedjax_sim.runs.events import Callback, Listeners, check_callbacks, poll
 from fedjax_sim.runs.sweeps.result import SweepRun
 from fedjax_sim.runs.sweeps.trial import RunIdentity
 
@@ -38,7 +37,6 @@ class Watchers:
 
     def __init__(self, callbacks: Sequence[Callback]):
         self._callbacks = callbacks
-        self._listens = any(map(callable, callbacks))
         self._interrupted = False
 
     def interrupted(self) -> bool:
@@ -48,24 +46,12 @@ class Watchers:
 
     def runs(self, runs: Collection[tuple[RunIdentity, SweepRun]]) -> None:
         """Passes on every evaluation of runs; the last one has the model, if the sweep keeps it."""
-        for own, run in runs if self._listens else ():
+        for own, run in runs:
             identity = {"config": dict(run.configuration), **own._asdict()}
-            rounds = np.asarray(run.history.round).tolist()
-            for i, done in enumerate(rounds):
-                values = {
-                    name: np.asarray(values)[i : i + 1]
-                    for name, values in run.history.metrics.items()
-                    if np.ndim(values) == 1
-                }
-                metrics, skipped = measured(values)
-                last = done == rounds[-1] and run.model is not None
-                params = jax.tree.map(lambda x: x[None], run.model) if last else None
-                name = name_of(run.configuration)
-                event = Event(
-                    name, [run.seed], done, rounds[-1], metrics, None, False, params, skipped,
-                    identity,
-                )  # fmt: skip
-                self._interrupted |= act(self._callbacks, event) == "interrupt"
+            history, model = jax.tree.map(lambda x: np.asarray(x)[None], (run.history, run.model))
+            name, last = name_of(run.configuration), int(history.round[0, -1])
+            listeners = Listeners(self._callbacks, name, [run.seed], last, None, identity)
+            self._interrupted |= listeners.new(history, model) == "interrupt"
 
 
 def name_of(configuration: Mapping[str, Any]) -> str:

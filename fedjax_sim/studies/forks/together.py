@@ -15,8 +15,8 @@ from fedjax_sim.engine.execution.placement import everywhere
 from fedjax_sim.engine.execution.platforms import platform_of
 from fedjax_sim.engine.execution.strategies import Execution, auto, has_kernels, is_ragged
 from fedjax_sim.runs.storage.run_functions import trace_run
-from fedjax_sim.runs.storage.traces import Same, Trace
-from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
+from fedjax_sim.runs.storage.traces import Trace
+from fedjax_sim.types import FedAlgorithm, PyTree, Same, Setup, Timeline
 
 
 class Continuation(NamedTuple):

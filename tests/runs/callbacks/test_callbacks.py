@@ -492,6 +492,14 @@ def test_bad_callbacks_are_refused(callback, message):
         go(callbacks=[callback])
 
 
+def test_a_later_stop_does_not_hide_an_interrupt_of_the_same_segment(monkeypatch):
+    """Rounds 2 to 5 are one segment; a run that is only stopped would not be continued."""
+    monkeypatch.setattr(simulating, "stride", lambda *_, **__: 4)
+    answers = {3: "interrupt", 4: "stop"}
+    result = go(callbacks=[lambda event: answers.get(event.round)])
+    assert (result.rounds_done, result.interrupted, result.stopped) == (5, True, False)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

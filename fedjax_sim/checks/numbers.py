@@ -1,0 +1,206 @@
+"""Checks of numbers; traced values pass, since they cannot be checked."""
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+
+from fedjax_sim.types import PyTree, Scalar
+
+INT32_MAX = 2**31 - 1  # rounds, clients, steps and rows are counted in 32 bits
+
+
+def check_rates(**values: object) -> None:
+    """Raises ValueError for negative learning rates; schedules, traced values and None pass.
+
+    Example:
+        >>> check_rates(lr=lambda round: 0.1 / (1 + round), server_lr=1.0)
+        >>> check_rates(lr=-0.1)
+        Traceback (most recent call last):
+        ...
+        ValueError: lr is -0.1; expected at least 0
+    """
+    check_at_least(0, **{name: value for name, value in values.items() if not callable(value)})
+
+
+def _check_kind(name: str, value: Any) -> None:
+    """Refuses schedules, arrays with axes, and text, as which YAML reads 1e-3."""
+    if callable(value):
+        raise ValueError(f"{name} is {value!r:.60}; expected a number, not a schedule")
+    if isinstance(value, str):
+        raise ValueError(f"{name} is {value!r:.60}; expected a number, not text")
+    if np.iscomplexobj(value):
+        raise ValueError(f"{name} is {value!r:.60}; expected a real number")
+    check_one_number(**{name: value})
+
+
+def check_at_least(bound: float, /, **values: object) -> None:
+    """Raises ValueError for schedules and numbers below a bound; traced values and None pass.
+
+    Example:
+        >>> check_at_least(1, num_clients=3)
+        >>> check_at_least(0.0, noise=-1.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: noise is -1.0; expected at least 0
+    """
+    for name, value in values.items():
+        _check_kind(name, value)
+        if is_concrete(value) and not np.all(np.asarray(value) >= bound):
+            raise ValueError(f"{name} is {value}; expected at least {bound:g}")
+
+
+def least_entries(**arrays: Any) -> dict[str, Any]:
+    """Returns the least entry of every array, for the checks of numbers; traced ones are left out.
+
+    Example:
+        >>> check_at_least(0, **least_entries(weights=np.array([1.0, -2.0])))
+        Traceback (most recent call last):
+        ...
+        ValueError: weights is -2.0; expected at least 0
+    """
+    return _reduced(np.min, arrays)
+
+
+def largest_entries(**arrays: Any) -> dict[str, Any]:
+    """Returns the largest entry of every array, otherwise as :func:`least_entries`.
+
+    Example:
+        >>> check_at_most(1, **largest_entries(probabilities=np.array([0.5, 1.0])))
+    """
+    return _reduced(np.max, arrays)
+
+
+def _reduced(reduce: Callable[[Any], Any], arrays: dict[str, Any]) -> dict[str, Any]:
+    numbers = {name: value for name, value in arrays.items() if np.ndim(value) == 0}
+    shaped = {name: value for name, value in arrays.items() if np.ndim(value) and np.size(value)}
+    # NumPy's arrays, as a jitted function would trace a reduction of JAX's.
+    return numbers | {
+        name: reduce(np.asarray(value)) for name, value in shaped.items() if is_concrete(value)
+    }
+
+
+def check_count(least: int = 0, /, **values: Any) -> None:
+    """Raises ValueError for values that are no integers, or below a bound; traced values pass.
+
+    NumPy's integers and arrays of one integer are integers; booleans are none.
+
+    Example:
+        >>> check_count(num_clients=np.int64(3))
+        >>> check_count(1, num_rounds=2.5)
+        Traceback (most recent call last):
+        ...
+        ValueError: num_rounds is 2.5; expected an integer
+    """
+    for name, value in values.items():
+        if isinstance(value, Tracer):
+            continue
+        if isinstance(value, (bool, np.bool_)) or not _is_integer(value):
+            hint = ""
+            if isinstance(value, float) and value.is_integer():
+                hint = " (in a sweep: annotate the factory's parameter as int)"
+            raise ValueError(f"{name} is {value!r:.60}; expected an integer{hint}")
+        check_at_least(least, **{name: value})
+
+
+def check_counts(least: int = 0, /, **sequences: Any) -> None:
+    """Raises ValueError for values that are no sequences of integers from a bound on.
+
+    Example:
+        >>> check_counts(1, hidden=(64, 32))
+        >>> check_counts(1, hidden=64)
+        Traceback (most recent call last):
+        ...
+        ValueError: hidden is 64; expected a sequence of integers
+    """
+    for name, values in sequences.items():
+        if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+            raise ValueError(f"{name} is {values!r:.60}; expected a sequence of integers")
+        for value in values:
+            check_count(least, **{name: value})
+
+
+def _is_integer(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def check_positive(**values: Scalar) -> None:
+    """Raises ValueError for schedules and numbers that are not above 0; traced values pass.
+
+    Example:
+        >>> check_positive(lr=0.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: lr is 0.0; expected a positive number
+    """
+    for name, value in values.items():
+        _check_kind(name, value)
+        if is_concrete(value) and not np.all(np.asarray(value) > 0):
+            raise ValueError(f"{name} is {value}; expected a positive number")
+
+
+def check_at_most(bound: float, /, **values: Scalar) -> None:
+    """Raises ValueError for schedules and numbers above a bound; traced values pass.
+
+    Example:
+        >>> check_at_most(INT32_MAX, num_steps=2**31)
+        Traceback (most recent call last):
+        ...
+        ValueError: num_steps is 2147483648; expected at most 2147483647
+    """
+    for name, value in values.items():
+        _check_kind(name, value)
+        if is_concrete(value) and not np.all(np.asarray(value) <= bound):
+            raise ValueError(f"{name} is {value}; expected at most {bound}")
+
+
+def check_one_number(**values: Scalar) -> None:
+    """Raises ValueError for arrays with axes, also for traced ones.
+
+    Example:
+        >>> check_one_number(probability=0.5)
+        >>> check_one_number(probability=np.ones(3))
+        Traceback (most recent call last):
+        ...
+        ValueError: probability has shape (3,); expected one number
+    """
+    for name, value in values.items():
+        if np.ndim(value):
+            raise ValueError(f"{name} has shape {np.shape(value)}; expected one number")
+
+
+def check_decay(**values: Scalar) -> None:
+    """Raises ValueError for schedules and numbers outside of [0, 1); traced values pass.
+
+    Example:
+        >>> check_decay(momentum=0.9)
+        >>> check_decay(b2=1.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: b2 is 1.0; expected a number in [0, 1)
+    """
+    for name, value in values.items():
+        _check_kind(name, value)
+        if is_concrete(value) and not np.all((np.asarray(value) >= 0) & (np.asarray(value) < 1)):
+            raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
+
+
+def is_concrete(value: PyTree) -> bool:
+    """Returns True for numbers and arrays with known values.
+
+    False for traced values, and for the placeholders that JAX puts into pytrees.
+
+    Example:
+        >>> import jax
+        >>> is_concrete(0.5), is_concrete(None), jax.jit(lambda x: is_concrete(x) + x)(0).item()
+        (True, False, 0)
+    """
+    numbers = (int, float, np.ndarray, np.generic, Array)
+    return isinstance(value, numbers) and not isinstance(value, Tracer)

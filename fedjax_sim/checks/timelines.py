@@ -1,0 +1,160 @@
+"""Checks of timelines."""
+
+import jax
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+
+from fedjax_sim.types import Task, Timeline
+
+
+def check_timeline(timeline: Timeline, num_clients: int) -> None:
+    """Checks the fields of a concrete timeline or of a batch of timelines."""
+    # NumPy, since jnp would trace inside a jit.
+    clients, version, num_steps, mask = (
+        np.asarray(x)
+        for x in (timeline.clients, timeline.version, timeline.num_steps, timeline.mask)
+    )
+    shapes = {x.shape for x in (clients, version, num_steps, mask)}
+    if len(shapes) != 1 or np.shape(timeline.time) != clients.shape[:-1]:
+        raise ValueError(
+            f"timeline has fields of shapes {sorted(shapes)} and time {np.shape(timeline.time)}; "
+            "expected [T, S] each and time [T]"
+        )
+    for name, value, kind in (
+        ("clients", clients, np.integer),
+        ("version", version, np.integer),
+        ("num_steps", num_steps, np.integer),
+        ("mask", mask, np.bool_),
+    ):
+        if not np.issubdtype(value.dtype, kind):
+            expected = "booleans" if kind is np.bool_ else "integers"
+            raise ValueError(f"timeline.{name} has dtype {value.dtype}; expected {expected}")
+    if not clients.size:
+        raise ValueError(
+            f"timeline.clients has shape {clients.shape}; expected at least one round and one slot"
+        )
+    low, high = clients.min(), clients.max()
+    if low < 0 or high >= num_clients:
+        raise ValueError(
+            f"timeline.clients has clients {low} .. {high}; "
+            f"expected 0 .. {num_clients - 1}, the clients of the task"
+        )
+    staleness = np.where(mask, np.arange(timeline.num_rounds)[:, None] - version, 0)
+    if staleness.min() < 0 or staleness.max() > timeline.max_staleness:
+        raise ValueError(
+            f"timeline.version has staleness {staleness.min()} .. {staleness.max()}; "
+            f"expected 0 .. {timeline.max_staleness}, timeline.max_staleness"
+        )
+    steps = np.where(mask, num_steps, 0)
+    if steps.min() < 0 or steps.max() > timeline.max_steps:
+        raise ValueError(
+            f"timeline.num_steps is in {steps.min()} .. {steps.max()}; "
+            f"expected 0 .. {timeline.max_steps}, timeline.max_steps"
+        )
+    for name in ("first_step", "read_buffer", "lost"):
+        value = getattr(timeline, name)
+        if value is not None and np.shape(value) != clients.shape:
+            raise ValueError(
+                f"timeline.{name} has shape {np.shape(value)}; expected {clients.shape}, "
+                "the shape of timeline.clients"
+            )
+    if timeline.lost is not None and np.asarray(timeline.lost).dtype != np.bool_:
+        raise ValueError(
+            f"timeline.lost has dtype {np.asarray(timeline.lost).dtype}; expected booleans"
+        )
+    if timeline.num_buffers:
+        _check_buffers(timeline, mask, version)
+    # Empty slots count as distinct clients.
+    present = np.sort(np.where(mask, clients, -1 - np.arange(timeline.cohort_size)), axis=-1)
+    if (present[..., 1:] == present[..., :-1]).any():
+        raise ValueError(
+            "timeline.clients has a client twice in one round; expected distinct clients"
+        )
+
+
+def _check_buffers(timeline: Timeline, mask: np.ndarray, version: np.ndarray) -> None:
+    """Checks that every slot reads the broadcast of the version that it names."""
+    if timeline.write_buffer is None or timeline.read_buffer is None:
+        raise ValueError(
+            f"timeline.num_buffers is {timeline.num_buffers} without write_buffer and read_buffer; "
+            "expected both"
+        )
+    shapes = np.shape(timeline.write_buffer), np.shape(timeline.read_buffer)
+    if shapes != (mask.shape[:-1], mask.shape):
+        raise ValueError(
+            f"timeline.write_buffer and read_buffer have shapes {shapes}; "
+            f"expected {mask.shape[:-1]} and {mask.shape}"
+        )
+    rounds, last = timeline.num_rounds, timeline.num_buffers
+    written, read = np.asarray(timeline.write_buffer), np.asarray(timeline.read_buffer)
+    if written.min() < 0 or written.max() > last or read.min() < 0 or read.max() >= last:
+        raise ValueError(
+            f"timeline.write_buffer is in {written.min()} .. {written.max()} and read_buffer in "
+            f"{read.min()} .. {read.max()}; expected 0 .. {last}, timeline.num_buffers, and "
+            f"0 .. {last - 1}"
+        )
+    replicas = zip(
+        written.reshape(-1, rounds),
+        read.reshape(-1, *mask.shape[-2:]),
+        version.reshape(-1, *mask.shape[-2:]),
+        mask.reshape(-1, *mask.shape[-2:]),
+        strict=True,
+    )
+    for written, read, started, present in replicas:
+        content = np.full(last + 1, -1)
+        for t in range(rounds):
+            content[written[t]] = t
+            if (content[read[t]] != started[t])[present[t]].any():
+                raise ValueError(
+                    f"timeline.read_buffer in round {t} has buffers with the broadcasts "
+                    f"{content[read[t]].tolist()}; expected those of timeline.version, "
+                    f"{started[t].tolist()}"
+                )
+
+
+def check_one_timeline(clients: np.ndarray | Array) -> None:
+    """Raises ValueError if ``timeline.clients`` is that of a batch of timelines.
+
+    Example:
+        >>> check_one_timeline(np.zeros((3, 9, 2), int))
+        Traceback (most recent call last):
+        ...
+        ValueError: timeline.clients has shape (3, 9, 2); expected [T, S]
+    """
+    if clients.ndim != 2:
+        raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
+
+
+def check_population(clients: np.ndarray, mask: np.ndarray, num_clients: int) -> None:
+    """Raises ValueError for a report of a client outside of the population.
+
+    Example:
+        >>> check_population(np.array([[0, 7]]), np.array([[True, True]]), num_clients=3)
+        Traceback (most recent call last):
+        ...
+        ValueError: timeline.clients has client 7; expected 0 .. num_clients - 1 = 2
+    """
+    last = int(clients[mask].max(initial=0))
+    if last >= num_clients:
+        raise ValueError(
+            f"timeline.clients has client {last}; expected 0 .. num_clients - 1 = {num_clients - 1}"
+        )
+
+
+def partial_rounds(task: Task, timeline: Timeline) -> np.ndarray:
+    """Returns the numbers of uploads of the rounds with some but not all clients' uploads.
+
+    Rounds in which no client does any work are left out; traced timelines have none.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.from_clients([{"x": np.ones(1)}] * 3)
+        >>> task = fs.empirical_task(lambda w, b, key: b["x"] * w, data, fs.full_batch(1))
+        >>> partial_rounds(task, fs.timelines.cyclic(2, 3, 2, 1)).tolist()
+        [2, 2]
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+        return np.zeros(0, int)
+    reports = np.asarray(timeline.arrived).sum(axis=-1)
+    return reports[(reports < task.num_clients) & np.asarray(timeline.mask).any(axis=-1)]

@@ -1,0 +1,181 @@
+"""Algorithms: five pure functions, and what they require of setups and wrappers."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fedjax_sim.types.aliases import (
+    ClientState,
+    Message,
+    Params,
+    PyTree,
+    ServerState,
+    Upload,
+)
+from fedjax_sim.types.setup import Task, Timeline
+from fedjax_sim.types.specs import Spec, with_spec
+from fedjax_sim.types.visits import Oracle, Round, Work
+
+
+def _no_limit(timeline: "Timeline") -> None:
+    del timeline
+
+
+def _no_bytes(upload: PyTree, num_slots: int) -> int:
+    del upload, num_slots
+    return 0
+
+
+class Aggregation(NamedTuple):
+    """Another aggregation of uploads than their weighted mean.
+
+    Example:
+        >>> halved = Aggregation(each=lambda state, upload: upload / 2)
+        >>> halved.each(None, 4.0)
+        2.0
+    """
+
+    # (server state, upload) -> what the server averages; runs after the whole visit. None: `update`
+    # receives the Stack of all uploads instead of a mean.
+    each: Callable[[ServerState, Upload], PyTree] | None = None
+    # Raises ValueError for a timeline with rounds of too few uploads; arrays may be traced.
+    check: Callable[["Timeline"], None] = _no_limit
+    # (shapes of one upload, slots) -> bytes of the uploads that are in memory together.
+    num_bytes: Callable[[PyTree, int], int] = _no_bytes
+    f: int | None = None  # most attackers per round that it is made for; None: not stated
+
+
+def _no_state(params: Params) -> ClientState:
+    del params
+    return ()
+
+
+def _send_params(state: ServerState, round: Round) -> Message:
+    del round
+    return state.params
+
+
+def _no_check(task: "Task", timeline: "Timeline") -> None:
+    del task, timeline
+
+
+def send_state(state: ServerState, round: Round) -> Message:
+    """Broadcasts the whole server state."""
+    del round
+    return state
+
+
+class Bits(NamedTuple):
+    """Bits that a client sends and receives, where encoded values have fewer than their arrays."""
+
+    upload: Callable[[Upload], int] | None = None  # None: those of its arrays
+    # In rounds in which all clients report. None: the same.
+    upload_if_all: Callable[[Upload], int] | None = None
+    message: Callable[[Message], int] | None = None  # None: those of its arrays
+
+
+class RunningStatistics(NamedTuple):
+    """Running statistics of a model that an algorithm updates."""
+
+    where: Callable[..., bool] | Any  # a fedjax_sim.tree.leaves.Selection
+    uploaded: bool  # clients upload their statistics
+
+
+class LastWrapper(NamedTuple):
+    """Wrapper that no other wrapper may enclose, such as a private one.
+
+    It keeps the functions that it returned, so that :func:`fedjax_sim.checks.setups.last_wrapper`
+    notices if another wrapper has replaced one of them.
+    """
+
+    name: str
+    reason: str  # why it must be the last one
+    local: Callable[..., Any]
+    update: Callable[..., Any]
+    # (timeline, num_clients) -> fedjax_sim.wrappers.privacy.events.Mechanism; None: clients add the
+    # noise.
+    mechanism: Any = None
+
+
+class Requires(NamedTuple):
+    """Requirements of an algorithm: of a setup, of wrappers around it and of the files of its runs.
+
+    A wrapper inherits all fields, and replaces those that it changes (``algorithm.requiring``).
+
+    Example:
+        >>> Requires(synchronous="the controls sum to 0").synchronous
+        'the controls sum to 0'
+    """
+
+    # The reason why clients must start from the current broadcast; a timeline with staleness is
+    # refused with this reason. None: they need not.
+    synchronous: str | None = None
+    # The reason why all uploads must have the same weight; a setup with another weighting is
+    # refused with this reason. None: they need not.
+    uniform_weights: str | None = None
+    # The same for timelines in which not all clients report in every round.
+    uniform_weights_if_partial: str | None = None
+    # The reason why the update needs the exact mean of the uploads: wrappers that clip uploads or
+    # add noise are refused with it. None: an upload is 0 for a client that does not change the
+    # model, and the update may receive a noisy mean.
+    exact_mean: str | None = None
+    # Raises ValueError, with the reason, for a task or a timeline that does not fit the algorithm.
+    # Runs before any compilation; arrays of both may be traced.
+    check: Callable[["Task", "Timeline"], None] = _no_check
+    # Clients upload models, which the server averages with its own; False: changes of the model.
+    uploads_models: bool = False
+    # Messages are changes of the last one, so every client needs every message: counted as bits.
+    messages_to_all: bool = False
+    # Clients keep or train leaves that the server's model does not: its own metrics mean nothing,
+    # those of the personal models do.
+    partial_model: bool = False
+    bits: Bits = Bits()
+    statistics: RunningStatistics | None = None
+    last: LastWrapper | None = None
+
+
+@with_spec
+class FedAlgorithm(NamedTuple):
+    """A federated algorithm: five pure functions.
+
+    ``local`` is written for ONE client; an execution strategy batches it.  ``update`` receives the
+    weighted mean of the uploads, so a round needs one reduction; uploads have floating dtypes.  In
+    a round without reports the mean is 0 and the update is discarded; it must still be finite, so
+    that derivatives are.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from typing import NamedTuple
+        >>> class State(NamedTuple):
+        ...     params: dict
+        >>> one_step = FedAlgorithm(
+        ...     init=State,
+        ...     local=lambda x, state, oracle, work: (oracle.grad(x, 0), state),
+        ...     update=lambda s, g, round: State({"w": s.params["w"] - 0.1 * g["w"]}),
+        ... )
+        >>> one_step.init({"w": jnp.zeros(2)}).params["w"].shape
+        (2,)
+    """
+
+    init: Callable[[Params], ServerState]
+    local: Callable[[Message, ClientState, Oracle, Work], tuple[Upload, ClientState]]
+    update: Callable[[ServerState, Upload, Round], ServerState]
+    broadcast: Callable[[ServerState, Round], Message] = _send_params
+    init_client: Callable[[Params], ClientState] = _no_state
+    # The model that a client uses itself, from the current broadcast, its state, and the oracle and
+    # the visit of its training data; changes no state. None: the server's model.
+    personal: Callable[[Message, ClientState, Oracle, Work], Params] | None = None
+    # What `update` receives. None: the weighted mean of the uploads.
+    aggregation: Aggregation | None = None
+    requires: Requires = Requires()
+    # The factory and its arguments. None: no factory under `specified` made it.
+    spec: Spec | None = None
+
+    def requiring(self, **changes: Any) -> "FedAlgorithm":
+        """Returns the algorithm with other fields of ``requires``.
+
+        Example:
+            >>> import fedjax_sim as fs
+            >>> fs.fedavg(0.1).requiring(synchronous="a reason").requires.synchronous
+            'a reason'
+        """
+        return self._replace(requires=self.requires._replace(**changes))
