@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import itertools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,7 +34,6 @@ from fedjax_sim.runs.sweeps.sweep import SweepProgress, sweep
 from fedjax_sim.studies.setups import build, own_objects
 from fedjax_sim.studies.setups.aggregators import check_uploads
 from fedjax_sim.studies.setups.attacks import Attack
-from fedjax_sim.studies.setups.code_digest import changed_code, code_digests
 from fedjax_sim.studies.setups.config import FREE_FIELDS, RunConfig, SweepConfig
 from fedjax_sim.studies.setups.config_file import (
     differences,
@@ -78,13 +76,11 @@ def run_sweep(config: SweepConfig, callbacks: Sequence[Callback] = ()) -> SweepR
     part = None if config.part is None else parse_part(config.part)
     entries = configurations(config)
     report.check_folder(config.output, "a sweep")
-    own = (own_objects.references(with_settings(config, entry)) for entry in entries)
-    code = code_digests(itertools.chain.from_iterable(own))
-    fixed = _checked(config, entries, code)
+    fixed = _checked(config, entries)
     dataset = own_objects.load_dataset(config)
     # Equal for all parts; tables of the folder choose by the same metric.
     shared = to_json(dataclasses.replace(config, part=None, metric=config.score_metric))
-    header = {"config": shared, "code": code, **fixed, "environment": environment()}
+    header = {"config": shared, **fixed, "environment": environment()}
     runs = _Runs(config, dataset, entries)
     grid = entries if part is None else Part(entries, *part)
     memory = None if config.memory is None else int(config.memory * 1e9)
@@ -153,15 +149,13 @@ def _fixed(config: SweepConfig) -> dict[str, Any]:
     return {"dataset": config.dataset, "precision": config.precision, **chosen}
 
 
-def _checked(
-    config: SweepConfig, entries: Sequence[Configuration], code: dict[str, str]
-) -> dict[str, Any]:
+def _checked(config: SweepConfig, entries: Sequence[Configuration]) -> dict[str, Any]:
     """Returns options and hyper-parameters that no grid in the output folder varies.
 
     Also the names of the tables and figures that earlier calls have written.
 
     Raises:
-        ValueError: the folder's runs have other ones, or are of other code of the user's functions.
+        ValueError: the folder's runs have other ones.
     """
     free = FREE_FIELDS | {"seed", "seeds", "execution", "chunk_size"} | _varied(entries)
     names = {field.name for field in dataclasses.fields(RunConfig)} - free
@@ -185,7 +179,6 @@ def _checked(
             f"{algorithm}.{text}" for text in differences(known, hyper.get(algorithm, {}))
         ]
         hyper[algorithm] = known | hyper.get(algorithm, {})
-    differing += changed_code(old.code, code)
     if differing:
         raise ValueError(
             f"output is '{config.output}', which holds another sweep: {'; '.join(differing)}; "
