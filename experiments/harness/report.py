@@ -61,7 +61,7 @@ class Report:
     def add(self, *paragraphs: str | pd.DataFrame) -> None:
         """Appends texts and tables; empty ones are left out."""
         self._parts += [
-            part if isinstance(part, str) else fs.analysis.markdown(part)
+            part if isinstance(part, str) else fs.analysis.render(part)
             for part in paragraphs
             if len(part)
         ]

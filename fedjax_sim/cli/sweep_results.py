@@ -15,7 +15,7 @@ from fedjax_sim.reports.frames import score_values
 from fedjax_sim.reports.labels import bounds_of, metric_label
 from fedjax_sim.reports.selection import best, scores
 from fedjax_sim.reports.statistics import paired_differences, speed_up
-from fedjax_sim.reports.tables import markdown, table
+from fedjax_sim.reports.tables import render, table
 from fedjax_sim.runs.sweeps.result import Sweep
 from fedjax_sim.studies.setups.config import SweepConfig
 
@@ -73,7 +73,7 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
         files["paired.csv"] = paired_differences(complete, mode=mode)
     if len(config.cells) == 2:
         rows, columns = config.cells
-        files["cells.md"] = markdown(table(chosen, ["algorithm", rows], columns)) + "\n"
+        files["cells.md"] = render(table(chosen, ["algorithm", rows], columns)) + "\n"
     files |= {f"{name}.png": x for name, x in _figures(config, complete, label).items()}
     clients = result.per_client()
     if not clients.empty:

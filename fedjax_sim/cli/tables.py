@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedjax_sim.cli.diagnose import Diagnosis, kind_of
 from fedjax_sim.reports.labels import PARTIAL, PARTIAL_NOTE
-from fedjax_sim.reports.rendering import interval_text
+from fedjax_sim.reports.tables import interval_text
 from fedjax_sim.runs.planning.needs import Forecast
 from fedjax_sim.studies.executions import Measured
 

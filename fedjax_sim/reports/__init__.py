@@ -6,7 +6,6 @@ from fedjax_sim.reports.frames import grid_values, rows_with
 from fedjax_sim.reports.intervals import Interval, mean_interval
 from fedjax_sim.reports.labels import algorithm_label, metric_label
 from fedjax_sim.reports.methods import read_folders
-from fedjax_sim.reports.rendering import results_table
 from fedjax_sim.reports.results import Target, results
 from fedjax_sim.reports.selection import Mode, best, rounds_to_target, scores
 from fedjax_sim.reports.statistics import (
@@ -15,11 +14,12 @@ from fedjax_sim.reports.statistics import (
     paired_differences,
     speed_up,
 )
-from fedjax_sim.reports.tables import markdown, table
+from fedjax_sim.reports.tables import Mean, render, results_table, table
 
 __all__ = [
     "FolderHistory",
     "Interval",
+    "Mean",
     "Mode",
     "PairedDifference",
     "Target",
@@ -29,7 +29,6 @@ __all__ = [
     "finite_part",
     "first_divergences",
     "grid_values",
-    "markdown",
     "mean_interval",
     "metric_label",
     "paired_difference",
@@ -37,6 +36,7 @@ __all__ = [
     "read_client_values",
     "read_folder",
     "read_folders",
+    "render",
     "results",
     "results_table",
     "rounds_to_target",

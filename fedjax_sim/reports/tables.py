@@ -1,13 +1,169 @@
-"""Tables of selected configurations, as frames and as Markdown."""
+"""Tables as text: frames in Markdown, LaTeX, HTML and CSV."""
 
+import html
 import math
-from collections.abc import Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
+import numpy as np
 import pandas as pd
 
 from fedjax_sim.reports.frames import check_columns, check_unique
-from fedjax_sim.reports.intervals import is_symmetric
+from fedjax_sim.reports.intervals import check_level, is_symmetric
+from fedjax_sim.reports.labels import (
+    PARTIAL,
+    algorithm_labels,
+    bounds_of,
+    metric_label,
+    setting_label,
+)
+
+Format: TypeAlias = Literal["markdown", "latex", "html", "csv"]
+
+_STATISTICS = (
+    "metric", "mean", "std", "low", "high", "num_seeds", "num_failed", "diverged", "p_holm",
+    "is_best", "rounds_to_target", "reached",
+)  # fmt: skip
+_SPECIAL = {**{c: f"\\{c}" for c in "&%$#_{}"}, "~": r"\textasciitilde{}", "^": r"\^{}",
+            "\\": r"\textbackslash{}", "±": r"$\pm$", PARTIAL: r"\dag{}"}  # fmt: skip
+
+_FEW_SEEDS = 5
+
+
+class Mean(NamedTuple):
+    """A cell of a table: a mean and its interval as text, which LaTeX writes as a formula."""
+
+    text: str
+    bold: bool = False
+
+
+def render(frame: pd.DataFrame, format: Format = "markdown", *, note: str = "") -> str:
+    """Returns a frame as a table.
+
+    Named index levels are the first columns; the name of the columns is part of their headings.
+    Numbers have four significant digits and NaN is empty; CSV has all numbers in full.  LaTeX needs
+    the package booktabs.
+
+    Args:
+        frame: of numbers, texts and :class:`Mean`.
+        format: "markdown", "latex", "html" or "csv".
+        note: text under the table, in LaTeX a comment above it; CSV has none.
+
+    Raises:
+        ValueError: another format.
+
+    Example:
+        >>> print(render(pd.DataFrame({"lr": [0.1], "mean": [1 / 3], "low": [float("nan")]})))
+        | lr | mean | low |
+        |---|---|---|
+        | 0.1 | 0.3333 |  |
+    """
+    if format not in get_args(Format):
+        known = ", ".join(map(repr, get_args(Format)))
+        raise ValueError(f"format is {format!r}; expected one of {known}")
+    levels = [str(name) for name in frame.index.names if name is not None]
+    if format == "csv":
+        return frame.to_csv(index=bool(levels), lineterminator="\n").removesuffix("\n")
+    prefix = "" if frame.columns.name is None else f"{frame.columns.name} = "
+    names = [f"{name:.4g}" if isinstance(name, float) else str(name) for name in frame.columns]
+    heads = [*levels, *(prefix + name for name in names)]
+    whole = frame.reset_index(allow_duplicates=True) if levels else frame
+    rows = [[_cell(x, format) for x in row] for row in whole.itertuples(index=False, name=None)]
+    form = {"markdown": _markdown, "latex": _latex, "html": _html}[format]
+    return form([_escaped(head, format) for head in heads], rows, len(levels), note)
+
+
+def results_table(
+    table: pd.DataFrame,
+    format: Format = "markdown",
+    *,
+    digits: int = 3,
+    percent: bool = False,
+    target: float | None = None,
+    level: float | None = None,
+    note: str = "",
+) -> str:
+    r"""Returns the frame of :func:`results` as text: a row per configuration, a column per metric.
+
+    Cells are "mean ± half-width of the interval"; an interval that was cut at 0 or 1 is written as
+    [low, high].  The best mean and those that a paired test does not distinguish from it are bold.
+    A configuration with a diverged seed shows the round and the number of seeds instead.  A note
+    under the table says so.  LaTeX needs the package booktabs; CSV has all numbers in full.
+
+    Args:
+        table: as :func:`results` returns it.
+        format: "markdown", "latex", "html" or "csv".
+        digits: decimals of the means and intervals.
+        percent: write accuracies in percent, with ``digits`` - 2 decimals.
+        target: value of the rounds to the target, for the column's heading.
+        level: level of the intervals, for the note; default: the level that :func:`results` had.
+        note: text before the note.
+
+    Raises:
+        ValueError: another format, missing columns, digits < 1, a level outside (0, 1).
+
+    Example:
+        >>> row = {"algorithm": "fedavg", "metric": "test/accuracy", "mean": 0.81, "std": 0.01,
+        ...        "low": 0.80, "high": 0.82, "num_seeds": 3, "num_failed": 0, "diverged": "",
+        ...        "p_holm": float("nan"), "is_best": True}
+        >>> print(results_table(pd.DataFrame([row])).partition("\n\n")[0])
+        | method | test accuracy |
+        |---|---|
+        | FedAvg | **0.810 ± 0.010** |
+    """
+    if digits < 1:
+        raise ValueError(f"digits is {digits}; expected at least 1")
+    if level is not None:
+        check_level(level)
+    check_columns(table, list(_STATISTICS[:-2]), "table")
+    if format == "csv":
+        return render(table, format)
+    config = [name for name in table.columns if name not in _STATISTICS]
+    metrics = table["metric"].unique().tolist()
+    in_percent = {name: percent and _is_fraction(table, name) for name in metrics}
+    heads = [metric_label(name) + (", %" if in_percent[name] else "") for name in metrics]
+    rows: dict[tuple, list[Mean | str]] = {}
+    for row in table.to_dict(orient="records"):
+        cells = rows.setdefault(_key(row, config), [])
+        cells.append(_mean(row, digits, in_percent[row["metric"]]))
+    if "rounds_to_target" in table:
+        value = "target" if target is None else f"{target:g}"
+        heads.append(f"rounds to {value}")
+        for row in table.loc[table["metric"] == metrics[0], :].to_dict(orient="records"):
+            rows[_key(row, config)].append(_rounds(row))
+    index = None
+    if config:
+        names = ["method" if name == "algorithm" else setting_label(name) for name in config]
+        labels = algorithm_labels(map(str, table.get("algorithm", pd.Series()).unique()))
+        texts = [tuple(labels.get(x, _setting(x)) for x in key) for key in rows]
+        index = pd.MultiIndex.from_tuples(texts, names=names)
+    frame = pd.DataFrame(list(rows.values()), index, heads)
+    notes = " ".join(filter(None, (note, explanation(table, level))))
+    return render(frame, format, note=notes)
+
+
+def explanation(table: pd.DataFrame, level: float | None = None) -> str:
+    """Returns the sentences that explain a table of :func:`results`; level: default the table's."""
+    percent = 100 * (table.attrs.get("level", 0.95) if level is None else level)
+    num_seeds = np.asarray(table["num_seeds"], int)
+    fewest, most = num_seeds.min(), num_seeds.max()
+    if most == 1:
+        text = "One seed."
+    else:
+        seeds = f"{most}" if fewest == most else f"{fewest} to {most}"
+        text = f"Mean over {seeds} seeds and its {percent:g} % interval (Student's t)."
+    if np.isfinite(np.asarray(table["p_holm"], np.float64)).any():
+        text += (
+            " Bold: the best mean, and those that a two-sided paired t test over the seeds does not"
+            f" distinguish from it (p of at least {table.attrs.get('alpha', 0.05):g} after Holm's"
+            " correction)."
+        )
+        if fewest < _FEW_SEEDS:
+            text += f" With fewer than {_FEW_SEEDS} seeds the test distinguishes little."
+    if any(table["diverged"]):
+        text += " A method with a diverged seed has no mean."
+    return text
 
 
 def table(
@@ -27,7 +183,7 @@ def table(
         >>> columns = ["M", "K", "mean", "low", "high", "num_seeds", "num_failed"]
         >>> nan = float("nan")
         >>> data = [(2, 1, 0.512, 0.49, 0.534, 3, 0), (4, 1, nan, nan, nan, 3, 1)]
-        >>> print(markdown(table(pd.DataFrame(data, columns=columns), "M", "K")))
+        >>> print(render(table(pd.DataFrame(data, columns=columns), "M", "K")))
         | M | K = 1 |
         |---|---|
         | 2 | 0.512 ± 0.022 |
@@ -40,52 +196,131 @@ def table(
     check_unique(frame, [*rows, columns])
     numbers = (frame[name] for name in ("mean", "low", "high", "num_seeds", "num_failed"))
     text = [
-        f"{failed}/{seeds} failed" if failed else _with_interval(mean, low, high, digits)
+        f"{failed}/{seeds} failed" if failed else _significant(mean, low, high, digits)
         for mean, low, high, seeds, failed in zip(*numbers, strict=True)
     ]
     cells = frame[[*rows, columns]].assign(text=text)
     return cells.pivot(index=rows, columns=columns, values="text").fillna("")
 
 
-def markdown(frame: pd.DataFrame) -> str:
-    """Returns a frame as a Markdown table: numbers with four significant digits, NaN empty.
-
-    Named index levels are the first columns; the name of the columns is part of their headings.
-
-    Example:
-        >>> print(markdown(pd.DataFrame({"lr": [0.1], "mean": [1 / 3], "low": [float("nan")]})))
-        | lr | mean | low |
-        |---|---|---|
-        | 0.1 | 0.3333 |  |
-    """
-    levels = [str(name) for name in frame.index.names if name is not None]
-    prefix = "" if frame.columns.name is None else f"{frame.columns.name} = "
-    heads = [*levels, *(f"{prefix}{_cell(name)}" for name in frame.columns)]
-    body = (frame.reset_index() if levels else frame).itertuples(index=False)
-    lines = [heads, ["---"] * len(heads), *([_cell(value) for value in row] for row in body)]
-    rendered = ["| " + " | ".join(line) + " |" for line in lines]
-    rendered[1] = rendered[1].replace(" ", "")
-    return "\n".join(rendered)
+def interval_text(mean: float, low: float, high: float, decimals: int) -> str:
+    """Returns a mean and its interval; the mean alone without one."""
+    return _with_interval(mean, low, high, lambda value: _fixed(value, decimals))
 
 
-def _with_interval(mean: float, low: float, high: float, digits: int) -> str:
+def _with_interval(mean: float, low: float, high: float, write: Callable[[float], str]) -> str:
+    """Returns a mean and its interval, with both ends if it was cut at a bound."""
+    if not math.isfinite(low):
+        return write(mean)
+    if is_symmetric(mean, low, high):
+        return f"{write(mean)} ± {write((high - low) / 2)}"
+    return f"{write(mean)} [{write(low)}, {write(high)}]"
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """Returns a number with fixed decimals, very small and large ones with an exponent."""
+    if value and not 10.0**-decimals <= abs(value) < 1e6:
+        return f"{value:.1e}"
+    return f"{value:.{decimals}f}"
+
+
+def _significant(mean: float, low: float, high: float, digits: int) -> str:
+    """Returns a mean with significant digits, and its interval with the same decimals."""
     if not math.isfinite(mean):
         return f"{mean:g}"
     exponent = int(f"{mean:.{digits - 1}e}".partition("e")[2])  # of the rounded mean
-    scientific = not -4 < exponent < 6
-    scale = 10.0**exponent if scientific else 1.0
-    decimals = max(0, digits - 1 - (0 if scientific else exponent))
-    text, start, end = (f"{x / scale:.{decimals}f}" for x in (mean, low, high))
-    power = f"e{exponent:+03d}" if scientific else ""
-    if not math.isfinite(low):
-        return text + power
-    if not is_symmetric(mean, low, high):
-        return f"{text}{power} [{start}{power}, {end}{power}]"
-    text += f" ± {(high - low) / 2 / scale:.{decimals}f}"
-    return f"({text}){power}" if scientific else text
+    if -4 < exponent < 6:
+        decimals = max(0, digits - 1 - exponent)
+        return _with_interval(mean, low, high, lambda x: f"{x:.{decimals}f}")
+    scale, power = 10.0**exponent, f"e{exponent:+03d}"
+    return _with_interval(mean, low, high, lambda x: f"{x / scale:.{digits - 1}f}{power}")
 
 
-def _cell(value: Any) -> str:
+def _key(row: dict, config: Sequence[str]) -> tuple:
+    return tuple("" if pd.isna(row[name]) else row[name] for name in config)
+
+
+def _setting(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _mean(row: dict, digits: int, in_percent: bool) -> Mean | str:
+    """Returns mean and interval of one row, bold if it is among the best."""
+    if row["num_failed"]:
+        return row["diverged"] or f"{row['num_failed']} of {row['num_seeds']} seeds failed"
+    scale, decimals = (100, max(0, digits - 2)) if in_percent else (1, digits)
+    mean, low, high = (scale * row[name] for name in ("mean", "low", "high"))
+    return Mean(interval_text(mean, low, high, decimals), bool(row["is_best"]))
+
+
+def _rounds(row: dict) -> str:
+    if not row["reached"]:
+        return "not reached"
+    text = f"{row['rounds_to_target']:g}"
+    seeds = f" ({row['reached']} of {row['num_seeds']} seeds)"
+    return text if row["reached"] == row["num_seeds"] else text + seeds
+
+
+def _is_fraction(table: pd.DataFrame, metric: str) -> bool:
+    values = np.asarray(table.loc[table["metric"] == metric, "mean"], np.float64)
+    return bounds_of(metric, values) is not None
+
+
+def _cell(value: Any, format: Format) -> str:
+    if isinstance(value, Mean):
+        return _formula(value) if format == "latex" else _bold(value, format)
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.4g}"
-    return str(value).replace("|", "\\|")
+    return _escaped(str(value), format)
+
+
+def _bold(mean: Mean, format: Format) -> str:
+    opening, closing = ("<b>", "</b>") if format == "html" else ("**", "**")
+    return f"{opening}{mean.text}{closing}" if mean.bold else mean.text
+
+
+def _formula(mean: Mean) -> str:
+    formula = re.sub(r"e([+-]\d+)", lambda e: rf" \cdot 10^{{{int(e[1])}}}", mean.text)
+    formula = formula.replace("±", r"\pm").replace(" [", r"\ [")
+    return rf"$\mathbf{{{formula}}}$" if mean.bold else f"${formula}$"
+
+
+def _escaped(text: str, format: Format) -> str:
+    if format == "latex":
+        return "".join(_SPECIAL.get(character, character) for character in text)
+    return html.escape(text) if format == "html" else text.replace("|", "\\|")
+
+
+def _markdown(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], num_levels: int, note: str
+) -> str:
+    del num_levels
+    lines = ["| " + " | ".join(line) + " |" for line in (heads, *rows)]
+    under = ["", note] if note else []
+    return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:], *under])
+
+
+def _latex(heads: Sequence[str], rows: Sequence[Sequence[str]], num_levels: int, note: str) -> str:
+    columns = "l" * num_levels + "c" * (len(heads) - num_levels)
+    body = [" & ".join(line) + r" \\" for line in rows]
+    return "\n".join(
+        [
+            *(f"% {line}" for line in note.splitlines()),
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            " & ".join(heads) + r" \\",
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+        ]
+    )
+
+
+def _html(heads: Sequence[str], rows: Sequence[Sequence[str]], num_levels: int, note: str) -> str:
+    lines = ["".join(f"<th>{head}</th>" for head in heads)]
+    for row in rows:
+        tags = ["th"] * num_levels + ["td"] * (len(row) - num_levels)
+        lines.append("".join(f"<{tag}>{x}</{tag}>" for tag, x in zip(tags, row, strict=True)))
+    under = [f"<p>{html.escape(note)}</p>"] if note else []
+    return "\n".join(["<table>", *(f"<tr>{line}</tr>" for line in lines), "</table>", *under])

@@ -14,9 +14,9 @@ from fedjax_sim.reports.labels import (
     metric_label,
     setting_label,
 )
-from fedjax_sim.reports.rendering import html_table, interval_text, results_table
 from fedjax_sim.reports.results import results
 from fedjax_sim.reports.selection import best, complete, scores
+from fedjax_sim.reports.tables import interval_text, render, results_table
 from fedjax_sim.runs.compare import Comparison
 from fedjax_sim.runs.result import Simulation
 from fedjax_sim.runs.sweeps.result import Sweep
@@ -84,11 +84,10 @@ def sweep_html(history: pd.DataFrame, note: str) -> str:
     metrics = _common_metrics(history)
     if not metrics:
         return f"<p>{escape(note)} No finished runs.</p>"
-    rows = [_best_by(history, metric) for metric in metrics]
-    heads = list(dict.fromkeys(name for row in rows for name in row if name != "mean"))
-    cells = [[escape(row.get(head, "")) for head in (*heads, "mean")] for row in rows]
+    frame = pd.DataFrame([_best_by(history, metric) for metric in metrics]).fillna("")
+    settings = [name for name in frame if name != "mean"]
     note += " Mean over seeds and its 95 % interval. *: at the edge of the grid."
-    return html_table([*map(escape, heads), "mean"], cells, 1, note)
+    return render(frame[[*settings, "mean"]].set_index("best by"), "html", note=note)
 
 
 def _best_by(history: pd.DataFrame, metric: str) -> dict[str, str]:

@@ -186,7 +186,9 @@ class Gap(NamedTuple):
 
     def _repr_html_(self) -> str:
         """The summary as a table, which Jupyter shows."""
-        return self.summary().to_html(index=False, float_format=lambda x: f"{x:.4g}")
+        from fedjax_sim.reports.tables import render  # slow to import
+
+        return render(self.summary(), "html")
 
     def _least(self, measure: Measure) -> float:
         """F*, which is subtracted from F; 0 for gradients."""

@@ -181,11 +181,12 @@ class Advice(NamedTuple):
 
     def _repr_html_(self) -> str:
         """Constants and theorems as tables, which Jupyter shows."""
-        shown = {"index": False, "na_rep": "", "float_format": lambda x: f"{x:.4g}"}
+        from fedjax_sim.reports.tables import render  # slow to import
+
         table = self.to_frame().drop(columns=["source"])
         for name in ("failed", "undecided"):
             table[name] = ["; ".join(texts) for texts in table[name]]
-        parts = [self.constants_frame().to_html(**shown), table.to_html(**shown)]
+        parts = [render(self.constants_frame(), "html"), render(table, "html")]
         return "\n".join([f"<p>{escape(self._title())}</p>", *parts])
 
     def _title(self) -> str:
