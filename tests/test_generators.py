@@ -11,7 +11,6 @@ from fedjax_sim import timelines
 from fedjax_sim.algorithms.scaffold import gradient_controls
 from fedjax_sim.diagnostics import heterogeneity, smoothness
 from fedjax_sim.diagnostics.client_updates import client_models
-from fedjax_sim.diagnostics.drift import local_trajectories
 from fedjax_sim.diagnostics.gradient_moments import sampled_moments
 from fedjax_sim.diagnostics.iterate_bias import simulate_paths
 from fedjax_sim.diagnostics.lanczos import ritz
@@ -79,7 +78,6 @@ ENTRIES = {
     "sharpness": lambda key: client_sharpness(SETUP.task, jnp.zeros(1), key),
     "ritz": lambda key: ritz(lambda x: x, jnp.zeros(2), key, 1),
     "models": lambda key: client_models(AVG, SETUP, fs.init(AVG, SETUP), key),
-    "trajectories": lambda key: local_trajectories(SETUP.task, FULL, jnp.zeros(1), key, 0.1),
     "paths": lambda key: simulate_paths(lambda x: x, jax.random.normal, 0.1, 2.0, [1], 4, key),
     "planes": lambda key: filter_normalized(key, jnp.zeros((2, 2))),
 }

@@ -16,7 +16,7 @@ PAGES = sorted(SITE.rglob("*.html"))
 
 
 class Parsed(NamedTuple):
-    """What a page refers to."""
+    """Targets and references of a page."""
 
     ids: set[str]
     links: list[str]  # of <a>

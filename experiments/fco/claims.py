@@ -91,22 +91,12 @@ def fastest_text(selected: Selected, event: str) -> str:
     return f"over all pairs the earliest {event} is: {found or 'never'}"
 
 
-def within(method: str, holds: Condition, bound: int) -> Check:
-    """Checks whether a condition holds for the first time before a round."""
+def reached(method: str, holds: Condition, *, by: Callable[[float], bool]) -> Check:
+    """Checks the first round at which a condition holds, infinite if it never does."""
 
     def check(selected: Selected) -> tuple[str, bool]:
         at = first_round(selected.curves[method], holds)
-        return first_rounds_text({method: at}), at < bound
-
-    return check
-
-
-def not_within(method: str, holds: Condition, bound: int) -> Check:
-    """Checks whether a condition holds only after a round, or never."""
-
-    def check(selected: Selected) -> tuple[str, bool]:
-        at = first_round(selected.curves[method], holds)
-        return first_rounds_text({method: at}), at > bound
+        return first_rounds_text({method: at}), by(at)
 
     return check
 

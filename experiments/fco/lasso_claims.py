@@ -19,7 +19,7 @@ EVENT = f"round of F1 {ALMOST}"
 
 
 def almost(curve: Curve) -> np.ndarray:
-    """Whether the support is recovered but for a few entries, per evaluation."""
+    """Returns, per evaluation, whether the support is recovered but for a few entries."""
     return curve["f1"] >= ALMOST
 
 
@@ -162,11 +162,11 @@ def statements(every: tuple[str, ...]) -> tuple[Statement, ...]:
         text = f"{method} ends almost perfect"
         found.append(Statement(sets, (method,), text, check, most, _highest(method)))
     for sets, bound in ((("II", "III"), 100), (("IV",), 200)):
-        check = claims.within(dual, _perfect, bound)
+        check = claims.reached(dual, _perfect, by=lambda at, bound=bound: at < bound)
         text = f"{dual} is at 1 before round {bound}"
         found.append(Statement(sets, (dual,), text, check, why=_highest(dual)))
     for method in (mid, mid_osp):
-        check = claims.not_within(method, _perfect, 100)
+        check = claims.reached(method, _perfect, by=lambda at: at > 100)
         text = f"{method} is not at 1 by round 100"
         found.append(Statement(("II", "III"), (method,), text, check, why=_fastest_pairs))
         check = claims.at_end(method, "f1", lambda value: value < LITTLE)

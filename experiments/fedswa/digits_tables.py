@@ -15,7 +15,7 @@ import pandas as pd
 import fedjax_sim as fs
 from experiments.fedswa.methods import ALPHA, GAMMA, LR, RHO
 from experiments.fedswa.settings import ACCURACY
-from experiments.harness import Claim, interval_text, ordering
+from experiments.harness import Claim, interval_text, ordering, select
 from fedjax_sim.reports.figures.style import add_caption
 
 PAPER_SKEW = 0.6  # of Table 4
@@ -53,14 +53,6 @@ ORDERED: Mapping[str, tuple[tuple[str, str], ...]] = {  # in the paper's tables 
         ("FedMoSWA", "FedMo"), ("FedMoSWA", "FedAvg"),
     ),
 }  # fmt: skip
-
-
-def select(runs: pd.DataFrame, **values: Any) -> pd.DataFrame:
-    """The rows with the given values."""
-    keep = np.ones(len(runs), bool)
-    for name, value in values.items():
-        keep &= np.asarray(runs[name]) == value
-    return runs.take(np.flatnonzero(keep))
 
 
 def scores(runs: pd.DataFrame, metric: Any = ACCURACY, **values: Any) -> pd.Series:

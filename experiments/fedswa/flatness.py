@@ -25,7 +25,7 @@ SURFACES = ("train", "test", "clients")
 
 
 class Instruments(NamedTuple):
-    """What flatness is measured with; none of it has the augmentation of the training loss."""
+    """Losses for measurements of flatness, without the augmentation of the training loss."""
 
     task: fs.Task  # the clients' training losses
     losses: dict[str, Callable[[Any], jax.Array]]  # of a part of the examples, for surfaces
@@ -156,7 +156,7 @@ def loss_surfaces(
 
 
 def mean_rise(drawn: fs.diagnostics.surfaces.Surface, radius: float) -> float:
-    """How far the loss is above the model's, on average over the grid within a radius.
+    """Mean rise of the loss above the model's, over the grid points within a radius.
 
     Example:
         >>> d1, d2 = jnp.eye(2)

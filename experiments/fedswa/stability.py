@@ -18,10 +18,9 @@ from experiments.fedswa.stability_tables import (
     figure,
     final_table,
     ordering,
-    select,
     summary,
 )
-from experiments.harness import Report, settings
+from experiments.harness import Report, select, settings
 
 
 def measure(options: Options) -> pd.DataFrame:

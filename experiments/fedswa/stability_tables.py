@@ -11,20 +11,13 @@ import pandas as pd
 import fedjax_sim as fs
 from experiments.fedswa.methods import RHO
 from experiments.fedswa.stability_runs import BETA, LIPSCHITZ, METHODS, VALUES, Options
+from experiments.harness import select
 from fedjax_sim.reports.figures.style import add_caption, legend_above
 
 CONVEX = 1e-9  # strong convexity in the limit: steps up to 2 / beta do not expand
 DECAYING = ("FedSWA", "FedMoSWA")
 WITHOUT_BOUND = ("SCAFFOLD",)
 RUN = ["task", "skew", "n", "rate", "lr", "K", "method"]  # identity of a run
-
-
-def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
-    """The rows with the given values."""
-    keep = np.ones(len(table), bool)
-    for name, value in values.items():
-        keep &= np.asarray(table[name]) == value
-    return table.take(np.flatnonzero(keep))
 
 
 def summary(frame: pd.DataFrame, options: Options) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from experiments.harness.options import counted
 
 __all__ = [
     "Claim", "at_edge", "claims_table", "edge_marks", "interval_text", "late_scores",
-    "ordering", "percent", "rounds_by", "rounds_text", "unfinished"
+    "ordering", "percent", "rounds_by", "rounds_text", "select", "unfinished"
 ]  # fmt: skip
 
 
@@ -73,6 +73,14 @@ def ordering(ours: Any, paper: Any) -> str:
         f"Ordering against the paper's, {len(both)} entries: Kendall's tau {tau:.2f} "
         f"(p = {p:.2g}; 1 is the same order, 0 none)."
     )
+
+
+def select(table: pd.DataFrame, **values: Any) -> pd.DataFrame:
+    """The rows with the given values."""
+    keep = np.ones(len(table), bool)
+    for name, value in values.items():
+        keep &= np.asarray(table[name]) == value
+    return table.take(np.flatnonzero(keep))
 
 
 def percent(values: Iterable[float]) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
+from experiments.local_methods.bias_laws import piecewise_quadratic_bias, third_order_bias
 from experiments.local_methods.diffusion import backward_equation
 from fedjax_sim.diagnostics.iterate_bias import Derivative
 
@@ -52,16 +53,14 @@ def families() -> list[Family]:
         "kink",
         KINK,
         fs.diagnostics.gradient_noise.gaussian(1.0, 6, panels=17),
-        lambda lr, k: fs.diagnostics.bias_laws.piecewise_quadratic_bias(1.0, 0.5, lr, 1.0, k),
+        lambda lr, k: piecewise_quadratic_bias(1.0, 0.5, lr, 1.0, k),
         (1.5, 2.0),
     )
     smooth = Family(
         "third order",
         SMOOTH,
         fs.diagnostics.gradient_noise.gaussian(1.0),
-        lambda lr, k: float(
-            fs.diagnostics.bias_laws.third_order_bias(SMOOTH, 0.0, 1.0, lr, k, "recursion")
-        ),
+        lambda lr, k: float(third_order_bias(SMOOTH, 0.0, 1.0, lr, k, "recursion")),
         (2.0, 3.0),
     )
     return [kink, smooth]
@@ -139,9 +138,7 @@ def continuous(lr: float, num_steps: int) -> pd.DataFrame:
     rows = []
     for k in 2 ** np.arange(1, int(np.log2(num_steps)) + 1):
         law = {
-            form: float(
-                fs.diagnostics.bias_laws.third_order_bias(SMOOTH, 0.0, 1.0, lr, int(k), form)
-            )
+            form: float(third_order_bias(SMOOTH, 0.0, 1.0, lr, int(k), form))
             for form in ("recursion", "diffusion")
         }
         rows.append(

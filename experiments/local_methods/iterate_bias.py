@@ -16,7 +16,6 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import tyro
 
-import fedjax_sim as fs
 from experiments.harness.figures import legends
 from experiments.harness.options import check_grid, settings
 from experiments.harness.redrawing import save_report
@@ -29,6 +28,7 @@ from experiments.local_methods.bias_growth import (
     growth,
     slopes,
 )
+from experiments.local_methods.bias_laws import piecewise_quadratic_limit
 from experiments.local_methods.figure_2_1 import LEFT, LR, RIGHT, STD, densities, figure_data
 from fedjax_sim.checks import check_at_least
 
@@ -74,7 +74,7 @@ def build(
 ) -> tuple[Report, dict[str, Any]]:
     """Text and figure."""
     options = facts["options"]
-    limit = fs.diagnostics.bias_laws.piecewise_quadratic_limit(RIGHT, LEFT, LR, STD)
+    limit = piecewise_quadratic_limit(RIGHT, LEFT, LR, STD)
     report = Report(
         "Iterate bias",
         f"Figure 2.1: curvatures {RIGHT} and {LEFT}, noise of standard deviation {STD}, rate {LR}, "

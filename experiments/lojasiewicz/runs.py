@@ -20,6 +20,7 @@ from experiments.lojasiewicz.family import (
     noisy_task,
     sphere,
 )
+from experiments.lojasiewicz.lemmas import drift_bound
 
 
 class Case(NamedTuple):
@@ -116,9 +117,7 @@ def history(case: Case, measured: Measured) -> pd.DataFrame:
         closed = closed_form(constants, rounds=rounds, **run)
         recursion = fs.theory.lojasiewicz.recursion_bound(constants, rounds=case.rounds, **run)
         squared = measured.squared_gradients.mean(axis=0)
-        drift_limit = fs.theory.lojasiewicz.drift_bound(
-            constants, squared_gradient=squared, **visit
-        )
+        drift_limit = drift_bound(constants, squared_gradient=squared, **visit)
     low, high = np.quantile(measured.gaps, [0.05, 0.95], axis=0)
     repetitions = len(measured.gaps)
     return pd.DataFrame(

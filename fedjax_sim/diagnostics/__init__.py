@@ -1,7 +1,6 @@
 """Measurements of training and of trained models: flatness, generalisation, stability, bias."""
 
 from fedjax_sim.diagnostics import (
-    bias_laws,
     client_updates,
     connectivity,
     constants,
@@ -29,7 +28,6 @@ from fedjax_sim.diagnostics.privacy_audit import Audit, audit
 __all__ = [
     "Audit",
     "audit",
-    "bias_laws",
     "client_updates",
     "connectivity",
     "constants",

@@ -10,7 +10,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks.setups import check_key
-from fedjax_sim.engine import RunState, Visit, evaluation_context
+from fedjax_sim.engine import RunState, evaluation_context
 from fedjax_sim.engine.evaluation.state import RunContext
 from fedjax_sim.engine.evaluation.visits import Broadcast, client_row, current_broadcast, visits
 from fedjax_sim.engine.execution.strategies import Execution, auto
@@ -19,8 +19,6 @@ from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Upload
 from fedjax_sim.wrappers.received import received_model
 
 __all__ = ["client_models", "model_change"]
-
-UpdateOf = Callable[[Visit], Params]
 
 
 class Slots(NamedTuple):
@@ -59,15 +57,8 @@ def slots_of(context: RunContext, clients: Array) -> Slots:
     return Slots(clients, present, steps, client_row(context.state.clients, clients))
 
 
-def update_of_visit(
-    context: RunContext, update_of: UpdateOf | None = None
-) -> Callable[[Shared, Slots], Params]:
-    """Returns the function from a slot of one client to its update: received minus local model.
-
-    Args:
-        context: the run.
-        update_of: the update of a visit; default :func:`model_change`.
-    """
+def update_of_visit(context: RunContext) -> Callable[[Shared, Slots], Params]:
+    """Returns the function from a slot of one client to its update: received minus local model."""
     algorithm: Any = context.algorithm
     round, max_steps = context.state.round, context.max_steps
 
@@ -75,9 +66,7 @@ def update_of_visit(
         message, key = shared.broadcast
         oracle, work = visits(shared.task, max_steps, round, key)(slot.client)
         work = work._replace(num_steps=jnp.where(slot.present, slot.num_steps, 0))
-        upload, new = algorithm.local(message, slot.state, oracle, work)
-        if update_of is not None:
-            return update_of(Visit(message, upload, slot.state, new, oracle, work))
+        upload, _ = algorithm.local(message, slot.state, oracle, work)
         return model_change(algorithm, shared.start, upload)
 
     return update
@@ -90,7 +79,6 @@ def client_models(
     key: Array,
     clients: Sequence[int] | None = None,
     *,
-    update_of: UpdateOf | None = None,
     execution: Execution | None = None,
 ) -> Params:
     """Returns the models of clients after one visit from a run's state, leaves ``[n, ...]``.
@@ -101,7 +89,6 @@ def client_models(
             seeds.
         key: determines the minibatches.
         clients: n numbers; default all.
-        update_of: as for :func:`~fedjax_sim.diagnostics.dynamics.client_dynamics`.
         execution: strategy over the clients; default :func:`~fedjax_sim.engine.execution.auto` on
             one device.
 
@@ -132,7 +119,7 @@ def client_models(
     @jax.jit
     def models(task: Task, state: RunState, key: Array) -> Params:
         context = evaluation_context(algorithm, task, setup.timeline, state, key)
-        update, shared = update_of_visit(context, update_of), shared_of(context)
+        update, shared = update_of_visit(context), shared_of(context)
 
         def one(shared: Shared, slot: Slots) -> tuple[Upload, Params]:
             return (), tree.sub(shared.start, update(shared, slot))
@@ -166,7 +153,7 @@ def model_change(algorithm: FedAlgorithm, params: Params, upload: Upload) -> Par
             return tree.sub(params, part) if models else part
     raise ValueError(
         f"upload has the shapes {jax.tree.map(jnp.shape, upload)}; expected the form of the model, "
-        "this form as its first part, or the argument update_of"
+        "or this form as its first part"
     )
 
 

@@ -2,10 +2,9 @@ r"""Client drift and the shadow sequence of FedAvg, within a round.
 
 The shadow iterate ``xbar(r, k) = 1 / M sum_m x_m(r, k)`` is the mean of the clients' iterates after
 k local steps in round r; in a run it is the mean with the run's weights. Bounds on FedAvg are
-bounds on the mean of ``F(xbar(r, k))``. For one round, :func:`local_trajectories` returns all
-iterates. For whole runs, the clients of :func:`shadowed` FedAvg also upload their iterates, so the
-engine's mean of the uploads contains the shadow sequence; :func:`shadow_probes` reduce it to
-numbers.
+bounds on the mean of ``F(xbar(r, k))``. The clients of :func:`shadowed` FedAvg also upload their
+iterates, so the engine's mean of the uploads contains the shadow sequence; :func:`shadow_probes`
+reduce it to numbers.
 """
 
 from collections.abc import Callable
@@ -17,19 +16,9 @@ import optax
 from jax import Array
 
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.engine import Probes, Update, Visit, advance, first_state
-from fedjax_sim.engine.contract import check_run
-from fedjax_sim.engine.execution.strategies import Execution, vmapped
+from fedjax_sim.engine import Probes, Update
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Setup, Task, Timeline, Upload, Work
-
-
-class Drift(NamedTuple):
-    """Mean squared distances of the iterates of a round's M clients, after k = 0 .. K steps."""
-
-    from_shadow: Array  # [K + 1] 1 / M sum_m ||x_m^k - xbar^k||^2
-    from_start: Array  # [K + 1] 1 / M sum_m ||x_m^k - x^0||^2
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Upload, Work
 
 
 class ShadowUpload(NamedTuple):
@@ -49,116 +38,6 @@ class ShadowUpload(NamedTuple):
     present: Array  # 1; the mean of a round without uploads is 0
 
 
-def trajectory(lr: ScalarOrSchedule, x: Params, oracle: Oracle, work: Work) -> Params:
-    """Iterates of one visit's local SGD, with leaves ``[max_steps + 1, ...]``.
-
-    The first one is the initial model. After ``work.num_steps`` steps they are constant.
-
-    Example:
-        >>> oracle = Oracle(grad=lambda x, k: x, loss=None, full_grad=None)
-        >>> work = Work(0, 0, jnp.array(2), 1, 0, None, max_steps=3)
-        >>> trajectory(0.5, jnp.array(8.0), oracle, work).tolist()
-        [8.0, 4.0, 2.0, 2.0]
-    """
-    return local_path(sgd(rate(lr, work), oracle.grad), x, work)
-
-
-def local_trajectories(
-    task: Task,
-    timeline: Timeline,
-    params: Params,
-    key: Array,
-    lr: ScalarOrSchedule,
-    *,
-    round: int = 0,
-    execution: Execution | None = None,
-) -> Params:
-    """Iterates of all clients in one round of FedAvg: leaves ``[S, K + 1, ...]``.
-
-    Rows of empty slots have no meaning: pass ``timeline.mask[round]`` to :func:`drift`.
-    The minibatches are those of this round in :func:`fedjax_sim.run` with the same task, timeline
-    and key. Therefore the server's model before any round of a run reproduces that round.
-
-    Args:
-        task: the clients' objectives; pass it as an argument to the function that you jit.
-        timeline: timeline of the run, synchronous.
-        params: the server's model before the round.
-        key: key of the run.
-        lr: client learning rate.
-        round: number of the round, from 0.
-        execution: strategy that executes the clients; default all at once.
-
-    Raises:
-        ValueError: a round outside the timeline, an asynchronous timeline.
-
-    Example:
-        >>> import fedjax_sim as fs, numpy as np
-        >>> data = fs.FederatedData({"x": np.array([0.0, 4.0], np.float32)}, np.array([0, 1, 2]))
-        >>> loss = lambda w, batch, key: 0.5 * (batch["x"] - w) ** 2
-        >>> task = fs.empirical_task(loss, data, fs.full_batch(2))
-        >>> timeline = fs.timelines.full(1, 2, 2)
-        >>> local_trajectories(task, timeline, jnp.array(2.0), jax.random.key(0), 0.5).tolist()
-        [[2.0, 1.0, 0.5], [2.0, 3.0, 3.5]]
-    """
-    check_key(key)
-    if timeline.max_staleness:
-        raise ValueError(f"timeline.max_staleness is {timeline.max_staleness}; expected 0")
-    if not 0 <= round < timeline.num_rounds:
-        raise ValueError(f"round is {round}; expected 0 .. {timeline.num_rounds - 1}")
-    algorithm, part = fedavg(lr), timeline[round : round + 1]
-
-    def path(visit: Visit) -> Params:
-        return trajectory(lr, visit.message, visit.oracle, visit.work)
-
-    check_run(algorithm, Setup(task, timeline, params), None, compiled=False)
-    state = first_state(algorithm, Setup(task, part, params))
-    state = state._replace(round=jnp.array(round, jnp.int32))
-    probes = Probes(client={"path": path})
-    _, history = advance(
-        algorithm,
-        Setup(task, part, None, eval_every=part.num_rounds),
-        state,
-        key,
-        execution=execution or vmapped(),
-        probes=probes,
-    )
-    return jax.tree.map(lambda x: x[0], history.probes["path"])
-
-
-def drift(trajectories: Params, mask: Array | None = None) -> Drift:
-    """Drift of one round's iterates ``[S, K + 1, ...]``, see :func:`local_trajectories`.
-
-    Args:
-        trajectories: iterates of the clients in the round's slots.
-        mask: ``[S]``, the slots with a client, for round r ``timeline.mask[r]``; default all. In an
-            empty slot the iterates do not move, so they would reduce the means.
-
-    Raises:
-        ValueError: a mask of another shape.
-
-    Example:
-        >>> iterates = jnp.array([[2.0, 1.0, 0.5], [2.0, 3.0, 3.5], [2.0, 2.0, 2.0]])
-        >>> result = drift(iterates, jnp.array([True, True, False]))
-        >>> result.from_shadow.tolist(), result.from_start.tolist()
-        ([0.0, 1.0, 2.25], [0.0, 1.0, 2.25])
-    """
-    count = jax.tree.leaves(trajectories)[0].shape[0]
-    present = jnp.ones(count, bool) if mask is None else jnp.asarray(mask)
-    if present.shape != (count,):
-        raise ValueError(f"mask has shape {present.shape}; expected ({count},), one per slot")
-    clients = jnp.maximum(jnp.sum(present, dtype=jnp.int32), 1)  # no client: no drift
-
-    def mean(x: Array) -> Array:
-        shape = count, *[1] * (x.ndim - 1)
-        return jnp.where(present.reshape(shape), x, 0).sum(axis=0) / clients.astype(x.dtype)
-
-    def spread(centre: Callable[[Array], Array]) -> Array:
-        differences = jax.tree.map(lambda x: x - centre(x), trajectories)
-        return mean(_squares(differences, 2))
-
-    return Drift(spread(mean), spread(lambda x: x[:, :1]))
-
-
 def shadowed(
     lr: ScalarOrSchedule, server: optax.GradientTransformation | None = None
 ) -> FedAlgorithm:
@@ -173,7 +52,7 @@ def shadowed(
     plain = fedavg(lr, server)
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[ShadowUpload, tuple]:
-        iterates = trajectory(lr, x, oracle, work)
+        iterates = local_path(sgd(rate(lr, work), oracle.grad), x, work)
         distances = _squares(jax.tree.map(lambda path, x: path - x, iterates, x), 1)
         upload = jax.tree.map(lambda path, x: x - path[-1], iterates, x)
         return ShadowUpload(upload, iterates, distances, jnp.ones_like(distances[0])), state

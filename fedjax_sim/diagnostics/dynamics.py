@@ -20,7 +20,6 @@ from fedjax_sim.data.task import running_statistics_of
 from fedjax_sim.diagnostics.client_updates import (
     Shared,
     Slots,
-    UpdateOf,
     shared_of,
     slots_of,
     update_of_visit,
@@ -45,7 +44,6 @@ def client_dynamics(
     iterations: int = 10,
     num_batches: int = 4,
     store_updates: bool = False,
-    update_of: UpdateOf | None = None,
     quantiles: Sequence[float] = QUANTILES,
     per_client: bool = True,
     execution: Execution | None = None,
@@ -93,7 +91,6 @@ def client_dynamics(
         num_batches: b.
         store_updates: keep all n updates, which saves the second visit of every client and takes
             the memory of n models.
-        update_of: the update of a visit, for algorithms whose uploads have another form.
         quantiles: numbers in [0, 1].
         per_client: also return the values of single clients.
         execution: strategy over the clients, such as ``chunked(8)``; default
@@ -131,7 +128,6 @@ def client_dynamics(
             iterations,
             num_batches,
             store_updates,
-            update_of,
             tuple(quantiles),
             per_client,
             execution,
@@ -147,7 +143,6 @@ class _Dynamics(NamedTuple):
     iterations: int
     num_batches: int
     store_updates: bool
-    update_of: UpdateOf | None
     quantiles: tuple[float, ...]
     per_client: bool
     execution: Execution | None
@@ -193,7 +188,7 @@ class _Dynamics(NamedTuple):
         """Returns the measures of every slot, and numbers of all slots together."""
         execute = self.execution or auto(devices=())
         weights = slots.present.astype(jnp.result_type(float))
-        update = update_of_visit(context, self.update_of)
+        update = update_of_visit(context)
         values: Values = {}
         if not {"eigenvalue", "noise"}.isdisjoint(self.measures):
             _, values = execute(self._of_gradients, shared, slots.client, weights)

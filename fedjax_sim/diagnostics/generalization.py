@@ -47,7 +47,7 @@ def generalization_gap(
 def metric(evaluate: Partial, name: str) -> Partial:
     """Returns one output of an evaluator as a scalar loss that carries its data.
 
-    It suits functions that take a loss: ``sam_sharpness(metric(evaluate, "loss"), params, 0.05)``.
+    It suits functions that take a loss: ``optimum(metric(evaluate, "loss"), params)``.
     The loss raises ValueError if the evaluator has no output of this name.
 
     Example:

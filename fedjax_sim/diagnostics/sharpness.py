@@ -37,26 +37,6 @@ class ClientSharpness(NamedTuple):
     clients: Sharpness  # leaves [M, ...]
 
 
-def sam_sharpness(loss: Callable[[Params], Array], params: Params, radius: Scalar) -> Array:
-    """Rise of the loss along one ascent step: ``F(x + r g / ||g||) - F(x)``, ``g = grad F(x)``.
-
-    To first order this is ``max_{||e|| <= r} F(x + e) - F(x)``, the objective of SAM (Foret et al.,
-    2021, https://arxiv.org/abs/2010.01412).
-
-    Args:
-        loss: ``params -> scalar``.
-        params: x.
-        radius: r; may be traced.
-
-    Example:
-        >>> float(sam_sharpness(lambda x: jnp.sum(x**2), jnp.array([3.0, 4.0]), 1.0))  # 6^2 - 5^2
-        11.0
-    """
-    value, gradient = jax.value_and_grad(loss)(params)
-    step = tree.over_norm(radius, gradient)
-    return loss(tree.add_scale(params, step, gradient)) - value
-
-
 def hessian_product(gradient: Gradient, params: Params) -> Gradient:
     """``v -> H v`` with ``H = D gradient(params)``.
 
@@ -145,7 +125,9 @@ def client_sharpness(
     r"""Sharpness of every client's objective and of ``F = sum_i w_i F_i / sum_i w_i``.
 
     Uses only the full local gradients of the oracles: :func:`top_eigenvalues` computes the
-    eigenvalues, and the rise of :func:`sam_sharpness` is the integral of its derivative,
+    eigenvalues.  The rise along the step ``e = r g / ||g||``, ``g = grad F(x)``, is to first order
+    the objective of SAM, ``max_{||e|| <= r} F(x + e) - F(x)`` (Foret et al., 2021,
+    https://arxiv.org/abs/2010.01412).  It is the integral of its derivative,
 
     .. math:: F(x + e) - F(x) = \int_0^1 \langle \nabla F(x + t e), e \rangle dt
 

@@ -51,75 +51,11 @@ from fedjax_sim.theory.conditions import (
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 from fedjax_sim.theory.step_sizes import smallest
 
-__all__ = ["bound", "discrepancy_bound", "dual_shadow_bound", "prescribed_lr", "tuned_bound"]
+__all__ = ["bound", "prescribed_lr", "tuned_bound"]
 
 Regime = Literal["bounded gradients", "quadratic", "small client rate"]
 
 VALID_LR = "lr <= 1 / (4 L)"
-
-
-def dual_shadow_bound(
-    constants: ProblemConstants,
-    *,
-    discrepancy: Scalar,
-    lr: Scalar,
-    local_steps: Scalar,
-    rounds: Scalar,
-    clients: Scalar,
-) -> Array:
-    r"""``E Phi(xhat) - Phi(x*)`` with unit server rate, from the measured discrepancy.
-
-    .. math:: \frac{B_h^2}{\eta K R} + \frac{\eta \sigma^2}{M} + L \cdot discrepancy
-
-    Needs L, sigma, B_h.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, Lemma 4.9.
-
-    Args:
-        discrepancy: mean over clients, rounds and steps k = 0 .. K - 1 of
-            ``E||y_m(r, k) - ybar(r, k)||_*^2``.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=1.0, B_h=1.0)
-        >>> sizes = dict(local_steps=5, rounds=20, clients=10)
-        >>> value = dual_shadow_bound(constants, discrepancy=0.02, lr=0.1, **sizes)
-        >>> round(float(value), 3)  # 0.1 + 0.01 + 0.02
-        0.13
-    """
-    L, B, lr, K = positive(constants, "L", "B_h", lr=lr, local_steps=local_steps)
-    R, M = positive(rounds=rounds, clients=clients)
-    sigma, discrepancy = non_negative(constants, "sigma", discrepancy=discrepancy)
-    value = B**2 / (lr * K * R) + lr * sigma**2 / M + L * discrepancy  # Lemma 4.9
-    return where_valid(value, at_most(lr, 1 / (4 * L)), VALID_LR)
-
-
-def discrepancy_bound(
-    constants: ProblemConstants,
-    regime: Literal["bounded gradients", "quadratic"],
-    *,
-    lr: Scalar,
-    local_steps: Scalar,
-) -> Array:
-    r"""``E||y_m - ybar||_*^2``, the discrepancy of the clients' dual states.
-
-    * bounded gradients (Lemma C.12): ``4 eta^2 (K - 1)^2 G^2``; needs G;
-    * quadratic (proof of Theorem 4.7): ``eta^2 (7 K sigma^2 + 14 K^2 zeta^2)``; needs L, sigma,
-      zeta.  NaN with a warning where ``lr > 1 / (4 L)``.
-
-    Raises:
-        ValueError: a missing or negative constant; another regime.
-
-    Example:
-        >>> constants = ProblemConstants(G=1.0)
-        >>> value = discrepancy_bound(constants, "bounded gradients", lr=0.1, local_steps=5)
-        >>> round(float(value), 3)
-        0.64
-    """
-    check_choice("regime", regime, Literal["bounded gradients", "quadratic"])
-    lr, K = positive(lr=lr, local_steps=local_steps)
-    value = _discrepancy(constants, regime, lr, K)
-    if regime == "bounded gradients":
-        return value
-    (L,) = positive(constants, "L")
-    return where_valid(value, at_most(lr, 1 / (4 * L)), VALID_LR)
 
 
 def bound(
@@ -159,7 +95,7 @@ def bound(
         value = B**2 / (lr * K * R) + 3 * lr * sigma**2 / M  # Theorem C.13
         return where_valid(value, at_most(lr, 1 / (4 * K * L)), "lr <= 1 / (4 K L)")
     value = B**2 / (lr * K * R) + lr * sigma**2 / M  # Eqs. (4.10), (4.13)
-    value += L * _discrepancy(constants, regime, lr, K)
+    value += L * dual_discrepancy(constants, regime, lr, K)
     return where_valid(value, at_most(lr, 1 / (4 * L)), VALID_LR)
 
 
@@ -253,7 +189,8 @@ def tuned_bound(
     return shared + 8 * cube * (sigma**2 / K) ** (1 / 3) + 15 * cube * zeta ** (2 / 3)
 
 
-def _discrepancy(constants: ProblemConstants, regime: str, lr: Array, K: Array) -> Array:
+def dual_discrepancy(constants: ProblemConstants, regime: str, lr: Array, K: Array) -> Array:
+    """The bound of the clients' dual discrepancy; the rate is not checked."""
     if regime == "bounded gradients":
         (G,) = non_negative(constants, "G")
         return 4 * (lr * (K - 1) * G) ** 2

@@ -30,16 +30,13 @@ from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
 __all__ = [
-    "drift_bound",
     "exponent",
-    "gradient_lower_bound",
     "linear_bound",
     "recursion_bound",
-    "round_bound",
     "sublinear_bound",
 ]
 
-_ONE_ROUND = "lr <= 1 / (18 L K), or 1 / L if K = 1"
+ONE_ROUND = "lr <= 1 / (18 L K), or 1 / L if K = 1"
 _SMALL_LR = "lr <= 1 / (18 L K), or 1 / (2 L) if K = 1"
 
 
@@ -64,111 +61,6 @@ def exponent(constants: ProblemConstants, *, above_one: bool = False) -> Array:
     return alpha
 
 
-def gradient_lower_bound(constants: ProblemConstants, *, gap: Scalar) -> Array:
-    r"""Lower bound of ``||grad F(theta)||^2``; where it is negative it has no content.
-
-    .. math:: \mu\, (F(\theta) - F^*)^\alpha - \zeta^2
-
-    It is the mean of the clients' inequalities, by ``||grad F||^2 = (1 / M) sum_c ||grad f_c||^2 -
-    (1 / M) sum_c ||grad f_c - grad F||^2`` and Jensen's inequality.
-
-    Needs lojasiewicz_mu, lojasiewicz_alpha, zeta_mean.  Source: Equation 19, of which the appendix
-    shows the use.
-
-    Args:
-        gap: ``F(theta) - F*``.
-
-    Raises:
-        ValueError: a missing or negative constant; alpha outside [1, 2].
-
-    Example:
-        >>> constants = ProblemConstants(lojasiewicz_mu=0.5, lojasiewicz_alpha=2.0, zeta_mean=1.0)
-        >>> float(gradient_lower_bound(constants, gap=2.0))
-        1.0
-    """
-    alpha = exponent(constants)
-    (mu,) = positive(constants, "lojasiewicz_mu")
-    zeta, gap = non_negative(constants, "zeta_mean", gap=gap)
-    return mu * gap**alpha - zeta**2
-
-
-def drift_bound(
-    constants: ProblemConstants, *, squared_gradient: Scalar, lr: Scalar, local_steps: Scalar
-) -> Array:
-    r"""Distance of the clients from the round's first model, given that model.
-
-    .. math:: \frac{1}{M K} \sum_c \sum_{k=1}^{K-1} E \|\theta_r - \theta_{r,k}^c\|^2
-        \le 4 \eta^2 (K-1)^2 (\|\nabla F(\theta_r)\|^2 + \zeta^2) + 4 \eta^2 (K-1) \sigma^2
-
-    Needs L, sigma, zeta_mean.  NaN with a warning where ``lr > 1 / (2 L K)``.  Source: Lemma F.1
-    (see the errata).
-
-    Args:
-        squared_gradient: ``||grad F(theta_r)||^2``, or its mean over runs.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta_mean=0.0)
-        >>> value = drift_bound(constants, squared_gradient=1.0, lr=0.1, local_steps=3)
-        >>> round(float(value), 3)  # 0.16 + 0.08
-        0.24
-    """
-    L, lr, K = positive(constants, "L", lr=lr, local_steps=local_steps)
-    sigma, zeta, squared = non_negative(
-        constants, "sigma", "zeta_mean", squared_gradient=squared_gradient
-    )
-    value = 4 * lr**2 * ((K - 1) ** 2 * (squared + zeta**2) + (K - 1) * sigma**2)
-    return where_valid(value, at_most(lr, 1 / (2 * L * K)), "lr <= 1 / (2 L K)")
-
-
-def round_bound(
-    constants: ProblemConstants,
-    *,
-    gap: Scalar,
-    squared_gradient: Scalar,
-    lr: Scalar,
-    local_steps: Scalar,
-    clients: Scalar,
-    rounded: bool = False,
-) -> Array:
-    r"""The gap after one round, given the model before it.
-
-    .. math:: E F(\theta_{r+1}) - F^* \le F(\theta_r) - F^* - A \|\nabla F(\theta_r)\|^2
-        + c\, \zeta^2 + n
-
-    * K = 1: ``A = lr (1 - L lr)``, ``c = 0``, ``n = L lr^2 sigma^2 / M``;
-    * K > 1: ``c = 2 lr^3 K (K - 1)^2 L^2 + 16 lr^4 K^2 (K - 1)^2 L^3``, ``A = lr K / 2 - c`` and
-      ``n = (4 lr^2 K L / M + 2 lr^3 K (K - 1) L^2 + 16 lr^4 K^2 (K - 1) L^3) sigma^2``;
-    * rounded, every K: ``A = lr K / 4``, ``c = lr K`` and
-      ``n = (4 lr^2 K L / M + 3 lr^3 K (K - 1) L^2) sigma^2``.
-
-    Needs L, sigma, zeta_mean.  NaN with a warning where ``lr > 1 / (18 L K)``; for K = 1, unless
-    rounded, where ``lr > 1 / L``.  Source: Equation 39 and, not rounded, the display before it; for
-    K = 1 Equation 35.
-
-    Args:
-        gap: ``F(theta_r) - F*``.
-        squared_gradient: ``||grad F(theta_r)||^2``.
-        rounded: with the paper's rounder and larger numbers.
-
-    Example:
-        >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta_mean=0.0)
-        >>> sizes = dict(local_steps=1, clients=2)
-        >>> value = round_bound(constants, gap=1.0, squared_gradient=2.0, lr=0.1, **sizes)
-        >>> round(float(value), 3)  # 1 - 0.09 * 2 + 0.005
-        0.825
-    """
-    L, lr, K, M = positive(constants, "L", lr=lr, local_steps=local_steps, clients=clients)
-    gap, squared = non_negative(gap=gap, squared_gradient=squared_gradient)
-    sigma, zeta = non_negative(constants, "sigma", "zeta_mean")
-    if rounded:
-        noise = 4 * lr**2 * K * L / M + 3 * lr**3 * K * (K - 1) * L**2
-        value = gap + lr * K * (zeta**2 - squared / 4) + noise * sigma**2  # Equation 39
-        return where_valid(value, at_most(lr, 1 / (18 * L * K)), "lr <= 1 / (18 L K)")
-    descent, spread, noise = _one_round(lr, L, sigma, M, K)
-    value = gap - descent * squared + spread * zeta**2 + noise
-    return where_valid(value, _one_round_condition(lr, L, K), _ONE_ROUND)
-
-
 def recursion_bound(
     constants: ProblemConstants,
     *,
@@ -183,10 +75,13 @@ def recursion_bound(
     .. math:: s_{r+1} = s_r - A \mu s_r^\alpha + (A + c)\, \zeta^2 + n, \qquad
         s_0 = F(\theta_0) - F^*
 
-    with ``A``, ``c``, ``n`` of :func:`round_bound`, not rounded.  By
-    :func:`gradient_lower_bound` and Jensen's inequality ``E F(theta_r) - F* <= s_r`` as long as the
-    map grows on ``[0, s_r]``, which is ``A mu alpha s_r^(alpha - 1) <= 1``.  The values are far
-    below the closed forms, which solve the rounded inequality.
+    * K = 1: ``A = lr (1 - L lr)``, ``c = 0``, ``n = L lr^2 sigma^2 / M``;
+    * K > 1: ``c = 2 lr^3 K (K - 1)^2 L^2 + 16 lr^4 K^2 (K - 1)^2 L^3``, ``A = lr K / 2 - c`` and
+      ``n = (4 lr^2 K L / M + 2 lr^3 K (K - 1) L^2 + 16 lr^4 K^2 (K - 1) L^3) sigma^2``.
+
+    By Jensen's inequality ``E F(theta_r) - F* <= s_r`` as long as the map grows on ``[0, s_r]``,
+    which is ``A mu alpha s_r^(alpha - 1) <= 1``.  The values are far below the closed forms, which
+    solve a rounded inequality.
 
     Needs L, lojasiewicz_mu, lojasiewicz_alpha, sigma, zeta_mean.  Source: The proofs of Theorems
     F.2 and F.4, without their roundings.
@@ -215,7 +110,7 @@ def recursion_bound(
     L, mu, lr = positive(constants, "L", "lojasiewicz_mu", lr=lr)
     K, M = positive(local_steps=local_steps, clients=clients)
     sigma, zeta, gap = non_negative(constants, "sigma", "zeta_mean", gap=gap)
-    descent, spread, noise = _one_round(lr, L, sigma, M, K)
+    descent, spread, noise = one_round(lr, L, sigma, M, K)
     added = (descent + spread) * zeta**2 + noise
 
     def step(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], tuple]:
@@ -225,20 +120,20 @@ def recursion_bound(
         new = jnp.where(following, s - descent * mu * s**alpha + added, s)
         return (new, following), (new, following)
 
-    condition = _one_round_condition(lr, L, K)
+    condition = one_round_condition(lr, L, K)
     shape = jnp.broadcast_shapes(*(x.shape for x in (gap, condition, alpha, mu, added)))
     first = (jnp.broadcast_to(gap, shape), jnp.broadcast_to(condition, shape))
     _, (values, valid) = jax.lax.scan(step, first, length=rounds)
     values = jnp.concatenate([first[0][None], values])
     valid = jnp.concatenate([first[1][None], valid])
-    return where_valid(values, valid, f"{_ONE_ROUND}, and A mu alpha s^(alpha - 1) <= 1")
+    return where_valid(values, valid, f"{ONE_ROUND}, and A mu alpha s^(alpha - 1) <= 1")
 
 
-def _one_round_condition(lr: Array, L: Array, K: Array) -> Array:
+def one_round_condition(lr: Array, L: Array, K: Array) -> Array:
     return at_most(lr, jnp.where(K == 1, 1 / L, 1 / (18 * L * K)))
 
 
-def _one_round(lr: Array, L: Array, sigma: Array, M: Array, K: Array) -> tuple[Array, Array, Array]:
+def one_round(lr: Array, L: Array, sigma: Array, M: Array, K: Array) -> tuple[Array, Array, Array]:
     """A, c and n of ``- A ||grad F||^2 + c zeta^2 + n``."""
     single = K == 1
     x = lr * L

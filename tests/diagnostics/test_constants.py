@@ -21,7 +21,6 @@ from small_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.constants import measure, suboptimality
-from fedjax_sim.diagnostics.drift import local_trajectories
 from fedjax_sim.diagnostics.gradient_moments import batch_moments, sampled_moments
 from fedjax_sim.diagnostics.heterogeneity import Heterogeneity, heterogeneity
 from fedjax_sim.diagnostics.linear_models import LOGISTIC, linear_model_bounds
@@ -273,9 +272,6 @@ def test_errors():
         linear_model_bounds(np.ones((2, 1)), [0, 2], LOGISTIC, l2=-1)
     with pytest.raises(ValueError, match=r"offsets has clients of sizes \[2, 0\]"):
         linear_model_bounds(np.ones((2, 1)), [0, 2, 2], LOGISTIC)
-    timeline = fs.timelines.full(2, 2, 1)
-    with pytest.raises(ValueError, match=r"round is 2; expected 0 \.\. 1"):
-        local_trajectories(task, timeline, jnp.ones(3), KEY, 0.1, round=2)
 
 
 def test_constants_of_a_diverged_model_are_not_zero():

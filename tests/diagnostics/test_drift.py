@@ -1,4 +1,4 @@
-"""Local trajectories and the shadow sequence against runs, and bounds with measured constants."""
+"""The shadow sequence against runs, and bounds with measured constants."""
 
 import dataclasses
 
@@ -10,15 +10,15 @@ from small_problems import (
     compiled,
     logistic_data,
     logistic_losses,
-    logistic_task,
 )
 
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.constants import measure
-from fedjax_sim.diagnostics.drift import drift, local_trajectories, shadow_probes, shadowed
+from fedjax_sim.diagnostics.drift import shadow_probes, shadowed
 from fedjax_sim.diagnostics.gradient_moments import batch_moments
 from fedjax_sim.diagnostics.linear_models import LOGISTIC, linear_model_bounds
 from fedjax_sim.diagnostics.optimum import mean_loss, optimum
+from fedjax_sim.local import local_path, sgd
 from fedjax_sim.objectives import with_l2
 from fedjax_sim.theory.fedavg import convex
 from fedjax_sim.theory.fedavg.drift import drift_bound
@@ -27,70 +27,35 @@ KEY = jax.random.key(0)
 
 
 @pytest.mark.slow
-def test_trajectories_are_those_of_the_run():
-    """The mean of the last iterates is the next model of the run, also in a late round."""
-    task = logistic_task()
-    params = {"w": jnp.array([0.3, -0.2, 0.1]), "b": jnp.array(0.05)}
-    timeline = fs.timelines.full(3, task.num_clients, task.num_steps)
-    server = {"model": lambda update: update.new_state.params}
-
-    @compiled
-    def everything(task, timeline):
-        probes = fs.Probes(server=server)
-        _, history = fs.run(fs.fedavg(0.2), fs.Setup(task, timeline, params), KEY, probes=probes)
-        before = jax.tree.map(lambda x: x[1], history.probes["model"])
-        return history.probes["model"], local_trajectories(
-            task, timeline, before, KEY, 0.2, round=2
-        )
-
-    models, paths = everything(task, timeline)
-    assert paths["w"].shape == (8, timeline.max_steps + 1, 3)
-    ends = jax.tree.map(lambda x: x[:, -1].mean(axis=0), paths)
-    for name in ends:
-        np.testing.assert_allclose(ends[name], models[name][2], rtol=0, atol=1e-6)  # float32
-        np.testing.assert_array_equal(paths[name][:, 0], np.stack([models[name][1]] * 8))
-    result = drift(paths)
-    flat = np.concatenate([paths["w"], paths["b"][..., None]], axis=2).astype(float)
-    away = ((flat - flat[:, :1]) ** 2).sum(axis=2).mean(axis=0)
-    apart = ((flat - flat.mean(axis=0)) ** 2).sum(axis=2).mean(axis=0)
-    np.testing.assert_allclose(result.from_start, away, rtol=1e-5, atol=1e-9)
-    np.testing.assert_allclose(result.from_shadow, apart, rtol=1e-5, atol=1e-9)
-
-
-@pytest.mark.slow
-def test_shadow_probes_against_the_trajectories(x64):
+def test_shadow_probes_against_all_iterates(x64):
     """Equal to the numbers from all clients' iterates; the models are those of FedAvg."""
     data = logistic_data()
     task = fs.empirical_task(logistic_losses, data, fs.with_replacement(2, 4))
     params = {"w": jnp.array([0.3, -0.2, 0.1]), "b": jnp.array(0.05)}
-    timeline = fs.timelines.full(3, 8, 4)
+    setup = fs.Setup(task, fs.timelines.full(3, 8, 4), params)
     loss = mean_loss(logistic_losses, data)
 
-    @compiled
-    def everything(task, loss, timeline):
-        probes = shadow_probes(loss)
-        states = fs.Probes(server={"model": lambda update: update.state.params, **probes.server})
-        state, history = fs.run(shadowed(0.3), fs.Setup(task, timeline, params), KEY, probes=states)
-        plain, _ = fs.run(fs.fedavg(0.3), fs.Setup(task, timeline, params), KEY)
-        models = history.probes["model"]
-        paths = [
-            local_trajectories(
-                task, timeline, jax.tree.map(lambda x, r=r: x[r], models), KEY, 0.3, round=r
-            )
-            for r in range(3)
-        ]
-        shadows = [jax.tree.map(lambda x: x.mean(axis=0), path) for path in paths]
-        losses = [jax.vmap(loss)(shadow) for shadow in shadows]
-        return state.server.params, plain.server.params, history.probes, paths, losses
+    def path(visit):
+        return local_path(sgd(0.3, visit.oracle.grad), visit.message, visit.work)
 
-    result, plain, probed, paths, losses = everything(task, loss, timeline)
+    @compiled
+    def everything(setup, loss):
+        probes = shadow_probes(loss)._replace(client={"path": path})
+        state, history = fs.run(shadowed(0.3), setup, KEY, probes=probes)
+        plain, _ = fs.run(fs.fedavg(0.3), setup, KEY)
+        return state.server.params, plain.server.params, history.probes
+
+    result, plain, probed = everything(setup, loss)
     for a, b in zip(jax.tree.leaves(result), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-13)
-    drifts = [drift(path) for path in paths]
+    paths = probed["path"]
+    flat = np.concatenate([paths["w"], paths["b"][..., None]], axis=-1)  # [3, 8, 5, 4]
+    shadow = flat.mean(axis=1)
+    models = {"w": shadow[:, 1:, :3].reshape(12, 3), "b": shadow[:, 1:, 3].ravel()}
     for name, expected in (
-        ("shadow_loss", [values[1:].mean() for values in losses]),
-        ("drift", [result.from_shadow[:-1].mean() for result in drifts]),
-        ("drift_from_start", [result.from_start[:-1].mean() for result in drifts]),
+        ("shadow_loss", jax.vmap(loss)(models).reshape(3, 4).mean(axis=1)),
+        ("drift", ((flat - shadow[:, None]) ** 2).sum(axis=-1)[..., :-1].mean(axis=(1, 2))),
+        ("drift_from_start", ((flat - flat[:, :, :1]) ** 2).sum(axis=-1)[..., :-1].mean((1, 2))),
     ):
         np.testing.assert_allclose(probed[name], expected, rtol=1e-9)
     assert probed["drift"].min() > 1e-3
@@ -104,15 +69,11 @@ def test_empty_slots_do_not_reduce_the_drift():
     )
     mask = np.array([[True, True, False]])
     timeline = dataclasses.replace(fs.timelines.full(1, 3, 2), mask=mask)
-    paths = local_trajectories(task, timeline, jnp.array(6.0), KEY, 0.5)
-    result = drift(paths, timeline.mask[0])
+    setup = fs.Setup(task, timeline, jnp.array(6.0))
+    _, history = fs.run(shadowed(0.5), setup, KEY, probes=shadow_probes())
     # Steps halve the distance to the client's example: 6, 3, 3/2 and 6, 5, 9/2.
-    np.testing.assert_allclose(result.from_start, [0, (9 + 1) / 2, (4.5**2 + 1.5**2) / 2])
-    np.testing.assert_allclose(result.from_shadow, [0, 1, 1.5**2])
-    none = drift(paths, np.zeros(3, bool))
-    assert none.from_start.tolist() == none.from_shadow.tolist() == [0, 0, 0]
-    with pytest.raises(ValueError, match=r"mask has shape \(2,\); expected \(3,\), one per slot"):
-        drift(paths, np.ones(2, bool))
+    np.testing.assert_allclose(history.probes["drift_from_start"], [(0 + (9 + 1) / 2) / 2])
+    np.testing.assert_allclose(history.probes["drift"], [(0 + 1) / 2])
 
 
 def test_shadow_loss_of_a_round_without_uploads_is_that_of_the_model():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
 
-from fedjax_sim.diagnostics.bias_laws import piecewise_quadratic_limit
+from experiments.local_methods.bias_laws import piecewise_quadratic_limit
 from fedjax_sim.diagnostics.gradient_noise import gaussian, uniform
 from fedjax_sim.diagnostics.iterate_bias import mean_iterates, simulate_paths
 from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smooth

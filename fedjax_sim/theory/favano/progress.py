@@ -66,7 +66,7 @@ def progress_constants(
         1.364
     """
     check_choice("version", version, Version)
-    p, mean, second, inverse = _moments(steps)
+    p, mean, second, inverse = moments(steps)
     if local_steps < 1 or np.any(mean > local_steps * (1 + 1e-12)):
         raise ValueError(
             f"local_steps is {local_steps}; expected the cap of steps, whose mean is {mean}"
@@ -77,47 +77,6 @@ def progress_constants(
         b = second / mean**2
         a = 1 / mean + b / local_steps**2
     return ProgressConstants(float(a.mean()), float(b.max()), a)
-
-
-def reweighting_variance(
-    steps: CappedSteps, *, mean: float, variance: float, version: Version = "stochastic"
-) -> np.ndarray:
-    r"""Variance of ``(Y_1 + .. + Y_S) / alpha``, Y independent of each other and of S.
-
-    .. math:: \frac{y^2 P (1 - P) + \mathrm{Var}(Y) E[1(S>0)/S]}{P^2} \quad\text{(stochastic)},
-        \qquad \frac{y^2 \mathrm{Var}(S)}{E[S]^2} + \frac{\mathrm{Var}(Y)}{E[S]}
-        \quad\text{(deterministic)}
-
-    with ``P = P(S > 0)``; the mean is y in both versions.
-
-    Args:
-        steps: the law of S for each client.
-        mean: y, the mean of every Y.
-        variance: of every Y, not negative.
-        version: the reweighting.
-
-    Returns:
-        The variance for each client.
-
-    Raises:
-        ValueError: a client that never does a step; a negative variance; an unknown version.
-
-    References:
-        Equation 35.
-
-    Example:
-        >>> from fedjax_sim.theory.step_counts import geometric
-        >>> one_step = geometric(1.0, cap=5)  # S = 1
-        >>> float(reweighting_variance(one_step, mean=3.0, variance=2.0))
-        2.0
-    """
-    check_choice("version", version, Version)
-    if not variance >= 0:
-        raise ValueError(f"variance is {variance}; expected a non-negative number")
-    p, first, second, inverse = _moments(steps)
-    if version == "stochastic":
-        return (mean**2 * p * (1 - p) + variance * inverse) / p**2
-    return mean**2 * (second / first**2 - 1) + variance / first
 
 
 def checked(progress: ProgressConstants) -> tuple[Array, Array]:
@@ -134,7 +93,8 @@ def checked(progress: ProgressConstants) -> tuple[Array, Array]:
     return a, b
 
 
-def _moments(steps: CappedSteps) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def moments(steps: CappedSteps) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The four moments in double precision, of clients that do steps."""
     p, mean, second, inverse = (np.asarray(x, np.float64) for x in steps)
     if not np.all(p > 0):
         raise ValueError(f"steps.p_active is {p}; expected clients that do steps")

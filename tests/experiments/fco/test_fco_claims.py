@@ -16,8 +16,7 @@ from experiments.fco.claims import (
     first_round,
     judged,
     largest_rate,
-    not_within,
-    within,
+    reached,
 )
 from experiments.fco.lasso import LASSO
 from experiments.fco.lowrank import LOW_RANK
@@ -52,10 +51,11 @@ def test_first_rounds_and_their_checks():
 
     assert first_round(curves["FedDualAvg"], perfect) == 20
     assert first_round(curves["FedMiD"], perfect) == math.inf
-    assert within("FedDualAvg", perfect, 21)(found) == ("FedDualAvg round 20", True)
-    assert not within("FedDualAvg", perfect, 20)(found)[1]
-    assert not_within("FedMiD", perfect, 100)(found) == ("FedMiD never", True)
-    assert not not_within("FedDualAvg", perfect, 20)(found)[1]
+    in_time = reached("FedDualAvg", perfect, by=lambda at: at < 21)
+    assert in_time(found) == ("FedDualAvg round 20", True)
+    assert not reached("FedDualAvg", perfect, by=lambda at: at < 20)(found)[1]
+    assert reached("FedMiD", perfect, by=lambda at: at > 100)(found) == ("FedMiD never", True)
+    assert not reached("FedDualAvg", perfect, by=lambda at: at > 20)(found)[1]
     assert fastest("FedDualAvg", perfect)(found)[1]
     assert not fastest("FedMiD", perfect)(found)[1]
     rates = {"FedDualAvg": (0.1, 1.0), "FedMiD": (0.1, 0.3)}

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from experiments.local_methods.bias_laws import third_order_bias
 from experiments.local_methods.diffusion import backward_equation, diffusion_paths
-from fedjax_sim.diagnostics.bias_laws import third_order_bias
 from fedjax_sim.diagnostics.gradient_noise import gaussian
 from fedjax_sim.diagnostics.iterate_bias import mean_iterates
 from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smooth

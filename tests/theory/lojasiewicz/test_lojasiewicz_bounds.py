@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from symbols import LOJASIEWICZ, by_symbols
 
+from experiments.lojasiewicz import lemmas
 from fedjax_sim.theory import lojasiewicz
 
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-12)  # float64, some ten operations
@@ -21,10 +22,10 @@ linear_bound, sublinear_bound, drift_bound, gradient_lower_bound, recursion_boun
     for function in (
         lojasiewicz.linear_bound,
         lojasiewicz.sublinear_bound,
-        lojasiewicz.drift_bound,
-        lojasiewicz.gradient_lower_bound,
+        lemmas.drift_bound,
+        lemmas.gradient_lower_bound,
         lojasiewicz.recursion_bound,
-        lojasiewicz.round_bound,
+        lemmas.round_bound,
     )
 )
 exponent = by_symbols(lojasiewicz.exponent, LOJASIEWICZ)

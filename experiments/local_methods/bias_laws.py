@@ -56,11 +56,6 @@ def third_order_bias(
         ValueError: an unknown form, a covariance whose shape does not match x.
 
     Source: thesis, section 2.4, in one dimension.
-
-    Example:
-        >>> bias = third_order_bias(lambda x: x**2 / 2, 1.0, 3.0, 0.1, 10)
-        >>> round(float(bias), 4)  # F''' = 1
-        -0.075
     """
     if form not in ("recursion", "diffusion"):
         raise ValueError(f"form is {form!r}; expected 'recursion' or 'diffusion'")
@@ -99,10 +94,6 @@ def piecewise_quadratic_bias(
 
     Raises:
         ValueError: an unknown form.
-
-    Example:
-        >>> print(f"{piecewise_quadratic_bias(1.0, 0.5, 1e-3, 1.0, 2):.6g}")
-        -1.99471e-07
     """
     if form not in ("sum", "power"):
         raise ValueError(f"form is {form!r}; expected 'sum' or 'power'")
@@ -125,10 +116,6 @@ def piecewise_quadratic_limit(right: float, left: float, lr: float, std: float) 
         left: b.
         lr: eta.
         std: sigma.
-
-    Example:
-        >>> print(f"{piecewise_quadratic_limit(2.0, 0.2, 1e-2, 0.1):.4g}")
-        -0.008626
     """
     spreads = [np.sqrt(lr * std**2 / (2 * curvature)) for curvature in (right, left)]
     return float(np.sqrt(2 / np.pi) * (spreads[0] - spreads[1]))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from fedjax_sim.diagnostics.bias_laws import (
+from experiments.local_methods.bias_laws import (
     piecewise_quadratic_bias,
     piecewise_quadratic_limit,
     third_order_bias,
