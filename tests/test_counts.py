@@ -13,7 +13,7 @@ from fedjax_sim.data import partition
 from fedjax_sim.data.augmentation import random_crop
 from fedjax_sim.data.feature_shift import noise_levels
 from fedjax_sim.data.generated import generated_task
-from fedjax_sim.problems import quadratics, recovery, synthetic
+from fedjax_sim.problems import quadratics, recovery
 from fedjax_sim.timelines import (
     arrivals,
     arrivals_in_flight,
@@ -101,7 +101,6 @@ FACTORIES = [
     (fs.robust.geometric_median, {"iterations": 2}),
     (fs.robust.rfa, {"iterations": 2}),
     (quadratics.quadratics, {"num_clients": 4, "dim": 2}),
-    (synthetic.linear_regression, {"num_clients": 4, "num_features": 2}),
     (recovery.sparse_regression, {"num_clients": 4, "num_nonzero": 2, "dim": 3}),
     (recovery.low_rank_regression, {"num_clients": 4, "rank": 2, "size": 3}),
 ]

@@ -14,6 +14,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import real, real_vdot
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least, check_at_most
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Upload, Work
 from fedjax_sim.types.specs import specified
@@ -76,8 +77,7 @@ def apfl(
     """
     check_at_least(0, alpha=alpha)
     check_at_most(1, alpha=alpha)
-    if order not in ("before", "after"):
-        raise ValueError(f"order is {order!r}; expected 'before' or 'after'")
+    check_choice(("before", "after"), order=order)
 
     def local(x: Params, state: ApflState, oracle: Oracle, work: Work) -> tuple[Upload, ApflState]:
         eta = real(rate(lr, work))

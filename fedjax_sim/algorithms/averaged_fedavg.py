@@ -13,6 +13,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS
 from fedjax_sim.checks import check_at_least, check_rates
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
 from fedjax_sim.types.specs import specified
@@ -76,8 +77,7 @@ def averaged_fedavg(
     """
     check_rates(lr=lr)
     check_at_least(0, factor=factor)
-    if at not in ("start", "end"):
-        raise ValueError(f"at is {at!r}; expected 'start' or 'end'")
+    check_choice(("start", "end"), at=at)
 
     def init(params: Params) -> AveragedState:
         return AveragedState(params, params, _empty(params))

@@ -16,6 +16,7 @@ from fedjax_sim.algorithms._muon import is_matrix, muon_or_adam
 from fedjax_sim.algorithms._optimizers import check_optimizer
 from fedjax_sim.algorithms.fedavg import _served
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import ScalarOrSchedule, rate
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import FedAlgorithm, Scalar
@@ -106,8 +107,7 @@ def local_transform(
     check_rates(lr=lr)
     check_at_least(0, weight_decay=weight_decay)
     check_decay(b1=b1, b2=b2)
-    if inner not in ("adamw", "muon"):
-        raise ValueError(f"inner is {inner!r}; expected 'adamw' or 'muon'")
+    check_choice(("adamw", "muon"), inner=inner)
     if local_optimizer is not None:
         check_optimizer("local_optimizer", local_optimizer)
         if lr is not None:

@@ -21,6 +21,7 @@ from fedjax_sim.algorithms._shared import (
 )
 from fedjax_sim.algorithms.staleness import PerClient, Reweighting
 from fedjax_sim.checks import check_rates, is_concrete
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -89,8 +90,7 @@ def favano(
     """
 
     check_rates(lr=lr)
-    if output not in ("server", "mean"):
-        raise ValueError(f"output is {output!r}; expected 'server' or 'mean'")
+    check_choice(("server", "mean"), output=output)
 
     def local(w_init: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
         w = local_steps(sgd(rate(lr, work), oracle.grad), w_init, work)

@@ -14,6 +14,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_positive, is_concrete
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import local_steps
 from fedjax_sim.local.transforms import proximal
 from fedjax_sim.types import (
@@ -82,8 +83,7 @@ def coupling(lr: Scalar, mu: Scalar, num_steps: Scalar, variant: Variant = "I") 
         >>> round(float(gamma), 2), round(float(alpha), 1), round(float(beta), 1)
         (3.54, 282.8, 283.8)
     """
-    if variant not in ("I", "II", "vanilla"):
-        raise ValueError(f"variant is {variant!r}; expected 'I', 'II' or 'vanilla'")
+    check_choice(("I", "II", "vanilla"), variant=variant)
     check_positive(lr=lr, mu=mu, num_steps=num_steps)
     _check_product(lr, mu, variant)
     real = jnp.result_type(float)

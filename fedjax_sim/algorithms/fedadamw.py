@@ -14,6 +14,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
 from fedjax_sim.types.specs import specified
@@ -94,10 +95,8 @@ def fedadamw(
     check_rates(lr=lr)
     check_at_least(0, correction=correction, weight_decay=weight_decay, eps=eps)
     check_decay(b1=b1, b2=b2)
-    if blocks not in ("leaf", "entry"):
-        raise ValueError(f"blocks is {blocks!r}; expected 'leaf' or 'entry'")
-    if first_count not in ("visit", "run"):
-        raise ValueError(f"first_count is {first_count!r}; expected 'visit' or 'run'")
+    check_choice(("leaf", "entry"), blocks=blocks)
+    check_choice(("visit", "run"), first_count=first_count)
 
     def block_means(v: Params) -> Params:
         return jax.tree.map(_mean, v) if blocks == "leaf" else v

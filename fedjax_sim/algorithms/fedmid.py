@@ -13,6 +13,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, initial_model, total_rate
 from fedjax_sim.checks import check_at_least, check_rates
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox.base import like
 from fedjax_sim.prox.composite import Composite, check_composite
@@ -79,8 +80,7 @@ def fedmid(
     check_rates(lr=lr)
     check_composite(composite)
     check_at_least(0, server_lr=server_lr)
-    if delta_space not in ("primal", "dual"):
-        raise ValueError(f"delta_space is {delta_space!r}; expected 'primal' or 'dual'")
+    check_choice(("primal", "dual"), delta_space=delta_space)
 
     def init(params: Params) -> ModelState:
         return ModelState(initial_model(params, composite, project_start))

@@ -16,6 +16,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms.fedavg import served_by
 from fedjax_sim.checks import check_at_least, check_decay, check_positive, check_rates
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.types import FedAlgorithm, Params, Scalar
 from fedjax_sim.types.specs import specified
@@ -215,8 +216,7 @@ class PaperState(NamedTuple):
 
 def _is_paper(rule: str, eps: Scalar) -> bool:
     """Returns whether the rule is the paper's, after its checks."""
-    if rule not in ("optax", "paper"):
-        raise ValueError(f"rule is {rule!r}; expected 'optax' or 'paper'")
+    check_choice(("optax", "paper"), rule=rule)
     if rule == "paper":
         check_positive(eps=eps)  # v starts at its square
     return rule == "paper"

@@ -20,6 +20,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.scaffold import ScaffoldState
 from fedjax_sim.checks import check_at_least, check_rates
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, send_state
 from fedjax_sim.types.specs import specified
@@ -55,8 +56,7 @@ def decaying(lr: Scalar, rho: Scalar, num_steps: Array, schedule: Schedule = "k_
         >>> float(rates.at(jnp.array(0))), round(float(rates.total), 2)
         (1.0, 27.95)
     """
-    if schedule not in ("k_over_K", "k_over_Km1"):
-        raise ValueError(f"schedule is {schedule!r}; expected 'k_over_K' or 'k_over_Km1'")
+    check_choice(("k_over_K", "k_over_Km1"), schedule=schedule)
     real = jnp.result_type(float)
     lr, rho = jnp.asarray(lr, real), jnp.asarray(rho, real)
     steps = jnp.asarray(num_steps).astype(real)
@@ -152,8 +152,7 @@ def fedmoswa(
     """
     check_rates(lr=lr)
     check_at_least(0, rho=rho, alpha=alpha, gamma=gamma)
-    if option not in ("I", "I-minibatch", "II"):
-        raise ValueError(f"option is {option!r}; expected 'I', 'I-minibatch' or 'II'")
+    check_choice(("I", "I-minibatch", "II"), option=option)
     decaying(1.0, 1.0, jnp.array(1), schedule)
 
     def init(params: Params) -> ScaffoldState:

@@ -15,6 +15,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.checks import check_count, check_rates
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.compression.codec import code_bits, identity
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
 from fedjax_sim.types import Bits, FedAlgorithm, Oracle, Params, Requires, Round, Work
@@ -122,10 +123,8 @@ def ifca(
     """
     check_rates(lr=lr)
     check_count(1, num_models=num_models)
-    if average not in ("models", "gradients"):
-        raise ValueError(f"average is {average!r}; expected 'models' or 'gradients'")
-    if losses not in ("all", "minibatches"):
-        raise ValueError(f"losses is {losses!r}; expected 'all' or 'minibatches'")
+    check_choice(("models", "gradients"), average=average)
+    check_choice(("all", "minibatches"), losses=losses)
     start = initial_models or (lambda params: permuted_copies(params, num_models))
 
     def init(params: Params) -> IfcaState:

@@ -21,6 +21,7 @@ from fedjax_sim.algorithms._two_phase import (
     sends_gradient,
 )
 from fedjax_sim.checks import check_decay, check_rates
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update, rate
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
 from fedjax_sim.types.specs import specified
@@ -184,8 +185,7 @@ def _base(
     """Returns the optimizer, and the factor of its updates."""
     check_rates(lr=lr)
     check_decay(momentum=momentum)
-    if form not in ("ema", "trace"):
-        raise ValueError(f"form is {form!r}; expected 'ema' or 'trace'")
+    check_choice(("ema", "trace"), form=form)
     if optimizer is not None:
         check_optimizer("optimizer", optimizer)
         return optimizer, 1.0 if lr is None else lr

@@ -12,6 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_rates
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.checks.setups import check_key
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
 from fedjax_sim.local.transforms import corrected
@@ -67,8 +68,7 @@ def scaffold(
     """
     check_rates(lr=lr)
     check_at_least(0, server_lr=server_lr)
-    if option not in ("I", "II"):
-        raise ValueError(f"option is {option!r}; expected 'I' or 'II'")
+    check_choice(("I", "II"), option=option)
 
     def init(params: Params) -> ScaffoldState:
         return ScaffoldState(params, tree.zeros_like(params))

@@ -4,12 +4,10 @@ from fedjax_sim.problems import (
     asymmetric,
     quadratics,
     recovery,
-    synthetic,
 )
 
 __all__ = [
     "asymmetric",
     "quadratics",
     "recovery",
-    "synthetic",
 ]

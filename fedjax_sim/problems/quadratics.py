@@ -1,6 +1,6 @@
-"""Quadratic clients, with closed forms of the optimum and of FedAvg's fixed point.
+"""Quadratic clients, with a closed form of the optimum.
 
-Draws and closed forms are in float64; :func:`quadratics` casts to ``dtype``.
+Draws and the optimum are in float64; :func:`quadratics` casts to ``dtype``.
 """
 
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least, check_count, check_positive
+from fedjax_sim.checks import check_at_least, check_count
 
 
 class Quadratics(NamedTuple):
@@ -67,67 +67,15 @@ def quadratics(
     return Quadratics(A.astype(dtype), b.astype(dtype))
 
 
-def quadratic_optimum(problem: Quadratics, weights: np.ndarray | None = None) -> np.ndarray:
-    """Minimiser ``(sum_i w_i A_i)^{-1} sum_i w_i A_i b_i``, ``[d]`` float64.
+def quadratic_optimum(problem: Quadratics) -> np.ndarray:
+    """Minimiser ``(sum_i A_i)^{-1} sum_i A_i b_i``, ``[d]`` float64.
 
-    If the sum is singular, the minimiser of smallest norm. Weights default to uniform.
-
-    Raises:
-        ValueError: weights of a wrong shape.
+    If the sum is singular, the minimiser of smallest norm.
 
     Example:
         >>> problem = Quadratics(np.array([[[1.0]], [[3.0]]]), np.array([[0.0], [4.0]]))
         >>> quadratic_optimum(problem).round(6).tolist()
         [3.0]
     """
-    return _weighted_mean(np.asarray(problem.A, dtype=np.float64), problem.b, weights)
-
-
-def fedavg_fixed_point(
-    problem: Quadratics,
-    lr: float,
-    num_steps: int | np.ndarray,
-    weights: np.ndarray | None = None,
-) -> np.ndarray:
-    """Fixed point of FedAvg with full participation and exact gradients, ``[d]`` float64.
-
-    K local steps map x to ``b_i + (I - lr A_i)^K (x - b_i)``. With ``P_i = I - (I - lr A_i)^K``
-    the server map is affine, with fixed point ``(sum_i w_i P_i)^{-1} sum_i w_i P_i b_i``. FedAvg
-    converges to it for ``lr < 2 / L``. For K = 1 it is the optimum; for K to infinity it tends to
-    the mean of the clients' minimisers.
-
-    Args:
-        problem: the clients.
-        lr: client learning rate, > 0.
-        num_steps: K, or [M] steps per client.
-        weights: [M] weights of the clients' uploads; uniform if None.
-
-    Raises:
-        ValueError: lr <= 0, num_steps that are no integers, below 1 or of a wrong shape, weights of
-            a wrong shape.
-
-    Example:
-        >>> problem = Quadratics(np.array([[[1.0]], [[3.0]]]), np.array([[0.0], [4.0]]))
-        >>> [fedavg_fixed_point(problem, 0.1, K).round(3).item() for K in (1, 10, 1000)]
-        [3.0, 2.395, 2.0]
-    """
-    check_positive(lr=lr)
-    num_clients = len(problem.b)
-    steps = np.asarray(num_steps)
-    if steps.shape not in ((), (num_clients,)) or steps.dtype.kind not in "iu" or steps.min() < 1:
-        raise ValueError(
-            f"num_steps is {num_steps}; expected a positive integer, or [{num_clients}] of them"
-        )
-    eigenvalues, vectors = np.linalg.eigh(np.asarray(problem.A, dtype=np.float64))
-    contracted = 1 - (1 - lr * eigenvalues) ** np.broadcast_to(steps, num_clients)[:, None]
-    P = np.einsum("mij,mj,mkj->mik", vectors, contracted, vectors)
-    return _weighted_mean(P, problem.b, weights)
-
-
-def _weighted_mean(P: np.ndarray, b: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    """``(sum_i w_i P_i)^+ sum_i w_i P_i b_i``."""
-    w = np.ones(len(b)) if weights is None else np.asarray(weights, dtype=np.float64)
-    if w.shape != (len(b),):
-        raise ValueError(f"weights has shape {w.shape}; expected [{len(b)}], one per client")
-    total = np.einsum("m,mij->ij", w, P)
-    return np.linalg.lstsq(total, np.einsum("m,mij,mj->i", w, P, b.astype(np.float64)))[0]
+    A, b = (np.asarray(part, dtype=np.float64) for part in problem)
+    return np.linalg.lstsq(A.sum(axis=0), np.einsum("mij,mj->i", A, b))[0]

@@ -16,7 +16,6 @@ from numpy.typing import DTypeLike
 
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
 from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.problems.synthetic import offsets_of, sizes_of
 
 
 class RecoveryProblem(NamedTuple):
@@ -154,13 +153,25 @@ def _problem(
     means = heterogeneity * rng.standard_normal((num_clients, truth.size))
 
     def draw(examples_per_client: int | Sequence[int]) -> FederatedData:
-        sizes = sizes_of(num_clients, examples_per_client)
+        sizes = _sizes(num_clients, examples_per_client)
         x = rng.standard_normal((sizes.sum(), truth.size)) + np.repeat(means, sizes, axis=0)
         x *= feature_scale
         y = x @ truth.ravel() + bias + noise * rng.standard_normal(len(x))
         x = x.reshape(-1, *truth.shape).astype(dtype)
-        return FederatedData({"x": x, "y": y.astype(dtype)}, offsets_of(sizes))
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        return FederatedData({"x": x, "y": y.astype(dtype)}, offsets)
 
     # The training set comes first: it must not depend on the size of the test set.
     train, test = draw(train_sizes), draw(test_sizes)
     return RecoveryProblem(train, test, truth.astype(dtype), np.asarray(bias, dtype))
+
+
+def _sizes(num_clients: int, examples_per_client: int | Sequence[int]) -> np.ndarray:
+    """Returns one size per client ``[M]``."""
+    sizes = np.asarray(examples_per_client)
+    if sizes.shape not in ((), (num_clients,)) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
+        raise ValueError(
+            f"examples_per_client is {examples_per_client}; "
+            f"expected a positive integer, or {num_clients} of them"
+        )
+    return np.broadcast_to(sizes, num_clients)

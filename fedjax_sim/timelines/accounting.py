@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.types import Timeline
 
 
@@ -68,8 +69,7 @@ def spans(
     mask = np.asarray(timeline.mask)
     if mask.ndim != 2:
         raise ValueError(f"timeline.mask has shape {mask.shape}; expected one timeline, [T, S]")
-    if begins not in ("broadcast", "report"):
-        raise ValueError(f"begins is {begins!r}; expected 'broadcast' or 'report'")
+    check_choice(("broadcast", "report"), begins=begins)
     check_at_least(0, interaction=interaction)
     update, slot = np.nonzero(mask)
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_count, check_horizon
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.contacts import InFlight
@@ -207,10 +208,8 @@ def _check(num_clients, num_steps, buffer, working, restart, assign) -> None:
         raise ValueError(f"concurrency is {working}; expected 1 .. num_clients = {num_clients}")
     if not 1 <= buffer <= working:
         raise ValueError(f"buffer is {buffer}; expected 1 .. concurrency = {working}")
-    if restart not in ("new", "old"):
-        raise ValueError(f"restart is {restart!r}; expected 'new' or 'old'")
-    if assign not in ("same", "random"):
-        raise ValueError(f"assign is {assign!r}; expected 'same' or 'random'")
+    check_choice(("new", "old"), restart=restart)
+    check_choice(("same", "random"), assign=assign)
     if assign == "random" and buffer > 1:
         raise ValueError(
             f"buffer is {buffer} with assign='random'; expected 1, since a client "

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count, check_positive, check_timeline_size
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import host_generator
@@ -75,8 +76,7 @@ def contacts(
         (714, 3)
     """
     _check(horizon, num_clients, cohort_size, max_steps, interval)
-    if receives not in ("new", "current"):
-        raise ValueError(f"receives is {receives!r}; expected 'new' or 'current'")
+    check_choice(("new", "current"), receives=receives)
     replay = _Replay(key, steps, num_clients, cohort_size, max_steps, interval, availability)
     updates = []
     for t in range(_num_contacts(horizon, interval)):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.timelines.durations import Durations, Generator
 
 
@@ -98,8 +99,7 @@ def independent_counts(counts: Durations, *, first: int = 1) -> Stepping:
         >>> stepper.done(np.array([0]), np.array([1000.0])).tolist()
         [1]
     """
-    if first not in (0, 1):
-        raise ValueError(f"first is {first}; expected 0 or 1")
+    check_choice((0, 1), first=first)
 
     def begin(rng: Generator, num_clients: int, cap: int) -> Stepper:
         steps = np.zeros(num_clients, int)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
 from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
 from fedjax_sim.tree.counting import with_message_bits, with_upload_bits
@@ -129,8 +130,7 @@ def ef21(
         >>> algorithm.init(jnp.ones(3)).estimate.tolist()
         [0.0, 0.0, 0.0]
     """
-    if start not in ("zero", "full"):
-        raise ValueError(f"start is {start!r}; expected 'zero' or 'full'")
+    check_choice(("zero", "full"), start=start)
     check_sends_changes(algorithm)
     check_statistics_last("ef21", algorithm, only_uploaded=True)
     coder = stateful(contractive(codec))

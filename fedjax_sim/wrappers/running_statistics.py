@@ -22,6 +22,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.checks.setups import check_is_algorithm
 from fedjax_sim.local import Carried, carrying
 from fedjax_sim.tree import leaves
@@ -123,8 +124,7 @@ def running_statistics(
     """
     check_is_algorithm(algorithm)
     leaves.check_selection(where)
-    if combine not in ("averaged", "private"):
-        raise ValueError(f"combine is {combine!r}; expected 'averaged' or 'private'")
+    check_choice(("averaged", "private"), combine=combine)
     check_at_least(0, server_rate=server_rate)
     check_at_most(1, server_rate=server_rate)
     if combine == "averaged":

@@ -17,7 +17,6 @@ from fedjax_sim.compression.quantizers.uniform import (
     non_negative,
     sawb_clip,
     signed,
-    signed_excess,
     symmetric,
 )
 
@@ -32,7 +31,6 @@ __all__ = [
     "non_negative",
     "sawb_clip",
     "signed",
-    "signed_excess",
     "stochastic_round",
     "symmetric",
 ]

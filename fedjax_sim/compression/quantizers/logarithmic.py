@@ -5,7 +5,6 @@ Reference:
         2021, https://arxiv.org/abs/2112.10769.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -21,13 +20,7 @@ from fedjax_sim.compression.quantizers.rounding import (
 )
 
 
-def luq(
-    key: Array,
-    x: Array,
-    exponent_levels: int = 6,
-    repeat: int = 1,
-    maximum: Callable[[Array], Array] = max_magnitude,
-) -> Array:
+def luq(key: Array, x: Array, exponent_levels: int = 6) -> Array:
     r"""Logarithmic unbiased quantisation: values :math:`0, \pm 2^j a`, with expectation x.
 
     With :math:`M = \max |x|` and the underflow threshold :math:`a = M / 2^J`,
@@ -44,16 +37,12 @@ def luq(
     unchanged, and so are tensors so small that a would be subnormal.
 
     Args:
-        key: for the draws, one number per entry and repetition.
+        key: for the draws, one number per entry.
         x: tensor of any shape.
         exponent_levels: J; the largest exponent e.
-        repeat: number of independent draws, of which the mean is returned; it divides the variance.
-        maximum: returns M. The authors' program uses ``jnp.max``, without the absolute value: then
-            entries below -M have larger powers, and a tensor without positive entries is returned
-            unchanged.
 
     Raises:
-        ValueError: a negative ``exponent_levels``, or ``repeat`` below 1.
+        ValueError: a negative ``exponent_levels``.
 
     Source: Chmiel et al., 2021, section 3.
 
@@ -65,35 +54,24 @@ def luq(
         [64.0, -2.0, 0.0]
     """
     check_count(exponent_levels=exponent_levels)
-    check_count(1, repeat=repeat)
     full = tree.wide(x)
-    threshold = maximum(full) * 2.0**-exponent_levels
+    threshold = max_magnitude(full) * 2.0**-exponent_levels
     usable = threshold > 0
     ratio = jnp.abs(full) / jnp.where(usable, threshold, 1)
     below = jnp.where(ratio < 1, 0, power_of_two_below(ratio))
     gap = jnp.maximum(below, 1)
-    p = (ratio - below) / gap
-    if repeat == 1:
-        up = bernoulli(key, p)
-    else:
-        up = jax.vmap(lambda key: bernoulli(key, p))(jax.random.split(key, repeat)).mean(axis=0)
+    up = bernoulli(key, (ratio - below) / gap)
     quantised = jnp.sign(full) * threshold * (below + gap * up)
     return jnp.where(usable, quantised, full).astype(x.dtype)
 
 
-def luq_gradient(
-    key: Array,
-    x: Array,
-    exponent_levels: int = 6,
-    repeat: int = 1,
-    maximum: Callable[[Array], Array] = max_magnitude,
-) -> Array:
+def luq_gradient(key: Array, x: Array, exponent_levels: int = 6) -> Array:
     """The identity with a quantised gradient: :func:`luq` is applied to the cotangent.
 
     Supports reverse mode only; forward mode would need the transpose of a random rounding.
 
     Args:
-        key, exponent_levels, repeat, maximum: see :func:`luq`.
+        key, exponent_levels: see :func:`luq`.
         x: tensor of any shape, returned unchanged.
 
     Example:
@@ -102,22 +80,22 @@ def luq_gradient(
         >>> float(gradient[0]), float(gradient[1]) in (2.0, 4.0)
         (64.0, True)
     """
-    return _luq_gradient(exponent_levels, repeat, maximum, key, x)
+    return _luq_gradient(exponent_levels, key, x)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _luq_gradient(exponent_levels, repeat, maximum, key, x):
-    del exponent_levels, repeat, maximum, key
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _luq_gradient(exponent_levels, key, x):
+    del exponent_levels, key
     return x
 
 
-def _keep_key(exponent_levels, repeat, maximum, key, x):
-    del exponent_levels, repeat, maximum
+def _keep_key(exponent_levels, key, x):
+    del exponent_levels
     return x, key
 
 
-def _quantise_cotangent(exponent_levels, repeat, maximum, key, cotangent):
-    return None, luq(key, cotangent, exponent_levels, repeat, maximum)
+def _quantise_cotangent(exponent_levels, key, cotangent):
+    return None, luq(key, cotangent, exponent_levels)
 
 
 _luq_gradient.defvjp(_keep_key, _quantise_cotangent)

@@ -43,19 +43,6 @@ def signed(bits: int) -> Levels:
     return Levels(1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1)
 
 
-def signed_excess(bits: int) -> Levels:
-    """``-2^(b-1) .. 2^(b-1)``, as in the first version of LUQ's program.
-
-    It has 2^b + 1 integers, one more than fit in b bits.
-
-    Example:
-        >>> signed_excess(3)
-        Levels(low=-4, high=4)
-    """
-    check_count(1, bits=bits)
-    return Levels(-(2 ** (bits - 1)), 2 ** (bits - 1))
-
-
 def non_negative(bits: int) -> Levels:
     """``0 .. 2^b - 1``, for tensors without negative entries (after ReLU).
 

@@ -15,6 +15,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.checks.setups import check_is_algorithm
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Scalar, Upload, Work
@@ -60,8 +61,7 @@ def sign_flip(
         >>> algorithm = sign_flip(fs.fedavg(lr=0.1), attackers)
     """
     check_at_least(0, scale=scale)
-    if of not in ("own", "mean"):
-        raise ValueError(f"of is {of!r}; expected 'own' or 'mean'")
+    check_choice(("own", "mean"), of=of)
     if of == "mean":
         return inner_product(algorithm, attackers, eps=scale)
     return _replaced(
