@@ -17,7 +17,7 @@ from fedjax_sim.reports.labels import (
 from fedjax_sim.reports.rendering import html_table, interval_text, results_table
 from fedjax_sim.reports.results import results
 from fedjax_sim.reports.selection import best, complete, scores
-from fedjax_sim.runs.compare import Comparison
+from fedjax_sim.runs.comparison import Comparison
 from fedjax_sim.runs.result import Simulation
 from fedjax_sim.runs.sweeps.result import Sweep
 
