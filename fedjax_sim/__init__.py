@@ -24,12 +24,12 @@ from fedjax_sim.engine import (
 )
 from fedjax_sim.local import transforms
 from fedjax_sim.runs import views as _views
-from fedjax_sim.runs.compare import Comparison, compare
+from fedjax_sim.runs.comparison import Comparison, compare
 from fedjax_sim.runs.options import Options, Storage
 from fedjax_sim.runs.planning.forecast import forecast
 from fedjax_sim.runs.progress_bar import ProgressBar
 from fedjax_sim.runs.result import Simulation
-from fedjax_sim.runs.simulate import simulate
+from fedjax_sim.runs.simulation import simulate
 from fedjax_sim.runs.sweeps.parts import Part
 from fedjax_sim.runs.sweeps.result import Sweep
 from fedjax_sim.runs.sweeps.sweep import finished_runs, sweep

@@ -24,8 +24,8 @@ from fedjax_sim.reports import figures as plotting
 from fedjax_sim.reports.folders import default_metrics, read_client_values, setting_text
 from fedjax_sim.reports.labels import PARTIAL, PARTIAL_NOTE
 from fedjax_sim.runs.callbacks import Callback
-from fedjax_sim.runs.compare import Comparison
-from fedjax_sim.runs.compare import compare as compare_algorithms
+from fedjax_sim.runs.comparison import Comparison
+from fedjax_sim.runs.comparison import compare as compare_algorithms
 from fedjax_sim.runs.events import Divergence
 from fedjax_sim.runs.options import Options, Storage
 from fedjax_sim.runs.result import Simulation

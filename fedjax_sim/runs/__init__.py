@@ -1,1 +1,154 @@
-"""Runs with progress reports, files, checkpoints and resuming."""
+"""Runs with progress reports, files, checkpoints and resuming; comparisons, sweeps, forecasts."""
+
+from fedjax_sim.runs import callbacks, interrupt, views
+from fedjax_sim.runs.callbacks import (
+    Action,
+    BestModel,
+    Callback,
+    CsvLog,
+    Diverged,
+    Divergence,
+    DivergenceError,
+    EarlyStopping,
+    Event,
+    MLflow,
+    TensorBoard,
+    TimeLimit,
+    WandB,
+)
+from fedjax_sim.runs.callbacks.direction import Mode, sign
+from fedjax_sim.runs.comparison import Comparison, compare
+from fedjax_sim.runs.history import Clock, melted
+from fedjax_sim.runs.interrupt import exit_code
+from fedjax_sim.runs.options import DEFAULT, Options, Storage
+from fedjax_sim.runs.planning.forecast import forecast
+from fedjax_sim.runs.planning.measuring import metric_shapes
+from fedjax_sim.runs.planning.needs import Forecast, Seconds
+from fedjax_sim.runs.programs import Resident, programs_of
+from fedjax_sim.runs.progress_bar import ProgressBar
+from fedjax_sim.runs.result import Progress, Simulation
+from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
+from fedjax_sim.runs.simulation import simulate
+from fedjax_sim.runs.storage.client_rows import INDEX, NAME
+from fedjax_sim.runs.storage.environment import environment
+from fedjax_sim.runs.storage.files import (
+    FolderError,
+    RecoveryWarning,
+    digest,
+    is_sealed,
+    read_json,
+    read_npz,
+    replacing,
+    write_json,
+    write_npz,
+    write_text,
+)
+from fedjax_sim.runs.storage.folders import (
+    Kind,
+    check_kind,
+    folder_names,
+    is_seed,
+    recorded_names,
+    runs_in,
+)
+from fedjax_sim.runs.storage.identity import arrays_digest
+from fedjax_sim.runs.storage.locks import FolderInUseError, locked
+from fedjax_sim.runs.storage.model_files import Models, Which, joined, named_leaves
+from fedjax_sim.runs.storage.outcome import Outcome
+from fedjax_sim.runs.storage.run_functions import identified, trace_run
+from fedjax_sim.runs.storage.store import RunFolder, check_extension
+from fedjax_sim.runs.storage.traces import Trace
+from fedjax_sim.runs.sweeps.blocks import block_functions
+from fedjax_sim.runs.sweeps.grid import Configuration, cut, expand
+from fedjax_sim.runs.sweeps.parts import Part, parse_part
+from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
+from fedjax_sim.runs.sweeps.store import read_runs
+from fedjax_sim.runs.sweeps.sweep import SweepProgress, finished_runs, sweep
+from fedjax_sim.runs.sweeps.trial import Trial
+
+__all__ = [
+    "DEFAULT",
+    "INDEX",
+    "NAME",
+    "Action",
+    "BestModel",
+    "Callback",
+    "Clock",
+    "Comparison",
+    "Configuration",
+    "CsvLog",
+    "Diverged",
+    "Divergence",
+    "DivergenceError",
+    "EarlyStopping",
+    "Event",
+    "FolderError",
+    "FolderInUseError",
+    "Forecast",
+    "Kind",
+    "MLflow",
+    "Mode",
+    "Models",
+    "Options",
+    "Outcome",
+    "Part",
+    "Progress",
+    "ProgressBar",
+    "RecoveryWarning",
+    "Resident",
+    "RunFolder",
+    "Seconds",
+    "Seed",
+    "Simulation",
+    "Storage",
+    "Sweep",
+    "SweepProgress",
+    "SweepRun",
+    "TensorBoard",
+    "TimeLimit",
+    "Trace",
+    "Trial",
+    "WandB",
+    "Which",
+    "arrays_digest",
+    "block_functions",
+    "callbacks",
+    "check_extension",
+    "check_kind",
+    "compare",
+    "cut",
+    "digest",
+    "environment",
+    "exit_code",
+    "expand",
+    "finished_runs",
+    "folder_names",
+    "forecast",
+    "identified",
+    "interrupt",
+    "is_sealed",
+    "is_seed",
+    "joined",
+    "locked",
+    "melted",
+    "metric_shapes",
+    "named_leaves",
+    "parse_part",
+    "programs_of",
+    "read_json",
+    "read_npz",
+    "read_runs",
+    "recorded_names",
+    "replacing",
+    "runs_in",
+    "seed_column",
+    "seed_names",
+    "sign",
+    "simulate",
+    "sweep",
+    "trace_run",
+    "views",
+    "write_json",
+    "write_npz",
+    "write_text",
+]

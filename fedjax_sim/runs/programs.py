@@ -249,7 +249,7 @@ class Programs(NamedTuple):
         return last // every - first // every + extra
 
 
-def programs(
+def programs_of(
     algorithm: FedAlgorithm,
     setup: Setup,
     *,

@@ -1,17 +1,50 @@
-"""Tree arithmetic that :mod:`optax.tree` lacks.
+"""Trees of arrays: arithmetic that :mod:`optax.tree` lacks, parts of models, means, bits, draws."""
 
-Scalars adopt the dtype of the leaf that they are combined with.  With optax's functions a float32
-learning rate swept over a bfloat16 or float64 model would change the dtype of the loop
-carry (or fail under strict promotion).
-"""
-
-import jax
-import jax.numpy as jnp
-import optax.tree
-from jax import Array
 from optax.tree import add, norm, sub, zeros_like
 
-from fedjax_sim.types import PyTree, Scalar
+from fedjax_sim.tree import leaves as leaves
+from fedjax_sim.tree.arithmetic import (
+    add_scale,
+    all_finite,
+    cast_like,
+    divide,
+    over_norm,
+    scale,
+    take,
+    vdot,
+    where,
+    wide,
+)
+
+# For the other packages of this library.
+from fedjax_sim.tree.counting import bits_if_all_report as bits_if_all_report
+from fedjax_sim.tree.counting import bits_of_arrays as bits_of_arrays
+from fedjax_sim.tree.counting import message_bits as message_bits
+from fedjax_sim.tree.counting import plain_bits as plain_bits
+from fedjax_sim.tree.counting import scalar_bits as scalar_bits
+from fedjax_sim.tree.counting import upload_bits as upload_bits
+from fedjax_sim.tree.counting import with_message_bits as with_message_bits
+from fedjax_sim.tree.counting import with_upload_bits as with_upload_bits
+from fedjax_sim.tree.keys import fast as fast
+from fedjax_sim.tree.keys import usual as usual
+from fedjax_sim.tree.leaves import OfModel as OfModel
+from fedjax_sim.tree.leaves import Path as Path
+from fedjax_sim.tree.leaves import Selection as Selection
+from fedjax_sim.tree.leaves import Where as Where
+from fedjax_sim.tree.leaves import last_layer as last_layer
+from fedjax_sim.tree.leaves import names as names
+from fedjax_sim.tree.leaves import normalisation as normalisation
+from fedjax_sim.tree.leaves import others as others
+from fedjax_sim.tree.means import all_reduced as all_reduced
+from fedjax_sim.tree.means import mean_from_sum as mean_from_sum
+from fedjax_sim.tree.means import weighted as weighted
+from fedjax_sim.tree.means import weighted_mean as weighted_mean
+from fedjax_sim.tree.means import weighted_sum as weighted_sum
+from fedjax_sim.tree.noise import normal as normal
+from fedjax_sim.tree.repeated import Repeated as Repeated
+from fedjax_sim.tree.repeated import entries as entries
+from fedjax_sim.tree.svd import singular_values as singular_values
+from fedjax_sim.tree.svd import thin_svd as thin_svd
 
 __all__ = [
     "add",
@@ -29,129 +62,3 @@ __all__ = [
     "wide",
     "zeros_like",
 ]
-
-
-def _as(leaf: Array, scalar: Scalar) -> Array:
-    return jnp.asarray(scalar).astype(leaf.dtype)
-
-
-def cast_like(x: PyTree, other: PyTree) -> PyTree:
-    """Returns ``x`` in the dtypes of another tree; leaves of equal dtypes are not touched.
-
-    Example:
-        >>> cast_like(jnp.ones(2), jnp.zeros(2, jnp.bfloat16)).dtype
-        dtype(bfloat16)
-    """
-    return jax.tree.map(lambda a, b: a if a.dtype == b.dtype else a.astype(b.dtype), x, other)
-
-
-def wide(x: PyTree) -> PyTree:
-    """Returns ``x`` with its floating leaves in float32, or as they are if they have more bits.
-
-    Example:
-        >>> wide(jnp.ones(2, jnp.bfloat16)).dtype
-        dtype('float32')
-    """
-
-    def at_least_float32(leaf: Array) -> Array:
-        half = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize < 4
-        return leaf.astype(jnp.float32) if half else leaf
-
-    return jax.tree.map(at_least_float32, x)
-
-
-def scale(scalar: Scalar, x: PyTree) -> PyTree:
-    """Returns ``scalar * x``.
-
-    Example:
-        >>> scale(2, {"w": jnp.ones(2)})["w"].tolist()
-        [2.0, 2.0]
-    """
-    return jax.tree.map(lambda leaf: _as(leaf, scalar) * leaf, x)
-
-
-def add_scale(x: PyTree, scalar: Scalar, y: PyTree) -> PyTree:
-    """Returns ``x + scalar * y``.
-
-    Example:
-        >>> add_scale(jnp.ones(2), -0.5, jnp.ones(2)).tolist()
-        [0.5, 0.5]
-    """
-    return jax.tree.map(lambda a, b: a + _as(a, scalar) * b, x, y)
-
-
-def divide(x: PyTree, scalar: Scalar) -> PyTree:
-    """Returns ``x / scalar``; an integer scalar is converted to the leaf's precision first.
-
-    Example:
-        >>> divide(jnp.ones(2), 4).tolist()
-        [0.25, 0.25]
-    """
-    return jax.tree.map(lambda leaf: leaf / _as(leaf, scalar), x)
-
-
-def over_norm(scalar: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
-    """Returns ``scalar / (||x|| + eps)`` with the global norm, in at least single precision.
-
-    A norm of exactly 0 counts as 1e-12, so the result is finite; the derivative at x = 0 is 0, not
-    NaN.  If x has leaves in float16, the result is at most the largest number of this type.
-
-    Example:
-        >>> float(over_norm(10.0, {"w": jnp.array([3.0, 4.0])}))
-        2.0
-        >>> float(over_norm(1e-12, jnp.zeros(3)))
-        1.0
-    """
-    dtypes = {leaf.dtype for leaf in jax.tree.leaves(x)}
-    # In float16 squares above 65,504 are infinite, and 1e-12 is 0.
-    squared = norm(wide(x), squared=True)
-    positive = squared > 0
-    safe = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 1e-12)
-    result = _as(safe, scalar) / (safe + _as(safe, eps))
-    half = jnp.dtype(jnp.float16)
-    return jnp.minimum(result, float(jnp.finfo(half).max)) if half in dtypes else result
-
-
-def take(x: PyTree, index: Array) -> PyTree:
-    """Returns ``x[index]`` of every leaf; the index must be in bounds.
-
-    Example:
-        >>> take({"w": jnp.arange(4)}, jnp.array([3, 0]))["w"].tolist()
-        [3, 0]
-    """
-    return jax.tree.map(lambda leaf: leaf.at[index].get(mode="promise_in_bounds"), x)
-
-
-def vdot(x: PyTree, y: PyTree) -> Array:
-    """The inner product ``<x, y>``, summed over leaves.
-
-    Example:
-        >>> float(vdot({"w": jnp.ones(2)}, {"w": jnp.array([3.0, 4.0])}))
-        7.0
-    """
-    return jnp.asarray(optax.tree.vdot(x, y))
-
-
-def where(condition: Array | bool, x: PyTree, y: PyTree) -> PyTree:
-    """Returns the leaves of ``x`` if a condition holds, those of ``y`` otherwise.
-
-    Leaves that both trees share, such as frozen parameters, are passed on.
-
-    Example:
-        >>> shared = jnp.ones(2)
-        >>> chosen = where(jnp.array(False), {"w": 1, "frozen": shared}, {"w": 2, "frozen": shared})
-        >>> int(chosen["w"]), chosen["frozen"] is shared
-        (2, True)
-    """
-    return jax.tree.map(lambda a, b: a if a is b else jnp.where(condition, a, b), x, y)
-
-
-def all_finite(x: PyTree) -> Array:
-    """Returns a scalar bool: no floating leaf contains NaN or Inf.
-
-    Example:
-        >>> bool(all_finite({"w": jnp.ones(2), "n": jnp.arange(3)}))
-        True
-    """
-    leaves = [leaf for leaf in jax.tree.leaves(x) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves] or [jnp.array(True)]))

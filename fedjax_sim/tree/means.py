@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim import tree
+from fedjax_sim.tree.arithmetic import scale, wide
 from fedjax_sim.types import PyTree, Upload
 
 
@@ -16,7 +16,7 @@ def weighted_mean(uploads: Upload, weights: Array) -> Upload:
         >>> weighted_mean(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
         2.0
     """
-    return divide(weighted_sum(uploads, weights), weights.sum(), uploads)
+    return mean_from_sum(weighted_sum(uploads, weights), weights.sum(), uploads)
 
 
 def weighted(upload: Upload, weight: Array) -> Upload:
@@ -39,7 +39,7 @@ def weighted(upload: Upload, weight: Array) -> Upload:
                 f"an upload has a leaf of dtype {leaf.dtype}; expected floating leaves, since "
                 "uploads are averaged"
             )
-        leaf = tree.wide(leaf)
+        leaf = wide(leaf)
         w = jnp.expand_dims(weight.astype(leaf.dtype), tuple(range(weight.ndim, leaf.ndim)))
         return jnp.where(w > 0, w * leaf, 0)
 
@@ -56,11 +56,11 @@ def weighted_sum(uploads: Upload, weights: Array) -> Upload:
     return jax.tree.map(lambda u: u.sum(axis=0), weighted(uploads, weights))
 
 
-def divide(total: Upload, weight: Array, uploads: Upload) -> Upload:
+def mean_from_sum(total: Upload, weight: Array, uploads: Upload) -> Upload:
     """Returns ``total / weight`` in the dtypes of uploads; zeros for an empty round.
 
     Example:
-        >>> float(divide(jnp.array(6.0), jnp.array(4.0), jnp.zeros(2)))
+        >>> float(mean_from_sum(jnp.array(6.0), jnp.array(4.0), jnp.zeros(2)))
         1.5
     """
     safe = jnp.where(weight <= 0, 1, weight)
@@ -75,8 +75,8 @@ def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
         >>> of_all(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
         [2.0, 2.0]
     """
-    total, weights = _all_reduce((tree.scale(weight, tree.wide(mean)), weight), axis)
-    return divide(total, weights, mean)
+    total, weights = _all_reduce((scale(weight, wide(mean)), weight), axis)
+    return mean_from_sum(total, weights, mean)
 
 
 def _all_reduce(values: PyTree, axis: str) -> PyTree:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.means import divide, weighted
+from fedjax_sim.tree.means import mean_from_sum, weighted
 from fedjax_sim.types import Aggregation, FedAlgorithm, PyTree, Round, ServerState, Stack, Upload
 from fedjax_sim.types.specs import specified
 
@@ -58,7 +58,7 @@ def fixed_order(algorithm: FedAlgorithm) -> FedAlgorithm:
         # Numbers that no client has: what did not arrive adds zeros, after all other sums.
         numbers = jnp.where(stack.arrived, stack.clients, round.num_clients + slots)
         total, weight = pairwise_sum((weighted(stack.uploads, weights), weights), numbers)
-        return algorithm.update(state, divide(total, weight, stack.uploads), round)
+        return algorithm.update(state, mean_from_sum(total, weight, stack.uploads), round)
 
     return algorithm._replace(update=update, aggregation=Aggregation(num_bytes=_bytes))
 

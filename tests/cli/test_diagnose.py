@@ -10,7 +10,7 @@ import pytest
 from fedjax_sim import datasets
 from fedjax_sim.cli.diagnose import SUBOPTIMALITY
 from fedjax_sim.cli.main import main
-from fedjax_sim.runs import compare as comparing
+from fedjax_sim.runs import comparison as comparing
 
 TINY = shlex.split(
     "run quickstart --model softmax_regression --num-clients 6 --partition iid --rounds 6 "

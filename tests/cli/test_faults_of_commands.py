@@ -18,8 +18,8 @@ from full_disk import full_disk
 
 from fedjax_sim.cli import report
 from fedjax_sim.cli.main import main
-from fedjax_sim.runs import compare as comparing
-from fedjax_sim.runs.simulate import execute
+from fedjax_sim.runs import comparison as comparing
+from fedjax_sim.runs.simulation import execute
 from fedjax_sim.runs.storage.locks import locked
 
 OPTIONS = shlex.split(

@@ -18,8 +18,8 @@ import pytest
 from fedjax_sim import datasets, models
 from fedjax_sim.cli import docstrings, run
 from fedjax_sim.cli.main import main
-from fedjax_sim.runs import compare as comparing
-from fedjax_sim.runs.simulate import execute
+from fedjax_sim.runs import comparison as comparing
+from fedjax_sim.runs.simulation import execute
 from fedjax_sim.studies.setups import entries, names, registry
 from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.studies.setups.partitions import PARTITIONS

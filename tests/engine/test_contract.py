@@ -10,7 +10,7 @@ import pytest
 from small_problems import KEY, NUM_CLIENTS, Counter, execute, no_data
 
 import fedjax_sim as fs
-from fedjax_sim import engine
+from fedjax_sim.engine import loops
 
 PARAMS = {"w": jnp.zeros(3)}
 TIMELINE = fs.timelines.cyclic(2, NUM_CLIENTS, 4, num_steps=2)
@@ -199,8 +199,8 @@ def test_every_algorithm_is_checked_before_the_first_one_runs(tmp_path, monkeypa
     assert not started
     assert not list(tmp_path.iterdir())
 
-    traced, one_round = [], engine.one_round
-    monkeypatch.setattr(engine, "one_round", lambda *x: traced.append(x) or one_round(*x))
+    traced, one_round = [], loops.one_round
+    monkeypatch.setattr(loops, "one_round", lambda *x: traced.append(x) or one_round(*x))
     fs.compare(algorithms, setup, keys, storage=tmp_path)
     assert not traced
     changed = {name: doubled(algorithm) for name, algorithm in algorithms.items()}

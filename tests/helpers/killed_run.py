@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_sim as fs
-from fedjax_sim.runs.simulate import simulate
+from fedjax_sim.runs.simulation import simulate
 
 NUM_ROUNDS = 40
 

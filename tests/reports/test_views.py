@@ -7,7 +7,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.reports.views import runs_html
-from fedjax_sim.runs.compare import Comparison
+from fedjax_sim.runs.comparison import Comparison
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 
 COLUMNS = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]

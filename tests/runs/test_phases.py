@@ -11,7 +11,7 @@ from call_records import SINGLE
 from sweep_problems import KEYS, compilations, quadratic_trial
 
 import fedjax_sim as fs
-from fedjax_sim.runs import compare, simulate
+from fedjax_sim.runs import comparison, simulation
 from fedjax_sim.runs.sweeps import sweep
 
 SETUP = quadratic_trial(num_seeds=2, num_rounds=6).setup
@@ -19,45 +19,45 @@ ALGORITHM = fs.fedavg(0.1)
 
 
 def checked(storage=None, callbacks=(), **options):
-    return simulate.check(ALGORITHM, SETUP, KEYS[:2], callbacks, storage, fs.Options(**options))
+    return simulation.check(ALGORITHM, SETUP, KEYS[:2], callbacks, storage, fs.Options(**options))
 
 
 def test_a_checked_call_has_names_config_and_an_answer_to_divergences():
     call = checked(fs.Storage(config={"lr": 1}), seeds=["a", "b"])
     assert (call.names, call.config, call.batched) == (["a", "b"], {"lr": 1}, True)
     (divergence,) = call.callbacks
-    event = types.SimpleNamespace(error=simulate.DivergenceError("mine"), all=False)
-    with pytest.raises(simulate.DivergenceError, match="mine"):
+    event = types.SimpleNamespace(error=simulation.DivergenceError("mine"), all=False)
+    with pytest.raises(simulation.DivergenceError, match="mine"):
         divergence.diverged(event)
 
 
 @pytest.mark.parametrize("trace", [False, True])
 def test_preparing_compiles_nothing(trace):
     with compilations() as names:
-        prepared = simulate.prepare(checked(), trace=trace)
+        prepared = simulation.prepare(checked(), trace=trace)
     assert not [name for name in names if "segment" in name]
     assert prepared.step == 1  # of six evaluations, at most a twentieth
 
 
 def test_restoring_returns_the_first_state_or_that_of_the_newest_checkpoint(tmp_path):
     stop = types.SimpleNamespace(progress=lambda _: None, poll=iter([None, "interrupt"]).__next__)
-    prepared = simulate.prepare(checked(tmp_path, [stop]), trace=False)
-    begun = simulate.restore(prepared)
+    prepared = simulation.prepare(checked(tmp_path, [stop]), trace=False)
+    begun = simulation.restore(prepared)
     assert (begun.done, begun.action, begun.state.round.tolist()) == (0, None, [0, 0])
     with contextlib.ExitStack() as stack:
-        ended = simulate.run_segments(prepared, begun, stack)
+        ended = simulation.run_segments(prepared, begun, stack)
     assert (ended.done, ended.action, ended.interrupt_requested) == (2, "interrupt", True)
-    again = simulate.restore(simulate.prepare(checked(tmp_path), trace=False))
+    again = simulation.restore(simulation.prepare(checked(tmp_path), trace=False))
     assert again.done == 2
     jax.tree.map(np.testing.assert_array_equal, again.state, ended.state)
 
 
 def test_the_result_counts_what_this_call_ran():
-    prepared = simulate.prepare(checked(callbacks=[SINGLE]), trace=False)
-    begun = simulate.restore(prepared)
+    prepared = simulation.prepare(checked(callbacks=[SINGLE]), trace=False)
+    begun = simulation.restore(prepared)
     with contextlib.ExitStack() as stack:
-        ended = simulate.run_segments(prepared, begun, stack)
-    result = simulate.result_of(prepared, begun, ended)
+        ended = simulation.run_segments(prepared, begun, stack)
+    result = simulation.result_of(prepared, begun, ended)
     steps = np.asarray(SETUP.timeline.num_steps)[np.asarray(SETUP.timeline.mask)]
     assert result.rounds_done == 6
     assert result.local_steps == 2 * steps.sum()  # of two seeds
@@ -68,8 +68,8 @@ def test_the_result_counts_what_this_call_ran():
 def test_a_plan_of_a_comparison_has_a_call_for_every_algorithm(tmp_path):
     algorithms = {"a b": ALGORITHM, "c": fs.scaffold(0.1)}
     storage = fs.Storage(tmp_path, config=lambda name: {"name": name})
-    plan = compare.check(algorithms, SETUP, KEYS[:2], (), storage, fs.Options())
-    compare.trace(plan)
+    plan = comparison.check(algorithms, SETUP, KEYS[:2], (), storage, fs.Options())
+    comparison.trace(plan)
     (part,) = plan.parts.of("a b")
     call = plan.call("a b", part, 0)
     assert call.storage.folder == tmp_path / "a-b"

@@ -20,7 +20,7 @@ from call_records import records
 import fedjax_sim as fs
 from fedjax_sim.engine.execution.strategies import is_ragged
 from fedjax_sim.runs import history
-from fedjax_sim.runs.simulate import DivergenceError, simulate
+from fedjax_sim.runs.simulation import DivergenceError, simulate
 
 SCRIPT = pathlib.Path(killed_run.__file__)
 

@@ -24,7 +24,7 @@ from fedjax_sim.engine.execution import chunks
 from fedjax_sim.engine.execution.devices import workers
 from fedjax_sim.engine.execution.meshes import automatic, check_no_explicit_mesh, make_mesh
 from fedjax_sim.engine.execution.platforms import PLATFORMS, Platform, platform_named
-from fedjax_sim.tree.means import all_reduced, divide, weighted, weighted_mean, weighted_sum
+from fedjax_sim.tree.means import all_reduced, mean_from_sum, weighted, weighted_mean, weighted_sum
 from fedjax_sim.types import Device, PyTree, Timeline, Upload
 
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
@@ -74,7 +74,7 @@ def sequential() -> Execution:
 
         upload, _ = _shapes(local, shared, slots)
         total, outputs = jax.lax.scan(body, _zero_sum(upload), (slots, weights))
-        return divide(total, weights.sum(), upload), outputs
+        return mean_from_sum(total, weights.sum(), upload), outputs
 
     return run
 
@@ -117,7 +117,7 @@ def chunked(size: int) -> Execution:
         upload, _ = _shapes(local, shared, slots)
         total, outputs = jax.lax.scan(body, _zero_sum(upload), chunks)
         outputs = jax.tree.map(lambda x: jax.lax.collapse(x, 0, 2)[:num_slots], outputs)
-        return divide(total, weights.sum(), upload), outputs
+        return mean_from_sum(total, weights.sum(), upload), outputs
 
     return run
 

@@ -19,7 +19,7 @@ from fedjax_sim.engine.execution.placement import everywhere
 from fedjax_sim.runs.options import DEFAULT, Options, check_options_type
 from fedjax_sim.runs.planning import measuring
 from fedjax_sim.runs.planning.needs import Forecast, Seconds
-from fedjax_sim.runs.programs import programs, stride
+from fedjax_sim.runs.programs import programs_of, stride
 from fedjax_sim.runs.storage import outcome
 from fedjax_sim.runs.storage.functions import sealed
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Task, Timeline
@@ -76,7 +76,7 @@ def forecast(
     task, params, key = setup.task, setup.params, keys
     eval_fn, eval_every = setup.eval_fn, setup.eval_every
     timeline = jax.tree.map(np.asarray, setup.timeline)
-    program = programs(
+    program = programs_of(
         algorithm,
         dataclasses.replace(setup, eval_every=1),
         batched=batched,

@@ -17,7 +17,7 @@ from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.offload import OnHost
 from fedjax_sim.engine.execution.placement import everywhere
 from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.programs import Resident, programs
+from fedjax_sim.runs.programs import Resident, programs_of
 from fedjax_sim.runs.result import Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
 from fedjax_sim.studies.forks.result import Fork
@@ -203,7 +203,7 @@ def _prepared(
     checked = _as_from_0(setup.timeline, done) if restart else _joined(before, setup.timeline)
     whole = dataclasses.replace(setup, timeline=checked, eval_fn=None)
     check_run(algorithm, whole, count, execution=execution)
-    compiled = programs(
+    compiled = programs_of(
         algorithm, setup, batched=count is not None, execution=execution, probes=NO_PROBES
     )
     put = everywhere(setup.task)
@@ -371,7 +371,7 @@ def _continued(
     """Returns the history, with the metrics of the first state, and the final state."""
     factory, numbers, setup, state, last_round = continuation
     algorithm = factory(**numbers)
-    compiled = programs(algorithm, setup, batched=batched, execution=execution, probes=NO_PROBES)
+    compiled = programs_of(algorithm, setup, batched=batched, execution=execution, probes=NO_PROBES)
     put = everywhere(setup.task)
     state = jax.tree.map(jnp.copy, state)  # the program overwrites its argument
     axis = keys.ndim

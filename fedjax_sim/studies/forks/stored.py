@@ -12,8 +12,8 @@ from fedjax_sim.engine.execution.placement import everywhere
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.runs.events import Divergence
 from fedjax_sim.runs.options import Options
-from fedjax_sim.runs.programs import programs
-from fedjax_sim.runs.simulate import simulate
+from fedjax_sim.runs.programs import programs_of
+from fedjax_sim.runs.simulation import simulate
 from fedjax_sim.runs.storage.locks import locked
 from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.types import FedAlgorithm, Setup
@@ -40,7 +40,7 @@ def state_at(
         raise ValueError(f"round is {round}; expected 1 .. {num_rounds - 1}, before the last round")
     timeline = jax.tree.map(np.asarray, setup.timeline)
     if directory is not None and RunFolder(directory).has_state(round):
-        compiled = programs(
+        compiled = programs_of(
             algorithm, setup, batched=keys.ndim == 1, execution=execution, probes=NO_PROBES
         )
         put = everywhere(setup.task)

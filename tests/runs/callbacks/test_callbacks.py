@@ -19,7 +19,7 @@ from sweep_problems import quadratic_trial
 
 import fedjax_sim as fs
 from fedjax_sim import callbacks
-from fedjax_sim.runs import simulate as simulating
+from fedjax_sim.runs import simulation as simulating
 from fedjax_sim.runs.events import Event
 from fedjax_sim.runs.storage.store import RunFolder, claim
 

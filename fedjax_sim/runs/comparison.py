@@ -1,7 +1,7 @@
 """``compare``: several algorithms on one setup, with progress, files and resuming.
 
 Phases: :func:`check` refuses what cannot run, :func:`trace` traces all algorithms, and
-:func:`run_all` runs one after the other by the phases of :mod:`fedjax_sim.runs.simulate`.
+:func:`run_all` runs one after the other by the phases of :mod:`fedjax_sim.runs.simulation`.
 """
 
 import concurrent.futures
@@ -35,7 +35,7 @@ from fedjax_sim.runs.options import (
 )
 from fedjax_sim.runs.result import FRAME_COLUMNS, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_names
-from fedjax_sim.runs.simulate import Call, Prepared, execute, prepare
+from fedjax_sim.runs.simulation import Call, Prepared, execute, prepare
 from fedjax_sim.runs.storage.files import own
 from fedjax_sim.runs.storage.folders import check_kind, folder_names, record_names
 from fedjax_sim.runs.storage.locks import locked

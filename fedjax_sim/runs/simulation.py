@@ -53,7 +53,7 @@ from fedjax_sim.runs.programs import (
     Programs,
     Resident,
     Streamed,
-    programs,
+    programs_of,
     stride,
     trace_first,
 )
@@ -213,7 +213,7 @@ def prepare(call: Call, *, trace: bool) -> Prepared:
     """
     options, setup = call.options, call.setup
     clients = client_names(setup.eval_fn)
-    compiled = programs(
+    compiled = programs_of(
         call.algorithm,
         setup,
         batched=call.batched,

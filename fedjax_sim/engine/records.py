@@ -1,0 +1,96 @@
+"""Records of runs: states, histories, and what probes receive."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from jax import Array
+
+from fedjax_sim.types import (
+    ClientState,
+    Message,
+    Oracle,
+    Round,
+    ServerState,
+    Upload,
+    Work,
+)
+
+
+class RunState(NamedTuple):
+    """State from which a run continues."""
+
+    round: Array  # int    server updates done
+    server: ServerState
+    clients: ClientState  # [M, ...]
+    past: Message  # [buffers, ...] past broadcasts; () when synchronous
+    # In the state, so that a sweep records it for each of its configurations.
+    # In the state, so that a sweep records it for each of its configurations.
+    diverged_at: Array  # int    first server update that is not finite, counted from 1; 0: none
+
+
+class History(NamedTuple):
+    """Records of a run: E evaluations, T rounds, S slots."""
+
+    round: Array  # [E] int    server updates done at each evaluation
+    metrics: dict[str, Array]  # [E, ...] of eval_fn
+    probes: dict[str, Array]  # [T, S, ...] of client probes, [T, ...] of the others
+
+
+class Visit(NamedTuple):
+    """Argument of a client probe: one client's visit.
+
+    Example:
+        >>> length = lambda visit: jnp.abs(visit.upload - visit.message)
+        >>> visit = Visit(jnp.array(1.0), jnp.array(3.0), (), (), None, None)
+        >>> float(length(visit))  # a client probe: Probes(client={"length": length})
+        2.0
+    """
+
+    message: Message
+    upload: Upload
+    state: ClientState
+    new_state: ClientState
+    oracle: Oracle
+    work: Work
+
+
+class Update(NamedTuple):
+    """Argument of a server probe: one server update.
+
+    Example:
+        >>> step = lambda update: update.new_state.params - update.state.params
+        >>> State = NamedTuple("State", [("params", float)])
+        >>> step(Update(State(1.0), State(0.5), mean=0.5, round=None))
+        -0.5
+    """
+
+    state: ServerState
+    new_state: ServerState
+    mean: Upload  # or the Stack of all uploads, for an algorithm with such an aggregation
+    round: Round
+
+
+class Probes(NamedTuple):
+    """Diagnostics evaluated inside every round and recorded in the history.
+
+    Values of client probes in empty slots have no meaning: apply the timeline's mask.  A run probe
+    receives the state after the round, with the states of all clients.
+
+    Example:
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
+        >>> loss = lambda params, examples, key: (params - examples["x"]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.full_batch(num_steps=1))
+        >>> setup = fs.Setup(task, fs.timelines.full(2, 2, task.num_steps), jnp.array(0.0))
+        >>> probes = Probes(client={"upload": lambda visit: visit.upload})
+        >>> _, history = run(fs.fedavg(0.25), setup, jax.random.key(0), probes=probes)
+        >>> history.probes["upload"].tolist()  # [T, S]
+        [[-0.5, -1.5], [0.0, -1.0]]
+    """
+
+    client: Mapping[str, Callable[[Visit], Array]] = {}
+    server: Mapping[str, Callable[[Update], Array]] = {}
+    run: Mapping[str, Callable[[RunState], Array]] = {}
+
+
+NO_PROBES = Probes()

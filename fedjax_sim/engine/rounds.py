@@ -1,0 +1,172 @@
+"""One round of a run, the state before the first one, and what evaluators receive."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from fedjax_sim import tree
+from fedjax_sim.engine.contract import (
+    check_precision,
+    checked_arrays,
+    checked_init,
+    checked_state,
+    checked_visit,
+    checked_weights,
+)
+from fedjax_sim.engine.evaluation.state import RunContext
+from fedjax_sim.engine.execution import stacks
+from fedjax_sim.engine.execution.broadcasts import empty_buffers, store_broadcast
+from fedjax_sim.engine.execution.placement import WHOLE, Placement
+from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.engine.records import Probes, RunState, Update, Visit
+from fedjax_sim.tree.keys import fast, usual
+from fedjax_sim.tree.repeated import entries
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Message,
+    PyTree,
+    Round,
+    Setup,
+    Stack,
+    Task,
+    Timeline,
+    Weighting,
+    Work,
+    uniform_weights,
+)
+
+# Rounds that no run reaches: their branches of the key are those of the clients' streams and of
+# evaluations.
+_NO_ROUND = np.uint32(2**32 - 1)
+_EVALUATION = np.uint32(2**32 - 2)
+
+
+def first_state(algorithm: FedAlgorithm, setup: Setup) -> RunState:
+    """Returns the state before the first round, of a setup that was checked."""
+    task, timeline = setup.task, setup.timeline
+    params = _strong(setup.params)
+    server = _strong(checked_init(algorithm.init(params)))
+    where = placement_of(task)
+    rows = where.num_rows(task.num_clients)
+    client = _strong(checked_arrays("init_client", algorithm.init_client(params)))
+    clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape)), client)
+    round = Round(jnp.array(0), jnp.array(0), task.num_clients, jax.random.key(0))
+    message = jax.eval_shape(lambda server: algorithm.broadcast(server, round), server)
+    past = empty_buffers(timeline, message)
+    zero = jnp.array(0, jnp.int32)
+    return RunState(zero, server, where.put(clients), past, zero)
+
+
+def evaluation_context(
+    algorithm: FedAlgorithm, task: Task, timeline: Timeline, state: RunState, key: Array
+) -> RunContext:
+    """Returns the argument of a run's evaluators, from the rounds before and the run's key."""
+    branch = jax.random.fold_in(key, _EVALUATION)
+    return RunContext(state, algorithm, task, timeline.max_steps, branch, timeline)
+
+
+def one_round(
+    algorithm: FedAlgorithm,
+    task: Task,
+    now: Timeline,
+    state: RunState,
+    key: Array,
+    execution: Execution,
+    weighting: Weighting,
+    probes: Probes,
+) -> tuple[RunState, dict[str, Array]]:
+    """Runs one round; ``now`` is its part of the timeline, with leaves ``[S]``."""
+    where = placement_of(task)
+    clients, mask = jnp.asarray(now.clients), jnp.asarray(now.mask)
+    stream_keys = client_stream(key, clients)
+    key = jax.random.fold_in(fast(key), state.round)
+    visit_keys = _visit_keys(key, clients)
+    server_key = usual(jax.random.fold_in(key, task.num_clients))  # a number that no client has
+    arrived = jnp.asarray(now.arrived)
+    round = Round(state.round, arrived.sum(), task.num_clients, server_key)
+    message = algorithm.broadcast(state.server, round)
+    past, buffers = store_broadcast(state.past, message, state.round, now)
+
+    works = Work(
+        round=jnp.broadcast_to(state.round, clients.shape),
+        client=clients,
+        # Empty slots do no steps.
+        num_steps=jnp.where(mask, now.num_steps, 0),
+        num_examples=entries(task.num_examples, clients),
+        staleness=state.round - now.version,
+        key=usual(_branch(visit_keys, 1)),
+        max_steps=now.max_steps,
+    )
+    resumes = task.resumable and now.first_step is not None
+    draws = (stream_keys, now.first_step) if resumes else usual(_branch(visit_keys, 0))
+
+    def local(shared: tuple[Task, Message], slot: tuple):
+        (task, received), (fields, draw, buffer, old) = shared, slot
+        work = Work(*fields, max_steps=now.max_steps)
+        if buffer is not None:
+            received = tree.take(received, buffer)
+        if resumes:
+            stream_key, first_step = draw
+            oracle = task.oracle(work.client, stream_key, work.max_steps, first_step)
+        else:
+            oracle = task.oracle(work.client, draw, work.max_steps)
+        upload, new = checked_visit(algorithm.local(received, old, oracle, work), old)
+        check_precision("local", new, old, state.server.params)
+        visit = Visit(received, upload, old, new, oracle, work)
+        return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})
+
+    weights = jnp.where(arrived, checked_weights(weighting(works), clients.shape[0]), 0)
+    shared = (task, message if buffers is None else past)
+    visits, local_weights, mask, rows = where.own(
+        ((works[:-1], draws, buffers), weights, mask, where.rows(clients))
+    )
+    old = tree.take(state.clients, rows)
+    visit, inputs = stacks.received(algorithm.aggregation, state.server, local, shared)
+    mean, (new, probed) = execution(visit, inputs, (*visits, old), local_weights)
+    if stacks.is_stacked(algorithm.aggregation):
+        equal = weighting is uniform_weights
+        mean = Stack(mean, None if equal else weights, arrived, clients)
+
+    # Rows of empty slots are distinct and out of bounds, so they are dropped.
+    absent = where.num_rows(task.num_clients) + jnp.arange(mask.shape[0], dtype=jnp.int32)
+    rows = jnp.where(mask, rows, absent)
+    new_clients = jax.tree.map(
+        lambda x, y: x.at[rows].set(y, mode="drop", unique_indices=True), state.clients, new
+    )
+    # A round in which nobody reports changes nothing; NaN and negative weights make the model NaN.
+    updated = checked_state("update", algorithm.update(state.server, mean, round), state.server)
+    check_precision("update", updated, state.server, state.server.params)
+    server = tree.where(weights.sum() <= 0, state.server, updated)
+    finite = tree.all_finite(server)
+    done = state.round + 1
+    diverged_at = jnp.where((state.diverged_at == 0) & ~finite, done, state.diverged_at)
+    update = Update(state.server, server, mean, round)
+    probed |= {name: probe(update) for name, probe in probes.server.items()}
+    new_state = RunState(done, server, new_clients, past, diverged_at)
+    probed |= {name: probe(new_state) for name, probe in probes.run.items()}
+    return new_state, probed
+
+
+def placement_of(task: Task) -> Placement:
+    return WHOLE if task.placement is None else task.placement
+
+
+def client_stream(key: Array, clients: Array) -> Array:
+    """Returns the keys of the clients' minibatch streams, from the run's key."""
+    return usual(_visit_keys(jax.random.fold_in(fast(key), _NO_ROUND), clients))
+
+
+def _visit_keys(key: Array, clients: Array) -> Array:
+    return jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
+
+
+def _branch(keys: Array, number: int) -> Array:
+    return jax.vmap(lambda key: jax.random.fold_in(key, number))(keys)
+
+
+def _strong(x: Any) -> PyTree:
+    """Removes weak types, which a scan does not carry."""
+    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.result_type(leaf)), x)
