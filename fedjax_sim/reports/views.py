@@ -16,12 +16,8 @@ from fedjax_sim.reports.labels import (
 )
 from fedjax_sim.reports.results import results
 from fedjax_sim.reports.selection import best, complete, scores
-<<<<<<< HEAD
 from fedjax_sim.reports.tables import interval_text, render, results_table
-from fedjax_sim.runs.compare import Comparison
-=======
 from fedjax_sim.runs.comparison import Comparison
->>>>>>> runs
 from fedjax_sim.runs.result import Simulation
 from fedjax_sim.runs.sweeps.result import Sweep
 

@@ -1,7 +1,6 @@
 """``fork``: a run continues from one state under several alternatives."""
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks.setups import check_keys
+from fedjax_sim.checks.setups import check_is_algorithm, check_keys
 from fedjax_sim.engine import NO_PROBES, History, RunState
 from fedjax_sim.engine.contract import check_options, check_run
 from fedjax_sim.engine.execution.broadcasts import num_buffers
@@ -21,7 +20,6 @@ from fedjax_sim.runs.programs import Resident, programs_of
 from fedjax_sim.runs.result import Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
 from fedjax_sim.studies.forks.result import Fork
-from fedjax_sim.studies.forks.together import Continuation, continue_together
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
 
 
@@ -32,19 +30,24 @@ class Alternative(NamedTuple):
         >>> import fedjax_sim as fs
         >>> without_3 = lambda timeline: fs.timelines.remove_clients(timeline, 3)
         >>> alternative = fs.Alternative(fs.fedavg(0.1), without_3)
-        >>> smaller_rate = fs.Alternative(fs.fedavg, numbers={"lr": 0.05})
     """
 
-    # An algorithm, or the function that makes it from ``numbers``.
-    algorithm: FedAlgorithm | Callable[..., FedAlgorithm]
+    algorithm: FedAlgorithm
     # Intervention: a function of the timeline of the remaining rounds. None: it stays as it is.
     change: Callable[[Timeline], Timeline] | None = None
     # True: server and clients get new states of the algorithm, with the server's model of round t;
     # what clients kept, such as controls and personal models, is lost. Required where the
     # algorithm's state is not of the same form as the run's.
     restart: bool = False
-    # Arguments of the function ``algorithm``, by name.
-    numbers: Mapping[str, float] | None = None
+
+
+class _Continuation(NamedTuple):
+    """An alternative that may start."""
+
+    algorithm: FedAlgorithm
+    setup: Setup  # of the remaining rounds
+    state: RunState
+    last: Timeline  # the round before
 
 
 def fork(
@@ -56,7 +59,6 @@ def fork(
     reference: str | None = None,
     execution: Execution | None = None,
     seeds: Sequence[Seed] | None = None,
-    one_program: bool = False,
 ) -> Fork:
     r"""Continues a run from its state at round t under several alternatives, "what if, from t".
 
@@ -68,13 +70,8 @@ def fork(
     large.  Other batch sizes or numbers of local steps keep it unbiased, but lower the covariance.
 
     The alternative that changes nothing gives the same bits as the uninterrupted run of
-    :func:`~fedjax_sim.simulate` with the same execution.  Alternatives with equal algorithms and
-    timelines of equal shapes share one compiled program.
-
-    With ``one_program`` all alternatives run in a single program.  Those that differ in timelines
-    of one shape, or in the numbers of ``Alternative(function, numbers=...)``, are vmapped over,
-    like the runs of :func:`~fedjax_sim.sweep`: fifty rates compile as fast as one.  Results are
-    then equal to rounding, not to the bit, and all alternatives are in memory together.
+    :func:`~fedjax_sim.simulate` with the same execution.  Alternatives whose algorithms differ in
+    numbers only, with timelines of equal shapes, share one compiled program.
 
     Args:
         start: the state at round t, of all seeds ``[n, ...]``: a simulation of the first t rounds,
@@ -86,7 +83,6 @@ def fork(
         reference: the alternative that the others are compared with; default: the first one.
         execution: execution strategy; default :func:`~fedjax_sim.engine.execution.auto`.
         seeds: names of the seeds; default 0, 1, ...
-        one_program: run all alternatives together.
 
     Returns:
         Histories with the metrics at round t and after the later rounds that the whole run
@@ -145,11 +141,8 @@ def fork(
         name: _prepared(name, alternative, rest, timeline[:done], state, count, execution)
         for name, alternative in alternatives.items()
     }
-    together = continue_together(prepared, keys, execution) if one_program else {}
     for name, continuation in prepared.items():
-        history, states[name] = together.get(name) or _continued(
-            continuation, keys, batched, execution
-        )
+        history, states[name] = _continued(continuation, keys, batched, execution)
         histories[name] = history if batched else jax.tree.map(lambda x: x[None], history)
     return Fork(done, reference, histories, states, seed_column(names))
 
@@ -178,14 +171,13 @@ def _prepared(
     state: RunState,
     count: int | None,
     execution: Execution | None,
-) -> Continuation:
+) -> _Continuation:
     """Returns an alternative with its program and its first state; refuses what does not fit."""
     if not isinstance(alternative, Alternative):
         alternative = Alternative(alternative)
     change, restart, done = alternative.change, alternative.restart, before.num_rounds
-    factory, numbers = _factory(name, alternative)
-    algorithm = factory(**numbers)
-    setup = rest
+    algorithm, setup = alternative.algorithm, rest
+    check_is_algorithm(algorithm, f"alternatives[{name!r}]")
     if change is not None:
         timeline = change(rest.timeline)
         if not isinstance(timeline, Timeline) or timeline.num_rounds != rest.timeline.num_rounds:
@@ -231,7 +223,7 @@ def _prepared(
     if change is not None:
         _check_reads(name, setup.timeline, before, kept)
     last = before[-1:] if done else _per_seed(rest.timeline, setup.timeline)[:1]
-    return Continuation(factory, numbers, setup, first, last)
+    return _Continuation(algorithm, setup, first, last)
 
 
 def _per_seed(timeline: Timeline, other: Timeline) -> Timeline:
@@ -321,33 +313,6 @@ def _joined(before: Timeline, rest: Timeline) -> Timeline:
     return dataclasses.replace(rest, **joined, **absent, time=time, num_buffers=0)
 
 
-def _factory(
-    name: str, alternative: Alternative
-) -> tuple[Callable[..., FedAlgorithm], dict[str, float]]:
-    """Returns an alternative's algorithm as a function of numbers; refuses what is none."""
-    algorithm, numbers = alternative.algorithm, dict(alternative.numbers or {})
-    if isinstance(algorithm, FedAlgorithm):
-        if numbers:
-            raise ValueError(
-                f"alternatives[{name!r}] has numbers {sorted(numbers)} for an algorithm that has "
-                "its own; expected a function that makes the algorithm from them"
-            )
-        return lambda: algorithm, {}
-    if not callable(algorithm):
-        raise ValueError(
-            f"alternatives[{name!r}] is {algorithm!r}; expected an algorithm, a function that "
-            "makes one, or an Alternative"
-        )
-    try:
-        inspect.signature(algorithm).bind(**numbers)
-    except TypeError as error:
-        raise ValueError(
-            f"alternatives[{name!r}] has numbers {sorted(numbers)}; expected the arguments of "
-            f"{getattr(algorithm, '__qualname__', algorithm)}: {error}"
-        ) from error
-    return algorithm, numbers
-
-
 def _check_state(name: str, state: RunState, expected: RunState) -> None:
     """Refuses a state whose structure or shapes are not those of an algorithm's states."""
     for part in ("server", "clients", "past"):
@@ -366,11 +331,10 @@ def _form(tree: PyTree) -> tuple:
 
 
 def _continued(
-    continuation: Continuation, keys: Array, batched: bool, execution: Execution | None
+    continuation: _Continuation, keys: Array, batched: bool, execution: Execution | None
 ) -> tuple[History, RunState]:
     """Returns the history, with the metrics of the first state, and the final state."""
-    factory, numbers, setup, state, last_round = continuation
-    algorithm = factory(**numbers)
+    algorithm, setup, state, last_round = continuation
     compiled = programs_of(algorithm, setup, batched=batched, execution=execution, probes=NO_PROBES)
     put = everywhere(setup.task)
     state = jax.tree.map(jnp.copy, state)  # the program overwrites its argument

@@ -121,15 +121,14 @@ def test_delay_restart_and_one_key():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("one_program", [False, True])
-def test_fork_between_evaluations_with_late_clients(one_program):
+def test_fork_between_evaluations_with_late_clients():
     """Rounds of evaluation are the run's; a restart keeps what late clients had downloaded."""
     timeline = delay_clients(setup().timeline, [0], 1)
     whole = dataclasses.replace(setup(), timeline=timeline)
     start = fs.simulate(fs.fedavg(0.1), dataclasses.replace(whole, timeline=timeline[:3]), KEYS)
-    same = fs.Alternative(fs.fedavg, numbers={"lr": 0.1})
+    same = fs.Alternative(fs.fedavg(0.1))
     alternatives = {"same": same, "restart": same._replace(restart=True)}
-    result = fs.fork(start, alternatives, whole, KEYS, one_program=one_program)
+    result = fs.fork(start, alternatives, whole, KEYS)
     history, restarted = result.histories["same"], result.histories["restart"]
     assert history.round.tolist() == [[3, 4, 6]] * SEEDS
     np.testing.assert_allclose(restarted.metrics["x"], history.metrics["x"], rtol=1e-6)
@@ -173,8 +172,7 @@ def test_variance_of_a_paired_difference():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("one_program", [False, True])
-def test_first_cohorts_are_those_of_the_run(one_program):
+def test_first_cohorts_are_those_of_the_run():
     """An evaluation of the last round's clients, with another timeline per seed."""
     cohorts = [fs.timelines.uniform(key, ROUNDS, 3, 1, 2) for key in KEYS]
     timeline = fs.timelines.stacked(cohorts)
@@ -189,7 +187,7 @@ def test_first_cohorts_are_those_of_the_run(one_program):
     np.testing.assert_array_equal(np.round(first), timeline.clients[:, 0, 0])
     start = fs.simulate(algorithm, dataclasses.replace(whole, timeline=timeline[:AT]), KEYS)
     alternatives = {"same": algorithm, "one for all": fs.Alternative(algorithm, _of_seed_0)}
-    result = fs.fork(start, alternatives, whole, KEYS, one_program=one_program)
+    result = fs.fork(start, alternatives, whole, KEYS)
     for history in result.histories.values():
         np.testing.assert_allclose(history.metrics["drift/mean"][:, 0], values[:, 2], rtol=1e-5)
     same, other = (result.histories[name].metrics["drift/mean"][:, 1] for name in alternatives)
@@ -208,6 +206,7 @@ def test_refusals():
     for arguments, message in [
         ((state, {}, setup(), KEYS), r"alternatives is empty"),
         ((state, [scaffold()], setup(), KEYS), r"alternatives is a list; expected a dict"),
+        ((state, {"x": fs.fedavg}, setup(), KEYS), r"alternatives\['x'\] is <function fedavg at"),
         ((Comparison({}, False), same, setup(), KEYS), r"start is a Comparison; expected a sim"),
         ((state, same, setup(), KEYS[:2]), r"expected|params has leaves"),
         ((state, {"avg": fs.fedavg(0.1)}, setup(), KEYS), r"alternatives\['avg'\] has a state \(s"),
