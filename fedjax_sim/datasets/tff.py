@@ -31,7 +31,7 @@ def read_tff(
     3]``) with the class ``label``, and Shakespeare (``snippets``), which becomes the task of
     :func:`fedjax_sim.datasets.shakespeare_tff.from_snippets`.  Other examples need one feature of
     numbers besides ``label`` (CIFAR-100's ``coarse_label`` is left out).  Neither TensorFlow nor
-    TensorFlow Federated is needed.
+    TensorFlow Federated is needed; tensorflow-datasets reads the examples of SQLite.
 
     Args:
         path: a file ``.sqlite`` with the splits train and test (table ``examples``: ``split_name``,
@@ -42,7 +42,7 @@ def read_tff(
 
     Raises:
         DataError: another file, no split train or test, or other features.
-        ImportError: h5py is not installed.
+        ImportError: tensorflow-datasets or h5py is not installed.
 
     Example:
         >>> data = read_tff("emnist_all.sqlite")  # doctest: +SKIP

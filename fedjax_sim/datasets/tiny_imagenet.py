@@ -31,8 +31,7 @@ def from_folder(folder: Path) -> Dataset | None:
 
     Images are uint8 ``[N, 64, 64, 3]``, grey images with three equal channels.  Label c is
     line c of ``wnids.txt``.  Train images are ordered by class and number, test images
-    in the order of ``val_annotations.txt``.  Decoding 110,000 files takes a while;
-    :mod:`fedjax_sim.datasets.prepare` writes them in a form that loads faster.
+    in the order of ``val_annotations.txt``.
     """
     wnids, annotations = folder / "wnids.txt", folder / "val" / "val_annotations.txt"
     if not (wnids.is_file() or annotations.is_file()):

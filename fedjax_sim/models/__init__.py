@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fedjax_sim.models.base import Model, from_linen, from_nnx
-from fedjax_sim.models.cnn import cnn, digits_cnn, femnist_cnn, femnist_cnn_report, lenet5
+from fedjax_sim.models.cnn import cnn, digits_cnn, femnist_cnn, lenet5
 from fedjax_sim.models.convolution.lowering import (
     Convolution,
     auto,
@@ -13,7 +13,7 @@ from fedjax_sim.models.convolution.lowering import (
     lowered,
 )
 from fedjax_sim.models.convolution.pooling import max_pool
-from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression, torch_uniform
+from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression
 from fedjax_sim.models.lora import (
     ffa_lora_frozen,
     lora,
@@ -41,7 +41,6 @@ __all__ = [
     "cnn",
     "digits_cnn",
     "femnist_cnn",
-    "femnist_cnn_report",
     "ffa_lora_frozen",
     "from_linen",
     "from_nnx",
@@ -65,7 +64,6 @@ __all__ = [
     "resnet18",
     "resnet20",
     "softmax_regression",
-    "torch_uniform",
     "transformer",
     "vgg11",
     "vit",

@@ -162,33 +162,6 @@ def femnist_cnn(
     )
 
 
-def femnist_cnn_report(
-    num_classes: int = 62, conv: Convolution = auto, dot: Product = dense_product
-) -> Model:
-    """A LEAF-like network for 28 x 28 x 1 images whose convolutions have no activation.
-
-    Conv 5x5, 32 - pool - conv 5x5, 64 - pool - dense 512 - ReLU - dense; Glorot-uniform kernels.
-    The max-pooling is the only nonlinearity between its convolutions.
-
-    Example:
-        >>> model = femnist_cnn_report()
-        >>> params = jax.eval_shape(model.init, jax.random.key(0))
-        >>> sum(leaf.size for leaf in jax.tree.leaves(params))
-        608702
-    """
-    return cnn(
-        (28, 28, 1),
-        num_classes,
-        channels=(32, 64),
-        kernel_size=5,
-        hidden=(512,),
-        conv_activation=lambda x: x,
-        kernel_init=jax.nn.initializers.glorot_uniform(),
-        conv=conv,
-        dot=dot,
-    )
-
-
 def digits_cnn(
     num_classes: int = 10, conv: Convolution = auto, dot: Product = dense_product
 ) -> Model:

@@ -3,46 +3,17 @@
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
 
 from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model, from_nnx
 
 LECUN_NORMAL = jax.nn.initializers.lecun_normal()
-
-
-class LayerInitializer(NamedTuple):
-    """Initial kernel and bias of a dense layer, both from the kernel's shape."""
-
-    kernel: nnx.Initializer  # (key, (inputs, outputs), dtype) -> [inputs, outputs]
-    bias: Callable[[Array, tuple[int, int], DTypeLike], Array]  # as kernel -> [outputs]
-
-
-def torch_uniform() -> LayerInitializer:
-    r"""PyTorch's default for dense layers: kernel and bias uniform on :math:`\pm 1/\sqrt{inputs}`.
-
-    Source: ``torch.nn.Linear.reset_parameters``.
-
-    Example:
-        >>> params = mlp(100, (50,), 10, initializer=torch_uniform()).init(jax.random.key(0))
-        >>> largest = [float(abs(leaf).max()) for leaf in jax.tree.leaves(params["dense1"])]
-        >>> [0.09 < x < 0.1 for x in largest]
-        [True, True]
-    """
-
-    def bias(key: Array, shape: tuple[int, int], dtype: DTypeLike) -> Array:
-        bound = shape[0] ** -0.5
-        return jax.random.uniform(key, shape[1:], dtype, -bound, bound)
-
-    # Uniform of variance 1 / (3 inputs).
-    kernel = jax.nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
-    return LayerInitializer(kernel, bias)
 
 
 # (x [B, inputs], kernel [outputs, inputs]) -> x kernel^T [B, outputs]
@@ -109,7 +80,7 @@ def mlp(
     hidden: Sequence[int],
     num_classes: int,
     activation: Callable[[Array], Array] = jax.nn.relu,
-    initializer: nnx.Initializer | LayerInitializer = LECUN_NORMAL,
+    initializer: nnx.Initializer = LECUN_NORMAL,
     dot: Product = dense_product,
 ) -> Model:
     """Multilayer perceptron: ``[B, *features] -> logits [B, num_classes]``.
@@ -119,8 +90,8 @@ def mlp(
         hidden: widths of the hidden layers.
         num_classes: number of outputs.
         activation: function after every hidden layer.
-        initializer: of every kernel, for example ``jax.nn.initializers.he_normal()``; biases then
-            start at zero.  :func:`torch_uniform` draws kernels and biases.
+        initializer: of every kernel, for example ``jax.nn.initializers.he_normal()``; biases start
+            at zero.
         dot: implementation of the layers' products, ``(x, kernel) -> x kernel^T``.
 
     Raises:
@@ -154,18 +125,14 @@ class Linear(nnx.Module):
         inputs: int,
         outputs: int,
         *,
-        initializer: nnx.Initializer | LayerInitializer,
+        initializer: nnx.Initializer,
         rngs: nnx.Rngs,
         dot: Product = dense_product,
     ):
         self.dot = dot
         # Initialisers take fan-in and fan-out from [inputs, outputs].
-        shape = inputs, outputs
-        both = isinstance(initializer, LayerInitializer)
-        kernel = initializer.kernel if both else initializer
-        self.kernel = nnx.Param(kernel(rngs.params(), shape, jnp.float32).T)
-        bias = initializer.bias(rngs.params(), shape, jnp.float32) if both else jnp.zeros(outputs)
-        self.bias = nnx.Param(bias)
+        self.kernel = nnx.Param(initializer(rngs.params(), (inputs, outputs), jnp.float32).T)
+        self.bias = nnx.Param(jnp.zeros(outputs))
 
     def __call__(self, x: Array) -> Array:
         return self.dot(x, self.kernel[...]) + self.bias[...]

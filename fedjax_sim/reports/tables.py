@@ -135,7 +135,8 @@ def results_table(
     index = None
     if config:
         names = ["method" if name == "algorithm" else setting_label(name) for name in config]
-        labels = algorithm_labels(map(str, table.get("algorithm", pd.Series()).unique()))
+        algorithms = table["algorithm"].unique() if "algorithm" in config else ()
+        labels = algorithm_labels(map(str, algorithms))
         texts = [tuple(labels.get(x, _setting(x)) for x in key) for key in rows]
         index = pd.MultiIndex.from_tuples(texts, names=names)
     frame = pd.DataFrame(list(rows.values()), index, heads)

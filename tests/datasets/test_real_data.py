@@ -12,7 +12,6 @@ import pytest
 from fedjax_sim.datasets import drop_duplicates, load
 from fedjax_sim.datasets.cifar import CIFAR10, CIFAR100, parse_batch, parse_binary
 from fedjax_sim.datasets.formats.files import read_tree
-from fedjax_sim.datasets.prepare import prepare
 from fedjax_sim.datasets.shakespeare import decode
 from fedjax_sim.datasets.shakespeare_tff import all_positions
 
@@ -136,21 +135,6 @@ def test_cifar100(real, real_data):
     part = parse_batch(official, CIFAR100)
     for leaf, column in data.test.items():
         np.testing.assert_array_equal(part[leaf], column)
-
-
-@pytest.mark.slow
-def test_mnist_by_writer_survives_preparation(real, real_data, tmp_path):
-    pytest.importorskip("array_record")
-    raw = real("mnist")
-    prepare("mnist", real_data, tmp_path)
-    prepared = load("mnist", tmp_path)
-    assert prepared.source == "tfds"
-    for split in ("train", "test"):
-        for leaf in ("x", "y"):
-            np.testing.assert_array_equal(getattr(prepared, split)[leaf], getattr(raw, split)[leaf])
-    np.testing.assert_array_equal(prepared.train_groups, raw.train_groups)
-    np.testing.assert_array_equal(prepared.test_groups, raw.test_groups)
-    assert prepared.group_names == raw.group_names
 
 
 def test_shakespeare(real):

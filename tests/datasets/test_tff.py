@@ -170,7 +170,7 @@ def test_other_files_are_refused(tmp_path):
         ((database(tmp_path / "d.sqlite", rows[:1]),), "has no split test; expected both"),
         (
             (database(tmp_path / "e.sqlite", [*rows, ("train", "y", b"\x0a\x05")]),),
-            "e.sqlite: y: a",
+            "e.sqlite: y: .*expected the message tf.train.Example",
         ),
         (
             (database(tmp_path / "f.sqlite", [(s, c, message(a=[1], b=[1])) for s, c, _ in rows]),),

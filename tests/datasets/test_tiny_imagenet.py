@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedjax_sim.datasets import DataError, load
-from fedjax_sim.datasets.prepare import prepare
 from fedjax_sim.datasets.tiny_imagenet import from_folder, parse_annotations, parse_wnids
 
 # Neither sorted nor reversed, so that an order that is not the file's is seen.
@@ -231,17 +230,6 @@ def test_annotations_survive_writing(labels, separator):
     text = "\n".join(separator.join((name, CLASSES[label], "0")) for name, label in rows)
     names, read_labels = parse_annotations(text.encode(), CLASSES)
     assert list(zip(names, read_labels, strict=True)) == rows
-
-
-def test_prepared_set_has_the_same_arrays(folder, tmp_path):
-    pytest.importorskip("tensorflow_datasets")
-    pytest.importorskip("array_record")
-    assert prepare("tiny_imagenet", folder.parent, tmp_path).parent.name == "tiny_imagenet"
-    raw, prepared = read(folder), load("tiny_imagenet", tmp_path)
-    assert (prepared.source, prepared.num_classes) == ("tfds", 3)
-    for part in ("train", "test"):
-        for leaf, expected in getattr(raw, part).items():
-            np.testing.assert_array_equal(getattr(prepared, part)[leaf], expected)
 
 
 def test_prepared_set_with_a_validation_split_only(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from fedjax_sim.models import mlp, torch_uniform
+from fedjax_sim.models import mlp
 
 KEY = jax.random.key(4)
 
@@ -21,13 +21,3 @@ def test_default_and_given_initializers_draw_the_kernels_in_order():
             expected = draw(rngs.params(), shape, jnp.float32).T
             np.testing.assert_array_equal(params[name]["kernel"], expected)
             np.testing.assert_array_equal(params[name]["bias"], np.zeros(shape[1]))
-
-
-@pytest.mark.slow
-def test_torch_uniform_has_the_law_of_torch():
-    """Uniform on +-1/sqrt(inputs): variance 1 / (3 inputs), for kernels and biases."""
-    layer = mlp(400, (2000,), 2, initializer=torch_uniform()).init(KEY)["dense1"]
-    for leaf in jax.tree.leaves(layer):
-        assert np.abs(leaf).max() <= 1 / 20
-        # The sample variance of n uniform draws has the relative deviation sqrt(0.8 / n).
-        assert abs(np.var(leaf) * 1200 - 1) < 5 * np.sqrt(0.8 / leaf.size)

@@ -323,7 +323,6 @@ def test_products_of_all_builders():
         models.mlp: (((4,), (5,), 2), 2, (1, 4)),
         models.lenet5: ((), 3, (1, 32, 32, 3)),
         models.femnist_cnn: ((), 2, (1, 28, 28, 1)),
-        models.femnist_cnn_report: ((), 2, (1, 28, 28, 1)),
         models.digits_cnn: ((), 2, (1, 8, 8, 1)),
         models.resnet18: ((), 1, (1, 8, 8, 3)),
         models.resnet20: ((), 1, (1, 8, 8, 3)),

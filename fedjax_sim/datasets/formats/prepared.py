@@ -10,10 +10,8 @@ import numpy as np
 from fedjax_sim.checks import import_extra
 from fedjax_sim.datasets.dataset import DataError, Dataset, as_labels
 
-# Leaf of each feature of tensorflow-datasets.  Its own builders use "image", "label" and
-# "coarse_label"; fedjax_sim.datasets.prepare also writes "features" and "group".
-LEAVES = {"image": "x", "features": "x", "label": "y", "coarse_label": "coarse"}
-GROUP = "group"
+# Leaf of each feature of the builders of tensorflow-datasets.
+_LEAVES = {"image": "x", "label": "y", "coarse_label": "coarse"}
 _CHUNK = 4096  # examples that are Python objects at the same time
 
 
@@ -25,15 +23,13 @@ def default_dir() -> Path:
 def find_prepared(root: Path, name: str) -> Path | None:
     """Returns the folder ``root/name/VERSION`` of a prepared data set, or None.
 
-    Among several versions, readable ones are preferred, then those with natural clients, then the
-    newest.
+    Among several versions, readable ones are preferred, then the newest.
     """
     found = [path.parent for path in root.glob(f"{name}/*/dataset_info.json")]
     found = [path for path in found if re.fullmatch(r"\d+\.\d+\.\d+", path.name)]
 
     def preference(path: Path) -> tuple:
-        has_groups = (path / f"{GROUP}.labels.txt").exists()
-        return is_readable(path), has_groups, [int(part) for part in path.name.split(".")]
+        return is_readable(path), [int(part) for part in path.name.split(".")]
 
     return max(found, key=preference, default=None)
 
@@ -47,10 +43,8 @@ def read_prepared(folder: Path, name: str, source: str = "tfds") -> Dataset:
     """Reads ``train`` and ``test`` of a data set prepared in the array_record format.
 
     Rows keep their stored order: the builders of tensorflow-datasets shuffle them once with a fixed
-    seed, and :mod:`fedjax_sim.datasets.prepare` keeps the order of the raw files.  If there is no
-    split ``test``, the test part is the split ``validation``, which builders of Tiny ImageNet write
-    (tensorflow-datasets itself has no such builder).  Natural clients are read from the feature
-    ``group``, a class label whose names are the clients.
+    seed.  If there is no split ``test``, the test part is the split ``validation``, which builders
+    of Tiny ImageNet write (tensorflow-datasets itself has no such builder).
     """
     tfds = import_extra("tensorflow_datasets", "datasets")
     import_extra("array_record", "datasets")
@@ -70,21 +64,19 @@ def read_prepared(folder: Path, name: str, source: str = "tfds") -> Dataset:
     if not {"x", "y"} <= parts["train"].keys():
         raise DataError(f"{folder}: has features {sorted(features)}; expected image and label")
     for split, part in parts.items():
-        for feature, leaf in LEAVES.items():
+        for feature, leaf in _LEAVES.items():
             if leaf != "x" and leaf in part:
                 where = f"{folder}: {split} {feature}"
                 part[leaf] = as_labels(part[leaf], features[feature].num_classes, where)
         if part["x"].dtype.kind == "f" and not np.isfinite(part["x"]).all():
             raise DataError(f"{folder}: {split} has values that are not finite")
-    train, test = (_groups(parts[split], features, f"{folder}: {split}") for split in parts)
-    names = tuple(features[GROUP].names) if GROUP in features else None
     num_classes = features["label"].num_classes
-    return Dataset(name, parts["train"], parts["test"], num_classes, train, test, names, source)
+    return Dataset(name, parts["train"], parts["test"], num_classes, None, None, None, source)
 
 
 def _columns(builder: Any, split: str, features: dict[str, Any]) -> dict[str, np.ndarray]:
     rows = builder.as_data_source(split)
-    wanted = {key: leaf for key, leaf in (LEAVES | {GROUP: GROUP}).items() if key in features}
+    wanted = {key: leaf for key, leaf in _LEAVES.items() if key in features}
     columns = {
         leaf: np.empty((len(rows), *features[key].shape), features[key].np_dtype)
         for key, leaf in wanted.items()
@@ -94,13 +86,6 @@ def _columns(builder: Any, split: str, features: dict[str, Any]) -> dict[str, np
         for key, leaf in wanted.items():
             columns[leaf][start : start + len(chunk)] = [row[key] for row in chunk]
     return columns
-
-
-def _groups(part: dict[str, np.ndarray], features: dict[str, Any], where: str) -> np.ndarray | None:
-    groups = part.pop(GROUP, None)
-    if groups is None or (groups == -1).all():  # -1: no label, in tensorflow-datasets
-        return None
-    return as_labels(groups, features[GROUP].num_classes, f"{where} {GROUP}")
 
 
 def download(name: str, data_dir: Path) -> Dataset:

@@ -7,63 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedjax_sim.datasets import DataError, Dataset, load
-from fedjax_sim.datasets.prepare import main, prepare
+from fedjax_sim.datasets import DataError, load
+from fedjax_sim.datasets.formats.prepared import find_prepared
 
 tfds = pytest.importorskip("tensorflow_datasets")
 pytest.importorskip("array_record")
-
-
-def assert_equal(first: Dataset, second: Dataset) -> None:
-    for field, expected in first._asdict().items():
-        actual = getattr(second, field)
-        if field == "source":
-            continue
-        if isinstance(expected, dict):
-            assert actual.keys() == expected.keys()
-        pairs = (
-            [(actual[key], expected[key]) for key in expected]
-            if isinstance(expected, dict)
-            else [(actual, expected)]
-        )
-        for got, wanted in pairs:
-            np.testing.assert_array_equal(got, wanted)
-            assert getattr(got, "dtype", None) == getattr(wanted, "dtype", None)
-
-
-def test_both_routes_give_the_same_arrays(mnist_dir, tmp_path):
-    folder = prepare("mnist", mnist_dir.parent, tmp_path / "prepared")
-    assert folder == tmp_path / "prepared" / "mnist" / "1.0.0"
-    raw, prepared = load("mnist", mnist_dir), load("mnist", tmp_path / "prepared")
-    assert (raw.source, prepared.source) == ("files", "tfds")
-    assert raw.group_names is not None
-    assert_equal(raw, prepared)
-
-
-def test_natural_clients_of_the_train_part_only(mnist_dir, tmp_path):
-    (mnist_dir / "qmnist-test-labels-idx2-int.gz").unlink()
-    prepare("mnist", mnist_dir, tmp_path)
-    prepared = load("mnist", tmp_path, source="tfds")
-    assert prepared.test_groups is None
-    assert_equal(load("mnist", mnist_dir), prepared)
-
-
-def test_the_routes_order_and_choice(mnist_dir):
-    root = mnist_dir.parent  # raw files and prepared ones in one data directory
-    prepare("mnist", root, root)
-    assert load("mnist", root).source == "tfds"
-    assert load("mnist", root, source="files").source == "files"
-    shutil.rmtree(root / "mnist" / "1.0.0")
-    assert load("mnist", root).source == "files"
-    with pytest.raises(DataError, match="nothing found"):
-        load("mnist", root, source="tfds")
-
-
-def test_default_directory_comes_after_the_given_one(mnist_dir, tmp_path):
-    prepare("mnist", mnist_dir)
-    assert (tmp_path / "tensorflow_datasets" / "mnist" / "1.0.0").is_dir()
-    assert load("mnist", tmp_path / "empty").source == "tfds"
-    assert load("mnist", mnist_dir).source == "files"
 
 
 def write_tfds(root, version, png):
@@ -98,13 +46,31 @@ def write_tfds(root, version, png):
                 x = image(pixels[i]) if png else pixels[i][..., None]
                 yield str(i), {"image": x, "label": i}
 
-    return Builder(data_dir=root, file_format="array_record"), pixels
+    builder = Builder(data_dir=root, file_format="array_record")
+    builder.download_and_prepare()
+    return builder, pixels
+
+
+def test_the_routes_order_and_choice(mnist_dir):
+    root = mnist_dir.parent  # raw files and prepared ones in one data directory
+    write_tfds(root, "1.0.0", png=False)
+    assert load("mnist", root).source == "tfds"
+    assert load("mnist", root, source="files").source == "files"
+    shutil.rmtree(root / "mnist" / "1.0.0")
+    assert load("mnist", root).source == "files"
+    with pytest.raises(DataError, match="nothing found"):
+        load("mnist", root, source="tfds")
+
+
+def test_default_directory_comes_after_the_given_one(mnist_dir, tmp_path):
+    write_tfds(tmp_path / "tensorflow_datasets", "1.0.0", png=False)
+    assert load("mnist", tmp_path / "empty").source == "tfds"
+    assert load("mnist", mnist_dir).source == "files"
 
 
 @pytest.mark.parametrize("png", [True, False])
 def test_data_sets_of_tensorflow_datasets_own_builders(tmp_path, png):
-    builder, pixels = write_tfds(tmp_path, "3.0.1", png)
-    builder.download_and_prepare()
+    _, pixels = write_tfds(tmp_path, "3.0.1", png)
     data = load("mnist", tmp_path)
     assert (data.source, data.num_classes, data.train_groups) == ("tfds", 10, None)
     # Its builders shuffle; the label says which image it is.
@@ -113,11 +79,10 @@ def test_data_sets_of_tensorflow_datasets_own_builders(tmp_path, png):
     assert sorted(data.train["y"]) == [0, 1, 2, 3]
 
 
-def test_of_two_versions_the_one_with_natural_clients(mnist_dir, tmp_path):
-    write_tfds(tmp_path, "3.0.1", png=False)[0].download_and_prepare()
-    assert load("mnist", tmp_path).train_groups is None
-    prepare("mnist", mnist_dir, tmp_path)
-    assert load("mnist", tmp_path).train_groups is not None
+def test_of_two_versions_the_newest(tmp_path):
+    for version in ("10.0.0", "3.0.1"):
+        write_tfds(tmp_path, version, png=False)
+    assert find_prepared(tmp_path, "mnist") == tmp_path / "mnist" / "10.0.0"
 
 
 def test_a_format_that_needs_tensorflow_is_passed_over(mnist_dir, tmp_path):
@@ -175,31 +140,16 @@ def rename_label(folder):
 @pytest.mark.parametrize(
     "change", [break_json, break_features, cut_records, lose_test, rename_label]
 )
-def test_refuses_damaged_data_sets(mnist_dir, tmp_path, change):
-    folder = prepare("mnist", mnist_dir, tmp_path)
+def test_refuses_damaged_data_sets(tmp_path, change):
+    write_tfds(tmp_path, "1.0.0", png=False)
+    folder = tmp_path / "mnist" / "1.0.0"
     change(folder)
     with pytest.raises(DataError, match=str(folder)):
         load("mnist", tmp_path)
 
 
-def test_command_line(mnist_dir, tmp_path, capsys):
-    arguments = ["mnist", "--from", str(mnist_dir), "--to", str(tmp_path)]
-    main(arguments)
-    assert capsys.readouterr().out.endswith(f"{tmp_path / 'mnist' / '1.0.0'}\n")
-    with pytest.raises(SystemExit):
-        main(arguments)
-    assert "1.0.0 already; expected a new folder" in capsys.readouterr().err
-
-
-def test_refuses_what_has_no_raw_files(tmp_path):
-    with pytest.raises(ValueError, match="'digits', which needs no files"):
-        prepare("digits", tmp_path, tmp_path)
-    with pytest.raises(DataError, match="nothing found"):
-        prepare("a9a", tmp_path, tmp_path)
-
-
-def test_a_missing_package_is_named_with_its_extra(mnist_dir, tmp_path, monkeypatch):
-    prepare("mnist", mnist_dir, tmp_path)
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
+    write_tfds(tmp_path, "1.0.0", png=False)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(ImportError, match=r"fedjax_sim\[datasets\]"):
         load("mnist", tmp_path)
