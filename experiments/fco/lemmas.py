@@ -47,9 +47,6 @@ def discrepancy_bound(
     * bounded gradients (Lemma C.12): ``4 eta^2 (K - 1)^2 G^2``; needs G;
     * quadratic (proof of Theorem 4.7): ``eta^2 (7 K sigma^2 + 14 K^2 zeta^2)``; needs L, sigma,
       zeta.  NaN with a warning where ``lr > 1 / (4 L)``.
-
-    Raises:
-        ValueError: a missing or negative constant; another regime.
     """
     check_choice("regime", regime, Literal["bounded gradients", "quadratic"])
     lr, K = positive(lr=lr, local_steps=local_steps)

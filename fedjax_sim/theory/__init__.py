@@ -7,7 +7,8 @@ arguments.  Prescribed learning rates and tuned bounds have the same form withou
 in a docstring lists the fields of ``constants`` that the function uses; the others may be unknown.
 
 * A constant that a bound needs and that is unknown raises a ValueError that names it; so does a
-  constant or number that is negative (or 0, where it must be positive).
+  constant or number that is negative (or 0, where it must be positive), a share above 1, and an
+  unknown regime, method or variant.
 * Where the condition of a theorem does not hold the value is NaN, with a warning that states the
   condition.  Traced values are not checked and do not warn.
 * Misprints of the papers are corrected; docs/errata.md lists each of them.

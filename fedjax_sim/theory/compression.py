@@ -6,6 +6,8 @@ omega if :math:`\mathbb{E} Q(v) = v` and :math:`\mathbb{E} \|Q(v) - v\|^2 \le \o
 Top-k of d entries has alpha = k / d, random k has omega = d / k - 1, natural compression has
 omega = 1 / 8.
 
+Numbers that are not positive (omega: negative), and shares above 1, raise a ValueError.
+
 The objectives of the M clients have the smoothness constants :math:`L_i`, their mean has L.
 
 References:
@@ -51,9 +53,6 @@ def ef21_lr(L: Scalar, L_rms: Scalar, alpha: Scalar) -> Array:
         L_rms: root mean square of the clients' smoothness constants, :math:`\tilde L`.
         alpha: constant of the contraction, in (0, 1].
 
-    Raises:
-        ValueError: a number that is not positive, or an ``alpha`` above 1.
-
     Source: Richtarik et al., 2021, Theorem 1.
 
     Example:
@@ -89,9 +88,6 @@ def ef21_pp_lr(
         L, L_rms, alpha: as for :func:`ef21_lr`.
         probability: p, with which a client takes part in a round.
         u, rho: default: the best ones of a grid with ratios of 1.05.
-
-    Raises:
-        ValueError: a number that is not positive; an ``alpha`` or ``probability`` above 1.
 
     Source: Fatkhullin et al., 2021, EF21-PP.
 
@@ -147,9 +143,6 @@ def diana_lr(L_max: Scalar, omega: Scalar, clients: Scalar) -> Array:
         omega: variance of the codec.
         clients: M.
 
-    Raises:
-        ValueError: a negative ``omega``, or another number that is not positive.
-
     Source: Burlachenko et al., 2021, without a proof.
 
     Example:
@@ -171,10 +164,6 @@ def marina_lr(L: Scalar, omega: Scalar, probability: Scalar, clients: Scalar) ->
         omega: variance of the codec.
         probability: p, of whole uploads; the theorems have :math:`1 / (1 + \omega)`.
         clients: M.
-
-    Raises:
-        ValueError: a negative ``omega``, another number that is not positive, or a ``probability``
-            above 1.
 
     Source: Gorbunov et al., 2021, Theorem 2.1.
 
@@ -198,9 +187,6 @@ def pp_marina_lr(L: Scalar, omega: Scalar, probability: Scalar, cohort_size: Sca
         probability: p, of rounds with all clients; see :func:`pp_marina_probability`.
         cohort_size: r.
 
-    Raises:
-        ValueError: as :func:`marina_lr`.
-
     Source: Gorbunov et al., 2021, Theorem 4.1.
 
     Example:
@@ -218,9 +204,6 @@ def pp_marina_probability(omega: Scalar, clients: Scalar, cohort_size: Scalar) -
 
     With it both kinds of rounds send equally many numbers on average if a codec sends the share
     :math:`1 / (1 + \omega)` of them.
-
-    Raises:
-        ValueError: a negative ``omega``, or another number that is not positive.
 
     Source: Gorbunov et al., 2021, Theorem 4.1.
 
@@ -240,9 +223,6 @@ def marina_bits(full: Scalar, compressed: Scalar, probability: Scalar) -> Array:
         full: bits of a whole upload, for d floats 32 d.
         compressed: bits of a compressed one.
         probability: p, of whole uploads.
-
-    Raises:
-        ValueError: a number that is not positive, or a ``probability`` above 1.
 
     Example:
         >>> float(marina_bits(full=32_000, compressed=320, probability=0.5))

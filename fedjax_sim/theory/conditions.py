@@ -5,6 +5,7 @@ negative (or 0, where it must be positive).  Traced values are not checked.
 """
 
 import warnings
+from collections.abc import Callable
 from typing import Any, get_args
 
 import jax.numpy as jnp
@@ -30,11 +31,7 @@ def positive(
         >>> [float(x) for x in positive(constants, "L", "mu", lr=0.1)]
         [2.0, 0.5, 0.10000000149011612]
     """
-    values = _named(constants, names) | numbers
-    for name, value in values.items():
-        if not isinstance(value, Tracer) and not np.all(np.asarray(value) > 0):
-            raise ValueError(f"{name} is {value}; expected a positive number")
-    return _floats(values)
+    return _checked(constants, names, numbers, np.greater, "positive")
 
 
 def non_negative(
@@ -50,11 +47,7 @@ def non_negative(
         Traceback (most recent call last):
         ValueError: constants.sigma is None; expected a number, which this bound needs
     """
-    values = _named(constants, names) | numbers
-    for name, value in values.items():
-        if not isinstance(value, Tracer) and not np.all(np.asarray(value) >= 0):
-            raise ValueError(f"{name} is {value}; expected a non-negative number")
-    return _floats(values)
+    return _checked(constants, names, numbers, np.greater_equal, "non-negative")
 
 
 def optional(constants: ProblemConstants, name: str) -> Array | None:
@@ -138,16 +131,23 @@ def check_choice(name: str, value: str, choices: Any) -> None:
         raise ValueError(f"{name} is {value!r}; expected one of {get_args(choices)}")
 
 
-def _named(constants: ProblemConstants | None, names: tuple[str, ...]) -> dict[str, Any]:
+def _checked(
+    constants: ProblemConstants | None,
+    names: tuple[str, ...],
+    numbers: dict[str, Any],
+    compare: Callable[[Any, int], Any],
+    kind: str,
+) -> tuple[Array, ...]:
+    """Known constants and numbers that compare with 0 as they should, as floating arrays."""
     values = {name: getattr(constants, name) for name in names}
     for name, value in values.items():
         if not is_known(value):
             raise ValueError(
                 f"constants.{name} is {value}; expected a number, which this bound needs"
             )
-    return values
-
-
-def _floats(values: dict[str, Any]) -> tuple[Array, ...]:
+    values |= numbers
+    for name, value in values.items():
+        if not isinstance(value, Tracer) and not np.all(compare(np.asarray(value), 0)):
+            raise ValueError(f"{name} is {value}; expected a {kind} number")
     dtype = jnp.result_type(float)
     return tuple(jnp.asarray(value).astype(dtype) for value in values.values())

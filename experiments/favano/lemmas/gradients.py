@@ -148,9 +148,6 @@ def squared_progress_bound(
     Args:
         potential: ``E Phi_t``.
         squared_gradient: ``E||grad f(mu_t)||^2``.
-
-    Raises:
-        ValueError: a constant that is unknown, or a number outside of its range.
     """
     phi, squared = non_negative(potential=potential, squared_gradient=squared_gradient)
     L, B, n = positive(constants, "L", "dissimilarity_factor", clients=clients)

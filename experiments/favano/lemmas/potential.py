@@ -114,9 +114,6 @@ def next_potential_bound(
     Args:
         potential: ``E Phi_t``.
         squared_gradient: ``E||grad f(mu_t)||^2``.
-
-    Raises:
-        ValueError: a constant that is unknown, or a number outside of its range.
     """
     potential, squared = non_negative(potential=potential, squared_gradient=squared_gradient)
     kappa = contraction(clients=clients, cohort_size=cohort_size)

@@ -52,9 +52,6 @@ def largest_lr(
 
     Needs L, dissimilarity_factor (B).  Source: Lemma B.2.2 and Equation 216 (see the errata).
 
-    Raises:
-        ValueError: a constant that is unknown, or a number outside of its range.
-
     Example:
         >>> constants = ProblemConstants(L=1.0, dissimilarity_factor=1.0)
         >>> sizes = dict(local_steps=20, clients=100, cohort_size=20)

@@ -38,8 +38,7 @@ def tuned_lr(
     .. math:: \min\Bigl\{\sqrt{\frac{start}{linear \cdot T}},\
         \Bigl(\frac{start}{quadratic \cdot T}\Bigr)^{1/3},\ \eta_{\max}\Bigr\}
 
-    References:
-        Equation 45 and the lines before it, with T for T + 1.
+    Source: Equation 45 and the lines before it, with T for T + 1.
 
     Example:
         >>> constants = ProblemConstants(
@@ -72,11 +71,8 @@ def tuned_bound(
     .. math:: 2 \sqrt{\frac{linear \cdot start}{T}}
         + 2\, quadratic^{1/3} \Bigl(\frac{start}{T}\Bigr)^{2/3} + \frac{start}{\eta_{\max} T}
 
-    Returns:
-        The bound; NaN with a warning where ``B < 1`` or ``s > n``.
-
-    References:
-        Equation 47, with its missing factor 2 (see the errata) and T for T + 1.
+    NaN with a warning where ``B < 1`` or ``s > n``.  Source: Equation 47, with its missing factor 2
+    (see the errata) and T for T + 1.
 
     Example:
         >>> constants = ProblemConstants(
@@ -114,11 +110,8 @@ def lemma_steps(
         + \frac{15\, start \sqrt{quadratic}}{\epsilon^{3/2}}
         + \frac{3\, start}{\eta_{\max} \epsilon}
 
-    Returns:
-        T; NaN with a warning where ``B < 1`` or ``s > n``.
-
-    References:
-        Equation 45 with Theorem 1's constants.
+    NaN with a warning where ``B < 1`` or ``s > n``.  Source: Equation 45 with the constants of
+    Theorem 1.
 
     Example:
         >>> constants = ProblemConstants(
@@ -158,8 +151,7 @@ def fewest_steps(
     T is at most :func:`lemma_steps` and at least an 18th of it: that function's terms are 9, 5.8
     and 3 times the fewest steps that each term of the bound would need alone.
 
-    Returns:
-        T and the rate; T is NaN with a warning where ``B < 1`` or ``s > n``.
+    T is NaN with a warning where ``B < 1`` or ``s > n``.
 
     Example:
         >>> constants = ProblemConstants(
@@ -196,13 +188,8 @@ def corollary_steps(
         + \frac{n}{s} \frac{\Delta L \sqrt{K^2 \sigma^2 + K^2 G^2 + s^2 a \sigma^2 + s^2 b G^2}}
         {\epsilon^{3/2}} + \frac{n \Delta B^2 K L b}{\epsilon}
 
-    Not a bound: compare how it changes, not its value.
-
-    References:
-        Corollary to Theorem 1, Equations 11 and 12; Table 1 (see the errata).
-
-    Raises:
-        ValueError: a constant that is unknown, or a number outside of its range.
+    Not a bound: compare how it changes, not its value.  Source: Corollary to Theorem 1, Equations
+    11 and 12; Table 1 (see the errata).
 
     Example:
         >>> constants = ProblemConstants(

@@ -11,6 +11,9 @@ Both are at least the error of the model.  ``potential`` is the value at the ini
 ``L B^2``; by default it is ``Delta + mu / 2 B^2``, FedAc-I's and more than FedAc-II's.  ``gamma``,
 alpha and beta are those of :func:`fedjax_sim.algorithms.fedac.coupling`.
 
+Functions need L and sigma, and FedAc-II with a known Q also sigma4; on strongly convex objectives
+mu and, for the default potential, Delta and B; on others B.
+
 The numbers in the bounds, up to e^19, are those of the proofs and make the bounds far larger than
 measured errors; :func:`fedjax_sim.theory.orders.table_rate` has the rates with all numbers 1.
 

@@ -44,11 +44,6 @@ def prescribed_augmentation(
     ``L^(1/3) sigma^(2/3) / (M^(1/3) K^(1/3) R B^(2/3))`` and
     ``Q^(1/3) sigma^(2/3) / (K^(1/3) R^(4/3) B^(1/3))``.
 
-    Needs L, sigma, B; II with Q also sigma4.
-
-    Raises:
-        ValueError: a missing or negative constant; an unknown variant.
-
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
         >>> sizes = dict(local_steps=10, rounds=10, clients=4)
@@ -97,13 +92,8 @@ def prescribed_lr(
       ``lambda^5 L K^2 R^8 B^2 / (Q^2 sigma^4)``; the other is
       ``L^(1/3) M^(1/3) B^(2/3) / (lambda^(2/3) K^(2/3) R sigma^(2/3))``.
 
-    Needs L, sigma, B; II with Q also sigma4.
-
     Args:
         augmentation: None: :func:`prescribed_augmentation`.
-
-    Raises:
-        ValueError: a missing or negative constant; an unknown variant.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
@@ -158,11 +148,7 @@ def bound(
           \frac{2 \eta^{3/2} (L + \lambda) K^{1/2} \sigma^2}{\lambda^{1/2} M}
           + \frac{e^9 \eta^4 Q^2 K^2 \sigma^4}{\lambda}\Bigr\}
 
-    Needs L, sigma, B; II with Q also sigma4.  NaN with a warning where ``lr > 1 / (L +
-    augmentation)``.
-
-    Raises:
-        ValueError: a missing or negative constant; an unknown variant.
+    NaN with a warning where ``lr > 1 / (L + augmentation)``.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
@@ -211,11 +197,7 @@ def tuned_bound(
       with ``a = (L B / sigma)^(1/2) K^(1/4) R``, ``b = (L B / sigma)^(2/3) (M K)^(1/3) R`` and
       ``c = L K^(1/3) R^(4/3) B^(1/3) / (Q^(1/3) sigma^(2/3))``.
 
-    Needs L, sigma, B; II with Q also sigma4.  NaN with a warning where ``K R < 24`` (I) or
-    ``K R < 1000`` (II).
-
-    Raises:
-        ValueError: a missing or negative constant; an unknown variant.
+    NaN with a warning where ``K R < 24`` (I) or ``K R < 1000`` (II).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)

@@ -32,9 +32,6 @@ def difference_growth(
     Needs mu.  NaN with a warning outside ``lr <= gamma <= sqrt(lr / mu)``.  Source: thesis,
     Propositions 3.16 and B.7.
 
-    Raises:
-        ValueError: a missing or non-positive constant; an unknown variant.
-
     Example:
         >>> constants = ProblemConstants(mu=0.01)
         >>> round(float(difference_growth(constants, variant="I", lr=0.1, gamma=1.0)), 3)

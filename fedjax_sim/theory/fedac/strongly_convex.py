@@ -79,15 +79,8 @@ def bound(
           \frac{2 \eta^{3/2} L K^{1/2} \sigma^2}{\mu^{1/2} M}
           + \frac{e^9 \eta^4 Q^2 K^2 \sigma^4}{\mu}\Bigr\}
 
-    Needs L, mu, sigma; II with Q also sigma4; Delta and B for the default potential.  NaN with a
-    warning where ``lr > 1 / L``, ``mu > L`` or gamma is outside ``lr <= gamma <= sqrt(lr / mu)``.
-
-    Args:
-        potential: ``Psi_0`` or ``Phi_0``.
-        gamma: None: the variant's own.
-
-    Raises:
-        ValueError: a missing or negative constant; an unknown variant.
+    NaN with a warning where ``lr > 1 / L``, ``mu > L`` or gamma is outside
+    ``lr <= gamma <= sqrt(lr / mu)``.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, sigma=0.0)
@@ -134,14 +127,7 @@ def prescribed_lr(
     ``b' = mu^3 K R^4 P / (L^2 sigma^2)``, ``c = mu^2 M K R^3 P / (L sigma^2)``,
     ``d = mu^5 K^2 R^8 P / (Q^2 sigma^4)`` and P the potential.
 
-    Needs L, mu, sigma; II with Q also sigma4; Delta and B for the default potential.  Source:
-    thesis, Theorems B.1 and B.12 with a minimum of separate arguments (see the errata).
-
-    Args:
-        potential: ``Psi_0`` or ``Phi_0``, positive.
-
-    Raises:
-        ValueError: a missing or negative constant; an unknown variant.
+    Source: thesis, Theorems B.1 and B.12 with a minimum of separate arguments (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=2.0, mu=0.5, sigma=0.0)
@@ -179,15 +165,8 @@ def tuned_bound(
     with a .. d of the rate and ``E = min(exp(-mu K R / (k L)), exp(-sqrt(mu K / L) R / k))``,
     k = 1 for I and 3 for II.
 
-    Needs L, mu, sigma; II with Q also sigma4; Delta and B for the default potential.  NaN with a
-    warning where ``mu > L``.  Source: thesis, Theorem 3.5, the complete version of 3.1(a); Theorem
-    B.12 (3.1(b)); with Q Theorem B.1 (3.3).
-
-    Args:
-        potential: ``Psi_0`` or ``Phi_0``, positive.
-
-    Raises:
-        ValueError: a missing or negative constant; an unknown variant.
+    NaN with a warning where ``mu > L``.  Source: thesis, Theorem 3.5, the complete version of
+    3.1(a); Theorem B.12 (3.1(b)); with Q Theorem B.1 (3.3).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, sigma=0.0)
