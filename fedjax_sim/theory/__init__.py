@@ -4,7 +4,8 @@ All bounds have the form ``bound(constants, *, lr, local_steps, rounds, clients)
 problem are fields of :class:`ProblemConstants`, which
 :func:`fedjax_sim.diagnostics.constants.measure` measures, and numbers of the run are keyword
 arguments.  Prescribed learning rates and tuned bounds have the same form without ``lr``.  "Needs"
-in a docstring lists the fields of ``constants`` that the function uses; the others may be unknown.
+in the docstring of a function or of its module lists the fields of ``constants`` that it uses; the
+others may be unknown.
 
 * A constant that a bound needs and that is unknown raises a ValueError that names it; so does a
   constant or number that is negative (or 0, where it must be positive), a share above 1, and an

@@ -1,7 +1,7 @@
 r"""FedAvg on convex objectives.
 
 Source: thesis, Section 2.1 and Appendix A.1 (see :mod:`fedjax_sim.theory.fedavg`), adapted there
-from Woodworth, Patel and Srebro (2020).
+from Woodworth, Patel and Srebro (2020).  Needs L, sigma, zeta, B.
 """
 
 import jax.numpy as jnp
@@ -59,8 +59,8 @@ def bound(
 
     By convexity it also bounds the error of the mean of all shadow iterates.
 
-    Needs L, sigma, zeta, B.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, Equation
-    2.1: Lemma 2.3 with Lemma 2.4.
+    NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, Equation 2.1: Lemma 2.3 with Lemma
+    2.4.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta=0.0, B=1.0)
@@ -84,8 +84,6 @@ def prescribed_lr(
     .. math:: \min\Bigl\{\frac{1}{4 L},\ \frac{\sqrt{M} B}{\sqrt{K R} \sigma},\
         \frac{B^{2/3}}{K^{2/3} R^{1/3} L^{1/3} \sigma^{2/3}},\
         \frac{B^{2/3}}{K R^{1/3} L^{1/3} \zeta^{2/3}}\Bigr\}
-
-    Needs L, sigma, zeta, B.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta=0.0, B=1.0)
@@ -113,8 +111,7 @@ def tuned_bound(
         + \frac{9}{2} \frac{L^{1/3} \sigma^{2/3} B^{4/3}}{K^{1/3} R^{2/3}}
         + \frac{37}{2} \frac{L^{1/3} \zeta^{2/3} B^{4/3}}{R^{2/3}}
 
-    Needs L, sigma, zeta, B.  Source: thesis, Proposition 2.1, whose O() hides the numbers; they
-    follow by inserting the rate.
+    Source: thesis, Proposition 2.1, whose O() hides the numbers; they follow by inserting the rate.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta=0.0, B=1.0)

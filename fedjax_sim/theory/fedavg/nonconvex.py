@@ -1,7 +1,7 @@
 r"""FedAvg on non-convex objectives; all clients have one objective.
 
 Source: thesis, Section 2.5 and Appendix A.5 (see :mod:`fedjax_sim.theory.fedavg`).  Where Q is
-known, functions use Theorem 2.23, otherwise Theorem 2.22.
+known, functions use Theorem 2.23, otherwise Theorem 2.22.  Needs L, sigma, G, Delta.
 """
 
 import jax.numpy as jnp
@@ -22,10 +22,9 @@ def bound(
     * ``D = 8 L^2 eta^2 G^2 K^2``, c = 1 without Q (Theorem 2.22),
     * ``D = 8 Q^2 eta^4 G^4 K^4``, c = 2 with Q (Theorem 2.23).
 
-    Needs L, sigma, G, Delta; uses Q.  NaN with a warning where ``lr > 1 / L``.  Source: thesis,
-    the last displays of the proofs of Theorems 2.22 and 2.23.  The proofs, which have L for L/2 in
-    the smoothness inequality, give c = 2; with L/2 they give c = 1, which no smaller one replaces
-    (see the errata).
+    NaN with a warning where ``lr > 1 / L``.  Source: thesis, the last displays of the proofs of
+    Theorems 2.22 and 2.23.  The proofs, which have L for L/2 in the smoothness inequality, give
+    c = 2; with L/2 they give c = 1, which no smaller one replaces (see the errata).
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, G=2.0, Delta=1.0)
@@ -54,8 +53,6 @@ def prescribed_lr(
         \qquad e = \frac{\Delta^{1/3}}{K R^{1/3} L^{2/3} G^{2/3}}
         \ \text{or, with}\ Q,\ \frac{\Delta^{1/5}}{K R^{1/5} Q^{2/5} G^{4/5}}
 
-    Needs L, sigma, G, Delta; uses Q.
-
     Example:
         >>> constants = ProblemConstants(L=2.0, sigma=0.0, G=0.0, Delta=1.0)
         >>> float(prescribed_lr(constants, local_steps=5, rounds=20, clients=10))
@@ -81,9 +78,9 @@ def tuned_bound(
         + 10\, d, \qquad d = \frac{L^{2/3} G^{2/3} \Delta^{2/3}}{R^{2/3}}
         \ \text{or, with}\ Q,\ \frac{Q^{2/5} G^{4/5} \Delta^{4/5}}{R^{4/5}}
 
-    Needs L, sigma, G, Delta; uses Q.  Source: thesis, Theorems 2.22 and 2.23, which have G for
-    sigma in the middle term (``sigma <= G``) and O() for the numbers; the numbers follow by
-    inserting the rate, c as in :func:`bound`.
+    Source: thesis, Theorems 2.22 and 2.23, which have G for sigma in the middle term
+    (``sigma <= G``) and O() for the numbers; the numbers follow by inserting the rate, c as in
+    :func:`bound`.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, G=1.0, Delta=1.0, Q=1.0)

@@ -1,7 +1,8 @@
 r"""FedAvg on strongly convex objectives with Q-Lipschitz Hessian; clients have one objective.
 
 Source: thesis, Theorem B.18 in Appendix B.2 (see :mod:`fedjax_sim.theory.fedavg`), the complete
-version of Theorem 3.4.  sigma is :func:`~fedjax_sim.theory.conditions.both_moments`.
+version of Theorem 3.4.  sigma is :func:`~fedjax_sim.theory.conditions.both_moments`.  Needs L, mu,
+sigma, sigma4, Q, B.
 """
 
 import jax.numpy as jnp
@@ -23,8 +24,8 @@ def bound(
     The weights of ``xbar(r, k)``, k = 0 .. K - 1, are proportional to
     ``(1 - lr mu / 2)^(K R - (r K + k) - 1)``.
 
-    Needs L, mu, sigma, sigma4, Q, B.  NaN with a warning where ``lr > 1 / (4 L)`` or ``mu > L``.
-    Source: thesis, Lemma B.19 with Lemma 2.20.
+    NaN with a warning where ``lr > 1 / (4 L)`` or ``mu > L``.  Source: thesis, Lemma B.19 with
+    Lemma 2.20.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, Q=0.0, sigma=0.0, sigma4=0.0, B=1.0)
@@ -53,8 +54,6 @@ def prescribed_lr(
         \frac{\mu^2 M K^2 R^2 B^2}{\sigma^2}, \frac{\mu^6 K^3 R^5 B^2}{Q^2 \sigma^4}
         \Bigr\}\Bigr)\Bigr\}
 
-    Needs L, mu, sigma, sigma4, Q, B.
-
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, Q=0.0, sigma=0.0, sigma4=0.0, B=1.0)
         >>> float(prescribed_lr(constants, local_steps=5, rounds=20, clients=10))
@@ -77,8 +76,7 @@ def tuned_bound(
 
     with a and b the two ratios in the rate's minimum.
 
-    Needs L, mu, sigma, sigma4, Q, B.  NaN with a warning where ``mu > L``.  Source: thesis, Theorem
-    B.18.
+    NaN with a warning where ``mu > L``.  Source: thesis, Theorem B.18.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, Q=0.0, sigma=0.0, sigma4=0.0, B=1.0)

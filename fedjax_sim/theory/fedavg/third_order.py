@@ -2,7 +2,7 @@ r"""FedAvg on convex objectives that are nearly quadratic: the Hessian is Q-Lips
 
 Source: thesis, Section 2.4.3 (see :mod:`fedjax_sim.theory.fedavg`), with the learning rates that
 the proofs use (see the errata).  All clients have one objective.  sigma is
-:func:`~fedjax_sim.theory.conditions.both_moments`.
+:func:`~fedjax_sim.theory.conditions.both_moments`.  Needs L, sigma, sigma4, Q, B.
 """
 
 import jax.numpy as jnp
@@ -23,8 +23,7 @@ def bound(
 
     ``xhat`` weights ``xbar(r, k)``, k = 0 .. K - 1, by ``(1 + 1 / (K R))^-(r K + k + 1)``.
 
-    Needs L, sigma, sigma4, Q, B.  NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis,
-    proof of Theorem 2.19.
+    NaN with a warning where ``lr > 1 / (4 L)``.  Source: thesis, proof of Theorem 2.19.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, Q=0.0, sigma=1.0, sigma4=1.0, B=1.0)
@@ -47,8 +46,6 @@ def prescribed_lr(
 
     .. math:: \min\Bigl\{\frac{1}{4 L},\ \frac{\sqrt{M} B}{\sqrt{K R} \sigma},\
         \frac{B^{1/3}}{K^{2/3} R^{1/3} Q^{1/3} \sigma^{2/3}}\Bigr\}
-
-    Needs L, sigma, sigma4, Q, B.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, Q=0.0, sigma=0.0, sigma4=0.0, B=1.0)
@@ -73,8 +70,7 @@ def tuned_bound(
     .. math:: \frac{12 L B^2}{K R} + \frac{4 \sigma B}{\sqrt{M K R}}
         + \frac{99 Q^{1/3} \sigma^{2/3} B^{5/3}}{K^{1/3} R^{2/3}}
 
-    Needs L, sigma, sigma4, Q, B.  Source: thesis, Theorem 2.19, whose O() hides the numbers; they
-    follow by inserting the rate.
+    Source: thesis, Theorem 2.19, whose O() hides the numbers; they follow by inserting the rate.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, Q=0.0, sigma=0.0, sigma4=0.0, B=1.0)
