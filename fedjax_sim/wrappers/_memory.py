@@ -67,11 +67,6 @@ def with_estimate(algorithm: FedAlgorithm) -> Callable[[Params], EstimateState]:
     return lambda params: EstimateState(algorithm.init(params), tree.zeros_like(params))
 
 
-def broadcast_inner(algorithm: FedAlgorithm) -> Callable[[Any, Round], Message]:
-    """Returns the ``broadcast`` of a server whose state contains the algorithm's."""
-    return lambda state, round: algorithm.broadcast(state.inner, round)
-
-
 def personal_inner(algorithm: FedAlgorithm) -> Personal | None:
     """Returns the ``personal`` of clients whose state contains the algorithm's."""
     personal = algorithm.personal

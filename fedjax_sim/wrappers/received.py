@@ -1,5 +1,8 @@
 """Forms of messages and uploads, for wrappers that depend on them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -112,6 +115,18 @@ def upload_shapes(algorithm: FedAlgorithm, params: Params) -> Upload:
             "algorithm has uploads whose shapes need a task; expected uploads whose shapes follow "
             f"from the model: {error}"
         ) from error
+
+
+def broadcast_inner(algorithm: FedAlgorithm) -> Callable[[Any, Round], Message]:
+    """Returns the ``broadcast`` of a server whose state contains the algorithm's."""
+    return lambda state, round: algorithm.broadcast(state.inner, round)
+
+
+def update_inner(algorithm: FedAlgorithm) -> Callable[[Any, Any, Round], Any]:
+    """Returns the ``update`` of a server that changes only the algorithm's part of its state."""
+    return lambda state, mean, round: state._replace(
+        inner=algorithm.update(state.inner, mean, round)
+    )
 
 
 def check_receives_mean(wrapper: str, algorithm: FedAlgorithm) -> None:
