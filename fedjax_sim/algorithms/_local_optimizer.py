@@ -55,11 +55,7 @@ class _Visit(NamedTuple):
 
 
 def check_local_state(lr: Any, local_optimizer: Any, local_state: Any) -> None:
-    """Refuses contradictory arguments of :func:`~fedjax_sim.algorithms.fedavg`.
-
-    Raises:
-        ValueError: naming the argument and its value.
-    """
+    """Refuses contradictory arguments of :func:`~fedjax_sim.algorithms.fedavg`."""
     if local_optimizer is None:
         if lr is None:
             raise ValueError("lr is None; expected a learning rate, or local_optimizer")

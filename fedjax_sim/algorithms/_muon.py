@@ -36,12 +36,6 @@ def split(params: Params, matrices: leaves.Selection) -> tuple[Params, Params]:
 
     Raises:
         ValueError: a selected leaf has fewer than two axes.
-
-    Example:
-        >>> split({"kernel": jnp.ones((2, 3)), "bias": jnp.ones(2)}, lambda path, leaf: True)
-        Traceback (most recent call last):
-        ...
-        ValueError: matrices selects bias of shape (2,); expected leaves with two axes or more
     """
     part, others = leaves.split(params, matrices)
     for path, leaf in jax.tree_util.tree_leaves_with_path(part):
@@ -58,11 +52,6 @@ def orthogonalized(matrix: Array, steps: int = 5) -> Array:
 
     Newton-Schulz steps :math:`X \leftarrow a X + (b A + c A^2) X` with :math:`A = X X^\top`, from
     :math:`X = \text{matrix} / (\|\text{matrix}\|_F + 10^{-7})`.
-
-    Example:
-        >>> x = orthogonalized(jnp.diag(jnp.array([3.0, 4.0, 0.1])))
-        >>> [round(float(value), 5) for value in jnp.diag(x)]
-        [0.72249, 1.11895, 0.68183]
     """
     rows, columns = matrix.shape
     x = matrix.T if rows > columns else matrix
@@ -84,12 +73,6 @@ def scale_by_muon(momentum: Scalar = 0.95) -> optax.GradientTransformation:
     Kernels are stored as [outputs, inputs]; leaves with further axes before these hold several
     kernels, one per block of a network.  The direction does not depend on the scale of g.
     optax's Muon corrects the bias of M and has another order of the axes.
-
-    Example:
-        >>> muon, g = scale_by_muon(), jnp.eye(2)
-        >>> small, large = (muon.update(c * g, muon.init(g))[0] for c in (1.0, 1e3))
-        >>> bool(jnp.allclose(small, large))
-        True
     """
 
     def init(params: Params) -> MuonState:

@@ -85,12 +85,6 @@ def own_draws(opt_state: optax.OptState, key: Array) -> optax.OptState:
     """Returns an optimizer's state whose random keys depend on the key of a visit or a round, too.
 
     Otherwise all clients would draw the same numbers, and after a reset in every visit.
-
-    Example:
-        >>> state = optax.add_noise(1.0, 0.0, key=0).init(jnp.zeros(2))
-        >>> one, other = (own_draws(state, jax.random.key(client)) for client in (1, 2))
-        >>> bool(one.rng_key == other.rng_key), int(one.count)
-        (False, 0)
     """
     keys, others = leaves.split(opt_state, is_key)
 

@@ -35,10 +35,6 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
 
     If some gradients of round 2t are lost, the steps use the mean of the others.  If all are lost,
     the server still has the mean gradient of another model.
-
-    Raises:
-        ValueError: naming the first round with another cohort than the round before it, or without
-            a gradient.
     """
     del task
     fields = [timeline.clients, timeline.mask, timeline.arrived]

@@ -223,11 +223,6 @@ def permuted_copies(params: Params, count: int) -> Params:
 
     Returns:
         Leaves ``[k, ...]``, the model itself first.
-
-    Example:
-        >>> models = permuted_copies({"w": jnp.arange(5)}, 3)["w"]
-        >>> models.shape, models[0].tolist(), sorted(models[1].tolist())
-        ((3, 5), [0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
     """
     leaves, structure = jax.tree.flatten(params)
 

@@ -254,10 +254,6 @@ def fragments(params: Params, count: int, fragment: Fragment | None = None) -> S
 
     Raises:
         ValueError: a fragment without leaves, or a number outside of 0 .. count - 1.
-
-    Example:
-        >>> fragments({"a": {"b": 1.0, "w": 1.0}, "c": {"w": 1.0}}, 2)
-        [0, 0, 1]
     """
     paths = [
         (leaves.names(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)

@@ -97,16 +97,7 @@ AnyCodec = TypeVar("AnyCodec", bound=Codec | StatefulCodec)
 
 
 def check_codec(codec: Any, name: str = "codec") -> None:
-    """Refuses values that are no codecs without memory.
-
-    Raises:
-        ValueError: naming the value.
-
-    Example:
-        >>> check_codec(3)
-        Traceback (most recent call last):
-        ValueError: codec is 3; expected a codec, for example compression.top_k(10)
-    """
+    """Refuses values that are no codecs without memory."""
     if isinstance(codec, StatefulCodec):
         raise ValueError(
             f"{name} keeps a memory between messages; expected a compression.Codec, or "
@@ -123,12 +114,6 @@ def decoded(codec: Codec, key: Array, x: PyTree, near: PyTree) -> PyTree:
 
     Raises:
         ValueError: the codec returns another form.
-
-    Example:
-        >>> x = jnp.ones(2)
-        >>> decoded(Codec(lambda key, x, near: x[:1], lambda x: 32), jax.random.key(0), x, x)
-        Traceback (most recent call last):
-        ValueError: codec.through returns float32[1]; expected float32[2], the form of its argument
     """
     result = codec.through(key, x, near)
     form, expected = (_form(value) for value in (result, x))
@@ -231,18 +216,7 @@ def contractive(codec: AnyCodec, variance: Scalar | None = None) -> AnyCodec:
 
 
 def check_unbiased(codec: Codec | StatefulCodec) -> None:
-    """Refuses codecs that do not state that they are unbiased, as DIANA and MARINA require.
-
-    Raises:
-        ValueError: naming what the codec states.
-
-    Example:
-        >>> from fedjax_sim.compression import top_k
-        >>> check_unbiased(top_k(1))
-        Traceback (most recent call last):
-        ValueError: codec has the kind 'contraction'; expected an unbiased codec, for example \
-random_k(0.1) or natural(), or error feedback, for example fs.ef21(algorithm, codec)
-    """
+    """Refuses codecs that do not state that they are unbiased, as DIANA and MARINA require."""
     if not isinstance(codec, StatefulCodec):
         check_codec(codec)
     if isinstance(codec.kind, Unbiased):
@@ -282,11 +256,6 @@ def per_tensor(
 
     Every leaf has its own key. The function ``through`` receives tensors of at least single
     precision.
-
-    Example:
-        >>> codec = per_tensor(lambda key, x, near: jnp.round(x), lambda x: 4 * x.size)
-        >>> codec.bits([jnp.ones(3), jnp.arange(2, dtype=jnp.int32)])
-        76
     """
 
     def through_tree(key: Array, x: PyTree, near: PyTree) -> PyTree:
@@ -308,22 +277,12 @@ def per_tensor(
 
 
 def code_bits(num_values: int) -> int:
-    """Number of bits of a fixed-length code for ``num_values`` values.
-
-    Example:
-        >>> [code_bits(n) for n in (2, 15, 16, 17)]
-        [1, 4, 4, 5]
-    """
+    """Number of bits of a fixed-length code for ``num_values`` values."""
     return (num_values - 1).bit_length()
 
 
 def is_coded(leaf: Any) -> bool:
-    """True for tensors that codecs encode: floating ones with entries.
-
-    Example:
-        >>> is_coded(jnp.ones(2)), is_coded(jnp.arange(2)), is_coded(jnp.ones(0))
-        (True, False, False)
-    """
+    """True for tensors that codecs encode: floating ones with entries."""
     return jnp.issubdtype(leaf.dtype, jnp.floating) and math.prod(leaf.shape) > 0
 
 

@@ -99,12 +99,7 @@ def random_k(keep: int | float, shared_key: bool = True) -> Codec:
 
 
 def count(keep: int | float, leaf: Any) -> int:
-    """Number of entries of a tensor that are sent.
-
-    Example:
-        >>> count(10, jnp.ones(4)), count(0.3, jnp.ones(4)), count(0.01, jnp.ones(4))
-        (4, 2, 1)
-    """
+    """Number of entries of a tensor that are sent."""
     size = math.prod(leaf.shape)
     if isinstance(keep, numbers.Integral):
         return min(int(keep), size)

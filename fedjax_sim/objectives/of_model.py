@@ -142,12 +142,7 @@ def objective_of(model: Apply | Model, loss: Loss) -> Objective:
 
 
 def apply_of(model: Apply | Model) -> Apply:
-    """Returns the function ``apply`` of a model, or the function itself.
-
-    Example:
-        >>> apply_of(Model(init=lambda key: 1.0, apply=lambda params, x: params + x))(1.0, 2.0)
-        3.0
-    """
+    """Returns the function ``apply`` of a model, or the function itself."""
     return model.apply if isinstance(model, Model) else model
 
 

@@ -121,14 +121,7 @@ def composite(
 
 
 def check_composite(composite: Composite) -> None:
-    """Refuses arguments of composite methods that are no composite regulariser.
-
-    Example:
-        >>> from fedjax_sim import prox
-        >>> check_composite(prox.L1(0.5))
-        Traceback (most recent call last):
-        ValueError: composite is L1(weight=0.5); expected prox.composite(prox.L1(0.1)) or another
-    """
+    """Refuses arguments of composite methods that are no composite regulariser."""
     if not isinstance(composite, Composite):
         raise ValueError(
             f"composite is {composite!r:.60}; expected prox.composite(prox.L1(0.1)) or another"

@@ -68,14 +68,7 @@ def always(num_clients: int) -> Availability:
 
 
 def checked_availability(availability: Availability | None, num_clients: int) -> Availability:
-    """Returns the periods of presence of a population; None: all clients are always present.
-
-    Example:
-        >>> checked_availability(always(2), num_clients=3)
-        Traceback (most recent call last):
-        ...
-        ValueError: availability has 2 clients; expected 3, num_clients
-    """
+    """Returns the periods of presence of a population; None: all clients are always present."""
     if availability is None:
         return always(num_clients)
     count = len(availability.start)

@@ -49,11 +49,6 @@ def thinned(sampling: Sampling | None, keep: Scalar) -> Sampling | None:
     """Returns the rule of a timeline whose slots stay with probability ``keep``, independently.
 
     None, an unknown rule, for a traced probability.
-
-    Example:
-        >>> rule = Sampling("poisson", expected_uploads=20.0, population=100, probability=0.2)
-        >>> thinned(rule, 0.5).probability, thinned(rule, 0.5).expected_uploads
-        (0.1, 10.0)
     """
     if sampling is None or not is_concrete(keep):
         return None

@@ -40,7 +40,7 @@ from fedjax_sim.wrappers.error_feedback import ef14
 from fedjax_sim.wrappers.fixed_order import fixed_order
 from fedjax_sim.wrappers.marina import marina, pp_marina
 from fedjax_sim.wrappers.per_step import per_step_uploads
-from fedjax_sim.wrappers.received import check_receives_mean
+from fedjax_sim.wrappers.received import broadcast_inner, check_receives_mean
 
 __all__ = [
     "average_rounds",
@@ -133,7 +133,7 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
         init=init,
         local=local,
         update=update,
-        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+        broadcast=broadcast_inner(algorithm),
     )
 
 
@@ -173,5 +173,5 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
     return algorithm._replace(
         init=init,
         update=update,
-        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+        broadcast=broadcast_inner(algorithm),
     )

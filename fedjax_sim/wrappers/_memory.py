@@ -67,11 +67,6 @@ def with_estimate(algorithm: FedAlgorithm) -> Callable[[Params], EstimateState]:
     return lambda params: EstimateState(algorithm.init(params), tree.zeros_like(params))
 
 
-def broadcast_inner(algorithm: FedAlgorithm) -> Callable[[Any, Round], Message]:
-    """Returns the ``broadcast`` of a server whose state contains the algorithm's."""
-    return lambda state, round: algorithm.broadcast(state.inner, round)
-
-
 def personal_inner(algorithm: FedAlgorithm) -> Personal | None:
     """Returns the ``personal`` of clients whose state contains the algorithm's."""
     personal = algorithm.personal
@@ -115,12 +110,7 @@ def add_share(estimate: Params, mean: Upload, round: Round, rate: Any = 1.0) -> 
 
 
 def check_sends_changes(algorithm: FedAlgorithm) -> None:
-    """Refuses algorithms whose uploads are models (FAVANO, QuAFL), and private ones.
-
-    Raises:
-        ValueError: no algorithm, one that uploads models, or another
-            wrapper must be applied last, such as one with a robust rule.
-    """
+    """Refuses algorithms whose uploads are models (FAVANO, QuAFL), and private ones."""
     check_is_algorithm(algorithm)
     if (last := algorithm.requires.last) is not None:
         raise ValueError(
@@ -136,11 +126,7 @@ def check_sends_changes(algorithm: FedAlgorithm) -> None:
 
 
 def check_form(upload: Upload, params: Params) -> None:
-    """Refuses uploads that do not have the form of the model.
-
-    Raises:
-        ValueError: with both forms.
-    """
+    """Refuses uploads that do not have the form of the model."""
     if _paths(upload) < _paths(params):
         raise ValueError(
             f"algorithm has uploads of a part of the model, {_shown(upload)}; expected the whole, "

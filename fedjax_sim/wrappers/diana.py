@@ -17,7 +17,6 @@ from fedjax_sim.wrappers._memory import (
     EstimateState,
     MemoryState,
     add_share,
-    broadcast_inner,
     check_sends_changes,
     encode,
     if_present,
@@ -26,6 +25,7 @@ from fedjax_sim.wrappers._memory import (
     with_estimate,
     with_memory,
 )
+from fedjax_sim.wrappers.received import broadcast_inner
 
 __all__ = ["diana"]
 

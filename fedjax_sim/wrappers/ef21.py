@@ -39,7 +39,6 @@ from fedjax_sim.wrappers._memory import (
     EstimateState,
     MemoryState,
     add_share,
-    broadcast_inner,
     check_sends_changes,
     encode,
     if_present,
@@ -48,7 +47,7 @@ from fedjax_sim.wrappers._memory import (
     with_estimate,
     with_memory,
 )
-from fedjax_sim.wrappers.received import first_message
+from fedjax_sim.wrappers.received import broadcast_inner, first_message
 
 __all__ = ["ef21", "ef21_p"]
 

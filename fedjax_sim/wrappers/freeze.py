@@ -8,14 +8,11 @@ import jax
 
 from fedjax_sim.checks.setups import check_is_algorithm
 from fedjax_sim.tree import leaves
-from fedjax_sim.tree.counting import (
-    message_bits,
-    with_message_bits,
-)
+from fedjax_sim.tree.counting import message_bits, with_message_bits
 from fedjax_sim.tree.leaves import Selection
 from fedjax_sim.types import ClientState, FedAlgorithm, Oracle, Params, Upload, Work
 from fedjax_sim.types.specs import specified
-from fedjax_sim.wrappers.parts import PartMessage, PartState, part_of, update_inner
+from fedjax_sim.wrappers.parts import PartMessage, PartState, part_of, rest_at_server
 
 __all__ = ["freeze"]
 
@@ -61,32 +58,27 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
     check_is_algorithm(algorithm)
     leaves.check_selection(where)
 
+    part = rest_at_server(algorithm, where)
+
     def init(params: Params) -> PartState:
         frozen, trainable = leaves.split(params, where)
-        for name, part in (("all", trainable), ("none", frozen)):
-            if not jax.tree.leaves(part):
+        for name, selected in (("all", trainable), ("none", frozen)):
+            if not jax.tree.leaves(selected):
                 raise leaves.unexpected(name, params)
-        return PartState(algorithm.init(trainable), frozen)
+        return part.init(params)
 
     def local(
         message: PartMessage, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[Upload, ClientState]:
-        return algorithm.local(message.inner, state, part_of(oracle, message.rest), work)
+        trained = part_of(oracle, lambda: message.rest)
+        return algorithm.local(message.inner, state, trained, work)
 
     def personal(message: PartMessage, state: ClientState, oracle: Oracle, work: Work) -> Params:
         assert algorithm.personal is not None
-        part = part_of(oracle, message.rest)
-        return leaves.join(algorithm.personal(message.inner, state, part, work), message.rest)
+        trained = part_of(oracle, lambda: message.rest)
+        return leaves.join(algorithm.personal(message.inner, state, trained, work), message.rest)
 
     inner_bits = message_bits(algorithm)
-    wrapped = with_message_bits(algorithm, lambda message: inner_bits(message.inner))
-    return wrapped._replace(
-        init=init,
-        local=local,
-        update=update_inner(algorithm),
-        broadcast=lambda state, round: PartMessage(
-            algorithm.broadcast(state.inner, round), state.rest
-        ),
-        init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
-        personal=None if algorithm.personal is None else personal,
+    return with_message_bits(part, lambda message: inner_bits(message.inner))._replace(
+        init=init, local=local, personal=None if algorithm.personal is None else personal
     )

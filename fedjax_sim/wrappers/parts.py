@@ -10,17 +10,9 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim.tree import leaves
-from fedjax_sim.types import (
-    ClientState,
-    FedAlgorithm,
-    Message,
-    Oracle,
-    Params,
-    Round,
-    ServerState,
-    Upload,
-)
-from fedjax_sim.wrappers.received import received_model
+from fedjax_sim.tree.leaves import Selection
+from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, ServerState, Step
+from fedjax_sim.wrappers.received import broadcast_inner, received_model, update_inner
 
 __all__ = ["personal_model"]
 
@@ -84,44 +76,60 @@ def personal_model(params: Params, client: PersonalState) -> Params:
     return leaves.join(client.personal, params)
 
 
-def part_of(oracle: Oracle, rest: Params) -> Oracle:
-    """Returns the oracle of a model's other leaves, with the leaves ``rest`` as constants.
+def rest_at_server(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
+    """Returns the algorithm of a part of the model, whose server keeps and sends the leaves."""
 
-    Example:
-        >>> oracle = Oracle(lambda x, k: x, lambda x, k: x["a"] * x["b"], lambda x: x)
-        >>> part = part_of(oracle, {"a": None, "b": 3.0})
-        >>> part.loss({"a": 2.0, "b": None}, 0), part.grad({"a": 2.0, "b": None}, 0)
-        (6.0, {'a': 2.0, 'b': None})
+    def init(params: Params) -> PartState:
+        rest, part = leaves.split(params, where)
+        return PartState(algorithm.init(part), rest)
+
+    return algorithm._replace(
+        init=init,
+        update=update_inner(algorithm),
+        broadcast=lambda state, round: PartMessage(
+            algorithm.broadcast(state.inner, round), state.rest
+        ),
+        init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
+    )
+
+
+def rest_at_clients(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
+    """Returns the algorithm of a part of the model, whose clients keep leaves of their own."""
+
+    def init_client(params: Params) -> PersonalState:
+        own, part = leaves.split(params, where)
+        return PersonalState(algorithm.init_client(part), own)
+
+    return rest_at_server(algorithm, where)._replace(
+        broadcast=broadcast_inner(algorithm), init_client=init_client
+    )
+
+
+def part_of(
+    oracle: Oracle,
+    rest: Callable[[], Params],
+    observe: Callable[[Params], None] = lambda gradient: None,
+) -> Oracle:
+    """Returns the oracle of a part of the model beside the leaves ``rest()``.
+
+    ``observe`` receives the gradient of these leaves, whenever a gradient is taken.
     """
 
     def gradient(function: Callable[..., Params]) -> Callable[..., Params]:
-        return lambda y, *step: leaves.without(function(leaves.join(y, rest), *step), rest)
+        def of_part(y: Params, *step: Step) -> Params:
+            others = rest()
+            whole = function(leaves.join(y, others), *step)
+            observe(leaves.without(whole, y))
+            return leaves.without(whole, others)
+
+        return of_part
 
     def loss(function: Callable[..., Array]) -> Callable[..., Array]:
-        return lambda y, *step: function(leaves.join(y, rest), *step)
+        return lambda y, *step: function(leaves.join(y, rest()), *step)
 
     return Oracle(
         gradient(oracle.grad),
         loss(oracle.loss),
         gradient(oracle.full_grad),
         oracle.full_loss and loss(oracle.full_loss),
-    )
-
-
-def update_inner(algorithm: FedAlgorithm) -> Callable[[PartState, Upload, Round], PartState]:
-    """Returns the server update of an algorithm that has a part of the model.
-
-    Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> from fedjax_sim.algorithms import fedavg
-        >>> algorithm = fedavg(0.1)
-        >>> state = PartState(algorithm.init({"a": jnp.zeros(2), "b": None}), {"a": None, "b": 3.0})
-        >>> mean = {"a": jnp.ones(2), "b": None}
-        >>> round = Round(jnp.array(0), jnp.array(1), num_clients=1, key=jax.random.key(0))
-        >>> update_inner(algorithm)(state, mean, round).params["b"]
-        3.0
-    """
-    return lambda state, mean, round: state._replace(
-        inner=algorithm.update(state.inner, mean, round)
     )

@@ -22,14 +22,13 @@ from fedjax_sim.types import (
     Message,
     Oracle,
     Params,
-    Round,
     Scalar,
     Step,
     Upload,
     Work,
 )
 from fedjax_sim.types.specs import specified
-from fedjax_sim.wrappers.parts import PartState, PersonalState, part_of
+from fedjax_sim.wrappers.parts import PartState, PersonalState, part_of, rest_at_clients
 from fedjax_sim.wrappers.received import check_received, received_model
 
 __all__ = ["private"]
@@ -97,44 +96,32 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
     leaves.check_selection(where)
     check_statistics_last("private", algorithm)
 
-    def init(params: Params) -> PartState:
-        own, shared = leaves.split_some(params, where)
-        check_received(algorithm, shared)
-        return PartState(algorithm.init(shared), own)
+    part = rest_at_clients(algorithm, where)
 
-    def init_client(params: Params) -> PersonalState:
-        own, shared = leaves.split(params, where)
-        return PersonalState(algorithm.init_client(shared), own)
+    def init(params: Params) -> PartState:
+        _, shared = leaves.split_some(params, where)
+        check_received(algorithm, shared)
+        return part.init(params)
 
     def local(
         message: Message, state: PersonalState, oracle: Oracle, work: Work
     ) -> tuple[Upload, PersonalState]:
         own = state.personal
         with carrying(_Moving(own, own, jnp.array(-1, jnp.int32))) as carried:
-            part = _stepping(oracle, carried, rate(lr, work))
-            upload, inner = algorithm.local(message, state.inner, part, work)
+            stepping = _stepping(oracle, carried, rate(lr, work))
+            upload, inner = algorithm.local(message, state.inner, stepping, work)
             moved = carried.value.value
         return upload, PersonalState(inner, tree.where(work.num_steps > 0, moved, own))
-
-    def update(state: PartState, mean: Upload, round: Round) -> PartState:
-        return state._replace(inner=algorithm.update(state.inner, mean, round))
 
     def personal(message: Message, state: PersonalState, oracle: Oracle, work: Work) -> Params:
         if algorithm.personal is None:
             shared = received_model(message)
         else:
-            part = part_of(oracle, state.personal)
-            shared = algorithm.personal(message, state.inner, part, work)
+            beside = part_of(oracle, lambda: state.personal)
+            shared = algorithm.personal(message, state.inner, beside, work)
         return leaves.join(state.personal, shared)
 
-    return algorithm.requiring(partial_model=True)._replace(
-        init=init,
-        local=local,
-        update=update,
-        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
-        init_client=init_client,
-        personal=personal,
-    )
+    return part.requiring(partial_model=True)._replace(init=init, local=local, personal=personal)
 
 
 def _stepping(oracle: Oracle, carried: Carried, lr: Scalar) -> Oracle:
@@ -151,13 +138,4 @@ def _stepping(oracle: Oracle, carried: Carried, lr: Scalar) -> Oracle:
         carried.value = _Moving(own, value, step)
         return leaves.without(whole, own)
 
-    def at_current(y: Params) -> Params:
-        return leaves.join(y, carried.value.value)
-
-    full_loss = oracle.full_loss
-    return Oracle(
-        grad,
-        lambda y, k: oracle.loss(at_current(y), k),
-        lambda y: leaves.without(oracle.full_grad(at_current(y)), carried.value.value),
-        full_loss and (lambda y: full_loss(at_current(y))),
-    )
+    return part_of(oracle, lambda: carried.value.value)._replace(grad=grad)

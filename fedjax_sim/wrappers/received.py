@@ -1,5 +1,8 @@
 """Forms of messages and uploads, for wrappers that depend on them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -23,42 +26,18 @@ WITHOUT_MODEL = (
 
 
 def received_model(message: Message) -> Params:
-    """Returns the model that a message contains: its attribute ``params``, or the message itself.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> state = fs.scaffold(0.1).init(jnp.array(2.0))
-        >>> float(received_model(state)), received_model({"w": 1.0})
-        (2.0, {'w': 1.0})
-    """
+    """Returns the model of a message: its attribute ``params``, or the message itself."""
     return getattr(message, "params", message)
 
 
 def first_message(algorithm: FedAlgorithm, server: ServerState, num_clients: int = 1000) -> Message:
-    """Returns the message of a server before any round, for its form and its initial values.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> algorithm = fs.fedavg(0.1)
-        >>> float(first_message(algorithm, algorithm.init(jnp.array(2.0))))
-        2.0
-    """
+    """Returns the message of a server before any round, for its form and its initial values."""
     zero = jnp.array(0, jnp.int32)
     return algorithm.broadcast(server, Round(zero, zero, num_clients, jax.random.key(0)))
 
 
 def check_received(algorithm: FedAlgorithm, params: Params) -> None:
-    """Refuses algorithms whose personal model would have to be read from another kind of message.
-
-    Raises:
-        ValueError: the algorithm has no personal model, and its message contains no model.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> check_received(fs.fedsmoo(0.1), jnp.zeros(2))
-        Traceback (most recent call last):
-        ValueError: algorithm sends a message without a model; expected a model, or a message ...
-    """
+    """Refuses algorithms whose personal model is not in their messages."""
     if algorithm.personal is not None:
         return
 
@@ -73,14 +52,7 @@ def check_received(algorithm: FedAlgorithm, params: Params) -> None:
 def dry_visit(
     algorithm: FedAlgorithm, params: Params, num_clients: int, max_steps: int
 ) -> tuple[Message, Upload, ClientState]:
-    """Returns one client's message, upload and state without data, to be traced for their shapes.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> visit = lambda x: dry_visit(fs.scaffold(0.1), x, num_clients=2, max_steps=1)
-        >>> [part.shape for part in jax.eval_shape(visit, jnp.zeros(3))[1]]
-        [(3,), (3,)]
-    """
+    """Returns one client's message, upload and state, to be traced for their shapes."""
     oracle = Oracle(
         grad=lambda x, step: x,
         loss=lambda x, step: jnp.zeros(()),
@@ -99,11 +71,6 @@ def upload_shapes(algorithm: FedAlgorithm, params: Params) -> Upload:
 
     Raises:
         ValueError: they depend on more than the model.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> upload_shapes(fs.fedavg(0.1), {"w": jnp.zeros(3)})["w"].shape
-        (3,)
     """
     try:
         return jax.eval_shape(lambda x: dry_visit(algorithm, x, 1000, 1)[1], params)
@@ -114,18 +81,20 @@ def upload_shapes(algorithm: FedAlgorithm, params: Params) -> Upload:
         ) from error
 
 
+def broadcast_inner(algorithm: FedAlgorithm) -> Callable[[Any, Round], Message]:
+    """Returns the ``broadcast`` of a server whose state contains the algorithm's."""
+    return lambda state, round: algorithm.broadcast(state.inner, round)
+
+
+def update_inner(algorithm: FedAlgorithm) -> Callable[[Any, Any, Round], Any]:
+    """Returns the ``update`` of a server that changes only the algorithm's part of its state."""
+    return lambda state, mean, round: state._replace(
+        inner=algorithm.update(state.inner, mean, round)
+    )
+
+
 def check_receives_mean(wrapper: str, algorithm: FedAlgorithm) -> None:
-    """Refuses an algorithm with another aggregation than the mean, for a wrapper of its mean.
-
-    Raises:
-        ValueError: naming the wrapper; no algorithm.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> check_receives_mean("ef21", fs.robust.aggregate(fs.fedavg(0.1), fs.robust.median()))
-        Traceback (most recent call last):
-        ValueError: algorithm has another aggregation than the mean; expected it around ...
-    """
+    """Refuses an algorithm with another aggregation than the mean, for a wrapper of its mean."""
     check_is_algorithm(algorithm)
     if algorithm.aggregation is not None:
         raise ValueError(

@@ -13,7 +13,6 @@ References:
         (statistics, scales and biases private).
 """
 
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -43,12 +42,18 @@ from fedjax_sim.types import (
     Round,
     RunningStatistics,
     Scalar,
-    Step,
     Upload,
     Work,
 )
 from fedjax_sim.types.specs import specified
-from fedjax_sim.wrappers.parts import PartMessage, PartState, PersonalState, update_inner
+from fedjax_sim.wrappers.parts import (
+    PartMessage,
+    PartState,
+    PersonalState,
+    part_of,
+    rest_at_clients,
+    rest_at_server,
+)
 from fedjax_sim.wrappers.received import WITHOUT_MODEL, check_receives_mean, received_model
 
 __all__ = ["running_statistics"]
@@ -133,16 +138,14 @@ def running_statistics(
 
     # The algorithm never has statistics: as coordinates of an optimiser they would follow momentum,
     # controls and adaptive rates, and a variance could become negative.
-    def init(params: Params) -> PartState:
-        rest, trainable = leaves.split(params, where)
-        return PartState(algorithm.init(trainable), rest)
+    part_for = rest_at_clients if combine == "private" else rest_at_server
+    part = part_for(algorithm, where).requiring(statistics=statistics)
 
     def visit(
         message: Message, state: ClientState, start: Params, oracle: Oracle, work: Work
     ) -> tuple[Upload, ClientState, Params]:
         with carrying(start) as carried:
-            part = _updating(oracle, carried)
-            upload, state = algorithm.local(message, state, part, work)
+            upload, state = algorithm.local(message, state, _updating(oracle, carried), work)
             return upload, state, tree.where(work.num_steps > 0, carried.value, start)
 
     def personal_of(
@@ -154,8 +157,8 @@ def running_statistics(
             except ValueError as error:  # of JAX, for trees that differ
                 raise ValueError(WITHOUT_MODEL) from error
         with carrying(start) as carried:
-            part = _updating(oracle, carried)
-            return leaves.join(algorithm.personal(message, state, part, work), carried.value)
+            model = algorithm.personal(message, state, _updating(oracle, carried), work)
+            return leaves.join(model, carried.value)
 
     if combine == "private":
 
@@ -168,18 +171,7 @@ def running_statistics(
         def personal(message: Message, state: PersonalState, oracle: Oracle, work: Work) -> Params:
             return personal_of(message, state.inner, state.personal, oracle, work)
 
-        def init_client(params: Params) -> PersonalState:
-            own, trainable = leaves.split(params, where)
-            return PersonalState(algorithm.init_client(trainable), own)
-
-        return algorithm.requiring(statistics=statistics)._replace(
-            init=init,
-            local=local,
-            update=update_inner(algorithm),
-            broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
-            init_client=init_client,
-            personal=personal,
-        )
+        return part._replace(local=local, personal=personal)
 
     def local_averaged(
         message: PartMessage, state: ClientState, oracle: Oracle, work: Work
@@ -210,45 +202,22 @@ def running_statistics(
     def bits_of_message(message: PartMessage) -> int:
         return message_bits(algorithm)(message.inner) + bits_of_arrays(message.rest)
 
-    wrapped = algorithm._replace(
-        init=init,
+    wrapped = part._replace(
         local=local_averaged,
         update=update,
-        broadcast=lambda state, round: PartMessage(
-            algorithm.broadcast(state.inner, round), state.rest
-        ),
-        init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
         personal=None if algorithm.personal is None else personal_averaged,
-    ).requiring(
-        statistics=statistics,
-        exact_mean="clients also upload the running statistics of their data",
-    )
+    ).requiring(exact_mean="clients also upload the running statistics of their data")
     return with_message_bits(with_upload_bits(wrapped, bits_of_upload), bits_of_message)
 
 
 def _updating(oracle: Oracle, carried: Carried) -> Oracle:
     """Oracle of the trainable leaves whose gradients update the carried statistics."""
 
-    def gradient(function: Callable[..., Params]) -> Callable[..., Params]:
-        def of_part(y: Params, *step: Step) -> Params:
-            statistics = carried.value
-            whole = function(leaves.join(y, statistics), *step)
-            # The gradient of a statistic is its value minus its next value (objectives).
-            change = leaves.without(whole, y)
-            carried.value = jax.tree_util.tree_map_with_path(_moved, statistics, change)
-            return leaves.without(whole, statistics)
+    def update(change: Params) -> None:
+        # The gradient of a statistic is its value minus its next value (objectives).
+        carried.value = jax.tree_util.tree_map_with_path(_moved, carried.value, change)
 
-        return of_part
-
-    def loss(function: Callable[..., Array]) -> Callable[..., Array]:
-        return lambda y, *step: function(leaves.join(y, carried.value), *step)
-
-    return Oracle(
-        gradient(oracle.grad),
-        loss(oracle.loss),
-        gradient(oracle.full_grad),
-        oracle.full_loss and loss(oracle.full_loss),
-    )
+    return part_of(oracle, lambda: carried.value, update)
 
 
 def _moved(path: tuple[Any, ...], statistic: Array, change: Array) -> Array:

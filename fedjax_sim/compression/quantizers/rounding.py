@@ -9,10 +9,6 @@ def bernoulli(key: Array, p: Array) -> Array:
     """1 with probability p, else 0, in the dtype of p; probabilities are exact to 2^-23.
 
     The draws are in single precision, so a float64 run has the same draws as a float32 run.
-
-    Example:
-        >>> bernoulli(jax.random.key(0), jnp.array([0.0, 1.0])).tolist()
-        [0.0, 1.0]
     """
     return (jax.random.uniform(key, p.shape, jnp.float32).astype(p.dtype) < p).astype(p.dtype)
 
@@ -33,10 +29,6 @@ def power_of_two_below(x: Array) -> Array:
 
     Exact, unlike the floor of a logarithm.  ``jnp.frexp`` is exact, too, but the XLA of jaxlib 0.12
     permutes the exponents of a constant that is stored by columns.
-
-    Example:
-        >>> power_of_two_below(jnp.array([0.75, 4.0, 7.9])).tolist()
-        [0.5, 4.0, 4.0]
     """
     info = jnp.finfo(x.dtype)
     nearest = jax.lax.reduce_precision(x, info.nexp, mantissa_bits=0)

@@ -180,12 +180,6 @@ def calibrate(
     Args:
         mechanism: as a function of the noise multiplier.
         epsilon, delta, accountant, interval: as in :func:`noise_multiplier`.
-
-    Example:
-        >>> dp = import_extra("dp_accounting", "privacy")
-        >>> once = lambda z: Mechanism(dp.GaussianDpEvent(z), "zero_out", "one release")
-        >>> round(calibrate(once, epsilon=1.0, delta=1e-5), 2)
-        3.73
     """
     check_positive(interval=interval)
     if not 0 < epsilon < np.inf:
@@ -253,15 +247,7 @@ def _of_prefixes(
 
 
 def is_private(algorithm: FedAlgorithm) -> bool:
-    """Returns True for an algorithm whose epsilon :func:`epsilon` returns.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> plain = fs.fedavg(0.1)
-        >>> private = fs.privacy.privatize(plain, 1.0, noise_multiplier=1.0, expected_uploads=9)
-        >>> is_private(plain), is_private(private)
-        (False, True)
-    """
+    """Returns True for an algorithm whose epsilon :func:`epsilon` returns."""
     last = last_wrapper(algorithm)
     return last is not None and last.mechanism is not None
 
@@ -297,11 +283,6 @@ def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accoun
     Args:
         mechanism: with the event.
         accountant: the wanted one; None: the first that supports the event.
-
-    Example:
-        >>> dp = import_extra("dp_accounting", "privacy")
-        >>> accountant_of(Mechanism(dp.GaussianDpEvent(2.0), "zero_out", "one release"), None)
-        'pld'
     """
     supporting: list[Accountant] = [
         name

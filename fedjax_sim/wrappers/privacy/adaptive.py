@@ -97,12 +97,7 @@ def adaptive_clip(
 
 
 def count_std(rule: AdaptiveClip, expected_uploads: Scalar) -> Scalar:
-    r"""Returns :math:`\sigma_b`, the standard deviation of the noise on the count.
-
-    Example:
-        >>> count_std(adaptive_clip(), 50)
-        2.5
-    """
+    r"""Returns :math:`\sigma_b`, the standard deviation of the noise on the count."""
     return 0.05 * expected_uploads if rule.count_std is None else rule.count_std
 
 
@@ -113,24 +108,12 @@ def upload_noise(rule: AdaptiveClip, noise_multiplier: Scalar, expected_uploads:
 
 
 def below(upload: Upload, clip: Scalar) -> Array:
-    """Returns 1/2 for an upload whose norm is at most the clip, otherwise -1/2.
-
-    Example:
-        >>> float(below(jnp.array([3.0, 4.0]), 5.0)), float(below(jnp.array([3.0, 4.0]), 4.9))
-        (0.5, -0.5)
-    """
+    """Returns 1/2 for an upload whose norm is at most the clip, otherwise -1/2."""
     norm = tree.norm(jax.tree.map(lambda x: x.astype(jnp.result_type(float)), upload))
     return (norm <= clip).astype(jnp.result_type(float)) - 0.5
 
 
 def next_clip(rule: AdaptiveClip, clip: Array, count: Array, expected_uploads: Scalar) -> Array:
-    """Returns the clip of the next round, for the noisy sum of :func:`below`.
-
-    Example:
-        >>> rule = adaptive_clip(quantile=0.5, lr=0.2)
-        >>> new = next_clip(rule, jnp.array(1.0), jnp.array(25.0), 50)  # all are below
-        >>> round(float(new), 4)  # exp(-0.1)
-        0.9048
-    """
+    """Returns the clip of the next round, for the noisy sum of :func:`below`."""
     share = 0.5 + count / expected_uploads
     return clip * jnp.exp(-rule.lr * (share - rule.quantile)).astype(clip.dtype)

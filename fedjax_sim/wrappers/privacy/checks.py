@@ -11,14 +11,7 @@ from fedjax_sim.wrappers.privacy.noise import NoiseLaw
 
 
 def check_admits_noise(algorithm: FedAlgorithm) -> None:
-    """Refuses an algorithm to whose uploads no noise may be added.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> check_admits_noise(fs.mb_sgd(0.1))
-        Traceback (most recent call last):
-        ValueError: algorithm needs the exact mean of the uploads: clients also upload weights ...
-    """
+    """Refuses an algorithm to whose uploads no noise may be added."""
     check_is_algorithm(algorithm)
     if (last := last_wrapper(algorithm)) is not None:
         raise ValueError(f"algorithm is {last.name}(...); expected one without it")

@@ -91,12 +91,7 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
 
 
 def without_noise() -> Mechanism:
-    """Returns the mechanism of a run without noise, whose epsilon is infinite.
-
-    Example:
-        >>> without_noise().rule
-        'no noise'
-    """
+    """Returns the mechanism of a run without noise, whose epsilon is infinite."""
     return Mechanism(
         import_extra("dp_accounting", "privacy").NonPrivateDpEvent(), "zero_out", "no noise"
     )
@@ -118,9 +113,5 @@ def empty_round(rule: Sampling, num_rounds: int) -> float:
     Args:
         rule: Poisson sampling.
         num_rounds: number of these rounds.
-
-    Example:
-        >>> empty_round(Sampling("poisson", 1.0, population=3, probability=0.5), num_rounds=2)
-        0.5
     """
     return min(num_rounds * (1 - rule.probability) ** (rule.population - 1), 1.0)

@@ -41,12 +41,7 @@ def repeated_client(timeline: Timeline, num_rounds: int) -> tuple[int, int] | No
 
 
 def check_independent_of_data(timeline: Timeline) -> None:
-    """Refuses a timeline whose times may depend on the clients' data.
-
-    Example:
-        >>> from fedjax_sim.timelines import full
-        >>> check_independent_of_data(full(4, num_clients=2, num_steps=1))
-    """
+    """Refuses a timeline whose times may depend on the clients' data."""
     rule = timeline.sampling
     asynchronous = bool(timeline.max_staleness) or timeline.first_step is not None
     if (rule is None and asynchronous) or (rule is not None and rule.kind == "durations"):

@@ -220,11 +220,7 @@ def pure_epsilon(epsilon: float, visits: int, delta: float) -> float:
 
 
 def check_delta(delta: float) -> None:
-    """Raises ValueError for a delta outside (0, 1).
-
-    Example:
-        >>> check_delta(1e-5)
-    """
+    """Raises ValueError for a delta outside (0, 1)."""
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
 

@@ -22,14 +22,6 @@ def renyi_accountant(relation: Any) -> Any:
 
     Args:
         relation: of neighbours, a ``dp_accounting.NeighboringRelation``.
-
-    Example:
-        >>> dp = import_extra("dp_accounting", "privacy")
-        >>> accountant = renyi_accountant(dp.NeighboringRelation.REPLACE_ONE)
-        >>> gaussian = dp.GaussianDpEvent(2.5)
-        >>> event = dp.SampledWithoutReplacementDpEvent(20, 19, gaussian)
-        >>> round(float(accountant.compose(event, 10).get_epsilon(1e-3)), 2)  # 8.28 by that bound
-        4.72
     """
     return _capped()(neighboring_relation=relation)
 

@@ -23,7 +23,7 @@ from fedjax_sim.types import (
     Upload,
 )
 from fedjax_sim.types.specs import specified
-from fedjax_sim.wrappers.received import upload_shapes
+from fedjax_sim.wrappers.received import broadcast_inner, upload_shapes
 from fedjax_sim.wrappers.robust.rules import Points, Rule, check_rule
 
 _KEY = 2**31 + 8  # branch of the round's key
@@ -213,7 +213,7 @@ def _with_memory(algorithm: FedAlgorithm, rule: Rule) -> FedAlgorithm:
     return algorithm._replace(
         init=init,
         update=update,
-        broadcast=lambda state, round: algorithm.broadcast(state.inner, round),
+        broadcast=broadcast_inner(algorithm),
     )
 
 

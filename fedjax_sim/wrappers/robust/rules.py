@@ -66,13 +66,7 @@ class Rule(NamedTuple):
 
 
 def check_rule(rule: Any) -> None:
-    """Refuses values that are no rules, such as a function that was not called.
-
-    Example:
-        >>> check_rule("median")
-        Traceback (most recent call last):
-        ValueError: rule is 'median'; expected a robust.Rule, for example robust.median(f=1)
-    """
+    """Refuses values that are no rules, such as a function that was not called."""
     if not isinstance(rule, Rule):
         raise ValueError(
             f"rule is {rule!r:.60}; expected a robust.Rule, for example robust.median(f=1)"
@@ -80,12 +74,7 @@ def check_rule(rule: Any) -> None:
 
 
 def check_f(f: Any) -> int:
-    """Returns the number of attackers that a rule is made for.
-
-    Example:
-        >>> check_f(2)
-        2
-    """
+    """Returns the number of attackers that a rule is made for."""
     if isinstance(f, bool) or not isinstance(f, numbers.Integral):
         raise ValueError(f"f is {f!r}; expected an integer, the number of attackers per round")
     check_at_least(0, f=f)
@@ -93,33 +82,18 @@ def check_f(f: Any) -> int:
 
 
 def majority(f: int | None) -> int:
-    """Returns the least n with n > 2 f, 1 if f is not stated.
-
-    Example:
-        >>> majority(3), majority(None)
-        (7, 1)
-    """
+    """Returns the least n with n > 2 f, 1 if f is not stated."""
     return 1 if f is None else 2 * check_f(f) + 1
 
 
 def per_slot(values: Array, leaf: Array) -> Array:
-    """Returns values ``[S]`` as ``[S, 1, ...]`` for a leaf, in its dtype if they are no booleans.
-
-    Example:
-        >>> per_slot(jnp.ones(3), jnp.zeros((3, 2, 2))).shape
-        (3, 1, 1)
-    """
+    """Returns values ``[S]`` as ``[S, 1, ...]`` for a leaf; numbers get its dtype."""
     values = values if values.dtype == bool else values.astype(leaf.dtype)
     return values.reshape(values.shape + (1,) * (leaf.ndim - 1))
 
 
 def weighted_sum(weights: Array, x: PyTree) -> PyTree:
-    """Returns ``sum_i weights[i] x[i]`` of leaves ``[S, ...]``, computed in float32 or more bits.
-
-    Example:
-        >>> weighted_sum(jnp.array([1.0, 2.0]), jnp.array([[3.0], [4.0]])).tolist()
-        [11.0]
-    """
+    """Returns ``sum_i weights[i] x[i]`` of leaves ``[S, ...]``, summed in float32 or more."""
 
     def total(leaf: Array) -> Array:
         wide = tree.wide(leaf)
@@ -129,12 +103,7 @@ def weighted_sum(weights: Array, x: PyTree) -> PyTree:
 
 
 def mixed(weights: Array, x: PyTree) -> PyTree:
-    """Returns ``sum_j weights[i, j] x[j]`` per i, of leaves ``[S, ...]``, in float32 or more bits.
-
-    Example:
-        >>> mixed(jnp.array([[1.0, 2.0], [0.5, 0.5]]), jnp.array([[3.0], [4.0]])).tolist()
-        [[11.0], [3.5]]
-    """
+    """Returns ``sum_j weights[i, j] x[j]`` per i, of leaves ``[S, ...]``, in float32 or more."""
 
     def products(leaf: Array) -> Array:
         flat = tree.wide(leaf.reshape(leaf.shape[0], -1))
@@ -145,34 +114,19 @@ def mixed(weights: Array, x: PyTree) -> PyTree:
 
 
 def mean_over(values: Array, count: Array) -> Array:
-    """Returns the sum over slots divided by a count, computed in float32 or more bits.
-
-    Example:
-        >>> mean_over(jnp.array([[60000.0], [60000.0]], jnp.float16), jnp.array(2)).tolist()
-        [60000.0]
-    """
+    """Returns the sum over slots divided by a count, computed in float32 or more bits."""
     wide = tree.wide(values)
     return (wide.sum(0) / count.astype(wide.dtype)).astype(values.dtype)
 
 
 def shares(selected: Array, count: Array) -> Array:
-    """Returns the weights of a mean of ``count`` selected values.
-
-    Example:
-        >>> shares(jnp.array([True, False, True]), jnp.array(2)).tolist()
-        [0.5, 0.0, 0.5]
-    """
+    """Returns the weights of a mean of ``count`` selected values."""
     dtype = jnp.result_type(float)
     return selected.astype(dtype) / jnp.asarray(count).astype(dtype)
 
 
 def average(weights: Array, x: PyTree) -> PyTree:
-    """Returns the weighted mean of leaves ``[S, ...]``; zeros if all weights are 0.
-
-    Example:
-        >>> average(jnp.array([1.0, 3.0]), jnp.array([[0.0], [4.0]])).tolist()
-        [3.0]
-    """
+    """Returns the weighted mean of leaves ``[S, ...]``; zeros if all weights are 0."""
     total = weights.sum()
     return weighted_sum(weights / jnp.where(total > 0, total, 1), x)
 
@@ -182,10 +136,6 @@ def safe_norm(x: PyTree) -> Array:
 
     Squares neither overflow nor underflow, since the largest entry is taken out of them.  The
     derivative at 0 is 0.
-
-    Example:
-        >>> round(float(safe_norm({"w": jnp.array([3e30]), "b": jnp.array(4e30)})) / 1e30, 5)
-        5.0
     """
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), x)
     leaves = jax.tree.leaves(wide)
@@ -197,26 +147,14 @@ def safe_norm(x: PyTree) -> Array:
 
 
 def squared_norm(x: PyTree) -> Array:
-    """Returns the squared norm over all leaves, in JAX's default precision.
-
-    Example:
-        >>> float(squared_norm({"w": jnp.array([3.0]), "b": jnp.array(4.0)}))
-        25.0
-    """
+    """Returns the squared norm over all leaves, in JAX's default precision."""
     dtype = jnp.result_type(float)
     leaves = jax.tree.leaves(x)
     return jnp.stack([jnp.square(leaf.astype(dtype)).sum() for leaf in leaves]).sum()
 
 
 def from_point(points: Points, centre: PyTree) -> Array:
-    """Returns the distances of all uploads from a point, ``[S]``; 0 where not finite.
-
-    Example:
-        >>> yes = jnp.array([True])
-        >>> points = Points(jnp.array([[3.0, 4.0]]), None, yes, yes, jnp.arange(1))
-        >>> from_point(points, jnp.zeros(2)).tolist()
-        [5.0]
-    """
+    """Returns the distances of all uploads from a point, ``[S]``; 0 where not finite."""
 
     def distance(upload: Upload) -> Array:
         return safe_norm(jax.tree.map(jnp.subtract, upload, centre))
@@ -248,10 +186,6 @@ def ranks(values: Array, among: Array) -> Array:
     Args:
         values: ``[..., S]``.
         among: ``[S]`` bool, the values that count; the others come after them.
-
-    Example:
-        >>> ranks(jnp.array([5.0, 2.0, 5.0]), jnp.array([True, False, True])).tolist()
-        [0, 2, 1]
     """
     order = jnp.lexsort((values, jnp.broadcast_to(~among, values.shape)))
     return jnp.argsort(order, stable=True)
@@ -264,10 +198,6 @@ def ascending(x: Array) -> Array:
 
     References:
         Batcher, "Sorting Networks and Their Applications", 1968.
-
-    Example:
-        >>> ascending(jnp.array([[3.0], [1.0], [2.0]])).T.tolist()
-        [[1.0, 2.0, 3.0]]
     """
     # On a CPU, XLA's sort of columns of 20 to 100 uploads takes 4 to 15 times as long.
     count, rest = x.shape[0], x.shape[1:]

@@ -117,12 +117,7 @@ def random_clients(key: Array, num_clients: int, fraction: float) -> Attackers:
 
 
 def as_attackers(value: Any) -> Attackers:
-    """Returns attackers that are given as such or as a mask.
-
-    Example:
-        >>> as_attackers(np.array([True, False])).always
-        True
-    """
+    """Returns attackers that are given as such or as a mask."""
     attackers = value if isinstance(value, Attackers) else Attackers(value)
     if isinstance(attackers.mask, list | tuple):
         attackers = attackers._replace(mask=np.asarray(attackers.mask))

@@ -17,7 +17,7 @@ from fedjax_sim.checks import check_at_least
 from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import FedAlgorithm, Params, Round, ServerState, Stack, Upload
 from fedjax_sim.types.specs import specified
-from fedjax_sim.wrappers.received import upload_shapes
+from fedjax_sim.wrappers.received import broadcast_inner, upload_shapes
 from fedjax_sim.wrappers.robust.aggregation import stacked
 from fedjax_sim.wrappers.robust.attacks.attackers import Attackers, as_attackers, checked
 from fedjax_sim.wrappers.robust.attacks.colluding import Seen, replaced, seen_by, with_key_inside
@@ -121,7 +121,7 @@ def mimic(
     wrapped = inner._replace(
         init=init,
         update=update,
-        broadcast=lambda state, round: inner.broadcast(state.inner, round),
+        broadcast=broadcast_inner(inner),
     )
     return checked(wrapped, known)
 
