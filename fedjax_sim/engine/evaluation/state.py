@@ -1,9 +1,8 @@
 """Evaluators that receive the run's state, or the run, instead of the server's model.
 
 An ``eval_fn`` is a function of the server's model.  If the function of a ``Partial`` has the
-attribute ``takes_state``, the engine passes the :class:`~fedjax_sim.engine.RunState`, with the
-states of all clients and the round.  If it also has the attribute ``takes_context``, the engine
-passes a :class:`RunContext`: the state, the algorithm and the task.
+attribute ``takes_state``, the engine passes a :class:`RunContext` instead: the
+:class:`~fedjax_sim.engine.RunState` with the states of all clients, the algorithm and the task.
 """
 
 from collections.abc import Iterable, Mapping
@@ -51,7 +50,7 @@ def context_of(argument: Any) -> RunContext:
 
 
 def takes_state(eval_fn: Any) -> bool:
-    """Returns True for an evaluator that receives the run's state.
+    """Returns True for an evaluator that receives a :class:`RunContext`.
 
     Example:
         >>> norm = Partial(lambda params: {"norm": jnp.abs(params)})
@@ -80,10 +79,8 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
         >>> {name: value.item() for name, value in evaluate(at_rounds(norm, 3), state).items()}
         {'norm': 2.0, 'evaluated': True}
     """
-    argument: Any = context_of(run)
-    if not getattr(getattr(eval_fn, "func", eval_fn), "takes_context", False):
-        argument = argument.state
-        argument = argument if takes_state(eval_fn) else argument.server.params
+    context = context_of(run)
+    argument: Any = context if takes_state(eval_fn) else context.state.server.params
     metrics = eval_fn(argument)
     if not isinstance(metrics, Mapping):
         kind = "an array" if isinstance(metrics, Array) else f"a {type(metrics).__name__}"
@@ -230,7 +227,6 @@ class _AtRounds(NamedTuple):
 
     every: int
     takes_state = True
-    takes_context = True
 
     def __call__(self, eval_fn: Partial, run: Any) -> dict[str, Any]:
         due = _common(context_of(run).state.round) % self.every == 0
