@@ -40,12 +40,7 @@ class RunContext(NamedTuple):
 
 
 def context_of(argument: Any) -> RunContext:
-    """Returns a context; a run's state becomes a context that has only this state.
-
-    Example:
-        >>> context_of(RunContext(3)).state, context_of(3).state
-        (3, 3)
-    """
+    """Returns a context; a run's state becomes a context that has only this state."""
     return argument if isinstance(argument, RunContext) else RunContext(argument)
 
 
@@ -104,24 +99,12 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
 
 
 def is_mark(name: str) -> bool:
-    """Returns True for the mark of :func:`at_rounds` among metrics.
-
-    Example:
-        >>> is_mark("evaluated"), is_mark("slow/evaluated"), is_mark("slow/loss")
-        (True, True, False)
-    """
+    """Returns True for the mark of :func:`at_rounds` among metrics."""
     return f"/{name}".endswith(f"/{EVALUATED}")
 
 
 def check_names(metrics: Iterable[str], probes: Iterable[str]) -> None:
-    """Refuses names of metrics and probes that a history could not tell apart or read again.
-
-    Example:
-        >>> check_names(["loss"], ["time"])
-        Traceback (most recent call last):
-        ...
-        ValueError: probes has 'time'; expected another name, since histories have the clock's time
-    """
+    """Refuses names of metrics and probes that a history could not tell apart or read again."""
     seen: set[str] = set()
     for argument, names in (("eval_fn", metrics), ("probes", probes)):
         for name in names:
@@ -184,14 +167,6 @@ def check_periods(setup: Setup, *, eval_initial: bool = False) -> None:
     Args:
         setup: of a run from round 0, or of several.
         eval_initial: the run also evaluates the initial model, as round 0.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> rare = at_rounds(lambda w: {"norm": abs(w)}, 7)
-        >>> check_periods(fs.Setup(None, fs.timelines.full(6, 2, 1), 0.0, rare, eval_every=5))
-        Traceback (most recent call last):
-        ...
-        ValueError: eval_fn has a part every 7 rounds (at_rounds), which no evaluation reaches ...
     """
     if eval_initial:
         return
@@ -207,14 +182,7 @@ def check_periods(setup: Setup, *, eval_initial: bool = False) -> None:
 
 
 def check_last_round(eval_fn: Any, num_rounds: int) -> None:
-    """Refuses an evaluator with a part of :func:`at_rounds` that skips the last round.
-
-    Example:
-        >>> check_last_round(at_rounds(lambda w: {"norm": abs(w)}, 2), 3)
-        Traceback (most recent call last):
-        ...
-        ValueError: setup.eval_fn evaluates every 2 rounds; expected the last round, 3, to be one...
-    """
+    """Refuses an evaluator with a part of :func:`at_rounds` that skips the last round."""
     if skipped := [period for period in periods(eval_fn) if num_rounds % period]:
         raise ValueError(
             f"setup.eval_fn evaluates every {skipped[0]} rounds; expected the last round, "
