@@ -18,11 +18,7 @@ _NO_TRACE = get_opaque_trace_state()  # while modules are imported nothing is tr
 
 
 def check_setup(setup: Setup) -> None:
-    """Refuses an invalid setup of one run or of a batch of runs.
-
-    Raises:
-        ValueError: naming the argument, its value and what was expected.
-    """
+    """Refuses an invalid setup of one run or of a batch of runs."""
     check_is_setup(setup)
     for name, kind in (("task", Task), ("timeline", Timeline)):
         value = getattr(setup, name)
@@ -61,35 +57,13 @@ def check_setup(setup: Setup) -> None:
 
 
 def check_is_setup(value: object) -> None:
-    """Refuses values that are no setups, such as an algorithm in its place.
-
-    Raises:
-        ValueError: naming the type and what was expected.
-
-    Example:
-        >>> check_is_setup([1, 2])
-        Traceback (most recent call last):
-        ...
-        ValueError: setup is a list; expected a fedjax_sim.Setup
-    """
+    """Refuses values that are no setups, such as an algorithm in its place."""
     if not isinstance(value, Setup):
         raise ValueError(f"setup is a {type(value).__name__}; expected a fedjax_sim.Setup")
 
 
 def check_is_algorithm(value: object, name: str = "algorithm") -> None:
-    """Refuses values that are no algorithms, such as a factory that was not called.
-
-    Raises:
-        ValueError: naming the value and what was expected.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> check_is_algorithm(fs.fedavg(0.1))
-        >>> check_is_algorithm(fs.fedavg)
-        Traceback (most recent call last):
-        ...
-        ValueError: algorithm is <function fedavg at ...>; expected a FedAlgorithm: call fedavg(...)
-    """
+    """Refuses values that are no algorithms, such as a factory that was not called."""
     if not isinstance(value, FedAlgorithm):
         factory = getattr(value, "__name__", "the factory")
         hint = f"call {factory}(...)" if callable(value) else "for example fs.fedavg(0.1)"
@@ -100,9 +74,6 @@ def check_keys(keys: object) -> None:
     """Refuses keys that are not those of JAX, and equal keys of several seeds.
 
     Seeds with one key have the same random numbers, so an interval over them says nothing.
-
-    Raises:
-        ValueError: naming the value and what was expected.
 
     Example:
         >>> check_keys(jax.random.key(0))
@@ -138,17 +109,7 @@ def check_keys(keys: object) -> None:
 
 
 def check_split_keys(keys: Any) -> None:
-    """Refuses values that are not an array of keys, such as a single key.
-
-    Raises:
-        ValueError: naming the value and what was expected.
-
-    Example:
-        >>> check_split_keys(jax.random.key(0))
-        Traceback (most recent call last):
-        ...
-        ValueError: keys has shape (); expected [n], one per seed, such as jax.random.split(key, 3)
-    """
+    """Refuses values that are not an array of keys, such as a single key."""
     check_keys(keys)
     if not keys.ndim:
         raise ValueError(
@@ -158,9 +119,6 @@ def check_split_keys(keys: Any) -> None:
 
 def check_key(key: object) -> None:
     """Refuses a value that is not one key of JAX.
-
-    Raises:
-        ValueError: naming the value and what was expected.
 
     Example:
         >>> check_key(jax.random.split(jax.random.key(0), 3))
@@ -202,11 +160,7 @@ def check_generator(name: str, key: Array) -> None:
 
 
 def check_batch(setup: Setup, count: int | None) -> None:
-    """Refuses models or timelines whose number differs from that of the keys.
-
-    Raises:
-        ValueError: naming the argument, its shape and what was expected.
-    """
+    """Refuses models or timelines whose number differs from that of the keys."""
     clients = setup.timeline.clients
     if count is None and clients.ndim != 2:
         raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S] for one key")
@@ -221,11 +175,7 @@ def check_batch(setup: Setup, count: int | None) -> None:
 
 
 def check_compiles() -> None:
-    """Refuses ``jax.disable_jit`` and calls inside jitted and otherwise transformed functions.
-
-    Raises:
-        ValueError: naming what is on.
-    """
+    """Refuses ``jax.disable_jit`` and calls inside jitted and otherwise transformed functions."""
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         raise ValueError(
             "jax_disable_jit is True; expected False, since the rounds are compiled: fs.run also "
@@ -246,9 +196,6 @@ def check_objective(setup: Setup, *, batched: bool) -> None:
 
     Args:
         batched: the parameters have a leading axis, one model per key.
-
-    Raises:
-        ValueError: as the method ``check`` of the task's oracle or of an evaluator.
     """
     if _known(setup.params):
         check_finite_params(setup.params)
@@ -263,17 +210,7 @@ def check_objective(setup: Setup, *, batched: bool) -> None:
 
 
 def check_finite_params(params: Params) -> None:
-    """Refuses initial models with NaN or infinity; shapes pass.
-
-    Raises:
-        ValueError: naming the leaf and the value.
-
-    Example:
-        >>> check_finite_params({"w": np.array([1.0, np.nan])})
-        Traceback (most recent call last):
-        ...
-        ValueError: params['w'] has nan; expected finite numbers
-    """
+    """Refuses initial models with NaN or infinity; shapes pass."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if isinstance(leaf, jax.ShapeDtypeStruct):
             continue
@@ -309,18 +246,6 @@ def _check_evaluated(eval_fn: Any, params: Params) -> None:
 
     Args:
         params: of one model, or its shapes.
-
-    Raises:
-        ValueError: as :func:`~fedjax_sim.objectives.check_labels`.
-
-    Example:
-        >>> from fedjax_sim import evaluation, objectives
-        >>> metrics = objectives.classification_metrics(lambda params, x: x @ params)
-        >>> test = evaluation.evaluator(metrics, {"x": jnp.ones((1, 3)), "y": jnp.array([2])})
-        >>> _check_evaluated(evaluation.at_rounds(test, 10), jnp.ones((3, 2)))
-        Traceback (most recent call last):
-        ...
-        ValueError: eval_fn: examples['y'] has labels 2 .. 2; expected 0 .. 1, since ...
     """
     if isinstance(eval_fn, tuple):
         for part in eval_fn:
@@ -345,11 +270,7 @@ def _known(values: Any) -> bool:
 
 
 def last_wrapper(algorithm: FedAlgorithm) -> LastWrapper | None:
-    """Returns the wrapper that must be applied last; None: the algorithm has none.
-
-    Raises:
-        ValueError: another wrapper encloses it.
-    """
+    """Returns the wrapper that must be applied last, and is; None: the algorithm has none."""
     last = algorithm.requires.last
     if last is None:
         return None
@@ -377,17 +298,6 @@ def check_statistics_last(
 
     Args:
         only_uploaded: accept algorithms whose clients keep their statistics.
-
-    Raises:
-        ValueError: naming the wrapper.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> is_mean = lambda path, leaf: path[-1] == "mean"
-        >>> statistics = fs.running_statistics(fs.fedavg(0.1), is_mean)
-        >>> check_statistics_last("fine_tuned", statistics)
-        Traceback (most recent call last):
-        ValueError: algorithm updates running statistics; expected running_statistics(fine_tuned...
     """
     statistics = algorithm.requires.statistics
     if statistics is not None and (statistics.uploaded or not only_uploaded):

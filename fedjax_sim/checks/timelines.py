@@ -114,27 +114,13 @@ def _check_buffers(timeline: Timeline, mask: np.ndarray, version: np.ndarray) ->
 
 
 def check_one_timeline(clients: np.ndarray | Array) -> None:
-    """Raises ValueError if ``timeline.clients`` is that of a batch of timelines.
-
-    Example:
-        >>> check_one_timeline(np.zeros((3, 9, 2), int))
-        Traceback (most recent call last):
-        ...
-        ValueError: timeline.clients has shape (3, 9, 2); expected [T, S]
-    """
+    """Raises ValueError if ``timeline.clients`` is that of a batch of timelines."""
     if clients.ndim != 2:
         raise ValueError(f"timeline.clients has shape {clients.shape}; expected [T, S]")
 
 
 def check_population(clients: np.ndarray, mask: np.ndarray, num_clients: int) -> None:
-    """Raises ValueError for a report of a client outside of the population.
-
-    Example:
-        >>> check_population(np.array([[0, 7]]), np.array([[True, True]]), num_clients=3)
-        Traceback (most recent call last):
-        ...
-        ValueError: timeline.clients has client 7; expected 0 .. num_clients - 1 = 2
-    """
+    """Raises ValueError for a report of a client outside of the population."""
     last = int(clients[mask].max(initial=0))
     if last >= num_clients:
         raise ValueError(

@@ -147,7 +147,6 @@ class _Dynamics(NamedTuple):
     per_client: bool
     execution: Execution | None
     takes_state = True
-    takes_context = True
 
     def __call__(self, run: Any) -> Values:
         context = context_of(run)

@@ -136,18 +136,7 @@ def check_algorithm(algorithm: FedAlgorithm, setup: Setup, execution: Any) -> No
 
 
 def check_functions(algorithm: FedAlgorithm) -> None:
-    """Refuses values that are no algorithm, and functions that do not take their arguments.
-
-    Raises:
-        ValueError: naming the value or the function.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> check_functions(fs.fedavg(0.1)._replace(update=lambda state, mean: state))
-        Traceback (most recent call last):
-        ...
-        ValueError: algorithm.update takes (state, mean); expected (state, mean, round)
-    """
+    """Refuses values that are no algorithm, and functions that do not take their arguments."""
     check_is_algorithm(algorithm)
     if not isinstance(algorithm.requires, Requires):
         raise ValueError(
@@ -172,15 +161,6 @@ def check_options(execution: Any, probes: Any, place: str = "") -> None:
     Args:
         execution, probes: the values.
         place: prefix of their names in messages.
-
-    Raises:
-        ValueError: naming the argument.
-
-    Example:
-        >>> check_options("vmapped", None)
-        Traceback (most recent call last):
-        ...
-        ValueError: execution is 'vmapped'; expected a strategy, such as fs.execution.vmapped()
     """
     if not (execution is None or _takes(execution, ("local", "shared", "slots", "weights"))):
         raise ValueError(
@@ -258,17 +238,7 @@ def _paths(params: Params, where: Selection) -> set[str]:
 
 
 def checked_init(server: ServerState) -> ServerState:
-    """Returns a first server state, which has the model as its attribute ``params``.
-
-    Raises:
-        ValueError: it has none, or it has a leaf that is not an array.
-
-    Example:
-        >>> checked_init({"w": 1.0})
-        Traceback (most recent call last):
-        ...
-        ValueError: algorithm.init returns dict(['w'] float32[]); expected a server state whose...
-    """
+    """Returns a first server state, which has the model as its attribute ``params``."""
     if not hasattr(server, "params"):
         raise ValueError(
             f"algorithm.init returns {_leaves(server)}; expected a server state whose attribute "
@@ -278,11 +248,7 @@ def checked_init(server: ServerState) -> ServerState:
 
 
 def checked_arrays(function: str, state: PyTree) -> PyTree:
-    """Returns a state if all of its leaves are arrays or numbers.
-
-    Raises:
-        ValueError: naming the function and the leaf.
-    """
+    """Returns a state if all of its leaves are arrays or numbers."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         try:
             jax.typeof(leaf)
@@ -294,17 +260,7 @@ def checked_arrays(function: str, state: PyTree) -> PyTree:
 
 
 def checked_visit(result: Any, state: ClientState) -> tuple[Upload, ClientState]:
-    """Returns the upload and the new state of a visit, if the state is as before.
-
-    Raises:
-        ValueError: the visit returned no pair, or a client state of another form.
-
-    Example:
-        >>> checked_visit(jnp.ones(3), ())
-        Traceback (most recent call last):
-        ...
-        ValueError: algorithm.local returns float32[3]; expected a pair (upload, client state)
-    """
+    """Returns the upload and the new state of a visit, if the state is as before."""
     if not (isinstance(result, tuple) and len(result) == 2):
         raise ValueError(
             f"algorithm.local returns {_leaves(result)}; expected a pair (upload, client state)"
@@ -317,15 +273,6 @@ def checked_weights(weights: Any, num_slots: int) -> Array:
     """Returns the weights ``[S]`` of a round's uploads as floats; one number is for all slots.
 
     Negative weights become NaN, so that their round is a divergence: no mean has them.
-
-    Raises:
-        ValueError: an array of another shape, or no numbers.
-
-    Example:
-        >>> checked_weights(jnp.ones((3, 1)), num_slots=3)
-        Traceback (most recent call last):
-        ...
-        ValueError: weighting returns float32[3, 1]; expected [3], one weight per slot
     """
     try:
         shape = jax.typeof(weights).shape
@@ -343,15 +290,6 @@ def checked_state(function: str, new: PyTree, old: PyTree) -> PyTree:
     """Returns a state if it has the structure, the shapes and the dtypes of the state before.
 
     Python numbers and weakly typed arrays pass if they adopt the dtype of the leaf before.
-
-    Raises:
-        ValueError: naming the function, the leaf, and its shape and dtype.
-
-    Example:
-        >>> checked_state("update", {"w": jnp.ones(1)}, {"w": jnp.ones(3)})
-        Traceback (most recent call last):
-        ...
-        ValueError: algorithm.update returns a state with ['w'] float32[1]; expected float32[3]...
     """
     if jax.tree.structure(new) != jax.tree.structure(old):
         found, expected = _leaves(new), _leaves(old)
@@ -377,17 +315,6 @@ def check_precision(function: str, new: PyTree, old: PyTree, params: Params) -> 
     """Refuses to change a state in half precision, if the model has leaves in half precision.
 
     A leaf that a function passes on, such as a frozen one, is the same object as before.
-
-    Raises:
-        ValueError: naming the function and the leaf.
-
-    Example:
-        >>> w = {"w": jnp.ones(2, jnp.bfloat16)}
-        >>> check_precision("update", w, w, w)
-        >>> check_precision("update", {"w": w["w"] + 1}, w, w)
-        Traceback (most recent call last):
-        ...
-        ValueError: algorithm.update changes ['w'] bfloat16[2]; expected float32, since half...
     """
     if not any(map(_is_half, jax.tree.leaves(params))):
         return

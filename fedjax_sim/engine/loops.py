@@ -212,18 +212,6 @@ def advance_by(
     Raises:
         ValueError: what only tracing shows: values that the algorithm's functions return, names of
             metrics and probes, ``probes.run`` with clients' states divided over devices.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
-        >>> loss = lambda params, examples, key: (params - examples["x"]) ** 2
-        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
-        >>> setup = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), jnp.zeros(()))
-        >>> algorithm, key = fs.fedavg(0.25), jax.random.key(0)
-        >>> state = init(algorithm, setup)
-        >>> state, history = advance_by(algorithm, setup, state, key, Span(0, 3, 0, 4))
-        >>> int(state.round), float(state.server.params), history.round[:3].tolist()
-        (3, 1.75, [1, 2, 3])
     """
     task, timeline, every = setup.task, setup.timeline, setup.eval_every
     one_round, measure, spread = _functions(algorithm, setup, key, execution, probes)
@@ -319,9 +307,6 @@ def _functions(
     ``one_round(task, state, now, key)`` returns the state and the probes; ``measure(state, part)``
     the metrics; ``spread(rounds)`` a function of task, state, timeline and key, with ``buffers``
     also of numbers and of buffers for probes.
-
-    Raises:
-        ValueError: as :func:`advance`.
     """
     task, timeline, eval_fn = setup.task, setup.timeline, setup.eval_fn
     where = placement_of(task)

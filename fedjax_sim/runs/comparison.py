@@ -226,11 +226,7 @@ def check(
     storage: Storage | str | pathlib.Path | None,
     options: Options,
 ) -> Plan:
-    """Returns the arguments of a comparison, checked before anything is compiled.
-
-    Raises:
-        ValueError: as :func:`compare`.
-    """
+    """Returns the arguments of a comparison, checked before anything is compiled."""
     check_split_keys(keys)
     check_options_type(options)
     storage, callbacks = storage_of(storage), with_default(callbacks, Divergence("record"))
@@ -263,11 +259,7 @@ def check(
 
 
 def trace(plan: Plan) -> dict[str, Prepared]:
-    """Returns the first simulation of every algorithm, checked and traced before one of them runs.
-
-    Raises:
-        ValueError: as :func:`compare`.
-    """
+    """Returns the first simulation of every algorithm, checked and traced before one of them runs."""
     part, prepared = None, {}
     for name in plan.algorithms:
         if part is None or plan.parts.per_algorithm:

@@ -207,11 +207,7 @@ class Listeners:
         notify(self._callbacks, "progress", progress)
 
     def diverged(self, rounds: np.ndarray, error: DivergenceError) -> Action:
-        """Asks what follows from a divergence.
-
-        Raises:
-            DivergenceError: a callback raises it.
-        """
+        """Asks what follows from a divergence."""
         divergence = Diverged(self._name, self._seeds, rounds, error)
         return _asked(self._callbacks, "diverged", divergence)
 
@@ -240,18 +236,7 @@ class Listeners:
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Refuses callbacks that are neither functions nor have one of the methods.
-
-    Raises:
-        ValueError: naming the callback.
-
-    Example:
-        >>> check_callbacks([print, Divergence("stop")])
-        >>> check_callbacks(["print"])
-        Traceback (most recent call last):
-        ...
-        ValueError: callbacks has 'print'; expected functions of an Event, or objects with one ...
-    """
+    """Refuses callbacks that are neither functions nor have one of the methods."""
     for callback in callbacks:
         if not callable(callback) and not any(_method(callback, name) for name in METHODS):
             raise ValueError(
@@ -261,42 +246,21 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
 
 
 def with_default(callbacks: Sequence[Callback], default: Divergence) -> list[Callback]:
-    """Returns the callbacks with the call's own answer to a divergence, unless one has another.
-
-    Raises:
-        ValueError: as :func:`check_callbacks`.
-
-    Example:
-        >>> [type(x).__name__ for x in with_default([print], Divergence("record"))]
-        ['builtin_function_or_method', 'Divergence']
-        >>> len(with_default([Divergence("stop")], Divergence("record")))
-        1
-    """
+    """Returns the callbacks with the call's own answer to a divergence, unless one has another."""
     check_callbacks(callbacks)
     answered = any(_method(callback, "diverged") for callback in callbacks)
     return [*callbacks] if answered else [*callbacks, default]
 
 
 def notify(callbacks: Sequence[Callback], method: str, *arguments: Any) -> None:
-    """Calls a method of the callbacks that have it.
-
-    Example:
-        >>> import types
-        >>> notify([print, types.SimpleNamespace(begin=print)], "begin", "FedAvg")
-        FedAvg
-    """
+    """Calls a method of the callbacks that have it."""
     for callback in callbacks:
         if function := _method(callback, method):
             function(*arguments)
 
 
 def poll(callbacks: Sequence[Callback]) -> Action:
-    """Asks the callbacks with a method ``poll``; returns the strongest action.
-
-    Example:
-        >>> poll([print]) is None
-        True
-    """
+    """Asks the callbacks with a method ``poll``; returns the strongest action."""
     return _asked(callbacks, "poll")
 
 
@@ -325,23 +289,12 @@ def strongest(actions: Iterable[Action]) -> Action:
 
 
 def every_evaluation(callbacks: Sequence[Callback]) -> bool:
-    """Returns True if a callback needs the model of every evaluation, or ends the run after one.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> every_evaluation([print, fs.callbacks.EarlyStopping("loss", patience=3)])
-        True
-    """
+    """Returns True if a callback needs the model of every evaluation, or ends the run after one."""
     return any(getattr(callback, "every_evaluation", False) for callback in callbacks)
 
 
 def need_identity(callbacks: Iterable[Callback]) -> bool:
-    """Returns True if a callback asks for the run's identity, which takes digests of its data.
-
-    Example:
-        >>> need_identity([print])
-        False
-    """
+    """Returns True if a callback asks for the run's identity, which takes digests of its data."""
     return any(getattr(callback, "needs_identity", False) for callback in callbacks)
 
 

@@ -93,15 +93,7 @@ class Storage:
 
 
 def storage_of(storage: "Storage | str | pathlib.Path | None") -> Storage:
-    """Returns the storage that an argument ``storage`` means.
-
-    Raises:
-        ValueError: it is something else.
-
-    Example:
-        >>> storage_of("results").folder, storage_of(None).folder
-        ('results', None)
-    """
+    """Returns the storage that an argument ``storage`` means."""
     if isinstance(storage, Storage):
         return storage
     if storage is None or isinstance(storage, str | pathlib.Path):
@@ -176,17 +168,7 @@ DEFAULT = Options()
 
 
 def check_unused(call: str, record: Storage | Options, *names: str) -> None:
-    """Refuses settings that a call does not have, so that none is ignored silently.
-
-    Raises:
-        ValueError: naming the setting.
-
-    Example:
-        >>> check_unused("fs.sweep", Options(eval_initial=True), "eval_initial")
-        Traceback (most recent call last):
-        ...
-        ValueError: options.eval_initial is True; expected False, the default: fs.sweep has no ...
-    """
+    """Refuses settings that a call does not have, so that none is ignored silently."""
     defaults = {field.name: field.default for field in dataclasses.fields(record)}
     for name in names:
         value = getattr(record, name)
@@ -198,10 +180,6 @@ def check_unused(call: str, record: Storage | Options, *names: str) -> None:
 
 
 def check_options_type(options: object) -> None:
-    """Refuses a value that is no options.
-
-    Raises:
-        ValueError: naming the value.
-    """
+    """Refuses a value that is no options."""
     if not isinstance(options, Options):
         raise ValueError(f"options is {options!r:.60}; expected fs.Options(...)")

@@ -361,9 +361,6 @@ def trace_first(
 
     Returns:
         A function that begins to compile the segment in a pool of threads.
-
-    Raises:
-        ValueError: as :func:`~fedjax_sim.engine.run`.
     """
     task = setup.task
     begun = folder is not None and RunFolder(folder).exists

@@ -166,11 +166,7 @@ def check(
     storage: Storage | str | pathlib.Path | None,
     options: Options,
 ) -> Call:
-    """Returns the arguments of a simulation, all of them checked, before anything is compiled.
-
-    Raises:
-        ValueError: as :func:`simulate`.
-    """
+    """Returns the arguments of a simulation, all of them checked, before anything is compiled."""
     check_keys(keys)
     check_options_type(options)
     storage, callbacks = storage_of(storage), with_default(callbacks, Divergence("raise"))

@@ -132,12 +132,7 @@ class _All(NamedTuple):
     """Static part of merged evaluators."""
 
     names: tuple[str, ...]
-    takes_state: bool  # a part requires the run's state
-
-    @property
-    def takes_context(self) -> bool:
-        """Parts that require the run's state may require the run, too."""
-        return self.takes_state
+    takes_state: bool  # of a part
 
     def __call__(self, parts: tuple[Partial, ...], argument: Any) -> dict[str, Any]:
         call = evaluate if self.takes_state else lambda part, params: part(params)

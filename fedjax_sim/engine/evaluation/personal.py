@@ -130,7 +130,6 @@ class _PersonalStatistics(NamedTuple):
     summary: Callable[[Totals, Array, Array], Totals]
     unseen: _Unseen | None
     takes_state = True
-    takes_context = True
 
     def check(self, examples: PyTree, *others: Any) -> None:
         """Refuses labels and token ids that the model, the last argument, does not have."""

@@ -1,9 +1,8 @@
 """Evaluators that receive the run's state, or the run, instead of the server's model.
 
 An ``eval_fn`` is a function of the server's model.  If the function of a ``Partial`` has the
-attribute ``takes_state``, the engine passes the :class:`~fedjax_sim.engine.RunState`, with the
-states of all clients and the round.  If it also has the attribute ``takes_context``, the engine
-passes a :class:`RunContext`: the state, the algorithm and the task.
+attribute ``takes_state``, the engine passes a :class:`RunContext` instead: the
+:class:`~fedjax_sim.engine.RunState` with the states of all clients, the algorithm and the task.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,17 +41,12 @@ class RunContext(NamedTuple):
 
 
 def context_of(argument: Any) -> RunContext:
-    """Returns a context; a run's state becomes a context that has only this state.
-
-    Example:
-        >>> context_of(RunContext(3)).state, context_of(3).state
-        (3, 3)
-    """
+    """Returns a context; a run's state becomes a context that has only this state."""
     return argument if isinstance(argument, RunContext) else RunContext(argument)
 
 
 def takes_state(eval_fn: Any) -> bool:
-    """Returns True for an evaluator that receives the run's state.
+    """Returns True for an evaluator that receives a :class:`RunContext`.
 
     Example:
         >>> norm = Partial(lambda params: {"norm": jnp.abs(params)})
@@ -81,10 +75,8 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
         >>> {name: value.item() for name, value in evaluate(at_rounds(norm, 3), state).items()}
         {'norm': 2.0, 'evaluated': True}
     """
-    argument: Any = context_of(run)
-    if not getattr(getattr(eval_fn, "func", eval_fn), "takes_context", False):
-        argument = argument.state
-        argument = argument if takes_state(eval_fn) else argument.server.params
+    context = context_of(run)
+    argument: Any = context if takes_state(eval_fn) else context.state.server.params
     metrics = eval_fn(argument)
     if not isinstance(metrics, Mapping):
         kind = "an array" if isinstance(metrics, Array) else f"a {type(metrics).__name__}"
@@ -108,24 +100,12 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
 
 
 def is_mark(name: str) -> bool:
-    """Returns True for the mark of :func:`at_rounds` among metrics.
-
-    Example:
-        >>> is_mark("evaluated"), is_mark("slow/evaluated"), is_mark("slow/loss")
-        (True, True, False)
-    """
+    """Returns True for the mark of :func:`at_rounds` among metrics."""
     return f"/{name}".endswith(f"/{EVALUATED}")
 
 
 def check_names(metrics: Iterable[str], probes: Iterable[str]) -> None:
-    """Refuses names of metrics and probes that a history could not tell apart or read again.
-
-    Example:
-        >>> check_names(["loss"], ["time"])
-        Traceback (most recent call last):
-        ...
-        ValueError: probes has 'time'; expected another name, since histories have the clock's time
-    """
+    """Refuses names of metrics and probes that a history could not tell apart or read again."""
     seen: set[str] = set()
     for argument, names in (("eval_fn", metrics), ("probes", probes)):
         for name in names:
@@ -188,14 +168,6 @@ def check_periods(setup: Setup, *, eval_initial: bool = False) -> None:
     Args:
         setup: of a run from round 0, or of several.
         eval_initial: the run also evaluates the initial model, as round 0.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> rare = at_rounds(lambda w: {"norm": abs(w)}, 7)
-        >>> check_periods(fs.Setup(None, fs.timelines.full(6, 2, 1), 0.0, rare, eval_every=5))
-        Traceback (most recent call last):
-        ...
-        ValueError: eval_fn has a part every 7 rounds (at_rounds), which no evaluation reaches ...
     """
     if eval_initial:
         return
@@ -211,14 +183,7 @@ def check_periods(setup: Setup, *, eval_initial: bool = False) -> None:
 
 
 def check_last_round(eval_fn: Any, num_rounds: int) -> None:
-    """Refuses an evaluator with a part of :func:`at_rounds` that skips the last round.
-
-    Example:
-        >>> check_last_round(at_rounds(lambda w: {"norm": abs(w)}, 2), 3)
-        Traceback (most recent call last):
-        ...
-        ValueError: setup.eval_fn evaluates every 2 rounds; expected the last round, 3, to be one...
-    """
+    """Refuses an evaluator with a part of :func:`at_rounds` that skips the last round."""
     if skipped := [period for period in periods(eval_fn) if num_rounds % period]:
         raise ValueError(
             f"setup.eval_fn evaluates every {skipped[0]} rounds; expected the last round, "
@@ -231,7 +196,6 @@ class _AtRounds(NamedTuple):
 
     every: int
     takes_state = True
-    takes_context = True
 
     def __call__(self, eval_fn: Partial, run: Any) -> dict[str, Any]:
         due = _common(context_of(run).state.round) % self.every == 0

@@ -144,11 +144,7 @@ def masked(values: Array, counted: Array) -> Array:
 
 
 def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
-    """Returns the examples as arrays.
-
-    Raises:
-        ValueError: no examples, leaves of different lengths, a batch size below 1.
-    """
+    """Returns the examples as arrays."""
     examples = jax.device_put(examples)
     _check_lengths(examples)
     if batch_size is not None:
@@ -162,18 +158,6 @@ def check_metrics(metrics: Metrics, params: Params, examples: PyTree) -> None:
     Args:
         params: a model, or its shapes.
         examples: pytree of concrete arrays ``[N, ...]``.
-
-    Raises:
-        ValueError: as :func:`~fedjax_sim.objectives.check_labels`, or naming the row.
-
-    Example:
-        >>> from fedjax_sim import objectives
-        >>> metrics = objectives.classification_metrics(lambda params, x: x @ params)
-        >>> examples = {"x": jnp.ones((2, 3)), "y": jnp.array([1, 2])}
-        >>> check_metrics(metrics, jnp.ones((3, 2)), examples)
-        Traceback (most recent call last):
-        ...
-        ValueError: examples['y'] has labels 1 .. 2; expected 0 .. 1, since ...
     """
     few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
     try:

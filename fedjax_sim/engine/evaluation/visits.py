@@ -21,18 +21,7 @@ class Broadcast(NamedTuple):
 
 
 def current_broadcast(context: RunContext) -> Broadcast:
-    """Returns the message that clients would receive now.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
-        >>> task = fs.empirical_task(lambda w, b, key: w * b["x"], data, fs.full_batch(1))
-        >>> algorithm = fs.fedavg(0.1)
-        >>> state = fs.RunState(jnp.array(3), algorithm.init(jnp.array(2.0)), (), (), jnp.array(0))
-        >>> context = RunContext(state, algorithm, task, 1, jax.random.key(0))
-        >>> float(current_broadcast(context).message)
-        2.0
-    """
+    """Returns the message that clients would receive now."""
     algorithm, task = context.algorithm, context.task
     if algorithm is None or task is None or context.key is None:
         raise ValueError(
@@ -47,17 +36,7 @@ def current_broadcast(context: RunContext) -> Broadcast:
 def visits(
     task: Task, max_steps: int, round: Array, key: Array
 ) -> Callable[[Array], tuple[Oracle, Work]]:
-    """Returns the function from a client's number to the oracle and the work of one visit.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
-        >>> task = fs.empirical_task(lambda w, b, key: w * b["x"], data, fs.full_batch(5))
-        >>> visit = visits(task, 4, jnp.array(0), jax.random.key(0))
-        >>> oracle, work = visit(jnp.array(1))
-        >>> float(oracle.grad(jnp.array(0.0), 0)), int(work.num_steps)
-        (3.0, 4)
-    """
+    """Returns the function from a client's number to the oracle and the work of one visit."""
     loaded = any(isinstance(part, PresentData) for part in getattr(task.oracle, "args", ()))
     if task.placement is not None or loaded:
         raise ValueError(

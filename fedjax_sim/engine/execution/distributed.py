@@ -164,21 +164,13 @@ def wait_if_lost(error: Exception) -> None:
 
     JAX then ends this process within the heartbeat timeout, with the line that names the other one.
     Otherwise the call returns after a minute, in one process at once.
-
-    Example:
-        >>> wait_if_lost(ValueError("Gloo AllGather failed: Connection reset by peer"))
     """
     if jax.process_count() > 1 and re.search(_LOST_CONNECTION, str(error)):
         time.sleep(60)
 
 
 def is_first() -> bool:
-    """Returns True in the process that writes files and prints.
-
-    Example:
-        >>> is_first()
-        True
-    """
+    """Returns True in the process that writes files and prints."""
     return jax.process_index() == 0
 
 
@@ -187,10 +179,6 @@ def on_first(work: Callable[[], object]) -> None:
 
     Raises:
         RuntimeError: in the other processes, if the function raised in process 0.
-
-    Example:
-        >>> on_first(lambda: print("written"))
-        written
     """
     error: BaseException | None = None
     if is_first():
@@ -203,22 +191,12 @@ def on_first(work: Callable[[], object]) -> None:
 
 
 def any_of(flag: bool) -> bool:
-    """Returns True if the flag is set in any process; all processes must call this.
-
-    Example:
-        >>> any_of(True)
-        True
-    """
+    """Returns True if the flag is set in any process; all processes must call this."""
     return bool(gathered(flag).any())
 
 
 def gathered(value: float) -> np.ndarray:
-    """Returns every process's number; all processes must call this.
-
-    Example:
-        >>> gathered(3)
-        array([3])
-    """
+    """Returns every process's number; all processes must call this."""
     if jax.process_count() == 1:
         return np.array([value])
     from jax.experimental import multihost_utils
@@ -231,10 +209,6 @@ def first_says(message: str) -> bool:
 
     Process 0 passes its message on, and the others wait ten seconds for it.  No collective is used,
     since some of the processes may be well.
-
-    Example:
-        >>> first_says("--rounds is 0; expected at least 1")
-        False
     """
     if not jax.distributed.is_initialized() or jax.process_count() == 1:
         return False
@@ -252,11 +226,7 @@ def first_says(message: str) -> bool:
 
 
 def wait(name: str) -> None:
-    """Waits until all processes have called this with the same name.
-
-    Example:
-        >>> wait("history created")
-    """
+    """Waits until all processes have called this with the same name."""
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 

@@ -24,11 +24,6 @@ def automatic(mesh: Mesh, axis: str) -> Mesh:
 
     Raises:
         ValueError: the mesh lacks the axis.
-
-    Example:
-        >>> mesh = jax.make_mesh((1,), ("clients",))
-        >>> automatic(mesh, "clients").axis_types
-        (Auto,)
     """
     if axis not in mesh.shape:
         raise ValueError(f"axis is {axis!r}; expected one of the mesh's {tuple(mesh.shape)}")
@@ -36,18 +31,7 @@ def automatic(mesh: Mesh, axis: str) -> Mesh:
 
 
 def check_no_explicit_mesh() -> None:
-    """Refuses a context of ``jax.set_mesh`` whose axes have the type Explicit.
-
-    Raises:
-        ValueError: naming the axes.
-
-    Example:
-        >>> with jax.set_mesh(jax.make_mesh((1,), ("clients",))):
-        ...     check_no_explicit_mesh()
-        Traceback (most recent call last):
-        ...
-        ValueError: jax.set_mesh has the axes ('clients',) of type Explicit; expected no such ...
-    """
+    """Refuses a context of ``jax.set_mesh`` whose axes have the type Explicit."""
     if axes := jax.sharding.get_abstract_mesh().explicit_axes:
         raise ValueError(
             f"jax.set_mesh has the axes {axes} of type Explicit; expected no such context, or axes "

@@ -40,10 +40,5 @@ def platform_of(values: PyTree) -> Platform | None:
 
 
 def platform_named(name: str) -> Platform:
-    """Returns the platform with one of JAX's names; all but CPUs and TPUs count as GPUs.
-
-    Example:
-        >>> platform_named("cuda"), platform_named("tpu")
-        ('gpu', 'tpu')
-    """
+    """Returns the platform with one of JAX's names; all but CPUs and TPUs count as GPUs."""
     return "cpu" if name == "cpu" else "tpu" if name == "tpu" else "gpu"

@@ -5,12 +5,7 @@ from fedjax_sim.types import Aggregation, PyTree, ServerState, Upload
 
 
 def is_stacked(aggregation: Aggregation | None) -> bool:
-    """Returns True if the server receives all uploads of a round.
-
-    Example:
-        >>> is_stacked(None), is_stacked(Aggregation())
-        (False, True)
-    """
+    """Returns True if the server receives all uploads of a round."""
     return aggregation is not None and aggregation.each is None
 
 
@@ -19,13 +14,6 @@ def strategy(aggregation: Aggregation | None, execution: Execution) -> Execution
 
     Raises:
         ValueError: both the algorithm and the strategy replace the mean.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from fedjax_sim.engine.execution.strategies import vmapped
-        >>> every = strategy(Aggregation(), vmapped())
-        >>> every(lambda shared, x: (x, ()), (), jnp.array([1.0, 9.0]), jnp.ones(2))[0].tolist()
-        [1.0, 9.0]
     """
     if aggregation is None:
         return execution
@@ -42,14 +30,7 @@ def strategy(aggregation: Aggregation | None, execution: Execution) -> Execution
 def received(
     aggregation: Aggregation | None, server: ServerState, local: Local, shared: PyTree
 ) -> tuple[Local, PyTree]:
-    """Returns a round's function of one client and its shared input, with the server's transform.
-
-    Example:
-        >>> halved = Aggregation(each=lambda state, upload: upload / state)
-        >>> local, shared = received(halved, 2.0, lambda shared, slot: (shared + slot, ()), 3.0)
-        >>> local(shared, 1.0)
-        (2.0, ())
-    """
+    """Returns a round's function of one client and its shared input, with the server's transform."""
     if aggregation is None or aggregation.each is None:
         return local, shared
     each = aggregation.each

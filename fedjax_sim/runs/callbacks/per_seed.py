@@ -31,15 +31,6 @@ def per_seed(event: Event, *, replayed: bool = False) -> Iterator[Logged]:
     Args:
         event: the evaluation.
         replayed: also yield evaluations of an earlier process.
-
-    Example:
-        >>> import numpy as np
-        >>> metrics = {"loss": np.array([0.5, 0.25])}
-        >>> event = Event("FedAvg", ["0", "1"], 2, 9, metrics, None, False, None, (), {"key": "a"})
-        >>> [(logged.name, logged.metrics) for logged in per_seed(event)]
-        [('FedAvg-0', {'loss': 0.5}), ('FedAvg-1', {'loss': 0.25})]
-        >>> len({logged.id for logged in per_seed(event)})
-        2
     """
     if (event.replayed and not replayed) or not distributed.is_first():
         return

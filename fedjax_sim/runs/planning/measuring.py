@@ -92,15 +92,6 @@ def metric_shapes(algorithm: FedAlgorithm, setup: Setup) -> dict[str, jax.ShapeD
 
     Raises:
         ValueError: an evaluation that does not fit the algorithm or the task.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
-        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
-        >>> timeline = fs.timelines.full(2, 2, task.num_steps)
-        >>> setup = fs.Setup(task, timeline, np.zeros(3), lambda w: {"norm": abs(w)})
-        >>> {name: x.shape for name, x in metric_shapes(fs.fedavg(0.1), setup).items()}
-        {'norm': ()}
     """
     batched = np.ndim(setup.timeline.clients) == 3
 

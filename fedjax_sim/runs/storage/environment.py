@@ -21,12 +21,7 @@ _PACKAGES = (
 
 
 def environment() -> dict[str, Any]:
-    """Returns versions, devices, the git revision and a digest of the library's code.
-
-    Example:
-        >>> environment()["versions"]["jax"] == jax.__version__
-        True
-    """
+    """Returns versions, devices, the git revision and a digest of the library's code."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

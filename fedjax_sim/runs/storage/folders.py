@@ -86,9 +86,6 @@ def check_kind(folder: pathlib.Path, kind: Kind, argument: str = "directory") ->
         folder: the folder, which need not exist.
         kind: what is going to be written.
         argument: name of the argument in messages.
-
-    Raises:
-        ValueError: naming the folder and what it holds.
     """
     existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     if existing.exists() and not existing.is_dir():

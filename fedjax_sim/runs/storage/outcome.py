@@ -75,16 +75,6 @@ def describe(
         algorithm, setup, seeds, clock: those of the run.
         batched: the setup has an axis of seeds.
         shapes: message and upload, if they are known (:func:`visit_shapes`).
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
-        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
-        >>> setup = fs.Setup(task, fs.timelines.full(3, 2, task.num_steps), np.float32(0))
-        >>> communication = describe(
-        ...     fs.scaffold(0.1), setup, ["0"], Clock(setup.timeline, 1), batched=False)
-        >>> communication["upload_bits"], communication["download_bits"], communication["uploads"]
-        (64, 64, {'0': 2})
     """
     upload, download = None, None
     reports = clock.mask.sum(-1, dtype=np.int64)  # [n, T]

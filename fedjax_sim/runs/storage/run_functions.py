@@ -72,15 +72,6 @@ def trace_run(
         setup, execution, probes: those of the run.
         batched: the setup is of several replicas, with an axis of models.
         numbers: tree of hyper-parameters that are arguments of the program; their types count.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
-        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
-        >>> setup = fs.Setup(task, fs.timelines.full(9, 2, task.num_steps), np.float32(0))
-        >>> one, other = (trace_run(fs.fedavg(lr), setup, batched=False) for lr in (0.1, 0.2))
-        >>> one.objective == other.objective, one.algorithm == other.algorithm
-        (True, False)
     """
     make: Any = (lambda _: algorithm) if isinstance(algorithm, FedAlgorithm) else algorithm
     task, timeline = setup.task, setup.timeline

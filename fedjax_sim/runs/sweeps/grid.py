@@ -88,9 +88,6 @@ def expand_all(grid: Any, algorithms: Collection[str] | None) -> list[Configurat
         grid: one grid for all, or a mapping of grids by algorithm.
         algorithms: their names; None: one algorithm, without a name.
 
-    Raises:
-        ValueError: as :func:`expand`; grids of other algorithms.
-
     Example:
         >>> expand_all({"a": {"lr": [0.1]}, "b": {"mu": [0.0, 1.0]}}, ["a", "b"])
         [{'algorithm': 'a', 'lr': 0.1}, ..., {'algorithm': 'b', 'mu': 1.0}]

@@ -53,9 +53,6 @@ class Part:
 def parse_part(text: str) -> tuple[int, int]:
     """Returns ``(i, n)`` from "i/n".
 
-    Raises:
-        ValueError: another text, or a number i outside 1 .. n.
-
     Example:
         >>> parse_part("2/8")
         (2, 8)

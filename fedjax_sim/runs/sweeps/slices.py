@@ -18,7 +18,7 @@ from fedjax_sim.runs.sweeps.grid import Block, Configuration, Group, Plan
 from fedjax_sim.runs.sweeps.program import Program, SliceResult
 from fedjax_sim.runs.sweeps.result import SweepRun
 from fedjax_sim.runs.sweeps.store import SweepStore, portable
-from fedjax_sim.runs.sweeps.trial import RunIdentity, Trial
+from fedjax_sim.runs.sweeps.trial import RunDigests, Trial
 from fedjax_sim.types import FedAlgorithm
 
 RunNumber = tuple[int, int]  # (configuration, seed)
@@ -35,7 +35,7 @@ class Batch(NamedTuple):
     numbers: Sequence[int]  # of the seeds that the trial is for
     trial: Trial
     keys: Array  # of these seeds
-    identities: Mapping[RunNumber, RunIdentity]
+    identities: Mapping[RunNumber, RunDigests]
     store: SweepStore
     keep_models: bool
 
@@ -105,7 +105,7 @@ class Batch(NamedTuple):
         values = self.configurations[configuration]
         return self.trial.factory(**{name: values[name] for name in self.group.names})
 
-    def identified(self, runs: Mapping[RunNumber, SweepRun]) -> list[tuple[RunIdentity, SweepRun]]:
+    def identified(self, runs: Mapping[RunNumber, SweepRun]) -> list[tuple[RunDigests, SweepRun]]:
         """Returns runs with their identities."""
         return [(self.identities[number], run) for number, run in runs.items()]
 
@@ -149,7 +149,7 @@ def run_slices(
     on_disk: dict[RunNumber, SweepRun],
     report: Callable[[int, int, int], None],
     interrupted: Callable[[], bool],
-    finished_runs: Callable[[Collection[tuple[RunIdentity, SweepRun]]], None] = lambda runs: None,
+    finished_runs: Callable[[Collection[tuple[RunDigests, SweepRun]]], None] = lambda runs: None,
 ) -> Finished:
     """Runs the slices of a batch that are not on disk and that no other process runs.
 

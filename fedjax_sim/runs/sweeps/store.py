@@ -34,7 +34,7 @@ from fedjax_sim.runs.storage.locks import locked, try_lock
 from fedjax_sim.runs.storage.store import claim
 from fedjax_sim.runs.sweeps.grid import Configuration
 from fedjax_sim.runs.sweeps.result import SweepRun
-from fedjax_sim.runs.sweeps.trial import RunIdentity
+from fedjax_sim.runs.sweeps.trial import RunDigests
 from fedjax_sim.types import Params
 
 RunKey = tuple[str, str]  # (configuration as JSON, seed)
@@ -44,7 +44,7 @@ _SWEEP, _SLICES = "sweep.json", "slices"
 class _Kept(NamedTuple):
     """One run of a slice file."""
 
-    identity: RunIdentity
+    identity: RunDigests
     run: SweepRun
     model: list[np.ndarray]  # leaves of the final model, if kept
 
@@ -141,7 +141,7 @@ class SweepStore:
         self,
         configuration: Mapping[str, Any],
         seed: str,
-        identity: RunIdentity,
+        identity: RunDigests,
         model: Params | None = None,
     ) -> SweepRun | None:
         """Returns the run if it is there.
@@ -177,7 +177,7 @@ class SweepStore:
         typed = [x.astype(np.asarray(y).dtype) for x, y in zip(kept.model, leaves, strict=True)]
         return run._replace(model=jax.tree.unflatten(structure, typed))
 
-    def _check_settings(self, key: RunKey, identity: RunIdentity) -> None:
+    def _check_settings(self, key: RunKey, identity: RunDigests) -> None:
         """Refuses a seed whose configuration is there with other seeds and other settings."""
         known = self._of_seeds.get(key[0])
         if known is None or self._accept or known.identity.settings == identity.settings:
@@ -192,7 +192,7 @@ class SweepStore:
             f"seed {seed} had another {differing}; choose another directory or delete it"
         )
 
-    def save(self, runs: Iterable[tuple[RunIdentity, SweepRun]]) -> None:
+    def save(self, runs: Iterable[tuple[RunDigests, SweepRun]]) -> None:
         """Writes the runs of one slice; a kill leaves the whole file or none."""
         runs = list(runs)
         if self._folder is None or not runs:
@@ -292,5 +292,5 @@ def _read(path: pathlib.Path, sweep: str, advice: str) -> dict[RunKey, _Kept]:
             partial_model=bool(arrays["partial_model"][i]),
         )
         model = [parts["model"][str(k)] for k in range(len(parts["model"]))]
-        result[configuration, seed] = _Kept(RunIdentity(*identity), run, model)
+        result[configuration, seed] = _Kept(RunDigests(*identity), run, model)
     return result

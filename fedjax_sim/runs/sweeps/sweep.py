@@ -42,7 +42,7 @@ from fedjax_sim.runs.sweeps.store import SweepStore, run_key
 from fedjax_sim.runs.sweeps.trial import (
     Factory,
     MakeSetup,
-    RunIdentity,
+    RunDigests,
     Trial,
     Trials,
     identities,
@@ -262,16 +262,16 @@ class SweepPlan:
 
     def _identities(
         self, group: Group, numbers: Sequence[int], trial: Trial, keys: Array
-    ) -> dict[RunNumber, RunIdentity]:
+    ) -> dict[RunNumber, RunDigests]:
         """Returns the identities of runs, digests of the data once per further values."""
-        known: dict[Any, Sequence[RunIdentity]] = {}
+        known: dict[Any, Sequence[RunDigests]] = {}
         result = {}
         for i in group.members:
             extra = self.extra(self.configurations[i])
             name = run_key(extra, "")
             if name not in known:
                 # Without a folder nothing is looked up, and hashing the data would take time.
-                empty = [RunIdentity("", "", "", "")] * len(numbers)
+                empty = [RunDigests("", "", "", "")] * len(numbers)
                 on_disk = self.storage.path is not None
                 per_seed = self.trials.per_seed
                 known[name] = (
@@ -308,11 +308,7 @@ def check(
     storage: Storage | str | pathlib.Path | None,
     options: Options,
 ) -> SweepPlan:
-    """Returns the arguments of a sweep, checked before anything is compiled or written.
-
-    Raises:
-        ValueError: as :func:`sweep`.
-    """
+    """Returns the arguments of a sweep, checked before anything is compiled or written."""
     check_split_keys(keys)
     check_options_type(options)
     storage, part = storage_of(storage), grid if isinstance(grid, Part) else None
@@ -350,11 +346,7 @@ def check(
 
 
 def open_store(plan: SweepPlan, *, create: bool = True) -> SweepStore:
-    """Returns the sweep's folder, with the runs that it has.
-
-    Raises:
-        ValueError: it is a file or holds other results.
-    """
+    """Returns the sweep's folder, with the runs that it has."""
     storage = plan.storage
     return SweepStore(
         storage.path,

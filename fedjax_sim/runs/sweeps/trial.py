@@ -49,7 +49,7 @@ class Trial(NamedTuple):
         )
 
 
-class RunIdentity(NamedTuple):
+class RunDigests(NamedTuple):
     """Digests of everything that a run depends on besides its configuration and its seed's name."""
 
     data: str  # data, timeline, initial model, key, times of evaluation
@@ -126,9 +126,6 @@ class Trials:
             members: hyper-parameters of its configurations.  The factory sees the values of all of
                 them here, since it cannot check traced numbers.
             seeds: the seeds.
-
-        Raises:
-            ValueError: naming the argument, its value and what was expected.
         """
         factory, fixed = self._factory(static), self._of_factory(static)
         check_names(factory, [*fixed, *members[0]])
@@ -171,7 +168,7 @@ def identities(
     extra: Mapping[str, Any] | None,
     *,
     per_seed: bool,
-) -> list[RunIdentity]:
+) -> list[RunDigests]:
     """Returns the identities of the runs of each seed.
 
     Args:
@@ -212,17 +209,11 @@ def identities(
         arrays = [*map(np.asarray, jax.tree.leaves(model)), *timeline_arrays(timeline)]
         return digest(data, *arrays, words[seed], setup.eval_every, dict(extra or {}))
 
-    return [
-        RunIdentity(of_seed(seed), algorithm, functions, settings) for seed in range(len(words))
-    ]
+    return [RunDigests(of_seed(seed), algorithm, functions, settings) for seed in range(len(words))]
 
 
 def check_names(function: Callable, names: Sequence[str]) -> None:
-    """Refuses hyper-parameters that a function does not take, or lacks.
-
-    Raises:
-        ValueError: naming them.
-    """
+    """Refuses hyper-parameters that a function does not take, or lacks."""
     try:
         inspect.signature(function).bind(**dict.fromkeys(names))
     except TypeError as error:

@@ -8,15 +8,11 @@ import numpy as np
 
 from fedjax_sim.runs.events import Callback, Listeners, check_callbacks, poll
 from fedjax_sim.runs.sweeps.result import SweepRun
-from fedjax_sim.runs.sweeps.trial import RunIdentity
+from fedjax_sim.runs.sweeps.trial import RunDigests
 
 
 def check_watchers(callbacks: Sequence[Callback]) -> None:
-    """Refuses callbacks that a sweep cannot call, or cannot obey.
-
-    Raises:
-        ValueError: naming the callback.
-    """
+    """Refuses callbacks that a sweep cannot call, or cannot obey."""
     check_callbacks(callbacks)
     for callback in callbacks:
         if getattr(callback, "needs_models", False):
@@ -44,7 +40,7 @@ class Watchers:
         self._interrupted |= poll(self._callbacks) == "interrupt"
         return self._interrupted
 
-    def runs(self, runs: Collection[tuple[RunIdentity, SweepRun]]) -> None:
+    def runs(self, runs: Collection[tuple[RunDigests, SweepRun]]) -> None:
         """Passes on every evaluation of runs; the last one has the model, if the sweep keeps it."""
         for own, run in runs:
             identity = {"config": dict(run.configuration), **own._asdict()}
@@ -55,10 +51,5 @@ class Watchers:
 
 
 def name_of(configuration: Mapping[str, Any]) -> str:
-    """Returns a configuration in one line.
-
-    Example:
-        >>> name_of({"algorithm": "fedavg", "lr": 0.1})
-        'algorithm=fedavg, lr=0.1'
-    """
+    """Returns a configuration in one line."""
     return ", ".join(f"{name}={value}" for name, value in configuration.items())
