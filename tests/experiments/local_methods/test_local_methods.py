@@ -7,7 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.local_methods import bias_growth, instance_runs, iterate_bias, lower_bound
+from experiments.local_methods import (
+    bias_growth,
+    figure_2_1,
+    instance_runs,
+    iterate_bias,
+    lower_bound,
+)
 from experiments.local_methods.redraw import redraw
 
 TINY = iterate_bias.Options(repetitions=512, diffusion_paths=16, lrs=(1e-4, 1e-3), steps=32)
@@ -45,6 +51,7 @@ def test_lower_bound_sweep_agrees_with_closed_forms():
 @pytest.mark.slow
 def test_files(tmp_path, monkeypatch):
     """Every experiment writes its table, its text, how it was made and its figure."""
+    monkeypatch.setattr(figure_2_1, "RECORDED", (16, 32))
     iterate_bias.main(dataclasses.replace(TINY, output=tmp_path))
     monkeypatch.setattr(lower_bound, "CASES", lower_bound.CASES[:1])
     lower_bound.main(lower_bound.Options(repetitions=2, rates=2, output=tmp_path))
