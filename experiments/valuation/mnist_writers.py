@@ -58,7 +58,7 @@ def main(options: Options) -> None:
     value_seeds(
         "mnist_writers", "MNIST by writer", fs.fedavg(LR), functools.partial(problem, options),
         COHORT, options, marginals=None, exact=False,
-        on_progress=lambda progress: print(progress.status, flush=True),
+        on_progress=lambda done, total: print(f"{done}/{total} coalitions", flush=True),
     )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""Proof that a function is affine, from its jaxpr.
+"""Proofs that a function is constant or affine, from its jaxpr.
 
 Every value of the program has a level: constant, affine in the argument, or neither.  An operation
-keeps the level "affine" only if it is on one of the lists below, so an unknown operation proves
-nothing.  Derivatives are no such proof: the slopes of ``abs`` and ``relu`` are constant where they
-exist.
+on values that are not constant keeps the level "affine" only if it is on one of the lists below, so
+an unknown operation proves nothing.  Derivatives are no such proof: the slopes of ``abs`` and
+``relu`` are constant where they exist.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,19 +42,29 @@ _CALLS = {
 """Calls of one program with the same arguments, and the parameter that holds it."""
 
 
-def is_affine(function: Callable[..., PyTree], argument: PyTree, *rest: PyTree) -> bool:
-    """Returns whether a function is proven to be affine in its first argument.
+def is_constant(function: Callable[..., PyTree], argument: PyTree, *rest: PyTree) -> bool:
+    """Returns True for a function proven not to depend on its first argument.
 
-    False says nothing: the function may still be affine.
-
-    Args:
-        function: function of ``argument`` and ``rest``; only its program is traced.
+    Example:
+        >>> slope = jax.grad(lambda x: 3 * x)
+        >>> is_constant(slope, 1.0), is_constant(lambda x, y: x * y, 1.0, 2.0)
+        (True, False)
     """
+    return _level(function, argument, rest) == _CONSTANT
+
+
+def is_affine(function: Callable[..., PyTree], argument: PyTree, *rest: PyTree) -> bool:
+    """Returns True for a function proven to be affine in its first argument."""
+    return _level(function, argument, rest) <= _AFFINE
+
+
+def _level(function: Callable[..., PyTree], argument: PyTree, rest: tuple[PyTree, ...]) -> int:
+    """Returns the highest level of a function's outputs; only its program is traced."""
     program = jax.make_jaxpr(function)(argument, *rest)
     marked = len(jax.tree.leaves(argument))
     unmarked = len(program.jaxpr.invars) - marked
     levels = _levels(program, [_AFFINE] * marked + [_CONSTANT] * unmarked)
-    return max(levels, default=_CONSTANT) <= _AFFINE
+    return max(levels, default=_CONSTANT)
 
 
 def _levels(program: ClosedJaxpr | Jaxpr, inputs: Sequence[int]) -> list[int]:

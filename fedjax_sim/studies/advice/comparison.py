@@ -2,13 +2,14 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax import Array
 
+from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks.setups import check_split_keys
 from fedjax_sim.runs.events import Callback
 from fedjax_sim.runs.options import Options, Storage
@@ -20,7 +21,7 @@ from fedjax_sim.studies.advice.predictions import Prediction
 from fedjax_sim.studies.advice.runs import evaluated, run_setting, with_local_steps
 from fedjax_sim.studies.advice.theorems import GAP, Measure
 from fedjax_sim.theory.conditions import positive
-from fedjax_sim.types import FedAlgorithm, Setup
+from fedjax_sim.types import Setup
 
 _RATES = tuple(2.0**-i for i in range(-1, 8))  # times 1 / L
 
@@ -32,27 +33,11 @@ def compare_with_practice(
     keys: Array,
     *,
     grid: Mapping[str, Sequence[Any]] | None,
-    factory: Callable[..., FedAlgorithm],
-    shadow: bool,
     callbacks: Sequence[Callback],
     storage: Storage | str | pathlib.Path | None,
     options: Options,
 ) -> Gap:
-    """Runs the prescribed settings, and a grid of settings with the same keys.
-
-    Args:
-        setup: of one run.
-        measurement: of its task.
-        predictions: with the prescribed settings.
-        keys: ``[n]``.
-        grid: see :meth:`~fedjax_sim.studies.advice.result.Advice.compare`.
-        factory: algorithm of the grid's hyper-parameters.
-        shadow: record means over shadow iterates.
-        callbacks, storage, options: as in :func:`fedjax_sim.sweep`.
-
-    Raises:
-        ValueError: no prescribed setting, or as :func:`fedjax_sim.sweep`.
-    """
+    """Runs the prescribed settings and a grid of settings, see :meth:`Advice.compare`."""
     check_split_keys(keys)
     prescribed = [(p.theorem, p.prescribed) for p in predictions if p.prescribed is not None]
     if not prescribed:
@@ -72,9 +57,7 @@ def compare_with_practice(
     runs = []
     for theorem, setting in prescribed:
         part = with_steps(setting.local_steps, min(setting.rounds, most))
-        history = run_setting(
-            theorem, setting, part, measurement, keys, shadow=shadow, execution=options.strategy
-        )
+        history = run_setting(theorem, setting, part, measurement, keys, execution=options.strategy)
         runs.append(SettingRun(theorem, setting, sizes, history))
 
     def make_setup(local_steps: int) -> Setup:
@@ -89,7 +72,7 @@ def compare_with_practice(
     }
     grid = {**default, **(grid or {})}
     tuned = sweep(
-        factory, make_setup, grid, keys, callbacks=callbacks, storage=storage, options=options
+        fedavg, make_setup, grid, keys, callbacks=callbacks, storage=storage, options=options
     )
     targets: dict[Measure, float | None] = {p.theorem.measure: p.target for p in predictions}
     return Gap(runs, tuned, targets, measurement)

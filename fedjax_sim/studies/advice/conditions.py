@@ -51,15 +51,7 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(setup: Setup) -> Sizes:
-    """Returns the numbers of a setup of one run.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> task = fs.Task(lambda *arguments: None, np.ones(4, int), np.full(4, 3))
-        >>> setup = fs.Setup(task, fs.timelines.full(9, 4, task.num_steps), np.zeros(2))
-        >>> sizes_of(setup)
-        Sizes(clients=4, cohort_size=4, local_steps=3, rounds=9)
-    """
+    """Returns the numbers of a setup of one run; refuses setups that cannot be measured."""
     check_run((), setup, None, compiled=False)
     timeline = setup.timeline
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup)):
@@ -78,23 +70,13 @@ def sizes_of(setup: Setup) -> Sizes:
 
 
 def conditions_of(setup: Setup, measurement: Measurement) -> dict[str, Condition]:
-    """Returns all conditions by name.
-
-    Args:
-        setup: of one run, concrete.
-        measurement: of the setup's task.
-    """
+    """Returns all conditions by name."""
     every = [*_of_run(setup), _independent(measurement), *_of_problem(measurement)]
     return {condition.name: condition for condition in every}
 
 
 def constant_condition(name: str, measurement: Measurement) -> Condition:
-    """Returns the condition that a constant is known, or that its estimate holds everywhere.
-
-    Args:
-        name: a field of the constants.
-        measurement: of the setup's task.
-    """
+    """Returns the condition that a constant is known, or that its estimate holds everywhere."""
     source = measurement.sources[name]
     if source.kind == "unknown":
         return Condition(f"{name} is known", False, source.note)

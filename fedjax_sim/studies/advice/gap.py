@@ -120,8 +120,8 @@ class Gap(NamedTuple):
         """Returns a row per run: settings, predicted and measured values, and their ratios.
 
         Measured values are means over seeds of the theorem's quantity, where runs record it, and
-        of the model otherwise: without ``shadow``, and for theorems about means of the server's
-        models (Theorem 4.3, Lemma G.18).  The weights of Theorem 2.19 are those for ``rounds_run``.
+        of the model for theorems about means of the server's models (Theorem 4.3, Lemma G.18).  The
+        weights of Theorem 2.19 are those for ``rounds_run``.
         NaN: the setting is tuned and has no bound, there is no target, or it was not reached.
 
         Returns:

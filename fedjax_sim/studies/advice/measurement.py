@@ -63,16 +63,7 @@ def measure_constants(
 ) -> Measurement:
     """Measures constants at the initial model, at given models and at the optimum of F.
 
-    Args:
-        task: the clients' objectives; F is their mean.
-        params: the initial model.
-        key: for Lanczos and sampled gradients.
-        points: further models, leaves ``[P, ...]``.
-        known: constants that hold at every model; they replace measured ones.
-        lower_bound: a number that F is at least; for Delta without an optimum.
-        iterations: of Lanczos and of the power method.
-        num_samples: gradients per client and model, for the noise.
-        execution: strategy that executes the clients.
+    The arguments are those of :func:`fedjax_sim.advise`.
     """
     known = known or ProblemConstants()
     curvature_key, constants_key, noise_key = jax.random.split(key, 3)

@@ -12,17 +12,11 @@ _CLIENTS_AT_ONCE = 8
 
 
 def has_full_gradients(task: Task, points: Params, key: Array, *, num_steps: int = 256) -> bool:
-    """Returns whether gradients of local steps equal full gradients, up to rounding.
+    """Returns True if gradients of local steps equal full gradients, up to rounding.
 
-    Compares them for all clients and the first steps of a visit, at the given models and at one
-    random model, where gradients differ that are equal at a special model only.
-
-    Args:
-        task: the clients' objectives; its gradients do not depend on the key
-            (:func:`~fedjax_sim.studies.advice.structure.is_deterministic`).
-        points: models, leaves ``[P, ...]``.
-        key: determines the random model.
-        num_steps: number of steps, at most those of a visit.
+    Compares them for all clients and the first steps of a visit, at models ``[P, ...]`` and at one
+    random model, where gradients differ that are equal at a special model only.  The gradients must
+    not depend on the key.
     """
     max_steps = max(1, int(np.max(task.num_steps)))
 

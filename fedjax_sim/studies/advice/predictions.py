@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What a theorem says about a setup."""
+    """Settings and conditions of a theorem on a setup."""
 
     theorem: Theorem
     conditions: tuple[Condition, ...]  # of the theorem, its constants among them
@@ -54,7 +54,7 @@ class Prediction(NamedTuple):
 
     @property
     def applies(self) -> bool:
-        """Whether no condition fails; some may be undecided."""
+        """True if no condition fails; some may be undecided."""
         return all(condition.holds is not False for condition in self.conditions)
 
     @property
@@ -81,19 +81,9 @@ def predict(
 
     With a target, the prescribed setting needs the fewest rounds until the bound is at most the
     target; without, it has the smallest bound after the setup's rounds.  Of several numbers of
-    local steps it has the smallest that is within :data:`ENOUGH` of the best.
-
-    Args:
-        theorem: with its conditions.
-        measurement: of the setup's task.
-        conditions: of the setup, by name.
-        sizes: of the setup.
-        target: for the theorem's quantity, or None.
-        local_steps: candidates, increasing.
-
-    Returns:
-        Without settings if a condition fails; without a prescribed one if no candidate reaches
-        the target within :data:`MOST_ROUNDS` rounds.
+    local steps (increasing) it has the smallest that is within :data:`ENOUGH` of the best.  There
+    are no settings if a condition fails, and no prescribed one if no candidate reaches the target
+    within :data:`MOST_ROUNDS` rounds.
     """
     checked = tuple(conditions[name] for name in theorem.assumes)
     needs = [name for name in theorem.needs if name != "mu"]  # mu: F is strongly convex
@@ -128,13 +118,7 @@ def predict(
 class Settings:
     """Prescribed settings of a theorem, with their bounds, for k numbers of local steps.
 
-    They are computed in double precision by one program.
-
-    Args:
-        theorem: whose conditions hold.
-        constants: as measured.
-        sizes: M and the cohort size; K and R are not used.
-        local_steps: ``[k]``.
+    They are computed in double precision by one program.  Of the sizes, K and R are not used.
     """
 
     def __init__(
@@ -157,10 +141,9 @@ class Settings:
         self._both = both
 
     def columns(self, rounds: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the prescribed numbers and the bound, ``[k, n]`` each.
+        """Returns the prescribed numbers and the bound for rounds ``[k, n]``, ``[k, n]`` each.
 
-        Args:
-            rounds: ``[k, n]`` with n :data:`POINTS`, so that all searches share a program.
+        All searches share a program, since n is :data:`POINTS`.
         """
         steps = np.asarray(self.local_steps, float)[:, None]
         with jax.enable_x64(True), jax.debug_nans(False):  # NaN: outside the theorem's range

@@ -1,14 +1,13 @@
 """Result of :func:`fedjax_sim.advise`: constants, theorems, prescribed settings."""
 
 import pathlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax import Array
 
-from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.runs.events import Callback
 from fedjax_sim.runs.options import DEFAULT, Options, Storage
 from fedjax_sim.studies.advice.comparison import compare_with_practice
@@ -19,7 +18,7 @@ from fedjax_sim.studies.advice.predictions import Prediction
 from fedjax_sim.studies.advice.sources import NAMES, Source, models, value_of
 from fedjax_sim.studies.advice.theorems import GAP
 from fedjax_sim.theory.problem_constants import ProblemConstants
-from fedjax_sim.types import FedAlgorithm, Setup
+from fedjax_sim.types import Setup
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Advice(NamedTuple):
-    """What theory says about a setup."""
+    """Constants of a setup, and the theorems on it."""
 
     setup: Setup
     measurement: Measurement
@@ -92,8 +91,6 @@ class Advice(NamedTuple):
         *,
         theorems: Collection[str] | None = None,
         grid: Mapping[str, Sequence[Any]] | None = None,
-        factory: Callable[..., FedAlgorithm] = fedavg,
-        shadow: bool = True,
         callbacks: Sequence[Callback] = (),
         storage: Storage | str | pathlib.Path | None = None,
         options: Options = DEFAULT,
@@ -102,18 +99,15 @@ class Advice(NamedTuple):
 
         Prescribed settings run for their rounds, at most those of the setup's timeline.  F and
         ``||grad F||^2`` are evaluated over all clients' data every ``setup.eval_every`` rounds;
-        for theorems on means over FedAvg's shadow iterates, also at all of these.
+        for theorems on means over FedAvg's shadow iterates, also at all of these, which keeps
+        ``local_steps + 1`` models per client.
 
         Args:
             keys: one per run, ``[n]``.
             theorems: names of the theorems whose settings run; default all that prescribe one.
-            grid: hyper-parameters of the sweep, ``local_steps`` and those of ``factory``; default
-                nine rates from ``2 / L`` down to ``1 / (128 L)``, and one local step, those of the
+            grid: hyper-parameters of the sweep, ``local_steps`` and those of FedAvg; default nine
+                rates from ``2 / L`` down to ``1 / (128 L)``, and one local step, those of the
                 setup and those that are prescribed.
-            factory: algorithm of the sweep.
-            shadow: record means over FedAvg's shadow iterates, which keeps ``local_steps + 1``
-                models per client; False: the models only.  Weighted means of shadow iterates are
-                recorded in both cases, since FedAvg with an averaged output computes them.
             callbacks, storage: of the sweep, as in :func:`fedjax_sim.sweep`.
             options: as in :func:`fedjax_sim.sweep`; the prescribed settings take the execution.
 
@@ -130,8 +124,6 @@ class Advice(NamedTuple):
             chosen,
             keys,
             grid=grid,
-            factory=factory,
-            shadow=shadow,
             callbacks=callbacks,
             storage=storage,
             options=options,

@@ -24,12 +24,7 @@ LOSS = "F"
 
 
 def evaluated(setup: Setup, measurement: Measurement) -> Setup:
-    """Returns the setup with F and ``||grad F||^2`` as metrics, over all clients' data.
-
-    Args:
-        setup: of one run.
-        measurement: of its task; without F only the gradient is evaluated.
-    """
+    """Returns the setup with F, if it is known, and ``||grad F||^2`` as metrics."""
     eval_fn = Partial(_metrics, setup.task, measurement.loss)
     return dataclasses.replace(setup, eval_fn=eval_fn, weighting=uniform_weights)
 
@@ -41,14 +36,7 @@ def _metrics(task: Task, loss: Partial | None, x: Params) -> dict[str, Array]:
 
 
 def with_local_steps(timeline: Timeline, local_steps: int, rounds: int) -> Timeline:
-    """Returns the first rounds of a timeline, with another number of local steps.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> timeline = with_local_steps(fs.timelines.full(9, 2, num_steps=1), 4, rounds=2)
-        >>> timeline.num_steps.tolist(), timeline.max_steps
-        ([[4, 4], [4, 4]], 4)
-    """
+    """Returns the first rounds of a timeline, with another number of local steps."""
     if timeline.first_step is not None:
         raise ValueError("timeline has first steps; expected visits that start over")
     part = timeline[:rounds]
@@ -63,29 +51,16 @@ def run_setting(
     measurement: Measurement,
     keys: Array,
     *,
-    shadow: bool = True,
     execution: Execution | None = None,
 ) -> History:
-    """Runs the setting that a theorem prescribes, once per key.
+    """Runs the setting that a theorem prescribes, once per key; arrays have a leading axis.
 
     Where the theorem's quantity is a mean over shadow iterates, the probe ``shadow_loss`` has this
     mean for every round.  Where it is a value at a weighted mean of shadow iterates, that mean is
     the model, and its weights are those for the rounds of the setup.
-
-    Args:
-        theorem: whose algorithm runs.
-        setting: with the prescribed numbers.
-        setup: of :func:`evaluated`, with the setting's local steps.
-        measurement: of the setup's task.
-        keys: ``[n]``.
-        shadow: record the probe.
-        execution: strategy that executes the clients.
-
-    Returns:
-        NumPy arrays with a leading axis n.
     """
     metric = LOSS if theorem.measure == GAP else GRADIENT
-    if theorem.over_shadow and shadow:
+    if theorem.over_shadow:
         algorithm, probes = shadowed(setting.lr), _shadow(metric, theorem.over_shadow)
     else:
         share = setup.timeline.cohort_size / setup.task.num_clients

@@ -53,14 +53,7 @@ def models(count: int) -> str:
 def measured_sources(
     constants: ProblemConstants, count: int, num_samples: int, no_optimum: str
 ) -> dict[str, Source]:
-    """Returns the sources of measured constants, before anything is proven or given.
-
-    Args:
-        constants: as measured.
-        count: number of models.
-        num_samples: sampled gradients per client and model.
-        no_optimum: the reason why the optimum is unknown, or an empty text.
-    """
+    """Returns the sources of measured constants, before anything is proven or given."""
     seen = models(count)
     most = Source("estimate", f"largest value at {seen}")
     noise = Source("estimate", f"{num_samples} gradients per client at {seen}")
@@ -85,20 +78,7 @@ def proven(
     shared: bool,
     deterministic: bool,
 ) -> dict[str, tuple[float, str]]:
-    """Returns the constants that follow from a task's structure: values and notes.
-
-    Args:
-        constants: as measured.
-        quadratic: Hessians are constant.
-        spectrum: Lanczos ran as many iterations as there are parameters.
-        shared: all clients have one objective.
-        deterministic: gradients have no noise.
-
-    Example:
-        >>> flags = dict(quadratic=True, spectrum=True, shared=True, deterministic=False)
-        >>> sorted(proven(ProblemConstants(L=2.0), **flags))
-        ['L', 'Q', 'zeta', 'zeta_mean']
-    """
+    """Returns the constants that follow from a task's structure: values and notes."""
     values = {}
     if quadratic:
         values["Q"] = (0.0, "constant Hessians")
@@ -119,14 +99,7 @@ def rounding(bent: Curvature) -> float:
 
 
 def convexity(bent: Curvature, known: ProblemConstants, quadratic: bool, count: int) -> Source:
-    """Returns the source of the claim that all clients are convex; "unknown": they are not.
-
-    Args:
-        bent: curvature at the measured models.
-        known: constants that the caller gave.
-        quadratic: Hessians are constant.
-        count: number of models.
-    """
+    """Returns the source of the claim that all clients are convex; "unknown": they are not."""
     lowest = float(np.min(np.asarray(bent.clients.smallest)))
     if is_known(known.mu):
         return Source("given", "known.mu")
@@ -138,13 +111,7 @@ def convexity(bent: Curvature, known: ProblemConstants, quadratic: bool, count: 
 
 
 def check_known(known: ProblemConstants, measured: ProblemConstants) -> None:
-    """Refuses given constants that a measured value contradicts.
-
-    Example:
-        >>> check_known(ProblemConstants(L=1.0), ProblemConstants(L=2.0))
-        Traceback (most recent call last):
-        ValueError: known.L is 1.0; expected at least 2, the value at a measured model
-    """
+    """Refuses given constants that a measured value contradicts."""
     for name in known.known:
         given, seen = value_of(known, name), value_of(measured, name)
         assert given is not None

@@ -1,45 +1,20 @@
 """Properties of a task that follow from the text of its program and hold at every model.
 
-``vmap`` over one argument marks every value that depends on it.  An output without the mark does
-not depend on the argument, so a property that is read off this way is proven and not measured.
-The converse does not hold: a marked output may still be constant.  Constant Hessians are proven by
-:mod:`fedjax_sim.studies.advice.affine`.
+What is read off the program is proven and not measured.  The converse does not hold: a gradient
+that is not proven to be constant in an argument may still be.
 """
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.studies.advice.affine import is_affine
-from fedjax_sim.types import Params, PyTree, Task
-
-
-def depends_on(function: Callable[..., PyTree], argument: PyTree, *rest: PyTree) -> bool:
-    """Returns whether the outputs of a function may depend on its first argument.
-
-    Args:
-        function: function of ``argument`` and ``rest``; only its shapes are computed.
-
-    Example:
-        >>> slope = jax.grad(lambda x: 3 * x)
-        >>> depends_on(slope, 1.0), depends_on(lambda x, y: x * y, 1.0, 2.0)
-        (False, True)
-    """
-    jax.eval_shape(function, argument, *rest)  # raises the function's own errors
-    stacked = jax.tree.map(lambda x: jnp.asarray(x)[None], argument)
-    mapped = jax.vmap(function, in_axes=(0, *[None] * len(rest)), out_axes=None)
-    try:
-        jax.eval_shape(mapped, stacked, *rest)
-    except ValueError:  # of vmap: an output is mapped
-        return True
-    return False
+from fedjax_sim.studies.advice.affine import is_affine, is_constant
+from fedjax_sim.types import Params, Task
 
 
 def is_quadratic(task: Task, params: Params) -> bool:
-    """Returns whether the Hessians of all clients are proven to be the same at every model.
+    """Returns True if the Hessians of all clients are proven to be the same at every model.
 
     The proof is that full gradients are affine in the model.  Derivatives of gradients would not
     do: those of ``abs`` and ``relu`` are constant, but their gradients jump.
@@ -52,7 +27,7 @@ def is_quadratic(task: Task, params: Params) -> bool:
 
 
 def is_shared(task: Task, params: Params) -> bool:
-    """Returns whether all clients have one objective, as in :func:`fedjax_sim.shared_task`.
+    """Returns True if all clients have one objective, as in :func:`fedjax_sim.shared_task`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -65,11 +40,11 @@ def is_shared(task: Task, params: Params) -> bool:
     def gradient(client: Array, x: Params, key: Array) -> Params:
         return task.oracle(client, key, 1).full_grad(x)
 
-    return not depends_on(gradient, jnp.int32(0), params, jax.random.key(0))
+    return is_constant(gradient, jnp.int32(0), params, jax.random.key(0))
 
 
 def is_deterministic(task: Task, params: Params) -> bool:
-    """Returns whether the gradients of local steps do not depend on the key.
+    """Returns True if the gradients of local steps do not depend on the key.
 
     They may still differ from step to step, as in passes over the examples in a fixed order:
     :func:`~fedjax_sim.studies.advice.noise.has_full_gradients` compares them with full gradients.
@@ -78,7 +53,7 @@ def is_deterministic(task: Task, params: Params) -> bool:
     def gradient(key: Array, x: Params, client: Array, step: Array) -> Params:
         return task.oracle(client, key, 1).grad(x, step)
 
-    return not depends_on(gradient, jax.random.key(0), params, jnp.int32(0), jnp.int32(0))
+    return is_constant(gradient, jax.random.key(0), params, jnp.int32(0), jnp.int32(0))
 
 
 def mean_objective(task: Task, params: Params) -> Partial | None:

@@ -254,13 +254,7 @@ def _as_from_0(timeline: Timeline, done: int) -> Timeline:
 
 
 def _check_reads(name: str, rest: Timeline, before: Timeline, kept: bool) -> None:
-    """Refuses clients that would read another broadcast than the one that they start from.
-
-    Args:
-        name: of the alternative.
-        rest, before: its timeline from round t on, and the run's timeline until then.
-        kept: the buffers have the run's broadcasts.
-    """
+    """Refuses clients that would read another broadcast than the one that they start from."""
     count, done = num_buffers(rest), before.num_rounds
     if not count:
         return

@@ -28,13 +28,7 @@ def state_at(
     directory: pathlib.Path | None = None,
     execution: Execution | None = None,
 ) -> RunState:
-    """Returns the state after a number of rounds, from which a fork starts.
-
-    Args:
-        algorithm, setup, keys, execution: those of the run.
-        round: number of rounds, at least 1.
-        directory: the run's folder, whose checkpoints are read; a folder keeps the newest two.
-    """
+    """Returns the state after a number of rounds; a folder keeps the newest two checkpoints."""
     num_rounds = setup.timeline.num_rounds
     if not 1 <= round < num_rounds:
         raise ValueError(f"round is {round}; expected 1 .. {num_rounds - 1}, before the last round")

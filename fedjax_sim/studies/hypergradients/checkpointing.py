@@ -32,13 +32,7 @@ class Segments(NamedTuple):
 
 
 def num_levels(checkpoint: Checkpoint, num_rounds: int) -> int:
-    """Returns the number of levels of a policy; 0: all residuals are stored.
-
-    Args:
-        checkpoint: ``"sqrt"`` (2 levels), ``"log"`` (about two segments per level), a number of
-            levels, or None.
-        num_rounds: rounds T.
-    """
+    """Returns the number of levels of a policy for T rounds; 0: all residuals are stored."""
     if checkpoint is None:
         return 0
     if checkpoint == "sqrt":
@@ -75,14 +69,7 @@ def stored_states(num_rounds: int, levels: int) -> int:
 
 
 def scan_rounds(step: Step, state: PyTree, inputs: PyTree, levels: int) -> PyTree:
-    """Returns the state after ``state <- step(state, inputs[t])`` for all rounds t.
-
-    Args:
-        step: one round.
-        state: the state before the first round.
-        inputs: pytree with leaves ``[T, ...]``.
-        levels: levels of rematerialised scans; 0: a plain scan.
-    """
+    """Returns the state after ``state <- step(state, inputs[t])`` for all rounds t."""
     num_rounds = len(jax.tree.leaves(inputs)[0])
     if levels <= 1 or num_rounds <= 3:
         return _scan(step, state, inputs, recompute=levels > 0)

@@ -252,12 +252,7 @@ class HypergradientFunction:
 
 
 def count(hyper: PyTree) -> int:
-    """Returns how many numbers hyper-parameters have.
-
-    Example:
-        >>> count({"lr": 0.1, "weights": jnp.ones(5)})
-        6
-    """
+    """Returns how many numbers hyper-parameters have."""
     return sum(jnp.size(leaf) for leaf in jax.tree.leaves(hyper))
 
 

@@ -32,12 +32,7 @@ def forecast_program(
 ) -> Forecast:
     """Returns the forecast of a run with the memory of the lowered program of its derivatives.
 
-    Args:
-        lowered: the program.
-        algorithm, setup, key, execution, memory: as in :func:`fedjax_sim.forecast`.
-        replicas: runs together, one per key.
-        rounds: rounds that are visited backwards.
-        levels: levels of rematerialised scans.
+    ``replicas`` runs are together; ``rounds`` are visited backwards in ``levels`` of scans.
     """
     of_run = forecast(
         algorithm,

@@ -13,7 +13,7 @@ from fedjax_sim.types import PyTree
 
 
 class Truncation(NamedTuple):
-    r"""What truncation to the last k rounds leaves out.
+    r"""Terms that truncation to the last k rounds leaves out.
 
     With the adjoints :math:`\lambda_t`, the contributions
     :math:`c_t = \lambda_{t+1}^\top b_t` of the rounds and the derivative
@@ -93,14 +93,7 @@ def _contraction(begin: PyTree, end: PyTree, rounds: int) -> Array:
 
 
 def _bias(contributions: Array, initial: Array, contraction: Array, first: int) -> Array:
-    """Returns the estimate for one leaf.
-
-    Args:
-        contributions: of the last rounds, the oldest first.
-        initial: the initial state's derivative, with the adjoint of round ``first``.
-        contraction: rho.
-        first: number of the first of the last rounds.
-    """
+    """Returns the estimate for one leaf from the contributions of the last rounds."""
     count = contributions.shape[0]
     norms = jnp.linalg.norm(contributions.reshape(count, -1), axis=1)
     powers = jnp.arange(1, count + 1).astype(norms.dtype)

@@ -1,7 +1,6 @@
 """Timelines of coalitions, and compiled programs that run many coalitions together."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +16,7 @@ from fedjax_sim.engine.execution.strategies import Execution, auto, has_kernels,
 from fedjax_sim.studies.valuation.games import Metrics
 from fedjax_sim.studies.valuation.metrics import final_metrics
 from fedjax_sim.tree.repeated import entries
-from fedjax_sim.types import Device, FedAlgorithm, Setup, Timeline
+from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 
 # Coalitions per device at once. On a CPU more gain little, since a step costs as much as its runs
 # plus four (sweeps.grid); on an accelerator they fill the chip.
@@ -25,14 +24,7 @@ _WIDEST = {"cpu": 64, "gpu": 512, "tpu": 512}
 
 
 def masked(timeline: Timeline, members: Array) -> Timeline:
-    """Returns a timeline in which only members, ``[M]`` bool, report.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> timeline = fs.timelines.full(1, 3, num_steps=1)
-        >>> masked(timeline, jnp.array([True, False, True])).mask.tolist()
-        [[True, False, True]]
-    """
+    """Returns a timeline in which only members, ``[M]`` bool, report."""
     clients = jnp.asarray(timeline.clients)
     return dataclasses.replace(timeline, mask=jnp.asarray(timeline.mask) & members[clients])
 
@@ -68,7 +60,6 @@ class Programs:
         resample: Array | None,
         width: int | None,
         memory: int | None,
-        devices: Sequence[Device] | None,
         execution: Execution | None,
     ):
         self._algorithm, self._setup, self._execution = algorithm, setup, execution
@@ -79,7 +70,7 @@ class Programs:
             has_kernels(jax.tree.leaves(setup.params)) or is_ragged(setup.timeline)
         )
         placed = setup.task.placement is not None
-        self._devices = [] if placed else list(workers() if devices is None else devices)
+        self._devices = [] if placed else list(workers())
         self._width = width or _WIDEST[platform]
         first = self._devices[0] if self._devices else jax.devices()[0]
         self._memory = memory or memory_limit(first)

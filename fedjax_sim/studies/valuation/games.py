@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +25,8 @@ class Outcomes:
         directory: folder of the kept metrics; None: memory only.
         identity: JSON values on which the metrics depend; another identity in the folder is
             refused.
+        on_progress: called after every chunk with the number of coalitions of this request that
+            are computed, and of those that were missing.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Outcomes:
         chunk: Callable[[int], int] | None = None,
         directory: str | pathlib.Path | None = None,
         identity: Mapping[str, Any] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ):
         check_count(1, num_clients=num_clients)
         self.num_clients = num_clients
@@ -62,25 +64,8 @@ class Outcomes:
             if self._store is not None:
                 self._known |= self._store.write(self._known, self.num_clients)
             if self._on_progress is not None:
-                self._on_progress(Progress(done, len(todo)))
+                self._on_progress(done, len(todo))
         return [self._known[name] for name in names]
-
-
-class Progress(NamedTuple):
-    """Argument of a progress callback after every chunk of coalitions."""
-
-    done: int  # coalitions of the current request that are computed
-    total: int  # coalitions of the current request that were missing
-
-    @property
-    def fraction(self) -> float:
-        """Share of the work that is done, in [0, 1]."""
-        return self.done / max(self.total, 1)
-
-    @property
-    def status(self) -> str:
-        """Number of coalitions as a text."""
-        return f"{self.done}/{self.total} coalitions"
 
 
 class Game:

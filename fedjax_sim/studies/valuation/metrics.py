@@ -26,15 +26,7 @@ _NAMELESS = "<lambda>", ""
 def evaluated_once(
     algorithm: FedAlgorithm, setup: Setup, key: Array, metric: Metric, mode: Mode
 ) -> tuple[Setup, str]:
-    """Returns a setup whose only evaluation is that of the final model, and the metric's name.
-
-    Args:
-        algorithm: any algorithm.
-        setup: of one run.
-        key: of the run.
-        metric: a metric of ``setup.eval_fn``, or a function of the model that returns a number.
-        mode: direction of the metric.
-    """
+    """Returns a setup whose only evaluation is that of the final model, and the metric's name."""
     check_key(key)
     check_is_setup(setup)
     name, eval_fn = metric, setup.eval_fn
@@ -83,12 +75,7 @@ def metrics_of(
 def final_metrics(
     algorithm: FedAlgorithm, setup: Setup, key: Array, execution: Execution | None = None
 ) -> dict[str, Array]:
-    """Returns all metrics of the final model that are single numbers; a traceable function.
-
-    Args:
-        setup: as :func:`evaluated_once` returns it.
-        algorithm, key, execution: as for :func:`fedjax_sim.run`.
-    """
+    """Returns all metrics of the final model that are single numbers; a traceable function."""
     _, history = run(algorithm, setup, key, execution=execution)
     return {name: x[-1] for name, x in history.metrics.items() if x.ndim == 1}
 

@@ -12,16 +12,15 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_count
-from fedjax_sim.checks.setups import check_key
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.runs.callbacks.direction import Mode
-from fedjax_sim.studies.valuation.draws import generator
 from fedjax_sim.studies.valuation.exact import exact_shapley
 from fedjax_sim.studies.valuation.games import Game
 from fedjax_sim.studies.valuation.metrics import Metric
 from fedjax_sim.studies.valuation.permutations import marginals
 from fedjax_sim.studies.valuation.result import Valuation, valuation_of
 from fedjax_sim.studies.valuation.round_games import WIDTH, RoundGame, round_games
+from fedjax_sim.timelines.durations import host_generator
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
@@ -130,11 +129,10 @@ def gtg_shapley(
         >>> round(float(result.values.sum()), 3)
         4.219
     """
-    check_key(permutation_key)
     check_at_least(0.0, between=between, within=within)
     check_count(1, most_sweeps=most_sweeps)
     games = round_games(algorithm, setup, key, metric, mode=mode, execution=execution, width=width)
-    rng = generator(permutation_key)
+    rng = host_generator(permutation_key)
 
     def value(part: RoundGame) -> Valuation:
         return guided(part.game, rng, between=between, within=within, most_sweeps=most_sweeps)

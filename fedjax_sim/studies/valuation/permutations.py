@@ -9,10 +9,9 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_count
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.studies.valuation.draws import generator
 from fedjax_sim.studies.valuation.games import Game
 from fedjax_sim.studies.valuation.result import Valuation, standard_deviation, valuation_of
+from fedjax_sim.timelines.durations import host_generator
 
 _FEWEST = 8  # units before the stopping rule is applied: with few, standard errors are too small
 
@@ -64,7 +63,6 @@ def permutation_shapley(
         >>> result.values.tolist(), result.standard_errors.tolist()
         ([1.0, 2.0, 4.0], [0.0, 0.0, 0.0])
     """
-    check_key(key)
     check_count(1, num_permutations=num_permutations, batch=batch)
     check_at_least(0.0, tolerance=tolerance, target_error=target_error or 0.0)
     if antithetic and (num_permutations % 2 or batch % 2):
@@ -72,7 +70,7 @@ def permutation_shapley(
             f"num_permutations is {num_permutations} and batch {batch}; expected even numbers with "
             "antithetic=True"
         )
-    game, rng = game.counted(), generator(key)
+    game, rng = game.counted(), host_generator(key)
     n = game.num_clients
     units, errors, cut, done = np.empty((0, n)), np.full(n, np.nan), 0, 0
     while done < num_permutations:
@@ -93,15 +91,9 @@ def permutation_shapley(
 def marginals(
     game: Game, orders: np.ndarray, tolerance: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the marginal contributions along permutations.
+    """Returns the marginal contributions ``[P, M]`` along permutations ``[P, M]``, by client.
 
-    Args:
-        game: M clients.
-        orders: permutations ``[P, M]``, each the clients in order of entry.
-        tolerance: as in :func:`permutation_shapley`.
-
-    Returns:
-        Marginals ``[P, M]`` by client, and ``[P, M]`` bool: False where truncated.
+    Also ``[P, M]`` bool: False where truncated.
     """
     count, n = orders.shape
     position = np.argsort(orders, axis=1)

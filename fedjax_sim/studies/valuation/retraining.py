@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,10 +19,10 @@ from fedjax_sim.runs.callbacks.direction import Mode
 from fedjax_sim.runs.storage.identity import arrays_digest
 from fedjax_sim.runs.storage.run_functions import identified, trace_run
 from fedjax_sim.studies.valuation.coalitions import Programs, masked
-from fedjax_sim.studies.valuation.games import Game, Outcomes, Progress
+from fedjax_sim.studies.valuation.games import Game, Outcomes
 from fedjax_sim.studies.valuation.metrics import Metric, evaluated_once
 from fedjax_sim.tree.repeated import entries
-from fedjax_sim.types import Device, FedAlgorithm, Setup
+from fedjax_sim.types import FedAlgorithm, Setup
 
 
 def game(
@@ -36,9 +36,8 @@ def game(
     directory: str | pathlib.Path | None = None,
     width: int | None = None,
     memory: int | None = None,
-    devices: Sequence[Device] | None = None,
     execution: Execution | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Game:
     r"""Returns the game in which a coalition trains alone.
 
@@ -49,8 +48,9 @@ def game(
     those of the clients.  Rounds without members of S change nothing.
 
     Coalitions run together (``vmap`` over masks; one after the other for convolutions on a CPU), in
-    powers of two up to a width that fits the memory, and divided over the devices.  The width
-    changes the last bits of the values.  Every metric of a coalition is cached.
+    powers of two up to a width that fits the memory, and divided over all devices (with a placed
+    task its own).  The width changes the last bits of the values.  Every metric of a coalition is
+    cached.
 
     Args:
         algorithm: any algorithm that accepts rounds in which clients are missing.
@@ -70,9 +70,9 @@ def game(
             which other processes may share; None: memory only.
         width: coalitions per device at once, at most; default 64 on a CPU, 512 on an accelerator.
         memory: bytes per device that a program may need; default as in :func:`fedjax_sim.sweep`.
-        devices: default all; with a placed task its own.
         execution: execution strategy; default for the number of coalitions.
-        on_progress: called after every chunk of coalitions.
+        on_progress: called after every chunk of coalitions with the number of those that are
+            computed and of those that were missing.
 
     Raises:
         ValueError: arguments that do not fit each other, an algorithm that requires several
@@ -99,7 +99,7 @@ def game(
         check_key(resample)
         _check_resampled(setup)
     _check_single_client(algorithm, setup)
-    programs = Programs(algorithm, setup, key, resample, width, memory, devices, execution)
+    programs = Programs(algorithm, setup, key, resample, width, memory, execution)
     identity = {} if directory is None else _identity(algorithm, setup, key, resample)
     outcomes = Outcomes(
         programs, setup.task.num_clients, chunk=programs.chunk, directory=directory,

@@ -41,10 +41,7 @@ def round_games(
     execution: Execution | None = None,
     width: int = WIDTH,
 ) -> Iterator[RoundGame]:
-    """Yields the games of the rounds of one run, rounds without reports excepted.
-
-    One round's uploads are in memory at a time.  Arguments as for :func:`fed_sv`.
-    """
+    """Yields the games of the rounds of one run, those without reports excepted, one at a time."""
     check_count(1, width=width)
     if algorithm.aggregation is not None:
         raise ValueError(

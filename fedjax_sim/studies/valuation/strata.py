@@ -12,10 +12,9 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.studies.valuation.draws import generator
 from fedjax_sim.studies.valuation.games import Game
 from fedjax_sim.studies.valuation.result import Valuation, standard_deviation, valuation_of
+from fedjax_sim.timelines.durations import host_generator
 
 
 def stratified_shapley(
@@ -55,7 +54,6 @@ def stratified_shapley(
         >>> stratified_shapley(additive, jax.random.key(0), 8).values.tolist()
         [1.0, 2.0, 4.0]
     """
-    check_key(key)
     check_count(2, pilot=pilot)
     check_count(1, num_marginals=num_marginals, batch=batch)
     n = game.num_clients
@@ -65,7 +63,7 @@ def stratified_shapley(
         raise ValueError(
             f"num_marginals is {num_marginals}; expected at least {needed}, those of the pilot"
         )
-    game, rng = game.counted(), generator(key)
+    game, rng = game.counted(), host_generator(key)
 
     def contributions(requests: list[tuple[int, np.ndarray]]) -> list[float]:
         """Marginals of (client, coalition without the client)."""

@@ -245,7 +245,7 @@ def test_partial_advice_for_a_network():
     assert advice.sources["Delta"].kind == "bound"
     assert {advice.sources[name].kind for name in ("L", "Q", "G", "zeta")} == {"estimate"}
     assert any(text.startswith("L is at most") for text in momentum.undecided)
-    gap = advice.compare(KEYS, grid={"lr": [0.1], "local_steps": [2]}, shadow=False)
+    gap = advice.compare(KEYS, grid={"lr": [0.1], "local_steps": [2]})
     row = gap.summary().iloc[0]
     assert row["metric"] == "squared gradient norm"
     assert 0 < row["measured"] < row["bound"]
