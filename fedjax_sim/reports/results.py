@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.frames import configuration_columns, first_rows, row_ids, score_values
-from fedjax_sim.reports.intervals import mean_interval
 from fedjax_sim.reports.labels import better, bounds_of
-from fedjax_sim.reports.selection import Mode, rounds_to_target, scores, sign_of
+from fedjax_sim.reports.selection import Mode, over_seeds, rounds_to_target, scores, sign_of
 from fedjax_sim.reports.statistics import holm, paired_difference
 
 
@@ -120,23 +118,12 @@ def _rows(
     """Returns the statistics over seeds, a row per configuration in grid order."""
     ids = row_ids(score, config)
     left = score[config].iloc[first_rows(ids)].reset_index(drop=True)
-    statistics = []
-    for i in range(len(left)):
-        part = score.iloc[np.flatnonzero(ids == i)]
-        values = score_values(part)
-        mean, low, high = mean_interval(values, level, bounds)
-        statistics.append(
-            {
-                "mean": mean,
-                "std": values.std(ddof=1) if len(values) > 1 else math.nan,
-                "low": low,
-                "high": high,
-                "num_seeds": len(values),
-                "num_failed": int(np.isnan(values).sum()),
-                "diverged": divergence_text(first_divergences(part)),
-            }
-        )
-    return left.join(pd.DataFrame(statistics))
+    parts = [score.iloc[np.flatnonzero(ids == i)] for i in range(len(left))]
+    table = left.join(pd.DataFrame([over_seeds(part, level, bounds) for part in parts]))
+    values = [score_values(part) for part in parts]
+    std = [x.std(ddof=1) if len(x) > 1 else math.nan for x in values]
+    table.insert(table.columns.get_loc("low"), "std", std)
+    return table
 
 
 def _compared(

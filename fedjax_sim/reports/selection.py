@@ -184,17 +184,25 @@ def best(
         if "algorithm" in config:
             same = np.asarray(cell["algorithm"] == chosen["algorithm"].iloc[0])
             cell = cell.loc[same, :]
-        values = score_values(chosen)
-        diverged = {"diverged": divergence_text(first_divergences(chosen))}
         statistics.append(
-            mean_interval(values, level, bounds)._asdict()
-            | {"num_seeds": len(values), "num_failed": int(np.isnan(values).sum())}
-            | (diverged if "diverged_at" in scores else {})
+            over_seeds(chosen, level, bounds)
             | {f"{name}_at_edge": _at_edge(chosen[name].iloc[0], cell[name]) for name in tuned}
         )
         first.append(chosen.head(1))
     left = pd.concat(first, ignore_index=True)[[*per, *(n for n in config if n not in per)]]
     return left.join(pd.DataFrame(statistics))
+
+
+def over_seeds(
+    scores: pd.DataFrame, level: float, bounds: tuple[float, float] | None
+) -> dict[str, Any]:
+    """Returns the mean and its interval, and numbers of seeds, of one configuration's scores."""
+    values = score_values(scores)
+    statistics = mean_interval(values, level, bounds)._asdict()
+    statistics |= {"num_seeds": len(values), "num_failed": int(np.isnan(values).sum())}
+    if "diverged_at" in scores:
+        statistics["diverged"] = divergence_text(first_divergences(scores))
+    return statistics
 
 
 def complete(scores: pd.DataFrame) -> pd.DataFrame:

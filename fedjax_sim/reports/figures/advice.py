@@ -1,29 +1,22 @@
 """Figures of the gap between theory and practice."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
 from matplotlib.ticker import NullFormatter
 
 from fedjax_sim.diagnostics.overlays import Overlay
 from fedjax_sim.reports.figures.bounds import bound_curves
-from fedjax_sim.reports.figures.curves import divergence_notes
 from fedjax_sim.reports.figures.figure import Figure
 from fedjax_sim.reports.figures.style import (
-    INK,
     add_caption,
     legend_above,
     line_look,
-    line_names,
     style_axes,
 )
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def gap_figure(
-    frame: "pd.DataFrame", metric: str, bounds: Overlay, target: float | None = None
+    frame: pd.DataFrame, metric: str, bounds: Overlay, target: float | None = None
 ) -> Figure:
     """Measured curves of prescribed and tuned settings, with the theorems' bounds over them.
 
@@ -38,7 +31,6 @@ def gap_figure(
         ValueError: as :func:`fedjax_sim.reports.figures.bound_curves`.
 
     Example:
-        >>> import pandas as pd
         >>> columns = ["run", "quantity", "seed", "round", "metric", "value"]
         >>> rows = [("FedAvg", "model", 0, r, "F - F*", 1 / r) for r in (1, 2, 4)]
         >>> figure = gap_figure(pd.DataFrame(rows, columns=columns), "F - F*", Overlay([], {}), 0.5)
@@ -49,17 +41,12 @@ def gap_figure(
     plain = part["quantity"] == "model"
     names = np.where(plain, part["run"], part["run"] + ": " + part["quantity"])
     part = part.assign(run=names)
-    figure = bound_curves(part, metric, bounds, by="run")
+    figure = bound_curves(part, metric, bounds, by="run", target=target)
     figure.set_figheight(3.2 + 0.22 * len(figure.axes[0].lines))  # the legend may be long
-    if target is not None:
-        axes = figure.axes[0]
-        axes.axhline(target, color=INK, lw=0.8, ls=":", label="target")
-        figure.legends[0].remove()
-        legend_above(figure, line_names(axes), 2, notes=divergence_notes(part, "run"))
     return figure
 
 
-def local_steps_figure(frame: "pd.DataFrame", rounds: int, local_steps: int) -> Figure:
+def local_steps_figure(frame: pd.DataFrame, rounds: int, local_steps: int) -> Figure:
     """Bounds at prescribed rates against the number of local steps, a line per theorem.
 
     Args:
@@ -71,7 +58,6 @@ def local_steps_figure(frame: "pd.DataFrame", rounds: int, local_steps: int) -> 
         ValueError: no finite bound.
 
     Example:
-        >>> import pandas as pd
         >>> columns = ["theorem", "metric", "local_steps", "bound"]
         >>> rows = [("FedAvg", "F - F*", K, 1 / K) for K in (1, 2, 4)]
         >>> figure = local_steps_figure(pd.DataFrame(rows, columns=columns), 100, local_steps=2)

@@ -1,22 +1,23 @@
 """Measured suboptimalities with the bounds of theory over them."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
 from matplotlib.ticker import NullFormatter
 
 from fedjax_sim.diagnostics.overlays import Overlay
 from fedjax_sim.reports.divergence import finite_part
 from fedjax_sim.reports.figures.curves import curves, divergence_notes
 from fedjax_sim.reports.figures.figure import Figure
-from fedjax_sim.reports.figures.style import add_caption, legend_above, line_look, line_names
-
-if TYPE_CHECKING:
-    import pandas as pd
+from fedjax_sim.reports.figures.style import INK, add_caption, legend_above, line_look, line_names
 
 
 def bound_curves(
-    history: "pd.DataFrame", metric: str, overlay: Overlay, *, by: str = "algorithm"
+    history: pd.DataFrame,
+    metric: str,
+    overlay: Overlay,
+    *,
+    by: str = "algorithm",
+    target: float | None = None,
 ) -> Figure:
     """Measured suboptimalities and their bounds against rounds, both axes logarithmic.
 
@@ -30,12 +31,12 @@ def bound_curves(
         metric: metric of the history.
         overlay: bounds at the same rounds.
         by: column with a measured curve per value.
+        target: value of a horizontal line.
 
     Raises:
         ValueError: as :func:`fedjax_sim.reports.figures.curves`; nothing positive to draw.
 
     Example:
-        >>> import pandas as pd
         >>> from fedjax_sim.diagnostics.overlays import Row
         >>> columns = ["algorithm", "seed", "round", "metric", "value"]
         >>> rows = [("fedavg", 0, r, "suboptimality", 0.1 / r) for r in (1, 2, 4)]
@@ -63,6 +64,8 @@ def bound_curves(
         rounds, values = np.array([row[:3:2] for row in valid if row.bound == name], float).T
         color = line_look(measured + i)["color"]
         axes.plot(rounds, values, color=color, ls="--", lw=1.2, label=f"bound: {name}")
+    if target is not None:
+        axes.axhline(target, color=INK, lw=0.8, ls=":", label="target")
     figure.legends[0].remove()
     legend_above(figure, line_names(axes), 2, notes=divergence_notes(later, by))
     if overlay.skipped:

@@ -1,13 +1,13 @@
 """Distributions of a metric over clients, at the end and over the rounds."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.ticker import MaxNLocator
 
+from fedjax_sim.reports.figures.curves import line_labels, mark_failure
 from fedjax_sim.reports.figures.figure import Figure
 from fedjax_sim.reports.figures.style import (
     add_caption,
@@ -18,7 +18,7 @@ from fedjax_sim.reports.figures.style import (
     style_axes,
 )
 from fedjax_sim.reports.frames import check_columns
-from fedjax_sim.reports.labels import algorithm_labels, bounds_of, metric_label
+from fedjax_sim.reports.labels import bounds_of, metric_label
 
 _BINS = 20
 
@@ -143,14 +143,10 @@ def client_bands(
         for i, (label, group) in enumerate(groups.items()):
             rounds, lines = _quantiles(group, metric, quantiles)
             look = line_look(i)
-            finite = np.isfinite(lines[1])
-            marks = marker_look(i, len(rounds)) if finite.any() else {}
+            marks = marker_look(i, len(rounds)) if np.isfinite(lines[1]).any() else {}
             axes.plot(rounds, lines[1], **look, **marks, lw=1.8, label=label)
             axes.fill_between(rounds, lines[0], lines[2], color=look["color"], alpha=0.18, lw=0)
-            if 0 < finite.sum() < len(rounds):
-                last = np.flatnonzero(finite)[-1]
-                cross: dict[str, Any] = {"marker": "x", "ms": 8, "mew": 2, "ls": ""}
-                axes.plot(rounds[last], lines[1][last], color=look["color"], **cross)
+            mark_failure(axes, rounds, lines[1], look["color"])
         axes.set(xlabel="round", ylabel=metric_label(metric))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.margins(x=0.02)
@@ -182,9 +178,8 @@ def _groups(part: pd.DataFrame, by: str | None) -> Mapping[str, pd.DataFrame]:
     """Returns the rows by the label of their line."""
     if by is None:
         return {"clients": part}
-    names = part[by].unique().tolist()
-    known = algorithm_labels(name for name in names if isinstance(name, str))
-    return {known.get(name, str(name)): part.loc[part[by] == name, :] for name in names}
+    labels = line_labels(part, by)
+    return {label: part.loc[part[by] == name, :] for name, label in labels.items()}
 
 
 def _quantiles(

@@ -7,9 +7,10 @@ state: it uses no pyplot and needs no display.  Save a figure with
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
@@ -21,16 +22,14 @@ from fedjax_sim.reports.figures.style import (
     add_caption,
     font_points,
     legend_above,
+    legend_title,
     line_look,
     marker_look,
     style_axes,
 )
 from fedjax_sim.reports.frames import check_columns, check_unique
 from fedjax_sim.reports.intervals import mean_interval
-from fedjax_sim.reports.labels import algorithm_labels, bounds_of, metric_label, setting_label
-
-if TYPE_CHECKING:
-    import pandas as pd
+from fedjax_sim.reports.labels import algorithm_labels, bounds_of, metric_label
 
 Band: TypeAlias = Literal["std", "minmax", "ci", "seeds"]
 
@@ -44,7 +43,7 @@ _BANDS = {
 
 
 def curves(
-    history: "pd.DataFrame",
+    history: pd.DataFrame,
     metric: str | Sequence[str],
     *,
     x: str = "round",
@@ -87,7 +86,6 @@ def curves(
         ValueError: a missing column or metric, two rows for one point, an unknown band.
 
     Example:
-        >>> import pandas as pd
         >>> columns = ["algorithm", "seed", "round", "metric", "value"]
         >>> rows = [("fedavg", s, r, "loss", 1 / (r + s + 1)) for s in range(3) for r in range(9)]
         >>> figure = curves(pd.DataFrame(rows, columns=columns), "loss")
@@ -109,9 +107,8 @@ def curves(
     with rc_context({"font.size": font_points(size[0])}):
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
-        labels = line_labels(chosen, by)
-        notes, num_seeds = divergence_notes(chosen, by), set()
-        for i, (name, label) in enumerate(labels.items()):
+        num_seeds = set()
+        for i, (name, label) in enumerate(line_labels(chosen, by).items()):
             group = chosen if by is None else chosen.loc[chosen[by] == name, :]
             for title, axes in zip(metrics, panels, strict=False):
                 part = group.loc[group["metric"] == title, :]
@@ -128,16 +125,12 @@ def curves(
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         for axes in panels[len(metrics) :]:
             axes.remove()
-        if by is not None:
-            heading = None if by == "algorithm" else setting_label(by)
-            legend_above(figure, list(labels.values()), 3 * columns, heading, notes)
-        diverged = [f"Run {note}." for note in notes.values() if note and by is None]
-        text = "\n".join(filter(None, (caption, *diverged, explained(band, num_seeds))))
-        add_caption(figure, text)
+        add_notes(figure, chosen, by, 3 * columns, caption)
+        add_caption(figure, explained(band, num_seeds))
     return figure
 
 
-def line_labels(history: "pd.DataFrame", by: str | None) -> dict[Any, str]:
+def line_labels(history: pd.DataFrame, by: str | None) -> dict[Any, str]:
     """Returns the lines' labels by the values of the column ``by``."""
     if by is None:
         return {None: "mean"}
@@ -146,7 +139,7 @@ def line_labels(history: "pd.DataFrame", by: str | None) -> dict[Any, str]:
     return {name: known.get(name, str(name)) for name in names}
 
 
-def divergence_notes(history: "pd.DataFrame", by: str | None) -> dict[str, str]:
+def divergence_notes(history: pd.DataFrame, by: str | None) -> dict[str, str]:
     """Returns, by the label of each line, the rounds in which its seeds diverged, as a text."""
     return {
         label: divergence_text(
@@ -156,8 +149,19 @@ def divergence_notes(history: "pd.DataFrame", by: str | None) -> dict[str, str]:
     }
 
 
+def add_notes(
+    figure: Figure, history: pd.DataFrame, by: str | None, columns: int, caption: str
+) -> None:
+    """Adds the lines' legend, the caption, and the rounds in which seeds diverged."""
+    notes = divergence_notes(history, by)
+    if by is not None:
+        legend_above(figure, list(notes), columns, legend_title(by), notes)
+    diverged = [f"Run {note}." for note in notes.values() if note and by is None]
+    add_caption(figure, "\n".join(filter(None, (caption, *diverged))))
+
+
 def draw_line(
-    axes: Axes, part: "pd.DataFrame", x: str, band: Band | None, i: int, label: str, metric: str
+    axes: Axes, part: pd.DataFrame, x: str, band: Band | None, i: int, label: str, metric: str
 ) -> None:
     """Draws a line, its band, and a cross where it ends because a seed diverged."""
     look = line_look(i)
@@ -200,7 +204,7 @@ def explained(band: str | None, num_seeds: set[int]) -> str:
     return "; ".join([f"Lines: mean of {seeds} seeds", *([_BANDS[band]] if band else [])]) + "."
 
 
-def _check_history(history: "pd.DataFrame", metrics: list[str], x: str, by: str | None) -> None:
+def _check_history(history: pd.DataFrame, metrics: list[str], x: str, by: str | None) -> None:
     points = [*([] if by is None else [by]), "seed", x, "metric"]
     check_columns(history, [*points, "value"], "history")
     known = history["metric"].unique().tolist()
@@ -210,7 +214,7 @@ def _check_history(history: "pd.DataFrame", metrics: list[str], x: str, by: str 
     check_unique(history.loc[history["metric"].isin(metrics), :], points, "history")
 
 
-def by_seed(part: "pd.DataFrame", x: str) -> list[tuple[np.ndarray, np.ndarray]]:
+def by_seed(part: pd.DataFrame, x: str) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns ``x`` and the values of every seed."""
     ordered = (rows.sort_values(x) for _, rows in part.groupby("seed", sort=True))
     return [(rows[x].to_numpy(), rows["value"].to_numpy(dtype=np.float64)) for rows in ordered]

@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.reports.divergence import divergence_text, finite_part, first_divergences
+from fedjax_sim.reports.divergence import finite_part
 from fedjax_sim.reports.figures.curves import (
+    add_notes,
     by_seed,
     draw_line,
     explained,
@@ -26,7 +27,6 @@ from fedjax_sim.reports.figures.figure import Figure
 from fedjax_sim.reports.figures.style import (
     GREY,
     add_caption,
-    legend_above,
     line_look,
     marker_look,
     style_axes,
@@ -108,14 +108,12 @@ def dashboard(
     rows = math.ceil(len(panels) / columns)
     size = size or (2.4 * columns, 0.7 + 1.9 * rows)
     chosen = finite_part(history)
-    notes: dict[str, str] = {}
     num_seeds: set[int] = set()
     with rc_context({"font.size": _FONT}):
         figure = Figure(figsize=size, layout="constrained")
         every = figure.subplots(rows, columns, squeeze=False).ravel()
         for i, (value, label) in enumerate(line_labels(chosen, by).items()):
             group = chosen if by is None else chosen.loc[chosen[by] == value, :]
-            notes[label] = divergence_text(first_divergences(group))
             num_seeds.add(len(set(group["seed"])))
             for name, axes in zip(panels, every, strict=False):
                 if _is_distribution(name, known):
@@ -127,13 +125,7 @@ def dashboard(
             _finish(axes, name, chosen)
         for axes in every[len(panels) :]:
             axes.remove()
-        if by is not None:
-            legend_above(figure, list(notes), columns + 1, notes=notes)
-        else:
-            caption = "\n".join(
-                filter(None, (caption, *(f"Run {x}." for x in notes.values() if x)))
-            )
-        add_caption(figure, caption)
+        add_notes(figure, chosen, by, columns + 1, caption)
         distributions = [_is_distribution(name, known) for name in panels]
         if any(distributions):
             add_caption(figure, "Of clients: median, and band from 10 % to 90 % of the clients.")

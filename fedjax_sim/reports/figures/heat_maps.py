@@ -16,6 +16,7 @@ from fedjax_sim.reports.figures.style import (
     LETTER,
     SHADES,
     bare,
+    color_limits,
     index_of,
     style_axes,
 )
@@ -73,7 +74,7 @@ def heat_map(
     height = float(np.clip(0.36 * len(ys), 1.4, 7))
     figure = Figure(figsize=(width + 2.2, height + 1.2), layout="constrained")
     axes = figure.subplots()
-    norm = (LogNorm if log else Normalize)(*_limits(mean[finite], log))
+    norm = (LogNorm if log else Normalize)(*color_limits(mean[finite], log))
     colors = axes.pcolormesh(
         np.arange(len(xs) + 1) - 0.5,
         np.arange(len(ys) + 1) - 0.5,
@@ -109,14 +110,6 @@ def heat_map(
     axes.grid(False)
     bare(figure.colorbar(colors, ax=axes, label=label, pad=0.02, aspect=7 * height))
     return figure
-
-
-def _limits(finite: np.ndarray, log: bool) -> tuple[float, float]:
-    """Returns colour limits, which differ even for one value or none."""
-    low, high = (finite.min(), finite.max()) if len(finite) else (1.0, 1.0)
-    if low < high:
-        return low, high
-    return (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
 
 
 def _readable(background: Sequence[float]) -> str:

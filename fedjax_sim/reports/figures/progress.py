@@ -1,9 +1,10 @@
 """One history against different measures of progress: time, updates, local steps, bits."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_sim.reports.figures.curves import curves
@@ -13,19 +14,16 @@ from fedjax_sim.runs.history import Clock
 from fedjax_sim.timelines.accounting import bits_moved
 from fedjax_sim.types import Timeline
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 _MEASURES = ("time", "server_updates", "local_steps", "uploads", "bits")
 
 
 def with_progress(
-    history: "pd.DataFrame",
+    history: pd.DataFrame,
     timelines: Mapping[Any, Timeline],
     bits: Mapping[Any, tuple[int, int]] | None = None,
     *,
     by: str = "algorithm",
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Returns the history with columns for the progress up to each of its rounds.
 
     The columns are ``time`` (simulated), ``server_updates`` (those with at least one report),
@@ -44,7 +42,6 @@ def with_progress(
             seeds, rounds that a timeline does not have.
 
     Example:
-        >>> import pandas as pd
         >>> import fedjax_sim as fs
         >>> columns = ["algorithm", "seed", "round", "metric", "value"]
         >>> rows = [("fedavg", 0, r, "loss", 1 / r) for r in (1, 2)]
@@ -74,13 +71,11 @@ def with_progress(
             )
         columns = _progress(timeline, len(seeds), None if bits is None else bits[name])
         parts.append(part.assign(**{key: values[which, done] for key, values in columns.items()}))
-    import pandas as pd
-
     return pd.concat(parts)
 
 
 def progress_curves(
-    history: "pd.DataFrame",
+    history: pd.DataFrame,
     metric: str,
     timelines: Mapping[Any, Timeline],
     against: Sequence[str] = ("time", "server_updates", "local_steps"),
@@ -105,7 +100,6 @@ def progress_curves(
         ValueError: as these functions; an unknown measure or metric, or "bits" without ``bits``.
 
     Example:
-        >>> import pandas as pd
         >>> import fedjax_sim as fs
         >>> columns = ["algorithm", "seed", "round", "metric", "value"]
         >>> rows = [("fedavg", 0, r, "loss", 1 / r) for r in (1, 2)]
@@ -126,8 +120,6 @@ def progress_curves(
         )
     measured = with_progress(chosen, timelines, bits, by=by)
     check_unique(measured, [by, "seed", "round"], "history")
-    import pandas as pd
-
     runs = [measured.loc[measured[by] == name, :] for name in measured[by].unique()]
     ordered = pd.concat([run.sort_values("round") for run in runs])
     panels = [

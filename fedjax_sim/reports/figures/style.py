@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from fedjax_sim.checks import check_positive
+from fedjax_sim.reports.labels import setting_label
 
 # Okabe and Ito's palette, distinct under the common colour-vision deficiencies, without its yellow,
 # which is too pale for lines; black comes last.
@@ -64,6 +66,11 @@ def legend_above(
     lines = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}
     texts = [f"{name}: {notes[name]}" if notes and notes.get(name) else name for name in names]
     add_legend(figure, [lines[name] for name in names], texts, columns, title, handlelength=2.6)
+
+
+def legend_title(by: str | None) -> str | None:
+    """Returns the title of a legend of the column's values; algorithms need none."""
+    return None if by in (None, "algorithm") else setting_label(by)
 
 
 def add_legend(
@@ -167,6 +174,14 @@ def bare(bar: Colorbar) -> Colorbar:
     """Removes the outline of a colour bar."""
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     return bar
+
+
+def color_limits(finite: np.ndarray, log: bool) -> tuple[float, float]:
+    """Returns colour limits, which differ even for one value or none."""
+    low, high = (finite.min(), finite.max()) if len(finite) else (1.0, 1.0)
+    if low < high:
+        return low, high
+    return (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
 
 
 def index_of(values: Sequence[Any], value: Any) -> int:

@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm, Normalize
 from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.surfaces import Surface
 from fedjax_sim.reports.figures.figure import Figure
-from fedjax_sim.reports.figures.style import COLORS, INK, SHADES, bare, style_axes
+from fedjax_sim.reports.figures.style import COLORS, INK, SHADES, bare, color_limits, style_axes
 
 
 def contours(
@@ -160,9 +160,7 @@ def _common_scale(
         raise ValueError(f"log is True and the smallest value is {low:g}; expected > 0")
     if high is not None and high <= low:
         raise ValueError(f"high is {high}; expected more than the smallest value, {low:g}")
-    if low == top:
-        low, top = (low / 2, top * 2) if log else (low - 0.5, top + 0.5)
-    return values, low, top
+    return values, *color_limits(np.array([low, top]), log)
 
 
 def _levels(levels: int | Sequence[float], low: float, high: float, log: bool) -> np.ndarray:

@@ -21,6 +21,7 @@ from fedjax_sim.reports.figures.style import (
     add_caption,
     index_of,
     legend_above,
+    legend_title,
     line_look,
     marker_look,
     short,
@@ -107,7 +108,7 @@ def sensitivity(
             axes.plot([], [], marker, color=INK, label=meaning)
             keys.append(meaning)
     if keys:
-        legend_above(figure, keys, 4, None if by in (None, "algorithm") else setting_label(by))
+        legend_above(figure, keys, 4, legend_title(by))
     axes.set_title(grid_title(scores, points, [x, *lines]), fontsize="medium", pad=6 + 9 * stacked)
     add_caption(figure, _about_bands(points, level))
     return figure
@@ -176,8 +177,7 @@ def speed_up_figure(
         right.set_ylabel(f"speed-up over {setting_label(over)} = {' or '.join(map(short, bases))}")
     for axes in pairs[:, 1] if panel is not None else pairs.ravel():
         axes.set_xlabel(setting_label(over))
-    title = None if by in (None, "algorithm") else setting_label(by)
-    legend_above(figure, [*labels, "linear speed-up"], 6, title)
+    legend_above(figure, [*labels, "linear speed-up"], 6, legend_title(by))
     add_caption(figure, _about_bands(frame, level))
     return figure
 
