@@ -3,9 +3,12 @@
 The environment must be set before jax initialises its backends, and so at import.
 """
 
+import ctypes
 import gc
 import os
 import pathlib
+import resource
+import sys
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["XLA_FLAGS"] = (
@@ -33,31 +36,37 @@ hypothesis.settings.load_profile("fedjax_sim")
 
 def pytest_collection_finish():
     """Lets garbage collections skip the modules and tests, and happen less often."""
+    release_programs()  # of values that modules compute
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
 
-class _Programs:
-    """Number of programs that this process has compiled since it last released them."""
-
-    count = 0
-    most = 5_000  # of 4 to 8 memory maps each; Linux allows 65,530, and XLA crashes beyond
-
-    @classmethod
-    def compiled(cls, event, duration, **options):
-        cls.count += event == "/jax/core/compile/backend_compile_duration"
+# One program of a few operations takes more than a megabyte, and a process may have 65,530 memory
+# maps, of which a program takes 4 to 8; XLA crashes beyond.
+_MOST_MEMORY = 900 * 2**20  # bytes of a process, 550 of them modules
 
 
-jax.monitoring.register_event_duration_secs_listener(_Programs.compiled)
+def release_programs():
+    """Returns the memory of all compiled programs to the system."""
+    jax.clear_caches()
+    if "fedjax_sim.runs.programs" in sys.modules:
+        sys.modules["fedjax_sim.runs.programs"]._functions.clear()
+    gc.collect()
+    if sys.platform == "linux":  # the allocator would keep the memory
+        ctypes.CDLL(None).malloc_trim(0)
 
 
-@pytest.fixture(autouse=True)
-def room_for_programs():
-    """Releases the compiled programs before they use up the process's memory maps."""
-    yield
-    if _Programs.count > _Programs.most:
-        jax.clear_caches()
-        _Programs.count = 0
+def resident_memory():
+    """Returns the bytes of memory of this process, 0 where the system does not tell."""
+    path = pathlib.Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * resource.getpagesize() if path.exists() else 0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """Makes room for the programs of later tests."""
+    if resident_memory() > _MOST_MEMORY:
+        release_programs()
 
 
 @pytest.fixture
