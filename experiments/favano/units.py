@@ -10,9 +10,9 @@ models; where the printed table violates that, the errata give the correction.
 import jax.numpy as jnp
 from jax import Array
 
+from experiments.favano.steps import corollary_steps
 from fedjax_sim.theory.conditions import non_negative, positive
 from fedjax_sim.theory.favano.progress import ProgressConstants
-from fedjax_sim.theory.favano.steps import corollary_steps
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 
 
@@ -140,7 +140,7 @@ def favano_units(
     cohort_size: Scalar,
     time_per_step: Scalar = 1.0,
 ) -> Array:
-    """FAVANO: :func:`~fedjax_sim.theory.favano.steps.corollary_steps` times its time per step.
+    """FAVANO: :func:`~experiments.favano.steps.corollary_steps` times its time per step.
 
     Needs L, sigma, dissimilarity (G), dissimilarity_factor (B), Delta.
     """

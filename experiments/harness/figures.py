@@ -10,11 +10,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
-import fedjax_sim as fs
-from fedjax_sim.reports.figures import heat_maps
 from fedjax_sim.runs.storage.files import replacing
 
-__all__ = ["grids", "legends", "lines", "tidy"]
+__all__ = ["legends", "lines", "tidy"]
 
 DPI = 90
 COLOURS = 128  # of a file's palette
@@ -66,18 +64,6 @@ def tidy(frame: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> p
         list(names), value_vars=list(columns), var_name="metric", value_name="value"
     )
     return melted.dropna(subset=["value"])
-
-
-def grids(
-    score: pd.DataFrame, x: str, y: str, label: str, mode: fs.analysis.Mode
-) -> dict[str, Figure]:
-    """A heat map of the scores over two hyper-parameters per method: ``{method-grid: figure}``."""
-    return {
-        f"{str(method).lower()}-grid": heat_maps.heat_map(
-            part.drop(columns="method"), x, y, mode=mode, label=f"{method}: {label}"
-        )
-        for method, part in score.groupby("method", sort=False)
-    }
 
 
 def legends(axes: Any, **look: Any) -> None:

@@ -44,7 +44,6 @@ def client_dynamics(
     iterations: int = 10,
     num_batches: int = 4,
     store_updates: bool = False,
-    quantiles: Sequence[float] = QUANTILES,
     per_client: bool = True,
     execution: Execution | None = None,
 ) -> Partial:
@@ -91,7 +90,6 @@ def client_dynamics(
         num_batches: b.
         store_updates: keep all n updates, which saves the second visit of every client and takes
             the memory of n models.
-        quantiles: numbers in [0, 1].
         per_client: also return the values of single clients.
         execution: strategy over the clients, such as ``chunked(8)``; default
             :func:`~fedjax_sim.engine.execution.auto` on one device.
@@ -120,7 +118,6 @@ def client_dynamics(
         raise ValueError(f"measures is {sorted(measures)}; expected some of {', '.join(MEASURES)}")
     check_count(1, iterations=iterations)
     check_count(2, num_batches=num_batches)
-    quantile_names(quantiles)
     return Partial(
         _Dynamics(
             tuple(name for name in MEASURES if name in measures),
@@ -128,7 +125,6 @@ def client_dynamics(
             iterations,
             num_batches,
             store_updates,
-            tuple(quantiles),
             per_client,
             execution,
         )
@@ -143,7 +139,6 @@ class _Dynamics(NamedTuple):
     iterations: int
     num_batches: int
     store_updates: bool
-    quantiles: tuple[float, ...]
     per_client: bool
     execution: Execution | None
     takes_state = True
@@ -159,7 +154,7 @@ class _Dynamics(NamedTuple):
             )
         values, result = self._measure(context, shared, slots)
         for name in self.measures:
-            statistics = _statistics(values[name], slots.present, self.quantiles)
+            statistics = _statistics(values[name], slots.present)
             result |= {f"{name}/{key}": value for key, value in statistics.items()}
         if self.per_client:
             chosen = {name: values[name] for name in self.measures}
@@ -277,7 +272,7 @@ def _pairwise(mean_unit: Params, num_slots: Array, num_moved: Array) -> Array:
     return jnp.where((count > 1) | jnp.isnan(mean), mean, 1)
 
 
-def _statistics(values: Array, present: Array, quantiles: tuple[float, ...]) -> Values:
+def _statistics(values: Array, present: Array) -> Values:
     """Returns statistics of the values of present clients: 0 without any, NaN if one is NaN."""
     count = present.sum()
     divisor = jnp.maximum(count, 1).astype(values.dtype)
@@ -288,7 +283,7 @@ def _statistics(values: Array, present: Array, quantiles: tuple[float, ...]) -> 
     mean = mean_of(values)
     result = {"mean": mean, "std": jnp.sqrt(mean_of((values - mean) ** 2))}
     ordered = jnp.sort(jnp.where(present, values, jnp.inf))
-    for name, quantile in {"min": 0.0, "max": 1.0, **quantile_names(quantiles)}.items():
+    for name, quantile in {"min": 0.0, "max": 1.0, **quantile_names(QUANTILES)}.items():
         position = jnp.asarray(quantile, values.dtype) * (divisor - 1)
         low = jnp.floor(position)
         above = position - low

@@ -75,12 +75,7 @@ FEDAC_II = (
 
 
 class Row(NamedTuple):
-    """The value of a bound after a number of rounds.
-
-    Example:
-        >>> Row(round=8, bound="convex", value=0.25, valid=True).value
-        0.25
-    """
+    """The value of a bound after a number of rounds."""
 
     round: int
     bound: str

@@ -15,14 +15,6 @@ eta ``lr``; G is ``constants.dissimilarity`` and B ``constants.dissimilarity_fac
 ``mean_i ||grad f_i||^2 <= G^2 + B^2 ||grad f||^2`` with ``B >= 1``.  ``Delta = f(mu_0) - inf f``.
 """
 
-from fedjax_sim.theory.favano import (
-    progress,
-    rates,
-    steps,
-)
+from fedjax_sim.theory.favano import progress, rates
 
-__all__ = [
-    "progress",
-    "rates",
-    "steps",
-]
+__all__ = ["progress", "rates"]

@@ -84,10 +84,6 @@ def checked(progress: ProgressConstants) -> tuple[Array, Array]:
 
     Raises:
         ValueError: a or b is not positive.
-
-    Example:
-        >>> [float(x) for x in checked(ProgressConstants(a=0.5, b=2.0))]
-        [0.5, 2.0]
     """
     a, b = positive(a=progress.a, b=progress.b)
     return a, b

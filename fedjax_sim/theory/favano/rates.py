@@ -19,14 +19,7 @@ POSSIBLE = "B >= 1, s <= n"
 
 
 class RateTerms(NamedTuple):
-    """A bound ``start / (lr T) + linear lr + quadratic lr^2``.
-
-    Example:
-        >>> terms = RateTerms(start=2.0, linear=0.5, quadratic=0.0)
-        >>> lr, rounds = 0.1, 100
-        >>> round(terms.start / (lr * rounds) + terms.linear * lr + terms.quadratic * lr**2, 3)
-        0.25
-    """
+    """A bound ``start / (lr T) + linear lr + quadratic lr^2``."""
 
     start: Array
     linear: Array
@@ -132,11 +125,7 @@ def rate_terms(
     clients: Scalar,
     cohort_size: Scalar,
 ) -> tuple[RateTerms, Array]:
-    """The coefficients of :func:`mean_gradient_bound` as a function of the rate; the largest rate.
-
-    Args:
-        constants: as for :func:`mean_gradient_bound`.
-    """
+    """The coefficients of :func:`mean_gradient_bound` in the rate, and the largest rate."""
     L, Delta = positive(constants, "L", "Delta")
     n, s, K = positive(clients=clients, cohort_size=cohort_size, local_steps=local_steps)
     sigma, G = non_negative(constants, "sigma", "dissimilarity")

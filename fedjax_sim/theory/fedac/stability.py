@@ -55,12 +55,7 @@ def log_growth(variant: Variant, lr: Array, gamma: Array, mu: Array) -> Array:
 
 
 def speed(lr: Array, mu: Array, K: Array) -> Array:
-    """``gamma mu`` at FedAc's own ``gamma = max(sqrt(lr / (mu K)), lr)``; arguments not checked.
-
-    Example:
-        >>> float(speed(jnp.array(0.5), jnp.array(0.5), jnp.array(1.0)))
-        0.5
-    """
+    """``gamma mu`` at FedAc's own ``gamma = max(sqrt(lr / (mu K)), lr)``; arguments not checked."""
     return largest(lr * mu, jnp.sqrt(lr * mu / K))
 
 
@@ -70,12 +65,7 @@ def gamma_condition(gamma: Array, lr: Array, mu: Array) -> Array:
 
 
 def initial_potential(constants: ProblemConstants, potential: Scalar | None) -> Scalar:
-    """The given potential, or ``Delta + mu / 2 B^2``.
-
-    Example:
-        >>> float(initial_potential(ProblemConstants(Delta=1.0, mu=0.5, B=2.0), None))
-        2.0
-    """
+    """The given potential, or ``Delta + mu / 2 B^2``."""
     if potential is not None:
         return potential
     Delta, mu, B = non_negative(constants, "Delta", "mu", "B")

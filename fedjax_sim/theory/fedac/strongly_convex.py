@@ -200,12 +200,7 @@ def tuned_bound(
 
 
 def hessian_and_noise(constants: ProblemConstants, variant: Variant) -> tuple[Array | None, Array]:
-    """Q, or None, and the sigma that the theorems ask for: with Q it bounds both moments.
-
-    Example:
-        >>> float(hessian_and_noise(ProblemConstants(sigma=1.0, sigma4=2.0, Q=0.5), "II")[1])
-        2.0
-    """
+    """Q, or None, and the sigma that the theorems ask for: with Q it bounds both moments."""
     Q = optional(constants, "Q") if variant == "II" else None
     return Q, non_negative(constants, "sigma")[0] if Q is None else both_moments(constants)
 

@@ -16,11 +16,4 @@ from fedjax_sim.theory.fedavg import (
     third_order,
 )
 
-__all__ = [
-    "convex",
-    "drift",
-    "iterate_bias",
-    "nonconvex",
-    "strongly_convex",
-    "third_order",
-]
+__all__ = ["convex", "drift", "iterate_bias", "nonconvex", "strongly_convex", "third_order"]

@@ -11,16 +11,6 @@ alpha is the server's rate, gamma the momentum of the control variates and rho t
 round over its first, as in :func:`fedjax_sim.fedmoswa`.
 """
 
-from fedjax_sim.theory.fedswa import (
-    convergence,
-    generalization,
-    stability,
-    table_1,
-)
+from fedjax_sim.theory.fedswa import convergence, generalization, stability, table_1
 
-__all__ = [
-    "convergence",
-    "generalization",
-    "stability",
-    "table_1",
-]
+__all__ = ["convergence", "generalization", "stability", "table_1"]

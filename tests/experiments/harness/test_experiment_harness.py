@@ -19,7 +19,6 @@ from experiments.harness import figures, runs
 from experiments.harness.data import pooled_test, subsample
 from experiments.harness.report import Report, command, earlier_commands, rounded, write_csv
 from experiments.harness.tables import Claim, claims_table, late_scores, rounds_by
-from fedjax_sim.reports.selection import best
 from fedjax_sim.runs.sweeps import program
 
 COLUMNS = ["method", "lr", "seed", "diverged_at", "round", "metric", "value"]
@@ -225,11 +224,6 @@ def test_figures():
     wide = pd.DataFrame({"algorithm": ["a"], "seed": [0], "time": [1.0], "x": [1.0], "y": [None]})
     tidy = figures.tidy(wide, ["x", "y"], ["algorithm", "seed", "time"])
     assert tidy["metric"].tolist() == ["x"]
-    rows = [(m, lr, s, 0, lr * s) for m in ("A", "B") for lr in (0.1, 1.0) for s in (1, 2)]
-    score = pd.DataFrame(rows, columns=["method", "lr", "server_lr", "seed", "score"])
-    assert set(figures.grids(score, "lr", "server_lr", "score", "min")) == {"a-grid", "b-grid"}
-    assert len(best(score, per="method", mode="min")) == 2
-    plt.close("all")
 
 
 def test_kept_figures_show_what_was_drawn_with_few_colours(tmp_path):

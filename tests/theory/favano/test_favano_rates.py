@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from symbols import FAVANO, by_symbols
 
+from experiments.favano import steps
 from experiments.favano.lemmas import potential
 from experiments.favano.lemmas.reweighting import reweighting_variance
-from fedjax_sim.theory.favano import rates, steps
+from fedjax_sim.theory.favano import rates
 from fedjax_sim.theory.favano.progress import progress_constants
 from fedjax_sim.theory.step_counts import CappedSteps, from_probabilities, geometric, renewal
 

@@ -39,16 +39,6 @@ def tuned_lr(
         \Bigl(\frac{start}{quadratic \cdot T}\Bigr)^{1/3},\ \eta_{\max}\Bigr\}
 
     Source: Equation 45 and the lines before it, with T for T + 1.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
-        ... )
-        >>> sizes = dict(local_steps=20, clients=100, cohort_size=20)
-        >>> law = ProgressConstants(a=1.0, b=1.0)
-        >>> lr = tuned_lr(constants, progress=law, rounds=10, **sizes)
-        >>> round(1 / float(lr))  # without noise the largest
-        2154
     """
     sizes = {"local_steps": local_steps, "clients": clients, "cohort_size": cohort_size}
     terms, limit = rate_terms(constants, progress=progress, **sizes)
@@ -73,18 +63,6 @@ def tuned_bound(
 
     NaN with a warning where ``B < 1`` or ``s > n``.  Source: Equation 47, with its missing factor 2
     (see the errata) and T for T + 1.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
-        ... )
-        >>> sizes = dict(local_steps=1, clients=9, cohort_size=2)
-        >>> law = ProgressConstants(a=1.0, b=1.0)
-        >>> low, high = (
-        ...     float(tuned_bound(constants, progress=law, rounds=T, **sizes)) for T in (100, 50)
-        ... )
-        >>> low < high
-        True
     """
     sizes = {"local_steps": local_steps, "clients": clients, "cohort_size": cohort_size}
     terms, limit = rate_terms(constants, progress=progress, **sizes)
@@ -112,16 +90,6 @@ def lemma_steps(
 
     NaN with a warning where ``B < 1`` or ``s > n``.  Source: Equation 45 with the constants of
     Theorem 1.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
-        ... )
-        >>> sizes = dict(local_steps=20, clients=100, cohort_size=20)
-        >>> law = ProgressConstants(a=1.0, b=1.0)
-        >>> steps = lemma_steps(constants, eps=0.1, progress=law, **sizes)
-        >>> round(float(steps), -3)  # 3 * 10.1 * 2154 / 0.1
-        653000.0
     """
     sizes = {"local_steps": local_steps, "clients": clients, "cohort_size": cohort_size}
     terms, limit = rate_terms(constants, progress=progress, **sizes)
@@ -152,16 +120,6 @@ def fewest_steps(
     and 3 times the fewest steps that each term of the bound would need alone.
 
     T is NaN with a warning where ``B < 1`` or ``s > n``.
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
-        ... )
-        >>> sizes = dict(local_steps=20, clients=100, cohort_size=20)
-        >>> law = ProgressConstants(a=1.0, b=1.0)
-        >>> steps, lr = fewest_steps(constants, eps=0.1, progress=law, **sizes)
-        >>> round(float(steps), -3), round(1 / float(lr))  # 10.1 * 2154 / 0.1
-        (218000.0, 2154)
     """
     sizes = {"local_steps": local_steps, "clients": clients, "cohort_size": cohort_size}
     terms, limit = rate_terms(constants, progress=progress, **sizes)
@@ -190,15 +148,6 @@ def corollary_steps(
 
     Not a bound: compare how it changes, not its value.  Source: Corollary to Theorem 1, Equations
     11 and 12; Table 1 (see the errata).
-
-    Example:
-        >>> constants = ProblemConstants(
-        ...     L=1.0, sigma=0.0, dissimilarity=0.0, dissimilarity_factor=1.0, Delta=1.0
-        ... )
-        >>> sizes = dict(local_steps=1, clients=9, cohort_size=2)
-        >>> law = ProgressConstants(a=1.0, b=1.0)
-        >>> round(float(corollary_steps(constants, eps=0.1, progress=law, **sizes)))
-        90
     """
     L, B, F = positive(constants, "L", "dissimilarity_factor", "Delta")
     n, s, K = positive(clients=clients, cohort_size=cohort_size, local_steps=local_steps)
