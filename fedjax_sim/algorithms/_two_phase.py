@@ -1,5 +1,7 @@
 """Rounds in pairs: each cohort first sends full gradients, then takes steps at the same model."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +30,16 @@ def gradient_and_steps(oracle: Oracle, x: Params, work: Work) -> tuple[Params, W
         work._replace(num_steps=once, max_steps=1),
     )
     return gradient, work._replace(num_steps=jnp.where(first, 0, work.num_steps))
+
+
+def centred(oracle: Oracle, x: Params, control: Params) -> Callable[[Params, Array], Params]:
+    """Returns the gradient minus that at x on the same minibatch, plus a control."""
+
+    def grad(y: Params, k: Array) -> Params:
+        at_x = oracle.grad(x, k)  # first: the last gradient of a step moves private leaves
+        return tree.add(tree.sub(oracle.grad(y, k), at_x), control)
+
+    return grad
 
 
 def check_pairs(task: Task, timeline: Timeline) -> None:

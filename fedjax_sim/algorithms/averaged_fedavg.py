@@ -15,6 +15,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_MODELS
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.checks.choices import check_choice
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.tree.means import mean_over_share
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
 from fedjax_sim.types.specs import specified
 
@@ -101,9 +102,7 @@ def averaged_fedavg(
         average = Average(
             tree.add_scale(new.total, kept, old.total), new.weight + kept * old.weight
         )
-        # The update of an empty round is computed, then discarded: it must not divide by 0.
-        safe = jnp.where(average.weight > 0, average.weight, 1.0)
-        output = tree.divide(average.total, safe)
+        output = mean_over_share(average.total, average.weight)
         return AveragedState(output, tree.sub(state.current, mean.descent), average)
 
     return FedAlgorithm(

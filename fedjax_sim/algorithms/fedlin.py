@@ -8,12 +8,12 @@ References:
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import real
 from fedjax_sim.algorithms._two_phase import (
     SYNCHRONOUS_ONLY,
+    centred,
     check_pairs,
     gradient_and_steps,
     sends_gradient,
@@ -71,12 +71,7 @@ def fedlin(lr: ScalarOrSchedule) -> FedAlgorithm:
         x = message.params
         gradient, steps = gradient_and_steps(oracle, x, work)
         eta = real(rate(lr, work)) / real(jnp.maximum(work.num_steps, 1))
-
-        def grad(y: Params, k: Array) -> Params:
-            at_x = oracle.grad(x, k)  # first: the last gradient of a step moves private leaves
-            return tree.add(tree.sub(oracle.grad(y, k), at_x), message.control)
-
-        y = local_steps(sgd(eta, grad), x, steps)
+        y = local_steps(sgd(eta, centred(oracle, x, message.control)), x, steps)
         return tree.add(gradient, tree.sub(x, y)), state  # one of them is 0
 
     def update(state: FedLinState, mean: Params, round: Round) -> FedLinState:

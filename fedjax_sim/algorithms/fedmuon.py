@@ -6,7 +6,6 @@ References:
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import optax
 from jax import Array
 
@@ -30,6 +29,7 @@ from fedjax_sim.local import (
     rate,
 )
 from fedjax_sim.tree import leaves
+from fedjax_sim.tree.means import mean_over_share
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
 from fedjax_sim.types.specs import specified
 
@@ -153,11 +153,11 @@ def fedmuon(
 
     def update(state: FedMuonState, mean: _Visit, round: Round) -> FedMuonState:
         del round
-        share = jnp.where(mean.present > 0, mean.present, 1)  # of the visits with steps
+        momentum = mean_over_share(mean.momentum, mean.present)  # over the visits with steps
         return FedMuonState(
             tree.sub(state.params, mean.delta),
             mean.direction,
-            tree.where(mean.present > 0, tree.divide(mean.momentum, share), state.momentum),
+            tree.where(mean.present > 0, momentum, state.momentum),
         )
 
     return FedAlgorithm(

@@ -11,6 +11,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, server_rate
+from fedjax_sim.tree.means import mean_over_share
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work
 from fedjax_sim.types.specs import specified
 
@@ -60,6 +61,4 @@ def gradient_sum(
 
 def mean_gradient(mean: tuple[Params, Array]) -> Params:
     """Returns the mean over all gradients from the mean of the uploads of :func:`gradient_sum`."""
-    total, count = mean
-    # The update of an empty round is computed, then discarded: it must not divide by 0 either.
-    return tree.divide(total, jnp.where(count > 0, count, 1.0))
+    return mean_over_share(*mean)

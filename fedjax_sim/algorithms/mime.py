@@ -16,6 +16,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._optimizers import check_optimizer, own_draws
 from fedjax_sim.algorithms._two_phase import (
     SYNCHRONOUS_ONLY,
+    centred,
     check_pairs,
     gradient_and_steps,
     sends_gradient,
@@ -153,11 +154,7 @@ def mime(
     def local(message: MimeState, state: tuple, oracle: Oracle, work: Work) -> tuple[Params, tuple]:
         x = message.params
         gradient, steps = gradient_and_steps(oracle, x, work)
-
-        def grad(y: Params, k: Array) -> Params:
-            at_x = oracle.grad(x, k)  # first: the last gradient of a step moves private leaves
-            return tree.add(tree.sub(oracle.grad(y, k), at_x), message.control)
-
+        grad = centred(oracle, x, message.control)
         y = _steps(base, rate(eta, work), grad, message, steps)
         return tree.add(gradient, tree.sub(x, y)), state  # one of them is 0
 

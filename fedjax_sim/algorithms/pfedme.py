@@ -16,6 +16,7 @@ from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.local.transforms import proximal
 from fedjax_sim.timelines.sampling import sample_without_replacement
+from fedjax_sim.tree.means import mean_over_share
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -131,8 +132,8 @@ def pfedme(
 
     def update(state: ModelState, mean: Upload, round: Round) -> ModelState:
         del round
-        if num_averaged is not None:  # the quotient of two means: the mean over the drawn clients
-            mean = tree.divide(mean.delta, jnp.where(mean.averaged > 0, mean.averaged, 1))
+        if num_averaged is not None:  # the mean over the drawn clients
+            mean = mean_over_share(mean.delta, mean.averaged)
         return ModelState(tree.add_scale(state.params, -server_lr, mean))
 
     def check(task: Task, timeline: Timeline) -> None:

@@ -51,7 +51,7 @@ def own_message(message: Message, upload: Upload) -> Upload:
         >>> own_message({"w": jnp.ones(2)}, {"w": jnp.zeros(3)})["w"].tolist()
         [0.0, 0.0, 0.0]
     """
-    return message if _same_form(message, upload) else zeros(message, upload)
+    return message if same_form(message, upload) else zeros(message, upload)
 
 
 @specified
@@ -142,11 +142,13 @@ def _received(down: Codec | None, message: Message, state: ClientState, work: Wo
     """Returns the message as a client decodes it."""
     if down is None:
         return message
-    reference = state if _same_form(state, message) else tree.zeros_like(message)
+    reference = state if same_form(state, message) else tree.zeros_like(message)
     return decoded(down, jax.random.fold_in(work.key, _MESSAGE), message, reference)
 
 
-def _same_form(a: PyTree, b: PyTree) -> bool:
+def same_form(a: PyTree, b: PyTree) -> bool:
+    """Returns True for pytrees of one structure with leaves of the same shapes and dtypes."""
+
     def form(x: PyTree) -> tuple:
         leaves, structure = jax.tree.flatten(x)
         return structure, [(jnp.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves]

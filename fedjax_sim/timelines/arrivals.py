@@ -12,10 +12,10 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_count, check_horizon
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks.choices import check_choice, check_part
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
-from fedjax_sim.timelines.contacts import InFlight
+from fedjax_sim.timelines.contacts import InFlight, in_flight
 from fedjax_sim.timelines.durations import Durations, host_generator
 from fedjax_sim.types import Timeline
 
@@ -110,13 +110,7 @@ def arrivals_in_flight(
     replay = _Replay(
         key, durations, num_clients, num_steps, buffer, restart, None, "same", availability
     )
-    moments, states = [], []
-    for t, _ in enumerate(replay.updates(horizon, interaction)):
-        if (t + 1) % every == 0:
-            moments.append(t + 1)
-            states.append(replay.client_states())
-    version, done, before = map(np.array, zip(*states, strict=True)) if states else [[]] * 3
-    return InFlight(np.array(moments), *map(np.asarray, (version, done, before)))
+    return in_flight(replay.updates(horizon, interaction), replay.client_states, every)
 
 
 class _Replay:
@@ -203,11 +197,8 @@ class _Replay:
 
 def _check(num_clients, num_steps, buffer, working, restart, assign) -> None:
     check_count(1, num_steps=num_steps)
-    check_count(num_clients=num_clients, concurrency=working, buffer=buffer)
-    if not 1 <= working <= num_clients:
-        raise ValueError(f"concurrency is {working}; expected 1 .. num_clients = {num_clients}")
-    if not 1 <= buffer <= working:
-        raise ValueError(f"buffer is {buffer}; expected 1 .. concurrency = {working}")
+    check_part("num_clients", num_clients, concurrency=working)
+    check_part("concurrency", working, buffer=buffer)
     check_choice(("new", "old"), restart=restart)
     check_choice(("same", "random"), assign=assign)
     if assign == "random" and buffer > 1:

@@ -5,13 +5,14 @@ al., "QuAFL: Federated Averaging Can Be Both Asynchronous and Communication-Effi
 """
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
 import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count, check_positive, check_timeline_size
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks.choices import check_choice, check_part
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import host_generator
@@ -124,12 +125,19 @@ def contacts_in_flight(
     _check(horizon, num_clients, cohort_size, max_steps, interval)
     check_count(1, every=every)
     replay = _Replay(key, steps, num_clients, cohort_size, max_steps, interval, availability)
+    updates = map(replay.contact, range(_num_contacts(horizon, interval)))
+    return in_flight(updates, replay.client_states, every)
+
+
+def in_flight(
+    updates: Iterable[Visits], client_states: Callable[[], tuple[np.ndarray, ...]], every: int
+) -> InFlight:
+    """Returns the clients' versions, steps and earlier steps after every ``every``-th update."""
     moments, states = [], []
-    for t in range(_num_contacts(horizon, interval)):
-        replay.contact(t)
+    for t, _ in enumerate(updates):
         if (t + 1) % every == 0:
             moments.append(t + 1)
-            states.append(replay.client_states())
+            states.append(client_states())
     version, done, before = map(np.array, zip(*states, strict=True)) if states else [[]] * 3
     return InFlight(np.array(moments), *map(np.asarray, (version, done, before)))
 
@@ -183,8 +191,6 @@ def _check(horizon, num_clients, cohort_size, max_steps, interval) -> None:
         raise ValueError(
             f"horizon is {horizon}; expected a finite time, at least the interval, {interval}"
         )
-    check_count(num_clients=num_clients, cohort_size=cohort_size)
-    if not 1 <= cohort_size <= num_clients:
-        raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
+    check_part("num_clients", num_clients, cohort_size=cohort_size)
     check_count(1, max_steps=max_steps)
     check_timeline_size(_num_contacts(horizon, interval), cohort_size)

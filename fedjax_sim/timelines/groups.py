@@ -8,6 +8,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import check_count, check_one_number, check_timeline_size
+from fedjax_sim.checks.choices import check_part
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import _thinned, rounds_of
 from fedjax_sim.timelines.strata import strata
@@ -50,12 +51,10 @@ def grouped_bernoulli(
         [[0, 1], [2, 3], [4, 5], [0, 1]]
     """
     check_count(1, num_rounds=num_rounds)
-    check_count(num_clients=num_clients, num_groups=num_groups)
+    check_part("num_clients", num_clients, num_groups=num_groups)
     check_one_number(probability=probability)
     if isinstance(probability, Tracer) or not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a concrete number in (0, 1]")
-    if not 1 <= num_groups <= num_clients:
-        raise ValueError(f"num_groups is {num_groups}; expected 1 .. num_clients = {num_clients}")
     blocks = strata(num_clients, num_groups)
     check_timeline_size(num_rounds, blocks.width)
     groups = [blocks.clients(g) for g in range(num_groups)]

@@ -16,6 +16,7 @@ from fedjax_sim.checks import (
     check_one_number,
     check_positive,
 )
+from fedjax_sim.checks.choices import check_part
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import (
     check_cohort,
@@ -76,9 +77,7 @@ def poisson(
     check_positive(probability=probability)
     check_at_most(1, probability=probability)
     check_count(1, num_clients=num_clients)
-    check_count(slots=slots)
-    if not 1 <= slots <= num_clients:
-        raise ValueError(f"slots is {slots}; expected 1 .. num_clients = {num_clients}")
+    check_part("num_clients", num_clients, slots=slots)
     check_cohort(num_rounds, num_clients, slots)
 
     # P(N > k) of the number N of clients, in two words: slot k is filled if N > k.

@@ -23,6 +23,7 @@ from fedjax_sim.checks import (
     check_one_number,
     check_timeline_size,
 )
+from fedjax_sim.checks.choices import check_part
 from fedjax_sim.checks.setups import check_key
 from fedjax_sim.checks.timelines import check_one_timeline
 from fedjax_sim.timelines.coins import occurs
@@ -431,7 +432,5 @@ def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
 def check_cohort(num_rounds: int, num_clients: int, cohort_size: int) -> None:
     check_count(1, num_rounds=num_rounds, num_clients=num_clients)
     check_at_most(INT32_MAX, num_clients=num_clients)
-    check_count(cohort_size=cohort_size)
-    if not 1 <= cohort_size <= num_clients:
-        raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
+    check_part("num_clients", num_clients, cohort_size=cohort_size)
     check_timeline_size(num_rounds, cohort_size)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks.choices import check_part
 from fedjax_sim.checks.timelines import check_population
 from fedjax_sim.types import Timeline
 
@@ -60,9 +60,7 @@ class Strata(NamedTuple):
 
 def strata(num_clients: int, number: int) -> Strata:
     """Returns the strata of a population."""
-    check_count(num_clients=num_clients, num_strata=number)
-    if not 1 <= number <= num_clients:
-        raise ValueError(f"num_strata is {number}; expected 1 .. num_clients = {num_clients}")
+    check_part("num_clients", num_clients, num_strata=number)
     return Strata(num_clients, number)
 
 

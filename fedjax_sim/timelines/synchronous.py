@@ -4,6 +4,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_count, check_horizon
+from fedjax_sim.checks.choices import check_part
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import Durations, host_generator
@@ -55,9 +56,7 @@ def synchronous(
         >>> timeline.time.tolist(), sorted(timeline.idle[0].tolist())
         ([13.0, 26.0], [0.0, 6.0])
     """
-    check_count(num_clients=num_clients, cohort_size=cohort_size)
-    if not 1 <= cohort_size <= num_clients:
-        raise ValueError(f"cohort_size is {cohort_size}; expected 1 .. num_clients = {num_clients}")
+    check_part("num_clients", num_clients, cohort_size=cohort_size)
     check_count(1, num_steps=num_steps)
     if horizon == np.inf:
         raise ValueError(f"horizon is {horizon}; expected a finite time")

@@ -67,6 +67,18 @@ def mean_from_sum(total: Upload, weight: Array, uploads: Upload) -> Upload:
     return jax.tree.map(lambda t, u: (t / safe.astype(t.dtype)).astype(u.dtype), total, uploads)
 
 
+def mean_over_share(mean: PyTree, share: Array) -> PyTree:
+    """Returns ``mean / share``, the mean over that share of the weight, if all other uploads are 0.
+
+    The update of a round without uploads is computed, then discarded: it must not divide by 0.
+
+    Example:
+        >>> mean_over_share(jnp.array(3.0), jnp.array(0.5)).item()  # of uploads 6 and 0
+        6.0
+    """
+    return tree.divide(mean, jnp.where(share > 0, share, 1))
+
+
 def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
     """Returns the mean over all devices, by one all-reduce inside ``shard_map``.
 

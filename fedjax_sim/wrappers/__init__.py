@@ -22,6 +22,7 @@ from fedjax_sim.tree.counting import (
     upload_bits,
     with_upload_bits,
 )
+from fedjax_sim.tree.means import mean_over_share
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -118,7 +119,7 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     def update(state: SkipNonfiniteState, mean: _Checked, round: Round) -> SkipNonfiniteState:
         share = 1 - mean.left_out
         some = share > 0
-        rest = tree.divide(mean.upload, jnp.where(some, share, 1))
+        rest = mean_over_share(mean.upload, share)
         uploads = jnp.asarray(round.num_uploads).astype(share.dtype) * share
         new = algorithm.update(state.inner, rest, round.counting(uploads))
         return SkipNonfiniteState(

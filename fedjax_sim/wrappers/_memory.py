@@ -9,6 +9,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.compression.channel import same_form
 from fedjax_sim.compression.codec import StatefulCodec
 from fedjax_sim.types import (
     ClientState,
@@ -133,7 +134,7 @@ def check_form(upload: Upload, params: Params) -> None:
             f"{_shown(params)}: apply freeze, private and running_statistics after wrappers with a "
             "memory, such as freeze(ef14(fedavg(0.1), codec), where)"
         )
-    if _form(upload) != _form(params):
+    if not same_form(upload, params):
         raise ValueError(
             f"algorithm has uploads of the form {_shown(upload)}; expected that of the model, "
             f"{_shown(params)}: memories are kept of changes of the model, such as the uploads of "
@@ -143,11 +144,6 @@ def check_form(upload: Upload, params: Params) -> None:
 
 def _paths(x: PyTree) -> set[str]:
     return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(x)}
-
-
-def _form(x: PyTree) -> tuple[Any, list[tuple]]:
-    leaves, structure = jax.tree.flatten(x)
-    return structure, [(jnp.shape(leaf), jnp.asarray(leaf).dtype) for leaf in leaves]
 
 
 def _shown(x: PyTree) -> str:

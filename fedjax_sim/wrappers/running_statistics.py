@@ -33,6 +33,7 @@ from fedjax_sim.tree.counting import (
     with_upload_bits,
 )
 from fedjax_sim.tree.leaves import Selection
+from fedjax_sim.tree.means import mean_over_share
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -188,8 +189,7 @@ def running_statistics(
 
     def update(state: PartState, mean: _Visit, round: Round) -> PartState:
         some = mean.present > 0
-        # The quotient of means over all visits: the mean over visits with steps.
-        average = tree.divide(mean.statistics, jnp.where(some, mean.present, 1))
+        average = mean_over_share(mean.statistics, mean.present)  # over the visits with steps
         # Means are mixed in, no changes are added: sums of stale changes can overshoot.
         mixed = tree.add_scale(tree.scale(1 - server_rate, state.rest), server_rate, average)
         inner = algorithm.update(state.inner, mean.upload, round)

@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.means import weighted_mean
+from fedjax_sim.tree.means import mean_over_share, weighted_mean
 from fedjax_sim.types import (
     Aggregation,
     FedAlgorithm,
@@ -206,8 +206,8 @@ def _with_memory(algorithm: FedAlgorithm, rule: Rule) -> FedAlgorithm:
         if rule.change is None:
             new = rule.aggregate(points_of(uploads), state.aggregate, _key(round))
         else:
-            share = jnp.where(uploads.finite > 0, uploads.finite, 1)
-            new = tree.add(state.aggregate, tree.divide(uploads.change, share))
+            change = mean_over_share(uploads.change, uploads.finite)
+            new = tree.add(state.aggregate, change)
         return AggregatedState(algorithm.update(state.inner, new, round), new)
 
     return algorithm._replace(
