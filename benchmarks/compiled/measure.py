@@ -15,7 +15,7 @@ import jax
 
 from benchmarks.compiled import figures, targets, thunks
 from benchmarks.compiled.cases import CASES
-from fedjax_sim.runs.storage import environment
+from fedjax_sim.runs.storage.environment import code_digest
 
 Row = dict[str, Any]
 
@@ -74,7 +74,7 @@ def measure(target: str, case: str, strategies: Sequence[str]) -> dict[str, Row]
 
 
 def _versions() -> dict[str, str]:
-    found = {"fedjax_sim": environment.code_digest()}
+    found = {"fedjax_sim": code_digest()}
     for package in ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)

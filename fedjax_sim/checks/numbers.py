@@ -1,7 +1,7 @@
 """Checks of numbers; traced values pass, since they cannot be checked."""
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,16 @@ def check_rates(**values: object) -> None:
     check_at_least(0, **{name: value for name, value in values.items() if not callable(value)})
 
 
+def _check_holds(
+    holds: Callable[[np.ndarray], Any], expected: str, values: Mapping[str, Any]
+) -> None:
+    """Refuses numbers without a property, and what is no number; traced values and None pass."""
+    for name, value in values.items():
+        _check_kind(name, value)
+        if is_concrete(value) and not np.all(holds(np.asarray(value))):
+            raise ValueError(f"{name} is {value}; expected {expected}")
+
+
 def _check_kind(name: str, value: Any) -> None:
     """Refuses schedules, arrays with axes, and text, as which YAML reads 1e-3."""
     if callable(value):
@@ -47,10 +57,7 @@ def check_at_least(bound: float, /, **values: object) -> None:
         ...
         ValueError: noise is -1.0; expected at least 0
     """
-    for name, value in values.items():
-        _check_kind(name, value)
-        if is_concrete(value) and not np.all(np.asarray(value) >= bound):
-            raise ValueError(f"{name} is {value}; expected at least {bound:g}")
+    _check_holds(lambda x: x >= bound, f"at least {bound:g}", values)
 
 
 def least_entries(**arrays: Any) -> dict[str, Any]:
@@ -140,10 +147,7 @@ def check_positive(**values: Scalar) -> None:
         ...
         ValueError: lr is 0.0; expected a positive number
     """
-    for name, value in values.items():
-        _check_kind(name, value)
-        if is_concrete(value) and not np.all(np.asarray(value) > 0):
-            raise ValueError(f"{name} is {value}; expected a positive number")
+    _check_holds(lambda x: x > 0, "a positive number", values)
 
 
 def check_at_most(bound: float, /, **values: Scalar) -> None:
@@ -155,10 +159,7 @@ def check_at_most(bound: float, /, **values: Scalar) -> None:
         ...
         ValueError: num_steps is 2147483648; expected at most 2147483647
     """
-    for name, value in values.items():
-        _check_kind(name, value)
-        if is_concrete(value) and not np.all(np.asarray(value) <= bound):
-            raise ValueError(f"{name} is {value}; expected at most {bound}")
+    _check_holds(lambda x: x <= bound, f"at most {bound}", values)
 
 
 def check_one_number(**values: Scalar) -> None:
@@ -186,10 +187,7 @@ def check_decay(**values: Scalar) -> None:
         ...
         ValueError: b2 is 1.0; expected a number in [0, 1)
     """
-    for name, value in values.items():
-        _check_kind(name, value)
-        if is_concrete(value) and not np.all((np.asarray(value) >= 0) & (np.asarray(value) < 1)):
-            raise ValueError(f"{name} is {value}; expected a number in [0, 1)")
+    _check_holds(lambda x: (x >= 0) & (x < 1), "a number in [0, 1)", values)
 
 
 def is_concrete(value: PyTree) -> bool:

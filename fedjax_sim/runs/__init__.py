@@ -30,7 +30,7 @@ from fedjax_sim.runs.result import Progress, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
 from fedjax_sim.runs.simulation import simulate
 from fedjax_sim.runs.storage.client_rows import INDEX, NAME
-from fedjax_sim.runs.storage.environment import environment
+from fedjax_sim.runs.storage.environment import code_digest, environment
 from fedjax_sim.runs.storage.files import (
     FolderError,
     RecoveryWarning,
@@ -115,6 +115,7 @@ __all__ = [
     "callbacks",
     "check_extension",
     "check_kind",
+    "code_digest",
     "compare",
     "cut",
     "digest",

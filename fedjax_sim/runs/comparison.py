@@ -259,7 +259,7 @@ def check(
 
 
 def trace(plan: Plan) -> dict[str, Prepared]:
-    """Returns the first simulation of every algorithm, checked and traced before one of them runs."""
+    """Returns every algorithm's first simulation, checked and traced before one of them runs."""
     part, prepared = None, {}
     for name in plan.algorithms:
         if part is None or plan.parts.per_algorithm:

@@ -47,14 +47,13 @@ from fedjax_sim.runs.options import (
     check_unused,
     storage_of,
 )
+from fedjax_sim.runs.pace import Pace, stride
 from fedjax_sim.runs.programs import (
     Ahead,
-    Pace,
     Programs,
     Resident,
     Streamed,
     programs_of,
-    stride,
     trace_first,
 )
 from fedjax_sim.runs.recorder import Recorder

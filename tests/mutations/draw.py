@@ -20,7 +20,7 @@ SEED = 0
 PER_FILE = 6
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = """
-engine/__init__ local/__init__ local/transforms types/__init__ tree/__init__ tree/leaves
+engine/rounds local/__init__ local/transforms types/setup tree/arithmetic tree/leaves
 data/batches data/task data/federated engine/evaluation/streaming engine/evaluation/means
 engine/execution/strategies engine/execution/placement engine/execution/offload
 engine/execution/chunks timelines/sampling timelines/buffers timelines/arrivals algorithms/scaffold

@@ -20,7 +20,7 @@ from call_records import SINGLE, records
 from optimised import run_optimised
 
 import fedjax_sim as fs
-from fedjax_sim.runs.programs import Pace
+from fedjax_sim.runs.pace import Pace
 
 KEYS = jax.random.split(jax.random.key(1), 2)
 

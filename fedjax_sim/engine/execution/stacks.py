@@ -30,7 +30,7 @@ def strategy(aggregation: Aggregation | None, execution: Execution) -> Execution
 def received(
     aggregation: Aggregation | None, server: ServerState, local: Local, shared: PyTree
 ) -> tuple[Local, PyTree]:
-    """Returns a round's function of one client and its shared input, with the server's transform."""
+    """Returns a round's function of a client and its shared input, with the server's transform."""
     if aggregation is None or aggregation.each is None:
         return local, shared
     each = aggregation.each

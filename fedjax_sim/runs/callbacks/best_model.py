@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.engine.execution import distributed
-from fedjax_sim.runs.callbacks.direction import Mode, begins, better, run_of, sign
+from fedjax_sim.runs.callbacks.direction import Mode, Run, Runs, better, run_of, sign
 from fedjax_sim.runs.events import Action, Event
 from fedjax_sim.runs.storage.model_files import Models, joined, named_leaves
 from fedjax_sim.runs.storage.store import RunFolder
@@ -42,8 +42,8 @@ class BestModel:
 
     def __init__(self, metric: str, *, mode: Mode = None) -> None:
         self._metric, self._sign = metric, sign(metric, mode)
-        self._best: dict[tuple, Models] = {}
-        self._last: dict[tuple, Event] = {}
+        self._best: dict[Run, Models] = {}
+        self._runs = Runs()
 
     @property
     def models(self) -> dict[str, Models]:
@@ -56,10 +56,9 @@ class BestModel:
     def __call__(self, event: Event) -> Action:
         measured = event.measured(self._metric)  # refuses an unknown metric
         run = run_of(event)
-        if begins(event, self._last.get(run)):
+        if self._runs.begins(event):
             for other in [run for run in self._best if _replaces(event, run)]:
                 del self._best[other]
-        self._last[run] = event._replace(metrics={}, params=None)
         folder = None if event.folder is None else RunFolder(event.folder)
         if event.replayed and folder is not None and folder.has_models("best"):
             # A file of a later round, which a kill left, has the models that the run finds there.
@@ -104,7 +103,7 @@ class BestModel:
         return Models(jax.tree.map(chosen, new, before), list(event.seeds), rounds, metrics)
 
 
-def _replaces(event: Event, run: tuple[str, tuple[str, ...]]) -> bool:
+def _replaces(event: Event, run: Run) -> bool:
     """Returns True for a run that begins and has seeds of an earlier run of the same name."""
     name, seeds = run
     return name == event.name and not set(seeds).isdisjoint(event.seeds)

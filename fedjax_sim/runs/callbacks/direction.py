@@ -1,4 +1,4 @@
-"""Metrics of events: their direction, and the first event of a run."""
+"""Metrics of events: their direction; the runs that events belong to."""
 
 from typing import Literal, TypeAlias
 
@@ -30,26 +30,27 @@ def sign(metric: str, mode: Mode) -> int:
     return 1 if mode == "max" else -1
 
 
-def run_of(event: Event) -> tuple[str, tuple[str, ...]]:
-    """Returns the run of an event among the runs of a comparison: its algorithm and its seeds."""
+Run: TypeAlias = tuple[str, tuple[str, ...]]  # algorithm and seeds, among those of a comparison
+
+
+def run_of(event: Event) -> Run:
+    """Returns the run of an event."""
     return event.name, tuple(event.seeds)
 
 
-def begins(event: Event, last: Event | None) -> bool:
-    """Returns True for the first event of a run, if an object receives the events of several.
+class Runs:
+    """The runs whose events an object has received, perhaps several of one algorithm and seeds."""
 
-    Args:
-        event: the event.
-        last: the one before of the same algorithm and the same seeds; None: there was none.
+    def __init__(self) -> None:
+        self._last: dict[Run, Event] = {}
 
-    Example:
-        >>> first = Event("", ["0"], 5, 5, {}, None, False, None)
-        >>> begins(first._replace(round=10, num_rounds=20), first), begins(first, first)
-        (True, True)
-    """
-    if last is None or event.round <= last.round:
-        return True
-    return (event.num_rounds, event.folder) != (last.num_rounds, last.folder)
+    def begins(self, event: Event) -> bool:
+        """Returns True for the first event of a run; every event has to be asked for once."""
+        last = self._last.get(run_of(event))
+        self._last[run_of(event)] = event._replace(metrics={}, params=None)
+        if last is None or event.round <= last.round:
+            return True
+        return (event.num_rounds, event.folder) != (last.num_rounds, last.folder)
 
 
 def better(new: np.ndarray, old: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import check_at_least, check_count
-from fedjax_sim.runs.callbacks.direction import Mode, begins, better, run_of, sign
+from fedjax_sim.runs.callbacks.direction import Mode, Run, Runs, better, run_of, sign
 from fedjax_sim.runs.events import Action, Event
 
 
@@ -53,18 +53,19 @@ class EarlyStopping:
         check_at_least(0, min_delta=min_delta)
         self._metric, self._patience, self._min_delta = metric, patience, min_delta
         self._sign = sign(metric, mode)
-        self._progress: dict[tuple, tuple[Event, _Progress]] = {}
+        self._runs, self._progress = Runs(), dict[Run, _Progress]()
 
     def __call__(self, event: Event) -> Action:
         if not event.measured(self._metric):
             return None
         value = self._sign * event.mean(self._metric)
-        last, progress = self._progress.get(run_of(event), (None, _Progress(np.nan, 0)))
-        if begins(event, last):
-            progress = _Progress(np.nan, 0)
+        run = run_of(event)
+        if self._runs.begins(event):
+            self._progress[run] = _Progress(np.nan, 0)
+        progress = self._progress[run]
         if better(np.array(value), np.array(progress.best + self._min_delta)):
             progress = _Progress(value, 0)
         else:
             progress = progress._replace(waited=progress.waited + 1)
-        self._progress[run_of(event)] = event._replace(params=None), progress
+        self._progress[run] = progress
         return "stop" if progress.waited >= self._patience else None

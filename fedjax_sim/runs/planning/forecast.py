@@ -17,9 +17,10 @@ from fedjax_sim.engine.execution import offload
 from fedjax_sim.engine.execution.devices import memory_limit, program_bytes
 from fedjax_sim.engine.execution.placement import everywhere
 from fedjax_sim.runs.options import DEFAULT, Options, check_options_type
+from fedjax_sim.runs.pace import stride
 from fedjax_sim.runs.planning import measuring
 from fedjax_sim.runs.planning.needs import Forecast, Seconds
-from fedjax_sim.runs.programs import programs_of, stride
+from fedjax_sim.runs.programs import programs_of
 from fedjax_sim.runs.storage import outcome
 from fedjax_sim.runs.storage.functions import sealed
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Task, Timeline

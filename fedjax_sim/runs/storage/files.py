@@ -75,6 +75,12 @@ def own(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
+def check_run(path: pathlib.Path, run: str, expected: str, advice: str) -> None:
+    """Refuses a file that names another run."""
+    if run != expected:
+        raise FolderError(f"{path} is of run {run}; expected one of run {expected}: {advice}")
+
+
 @contextlib.contextmanager
 def naming(path: pathlib.Path) -> Iterator[None]:
     """Context whose ``OSError`` has a file name; errors of writing, as on a full disk, lack it."""
