@@ -140,6 +140,7 @@ def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
     assert "finished before" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
