@@ -140,10 +140,12 @@ def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
     assert "finished before" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
         (["--batch-size", "5"], "batch_size is 7 there and 5 here"),
+        (["--precision", "float64"], "precision is "),
         (["--lr", "0.5"], "fedavg has {'lr': 0.2} there and {'lr': 0.5} here"),
     ],
 )

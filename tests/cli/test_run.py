@@ -143,6 +143,7 @@ def test_summary_agrees_with_history(result):
     assert summary["algorithms"]["fedprox"]["hyper_parameters"] == {"lr": 0.2, "mu": 0.0}
 
 
+@pytest.mark.slow
 def test_progress_is_reported_from_start_to_end(result, events):
     del result
     for name in TINY.algorithms:

@@ -2,7 +2,8 @@
 
 Replaced are addresses, the data set of a preset, and sizes: options for a small run follow those of
 the command, and of an array only the first job runs.  Slurm's commands and gcloud are stand-ins
-that start the processes here; tests/clusters/slurm_trial.sh uses a real Slurm.
+that start the processes here; tests/clusters/slurm_trial.sh uses a real Slurm.  Of the commands
+with one script the first runs, and the arguments that the script makes of the others are parsed.
 """
 
 import json
@@ -17,6 +18,10 @@ import sys
 
 import processes
 import pytest
+import tyro
+
+from fedjax_sim.cli.main import main
+from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "clusters.md"
@@ -91,7 +96,9 @@ def project(tmp_path_factory) -> pathlib.Path:
     """A clone with its environment, as far as the commands use it."""
     folder = tmp_path_factory.mktemp("project")
     shutil.copytree(ROOT / "docs" / "clusters", folder / "docs" / "clusters")
-    program = f'exec {shlex.quote(sys.executable)} -m fedjax_sim.cli "$@"'
+    program = f"""
+        [ -z "$PRINT" ] || {{ echo "arguments: $*"; exit; }}
+        exec {shlex.quote(sys.executable)} -m fedjax_sim.cli "$@" """
     files = {f"bin/{name}": body for name, body in STAND_INS.items()}
     files |= {"bin/fedjax-sim": program, ".venv/bin/fedjax-sim": program}
     for name, body in files.items():
@@ -104,11 +111,13 @@ def project(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-def run(project: pathlib.Path, command: str) -> str:
+def run(project: pathlib.Path, command: str, *, prints: bool = False) -> str:
+    """The command's output; ``prints``: ``fedjax-sim`` prints its arguments and does not run."""
     port = free_port()
     env = processes.environment(
         project / ".cache", PORT=str(port), PYTHONPATH=str(ROOT), RESULTS=str(project / "results"),
         PATH=f"{project / 'bin'}{os.pathsep}{os.environ['PATH']}", JAX_COORDINATOR_PORT=str(port),
+        PRINT="1" if prints else "",
     )  # fmt: skip
     done = subprocess.run(
         ["bash", "-c", command], cwd=project, env=env, timeout=240, text=True,
@@ -135,40 +144,61 @@ def test_the_page_has_commands():
     assert sum("tpu_pod.sh" in command for command in found) == 1
 
 
+def of_scripts() -> tuple[list[str], list[str]]:
+    """The first command with each script, and the others."""
+    scripts = {c: found[0] for c in commands() if (found := re.search(r"docs/clusters/\S+", c))}
+    first = {script: command for command, script in reversed(scripts.items())}
+    return [c for c in scripts if c in first.values()], [
+        c for c in scripts if c not in first.values()
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [c for c in commands() if "--coordinator" not in c])
-def test_commands_run_as_printed(project, command):
-    if command.startswith("python -m experiments."):  # it takes hours; tests/experiments has it
-        assert (ROOT / f"{command.split()[2].replace('.', '/')}.py").exists()
-        return
-    if " plot " in command and not (project / "results/fedjax-sim").exists():
-        run(project, small("sbatch docs/clusters/slurm.sbatch femnist"))
+@pytest.mark.parametrize("command", of_scripts()[0])
+def test_scripts_run_as_printed(project, command):
     output = run(project, small(command))
     if "slurm.sbatch" in command:
-        name = "other" if "other" in command else "fedjax-sim"
         # Each of two processes has all devices of its node; no GPU is used.
         processes_line = r"^2 processes, (\d+) devices \(cpu, (\d+) per process\); idle: 8 GPUs"
         devices, each = map(int, re.findall(processes_line, output, re.MULTILINE)[0])
         assert devices == 2 * each
-        config = json.loads((project / "results" / name / "config.json").read_text())["config"]
-        assert config["num_strata"] == devices
+        folder = project / "results" / "fedjax-sim"
+        assert json.loads((folder / "config.json").read_text())["config"]["num_strata"] == devices
         assert output.count("results: ") == 1
         assert "Gloo" not in output
 
 
+@pytest.mark.parametrize("command", of_scripts()[1])
+def test_scripts_pass_the_arguments_on(project, command):
+    output = run(project, small(command), prints=True)
+    called, preset, *options = re.findall(r"^arguments: (.*)$", output, re.MULTILINE)[0].split()
+    assert preset == "quickstart"
+    config = tyro.cli({"run": RunOptions, "sweep": SweepConfig}[called], args=options)
+    name = re.search(r"--job-name=(\S+)", command)
+    script = re.search(r"docs/clusters/\S+", command)[0]
+    default = re.search(r"^#SBATCH --job-name=(\S+)", (ROOT / script).read_text(), re.MULTILINE)
+    assert str(config.output) == f"results/{(name or default)[1]}"
+
+
 @pytest.mark.slow
-def test_processes_connected_by_address(project):
-    """Both commands under "Several processes" run together."""
-    port = free_port()
-    pair = [c.replace("10.0.0.1:1234", f"localhost:{port}") for c in commands() if "--coord" in c]
-    both = " & ".join(f"{small(c)} --output results/address" for c in pair)
-    output = run(project, f"{both} & wait -n && wait -n")
-    assert output.count("results: ") == 1
-    assert "Gloo" not in output
+@pytest.mark.parametrize(
+    "command", [c for c in commands() if not re.search("--coordinator|docs/clusters/", c)]
+)
+def test_commands_run_as_printed(project, command, monkeypatch):
+    if command.startswith("python -m experiments."):  # it takes hours; tests/experiments has it
+        assert (ROOT / f"{command.split()[2].replace('.', '/')}.py").exists()
+        return
+    monkeypatch.chdir(project)
+    if " plot " in command and not (project / "results/fedjax-sim").exists():
+        run(project, small("sbatch docs/clusters/slurm.sbatch femnist"))
+    program, *arguments = shlex.split(small(command))
+    assert program == "fedjax-sim"
+    assert main(arguments) == 0
 
 
 @pytest.mark.slow
 def test_a_refusal_is_printed_once(project):
+    """Both commands under "Several processes"; tests/engine/execution has a run of theirs."""
     port = free_port()
     pair = [c.replace("10.0.0.1:1234", f"localhost:{port}") for c in commands() if "--coord" in c]
     both = " & ".join(f"{small(c)} --num-strata 1" for c in pair)

@@ -196,14 +196,9 @@ def test_adapters_follow_the_definition_of_the_layer(name):
         path = of_layer[0]
         where = lambda found, leaf: found == path  # noqa: E731
         model = models.lora(base, RANK, ALPHA, where)
-        start = compiled(model.init)(KEY)
-        a, b = factors(start["adapters"])
-        assert (a.shape, b.shape) == (of_a, of_b)
-        assert np.abs(a).max() > 0
-        assert np.abs(b).max() == 0
-
         params = jax.tree.map(
-            lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape), leaf.dtype), start
+            lambda leaf: RNG.normal(size=leaf.shape).astype(leaf.dtype),
+            jax.eval_shape(model.init, KEY),
         )
         operands, kernel_axes = contraction.split("->")
         size = dict(zip(kernel_axes, of_kernel, strict=True)) | {"r": RANK}
@@ -214,16 +209,23 @@ def test_adapters_follow_the_definition_of_the_layer(name):
         change = ALPHA / RANK * np.einsum(contraction, *divided)
 
         def expected(keys, leaf):
-            return leaf + jnp.asarray(
-                change if fs.tree.leaves.names(keys) == path else 0, leaf.dtype
-            )
+            return (leaf + (change if fs.tree.leaves.names(keys) == path else 0)).astype(leaf.dtype)
 
         merged = jax.tree_util.tree_map_with_path(expected, params["base"])
-        actual = models.merge_lora(base, params, ALPHA, where)
-        # Sums in another order.
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4, 1e-5), actual, merged)
-        run = compiled(lambda params: (model.apply(params, x), base.apply(merged, x)))
-        np.testing.assert_allclose(*run(params), rtol=1e-3, atol=1e-4)
+
+        @compiled
+        def results(params, merged):
+            outputs = model.apply(params, x), base.apply(merged, x)
+            return model.init(KEY), models.merge_lora(base, params, ALPHA, where), outputs
+
+        start, actual, outputs = results(params, merged)
+    a, b = factors(start["adapters"])
+    assert (a.shape, b.shape) == (of_a, of_b)
+    assert np.abs(a).max() > 0
+    assert np.abs(b).max() == 0
+    # Sums in another order.
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4, 1e-5), actual, merged)
+    np.testing.assert_allclose(*outputs, rtol=1e-3, atol=1e-4)
 
 
 ATTENTION = {

@@ -137,8 +137,9 @@ here.continue_with_another_memory(folder / "other")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [1, 3, 4, 6])
-@pytest.mark.parametrize("then", ["one round", "by time"])
+@pytest.mark.parametrize(
+    ("stop", "then"), [(1, "by time"), (3, "one round"), (4, "by time"), (6, "one round")]
+)
 def test_an_interrupt_between_evaluations_resumes_with_the_same_bits(stop, then, whole, tmp_path):
     def interrupt(progress):
         if progress.round == stop:
@@ -226,7 +227,7 @@ def test_a_kill_before_the_first_evaluation_keeps_the_rounds(tmp_path):
     kept = max(int(path.parent.name) for path in (killed / records).glob("*/record.json"))
     assert 0 < kept < long_run.EVAL_EVERY
     for folder in (killed, tmp_path / "whole"):
-        subprocess.run([*command, folder, "30"], env=env, check=True, timeout=120)
+        long_run.main(str(folder), 30)
     histories = [(tmp_path / name / "history.csv").read_bytes() for name in ("killed", "whole")]
     assert histories[0] == histories[1]
     calls = (killed / "calls.jsonl").read_text().splitlines()

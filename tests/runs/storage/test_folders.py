@@ -59,8 +59,9 @@ def test_a_file_is_no_directory(tmp_path, kind):
 
 def test_runs_share_a_parent_folder(tmp_path):
     """Only what a folder itself holds counts: not the comparisons in its folders."""
-    small_runs.run(tmp_path / "results" / "run")
-    small_runs.compare(tmp_path / "results" / "compared")
+    for path in ("run", "compared/fedavg"):
+        (tmp_path / "results" / path).mkdir(parents=True)
+        claim(tmp_path / "results" / path / "run.json", {"replicas": ["0"]})
     with pytest.raises(ValueError, match="holds a comparison; expected another folder for a sweep"):
         small_runs.sweep(tmp_path / "results")
     small_runs.sweep(tmp_path)

@@ -24,9 +24,22 @@ def finished(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("interrupted") / "run"
+    small_runs.run(folder, callbacks=[lambda e: "interrupt" if e.round >= 4 else None])
+    return folder
+
+
 @pytest.fixture
 def run_folder(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def begun(interrupted, tmp_path):
+    """The folder of a run that still has rounds to do."""
+    return shutil.copytree(interrupted, tmp_path / "run")
 
 
 @pytest.fixture
@@ -40,19 +53,13 @@ def others(tmp_path):
     assert (folder / "file").read_text() == "mine\n"
 
 
-def begun(folder: pathlib.Path, rounds: int = 4) -> None:
-    """Leaves a run that still has rounds to do."""
-    small_runs.run(folder, callbacks=[lambda e: "interrupt" if e.round >= rounds else None])
-
-
 @pytest.mark.parametrize(
     "name",
     ["history.csv", "history.digests", "clients.csv", "clients.parquet", "calls.jsonl", ".lock"],
 )
-def test_a_link_that_a_run_would_write_through_is_refused(tmp_path, others, name):
+def test_a_link_that_a_run_would_write_through_is_refused(begun, tmp_path, others, name):
     """The history is appended to, calls.jsonl too, a lock empties its file."""
-    begun(folder := tmp_path / "run")
-    path, target = folder / name, others / "file"
+    path, target = begun / name, others / "file"
     if name == "history.csv":  # as it was, so that only the link is wrong
         target = tmp_path / "copy.csv"
         shutil.copy(path, target)
@@ -60,58 +67,55 @@ def test_a_link_that_a_run_would_write_through_is_refused(tmp_path, others, name
     path.unlink(missing_ok=True)
     path.symlink_to(target)
     with pytest.raises(FolderError, match=rf"{name} is a symbolic link to .*; expected a file or"):
-        small_runs.run(folder)
+        small_runs.run(begun)
     assert target.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["history.csv", "history.digests", "calls.jsonl", ".lock"])
-def test_a_hard_link_that_a_run_would_write_through_is_refused(tmp_path, name):
+def test_a_hard_link_that_a_run_would_write_through_is_refused(begun, tmp_path, name):
     """As in a copy by `cp -al`: appending to the copy would change the original."""
-    begun(folder := tmp_path / "run")
-    path, other = folder / name, tmp_path / "other"
+    path, other = begun / name, tmp_path / "other"
     other.write_bytes(path.read_bytes() if name.startswith("history") else b"mine")
     before = other.read_bytes()
     path.unlink()
     path.hardlink_to(other)
     with pytest.raises(FolderError, match=rf"{name} is a hard link.*; expected a file of"):
-        small_runs.run(folder)
+        small_runs.run(begun)
     assert other.read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["run.json", "outcome.json", "models.npz", ".lock.json"])
-def test_a_link_that_a_run_replaces_leaves_its_target(tmp_path, others, name):
-    begun(folder := tmp_path / "run")
+def test_a_link_that_a_run_replaces_leaves_its_target(begun, tmp_path, others, name):
     if name == "run.json":
-        shutil.move(folder / name, target := tmp_path / "elsewhere.json")
+        shutil.move(begun / name, target := tmp_path / "elsewhere.json")
         content = target.read_bytes()
-        (folder / name).symlink_to(target)
-        small_runs.run(folder)
+        (begun / name).symlink_to(target)
+        small_runs.run(begun)
         assert target.read_bytes() == content
         return
-    (folder / name).unlink(missing_ok=True)
-    (folder / name).symlink_to(others / "file")
-    small_runs.run(folder)
-    assert not (folder / name).is_symlink()
+    (begun / name).unlink(missing_ok=True)
+    (begun / name).symlink_to(others / "file")
+    small_runs.run(begun)
+    assert not (begun / name).is_symlink()
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "checkpoints/9", "damaged"])
-def test_linked_folders_inside_the_run_are_refused(tmp_path, others, name):
-    begun(folder := tmp_path / "run")
+def test_linked_folders_inside_the_run_are_refused(begun, tmp_path, others, name):
     if name == "checkpoints":
-        (folder / name).rename(tmp_path / "moved")
+        (begun / name).rename(tmp_path / "moved")
     if name == "damaged":  # a newest checkpoint that has to be moved there
-        newest = max(folder.glob("checkpoints/*"), key=lambda path: int(path.name))
+        newest = max(begun.glob("checkpoints/*"), key=lambda path: int(path.name))
         next(p for p in newest.rglob("*") if p.is_file()).write_text("changed")
-    (folder / name).symlink_to(others)
+    (begun / name).symlink_to(others)
     with pytest.raises(FolderError, match=f"{name} is a symbolic link"):
-        small_runs.run(folder)
+        small_runs.run(begun)
 
 
-def test_a_linked_folder_of_results_works(tmp_path):
+def test_a_linked_folder_of_results_works(tmp_path, interrupted):
     """The user named it."""
     (tmp_path / "scratch").mkdir()
     (tmp_path / "results").symlink_to(tmp_path / "scratch")
-    begun(tmp_path / "results" / "run")
+    shutil.copytree(interrupted, tmp_path / "results" / "run")
     result = small_runs.run(tmp_path / "results" / "run")
     assert result.rounds_done == small_runs.NUM_ROUNDS
     assert (tmp_path / "scratch" / "run" / "history.csv").exists()
@@ -136,17 +140,16 @@ def test_linked_folders_of_a_sweep_are_refused(tmp_path, others, name):
 
 
 @pytest.mark.parametrize("round", [1, 6, 9])
-def test_a_folder_of_the_user_among_checkpoints_is_refused_and_stays(tmp_path, round):
+def test_a_folder_of_the_user_among_checkpoints_is_refused_and_stays(begun, round):
     """Neither as an unfinished checkpoint nor, by Orbax, as an old one is it deleted."""
-    begun(folder := tmp_path / "run")
-    own = folder / "checkpoints" / str(round)
+    own = begun / "checkpoints" / str(round)
     own.mkdir(exist_ok=True)
     (own / "thesis.tex").write_text("mine")
     with pytest.raises(FolderError, match=rf"checkpoints/{round} has thesis.tex, which a check"):
-        small_runs.run(folder)
+        small_runs.run(begun)
     assert (own / "thesis.tex").read_text() == "mine"
     shutil.rmtree(own) if round != 6 else (own / "thesis.tex").unlink()
-    small_runs.run(folder)
+    small_runs.run(begun)
 
 
 def test_what_a_kill_leaves_of_a_checkpoint_is_deleted(run_folder):
