@@ -67,7 +67,11 @@ def logistic_setup(**fields):
 def test_mean_estimation_by_retraining(tmp_path):
     """The values of the closed game, with chunks of at most two coalitions, kept on disk."""
     seen = []
-    options = {"directory": tmp_path, "width": 1, "on_progress": lambda *counts: seen.append(counts)}
+
+    def follow(done, total):
+        seen.append((done, total))
+
+    options = {"directory": tmp_path, "width": 1, "on_progress": follow}
     game = valuation.game(fs.fedavg(1.0), estimation(), KEY, loss, **options)
     single = valuation.leave_one_out(game)
     np.testing.assert_allclose(single.values, [0.763889, 0.375, -0.069444, 0.097222], atol=1e-6)
