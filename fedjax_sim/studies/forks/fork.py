@@ -56,7 +56,6 @@ def fork(
     setup: Setup,
     keys: Array,
     *,
-    reference: str | None = None,
     execution: Execution | None = None,
     seeds: Sequence[Seed] | None = None,
 ) -> Fork:
@@ -77,10 +76,10 @@ def fork(
         start: the state at round t, of all seeds ``[n, ...]``: a simulation of the first t rounds,
             ``fs.simulate(algorithm, dataclasses.replace(setup, timeline=setup.timeline[:t]),
             keys)``, or its ``state``.
-        alternatives: algorithms or :class:`Alternative` by name.
+        alternatives: algorithms or :class:`Alternative` by name; the others are compared with the
+            first one, the reference.
         setup: of the whole run; rounds t, t + 1, ... of its timeline follow.
         keys: the run's keys ``[n]``; or its only key, for a state without the axis of seeds.
-        reference: the alternative that the others are compared with; default: the first one.
         execution: execution strategy; default :func:`~fedjax_sim.engine.execution.auto`.
         seeds: names of the seeds; default 0, 1, ...
 
@@ -130,9 +129,6 @@ def fork(
         )
     if not alternatives:
         raise ValueError("alternatives is empty; expected at least one")
-    reference = next(iter(alternatives)) if reference is None else reference
-    if reference not in alternatives:
-        raise ValueError(f"reference is {reference!r}; expected one of {', '.join(alternatives)}")
 
     timeline = jax.tree.map(np.asarray, setup.timeline)
     rest = dataclasses.replace(setup, timeline=timeline[done:])
@@ -144,7 +140,7 @@ def fork(
     for name, continuation in prepared.items():
         history, states[name] = _continued(continuation, keys, batched, execution)
         histories[name] = history if batched else jax.tree.map(lambda x: x[None], history)
-    return Fork(done, reference, histories, states, seed_column(names))
+    return Fork(done, next(iter(alternatives)), histories, states, seed_column(names))
 
 
 def _round_of(state: RunState, keys: Array, setup: Setup) -> int:
