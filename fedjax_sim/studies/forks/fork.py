@@ -16,7 +16,7 @@ from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.offload import OnHost
 from fedjax_sim.engine.execution.placement import everywhere
 from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.programs import Resident, programs_of
+from fedjax_sim.runs.programs import Programs, Resident, programs_of
 from fedjax_sim.runs.result import Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
 from fedjax_sim.studies.forks.result import Fork
@@ -56,7 +56,6 @@ def fork(
     setup: Setup,
     keys: Array,
     *,
-    reference: str | None = None,
     execution: Execution | None = None,
     seeds: Sequence[Seed] | None = None,
 ) -> Fork:
@@ -77,10 +76,10 @@ def fork(
         start: the state at round t, of all seeds ``[n, ...]``: a simulation of the first t rounds,
             ``fs.simulate(algorithm, dataclasses.replace(setup, timeline=setup.timeline[:t]),
             keys)``, or its ``state``.
-        alternatives: algorithms or :class:`Alternative` by name.
+        alternatives: algorithms or :class:`Alternative` by name; the others are compared with the
+            first one, the reference.
         setup: of the whole run; rounds t, t + 1, ... of its timeline follow.
         keys: the run's keys ``[n]``; or its only key, for a state without the axis of seeds.
-        reference: the alternative that the others are compared with; default: the first one.
         execution: execution strategy; default :func:`~fedjax_sim.engine.execution.auto`.
         seeds: names of the seeds; default 0, 1, ...
 
@@ -130,9 +129,6 @@ def fork(
         )
     if not alternatives:
         raise ValueError("alternatives is empty; expected at least one")
-    reference = next(iter(alternatives)) if reference is None else reference
-    if reference not in alternatives:
-        raise ValueError(f"reference is {reference!r}; expected one of {', '.join(alternatives)}")
 
     timeline = jax.tree.map(np.asarray, setup.timeline)
     rest = dataclasses.replace(setup, timeline=timeline[done:])
@@ -144,7 +140,7 @@ def fork(
     for name, continuation in prepared.items():
         history, states[name] = _continued(continuation, keys, batched, execution)
         histories[name] = history if batched else jax.tree.map(lambda x: x[None], history)
-    return Fork(done, reference, histories, states, seed_column(names))
+    return Fork(done, next(iter(alternatives)), histories, states, seed_column(names))
 
 
 def _round_of(state: RunState, keys: Array, setup: Setup) -> int:
@@ -175,22 +171,12 @@ def _prepared(
     """Returns an alternative with its program and its first state; refuses what does not fit."""
     if not isinstance(alternative, Alternative):
         alternative = Alternative(alternative)
-    change, restart, done = alternative.change, alternative.restart, before.num_rounds
-    algorithm, setup = alternative.algorithm, rest
+    algorithm, change, restart = alternative
     check_is_algorithm(algorithm, f"alternatives[{name!r}]")
+    setup, done = rest, before.num_rounds
     if change is not None:
-        timeline = change(rest.timeline)
-        if not isinstance(timeline, Timeline) or timeline.num_rounds != rest.timeline.num_rounds:
-            raise ValueError(
-                f"alternatives[{name!r}] changes the timeline to {type(timeline).__name__} of "
-                f"{getattr(timeline, 'num_rounds', 'no')} rounds; expected a Timeline of "
-                f"{rest.timeline.num_rounds}"
-            )
-        timeline = jax.tree.map(np.asarray, timeline)
-        # One timeline of all seeds may become one per seed, and the reverse.
-        setup = dataclasses.replace(rest, timeline=_per_seed(timeline, before))
-        before = _per_seed(before, timeline)
-        _check_changed(name, setup, done, count)
+        timeline = _changed(name, change, rest, before, count)
+        setup, before = dataclasses.replace(rest, timeline=timeline), _per_seed(before, timeline)
     # A check may depend on the first round, or on the parity of a round, of the whole run.
     checked = _as_from_0(setup.timeline, done) if restart else _joined(before, setup.timeline)
     whole = dataclasses.replace(setup, timeline=checked, eval_fn=None)
@@ -198,21 +184,7 @@ def _prepared(
     compiled = programs_of(
         algorithm, setup, batched=count is not None, execution=execution, probes=NO_PROBES
     )
-    put = everywhere(setup.task)
-    arguments = setup.task, put(setup.params), put(setup.timeline)
-    shapes = jax.eval_shape(compiled.initial, *arguments)
-    if restart:
-        first = compiled.initial(setup.task, state.server.params, arguments[2])
-        first = first._replace(round=state.round, diverged_at=state.diverged_at)
-    else:
-        first = state
-    # Clients that started before round t have what the run sent them, also after a restart.
-    kept = bool(jax.tree.leaves(state.past)) and _form(state.past) == _form(shapes.past)
-    if kept:
-        first = first._replace(past=state.past)
-    elif not jax.tree.leaves(first.past) and jax.tree.leaves(shapes.past):
-        first = first._replace(past=compiled.initial(*arguments).past)
-    _check_state(name, first, shapes)
+    first, kept = _first_state(name, compiled, setup, state, restart=restart)
     if not kept:
         oldest = np.where(setup.timeline.mask, setup.timeline.version, done).min()
         if oldest < done:
@@ -226,20 +198,67 @@ def _prepared(
     return _Continuation(algorithm, setup, first, last)
 
 
+def _changed(
+    name: str,
+    change: Callable[[Timeline], Timeline],
+    rest: Setup,
+    before: Timeline,
+    num_seeds: int | None,
+) -> Timeline:
+    """Returns a changed timeline of the remaining rounds; refuses one that is not valid."""
+    timeline = change(rest.timeline)
+    if not isinstance(timeline, Timeline) or timeline.num_rounds != rest.timeline.num_rounds:
+        raise ValueError(
+            f"alternatives[{name!r}] changes the timeline to {type(timeline).__name__} of "
+            f"{getattr(timeline, 'num_rounds', 'no')} rounds; expected a Timeline of "
+            f"{rest.timeline.num_rounds}"
+        )
+    # One timeline of all seeds may become one per seed, and the reverse.
+    timeline = _per_seed(jax.tree.map(np.asarray, timeline), before)
+    as_from_0 = _as_from_0(timeline, before.num_rounds)
+    try:
+        check_run((), dataclasses.replace(rest, timeline=as_from_0, eval_fn=None), num_seeds)
+    except ValueError as error:
+        raise ValueError(f"alternatives[{name!r}] changes the timeline: {error}") from error
+    return timeline
+
+
+def _first_state(
+    name: str, compiled: Programs, setup: Setup, state: RunState, *, restart: bool
+) -> tuple[RunState, bool]:
+    """Returns the state that an alternative begins with, and True if it has the run's broadcasts.
+
+    Raises:
+        ValueError: it is of another form than the algorithm's states.
+    """
+    put = everywhere(setup.task)
+    arguments = setup.task, put(setup.params), put(setup.timeline)
+    shapes = jax.eval_shape(compiled.initial, *arguments)
+    first = state
+    if restart:
+        first = compiled.initial(setup.task, state.server.params, arguments[2])
+        first = first._replace(round=state.round, diverged_at=state.diverged_at)
+    # Clients that started before round t have what the run sent them, also after a restart.
+    kept = bool(jax.tree.leaves(state.past)) and _form(state.past) == _form(shapes.past)
+    if kept:
+        first = first._replace(past=state.past)
+    elif not jax.tree.leaves(first.past) and jax.tree.leaves(shapes.past):
+        first = first._replace(past=compiled.initial(*arguments).past)
+    for part in ("server", "clients", "past"):
+        if _form(getattr(first, part)) != _form(getattr(shapes, part)):
+            raise ValueError(
+                f"alternatives[{name!r}] has a state ({part}) of another form than the run's; "
+                "expected an algorithm with the same state, or restart=True (on the command line "
+                "ALGORITHM:restart=true), which starts from the model"
+            )
+    return first, kept
+
+
 def _per_seed(timeline: Timeline, other: Timeline) -> Timeline:
     """Returns a timeline with the axis of seeds if another one has it."""
     if timeline.clients.ndim >= other.clients.ndim:
         return timeline
     return jax.tree.map(lambda x: np.broadcast_to(x, (len(other.clients), *x.shape)), timeline)
-
-
-def _check_changed(name: str, setup: Setup, done: int, num_seeds: int | None) -> None:
-    """Refuses a changed timeline that is not valid for rounds ``done``, ``done + 1``, ..."""
-    as_from_0 = _as_from_0(setup.timeline, done)
-    try:
-        check_run((), dataclasses.replace(setup, timeline=as_from_0, eval_fn=None), num_seeds)
-    except ValueError as error:
-        raise ValueError(f"alternatives[{name!r}] changes the timeline: {error}") from error
 
 
 def _as_from_0(timeline: Timeline, done: int) -> Timeline:
@@ -305,17 +324,6 @@ def _joined(before: Timeline, rest: Timeline) -> Timeline:
     absent = dict.fromkeys(("first_step", "idle", "write_buffer", "read_buffer"))
     joined = {name: both(name) for name in fields}
     return dataclasses.replace(rest, **joined, **absent, time=time, num_buffers=0)
-
-
-def _check_state(name: str, state: RunState, expected: RunState) -> None:
-    """Refuses a state whose structure or shapes are not those of an algorithm's states."""
-    for part in ("server", "clients", "past"):
-        if _form(getattr(state, part)) != _form(getattr(expected, part)):
-            raise ValueError(
-                f"alternatives[{name!r}] has a state ({part}) of another form than the run's; "
-                "expected an algorithm with the same state, or restart=True (on the command line "
-                "ALGORITHM:restart=true), which starts from the model"
-            )
 
 
 def _form(tree: PyTree) -> tuple:

@@ -6,7 +6,7 @@ functions", ICML 2017; here the derivative of the finite run and not of a minimi
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,6 @@ from fedjax_sim.studies.valuation.result import Valuation
 from fedjax_sim.tree.repeated import entries
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Work
 
-Direction = Literal["reverse", "forward"]
-
 
 def influence(
     algorithm: FedAlgorithm,
@@ -38,7 +36,6 @@ def influence(
     metric: Metric,
     *,
     mode: Mode = None,
-    direction: Direction = "reverse",
     checkpoint: Checkpoint = "sqrt",
     execution: Execution | None = None,
 ) -> Valuation:
@@ -59,15 +56,13 @@ def influence(
         key: of the run.
         metric: as for :func:`fedjax_sim.studies.valuation.game`.
         mode: direction of the metric, as for :func:`fedjax_sim.studies.valuation.game`.
-        direction: ``"reverse"``: the time of about five runs for any number of clients;
-            ``"forward"``: the time and the memory of M + 1 runs.
-        checkpoint: states that reverse mode stores, as for :func:`fedjax_sim.hypergradient`.
+        checkpoint: states that are stored for the derivative, which takes the time of about five
+            runs for any number of clients, as for :func:`fedjax_sim.hypergradient`.
         execution: execution strategy.
 
     Raises:
         ValueError: a client of the timeline has weight 0, where the mean has no derivative; an
-            algorithm that requires equal weights; another ``direction``; as
-            :func:`fedjax_sim.studies.valuation.game`.
+            algorithm that requires equal weights; as :func:`fedjax_sim.studies.valuation.game`.
         FloatingPointError: the metric or a derivative is not finite, since the run diverged.
 
     Example:
@@ -81,7 +76,6 @@ def influence(
         >>> result.values.round(4).tolist()  # the model is 3
         [0.6667, 0.3333, -1.0]
     """
-    _check_direction(direction)
     check_is_algorithm(algorithm)
     if algorithm.requires.uniform_weights is not None:
         raise ValueError(
@@ -99,11 +93,11 @@ def influence(
 
     base = setup.weighting
     derivative = hypergradient(
-        name, lambda factors: algorithm, setup, key, setup_of=setup_of, mode=direction,
+        name, lambda factors: algorithm, setup, key, setup_of=setup_of, mode="reverse",
         checkpoint=checkpoint, execution=execution,
     )  # fmt: skip
     factors = jnp.ones(setup.task.num_clients, jnp.result_type(float))
-    return _result("influence", name, mode, derivative(factors), direction)
+    return _result("influence", name, mode, derivative(factors))
 
 
 def example_influence(
@@ -114,7 +108,6 @@ def example_influence(
     client: int,
     *,
     mode: Mode = None,
-    direction: Direction = "reverse",
     checkpoint: Checkpoint = "sqrt",
     execution: Execution | None = None,
 ) -> Valuation:
@@ -129,14 +122,13 @@ def example_influence(
         client: number of the client.
         setup: as for :func:`influence`; the task is one of :func:`fedjax_sim.empirical_task`
             without a placement.
-        algorithm, key, metric, mode, direction, checkpoint, execution: as for :func:`influence`.
+        algorithm, key, metric, mode, checkpoint, execution: as for :func:`influence`.
 
     Returns:
         A value per example of the client, in the order of its rows.
 
     Raises:
         ValueError: an unknown client, another kind of task, a model with running statistics,
-            another ``direction``.
         FloatingPointError: as :func:`influence`.
 
     Example:
@@ -151,7 +143,6 @@ def example_influence(
         >>> result.values.tolist()  # the model is ((1 + 3) / 2 + 6) / 2 = 4
         [0.25, 0.75]
     """
-    _check_direction(direction)
     check_count(client=client)
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
     start, stop = _rows(setup, client)
@@ -166,11 +157,11 @@ def example_influence(
         return dataclasses.replace(setup, task=task)
 
     derivative = hypergradient(
-        name, lambda weights: algorithm, setup, key, setup_of=setup_of, mode=direction,
+        name, lambda weights: algorithm, setup, key, setup_of=setup_of, mode="reverse",
         checkpoint=checkpoint, execution=execution,
     )  # fmt: skip
     weights = jnp.ones(stop - start, jnp.result_type(float))
-    return _result("example influence", name, mode, derivative(weights), direction)
+    return _result("example influence", name, mode, derivative(weights))
 
 
 class _Weighted(NamedTuple):
@@ -192,9 +183,7 @@ class _Weighted(NamedTuple):
         check_labels(self.objective, params, examples[0])
 
 
-def _result(
-    method: str, name: str, mode: Mode, result: Hypergradient, direction: Direction
-) -> Valuation:
+def _result(method: str, name: str, mode: Mode, result: Hypergradient) -> Valuation:
     """Returns the result; its cost is in runs: reverse mode takes about as long as five."""
     gradient = np.asarray(result.gradient, np.float64)
     if not np.isfinite(gradient).all() or not np.isfinite(result.value):
@@ -203,14 +192,7 @@ def _result(
             f"{len(gradient)} derivatives that are not finite; expected finite numbers: try a "
             "smaller learning rate"
         )
-    values = sign(name, mode) * gradient
-    runs = 5 if direction == "reverse" else 1 + len(values)
-    return Valuation(method, values, None, runs)
-
-
-def _check_direction(direction: str) -> None:
-    if direction not in ("reverse", "forward"):
-        raise ValueError(f"direction is {direction!r}; expected 'reverse' or 'forward'")
+    return Valuation(method, sign(name, mode) * gradient, None, 5)
 
 
 def _check_weights(setup: Setup) -> None:

@@ -16,10 +16,10 @@ from fedjax_sim.studies.valuation.games import Game
 from fedjax_sim.studies.valuation.result import Valuation, standard_deviation, valuation_of
 from fedjax_sim.timelines.durations import host_generator
 
+_BATCH = 4096  # coalitions that are asked for at once
 
-def stratified_shapley(
-    game: Game, key: Array, num_marginals: int, *, pilot: int = 8, batch: int = 4096
-) -> Valuation:
+
+def stratified_shapley(game: Game, key: Array, num_marginals: int, *, pilot: int = 8) -> Valuation:
     r"""Estimates the Shapley value by sampling within coalition sizes.
 
     With :math:`\mu_{i,r}` the mean marginal contribution of client i to coalitions of size r,
@@ -39,7 +39,6 @@ def stratified_shapley(
         key: PRNG key of the coalitions.
         num_marginals: budget per client, pilot included.
         pilot: draws per stratum before the allocation, at least 2.
-        batch: coalitions that are asked for at once.
 
     Returns:
         facts: ``marginals`` per client that were used, on average.
@@ -55,7 +54,7 @@ def stratified_shapley(
         [1.0, 2.0, 4.0]
     """
     check_count(2, pilot=pilot)
-    check_count(1, num_marginals=num_marginals, batch=batch)
+    check_count(1, num_marginals=num_marginals)
     n = game.num_clients
     sizes = [math.comb(n - 1, r) for r in range(n)]
     needed = sum(min(size, pilot) for size in sizes)
@@ -68,8 +67,8 @@ def stratified_shapley(
     def contributions(requests: list[tuple[int, np.ndarray]]) -> list[float]:
         """Marginals of (client, coalition without the client)."""
         values: list[float] = []
-        for first in range(0, len(requests), batch):
-            part = requests[first : first + batch]
+        for first in range(0, len(requests), _BATCH):
+            part = requests[first : first + _BATCH]
             without = np.array([coalition for _, coalition in part])
             joined = without.copy()
             joined[np.arange(len(part)), [client for client, _ in part]] = True

@@ -222,8 +222,6 @@ def test_refusals():
     ]:
         with pytest.raises(ValueError, match=message):
             fs.fork(*arguments)
-    with pytest.raises(ValueError, match=r"reference is 'other'; expected one of same"):
-        fs.fork(state, same, setup(), KEYS, reference="other")
     with pytest.raises(ValueError, match=r"start has states of shape \(3,\); expected \(\)"):
         fs.fork(state, same, dataclasses.replace(setup(), params=np.float32(0)), KEYS[0])
 
