@@ -202,10 +202,9 @@ def full_batch(num_steps: int) -> Batches:
 
 
 def _steps_per_epoch(size: Array, batch_size: int) -> Array:
-    """``ceil(size / batch_size)``, at least 1; like all divisions here without negative numbers.
-
-    The signs that ``//`` takes care of would be several kernels.
-    """
+    """Returns ``ceil(size / batch_size)``, at least 1."""
+    # Like all divisions here without negative numbers: the signs that // takes care of would be
+    # several kernels.
     return jax.lax.div(size - 1, jnp.int32(batch_size)) + 1
 
 
@@ -249,10 +248,8 @@ def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
 
 
 def _shuffle(key: Array, num: int, size: Array, max_size: int, row_bits: int) -> Array:
-    """Rows ``0 .. size - 1`` in the order of random words, then the padding, ``[num, max_size]``.
-
-    Ties are broken by row number, which also keeps valid rows before the padding.
-    """
+    """Returns rows ``0 .. size - 1`` in the order of random words, then padding, ``[num, .]``."""
+    # Ties are broken by row number, which also keeps valid rows before the padding.
     words = _words(key, num, size, max_size, row_bits)
     return (jax.lax.sort(words) & jnp.uint32((1 << row_bits) - 1)).astype(jnp.int32)
 
@@ -278,11 +275,9 @@ def _batch_of(
 
 
 def _tabulated(pick: Pick, max_steps: int) -> Pick:
-    """Computes all picks before the local loop.
-
-    Inside the loop XLA would fuse their arithmetic into the gather of the examples and repeat it
-    for every feature.
-    """
+    """Returns the rule that computes all picks before the local loop."""
+    # Inside the loop XLA would fuse their arithmetic into the gather of the examples and repeat it
+    # for every feature.
     rows, weights = jax.vmap(pick)(jnp.arange(max(max_steps, 1), dtype=jnp.int32))
 
     def look_up(step: Step) -> tuple[Array, Array]:

@@ -344,10 +344,7 @@ def weighted_mean(values: Array, weights: Array, total: Array | None = None) -> 
 
 
 def _totals(pick: Pick, max_steps: int) -> Callable[[Step], Array | None]:
-    """Returns the function from a step to the number of its examples, counted before the loop.
-
-    None for weights that are not booleans.
-    """
+    """Returns the number of a step's examples by step; None unless weights are booleans."""
     steps = jnp.arange(max(max_steps, 1), dtype=jnp.int32)
     if jax.eval_shape(pick, 0)[1].dtype != bool:
         return lambda step: None

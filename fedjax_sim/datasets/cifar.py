@@ -58,11 +58,9 @@ Part = dict[str, np.ndarray]  # {"x": uint8 [N, 32, 32, 3], "y": int32 [N], mayb
 
 
 def from_folder(variant: Variant, folder: Path) -> Dataset | None:
-    """CIFAR (Krizhevsky, 2009) from a folder that has it in one of the known layouts, or None.
+    """Reads CIFAR (Krizhevsky, 2009) from a folder that has it in one of the layouts, or None.
 
-    Layouts are tried in this order: binary files, their archive, pickles, their archive, image
-    strips (:mod:`fedjax_sim.datasets.formats.strips`).  ``y`` are the fine labels; CIFAR-100 has
-    the 20 coarse labels as the leaf ``coarse``.
+    These are, in this order: binary files, their archive, pickles, their archive, image strips.
     """
     layouts = (
         (variant.binary, variant.binary_archive, ".bin", parse_binary),
@@ -112,11 +110,7 @@ def parse_binary(data: bytes, variant: Variant, where: object = "CIFAR binary") 
 
 
 def parse_batch(data: bytes, variant: Variant, where: object = "CIFAR pickle") -> Part:
-    """Reads a pickled batch: a dict of ``data``, uint8 ``[N, 3072]``, and lists of labels.
-
-    Only numbers, strings, containers and arrays are admitted
-    (:func:`fedjax_sim.datasets.formats.pickles.parse_pickle`).
-    """
+    """Reads a pickled batch: a dict of ``data``, uint8 ``[N, 3072]``, and lists of labels."""
     content = parse_pickle(data, where)
     missing = {"data", *(key for _, key, _ in variant.labels)} - content.keys()
     if missing:

@@ -83,14 +83,7 @@ def _column(name: str, values: Any) -> np.ndarray:
 
 
 def without(where: str, table: Columns, drop: Sequence[str], *, some: bool = False) -> Columns:
-    """Returns a table without some columns.
-
-    Args:
-        where: of messages.
-        table: of a data set.
-        drop: names of columns.
-        some: the table may lack some of them.
-    """
+    """Returns a table without some columns, of which it may lack some if ``some`` is True."""
     for name in drop:
         if name not in table.names and not some:
             raise DataError(

@@ -194,10 +194,7 @@ def number_groups(
 ) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
     """Numbers the names of clients, the train part first, in order of first appearance.
 
-    Names are compared as texts (:func:`group_text`).
-
-    Returns:
-        The int32 group of each train row, of each test row (None without ``test``), and the names.
+    Returns the groups of the train rows, of the test rows (None without ``test``), and the names.
     """
     index: dict[str, int] = {}
 
@@ -211,10 +208,7 @@ def number_groups(
 
 
 def rows_by_group(groups: np.ndarray) -> dict[int, np.ndarray]:
-    """Returns the rows of each group that has some, in their original order, by its number.
-
-    One sort for all groups.
-    """
+    """Returns the rows of each group that has some, in their original order, by its number."""
     if not len(groups):
         return {}
     rows, numbers = group_rows(groups, "groups")
@@ -222,11 +216,9 @@ def rows_by_group(groups: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def group_text(name: Any) -> str:
-    """Returns a label or a client's name as a text; whole numbers are integers, bytes UTF-8.
-
-    A column of integers becomes floating where one of its rows has no value, and the other part of
-    a data set may still have integers.
-    """
+    """Returns a label or a client's name as a text; whole numbers are integers, bytes UTF-8."""
+    # A column of integers becomes floating where one of its rows has no value, and the other part
+    # of a data set may still have integers.
     if isinstance(name, list | tuple | np.ndarray):
         raise DataError(f"a label or client is {name!r:.60}; expected one value per row")
     if isinstance(name, bytes):

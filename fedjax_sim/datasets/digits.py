@@ -7,11 +7,7 @@ from fedjax_sim.datasets.dataset import Dataset
 
 
 def load_digits() -> Dataset:
-    """1,797 scans of digits (Alpaydin and Kaynak, 1998, as in scikit-learn's ``load_digits``).
-
-    Images are uint8 ``[N, 8, 8, 1]``; ink 0..16 is scaled to 0..255, ``round(v * 255 / 16)``.
-    A fixed fifth of each class is the test part; writers are not recorded.
-    """
+    """Returns 1,797 scans of digits (Alpaydin and Kaynak, 1998), a fifth of them for testing."""
     bunch = import_extra("sklearn.datasets", "datasets").load_digits()
     x = np.rint(bunch["images"] * 255 / 16).astype(np.uint8)[..., None]
     y = bunch["target"].astype(np.int32)

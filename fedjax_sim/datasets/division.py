@@ -17,19 +17,14 @@ def rows_for_testing(
 ) -> np.ndarray:
     """Returns the mask of the rows for testing: of each client a fifth, spread over its labels.
 
-    A client of n rows has ``max(1, round(n / 5))`` rows for testing, and all n for training if n is
-    1.  They are a systematic sample of its rows in the order of their labels, with random ties and
-    a random start, drawn with the frozen stream of ``RandomState``.
-
     Args:
         where: name of the data set, for messages.
         labels: numbers or text ``[N]``.
         groups: client of each row, int ``[N]``, all of 0 .. M - 1.
         names: of the M clients.
-
-    Warns:
-        UserWarning: clients without rows for testing; classes without rows for training.
     """
+    # A systematic sample of a client's rows in the order of their labels, with random ties and a
+    # random start. A client with one row has it for training.
     stream = np.random.RandomState(0)
     sizes = np.bincount(groups)
     counts = np.where(sizes > 1, np.maximum(1, np.rint(sizes / TEST_SHARE)), 0).astype(np.int64)
@@ -56,10 +51,8 @@ def rows_for_testing(
 
 
 def report_lost(where: str, train: Sequence[Any], test: Sequence[Any]) -> None:
-    """Warns of clients that a division of rows has left without training or without test rows.
-
-    A division between clients, whose parts have no client in common, loses none.
-    """
+    """Warns of clients that a division of rows has left without training or without test rows."""
+    # A division between clients, whose parts have no client in common, loses none.
     trained, tested = dict.fromkeys(train), dict.fromkeys(test)
     if trained.keys().isdisjoint(tested):
         return

@@ -33,12 +33,7 @@ def check_encode(encode: Any) -> None:
 
 
 def identifiers(table: Columns, names: Sequence[str], encode: Encode | None) -> list[str]:
-    """Returns the columns that name their row instead of describing it.
-
-    These are integers and text under a name such as ``id``, ``user_id``, ``index`` and
-    ``Unnamed: 0``, and from 20 rows on consecutive integers in their order, and, if text is
-    encoded, another text in every row.
-    """
+    """Returns the columns that name their row instead of describing it: ids, row numbers, names."""
     return [name for name in names if _is_identifier(name, table, encode)]
 
 
@@ -81,17 +76,7 @@ def without_identifiers(
 def vocabularies(
     where: str, parts: Mapping[str, Columns], names: Sequence[str], encode: Encode | None
 ) -> dict[str, Vocabulary]:
-    """Returns the categories of those columns of features that are text or categorical.
-
-    Example:
-        >>> from fedjax_sim.datasets.columns import columns_of
-        >>> parts = {"train": columns_of({"a": [1, 2], "city": ["Oslo", "Lima"]})}
-        >>> vocabularies("table", parts, ["a", "city"], "one_hot")
-        {'city': Vocabulary(values=('Lima', 'Oslo'), declared=False)}
-        >>> vocabularies("table", parts, ["a", "city"], None)
-        Traceback (most recent call last):
-        fedjax_sim.datasets.dataset.DataError: table: column 'city' has 'Oslo' in row 1; expected...
-    """
+    """Returns the categories of those columns of features that are text or categorical."""
     found: dict[str, Vocabulary] = {}
     for name in names:
         declared = parts["train"].categories(name)
@@ -118,14 +103,7 @@ def vocabularies(
 
 
 def numbers_of(where: str, table: Columns, name: str, vocabulary: Vocabulary | None) -> np.ndarray:
-    """Returns a column of features as float64 numbers, or as the codes of its categories.
-
-    Example:
-        >>> from fedjax_sim.datasets.columns import columns_of
-        >>> table = columns_of({"city": ["Oslo", "Lima"]})
-        >>> numbers_of("table", table, "city", Vocabulary(("Lima", "Oslo"), True)).tolist()
-        [1.0, 0.0]
-    """
+    """Returns a column of features as float64 numbers, or as the codes of its categories."""
     values = table.read(name)
     if values.ndim != 1:
         raise DataError(f"{where}: column {name!r} has arrays; expected one number per row")
@@ -160,10 +138,7 @@ def numbers_of(where: str, table: Columns, name: str, vocabulary: Vocabulary | N
 def one_hot(
     dataset: Dataset, features: Sequence[str], vocabulary: Mapping[str, Vocabulary]
 ) -> Dataset:
-    """Returns the data set with a column of zeros and ones per category, where there are codes.
-
-    The categories of a column are the declared ones, or those of the training examples.
-    """
+    """Returns the data set with a column of zeros and ones per category, where there are codes."""
     if not vocabulary:
         return dataset
     x, test = dataset.train["x"], dataset.test["x"]

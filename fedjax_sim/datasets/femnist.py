@@ -14,13 +14,8 @@ WANTED = "LEAF's folder data with train/*.json and test/*.json, or femnist*.tar.
 def from_folder(folder: Path) -> Dataset | None:
     """Reads FEMNIST (Caldas et al., 2018) from LEAF's folders or a tar archive of them, or None.
 
-    The folders are ``train`` and ``test``, the archive is ``femnist*.tar.*``.  Images are uint8
-    ``[N, 28, 28, 1]`` with the polarity of LEAF: background 255, ink 0.  Labels: 0-9 digits, 10-35
-    A-Z, 36-61 a-z.  The natural client is the writer; rows are ordered by writer.  Writers without
-    train images stay in the test part as new clients.
-
-    Warns:
-        UserWarning: writers without images.
+    Images have the polarity of LEAF: background 255, ink 0.  Labels are 0-9 digits, 10-35 A-Z,
+    36-61 a-z.  Writers without train images stay in the test part as new clients.
     """
     candidates = (folder / "data", folder)
     location = next((path for path in candidates if has_parts(path)), None)

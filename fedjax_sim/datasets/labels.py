@@ -10,15 +10,7 @@ from fedjax_sim.datasets.dataset import DataError, group_text
 
 
 def one_per_example(where: str, labels: Any) -> Any:
-    """Returns labels ``[N, 1]``, as MedMNIST and Keras have them, as ``[N]``; others as they are.
-
-    Example:
-        >>> one_per_example("own", [[3], [5]]).tolist()
-        [3, 5]
-        >>> one_per_example("own", np.eye(2))
-        Traceback (most recent call last):
-        fedjax_sim.datasets.dataset.DataError: own labels are one-hot, float64[2, 2]; ...
-    """
+    """Returns labels ``[N, 1]`` of MedMNIST and Keras as ``[N]``; others as they are."""
     try:
         array = np.asarray(labels)
     except ValueError:  # ragged: others say what is wrong
@@ -41,14 +33,8 @@ def one_per_example(where: str, labels: Any) -> Any:
 
 
 def of_one_type(values: np.ndarray) -> np.ndarray:
-    """Returns a column of Python objects as integers, booleans, real numbers or text.
-
-    Tables of pandas and Arrow have text, decimal numbers and columns of several types as objects.
-
-    Example:
-        >>> of_one_type(np.array([1, 2.5], object)), of_one_type(np.array(["cat", 3], object))
-        (array([1. , 2.5]), array(['cat', '3'], dtype='<U3'))
-    """
+    """Returns a column of Python objects as integers, booleans, real numbers or text."""
+    # Tables of pandas and Arrow have text, decimal numbers and columns of several types as objects.
     if values.dtype != object or values.ndim != 1:
         return values
     if all(isinstance(value, bool | np.bool_) for value in values):

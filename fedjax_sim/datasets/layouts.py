@@ -47,16 +47,7 @@ def check_layout(layout: Any) -> None:
 
 
 def laid_out(where: str, x: np.ndarray, layout: Layout | None, pixels: bool) -> np.ndarray:
-    """Returns examples with channels last, if they are images; else unchanged.
-
-    Args:
-        where: of messages.
-        x: ``[N, ...]``.
-        layout: the given layout: "channels_last", or without channels, ``[N, H, W]``;
-            "channels_first"; "as_given" for no images; None: by :func:`to_channels_last` if
-            ``pixels``, else "as_given".
-        pixels: they are known to be images.
-    """
+    """Returns examples with channels last, if they are images; else unchanged."""
     if layout == "as_given" or (layout is None and (not pixels or x.ndim > 4)):
         return x
     if layout is None:
@@ -75,14 +66,7 @@ def laid_out(where: str, x: np.ndarray, layout: Layout | None, pixels: bool) -> 
 
 
 def layout_hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """Returns the end of a message about examples whose layout is not that of a model.
-
-    Example:
-        >>> layout_hint((3, 32, 32), (32, 32, 3))
-        '; these are images with channels first: fedjax_sim.datasets.to_channels_last converts them'
-        >>> layout_hint((28, 28), (32, 32, 3))
-        ''
-    """
+    """Returns the end of a message about examples whose layout is not that of a model."""
     if len(wanted) != 3:
         return ""
     found = {

@@ -33,8 +33,7 @@ WANTED = {name: f"{s.train} and {s.test}, plain or .bz2" for name, s in _SOURCES
 def from_folder(name: str, folder: Path) -> Dataset | None:
     """Reads a9a or epsilon from a folder with LIBSVM's files; None if it has neither part.
 
-    Features are dense float32 ``[N, F]`` (a9a: F = 123, epsilon: F = 2000), labels -1 and +1
-    become 0 and 1.  Samples of n rows are read from ``<file>.<n>rows`` or ``<file>.<n>rows.bz2``.
+    Samples of n rows are read from ``<file>.<n>rows`` or ``<file>.<n>rows.bz2``.
     """
     source = _SOURCES[name]
     patterns = [_variants(stem) for stem in (source.train, source.test)]

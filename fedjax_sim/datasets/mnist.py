@@ -21,13 +21,10 @@ WANTED = "train-images-idx3-ubyte.gz and its three companions, with or without .
 
 
 def from_folder(name: str, folder: Path) -> Dataset | None:
-    """Reads ten classes from a folder with files named as MNIST's; None if it has none of them.
-
-    Images are uint8 ``[N, 28, 28, 1]``, ink 255 on background 0.  If the label files of QMNIST
-    (Yadav and Bottou, 2019) are in the same folder, the natural client of every image is the NIST
-    number of its writer: QMNIST's train labels are in the order of MNIST's train images, and the
-    first 10,000 of its test labels in the order of MNIST's test images.
-    """
+    """Reads ten classes from a folder with files named as MNIST's; None if it has none of them."""
+    # With the label files of QMNIST (Yadav and Bottou, 2019), the natural client is the NIST number
+    # of the writer: QMNIST's train labels are in the order of MNIST's train images, and the first
+    # 10,000 of its test labels in the order of MNIST's test images.
     paths = {part: find_one(folder, _variants(file)) for part, file in _FILES.items()}
     if all(path is None for path in paths.values()):
         return None

@@ -190,23 +190,13 @@ def _find(name: str, data_dir: str | Path | None, source: str | None, download: 
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path:
-    """Returns the folder in which data sets are searched first.
-
-    Args:
-        data_dir: the folder; default: the environment variable ``FEDJAX_SIM_DATA``, else the
-            folder of tensorflow-datasets.
-    """
+    """Returns the folder in which data sets are searched first."""
     chosen = data_dir or os.environ.get(DATA_DIR_VARIABLE)
     return Path(chosen).expanduser() if chosen else prepared_format.default_dir()
 
 
 def folder_of(name: str, data_dir: str | Path | None = None) -> Path | None:
-    """Returns the folder with files of a data set, or None; reads nothing.
-
-    Args:
-        name: one of :data:`NAMES` besides digits, which is part of scikit-learn.
-        data_dir: as for :func:`load`.
-    """
+    """Returns the folder with files of a data set besides digits, or None; reads nothing."""
     files = _FILES[name]
     for root in _roots(data_dir):
         prepared = prepared_format.find_prepared(root, name)

@@ -20,20 +20,9 @@ def check_scale(scale: Any) -> None:
 
 
 def are_pixels(where: str, x: np.ndarray, scale: Scale | None) -> bool:
-    """Returns True for bytes that stay uint8, since they are pixels, which models divide by 255.
-
-    Bytes with rows and columns, ``[N, H, W, ...]``, are pixels, unless 1 is the largest; bytes
-    ``[N, D]`` are not.  What could be either is refused without ``scale``.
-
-    Example:
-        >>> are_pixels("own", np.array([[[0, 255]]], np.uint8), None)
-        True
-        >>> are_pixels("own", np.array([[0, 1]], np.uint8), None)
-        False
-        >>> are_pixels("own", np.array([[0, 255]], np.uint8), None)
-        Traceback (most recent call last):
-        fedjax_sim.datasets.dataset.DataError: own examples are uint8[1, 2] up to 255; expected...
-    """
+    """Returns True for bytes that stay uint8, since they are pixels, which models divide by 255."""
+    # Bytes [N, H, W, ...] are pixels, unless 1 is the largest; bytes [N, D] are not. Nothing else
+    # is guessed.
     if x.dtype != np.uint8:
         return False
     in_rows = x.ndim > 2
@@ -50,15 +39,7 @@ def are_pixels(where: str, x: np.ndarray, scale: Scale | None) -> bool:
 
 
 def scaled(dataset: Dataset, scale: Scale | None) -> Dataset:
-    """Returns the data set with features of a scale, in the types of models, and ``scaling``.
-
-    "unit" divides pixels 0..255 by 255; images of bytes stay bytes, which models divide.
-    "standardise" subtracts the mean of the training examples and divides by their standard
-    deviation, for every position of the last axis (columns of a table, channels of images and
-    windows); what is constant in training is not divided.  "none" keeps the numbers.  None keeps
-    them, too, and warns of a table whose columns differ in scale and of floats that look like
-    pixels; integers besides uint8 then are token ids.
-    """
+    """Returns the data set with features of a scale, in the types of models, and ``scaling``."""
     x = dataset.train["x"]
     if scale is None and x.ndim > 1 and x.dtype.kind == "f":
         _warn(dataset.name, x)
@@ -84,11 +65,7 @@ def scaled(dataset: Dataset, scale: Scale | None) -> Dataset:
 
 
 def check_numbers(where: str, x: np.ndarray) -> None:
-    """Refuses examples that are no finite numbers.
-
-    Example:
-        >>> check_numbers("own: train", np.ones((2, 3)))
-    """
+    """Refuses examples that are no finite numbers."""
     if x.dtype.kind not in "biuf":
         raise DataError(f"{where} examples are {x.dtype}; expected numbers [N, ...]")
     if x.dtype.kind == "f" and not np.isfinite(x).all():

@@ -45,10 +45,8 @@ WANTED = "LEAF's folder data with train/*.json and test/*.json, or shakespeare*.
 def from_folder(folder: Path, *, leaf: bool = False) -> Dataset | None:
     """Reads Shakespeare's plays (Caldas et al., 2018) from LEAF's folders or an archive, or None.
 
-    Examples are 80 consecutive characters of a role, token ids uint16 ``[N, 80]``, and the next
-    character as the label.  The ids are those of :func:`encode`, or with ``leaf`` those of
-    :func:`encode_leaf`.  The natural client is the role.  Files are ``train/*.json`` and
-    ``test/*.json``, or one pair ``*_train.json``, ``*_test.json`` per role.
+    Files are ``train/*.json`` and ``test/*.json``, or one pair ``*_train.json``, ``*_test.json``
+    per role.  The ids are those of :func:`encode`, or with ``leaf`` those of :func:`encode_leaf`.
     """
     candidates = (folder / "data", folder)
     location = next((path for path in candidates if _has_files(path)), None)
@@ -73,10 +71,8 @@ def from_folder(folder: Path, *, leaf: bool = False) -> Dataset | None:
 
 
 def encode(text: str) -> np.ndarray:
-    """Returns the token ids of a text, uint16: 1 .. 86 are characters, 89 all others.
-
-    Ids 0, 87 and 88 are padding, begin and end of a sequence.
-    """
+    """Returns the token ids of a text, uint16: 1 .. 86 are characters, 89 all others."""
+    # Ids 0, 87 and 88 are padding, begin and end of a sequence.
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return _TABLE[np.minimum(codes, len(_TABLE) - 1)]
 
@@ -129,12 +125,7 @@ def role_texts(dataset: Dataset, part: Literal["train", "test"] = "train") -> di
 
 
 def joined(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-    """Returns the passages behind windows that move by one character at a time.
-
-    Args:
-        x: windows ``[n, L]``.
-        y: next characters ``[n]``.
-    """
+    """Returns the passages behind windows ``x [n, L]``, of which each is one character later."""
     y = np.asarray(y)
     follows = (x[1:, :-1] == x[:-1, 1:]).all(axis=1) & (x[1:, -1] == y[:-1])
     starts = [0, *(1 + np.flatnonzero(~follows))]
@@ -150,19 +141,7 @@ def parse_roles(
     encode: Callable[[str], np.ndarray] = encode,
     split: str = "train",
 ) -> Users:
-    """Reads one json file: ``user_data`` with LEAF's roles, or a single ``character``.
-
-    Files may lack ``users``, or ``num_samples``.
-
-    Args:
-        data: the file.
-        where: its name.
-        encode: text to token ids.
-        split: "train" or "test"; LEAF counts 79 test samples more than a role has.
-
-    Returns:
-        Per role: characters uint16 ``[n, 80]``, next characters int32 ``[n]``; None without any.
-    """
+    """Returns the examples of each role in a file, which may lack ``users`` or ``num_samples``."""
     content = parse_json(data, where)
     if isinstance(content, dict) and isinstance(role := content.get("character"), str):
         counts = {"num_samples": [content["num_samples"]]} if "num_samples" in content else {}

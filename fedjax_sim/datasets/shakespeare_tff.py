@@ -32,17 +32,7 @@ def from_snippets(train: Snippets, test: Snippets) -> Dataset:
     """Returns sequences of 80 characters with the next character at every position, by role.
 
     Each snippet becomes begin, characters, end; it is padded to a multiple of 81 tokens and cut
-    into pieces of 81, whose first 80 are the input and whose last 80 are the labels.  The label of
-    padding is -1, for the argument ``ignore`` of :func:`fedjax_sim.objectives.cross_entropy` and
-    :func:`~fedjax_sim.objectives.classification_metrics`.  Ids are 0 padding, 1 .. 86 the
-    characters of :data:`fedjax_sim.datasets.shakespeare.CHARACTERS`, 87 unknown, 88 begin, 89 end.
-
-    Args:
-        train: snippets of each role.
-        test: snippets of each role.
-
-    Returns:
-        Data set with ``x`` and ``y`` int32 ``[N, 80]``; the natural client is the role.
+    into pieces of 81, whose first 80 are the input and whose last 80 are the labels.
     """
     parts = {
         key: {
@@ -54,15 +44,8 @@ def from_snippets(train: Snippets, test: Snippets) -> Dataset:
 
 
 def all_positions(dataset: Dataset) -> Dataset:
-    """Returns the task of :func:`from_snippets` for the text behind LEAF's windows.
-
-    LEAF moves a window of 80 characters over a role's text by one character at a time; windows that
-    overlap in 79 characters are joined again.  LEAF has joined the passages of a role, so most
-    roles have one long snippet per part.
-
-    Args:
-        dataset: ``load("shakespeare")``.
-    """
+    """Returns the task of :func:`from_snippets` for the text behind LEAF's windows."""
+    # LEAF has joined the passages of a role, so most roles have one long snippet per part.
     if dataset.name != "shakespeare" or dataset.group_names is None:
         raise DataError(f"dataset is {dataset.name}; expected load('shakespeare')")
     parts = {}

@@ -45,12 +45,7 @@ class Form(NamedTuple):
 
 
 def is_table(name: str) -> bool:
-    """Returns True for the path of a table.
-
-    Example:
-        >>> is_table("data/table.csv"), is_table("mnist")
-        (True, False)
-    """
+    """Returns True for the path of a table."""
     return Path(name).suffix.lower() in SUFFIXES
 
 

@@ -19,17 +19,8 @@ def check_target(target: Any) -> None:
 
 
 def kind_of(where: str, y: np.ndarray, target: Target | None) -> Target:
-    """Returns the kind of targets ``[N]``: the given one, else by their type.
-
-    Text, booleans and integers are classes; floats are numbers, if one of them is not whole.
-
-    Example:
-        >>> kind_of("own", np.array(["cat", "dog"]), None), kind_of("own", np.array([0.5, 2]), None)
-        ('classes', 'numbers')
-        >>> kind_of("own", np.array([1.0, 2.0]), None)
-        Traceback (most recent call last):
-        fedjax_sim.datasets.dataset.DataError: own labels are whole floats such as 1.0; expected ...
-    """
+    """Returns the kind of targets ``[N]``: the given one, else by their type."""
+    # Text, booleans and integers are classes; floats are numbers, if one of them is not whole.
     kind = y.dtype.kind
     if y.ndim != 1 or kind not in "biuUSf":
         raise DataError(
@@ -89,12 +80,7 @@ def _reads(text: str) -> bool:
 
 
 def as_targets(where: str, y: np.ndarray, kind: Target) -> np.ndarray:
-    """Returns targets of one type: float32 numbers; of classes int64 numbers or text.
-
-    Example:
-        >>> as_targets("own", np.array([b"cat"]), "classes").tolist()
-        ['cat']
-    """
+    """Returns targets of one type: float32 numbers; of classes int64 numbers or text."""
     if kind == "numbers":
         with np.errstate(over="ignore"):  # checked here
             numbers = y.astype(np.float32)

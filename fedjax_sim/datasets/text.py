@@ -121,14 +121,7 @@ def is_text(name: str) -> bool:
 
 
 def read_text(path: str | Path, *, context: int = 64) -> Dataset:
-    """Reads the data set of a file with plain text (UTF-8): windows in their order, no clients.
-
-    See :func:`from_text` for the windows; contiguous shards are clients.
-
-    Args:
-        path: the file; its name without suffix is that of the data set.
-        context: L.
-    """
+    """Reads the data set of a file with plain text (UTF-8): windows in their order, no clients."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8-sig")  # without the mark at the start of a file

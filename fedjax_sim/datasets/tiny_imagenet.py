@@ -27,11 +27,9 @@ WANTED = "tiny-imagenet-200/, the unpacked tiny-imagenet-200.zip"
 
 
 def from_folder(folder: Path) -> Dataset | None:
-    """Tiny ImageNet (Le and Yang, 2015) from a folder with the official files, or None.
+    """Reads Tiny ImageNet (Le and Yang, 2015) from a folder with the official files, or None.
 
-    Images are uint8 ``[N, 64, 64, 3]``, grey images with three equal channels.  Label c is
-    line c of ``wnids.txt``.  Train images are ordered by class and number, test images
-    in the order of ``val_annotations.txt``.
+    Train images are ordered by class and number, test images as in ``val_annotations.txt``.
     """
     wnids, annotations = folder / "wnids.txt", folder / "val" / "val_annotations.txt"
     if not (wnids.is_file() or annotations.is_file()):
@@ -48,15 +46,7 @@ def from_folder(folder: Path) -> Dataset | None:
 
 
 def parse_wnids(data: bytes, where: object = "wnids.txt") -> tuple[str, ...]:
-    """WordNet ids of the classes, one per line, in the order of the labels.
-
-    Raises:
-        DataError: no line, a line that is not ``n`` and eight digits, or one that occurs twice.
-
-    Example:
-        >>> parse_wnids(b"n02124075\\nn04067472\\n")
-        ('n02124075', 'n04067472')
-    """
+    """Returns the WordNet ids of the classes, one per line, in the order of the labels."""
     classes = tuple(line.strip() for line in _lines(data, where))
     for line, wnid in enumerate(classes, start=1):
         if not _WNID.fullmatch(wnid):
@@ -70,17 +60,7 @@ def parse_wnids(data: bytes, where: object = "wnids.txt") -> tuple[str, ...]:
 def parse_annotations(
     data: bytes, classes: Sequence[str], where: object = "val_annotations.txt"
 ) -> tuple[list[str], list[int]]:
-    """File names of the validation images and their labels; the bounding boxes are ignored.
-
-    Raises:
-        DataError: no line, a line that is not a name ``val_N.JPEG`` and one of ``classes``
-            after it, or an image that occurs twice.
-
-    Example:
-        >>> line = b"val_0.JPEG\\tn04067472\\t0\\t32\\t44\\t62\\n"
-        >>> parse_annotations(line, ["n02124075", "n04067472"])
-        (['val_0.JPEG'], [1])
-    """
+    """Returns the file names of the validation images and their labels, without the boxes."""
     label_of = {wnid: label for label, wnid in enumerate(classes)}
     rows: dict[str, int] = {}
     for line, text in enumerate(_lines(data, where), start=1):

@@ -8,14 +8,10 @@ from fedjax_sim import tree
 
 
 def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None) -> Array:
-    """``softmax(Q K^T / sqrt(d)) V`` head by head; the softmax is computed in at least float32.
+    """Returns ``softmax(Q K^T / sqrt(d)) V`` by heads, ``[B, T, heads, d]``.
 
-    Args:
-        queries: ``[B, T, heads, d]``.
-        keys: ``[B, T, heads, d]``.
-        values: ``[B, T, heads, d]``.
-        mask: bool ``[T, T]``, True where the query of the row sees the key of the column; None:
-            everywhere.
+    The mask ``[T, T]`` is True where the query of the row sees the key of the column.  The
+    softmax is computed in at least float32.
     """
     scores = jnp.einsum("bqhd,bkhd->bhqk", queries * queries.shape[-1] ** -0.5, keys)
     scores = tree.wide(scores)

@@ -25,13 +25,7 @@ class Kernel(NamedTuple):
 
 
 def as_matrices(x: Array, roles: str) -> Array:
-    """Returns an array as a matrix ``[outputs, inputs]``, or as a stack of them ``[n, ., .]``.
-
-    Example:
-        >>> x = jnp.ones((2, 3, 4))
-        >>> as_matrices(x, "ioo").shape, as_matrices(x, "sio").shape
-        ((12, 2), (2, 4, 3))
-    """
+    """Returns an array as a matrix ``[outputs, inputs]``, or as a stack of them ``[n, ., .]``."""
     shape = [1, 1, 1]
     for size, role in zip(x.shape, roles, strict=True):
         shape[_ROLES.index(role)] *= size
@@ -39,13 +33,7 @@ def as_matrices(x: Array, roles: str) -> Array:
 
 
 def from_matrices(x: Array, roles: str, shape: tuple[int, ...]) -> Array:
-    """Returns the array of a shape of which :func:`as_matrices` makes ``x``.
-
-    Example:
-        >>> x = jnp.arange(24).reshape(2, 3, 4)
-        >>> bool((from_matrices(as_matrices(x, "ioi"), "ioi", x.shape) == x).all())
-        True
-    """
+    """Returns the array of a shape of which :func:`as_matrices` makes ``x``."""
     order = _order(roles)
     back = sorted(range(len(order)), key=order.__getitem__)
     return x.reshape([shape[axis] for axis in order]).transpose(back)
@@ -156,12 +144,7 @@ def _count(value: Any) -> int:
 
 
 def _roles_of_equation(equation: str | None) -> str | None:
-    """Returns the roles of the second operand's axes, or None if it is no stack of matrices.
-
-    Example:
-        >>> _roles_of_equation("nta,hab->nthb"), _roles_of_equation("nta,a->nta")
-        ('oio', None)
-    """
+    """Returns the roles of the second operand's axes, or None if it is no stack of matrices."""
     if equation is None:
         return None
     operands, result = equation.replace(" ", "").split("->")

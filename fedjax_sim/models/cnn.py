@@ -260,11 +260,8 @@ def _num_for_tpus(layers: list[tuple[nnx.Conv, bool]]) -> int:
 
 
 def _num_for_cpus(layers: list[tuple[nnx.Conv, bool]], x: Array) -> int:
-    """Number of first layers whose arrays are in blocks on a CPU.
-
-    These are the layers that :data:`~fedjax_sim.models.convolution.lowering.auto` computes by
-    blocks.  Between them the arrays need not be rearranged.
-    """
+    """Returns the number of first layers whose arrays are in blocks on a CPU."""
+    # Those that `auto` computes by blocks; between them the arrays need not be rearranged.
     (height, width), count = x.shape[1:3], 0
     for layer, pool in layers:
         side = layer.kernel.shape[0]

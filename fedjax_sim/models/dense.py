@@ -21,11 +21,9 @@ Product: TypeAlias = Callable[[Array, Array], Array]
 
 
 def dense_product(x: Array, kernel: Array) -> Array:
-    """``x kernel^T``, the default of every dense layer: ``[B, i], [o, i] -> [B, o]``.
-
-    It is computed as ``(kernel x^T)^T``: XLA:CPU transposes the second factor, which is the small
-    one when many models (hyper-parameters of a sweep) see the same x.
-    """
+    """Returns ``x kernel^T``, the default of every dense layer: ``[B, i], [o, i] -> [B, o]``."""
+    # Computed as (kernel x^T)^T: XLA:CPU transposes the second factor, which is the small one when
+    # many models (hyper-parameters of a sweep) see the same x.
     contract_inputs = (((1,), (1,)), ((), ()))
     return jax.lax.dot_general(kernel, x, contract_inputs).T
 
@@ -111,12 +109,11 @@ def mlp(
 
 
 class Linear(nnx.Module):
-    """``x W^T + b`` with the kernel W stored as ``[outputs, inputs]``.
+    """Layer ``x W^T + b`` with the kernel W stored as ``[outputs, inputs]``."""
 
-    With ``nnx.Linear``'s ``[inputs, outputs]`` XLA:CPU computes the kernel gradient of a layer with
-    few outputs (the last layer of a classifier) as a product with a long thin
-    result, which is twice as slow.
-    """
+    # With nnx.Linear's [inputs, outputs] XLA:CPU computes the kernel gradient of a layer with few
+    # outputs (the last layer of a classifier) as a product with a long thin result, which is twice
+    # as slow.
 
     axis_roles: ClassVar = {"kernel": "oi"}
 

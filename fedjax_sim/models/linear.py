@@ -42,11 +42,9 @@ class Adapted:
 
 
 def product(kernel: Array | Adapted, x: Array) -> Array:
-    """``W x``: ``[..., in] -> [..., out]``, adapters included.
-
-    The products B A of adapters are not formed: clients with adapters of their own and one common
-    kernel need no kernels of their own.  The result has the dtype of ``W x``.
-    """
+    """Returns ``W x``, ``[..., in] -> [..., out]``, adapters included, in the dtype of ``W x``."""
+    # The products B A of adapters are not formed: clients with adapters of their own and one common
+    # kernel need no kernels of their own.
     if not isinstance(kernel, Adapted):
         return jnp.einsum("...i,oi->...o", x, kernel)
     result = product(kernel.kernel, x)
@@ -58,13 +56,7 @@ def product(kernel: Array | Adapted, x: Array) -> Array:
 
 
 def takes_adapters(apply: Callable[[Params, Any], Any]) -> Callable[[Params, Any], Any]:
-    """Returns a function ``apply`` whose kernels may be :class:`Adapted`, as one that says so.
-
-    Example:
-        >>> apply = takes_adapters(lambda params, x: product(params["kernel"], x))
-        >>> apply.takes_adapters
-        True
-    """
+    """Returns a function ``apply`` whose kernels may be :class:`Adapted`, as one that says so."""
     return Described.of(apply, takes_adapters=True)
 
 

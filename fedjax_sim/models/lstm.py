@@ -102,10 +102,8 @@ def _axis_roles(path: tuple[str, ...], leaf: Any) -> str | None:
 
 @jax.custom_jvp
 def _recurrence(kernel: Array, projected: Array) -> Array:
-    """``R [4 H, H], W x + b [L, B, 4 H] -> h [L, B, H]``.
-
-    JAX's own gradient of the loop would add an outer product to the gradient of R in every step.
-    """
+    """Returns h ``[L, B, H]`` of the kernel R ``[4 H, H]`` and ``W x + b`` ``[L, B, 4 H]``."""
+    # JAX's own gradient of the loop would add an outer product to the gradient of R in every step.
     return _loop(kernel, projected)[0]
 
 
@@ -126,11 +124,9 @@ def _loop(kernel: Array, projected: Array) -> tuple[Array, ...]:
 
 @_recurrence.defjvp
 def _tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Tangent of h, linear in those of R and W x + b; its transpose is the gradient.
-
-    Everything that does not depend on the previous tangent is computed for all t at once: R's
-    tangent enters by one product, whose transpose is one product, too.
-    """
+    """Returns h and its tangent; the transpose of this linear map is the gradient."""
+    # Everything that does not depend on the previous tangent is computed for all t at once: R's
+    # tangent enters by one product, whose transpose is one product, too.
     kernel, projected = primals
     hidden, gates, before, cell_before = _loop(kernel, projected)
     i, f, g, o = _activated(gates)

@@ -9,12 +9,7 @@ from fedjax_sim.types import Params
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Function ``apply`` of a model with ``train``; objectives refuse it.
-
-    Example:
-        >>> Evaluation(lambda params, x: params * x)(2.0, 3.0)
-        6.0
-    """
+    """Function ``apply`` of a model with ``train``; objectives refuse it."""
 
     function: Callable[[Params, Any], Any]
     trains_otherwise = True

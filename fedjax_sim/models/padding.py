@@ -5,33 +5,14 @@ from jax import Array
 
 
 def present(weights: Array) -> Array:
-    """Returns True for examples of positive weight, or for all examples if there are none.
-
-    A batch without examples (of an empty slot) then still has finite statistics.
-
-    Example:
-        >>> present(jnp.array([1.0, 0.0])).tolist(), present(jnp.zeros(2)).tolist()
-        ([True, False], [True, True])
-    """
+    """Returns True for examples of positive weight, or for all examples if there are none."""
+    # A batch without examples (of an empty slot) then still has finite statistics.
     positive = weights.astype(bool)
     return positive | ~positive.any()
 
 
 def row_mask(rows: Array, x: Array, axis: int = -1) -> Array:
-    """Returns the mask of a layer's input whose first axis holds the examples of the batch.
-
-    The first axis may also hold several entries per example, one example after the other (tokens of
-    sequences, for instance).
-
-    Args:
-        rows: ``[B]``, True for the examples that count.
-        x: input of the layer, ``[k B, ...]``.
-        axis: the features' axis of the layer.
-
-    Example:
-        >>> row_mask(jnp.array([True, False]), jnp.ones((4, 3)))[:, 0].tolist()
-        [True, True, False, False]
-    """
+    """Returns the mask of a layer's input ``[k B, ...]``, k entries per example of ``rows [B]``."""
     if x.ndim < 2 or x.shape[0] % rows.shape[0] or axis % x.ndim == 0:
         raise ValueError(
             f"a batch normalisation has an input of shape {x.shape} with features on axis {axis}; "

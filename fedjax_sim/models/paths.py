@@ -6,14 +6,9 @@ from fedjax_sim.types import Params
 
 
 def nested(flat: dict[tuple, Any]) -> Params:
-    """Returns nested dicts with string keys.
-
-    Integer and string keys in one dict cannot be sorted, and checkpoints do not keep integer keys.
-
-    Example:
-        >>> nested({("layers", 0, "bias"): 1.0, ("scale",): 2.0})
-        {'layers': {'0': {'bias': 1.0}}, 'scale': 2.0}
-    """
+    """Returns nested dicts with string keys."""
+    # Integer and string keys in one dict cannot be sorted, and checkpoints do not keep integer
+    # keys.
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         node = tree
@@ -24,22 +19,12 @@ def nested(flat: dict[tuple, Any]) -> Params:
 
 
 def lookup(params: Params, path: tuple) -> Any:
-    """Returns the value at a path of nested dicts.
-
-    Example:
-        >>> lookup({"layers": {"0": 1.0}}, ("layers", 0))
-        1.0
-    """
+    """Returns the value at a path of nested dicts."""
     for key in path:
         params = params[str(key)]
     return params
 
 
 def strings(path: tuple) -> tuple[str, ...]:
-    """Returns a path with string keys.
-
-    Example:
-        >>> strings(("layers", 0))
-        ('layers', '0')
-    """
+    """Returns a path with string keys."""
     return tuple(map(str, path))

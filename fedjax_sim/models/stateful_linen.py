@@ -16,13 +16,7 @@ from fedjax_sim.types import Model, Params, PyTree
 
 
 def stateful_linen(module: linen.Module, collections: Any, initial: Callable) -> Model:
-    """Returns the model of a module.
-
-    Args:
-        module: called as ``module(x)``.
-        collections: its abstract variables.
-        initial: ``key -> variables``.
-    """
+    """Returns the model of a module of abstract collections and ``key -> variables``."""
     bare = "batch_stats" not in collections  # then params are the collection "params" alone
     training = LinenTraining(module, bare)
 
@@ -52,12 +46,7 @@ def is_stateful(module: linen.Module, collections: Any, example_input: Any) -> b
 
 
 def is_batch_statistic(path: tuple[str, ...], leaf: Any) -> bool:
-    """Returns True for leaves of the collection "batch_stats".
-
-    Example:
-        >>> is_batch_statistic(("batch_stats", "mean"), 0.0)
-        True
-    """
+    """Returns True for leaves of the collection "batch_stats"."""
     del leaf
     return path[0] == "batch_stats"
 
@@ -111,14 +100,8 @@ def call(
 ) -> Any:
     """Calls ``module.init`` or ``module.apply`` in training or evaluation mode.
 
-    Args:
-        module: the module.
-        method: bound method of the module.
-        args: arguments of the method.
-        training: the mode.
-        rows: ``[B]``, the examples that count in batch statistics; None: in training, too, batch
-            normalisation uses the running statistics.
-        options: keyword arguments of the method.
+    The examples ``rows`` ``[B]`` count in batch statistics; None: batch normalisation uses the
+    running statistics, in training, too.
     """
     by_batch = training and rows is not None
 

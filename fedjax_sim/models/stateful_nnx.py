@@ -28,15 +28,7 @@ def stateful_nnx(
     statistics: Any,
     streams: Any,
 ) -> Model:
-    """Returns the model of a module, of which the parts are abstract.
-
-    Args:
-        constructor: builds the module.
-        graphdef: its static part.
-        state: its ``nnx.Param`` variables.
-        statistics: its ``nnx.BatchStat`` variables.
-        streams: its ``nnx.RngState`` variables.
-    """
+    """Returns the model of a module, of which the parts are abstract."""
     parts = _Parts(
         graphdef,
         dict(nnx.to_flat_state(state)),

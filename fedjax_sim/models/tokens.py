@@ -11,30 +11,13 @@ from fedjax_sim.types import Described, Params
 def takes_tokens(
     apply: Callable[[Params, Any], Any], vocab_size: int | None
 ) -> Callable[[Params, Any], Any]:
-    """Returns a function ``apply`` with the number of tokens that its inputs are ids of.
-
-    Objectives refuse other ids before compilation; JAX would clamp them.
-
-    Args:
-        apply: ``(params, x) -> outputs``.
-        vocab_size: number of tokens; None: the inputs are no tokens.
-
-    Example:
-        >>> takes_tokens(lambda params, x: params[x], 65).vocab_size
-        65
-    """
+    """Returns a function ``apply`` with the number of tokens that its inputs are ids of."""
+    # Objectives refuse other ids before compilation; JAX would clamp them.
     return apply if vocab_size is None else Described.of(apply, vocab_size=vocab_size)
 
 
 def check_sequences(x: Any) -> None:
-    """Raises ValueError for inputs of a language model that are not integers ``[B, L]``.
-
-    Example:
-        >>> check_sequences(jnp.ones(3))
-        Traceback (most recent call last):
-        ...
-        ValueError: x has shape (3,) and dtype float32; expected integer tokens [B, L]
-    """
+    """Raises ValueError for inputs of a language model that are not integers ``[B, L]``."""
     if jnp.ndim(x) != 2 or not jnp.issubdtype(x.dtype, jnp.integer):
         raise ValueError(
             f"x has shape {jnp.shape(x)} and dtype {x.dtype}; expected integer tokens [B, L]"

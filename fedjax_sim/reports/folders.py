@@ -128,11 +128,9 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
 
 
 def default_metrics(history: pd.DataFrame) -> list[str]:
-    """Returns the metrics of a figure by default: test accuracy, or R^2, and training loss.
-
-    Where personal models were evaluated, theirs comes first: by it all methods can be compared.
-    For histories that have none of these, the first three metrics.
-    """
+    """Returns the default metrics of a figure: test accuracy, or R^2, and training loss."""
+    # Where personal models were evaluated, theirs come first: by them all methods can be compared.
+    # Histories that have none of these: the first three.
     known = [name for name in history["metric"].unique() if measures_quality(name)]
     order = (PERSONAL, PERSONAL_R2, "test/accuracy", "test/r2", "train/loss")
     usual = [name for name in order if name in known]
@@ -144,11 +142,7 @@ def _is_personal_mean(metric: str) -> bool:
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the options in config.json; empty if there is none.
-
-    Raises:
-        FolderError: the file is damaged.
-    """
+    """Returns the options in config.json; empty if there is none."""
     file = path / "config.json"
     if not file.exists():
         return {}
@@ -169,12 +163,7 @@ def _found_runs(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list
 def run_folders(
     path: pathlib.Path, config: Mapping[str, Any] | None = None
 ) -> dict[str, list[pathlib.Path]]:
-    """Returns the run folders of every algorithm, by its name: one of all seeds, or one per seed.
-
-    Args:
-        path: folder of a run or a comparison.
-        config: options in its config.json; default: read here.
-    """
+    """Returns the run folders of every algorithm by name: one of all seeds, or one per seed."""
     config = read_config(path) if config is None else config
     if RunFolder(path).exists:
         return {config.get("algorithm") or path.resolve().name: [path]}
@@ -197,13 +186,9 @@ def run_folders(
 def divergences(
     entries: Iterable[tuple[str, int, str, float]], recorded: Outcome | None
 ) -> dict[str, int]:
-    """Returns the rounds of the seeds that diverged, by seed.
-
-    Args:
-        entries: (seed, round, metric, value) of a run's history.
-        recorded: outcome in the run's folder.  In rounds that it does not cover, a seed diverges
-            with the first loss that is not finite.
-    """
+    """Returns the rounds of the seeds that diverged, by a history and a recorded outcome."""
+    # In rounds that the outcome does not cover, a seed diverges with the first loss that is not
+    # finite.
     known = {} if recorded is None else recorded.diverged_at
     diverged_at = {seed: at for seed, at in known.items() if at}
     covered = dict.fromkeys(known, 0 if recorded is None else recorded.rounds)

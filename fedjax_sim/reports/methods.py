@@ -115,10 +115,7 @@ def _labelled(
     folder: str,
     partial: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Returns the history with one column for the configuration, "algorithm".
-
-    Labels of the algorithms ``partial`` end with a mark.
-    """
+    """Returns the history with one column for the configuration, "algorithm"."""
     hyper = [name for name in history.columns if name not in (*_FIXED, "algorithm")]
     if "algorithm" not in history:
         history = history.assign(algorithm="")

@@ -100,14 +100,13 @@ def results(
         if "algorithm" in config and not metric.startswith("personal/"):
             skipped = np.asarray(part["algorithm"].isin(list(partial)))
         part = _compared(part, score, config, mode, alpha, skipped)
-        parts.append(part.assign(metric=metric))
+        order = pd.unique(row_ids(history, config))  # of appearance; rows are in grid order
+        parts.append(part.iloc[order].assign(metric=metric))
     table = pd.concat(parts, ignore_index=True)
     if target is not None:
         reached = _reached(history, target, (modes or {}).get(target.metric))
         keys: dict[str, Any] = {"on": config, "how": "left"} if config else {"how": "cross"}
         table = table.merge(reached, **keys)
-    order = _order_of_appearance(history, table, config)
-    table = table.iloc[order].reset_index(drop=True)
     table.attrs |= {"level": level, "alpha": alpha}  # for the note under a rendered table
     return table
 
@@ -169,18 +168,3 @@ def _reached(history: pd.DataFrame, target: Target, mode: Mode | None) -> pd.Dat
         rounds_to_target=[float(np.median(x)) if len(x) else math.inf for x in finite],
         reached=[len(x) for x in finite],
     )
-
-
-def _order_of_appearance(
-    history: pd.DataFrame, table: pd.DataFrame, config: list[str]
-) -> list[Any]:
-    """Returns the rows' positions by metric, then by the history's order of configurations."""
-    metrics = table["metric"].unique().tolist()
-    ids = row_ids(history, config)
-    by_grid = {place: rank for rank, place in enumerate(dict.fromkeys(ids.tolist()))}
-    places = row_ids(table, config)
-    keys = [
-        (metrics.index(metric), by_grid[place])
-        for metric, place in zip(table["metric"], places, strict=True)
-    ]
-    return sorted(range(len(table)), key=keys.__getitem__)

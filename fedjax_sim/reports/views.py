@@ -58,13 +58,7 @@ def _(result: Sweep) -> str:
 
 
 def runs_html(history: pd.DataFrame, note: str) -> str:
-    """Returns the final metrics of a simulation or a comparison: a row per algorithm.
-
-    Args:
-        history: tidy frame, as ``to_frame`` returns it.  The table has the first four metrics that
-            every algorithm has, without progress and numbers of examples.
-        note: text before the explanation under the table.
-    """
+    """Returns the final metrics of a simulation or a comparison: a row per algorithm."""
     metrics = _common_metrics(history)
     if not metrics:
         return f"<p>{escape(note)} No evaluations.</p>"
@@ -72,15 +66,8 @@ def runs_html(history: pd.DataFrame, note: str) -> str:
 
 
 def sweep_html(history: pd.DataFrame, note: str) -> str:
-    """Returns the best configuration of a sweep by each metric at the last evaluation.
-
-    Configurations with the most seeds count; those of an unfinished sweep may have fewer.
-
-    Args:
-        history: tidy frame of a sweep, as ``to_frame`` returns it.  The table has the first four
-            metrics that every configuration has, without progress and numbers of examples.
-        note: text before the explanation under the table.
-    """
+    """Returns the best configuration of a sweep by each metric at the last evaluation."""
+    # Configurations with the most seeds count; those of an unfinished sweep may have fewer.
     metrics = _common_metrics(history)
     if not metrics:
         return f"<p>{escape(note)} No finished runs.</p>"

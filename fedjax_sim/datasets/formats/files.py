@@ -71,15 +71,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_tree(path: Path, want: Callable[[str], bool]) -> dict[str, bytes]:
-    """Reads the files of a folder or of a tar archive (plain or compressed) into memory.
-
-    Args:
-        path: a folder or an archive.
-        want: predicate of a file's name relative to ``path``, with ``/`` between its parts.
-
-    Returns:
-        Contents by name, in order of names.
-    """
+    """Returns the wanted files of a folder or a tar archive by their relative names, in order."""
     if path.is_dir():
         names = {file.relative_to(path).as_posix(): file for file in path.rglob("*")}
         return {

@@ -15,19 +15,7 @@ _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: "
 
 
 def parse_idx(data: bytes, where: object = "idx data") -> np.ndarray:
-    """Reads an idx array.
-
-    Header: two zero bytes, the type of the values, the rank, then one big-endian uint32 per
-    dimension; the values follow in row-major order, big-endian.  The format was published with
-    MNIST (LeCun, Cortes and Burges, 1998).
-
-    Args:
-        data: the uncompressed file.
-        where: the file's name, for error messages.
-
-    Returns:
-        An array in native byte order.
-    """
+    """Returns the array of an uncompressed idx file, in native byte order."""
     header = _header(data, where)
     start, shape, dtype = header
     if len(data) != header.num_bytes:

@@ -19,14 +19,9 @@ Users = dict[str, Examples | None]  # None: no samples
 
 
 def parse_leaf(data: bytes, where: object = "LEAF json") -> Users:
-    """Reads one json file of LEAF's FEMNIST.
+    """Returns images uint8 ``[n, 28, 28, 1]`` and labels of each writer of one file of FEMNIST.
 
-    The file is ``{"users": [names], "num_samples": [n], "user_data": {name: {"x": [n, 784]
-    floats, "y": [n] ints}}}``; pixels are multiples of 1/255 between 0 (ink) and 1 (background).
-
-    Returns:
-        Per writer, as ordered in ``users``: images uint8 ``[n, 28, 28, 1]``, labels int32 ``[n]``;
-        None without images.
+    Pixels in the file are multiples of 1/255 between 0 (ink) and 1 (background).
     """
     return users_of(parse_json(data, where), where, _writer)
 
@@ -106,11 +101,7 @@ def joined_users(location: object, part: str, files: dict[str, Users]) -> Users:
 def divided(
     location: object, parts: dict[str, Users]
 ) -> dict[str, tuple[np.ndarray, np.ndarray, list[str]]]:
-    """Returns the examples, labels and the user of each, by part.
-
-    Warns:
-        UserWarning: users without samples in every part.
-    """
+    """Returns examples, labels and the user of each, by part; warns of users without samples."""
     result, present = {}, set()
     for part, users in parts.items():
         own = {user: examples for user, examples in users.items() if examples is not None}
@@ -205,14 +196,7 @@ def _refuse(constant: str) -> None:
 
 
 def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns an object of a json file, for ``object_pairs_hook``.
-
-    Example:
-        >>> json.loads('{"ann": 1, "ann": 2}', object_pairs_hook=unique_names)
-        Traceback (most recent call last):
-        ...
-        ValueError: has a name twice in one object
-    """
+    """Returns an object of a json file; refuses a name that occurs twice."""
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("has a name twice in one object")

@@ -20,31 +20,13 @@ def parse_libsvm(
     where: object = "LIBSVM data",
     max_rows: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reads two-class LIBSVM text into dense features.
-
-    The format is that of LIBSVM (Chang and Lin, 2011): each line is a label, -1 or +1, and the
-    non-zero features as ``index:value`` with indices ascending from 1.
+    """Returns dense features float32 ``[N, F]`` and labels int32 ``[N]``, 0 for -1 and 1 for +1.
 
     Args:
-        blocks: the text in pieces of any length, as
-            :func:`~fedjax_sim.datasets.formats.files.stream` yields it.
+        blocks: the text in pieces of any length.
         num_features: F; required because the last features may be zero in every row.
         where: the file's name, for error messages.
         max_rows: refuse more rows, before memory for them is allocated.
-
-    Returns:
-        Features float32 ``[N, F]`` and labels int32 ``[N]``, 0 for -1 and 1 for +1.
-
-    Raises:
-        DataError: characters or order foreign to the format, indices that do not ascend or lie
-            outside 1..F, values that are not finite in float32, other labels, too many rows, or
-            a last line that is incomplete.
-        ImportError: scikit-learn is not installed.
-
-    Example:
-        >>> x, y = parse_libsvm([b"+1 1:0.5 3:2\\n-1 2:1\\n"], num_features=3)
-        >>> x.tolist(), y.tolist()
-        ([[0.5, 0.0, 2.0], [0.0, 1.0, 0.0]], [1, 0])
     """
     xs, ys, num_rows = [np.zeros((0, num_features), np.float32)], [np.zeros(0, np.int32)], 0
     for text in _whole_lines(blocks, where, longest=(num_features + 1) * (2 * _LONGEST + 2)):

@@ -15,14 +15,9 @@ _MEDMNIST = {"images": "x", "labels": "y"}
 
 
 def read_npz(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the columns of the parts "train" and, if there is one, "test".
-
-    Names of arrays are ``COLUMN`` and ``COLUMN_test``; ``COLUMN_train`` and ``COLUMN_test``, as
-    Keras has them; or ``train_images``, ``train_labels``, ``test_images``, ..., as MedMNIST.
-
-    Warns:
-        UserWarning: a validation part, which is left out.
-    """
+    """Returns the columns of the parts "train" and, if there is one, "test", without validation."""
+    # Names are COLUMN and COLUMN_test; COLUMN_train and COLUMN_test, as Keras has them; or
+    # train_images, train_labels, ..., as MedMNIST.
     try:
         arrays = archives.read_npz(path)
     except OSError as error:

@@ -34,16 +34,13 @@ _NUMERIC = frozenset(f"{kind}{size}" for kind in "iu" for size in "1248") | {"f4
 
 
 def parse_pickle(data: bytes, where: object = "pickle", *, boxed: bool = False) -> dict[str, Any]:
-    """Reads a pickled dict of arrays and lists, such as a CIFAR batch, without running code.
+    """Returns a pickled dict of arrays and lists, such as a CIFAR batch, without running code.
 
     Args:
         data: the file; protocols 0 to 4, written by Python 2 or 3.
         where: the file's name, for error messages.
         boxed: the dict is the only entry of an array of objects without axes, as
             ``np.savez(file, data=a_dict)`` pickles it.
-
-    Returns:
-        The dict, its keys decoded to str; Python 2 strings among the values are bytes.
     """
     expected = "expected numbers, strings, lists, tuples, dicts and arrays"
     _check_opcodes(data, where, expected)
@@ -88,10 +85,8 @@ def _check_opcodes(data: bytes, where: object, expected: str) -> None:
 
 
 def _stand_ins() -> tuple[dict[tuple[str, str], Any], type]:
-    """Names that a pickle may call with their stand-ins, and the stand-in for arrays.
-
-    They are created for each file, so that one file cannot alter the reading of the next file.
-    """
+    """Returns the names that a pickle may call with their stand-ins, and that for arrays."""
+    # Created for each file, so that one file cannot alter the reading of the next one.
 
     class Type:
         def __init__(self, code: Any, *flags: Any):

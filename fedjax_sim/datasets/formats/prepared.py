@@ -21,10 +21,7 @@ def default_dir() -> Path:
 
 
 def find_prepared(root: Path, name: str) -> Path | None:
-    """Returns the folder ``root/name/VERSION`` of a prepared data set, or None.
-
-    Among several versions, readable ones are preferred, then the newest.
-    """
+    """Returns the newest readable ``root/name/VERSION`` of a prepared data set, or None."""
     found = [path.parent for path in root.glob(f"{name}/*/dataset_info.json")]
     found = [path for path in found if re.fullmatch(r"\d+\.\d+\.\d+", path.name)]
 
@@ -40,12 +37,9 @@ def is_readable(folder: Path) -> bool:
 
 
 def read_prepared(folder: Path, name: str, source: str = "tfds") -> Dataset:
-    """Reads ``train`` and ``test`` of a data set prepared in the array_record format.
-
-    Rows keep their stored order: the builders of tensorflow-datasets shuffle them once with a fixed
-    seed.  If there is no split ``test``, the test part is the split ``validation``, which builders
-    of Tiny ImageNet write (tensorflow-datasets itself has no such builder).
-    """
+    """Returns the data set that tensorflow-datasets prepared in the array_record format."""
+    # Rows keep their stored order, which its builders shuffle once with a fixed seed. Builders of
+    # Tiny ImageNet write the split validation instead of test.
     tfds = import_extra("tensorflow_datasets", "datasets")
     import_extra("array_record", "datasets")
     try:

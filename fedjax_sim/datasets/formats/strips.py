@@ -21,14 +21,11 @@ _SIDE = 32  # pixels
 def parse_strips(
     location: Path, labels: tuple[tuple[str, str, int], ...]
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Reads the train and test images and labels of a folder or archive of strips.
+    """Returns the parts "train" and "test" of a folder or archive of strips.
 
     Args:
         location: the folder or tar archive.
         labels: for each kind of label: leaf of the result, name in the files, number of classes.
-
-    Returns:
-        For "train" and "test": ``x`` uint8 ``[N, 32, 32, 3]`` and a leaf int32 ``[N]`` per label.
     """
     files = read_tree(location, lambda name: name.endswith((".webp", ".u8")))
     files = {PurePosixPath(name).name: data for name, data in files.items()}

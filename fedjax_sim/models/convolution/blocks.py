@@ -64,10 +64,8 @@ def depth_to_space(x: Array, block: Pair) -> Array:
 
 
 def spread(w: Array, block: Pair) -> Array:
-    """``[kh, kw, C, O] -> [qh, qw, bh bw C, bh bw O]``: the kernel at each position in a block.
-
-    The receptive field of one block has ``q = ceil((k + b - 1) / b)`` blocks per axis.
-    """
+    """Returns the kernel ``[qh, qw, bh bw C, bh bw O]`` at each position in a block."""
+    # The receptive field of one block has q = ceil((k + b - 1) / b) blocks per axis.
     (qh, qw), (bh, bw) = _reach((w.shape[0], w.shape[1]), block), block
     kh, kw, channels, outputs = w.shape
     shifted = [
@@ -129,12 +127,10 @@ def _reach(kernel_size: Pair, block: Pair) -> Pair:
 
 
 def _stored(x: Array) -> Array:
-    """Returns ``x`` such that XLA:CPU writes it to memory once.
-
-    XLA:CPU fuses a cheap producer (a gather of examples, max-pooling, a sum of patches) into each
-    of its consumers, which are all slices of the patches and all entries of pooling windows.  It
-    does not fuse concatenations along a long last axis.
-    """
+    """Returns ``x`` such that XLA:CPU writes it to memory once."""
+    # XLA:CPU fuses a cheap producer (a gather of examples, max-pooling, a sum of patches) into each
+    # of its consumers, which are all slices of the patches and all entries of pooling windows. It
+    # does not fuse concatenations along a long last axis.
     flat = x.reshape(x.shape[0], -1)
     half = flat.shape[1] // 2
     # Without the barrier the two halves would be simplified to the whole.

@@ -5,12 +5,8 @@ from jax import Array, lax
 
 
 def conv_columns(x: Array, w: Array) -> Array:
-    """``[C, H, W, B], [kh, kw, C, O] -> [O, Ho, Wo, B]``, without padding or strides.
-
-    ``out[o, i, j, b] = sum_{k, l, c} x[c, i + k, j + l, b] w[k, l, c, o]``
-
-    JAX's own derivatives are fast: those of slices and concatenations add long runs.
-    """
+    """Returns ``out[o, i, j, b] = sum_{k, l, c} x[c, i + k, j + l, b] w[k, l, c, o]``."""
+    # JAX's own derivatives are fast: those of slices and concatenations add long runs.
     for axis, size in ((2, w.shape[1]), (1, w.shape[0])):
         span = x.shape[axis] - size + 1
         parts = [lax.slice_in_dim(x, k, k + span, axis=axis) for k in range(size)]

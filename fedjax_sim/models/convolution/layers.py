@@ -36,22 +36,19 @@ def layers_in_blocks(
     activation: Callable[[Array], Array],
     conv: Convolution | None = None,
 ) -> Array:
-    """``[B, H, W, C] -> [B, H', W', O]``: layers whose arrays are in blocks of 2 x 2 pixels.
-
-    Between the layers, arrays are ``[B, ceil(H / 2), ceil(W / 2), 4 C]``, or with the first and the
-    last axis exchanged.  If H or W is odd, the last block has pixels that do not belong to the
-    image; no output of the image reads them.  Pooling is before the bias and ReLU: both preserve
-    the order of the numbers, and a quarter of them is left.  The gradient of a window goes to its
-    first maximum in row-major order.
+    """Returns the outputs ``[B, H', W', O]`` of layers whose arrays are in blocks of 2 x 2 pixels.
 
     Args:
-        x: images.
+        x: images ``[B, H, W, C]``.
         layers: at least one.
         activation: elementwise function after every convolution.
         conv: convolution of arrays in blocks whose last axis is that of channels.  None: their
-            first axis is, and :func:`~fedjax_sim.models.convolution.columns.conv_columns` is the
-            convolution.
+            first axis is, and the convolution is :func:`conv_columns`.
     """
+    # Between the layers, arrays are [B, ceil(H / 2), ceil(W / 2), 4 C], or with the first and the
+    # last axis exchanged. If H or W is odd, no output of the image reads the pixels beyond it.
+    # Pooling is before the bias and ReLU: both preserve the order of the numbers, and a quarter of
+    # them is left. The gradient of a window goes to its first maximum in row-major order.
     axis = 0 if conv is None else 3
     in_blocks, size = False, x.shape[1:3]
     x = x.transpose(3, 1, 2, 0) if conv is None else x

@@ -11,12 +11,10 @@ from fedjax_sim.models.convolution.geometry import Geometry
 
 
 def _stages(channels: int) -> tuple[tuple[int, ...], ...]:
-    """The spatial axes along which patches are gathered, in order.
-
-    Few channels: one axis after the other, width first. This takes kh + kw slices instead of
-    kh * kw, and the second concatenation, which writes most, copies runs of kw * C numbers. Many
-    channels: both axes at once, without an intermediate array.
-    """
+    """Returns the spatial axes along which patches are gathered, in order."""
+    # Few channels: one axis after the other, width first. This takes kh + kw slices instead of kh *
+    # kw, and the second concatenation, which writes most, copies runs of kw * C numbers. Many
+    # channels: both axes at once, without an intermediate array.
     return ((1,), (0,)) if channels < 32 else ((0, 1),)
 
 
@@ -26,13 +24,7 @@ _MAX_PARTS = 32
 
 
 def patches(x: Array, geometry: Geometry, fused: bool = False) -> Array:
-    """[B, H, W, C] -> [B, Ho, Wo, kh * kw * C], in the order of the rows of a reshaped kernel.
-
-    Args:
-        x: images.
-        geometry: of the convolution.
-        fused: one concatenation, which may be part of a larger kernel.
-    """
+    """Returns ``[B, Ho, Wo, kh * kw * C]``, in the order of the rows of a reshaped kernel."""
     if any(any(pair) for pair in geometry.padding):
         config = [(0, 0, 0), *((low, high, 0) for low, high in geometry.padding), (0, 0, 0)]
         x = lax.pad(x, jnp.zeros((), x.dtype), config)
@@ -106,12 +98,10 @@ def input_grad_gpu(z: Array, w: Array, g: Geometry) -> Array:
 
 
 def kernel_grad_gpu(x: Array, z: Array, g: Geometry) -> Array:
-    """:func:`kernel_grad_gemm` in few kernels.
-
-    A product for all images has a long sum, which XLA:GPU divides into parts that it copies into
-    padded arrays first. Products of a few images each need no copies, and few parts are added by
-    the kernel that reads the gradient.
-    """
+    """Returns :func:`kernel_grad_gemm` in few kernels."""
+    # A product for all images has a long sum, which XLA:GPU divides into parts that it copies into
+    # padded arrays first. Products of a few images each need no copies, and few parts are added by
+    # the kernel that reads the gradient.
     rows = patches(x, g, True)
     parts = max(n for n in range(1, _MAX_PARTS + 1) if x.shape[0] % n == 0)
     rows, z = (a.reshape(parts, -1, a.shape[3]) for a in (rows, z))

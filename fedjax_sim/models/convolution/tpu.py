@@ -7,12 +7,10 @@ from fedjax_sim.models.convolution.geometry import Geometry
 
 
 def conv_clients(x: Array, w: Array, g: Geometry) -> Array:
-    """``[N, B, H, W, C], [N, kh, kw, C, O] -> [N, B, Ho, Wo, O]``: one convolution per client.
-
-    The clients are a third spatial axis of one convolution, in the form that XLA:TPU itself gives
-    to batch axes of matrix products: with stride N - 1 and input dilation N, output n reads input
-    and kernel n only.  ``vmap`` would make a grouped convolution.
-    """
+    """Returns the convolution ``[N, B, Ho, Wo, O]`` of every client's images and kernel."""
+    # The clients are a third spatial axis of one convolution, in the form that XLA:TPU itself gives
+    # to batch axes of matrix products: with stride N - 1 and input dilation N, output n reads input
+    # and kernel n only. `vmap` would make a grouped convolution.
     num_clients = x.shape[0]
     return lax.conv_general_dilated(
         x,

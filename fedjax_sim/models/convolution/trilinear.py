@@ -123,7 +123,7 @@ def _zero(x: Array) -> Array:
 
 
 class _Batched(NamedTuple):
-    """Whether each argument has a leading axis of clients; then the result has one as well."""
+    """Marks of the arguments that have a leading axis of clients; the result has one if any has."""
 
     a: bool
     b: bool
@@ -246,14 +246,7 @@ _kernel_grad_p = _define("kernel_grad", lambda x, z, g: (*g.kernel_size, x[3], z
 def _define_transposes(
     primitive: Primitive, for_a: Primitive, for_b: Primitive, swap: tuple
 ) -> None:
-    """Registers derivatives: each transpose puts the cotangent in the place of the output.
-
-    Args:
-        primitive: map of a and b.
-        for_a: its transpose in a, a map of the cotangent and b.
-        for_b: its transpose in b, a map of the cotangent and a.
-        swap: whether each transpose takes the cotangent second.
-    """
+    """Registers a map's transposes in a and b; ``swap`` marks those with the cotangent second."""
 
     def transposed(rule: Primitive, swap: bool, ct, other, mine: bool, theirs: bool, geometry):
         # The cotangent has the axis of clients if an argument has it.

@@ -6,12 +6,7 @@ import matplotlib.figure
 
 
 class Figure(matplotlib.figure.Figure):
-    """A figure of matplotlib that Jupyter shows without ``%matplotlib inline``.
-
-    Example:
-        >>> Figure(figsize=(1, 1))._repr_png_()[1:4]
-        b'PNG'
-    """
+    """Figure of matplotlib that Jupyter shows without ``%matplotlib inline``."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()

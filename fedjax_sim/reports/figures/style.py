@@ -56,13 +56,7 @@ def legend_above(
     title: str | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> None:
-    """Adds one legend for all panels, with the given lines in the given order.
-
-    Args:
-        names: labels of the lines.
-        columns: largest number of columns; fewer if the figure is too narrow for them.
-        notes: texts that follow a line's name.
-    """
+    """Adds one legend of the named lines of all panels, with notes after their names."""
     lines = {str(line.get_label()): line for axes in figure.axes for line in axes.lines}
     texts = [f"{name}: {notes[name]}" if notes and notes.get(name) else name for name in names]
     add_legend(figure, [lines[name] for name in names], texts, columns, title, handlelength=2.6)
@@ -149,12 +143,7 @@ def save(
 
 
 def figure_format(path: str | pathlib.Path) -> str:
-    """Returns "pdf", "svg" or "png", the suffix of a path.
-
-    Example:
-        >>> figure_format("curves.PDF")
-        'pdf'
-    """
+    """Returns "pdf", "svg" or "png", the suffix of a path."""
     suffix = pathlib.Path(path).suffix.lower()
     if suffix not in (".pdf", ".svg", ".png"):
         raise ValueError(f"output is '{path}'; expected a name that ends in .pdf, .svg or .png")
