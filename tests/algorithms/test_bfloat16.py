@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import algorithm, declared, for_each, hyper, timeline_of
+from catalogue import REPRESENTATIVES, algorithm, declared, for_each, hyper, timeline_of
 from small_problems import (
     KEY,
     compiled,
@@ -27,7 +27,7 @@ def half(params, dtype=jnp.bfloat16):
     return jax.tree.map(lambda leaf: leaf.astype(dtype), params)
 
 
-@for_each()
+@for_each(quick=REPRESENTATIVES)
 def test_no_algorithm_moves_parameters_in_half_precision(name):
     task = fs.empirical_task(
         lambda params, examples, key: logistic_losses(tree.wide(params), examples, key),

@@ -78,13 +78,16 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES)
-def geometry(request):
+def geometry(name):
     """The library's composite and the maps of the whole model: Euclidean but for the kernel."""
-    (psi, mirror), (dual, primal, argmin) = CASES[request.param]
+    (psi, mirror), maps = CASES[name]
+    return prox.composite(psi, mirror, prox.kernels), of_the_model(*maps)
+
+
+def of_the_model(dual, primal, argmin):
     without_c = (on_kernel(lambda v, c, f=f: f(v)) for f in (dual, primal))
     dual, primal = (lambda x, f=f: f(x, 0.0) for f in without_c)
-    return prox.composite(psi, mirror, prox.kernels), (dual, primal, on_kernel(argmin))
+    return dual, primal, on_kernel(argmin)
 
 
 def derived_fedmid(maps, local_prox=True, dual_deltas=False):
@@ -124,29 +127,46 @@ def derived_feddualavg(maps, local_prox=True):
     return argmin(y, elapsed)
 
 
-@pytest.mark.parametrize("space", ["primal", "dual"])
-@pytest.mark.parametrize("local_prox", [True, False], ids=["fedmid", "osp"])
-def test_fedmid(geometry, local_prox, space):
-    composite, maps = geometry
+@pytest.mark.parametrize(
+    ("name", "local_prox", "space"),
+    [
+        ("p_norm_l1", True, "primal"),
+        ("p_norm_l1", False, "dual"),
+        ("hypentropy_l1", True, "dual"),
+        ("hypentropy_l1", False, "primal"),
+        ("hypentropy_box", True, "primal"),
+        ("hypentropy_box", False, "dual"),
+    ],
+)
+def test_fedmid(name, local_prox, space):
+    composite, maps = geometry(name)
     factory = fs.fedmid if local_prox else fs.fedmid_osp
     state = network.final(factory(LR, composite, SERVER_LR, delta_space=space))
     expected = derived_fedmid(maps, local_prox, space == "dual")
     assert_close(network.flat(state.server.params), expected, TOLERANCE)
 
 
-@pytest.mark.parametrize("local_prox", [True, False], ids=["feddualavg", "osp"])
-def test_feddualavg(geometry, local_prox):
-    composite, maps = geometry
+@pytest.mark.parametrize(
+    ("name", "local_prox"),
+    [
+        ("p_norm_l1", True),
+        ("p_norm_l1", False),
+        ("hypentropy_l1", True),
+        ("hypentropy_box", False),
+    ],
+)
+def test_feddualavg(name, local_prox):
+    composite, maps = geometry(name)
     factory = fs.feddualavg if local_prox else fs.feddualavg_osp
     state = network.final(factory(LR, composite, SERVER_LR))
     expected = derived_feddualavg(maps, local_prox)
     assert_close(network.flat(state.server.params), expected, TOLERANCE)
 
 
-def test_the_geometries_differ(geometry):
+@pytest.mark.parametrize("name", CASES)
+def test_the_geometries_differ(name):
     """The kernel's end differs from that under the Euclidean map: the derivations see the map."""
-    composite, maps = geometry
-    psi = composite.psi
-    euclidean = network.final(fs.fedmid(LR, prox.composite(psi, where=prox.kernels), SERVER_LR))
-    difference = derived_fedmid(maps) - network.flat(euclidean.server.params)
+    argmin = (lambda y, c: np.clip(y, LOW, HIGH)) if "box" in name else soft_before(lambda y: y)
+    euclidean = of_the_model(lambda x: x, lambda y: y, argmin)
+    difference = derived_fedmid(geometry(name)[1]) - derived_fedmid(euclidean)
     assert np.abs(difference[KERNEL]).max() > 1e-3

@@ -62,9 +62,15 @@ def derived_feddualavg(proximal, local_prox=True, weight_by_examples=False, proj
     return P(y, elapsed), y, elapsed
 
 
-@pytest.mark.parametrize("local_prox", [True, False], ids=["feddualavg", "osp"])
 @pytest.mark.parametrize(
-    ("name", "project"), [("nuclear", True), ("l1", True), ("l1_ball", True), ("l1_ball", False)]
+    ("name", "project", "local_prox"),
+    [
+        ("nuclear", True, True),
+        ("l1", True, False),
+        ("l1_ball", True, True),
+        ("l1_ball", True, False),
+        ("l1_ball", False, True),
+    ],
 )
 def test_feddualavg(name, project, local_prox):
     psi, proximal = REGULARIZERS[name]

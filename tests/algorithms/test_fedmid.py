@@ -56,25 +56,22 @@ def derived_fedmid(proximal, local_prox=True, server_prox=True, weight_by_exampl
     return x
 
 
-@pytest.fixture(params=REGULARIZERS)
-def regularizer(request):
-    psi, proximal = REGULARIZERS[request.param]
-    return prox.composite(psi, where=prox.kernels), proximal
-
-
 @pytest.mark.parametrize(
-    ("factory", "options"),
+    ("factory", "options", "name"),
     [
-        (fs.fedmid, {}),
-        (fs.fedmid_osp, {"local_prox": False}),
-        (lambda *args: fs.fedmid(*args, server_prox=False), {"server_prox": False}),
-        (lambda *args: fs.fedmid(*args, delta_space="dual"), {}),  # equal, since Euclidean
+        (fs.fedmid, {}, "nuclear"),
+        (fs.fedmid, {}, "l1"),
+        (fs.fedmid, {}, "l1_ball"),
+        (fs.fedmid_osp, {"local_prox": False}, "l1"),
+        (lambda *args: fs.fedmid(*args, server_prox=False), {"server_prox": False}, "nuclear"),
+        # Equal, since Euclidean.
+        (lambda *args: fs.fedmid(*args, delta_space="dual"), {}, "l1_ball"),
     ],
-    ids=["fedmid", "osp", "no_server_prox", "dual_changes"],
+    ids=["nuclear", "l1", "l1_ball", "osp", "no_server_prox", "dual_changes"],
 )
-def test_fedmid(regularizer, factory, options):
-    composite, proximal = regularizer
-    state = network.final(factory(LR, composite, SERVER_LR))
+def test_fedmid(factory, options, name):
+    psi, proximal = REGULARIZERS[name]
+    state = network.final(factory(LR, prox.composite(psi, where=prox.kernels), SERVER_LR))
     assert_close(network.flat(state.server.params), derived_fedmid(proximal, **options), TOLERANCE)
 
 

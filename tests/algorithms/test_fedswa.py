@@ -249,6 +249,7 @@ def test_identical_clients_act_as_one(algorithm):
     assert_close(several.server.params, one.server.params, TOLERANCE)
 
 
+@pytest.mark.slow
 def test_sharded_run_vmaps_and_differentiates():
     """The hyper-parameters that the shards close over are swept and differentiated like others."""
     rows = jax.tree.map(lambda value: jnp.stack([value, 1.2 * value]), hyper("fedmoswa"))
