@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.tree.arithmetic import scale, wide
+from fedjax_sim.tree.arithmetic import divide, scale, wide
 from fedjax_sim.types import PyTree, Upload
 
 
@@ -76,7 +76,7 @@ def mean_over_share(mean: PyTree, share: Array) -> PyTree:
         >>> mean_over_share(jnp.array(3.0), jnp.array(0.5)).item()  # of uploads 6 and 0
         6.0
     """
-    return tree.divide(mean, jnp.where(share > 0, share, 1))
+    return divide(mean, jnp.where(share > 0, share, 1))
 
 
 def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
