@@ -78,9 +78,6 @@ def check_per_client(name: str, values: Array, task: Task) -> None:
     """Refuses vectors that do not have one entry per client.
 
     JAX clamps an index that is out of bounds, so a vector of another length would be used silently.
-
-    Raises:
-        ValueError: naming the argument, its shape and the number of clients.
     """
     if np.shape(values) != (task.num_clients,):
         raise ValueError(
@@ -89,12 +86,9 @@ def check_per_client(name: str, values: Array, task: Task) -> None:
         )
 
 
-def check_clients_receive(timeline: Timeline) -> None:
-    """Refuses timelines whose clients continue from their own models (QuAFL).
-
-    Raises:
-        ValueError: the timeline is of this kind.
-    """
+def check_clients_receive(task: Task, timeline: Timeline) -> None:
+    """Refuses timelines whose clients continue from their own models (QuAFL)."""
+    del task
     if timeline.own_models:
         raise ValueError(
             "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "
@@ -104,11 +98,7 @@ def check_clients_receive(timeline: Timeline) -> None:
 
 
 def check_none_lost(timeline: Timeline, reason: str) -> None:
-    """Refuses timelines with lost uploads; traced ones pass.
-
-    Raises:
-        ValueError: naming the number of lost uploads, and the reason.
-    """
+    """Refuses timelines with lost uploads; traced ones pass."""
     lost = timeline.lost
     if lost is None or isinstance(lost, Tracer) or not np.any(lost):
         return
@@ -120,14 +110,7 @@ def check_all_clients(
 ) -> None:
     """Refuses rounds with some but not all clients, or with lost uploads; traced timelines pass.
 
-    Args:
-        task: the clients.
-        timeline: the rounds.
-        reason: the end of the message.
-        empty_rounds: rounds in which no client does any work pass.
-
-    Raises:
-        ValueError: naming the number of clients of such a round, and the reason.
+    With ``empty_rounds`` rounds in which no client does any work pass, too.
     """
     some = partial_rounds(task, timeline)
     mask = timeline.mask

@@ -70,5 +70,5 @@ def async_sgd(
         ModelState,
         local,
         update,
-        requires=Requires(check=lambda task, timeline: check_clients_receive(timeline)),
+        requires=Requires(check=check_clients_receive),
     )

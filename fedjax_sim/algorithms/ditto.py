@@ -16,6 +16,7 @@ from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.local.transforms import proximal
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
 from fedjax_sim.types.specs import specified
+from fedjax_sim.wrappers.received import also_checked
 
 __all__ = ["ditto"]
 
@@ -73,11 +74,11 @@ def ditto(
         return upload, local_steps(cycled(step, work), v, visit)
 
     def check(task: Task, timeline: Timeline) -> None:
-        global_part.requires.check(task, timeline)
+        del timeline
         if np.ndim(mu):
             check_per_client("mu", jnp.asarray(mu), task)
 
-    return global_part.requiring(check=check)._replace(
+    return also_checked(global_part, check)._replace(
         local=local,
         init_client=lambda params: params,
         personal=lambda x, v, oracle, work: v,

@@ -100,7 +100,7 @@ def favano(
         return tree.add_scale(w_init, 1 / divisor, progress), state  # w_unb, Algorithm 1
 
     def check(task: Task, timeline: Timeline) -> None:
-        check_clients_receive(timeline)
+        check_clients_receive(task, timeline)
         if output == "mean":
             check_none_lost(timeline, "the mean model follows the progress of every visit")
         if isinstance(alpha, PerClient):

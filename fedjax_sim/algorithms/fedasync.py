@@ -69,7 +69,5 @@ def fedasync(
         ModelState,
         local,
         update,
-        requires=Requires(
-            check=lambda task, timeline: check_clients_receive(timeline), exact_mean=UPLOADS_MODELS
-        ),
+        requires=Requires(check=check_clients_receive, exact_mean=UPLOADS_MODELS),
     )

@@ -76,5 +76,5 @@ def fedbuff(
         return base.update(state, delta, round)
 
     return base._replace(local=local, update=update).requiring(
-        check=lambda task, timeline: check_clients_receive(timeline), exact_mean=UPLOADS_COUNTS
+        check=check_clients_receive, exact_mean=UPLOADS_COUNTS
     )

@@ -18,13 +18,13 @@ from fedjax_sim.types import (
     Requires,
     Round,
     Scalar,
-    Task,
-    Timeline,
     Work,
 )
 from fedjax_sim.types.specs import specified
 
 __all__ = ["fedvarp"]
+
+_MEMORY = "the server's memory is the mean of the displacements that the clients keep"
 
 
 class FedVarpState(NamedTuple):
@@ -89,13 +89,7 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
         update,
         init_client=tree.zeros_like,
         requires=Requires(
-            check=_check,
+            check=lambda task, timeline: check_none_lost(timeline, _MEMORY),
             uniform_weights="the server's memory is the unweighted mean over all clients",
         ),
     )
-
-
-def _check(task: Task, timeline: Timeline) -> None:
-    del task
-    reason = "the server's memory is the mean of the displacements that the clients keep"
-    check_none_lost(timeline, reason)

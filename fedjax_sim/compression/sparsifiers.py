@@ -59,7 +59,7 @@ def top_k(keep: int | float) -> Codec:
 
 
 @specified(static=["keep"])
-def random_k(keep: int | float, shared_key: bool = True) -> Codec:
+def random_k(keep: int | float) -> Codec:
     r"""Sends k random entries, multiplied by d / k, and sets the others to 0.
 
     .. math:: Q(v) = \frac{d}{k} \sum_{j \in S} v_j e_j, \qquad
@@ -71,7 +71,6 @@ def random_k(keep: int | float, shared_key: bool = True) -> Codec:
 
     Args:
         keep: k or the fraction k / d, as for :func:`top_k`.
-        shared_key: False counts the bits of indices that are sent, as :func:`top_k` does.
 
     Raises:
         ValueError: an integer below 1, or a fraction outside (0, 1].
@@ -89,12 +88,10 @@ def random_k(keep: int | float, shared_key: bool = True) -> Codec:
         chosen = sample_without_replacement(key, x.size, count(keep, x))
         return _only(chosen, x.reshape(-1) * (x.size / count(keep, x))).reshape(x.shape)
 
-    def bits(leaf: Any) -> int:
-        index = 0 if shared_key else code_bits(math.prod(leaf.shape))
-        return count(keep, leaf) * (scalar_bits(leaf) + index)
-
     return per_tensor(
-        through, bits, Unbiased(lambda leaf: math.prod(leaf.shape) / count(keep, leaf) - 1)
+        through,
+        lambda leaf: count(keep, leaf) * scalar_bits(leaf),
+        Unbiased(lambda leaf: math.prod(leaf.shape) / count(keep, leaf) - 1),
     )
 
 

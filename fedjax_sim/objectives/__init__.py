@@ -35,7 +35,6 @@ from fedjax_sim.objectives.of_model import (
     Keyed,
     KeyedApply,
     LossAndAccuracy,
-    MaskedLossAndAccuracy,
     Metrics,
     Objective,
     RegressionMetrics,
@@ -234,9 +233,8 @@ def classification_metrics(model: Apply | Model, ignore: int | None = None) -> M
         >>> metrics(jnp.eye(2), examples)["accuracy"].tolist()
         [1.0, 0.0]
     """
-    if ignore is None:
-        return LossAndAccuracy(apply_of(model), softmax, largest_is_label)
-    return MaskedLossAndAccuracy(apply_of(model), ignore)
+    loss = softmax if ignore is None else MaskedSoftmax(ignore)
+    return LossAndAccuracy(apply_of(model), loss, largest_is_label)
 
 
 def binary_classification_metrics(model: Apply | Model) -> Metrics:

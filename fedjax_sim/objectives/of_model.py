@@ -17,7 +17,6 @@ from fedjax_sim import tree
 from fedjax_sim.objectives.losses import (
     MaskedSoftmax,
     errors_of,
-    largest_is_label,
     logistic,
     mean_per_example,
     softmax,
@@ -259,18 +258,11 @@ class Regularised:
 
 
 @dataclasses.dataclass(frozen=True)
-class LossAndAccuracy:
-    """Metrics of a function ``apply``."""
+class _OfLoss:
+    """Metrics of a function ``apply`` with a loss."""
 
     apply: Apply
     loss: Loss
-    correct: Callable[[Array, Array], Array]  # (outputs, y) -> bool [B, ...]
-
-    def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
-        logits, y = _outputs(self.apply, params, examples), _part(examples, "y")
-        loss = self.loss(logits, y)
-        accuracy = mean_per_example(self.correct(logits, y).astype(loss.dtype))
-        return {"loss": loss, "accuracy": accuracy}
 
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError as the objective of the same loss."""
@@ -278,29 +270,22 @@ class LossAndAccuracy:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLossAndAccuracy:
-    """Metrics of sequences of which some positions do not count."""
+class LossAndAccuracy(_OfLoss):
+    """Loss and accuracy, of sequences without the positions that the loss ignores."""
 
-    apply: Apply
-    ignore: int
+    correct: Callable[[Array, Array], Array]  # (outputs, y) -> bool [B, ...]
 
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
         logits, y = _outputs(self.apply, params, examples), _part(examples, "y")
-        loss = MaskedSoftmax(self.ignore)(logits, y)
-        correct = largest_is_label(logits, y).astype(loss.dtype)
-        return {"loss": loss, "accuracy": mean_per_example(correct, y != self.ignore)}
-
-    def check(self, params: Params, examples: PyTree) -> None:
-        """Raises ValueError as the objective of the same loss."""
-        OfApply(self.apply, MaskedSoftmax(self.ignore)).check(params, examples)
+        loss = self.loss(logits, y)
+        correct = self.correct(logits, y).astype(loss.dtype)
+        counts = y != self.loss.ignore if isinstance(self.loss, MaskedSoftmax) else None
+        return {"loss": loss, "accuracy": mean_per_example(correct, counts)}
 
 
 @dataclasses.dataclass(frozen=True)
-class RegressionMetrics:
+class RegressionMetrics(_OfLoss):
     """Loss, root mean squared error and R^2 of a function ``apply``."""
-
-    apply: Apply
-    loss: Loss
 
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
         outputs, y = _outputs(self.apply, params, examples), _part(examples, "y")
@@ -335,10 +320,6 @@ class RegressionMetrics:
         roots = {"rmse": jnp.sqrt(means[SQUARE])} if SQUARE in means else {}
         others = {name: value for name, value in means.items() if name != SQUARE}
         return roots | others  # of which one of the user's may be named rmse, too
-
-    def check(self, params: Params, examples: PyTree) -> None:
-        """Raises ValueError for token ids without an embedding."""
-        OfApply(self.apply, self.loss).check(params, examples)
 
 
 def prepared(metrics: Metrics, examples: PyTree, sizes: np.ndarray | None = None) -> PyTree:

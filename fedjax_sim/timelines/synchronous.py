@@ -20,7 +20,6 @@ def synchronous(
     cohort_size: int,
     num_steps: int,
     interaction: float = 3.0,
-    one_draw: bool = False,
     availability: Availability | None = None,
 ) -> Timeline:
     r"""Timeline of rounds of ``cohort_size`` random clients that all do ``num_steps`` steps.
@@ -37,8 +36,6 @@ def synchronous(
         cohort_size: clients S per round.
         num_steps: steps K per visit.
         interaction: time that the server needs for one update.
-        one_draw: the K steps of a client take K times one duration (as in the text of FAVANO,
-            Appendix C.2) and not the sum of K durations (as in the program it is based on).
         availability: periods of presence; cohorts are drawn from the clients present.  Default
             always.
 
@@ -69,8 +66,7 @@ def synchronous(
         present = np.flatnonzero(available.present(time))
         size = min(cohort_size, len(present))
         chosen = present[choosing.choice(len(present), size, replace=False)] if size else present
-        drawn = durations(drawing, chosen, num_steps)
-        total = num_steps * drawn[:, 0] if one_draw else drawn.sum(axis=1)
+        total = durations(drawing, chosen, num_steps).sum(axis=1)
         ends = available.when(chosen, available.active(time)[chosen] + total)
         returns = np.isfinite(ends)
         # If no client returns, the round lasts until a client arrives or leaves.

@@ -42,7 +42,7 @@ from fedjax_sim.types import (
 )
 from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers._memory import COIN, UPLOAD, check_form, check_sends_changes
-from fedjax_sim.wrappers.received import first_message, received_model
+from fedjax_sim.wrappers.received import also_checked, first_message, received_model
 
 __all__ = ["marina", "pp_marina"]
 
@@ -125,7 +125,6 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
         return bernoulli(jax.random.fold_in(round.key, COIN), jnp.asarray(probability)) > 0
 
     def check(task: Task, timeline: Timeline) -> None:
-        algorithm.requires.check(task, timeline)
         mask = timeline.arrived
         partial = timeline.cohort_size < task.num_clients
         if partial or not (isinstance(mask, Tracer) or np.asarray(mask).all()):
@@ -138,7 +137,7 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
         whole, sent = identity().bits(upload), codec.bits(upload)
         return round(float(probability) * whole + (1 - float(probability)) * sent)
 
-    wrapped = _marina(algorithm, codec, coin).requiring(check=check)
+    wrapped = also_checked(_marina(algorithm, codec, coin), check)
     check_statistics_last("marina", algorithm, only_uploaded=True)
     return with_upload_bits(wrapped, expected_bits if is_concrete(probability) else None)
 
@@ -170,7 +169,6 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
     """
 
     def check(task: Task, timeline: Timeline) -> None:
-        algorithm.requires.check(task, timeline)
         mask = timeline.arrived
         if isinstance(mask, Tracer):
             return
@@ -181,11 +179,10 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
                 f"{task.num_clients}, as in timelines.full_or_uniform"
             )
 
-    wrapped = _marina(algorithm, codec, _all_report)
+    wrapped = also_checked(_marina(algorithm, codec, _all_report), check)
     check_statistics_last("pp_marina", algorithm, only_uploaded=True)
     return with_upload_bits(wrapped, codec.bits, bits_of_arrays).requiring(
-        check=check,
-        exact_mean="the number of uploads tells the server whether they are whole",
+        exact_mean="the number of uploads tells the server whether they are whole"
     )
 
 

@@ -15,6 +15,8 @@ from fedjax_sim.types import (
     Params,
     Round,
     ServerState,
+    Task,
+    Timeline,
     Upload,
     Work,
 )
@@ -91,6 +93,17 @@ def update_inner(algorithm: FedAlgorithm) -> Callable[[Any, Any, Round], Any]:
     return lambda state, mean, round: state._replace(
         inner=algorithm.update(state.inner, mean, round)
     )
+
+
+def also_checked(algorithm: FedAlgorithm, check: Callable[[Task, Timeline], None]) -> FedAlgorithm:
+    """Returns an algorithm with a check of setups that follows its own."""
+    before = algorithm.requires.check
+
+    def both(task: Task, timeline: Timeline) -> None:
+        before(task, timeline)
+        check(task, timeline)
+
+    return algorithm.requiring(check=both)
 
 
 def check_receives_mean(wrapper: str, algorithm: FedAlgorithm) -> None:

@@ -285,7 +285,6 @@ def test_power_sgd_of_zeros_keeps_its_start():
         (top_k(10), SINGLE, 420),
         (top_k(0.01), SINGLE, 420),
         (random_k(10), SINGLE, 320),
-        (random_k(10, shared_key=False), SINGLE, 420),
         (scaled_sign(), SINGLE, 1032),
         (natural(), SINGLE, 9000),
         (power_sgd(2), MATRIX, 7040),
@@ -357,6 +356,9 @@ def test_other_bad_arguments():
     for codec in (3, top_k):
         with pytest.raises(ValueError, match=r"codec is .*; expected a codec, for example"):
             compression.compressed(fs.fedavg(0.1), codec)  # pyright: ignore[reportArgumentType]
+    cut = compression.Codec(lambda key, x, near: x[:1], lambda x: 32)
+    with pytest.raises(ValueError, match=r"returns float32\[1\]; expected float32\[2\], the form"):
+        stateful(cut).through(KEY, jnp.ones(2), ())
     with pytest.raises(ValueError, match="down is 3; expected a codec, for example"):
         compression.compressed(fs.fedavg(0.1), identity(), down=3)  # pyright: ignore
 

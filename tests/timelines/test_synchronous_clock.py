@@ -55,16 +55,14 @@ def test_instants_beyond_single_precision_are_distinct():
     assert frame["value"].tolist() == timeline.time.tolist()
 
 
-@pytest.mark.parametrize(("one_draw", "length"), [(False, 6.0), (True, 3.0)])
-def test_sum_of_draws_or_times_one(one_draw, length):
+def test_a_visit_takes_the_sum_of_its_steps_durations():
     def law(rng, clients, count):
         return np.broadcast_to([1.0, 2.0, 3.0], (len(clients), count))
 
     timeline = synchronous(
-        KEY, law, horizon=40.0, num_clients=2, cohort_size=2, num_steps=3, interaction=0.5,
-        one_draw=one_draw,
-    )  # fmt: skip
-    assert timeline.time[0] == length + 0.5
+        KEY, law, horizon=40.0, num_clients=2, cohort_size=2, num_steps=3, interaction=0.5
+    )
+    assert timeline.time[0] == 1 + 2 + 3 + 0.5
 
 
 @pytest.mark.parametrize(

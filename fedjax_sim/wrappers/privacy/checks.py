@@ -8,6 +8,7 @@ from fedjax_sim.checks.setups import check_is_algorithm, last_wrapper
 from fedjax_sim.types import FedAlgorithm, LastWrapper, Scalar, Task, Timeline
 from fedjax_sim.wrappers._memory import check_sends_changes
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw
+from fedjax_sim.wrappers.received import also_checked
 
 
 def check_admits_noise(algorithm: FedAlgorithm) -> None:
@@ -64,11 +65,5 @@ def guarded(
         wrapper: its name.
         reason: why it must be the last one.
     """
-    before = algorithm.requires.check
-
-    def both(task: Task, timeline: Timeline) -> None:
-        before(task, timeline)
-        check(task, timeline)
-
     last = LastWrapper(wrapper, reason, algorithm.local, algorithm.update, mechanism)
-    return algorithm.requiring(check=both, last=last)
+    return also_checked(algorithm, check).requiring(last=last)

@@ -12,6 +12,7 @@ from jax.core import Tracer
 from fedjax_sim.checks import is_concrete
 from fedjax_sim.checks.setups import check_key, last_wrapper
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
+from fedjax_sim.wrappers.received import also_checked
 
 # One number, one per client [M], or a schedule over rounds.
 Probability = Scalar | np.ndarray | Callable[[Array], Scalar]
@@ -153,17 +154,11 @@ def attackers_per_round(attackers: Attackers, timeline: Timeline) -> np.ndarray 
 
 
 def checked(algorithm: FedAlgorithm, attackers: Attackers) -> FedAlgorithm:
-    """Returns an algorithm under attack, with a check of its attackers.
-
-    Args:
-        algorithm: as a wrapper returns it.
-        attackers: who attacks.
-    """
+    """Returns an algorithm under attack, as a wrapper returns it, with a check of its attackers."""
     last_wrapper(algorithm)
-    before, aggregation = algorithm.requires.check, algorithm.aggregation
+    aggregation = algorithm.aggregation
 
     def check(task: Task, timeline: Timeline) -> None:
-        before(task, timeline)
         values = {"attackers": attackers.mask, "probability": attackers.probability}
         for name, value in values.items():
             if np.ndim(value) and np.shape(value) != (task.num_clients,):  # pyright: ignore
@@ -181,4 +176,4 @@ def checked(algorithm: FedAlgorithm, attackers: Attackers) -> FedAlgorithm:
                 f"expected at most f = {aggregation.f}, for which the robust rule is made"
             )
 
-    return algorithm.requiring(check=check)
+    return also_checked(algorithm, check)

@@ -26,11 +26,11 @@ from fedjax_sim.types import (
     Scalar,
     ServerState,
     Stack,
-    Task,
     Timeline,
     Upload,
 )
 from fedjax_sim.types.specs import specified
+from fedjax_sim.wrappers.received import also_checked
 from fedjax_sim.wrappers.robust.aggregation import stacked
 from fedjax_sim.wrappers.robust.attacks.attackers import (
     Attackers,
@@ -129,13 +129,7 @@ def alie(
             "z is None; expected a number for attackers that attack in some visits only, whose "
             "number per round is not known before"
         )
-    before = attacked.requires.check
-
-    def check(task: Task, timeline: Timeline) -> None:
-        before(task, timeline)
-        _check_quantiles(known, timeline)
-
-    return attacked.requiring(check=check)
+    return also_checked(attacked, lambda task, timeline: _check_quantiles(known, timeline))
 
 
 @specified
