@@ -156,12 +156,7 @@ def check_functions(algorithm: FedAlgorithm) -> None:
 
 
 def check_options(execution: Any, probes: Any, place: str = "") -> None:
-    """Refuses values that are no execution strategy or no probes.
-
-    Args:
-        execution, probes: the values.
-        place: prefix of their names in messages.
-    """
+    """Refuses values that are no execution strategy or no probes."""
     if not (execution is None or _takes(execution, ("local", "shared", "slots", "weights"))):
         raise ValueError(
             f"{place}execution is {execution!r:.60}; expected a strategy, such as "

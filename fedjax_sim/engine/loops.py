@@ -10,24 +10,13 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from fedjax_sim.checks.setups import check_key
-from fedjax_sim.engine.contract import (
-    check_execution,
-    check_options,
-    check_run,
-    check_staleness,
-)
+from fedjax_sim.engine.contract import check_execution, check_options, check_run, check_staleness
 from fedjax_sim.engine.evaluation.state import check_names, evaluate
 from fedjax_sim.engine.execution import stacks
 from fedjax_sim.engine.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.engine.records import NO_PROBES, History, Probes, RunState
 from fedjax_sim.engine.rounds import evaluation_context, first_state, one_round, placement_of
-from fedjax_sim.types import (
-    FedAlgorithm,
-    PyTree,
-    Setup,
-    Task,
-    Timeline,
-)
+from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Task, Timeline
 
 
 def init(algorithm: FedAlgorithm, setup: Setup) -> RunState:

@@ -5,15 +5,7 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.types import (
-    ClientState,
-    Message,
-    Oracle,
-    Round,
-    ServerState,
-    Upload,
-    Work,
-)
+from fedjax_sim.types import ClientState, Message, Oracle, Round, ServerState, Upload, Work
 
 
 class RunState(NamedTuple):

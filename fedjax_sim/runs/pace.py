@@ -2,13 +2,9 @@
 
 
 def stride(rounds: int, eval_every: int, *, single: bool = False) -> int:
-    """Returns the most rounds per dispatch: about a twentieth of the evaluations, or one of them.
+    """Returns the most rounds per dispatch: about a twentieth of the evaluations, or a ``single`` one.
 
     The number divides that of the evaluations where a number near a twentieth does.
-
-    Args:
-        rounds, eval_every: of the run.
-        single: every dispatch has one evaluation.
 
     Example:
         >>> stride(100, 2), stride(82, 2), stride(83, 2), stride(100, 2, single=True)

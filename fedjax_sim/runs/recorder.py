@@ -17,15 +17,7 @@ from fedjax_sim.types import PyTree
 
 
 class Recorder:
-    """Keeps a run's history, whose arrays have a leading axis of seeds.
-
-    Args:
-        seeds: names of the seeds.
-        clock: simulated time and local steps.
-        client_probes: names of the client probes.
-        listeners: the callbacks.
-        folder: the run's folder; None keeps the history in memory only.
-    """
+    """Keeps a run's history, whose arrays have a leading axis of seeds."""
 
     def __init__(
         self,

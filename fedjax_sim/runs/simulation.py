@@ -48,14 +48,7 @@ from fedjax_sim.runs.options import (
     storage_of,
 )
 from fedjax_sim.runs.pace import Pace, stride
-from fedjax_sim.runs.programs import (
-    Ahead,
-    Programs,
-    Resident,
-    Streamed,
-    programs_of,
-    trace_first,
-)
+from fedjax_sim.runs.programs import Ahead, Programs, Resident, Streamed, programs_of, trace_first
 from fedjax_sim.runs.recorder import Recorder
 from fedjax_sim.runs.result import Progress, Record, Simulation
 from fedjax_sim.runs.seeds import seed_names

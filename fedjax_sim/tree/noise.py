@@ -15,11 +15,6 @@ def normal(key: Array, std: Array | float, like: PyTree) -> PyTree:
 
     They are drawn in single precision, so that runs in double precision see the same noise.
 
-    Args:
-        key: PRNG key.
-        std: standard deviation of every entry.
-        like: the structure, shapes and dtypes.
-
     Example:
         >>> drawn = normal(jax.random.key(0), 3.0, {"w": jnp.ones(10_000)})
         >>> bool(abs(drawn["w"].std() - 3) < 0.1)

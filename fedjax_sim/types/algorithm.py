@@ -3,14 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fedjax_sim.types.aliases import (
-    ClientState,
-    Message,
-    Params,
-    PyTree,
-    ServerState,
-    Upload,
-)
+from fedjax_sim.types.aliases import ClientState, Message, Params, PyTree, ServerState, Upload
 from fedjax_sim.types.setup import Task, Timeline
 from fedjax_sim.types.specs import Spec, with_spec
 from fedjax_sim.types.visits import Oracle, Round, Work

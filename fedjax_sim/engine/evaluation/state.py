@@ -163,12 +163,7 @@ def periods(eval_fn: Any) -> set[int]:
 
 
 def check_periods(setup: Setup, *, eval_initial: bool = False) -> None:
-    """Refuses a setup with a part of :func:`at_rounds` that no evaluation of the run reaches.
-
-    Args:
-        setup: of a run from round 0, or of several.
-        eval_initial: the run also evaluates the initial model, as round 0.
-    """
+    """Refuses a setup with a part of :func:`at_rounds` that no evaluation of the run reaches."""
     if eval_initial:
         return
     rounds, every = setup.timeline.num_rounds, setup.eval_every

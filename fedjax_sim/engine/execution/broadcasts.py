@@ -36,12 +36,6 @@ def store_broadcast(
 ) -> tuple[Message, Array | None]:
     """Writes one round's broadcast to its buffer.
 
-    Args:
-        past: the buffers.
-        message: the broadcast.
-        round: number of the round.
-        now: its part of the timeline, leaves ``[S]``.
-
     Returns:
         The buffers and the buffer from which each slot reads, ``[S]``; None without buffers.
     """

@@ -101,11 +101,6 @@ def idle_gpus(num_devices: int, platform: str, environ: Mapping[str, str] = os.e
 
     Only the environment that a cluster or a user has set is known; without it the result is 0.
 
-    Args:
-        num_devices: devices of this process.
-        platform: of its devices.
-        environ: environment variables.
-
     Example:
         >>> task = {"SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_NODEID": "0"}
         >>> idle_gpus(1, "gpu", task | {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
@@ -139,11 +134,6 @@ def _processes_of_node(environ: Mapping[str, str]) -> int | None:
 
 def connection(platform: str, per_process: list[int], idle: list[int]) -> str:
     """Returns a line about the connected processes, their devices and idle GPUs.
-
-    Args:
-        platform: of the devices.
-        per_process: devices by process.
-        idle: idle GPUs by process.
 
     Example:
         >>> connection("gpu", [4, 4], [0, 0])

@@ -14,14 +14,7 @@ from fedjax_sim.runs.callbacks.log_mlflow import MLflow
 from fedjax_sim.runs.callbacks.log_tensorboard import TensorBoard
 from fedjax_sim.runs.callbacks.log_wandb import WandB
 from fedjax_sim.runs.callbacks.time_limit import TimeLimit
-from fedjax_sim.runs.events import (
-    Action,
-    Callback,
-    Diverged,
-    Divergence,
-    DivergenceError,
-    Event,
-)
+from fedjax_sim.runs.events import Action, Callback, Diverged, Divergence, DivergenceError, Event
 
 __all__ = [
     "Action",

@@ -11,13 +11,7 @@ Mode: TypeAlias = Literal["min", "max"] | None
 
 
 def sign(metric: str, mode: Mode) -> int:
-    """Returns 1 if larger values are better and -1 if smaller ones are.
-
-    Args:
-        metric: name of the metric.
-        mode: "min" or "max"; None: as the name says
-            (:func:`fedjax_sim.engine.evaluation.direction.direction`).
-    """
+    """Returns 1 if larger values are better, by the mode or by the metric's name, else -1."""
     if mode not in (None, "min", "max"):
         raise ValueError(f"mode is {mode!r}; expected 'min', 'max' or None")
     if mode is None:

@@ -16,10 +16,6 @@ def operations(function: Callable[..., Any], *arguments: Any) -> float:
     the run (``scan``, ``map``, ``fori_loop`` with concrete bounds); other loops count once.  Of
     branches the longest one counts.
 
-    Args:
-        function: a traceable function; it is not run.
-        arguments: arrays, or their shapes.
-
     Example:
         >>> import jax.numpy as jnp
         >>> square = lambda x: jax.lax.scan(lambda y, _: (y @ x, None), x, length=5)[0]

@@ -80,13 +80,7 @@ def kind_of(folder: pathlib.Path) -> Kind | None:
 
 
 def check_kind(folder: pathlib.Path, kind: Kind, argument: str = "directory") -> None:
-    """Refuses a folder that holds other results than ``kind``, and a file; writes nothing.
-
-    Args:
-        folder: the folder, which need not exist.
-        kind: what is going to be written.
-        argument: name of the argument in messages.
-    """
+    """Refuses a folder that holds other results than ``kind``, and a file; writes nothing."""
     existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     if existing.exists() and not existing.is_dir():
         what = "is a file" if existing == folder else f"is inside the file '{existing}'"

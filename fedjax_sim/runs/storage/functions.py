@@ -73,13 +73,7 @@ def _with_functions(tree: PyTree, changed: Callable[[Any, int], Any]) -> PyTree:
 
 
 class SealedJit:
-    """A jitted function that has one program for all arguments whose functions are equal.
-
-    Args:
-        function: function of pytrees.
-        key: what the functions in the arguments trace to.
-        options: of ``jax.jit``.
-    """
+    """A jitted function that has one program for all functions with a key in its arguments."""
 
     def __init__(self, function: Callable, key: Hashable, **options: Any):
         def of_sealed(*arguments: PyTree) -> PyTree:

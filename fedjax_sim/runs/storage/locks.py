@@ -36,10 +36,6 @@ def locked(directory: pathlib.Path, *, wait: bool = False) -> Iterator[None]:
     The folder is created.  A function may lock a folder that its caller has locked.  Of several
     processes of one run, the first one locks for all.  A folder on a read-only disk is not locked.
 
-    Args:
-        directory: the folder.
-        wait: wait for the other process instead of raising an error.
-
     Raises:
         FolderInUseError: naming the host, the process and the time since when.
     """

@@ -22,11 +22,6 @@ def static_names(
     factory annotates the parameter with types without floating-point numbers, such as ``int``.  All
     others vary inside a program, as traced floating-point numbers.
 
-    Args:
-        factory: function of the hyper-parameters.
-        configurations: its hyper-parameters.
-        taken: parameters of the setup.
-
     Example:
         >>> def factory(lr: float, f: int, rule="median", mu=0.0): ...
         >>> grid = [{"lr": 0.1, "f": 2, "rule": "krum", "mu": 1, "batch_size": 5}]

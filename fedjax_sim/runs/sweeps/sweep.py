@@ -39,14 +39,7 @@ from fedjax_sim.runs.sweeps.program import Program, Programs
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.slices import Batch, RunNumber, run_slices, wait_for_others
 from fedjax_sim.runs.sweeps.store import SweepStore, run_key
-from fedjax_sim.runs.sweeps.trial import (
-    Factory,
-    MakeSetup,
-    RunDigests,
-    Trial,
-    Trials,
-    identities,
-)
+from fedjax_sim.runs.sweeps.trial import Factory, MakeSetup, RunDigests, Trial, Trials, identities
 from fedjax_sim.runs.sweeps.watchers import Watchers, check_watchers
 from fedjax_sim.types import Setup
 
