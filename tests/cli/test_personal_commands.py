@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 PERSONAL = "personal/test/accuracy/weighted_mean"
 OPTIONS = [
     "quickstart", "--rounds", "2", "--seeds", "2", "--num-clients", "16", "--test-of", "clients",
-    "--personal", "2", "--held-out-clients", "0.25", "--algorithms", "fedavg", "ditto",
+    "--personal", "2", "--held-out-clients", "0.25", "--model", "mlp_small",
+    "--algorithms", "fedavg", "ditto",
 ]  # fmt: skip
 
 
@@ -55,7 +56,8 @@ def cells(text):
 
 PARTIAL = [
     "run", "quickstart", "--rounds", "4", "--eval-every", "2", "--seeds", "2", "--num-clients",
-    "10", "--test-of", "clients", "--lr", "0.2", "--algorithms", "fedavg", "fedper",
+    "10", "--test-of", "clients", "--lr", "0.2", "--model", "mlp_small",
+    "--algorithms", "fedavg", "fedper",
 ]  # fmt: skip
 
 

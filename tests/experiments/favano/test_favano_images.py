@@ -11,13 +11,12 @@ from experiments.favano import (
     cifar,
     cifar_parts,
     cifar_report,
-    clock_runs,
     methods,
     mnist,
     theory,
     tiny_imagenet,
 )
-from experiments.favano.images import BUFFER, Runs, shrunk
+from experiments.favano.images import BUFFER, shrunk
 from fedjax_sim import datasets, models
 
 pytestmark = pytest.mark.usefixtures("compiled_without_optimizations")
@@ -202,29 +201,3 @@ def test_halved_images_are_means():
     expected = (x[:, ::2, ::2] + x[:, 1::2, ::2] + x[:, ::2, 1::2] + x[:, 1::2, 1::2]) / 4
     # A mean of four in single precision.
     np.testing.assert_allclose(model.apply((), jnp.asarray(x)), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("script", "identity", "side", "method", "setting", "changes"),
-    [
-        (cifar, "3587355c988b0f1f", 32, methods.favano(), "non-IID", {"variance": "exact"}),
-        (tiny_imagenet, "475d2304d38fda29", 64, methods.quafl(), "IID", {}),
-    ],
-    ids=["cifar", "tiny_imagenet"],
-)
-def test_kept_runs_are_found(
-    script, identity, side, method, setting, changes, tmp_path, monkeypatch
-):
-    """In folders as the version before the experiments had folders has written them."""
-
-    def no_training(*arguments):
-        raise AssertionError("a finished run was trained again")
-
-    monkeypatch.setattr(datasets, "load", lambda name, data_dir: images(side, 3))
-    monkeypatch.setattr(clock_runs, "train", no_training)
-    folder = tmp_path / identity
-    folder.mkdir()
-    for seed in (0, 1):
-        (folder / f"{seed}.csv").write_text("round,time,accuracy\n14,100.0,0.25\n")
-    frame = Runs(script.Options(work=tmp_path))(method, setting, **changes)
-    assert frame["accuracy"].tolist() == [0.25, 0.25]

@@ -222,27 +222,3 @@ def test_warm_up_of_fedbuff():
         work = fs.Work(jnp.array(number), jnp.array(0), jnp.array(3), 1, jnp.array(0), None, 3)
         (_, delta), _ = warm.local(jnp.zeros(2), (), oracle, work)
         np.testing.assert_allclose(delta, 3 * 0.5 * expected, rtol=1e-6)  # single precision
-
-
-@pytest.mark.parametrize(
-    ("identity", "method", "setting", "changes"),
-    [
-        ("c235fc5f93c0305f", methods.fedbuff(0.3), "non-IID, 2/3 fast", {}),
-        (
-            "85698b211d128966",
-            methods.favano(),
-            "IID, 2/3 fast",
-            {"law": "strict", "variance": "exact"},
-        ),
-    ],
-)
-def test_kept_runs_are_found(identity, method, setting, changes, tmp_path, monkeypatch):
-    """In folders as the version before the experiments had folders has written them."""
-    monkeypatch.setattr(datasets, "load", lambda name, data_dir: images(28, 1))
-    monkeypatch.setattr(clock_runs, "train", no_training)
-    folder = tmp_path / identity
-    folder.mkdir()
-    (folder / "0.csv").write_text("round,time,accuracy\n14,100.0,0.25\n")
-    frame = mnist_runs.Runs(mnist.Options(work=tmp_path))(method, setting, range(1), **changes)
-    assert frame["accuracy"].tolist() == [0.25]
-    assert frame["algorithm"].tolist() == [method.label]
