@@ -17,6 +17,7 @@ from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.studies.advice.noise import has_full_gradients
 from fedjax_sim.studies.advice.sources import (
     Source,
+    Sourced,
     check_known,
     convexity,
     measured_sources,
@@ -97,12 +98,13 @@ def measure_constants(
     lowest = float(np.min(np.asarray(bent.clients.smallest)))
     if lowest > rounding(bent):  # ||grad F_m||^2 >= 2 mu (F_m - inf F_m)
         constants = constants._replace(lojasiewicz_mu=2 * lowest, lojasiewicz_alpha=1.0)
-    sources = measured_sources(constants, count, samples, reason)
+    sourced = Sourced(constants, measured_sources(constants, count, samples, reason))
 
     quadratic = is_quadratic(task, params)
     if quadratic:
         note = f"largest value at {models(count)}; without bound if Hessians differ"
-        sources |= dict.fromkeys(("zeta", "zeta_mean"), Source("estimate", note))
+        zeta = {"zeta": constants.zeta, "zeta_mean": constants.zeta_mean}
+        sourced = sourced.but(Source("estimate", note), **zeta)
     exact = proven(
         constants,
         quadratic=quadratic,
@@ -110,23 +112,28 @@ def measure_constants(
         shared=task.num_clients == 1 or is_shared(task, params),
         deterministic=deterministic,
     )
-    constants = constants._replace(**{name: value for name, (value, _) in exact.items()})
-    sources |= {name: Source("exact", note) for name, (_, note) in exact.items()}
+    for name, (value, note) in exact.items():
+        sourced = sourced.but(Source("exact", note), **{name: value})
     if above is not None and best is None:
-        constants = constants._replace(Delta=above)
-        sources["Delta"] = Source("bound", f"F(x_0) minus the lower bound {lower_bound:g}")
-    check_known(known, constants)
-    constants = constants._replace(**known.known)
-    sources |= {name: Source("given", "by the caller") for name in known.known}
+        note = f"F(x_0) minus the lower bound {lower_bound:g}"
+        sourced = sourced.but(Source("bound", note), Delta=above)
+    check_known(known, sourced.constants)
+    sourced = sourced.but(Source("given", "by the caller"), **known.known)
+    sourced = _with_implied(sourced, known)
+    convex = convexity(bent, known, quadratic, count)
+    return Measurement(*sourced, convex, deterministic, loss, best, count)
+
+
+def _with_implied(sourced: Sourced, known: ProblemConstants) -> Sourced:
+    """Returns constants with those that others imply, unless the caller knows them."""
+    constants, sources = sourced
     mu, B = value_of(constants, "mu"), value_of(constants, "B")
     if mu and sources["mu"].kind != "estimate" and not is_known(known.G):
-        constants = constants._replace(G=None)
-        sources["G"] = Source("unknown", "gradients of strongly convex objectives have no bound")
+        note = "gradients of strongly convex objectives have no bound"
+        sourced = sourced.but(Source("unknown", note), G=None)
     if B is not None and not is_known(known.B_h):  # h = ||x||^2 / 2
-        constants = constants._replace(B_h=B / math.sqrt(2))
-        sources["B_h"] = sources["B"]
-    convex = convexity(bent, known, quadratic, count)
-    return Measurement(constants, sources, convex, deterministic, loss, best, count)
+        sourced = sourced.but(sources["B"], B_h=B / math.sqrt(2))
+    return sourced
 
 
 def _search(loss: Partial | None, params: Params, searched: bool) -> tuple[Optimum | None, str]:

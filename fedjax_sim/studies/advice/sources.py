@@ -1,6 +1,6 @@
 """Sources of constants: proven, given, or estimated at some models."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,19 @@ class Source(NamedTuple):
 
     kind: Kind
     note: str
+
+
+class Sourced(NamedTuple):
+    """Constants with their sources, by name."""
+
+    constants: ProblemConstants
+    sources: dict[str, Source]
+
+    def but(self, source: Source, **values: Any) -> "Sourced":
+        """Returns them with other values, which have one source."""
+        return Sourced(
+            self.constants._replace(**values), self.sources | dict.fromkeys(values, source)
+        )
 
 
 def value_of(constants: ProblemConstants, name: str) -> float | None:

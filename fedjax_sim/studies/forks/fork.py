@@ -44,7 +44,7 @@ class Alternative(NamedTuple):
 class _Continuation(NamedTuple):
     """An alternative that may start."""
 
-    algorithm: FedAlgorithm
+    compiled: Programs
     setup: Setup  # of the remaining rounds
     state: RunState
     last: Timeline  # the round before
@@ -138,7 +138,7 @@ def fork(
         for name, alternative in alternatives.items()
     }
     for name, continuation in prepared.items():
-        history, states[name] = _continued(continuation, keys, batched, execution)
+        history, states[name] = _continued(continuation, keys)
         histories[name] = history if batched else jax.tree.map(lambda x: x[None], history)
     return Fork(done, next(iter(alternatives)), histories, states, seed_column(names))
 
@@ -195,7 +195,7 @@ def _prepared(
     if change is not None:
         _check_reads(name, setup.timeline, before, kept)
     last = before[-1:] if done else _per_seed(rest.timeline, setup.timeline)[:1]
-    return _Continuation(algorithm, setup, first, last)
+    return _Continuation(compiled, setup, first, last)
 
 
 def _changed(
@@ -332,12 +332,9 @@ def _form(tree: PyTree) -> tuple:
     return structure, [(np.shape(x), str(jax.dtypes.result_type(x))) for x in leaves]
 
 
-def _continued(
-    continuation: _Continuation, keys: Array, batched: bool, execution: Execution | None
-) -> tuple[History, RunState]:
+def _continued(continuation: _Continuation, keys: Array) -> tuple[History, RunState]:
     """Returns the history, with the metrics of the first state, and the final state."""
-    algorithm, setup, state, last_round = continuation
-    compiled = programs_of(algorithm, setup, batched=batched, execution=execution, probes=NO_PROBES)
+    compiled, setup, state, last_round = continuation
     put = everywhere(setup.task)
     state = jax.tree.map(jnp.copy, state)  # the program overwrites its argument
     axis = keys.ndim
