@@ -417,8 +417,7 @@ def test_table_and_markdown():
     ]
     wide = tables.table(pd.DataFrame(rows, columns=names), ["algorithm", "num_seeds"], "K")
     assert (
-        tables.render(wide).splitlines()[0]
-        == "| algorithm | num_seeds | K = 1 | K = 4 | K = 16 |"
+        tables.render(wide).splitlines()[0] == "| algorithm | num_seeds | K = 1 | K = 4 | K = 16 |"
     )
     tiny = pd.DataFrame([("x", 1, 2e-9, NAN, NAN, 1, 0)], columns=names)
     assert tables.table(tiny, "algorithm", "K", digits=2).iloc[0, 0] == "2.0e-09"

@@ -6,9 +6,14 @@ from typing import Any, Literal
 
 from matplotlib.figure import Figure
 
-from fedjax_sim.reports.figures.results import result_curves
+from fedjax_sim.reports.figures.results import plot, result_curves
 from fedjax_sim.reports.folders import Bits, default_metrics
 from fedjax_sim.reports.methods import read_folders
+
+
+@plot.register
+def _(result: str | pathlib.Path | list, *arguments: Any, **options: Any) -> Figure:
+    return plot_folder(result, *arguments, **options)
 
 
 def plot_folder(

@@ -26,16 +26,17 @@ from fedjax_sim.runs.sweeps.result import Sweep
 
 @singledispatch
 def plot(result: Any, *arguments: Any, **options: Any) -> Figure:
-    """Figure of a result, the same as ``result.plot(...)``.
+    """Figure of a result, the same as ``result.plot(...)``, or of the folders of results.
 
     Args:
         result: of ``fs.simulate`` or ``fs.compare``: learning curves, means over seeds with bands,
             a panel per metric and a line per algorithm.  Of ``fs.sweep``: the sensitivity to one
             hyper-parameter, or a heat map over two.  Of a fork, a valuation or advice: as their
-            method ``plot``.
+            method ``plot``.  A folder or a list of them: learning curves of what ran there.
         arguments: names of metrics, of a sweep one; default, except for sweeps and forks: all.
-        options: of :func:`~fedjax_sim.reports.figures.result_curves` or
-            :func:`~fedjax_sim.reports.figures.sweep_figure`.
+        options: of :func:`~fedjax_sim.reports.figures.result_curves`,
+            :func:`~fedjax_sim.reports.figures.sweep_figure` or
+            :func:`~fedjax_sim.reports.figures.plot_folder`.
 
     Raises:
         ValueError: another result; or as these functions.
@@ -55,7 +56,7 @@ def plot(result: Any, *arguments: Any, **options: Any) -> Figure:
     if not (type(result).__module__.startswith("fedjax_sim.") and hasattr(result, "plot")):
         raise ValueError(
             f"result is a {type(result).__name__}; expected a result of fs.simulate, fs.compare, "
-            "fs.sweep, fs.fork, fs.advise or a valuation"
+            "fs.sweep, fs.fork, fs.advise, fs.load or a valuation, or the folder of one"
         )
     return result.plot(*arguments, **options)
 
@@ -115,7 +116,7 @@ def result_curves(
             raise ValueError(
                 f"x is {x!r}, which the history does not have; expected one of "
                 f"{', '.join(map(repr, known))}"
-                + (" (fs.load of a directory has bits)" if x == "bits" else "")
+                + (" (fs.plot of the folder of a run has bits)" if x == "bits" else "")
             )
         run = [*([] if by is None else [by]), "seed"]
         measured = history.loc[history["metric"] == x, [*run, "round", "value"]]

@@ -21,6 +21,7 @@ from fedjax_sim.types import Params
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 def load(
@@ -85,6 +86,12 @@ class SavedResults:
     def to_frame(self) -> "pd.DataFrame":
         """Returns the tidy history: algorithm, seed, diverged_at, round, metric, value."""
         return read_folder(self.folder).history
+
+    def plot(self, *arguments: Any, **options: Any) -> "Figure":
+        """Returns learning curves, as :func:`fedjax_sim.plot` of the folder."""
+        from fedjax_sim.reports.figures.folders import plot_folder  # slow to import
+
+        return plot_folder(self.folder, *arguments, **options)
 
     def models(self, algorithm: str | None = None, which: Which = "last") -> Models:
         """Returns the models of all seeds of an algorithm, leaves ``[n, ...]``.

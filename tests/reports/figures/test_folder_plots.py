@@ -57,6 +57,13 @@ def test_folders_of_comparisons_are_drawn_with_caption_and_divergence(folder):
     render(figure)
 
 
+def test_plot_draws_folders_and_what_load_returns(folder):
+    expected = plotting.plot_folder(folder, "test/accuracy").axes[0].lines[0]
+    for result in (folder, str(folder), [folder], fs.load(folder)):
+        (axes,) = fs.plot(result, "test/accuracy").axes
+        np.testing.assert_array_equal(axes.lines[0].get_xydata(), expected.get_xydata())
+
+
 def test_dashboards_of_folders(folder, tmp_path):
     path = plot([folder], PlotOptions(dashboard=True, output=tmp_path / "dashboard.svg"))
     assert "FedAvg: diverged in round 3 (1 of 2 seeds)" in path.read_text()
