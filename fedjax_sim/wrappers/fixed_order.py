@@ -6,8 +6,9 @@ from jax import Array
 
 from fedjax_sim.checks.setups import check_is_algorithm
 from fedjax_sim.tree.means import mean_from_sum, weighted
-from fedjax_sim.types import Aggregation, FedAlgorithm, PyTree, Round, ServerState, Stack, Upload
+from fedjax_sim.types import Aggregation, FedAlgorithm, PyTree, Round, ServerState, Stack
 from fedjax_sim.types.specs import specified
+from fedjax_sim.wrappers.received import stack_bytes
 
 __all__ = ["fixed_order"]
 
@@ -60,7 +61,7 @@ def fixed_order(algorithm: FedAlgorithm) -> FedAlgorithm:
         total, weight = pairwise_sum((weighted(stack.uploads, weights), weights), numbers)
         return algorithm.update(state, mean_from_sum(total, weight, stack.uploads), round)
 
-    return algorithm._replace(update=update, aggregation=Aggregation(num_bytes=_bytes))
+    return algorithm._replace(update=update, aggregation=Aggregation(num_bytes=stack_bytes))
 
 
 def pairwise_sum(values: PyTree, numbers: Array) -> PyTree:
@@ -90,7 +91,3 @@ def pairwise_sum(values: PyTree, numbers: Array) -> PyTree:
     values = jax.lax.fori_loop(0, level.shape[0], join, values)
     # Adding 0 turns -0, which an empty slot would have turned to 0, into 0.
     return jax.tree.map(lambda leaf: leaf[0] + jnp.zeros((), leaf.dtype), values)
-
-
-def _bytes(upload: Upload, num_slots: int) -> int:
-    return num_slots * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(upload))

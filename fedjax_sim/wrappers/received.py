@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.tree.counting import bits_of_arrays
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -81,6 +82,11 @@ def upload_shapes(algorithm: FedAlgorithm, params: Params) -> Upload:
             "algorithm has uploads whose shapes need a task; expected uploads whose shapes follow "
             f"from the model: {error}"
         ) from error
+
+
+def stack_bytes(upload: Upload, num_slots: int) -> int:
+    """Returns the bytes of the uploads of a round that are in memory together."""
+    return num_slots * bits_of_arrays(upload) // 8
 
 
 def broadcast_inner(algorithm: FedAlgorithm) -> Callable[[Any, Round], Message]:

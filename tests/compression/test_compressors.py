@@ -358,7 +358,7 @@ def test_other_bad_arguments():
             compression.compressed(fs.fedavg(0.1), codec)  # pyright: ignore[reportArgumentType]
     cut = compression.Codec(lambda key, x, near: x[:1], lambda x: 32)
     with pytest.raises(ValueError, match=r"returns float32\[1\]; expected float32\[2\], the form"):
-        stateful(cut).through(KEY, jnp.ones(2), ())
+        stateful(cut).through(KEY, jnp.ones(2, jnp.float32), ())
     with pytest.raises(ValueError, match="down is 3; expected a codec, for example"):
         compression.compressed(fs.fedavg(0.1), identity(), down=3)  # pyright: ignore
 

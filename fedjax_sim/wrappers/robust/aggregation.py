@@ -23,7 +23,7 @@ from fedjax_sim.types import (
     Upload,
 )
 from fedjax_sim.types.specs import specified
-from fedjax_sim.wrappers.received import broadcast_inner, upload_shapes
+from fedjax_sim.wrappers.received import broadcast_inner, stack_bytes, upload_shapes
 from fedjax_sim.wrappers.robust.rules import Points, Rule, check_rule
 
 _KEY = 2**31 + 8  # branch of the round's key
@@ -141,11 +141,8 @@ def stacked(algorithm: FedAlgorithm) -> FedAlgorithm:
         mean = weighted_mean(uploads, stack.mean_weights)
         return algorithm.update(state, mean, round)
 
-    def num_bytes(upload: PyTree, slots: int) -> int:
-        return slots * _size(upload)
-
     return algorithm._replace(
-        update=update, aggregation=aggregation._replace(each=None, num_bytes=num_bytes)
+        update=update, aggregation=aggregation._replace(each=None, num_bytes=stack_bytes)
     )
 
 
@@ -245,8 +242,4 @@ def _bytes(rule: Rule, upload: PyTree, slots: int) -> int:
     if rule.change is not None:
         return 0
     pairs = slots**2 * jnp.zeros(()).dtype.itemsize if rule.distances else 0
-    return slots * _size(upload) + pairs
-
-
-def _size(upload: PyTree) -> int:
-    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(upload))
+    return stack_bytes(upload, slots) + pairs
