@@ -18,13 +18,14 @@ from fedjax_sim.runs.callbacks import (
 )
 from fedjax_sim.runs.callbacks.direction import Mode, sign
 from fedjax_sim.runs.comparison import Comparison, compare
+from fedjax_sim.runs.executors import Resident
 from fedjax_sim.runs.history import Clock, melted
 from fedjax_sim.runs.interrupt import exit_code
 from fedjax_sim.runs.options import DEFAULT, Options, Storage
 from fedjax_sim.runs.planning.forecast import forecast
 from fedjax_sim.runs.planning.measuring import metric_shapes
 from fedjax_sim.runs.planning.needs import Forecast, Seconds
-from fedjax_sim.runs.programs import Resident, programs_of
+from fedjax_sim.runs.programs import programs_of
 from fedjax_sim.runs.progress_bar import ProgressBar
 from fedjax_sim.runs.result import Progress, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names

@@ -34,7 +34,7 @@ from fedjax_sim.runs.options import (
     storage_of,
 )
 from fedjax_sim.runs.result import FRAME_COLUMNS, Simulation
-from fedjax_sim.runs.seeds import Seed, seed_names
+from fedjax_sim.runs.seeds import Seed, seed_names, with_axis
 from fedjax_sim.runs.simulation import Call, Prepared, execute, prepare
 from fedjax_sim.runs.storage.files import own
 from fedjax_sim.runs.storage.folders import check_kind, folder_names, record_names
@@ -347,15 +347,9 @@ class _Parts:
         arguments = {"algorithm": algorithm} if self.per_algorithm else {}
         for i in range(first, self.count):
             if self.per_seed:
-                setup = _with_axis(self._made(**arguments, seed=self._values[i]))
+                setup = with_axis(self._made(**arguments, seed=self._values[i]))
                 name = self._names[i]
                 yield _Part(setup, slice(i, i + 1), [name], self._folders[name])
             else:
                 setup = self._made(**arguments) if self._common is None else self._common
                 yield _Part(setup, slice(None), self._names, "")
-
-
-def _with_axis(setup: Setup) -> Setup:
-    """Adds the axis of seeds to the initial model of a setup for one seed."""
-    params = jax.tree.map(lambda x: np.asarray(x)[None], setup.params)
-    return dataclasses.replace(setup, params=params)

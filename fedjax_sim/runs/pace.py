@@ -2,9 +2,10 @@
 
 
 def stride(rounds: int, eval_every: int, *, single: bool = False) -> int:
-    """Returns the most rounds per dispatch: about a twentieth of the evaluations, or a ``single`` one.
+    """Returns the most rounds per dispatch: those of about a twentieth of the evaluations.
 
-    The number divides that of the evaluations where a number near a twentieth does.
+    The number divides that of the evaluations where a number near a twentieth does.  With
+    ``single`` it is that of one evaluation.
 
     Example:
         >>> stride(100, 2), stride(82, 2), stride(83, 2), stride(100, 2, single=True)

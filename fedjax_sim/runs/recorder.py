@@ -42,17 +42,18 @@ class Recorder:
     def add(self, part: History, state: RunState) -> Action:
         """Records the evaluations of a segment and the state after it; returns the action."""
         self.parts.append(part)
-        evaluated = bool(np.size(part.round))
+        evaluated, action = bool(np.size(part.round)), None
         if evaluated:
             self.latest = latest(part)
-        action: Action = None
-        if self._folder is not None or self._listeners.listen:
+        listen = evaluated and self._listeners.listen
+        if self._folder is not None or listen:
             last = int(np.asarray(state.round).max())
             whole = complete(part, self._clock, self._client_probes, last=last)
             if self._folder is not None:
                 lines = rows(whole, self._seeds, last)
                 self._folder.append(lines, part if evaluated else None, self._seeds)
-            action = self._listeners.new(whole, _models(state))
+            if listen:
+                action = self._listeners.new(whole, _by_seed(state.server.params, state))
         return _agreed(strongest([action, self._listeners.poll()]))
 
     def finish(self, state: RunState) -> None:
@@ -64,7 +65,7 @@ class Recorder:
         done = np.atleast_1d(np.asarray(state.round)).tolist()
         # A kill after the last checkpoint may have left the models of an earlier call.
         if distributed.is_first() and (self.parts or _rounds(self._folder) != done):
-            params = jax.tree.map(np.asarray, _models(state))
+            params = _by_seed(jax.tree.map(np.asarray, state.server.params), state)
             self._folder.write_models(Models(params, list(self._seeds), done, {}))
 
     def history(self) -> History | None:
@@ -80,9 +81,8 @@ class Recorder:
         )
 
 
-def _models(state: RunState) -> PyTree:
-    """Returns the models of all seeds, ``[n, ...]``."""
-    params = state.server.params
+def _by_seed(params: PyTree, state: RunState) -> PyTree:
+    """Returns the models of all seeds, ``[n, ...]``, also of a state without an axis of seeds."""
     return params if np.ndim(state.round) else jax.tree.map(lambda x: x[None], params)
 
 

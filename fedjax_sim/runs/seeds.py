@@ -1,7 +1,13 @@
-"""Names of seeds."""
+"""Seeds: their names, and the axis of models that they have."""
 
+import dataclasses
 import re
 from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from fedjax_sim.types import Setup
 
 Seed = str | int
 
@@ -39,3 +45,9 @@ def seed_column(names: Sequence[str]) -> list[Seed]:
     if all(re.fullmatch(r"0|-?[1-9][0-9]*", name) for name in names):
         return [int(name) for name in names]
     return list(names)
+
+
+def with_axis(setup: Setup) -> Setup:
+    """Returns the setup of one seed with the axis of seeds that several have."""
+    params = jax.tree.map(lambda x: np.asarray(x)[None], setup.params)
+    return dataclasses.replace(setup, params=params)

@@ -36,6 +36,7 @@ from fedjax_sim.runs.events import (
     strongest,
     with_default,
 )
+from fedjax_sim.runs.executors import Resident, Streamed
 from fedjax_sim.runs.history import Clock
 from fedjax_sim.runs.interrupt import deferred_interrupt
 from fedjax_sim.runs.options import (
@@ -48,7 +49,7 @@ from fedjax_sim.runs.options import (
     storage_of,
 )
 from fedjax_sim.runs.pace import Pace, stride
-from fedjax_sim.runs.programs import Ahead, Programs, Resident, Streamed, programs_of, trace_first
+from fedjax_sim.runs.programs import Ahead, Programs, programs_of, trace_first
 from fedjax_sim.runs.recorder import Recorder
 from fedjax_sim.runs.result import Progress, Record, Simulation
 from fedjax_sim.runs.seeds import seed_names

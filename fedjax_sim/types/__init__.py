@@ -27,6 +27,7 @@ from fedjax_sim.types.aliases import (
     Step,
     Upload,
 )
+from fedjax_sim.types.annotations import annotated_kinds
 from fedjax_sim.types.models import Described, Model
 from fedjax_sim.types.setup import Setup, Task, Timeline, uniform_weights, weight_by_examples
 from fedjax_sim.types.specs import Same, Spec, spec_of, specified, with_spec
@@ -61,6 +62,7 @@ __all__ = [
     "Upload",
     "Weighting",
     "Work",
+    "annotated_kinds",
     "send_state",
     "spec_of",
     "specified",

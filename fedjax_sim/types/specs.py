@@ -8,7 +8,6 @@ import functools
 import hashlib
 import inspect
 import math
-import typing
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast, overload
@@ -18,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.tree_util import Partial
+
+from fedjax_sim.types.annotations import annotated_kinds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,13 +44,10 @@ FACTORIES: dict[str, Factory] = {}
 
 def _numbers(function: Callable, signature: inspect.Signature) -> frozenset[str]:
     """Returns the parameters of which an integer counts as a floating number."""
-    try:
-        types = typing.get_type_hints(function)
-    except NameError:  # names that only type checkers import
-        types = {}
+    annotated = annotated_kinds(function)
 
     def is_number(name: str, default: Any) -> bool:
-        kinds = typing.get_args(types.get(name)) or (types.get(name),)
+        kinds = annotated.get(name, set())
         return isinstance(default, float) or (float in kinds and int not in kinds)
 
     return frozenset(

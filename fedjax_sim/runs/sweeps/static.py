@@ -1,13 +1,13 @@
 """Static hyper-parameters: those that a program has as constants, by the factory's signature."""
 
 import numbers
-import types
-import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+
+from fedjax_sim.types import annotated_kinds
 
 _FLOATING = (float, jax.Array, np.ndarray)
 
@@ -28,7 +28,7 @@ def static_names(
         >>> sorted(static_names(factory, grid, ["batch_size"]))
         ['batch_size', 'f', 'rule']
     """
-    hints = _annotations(factory)
+    hints = annotated_kinds(factory)
     return {
         name
         for configuration in configurations
@@ -53,23 +53,3 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, (bool, np.bool_, str)):
         return False
     return isinstance(value, numbers.Number) or (np.ndim(value) == 0 and hasattr(value, "dtype"))
-
-
-def _annotations(factory: Callable) -> dict[str, set[Any]]:
-    """Returns the types of the parameters that have annotations, members of unions one by one."""
-    try:
-        hints = typing.get_type_hints(getattr(factory, "func", factory))
-    except (TypeError, NameError):  # no function, or names that only type checkers import
-        return {}
-    return {name: set(_members(kind)) for name, kind in hints.items()}
-
-
-def _members(kind: Any) -> list[Any]:
-    origin = typing.get_origin(kind)
-    if origin in (typing.Union, types.UnionType):
-        return [member for part in typing.get_args(kind) for member in _members(part)]
-    if origin is typing.Annotated:
-        return _members(typing.get_args(kind)[0])
-    if origin is typing.Literal:
-        return [type(value) for value in typing.get_args(kind)]
-    return [kind]

@@ -14,7 +14,7 @@ from fedjax_sim.engine import Probes
 from fedjax_sim.engine.contract import check_run
 from fedjax_sim.engine.execution.offload import OnHost
 from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.seeds import Seed
+from fedjax_sim.runs.seeds import Seed, with_axis
 from fedjax_sim.runs.storage.files import digest
 from fedjax_sim.runs.storage.identity import arrays_digest, timeline_arrays
 from fedjax_sim.runs.storage.run_functions import RunTraces, identified, trace_run
@@ -156,9 +156,7 @@ class Trials:
         check_names(self._setup, [*values, *(["seed"] if self.per_seed else [])])
         if not self.per_seed:
             return self._setup(**values)
-        setup = self._setup(**values, seed=seed)
-        params = jax.tree.map(lambda x: np.asarray(x)[None], setup.params)
-        return dataclasses.replace(setup, params=params)
+        return with_axis(self._setup(**values, seed=seed))
 
 
 def identities(

@@ -16,7 +16,8 @@ from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.offload import OnHost
 from fedjax_sim.engine.execution.placement import everywhere
 from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.programs import Programs, Resident, programs_of
+from fedjax_sim.runs.executors import Resident
+from fedjax_sim.runs.programs import Programs, programs_of
 from fedjax_sim.runs.result import Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
 from fedjax_sim.studies.forks.result import Fork
