@@ -83,8 +83,9 @@ ENTRIES = {
 }
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("generator", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize(
+    ("entry", "generator"), [*((entry, "rbg") for entry in ENTRIES), ("run", "unsafe_rbg")]
+)
 def test_refused_wherever_keys_enter(entry, generator):
     with pytest.raises(ValueError, match=f"of the generator {generator}, whose draws under"):
         ENTRIES[entry](jax.random.key(0, impl=generator))

@@ -256,7 +256,7 @@ def small(tmp_path_factory) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("execution", ["vmapped", "chunked", "sequential"])
+@pytest.mark.parametrize("execution", ["chunked", "sequential"])
 def test_execution_options_agree(execution, small, tmp_path):
     config = dataclasses.replace(SMALL, execution=execution, chunk_size=3, output=tmp_path)
     losses = curves(compare(config).history, "fedavg", "train/loss")

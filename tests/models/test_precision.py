@@ -129,8 +129,7 @@ def config(precision, folder) -> RunConfig:
 @pytest.mark.slow
 def test_comparisons_in_every_precision_agree_to_its_rounding(tmp_path):
     histories = {
-        name: compare(config(name, tmp_path)).history
-        for name in ("default", "bfloat16", "float64")
+        name: compare(config(name, tmp_path)).history for name in ("default", "bfloat16", "float64")
     }
     rows = histories["float64"]["metric"].isin(["train/loss", "test/loss"])
     exact = histories["float64"]["value"][rows].to_numpy()

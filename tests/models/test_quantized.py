@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from random_params import random_params
 from small_problems import assert_close, assert_identical, compiled
 
 import fedjax_sim as fs
@@ -50,9 +51,7 @@ SHAPES = {
 
 @functools.cache
 def problem(build):
-    params = compiled(build(auto, dense_product).init)(jax.random.key(0))
-    # Biases that start at zero would hide what is done with them.
-    params = jax.tree.map(lambda leaf: np.asarray(leaf) + np.float32(0.1), params)
+    params = jax.tree.map(np.asarray, random_params(build(auto, dense_product)))
     shape = SHAPES[build]
     x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     return params, {"x": x, "y": np.arange(shape[0], dtype=np.int32) % 3}

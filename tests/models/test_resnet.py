@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from random_params import random_params
 from small_problems import compiled
 
 from fedjax_sim import models
@@ -109,17 +110,6 @@ def reference(params, x, strides, groups, large_stem=False):
     return x.mean((1, 2)) @ np.asarray(last["kernel"]).T + np.asarray(last["bias"])
 
 
-def drawn(params, dtype):
-    """Scales and biases start at one and zero; here they must matter."""
-    rng = np.random.default_rng(0)
-    return jax.tree.map(
-        lambda p: jnp.asarray(
-            np.asarray(p) + 0.3 * rng.standard_normal(p.shape) * (p.ndim == 1), dtype
-        ),
-        params,
-    )
-
-
 # Stages of unequal depth, a width that falls, groups of one to three channels, an odd image.
 CASES = [
     ({"channels": (4, 6, 2), "blocks": (2, 1, 1), "groups": 2}, (1, 1, 2, 2), (7, 10, 3)),
@@ -137,7 +127,7 @@ CASES = [
 @pytest.mark.parametrize(("setting", "strides", "shape"), CASES)
 def test_layers_in_order(setting, strides, shape):
     model = models.resnet(5, **setting)
-    params = drawn(compiled(model.init)(jax.random.key(0)), np.float64)
+    params = random_params(model, np.float64)
     x = jnp.asarray(np.random.default_rng(1).standard_normal((3, *shape)), jnp.float32)
     outputs = compiled(model.apply)(params, x)  # the images adopt the parameters' dtype
     assert outputs.dtype == jnp.float64
@@ -152,7 +142,7 @@ def test_layers_in_order(setting, strides, shape):
 def small():
     """A network with a shortcut, its parameters, and four images."""
     model = models.resnet(5, channels=(4, 6), blocks=(1, 1))
-    params = drawn(compiled(model.init)(jax.random.key(0)), np.float32)
+    params = random_params(model)
     x = np.random.default_rng(1).standard_normal((4, 8, 8, 3)).astype(np.float32)
     return compiled(model.apply), params, x
 
@@ -169,7 +159,7 @@ def test_bfloat16(small):
 @pytest.mark.slow
 def test_forward_pass_of_resnet18():
     model = models.resnet18()
-    params = drawn(compiled(model.init)(jax.random.key(0)), np.float32)
+    params = random_params(model)
     x = jax.random.normal(jax.random.key(1), (2, 16, 16, 3))
     expected = reference(params, x, (1, 1, 2, 1, 2, 1, 2, 1), groups=2)
     # Activations of order one, some twenty layers of up to 4608 float32 products in another order.

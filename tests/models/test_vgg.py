@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from random_params import random_params
 from small_problems import compiled
 
 from fedjax_sim import models
@@ -49,13 +50,8 @@ def convolve(x, layer):
 @pytest.mark.slow
 def test_layers_in_order():
     model = models.vgg11()
-    rng = np.random.default_rng(0)
-    # Biases start at zero; here they must matter.
-    params = jax.tree.map(
-        lambda p: p + 0.1 * rng.standard_normal(p.shape).astype(np.float32) * (p.ndim == 1),
-        compiled(model.init)(jax.random.key(0)),
-    )
-    x = jnp.asarray(rng.standard_normal((2, 32, 32, 3)), jnp.float32)
+    params = random_params(model)
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((2, 32, 32, 3)), jnp.float32)
     h = x
     for i in range(1, 9):
         h = np.maximum(convolve(h, params[f"conv{i}"]), 0)

@@ -1,6 +1,7 @@
 """The experiments on iterate bias and on the instance of the lower bound."""
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -17,12 +18,13 @@ from experiments.local_methods import (
 from experiments.local_methods.redraw import redraw
 
 TINY = iterate_bias.Options(repetitions=512, diffusion_paths=16, lrs=(1e-4, 1e-3), steps=32)
+growth = functools.cache(bias_growth.growth)
 
 
 @pytest.mark.slow
 def test_growth_has_the_slopes_of_the_laws():
     """Slopes are below the limit's by the order of lr k, and of 1 / k from sums of few terms."""
-    table = bias_growth.slopes(bias_growth.growth(TINY.lrs, TINY.steps))
+    table = bias_growth.slopes(growth(TINY.lrs, TINY.steps))
     np.testing.assert_allclose(table["slope in k"], table["expected in k"], atol=0.08)
     np.testing.assert_allclose(table["slope in lr"], table["expected in lr"], atol=0.02)
 
@@ -52,6 +54,7 @@ def test_lower_bound_sweep_agrees_with_closed_forms():
 def test_files(tmp_path, monkeypatch):
     """Every experiment writes its table, its text, how it was made and its figure."""
     monkeypatch.setattr(figure_2_1, "RECORDED", (16, 32))
+    monkeypatch.setattr(iterate_bias, "growth", growth)
     iterate_bias.main(dataclasses.replace(TINY, output=tmp_path))
     monkeypatch.setattr(lower_bound, "CASES", lower_bound.CASES[:1])
     lower_bound.main(lower_bound.Options(repetitions=2, rates=2, output=tmp_path))
