@@ -111,6 +111,29 @@ def hypergradient(
         >>> float(result.value), float(result.gradient)  # 8 (1 - lr)^4 and its derivative
         (0.5, -4.0)
     """
+    _check_arguments(metric, algorithm_of, setup, key, mode, last_rounds, execution)
+    levels = num_levels(checkpoint, setup.timeline.num_rounds)
+    problem = Problem(
+        metric if isinstance(metric, str) else None,
+        algorithm_of,
+        setup_of or (lambda hyper, setup: setup),
+        execution or auto(replicas=max(key.size, 1), ragged=is_ragged(setup.timeline)),
+        levels,
+    )
+    function = None if isinstance(metric, str) else _as_partial(metric)
+    return HypergradientFunction(problem, setup, key, function, mode, last_rounds)
+
+
+def _check_arguments(
+    metric: Metric,
+    algorithm_of: Callable[[PyTree], FedAlgorithm],
+    setup: Setup,
+    key: Array,
+    mode: Mode,
+    last_rounds: int | None,
+    execution: Execution | None,
+) -> None:
+    """Refuses arguments of :func:`hypergradient` that contradict each other."""
     check_keys(key)
     check_options(execution, NO_PROBES)
     check_is_setup(setup)
@@ -133,7 +156,6 @@ def hypergradient(
         check_last_round(setup.eval_fn, setup.timeline.num_rounds)
     if mode not in ("auto", "forward", "reverse"):
         raise ValueError(f"mode is {mode!r}; expected 'auto', 'forward' or 'reverse'")
-    levels = num_levels(checkpoint, setup.timeline.num_rounds)
     if last_rounds is not None:
         check_count(1, last_rounds=last_rounds)
         if mode == "forward":
@@ -143,15 +165,6 @@ def hypergradient(
                 f"last_rounds is {last_rounds}; expected at most the timeline's "
                 f"{setup.timeline.num_rounds} rounds"
             )
-    problem = Problem(
-        metric if isinstance(metric, str) else None,
-        algorithm_of,
-        setup_of or (lambda hyper, setup: setup),
-        execution or auto(replicas=max(key.size, 1), ragged=is_ragged(setup.timeline)),
-        levels,
-    )
-    function = None if isinstance(metric, str) else _as_partial(metric)
-    return HypergradientFunction(problem, setup, key, function, mode, last_rounds)
 
 
 class HypergradientFunction:
