@@ -36,15 +36,9 @@ def from_data(data: FederatedData) -> ClientSource:
     return ClientSource(np.diff(offsets), load)
 
 
-def assigned(
-    examples: PyTree, assignment: Sequence[np.ndarray], *, disjoint: bool = True
-) -> ClientSource:
-    """Source in which client ``i`` has the rows ``assignment[i]``, read when they are loaded.
-
-    Args:
-        disjoint: use each row at most once.
-    """
-    check_assignment(examples, assignment, disjoint=disjoint)
+def assigned(examples: PyTree, assignment: Sequence[np.ndarray]) -> ClientSource:
+    """Source in which client ``i`` has the rows ``assignment[i]``, read when they are loaded."""
+    check_assignment(examples, assignment, disjoint=True)
 
     def load(start: int, stop: int) -> PyTree:
         parts = [np.asarray(part, np.int64) for part in assignment[start:stop]]

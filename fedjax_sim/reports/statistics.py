@@ -206,7 +206,9 @@ def speed_up(
         _ratio(chosen[i], rows, level)._asdict() for i, rows in zip(base, chosen, strict=True)
     ]
     renamed = frame.rename(columns={"mean": "error", "low": "error_low", "high": "error_high"})
-    return renamed.join(pd.DataFrame(ratios)).assign(linear=size / size[base])
+    result = renamed.join(pd.DataFrame(ratios)).assign(linear=size / size[base])
+    result.attrs["level"] = level  # for the text under a figure
+    return result
 
 
 class _Ratio(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.reports.frames import check_columns, check_unique
-from fedjax_sim.reports.intervals import check_level, is_symmetric
+from fedjax_sim.reports.intervals import is_symmetric
 from fedjax_sim.reports.labels import (
     PARTIAL,
     algorithm_labels,
@@ -81,7 +81,6 @@ def results_table(
     digits: int = 3,
     percent: bool = False,
     target: float | None = None,
-    level: float | None = None,
     note: str = "",
 ) -> str:
     r"""Returns the frame of :func:`results` as text: a row per configuration, a column per metric.
@@ -97,11 +96,10 @@ def results_table(
         digits: decimals of the means and intervals.
         percent: write accuracies in percent, with ``digits`` - 2 decimals.
         target: value of the rounds to the target, for the column's heading.
-        level: level of the intervals, for the note; default: the level that :func:`results` had.
         note: text before the note.
 
     Raises:
-        ValueError: another format, missing columns, digits < 1, a level outside (0, 1).
+        ValueError: another format, missing columns, digits < 1.
 
     Example:
         >>> row = {"algorithm": "fedavg", "metric": "test/accuracy", "mean": 0.81, "std": 0.01,
@@ -114,8 +112,6 @@ def results_table(
     """
     if digits < 1:
         raise ValueError(f"digits is {digits}; expected at least 1")
-    if level is not None:
-        check_level(level)
     check_columns(table, list(_STATISTICS[:-2]), "table")
     if format == "csv":
         return render(table, format)
@@ -140,13 +136,13 @@ def results_table(
         texts = [tuple(labels.get(x, _setting(x)) for x in key) for key in rows]
         index = pd.MultiIndex.from_tuples(texts, names=names)
     frame = pd.DataFrame(list(rows.values()), index, heads)
-    notes = " ".join(filter(None, (note, explanation(table, level))))
+    notes = " ".join(filter(None, (note, explanation(table))))
     return render(frame, format, note=notes)
 
 
-def explanation(table: pd.DataFrame, level: float | None = None) -> str:
-    """Returns the sentences that explain a table of :func:`results`; level: default the table's."""
-    percent = 100 * (table.attrs.get("level", 0.95) if level is None else level)
+def explanation(table: pd.DataFrame) -> str:
+    """Returns the sentences that explain a table of :func:`results`."""
+    percent = 100 * table.attrs.get("level", 0.95)
     num_seeds = np.asarray(table["num_seeds"], int)
     fewest, most = num_seeds.min(), num_seeds.max()
     if most == 1:

@@ -100,14 +100,13 @@ def test_bad_arguments_are_named(call, match):
 def test_the_note_states_the_levels():
     wide = results(history(), ACCURACY, level=0.99, alpha=0.01)
     assert "its 99 % interval" in results_table(wide)
-    assert "its 90 % interval" in results_table(wide, level=0.9)
     assert "(p of at least 0.01 after Holm's correction)" in results_table(wide)
     assert "(p of at least 0.05 after" in results_table(results(history(), ACCURACY))
     with pytest.raises(ValueError, match="alpha is 5; expected a number between 0 and 1"):
         results(history(), ACCURACY, alpha=5)
     assert "its 95 % interval" in results_table(results(history(), ACCURACY))
     with pytest.raises(ValueError, match="level is 95; expected a number between 0 and 1"):
-        results_table(wide, level=95)
+        results(history(), ACCURACY, level=95)
 
 
 def test_rounds_to_a_target_without_columns_of_a_configuration():

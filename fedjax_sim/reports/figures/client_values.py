@@ -21,6 +21,7 @@ from fedjax_sim.reports.frames import check_columns
 from fedjax_sim.reports.labels import bounds_of, metric_label
 
 _BINS = 20
+_QUANTILES = (0.1, 0.5, 0.9)
 
 
 def client_distribution(
@@ -28,28 +29,26 @@ def client_distribution(
     metric: str,
     *,
     split: str | None = None,
-    round: int | None = None,
     by: str | None = "algorithm",
     size: tuple[float, float] | None = None,
     caption: str = "",
 ) -> Figure:
     """Distribution of a metric over clients: the share of clients up to a value, and a histogram.
 
-    Clients of all seeds count alike; values that are not finite are left out, and the legend says
-    how many.
+    The last round of the values counts, and clients of all seeds alike.  Values that are not finite
+    are left out, and the legend says how many.
 
     Args:
         values: columns ``by``, ``seed``, ``round``, ``client``, ``split``, ``num_examples`` and the
             metrics, as ``clients.csv`` of a run has them.
         metric: column of the values.
         split: rows to draw ("train", "valid"); default: the first split.
-        round: evaluated round; default: the last.
         by: column with a line per value; None: one line.
         size: width and height in inches; default 9.2 and 3.6, of the bands 5.6 and 4.
         caption: text under the panels, before the one about clients.
 
     Raises:
-        ValueError: missing columns, a split or a round without rows.
+        ValueError: missing columns, a split without rows.
 
     Example:
         >>> rows = [("fedavg", 0, 9, c, "train", 5, c / 4) for c in range(5)]
@@ -60,11 +59,8 @@ def client_distribution(
         ('FedAvg', 'accuracy', [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     """
     split, part = _rows(values, metric, split, by)
-    round = int(np.max(np.asarray(part["round"]))) if round is None else round
+    round = int(np.max(np.asarray(part["round"])))
     part = part.loc[part["round"] == round, :]
-    if part.empty:
-        known = sorted(set(values["round"]))
-        raise ValueError(f"round is {round}; expected one of {known}")
     every = np.asarray(part[metric], np.float64)
     finite = every[np.isfinite(every)]
     if not len(finite):
@@ -108,21 +104,19 @@ def client_bands(
     *,
     split: str | None = None,
     by: str | None = "algorithm",
-    quantiles: tuple[float, float, float] = (0.1, 0.5, 0.9),
     size: tuple[float, float] | None = None,
     caption: str = "",
 ) -> Figure:
-    """Quantiles of a metric over clients against rounds: a line with a band per algorithm.
+    """Deciles of a metric over clients against rounds: the median, and a band from 10 % to 90 %.
 
     Quantiles are taken per seed and averaged over the seeds.  A line ends, with a cross, before the
     first round with a value that is not finite.
 
     Args:
         values, metric, split, by, size, caption: as for :func:`client_distribution`.
-        quantiles: lower edge of the band, line, upper edge.
 
     Raises:
-        ValueError: missing columns, a split without rows, quantiles that do not ascend in [0, 1].
+        ValueError: missing columns, a split without rows.
 
     Example:
         >>> rows = [("fedavg", 0, r, c, "train", 5, c / 4) for r in (5, 9) for c in range(5)]
@@ -131,9 +125,6 @@ def client_bands(
         >>> axes.lines[0].get_xydata().tolist()
         [[5.0, 0.5], [9.0, 0.5]]
     """
-    low, middle, high = quantiles
-    if not 0 <= low <= middle <= high <= 1:
-        raise ValueError(f"quantiles is {quantiles}; expected ascending numbers in [0, 1]")
     split, part = _rows(values, metric, split, by)
     size = size or (5.6, 4.0)
     with rc_context({"font.size": font_points(size[0])}):
@@ -141,7 +132,7 @@ def client_bands(
         axes = figure.subplots()
         groups = _groups(part, by)
         for i, (label, group) in enumerate(groups.items()):
-            rounds, lines = _quantiles(group, metric, quantiles)
+            rounds, lines = _quantiles(group, metric)
             look = line_look(i)
             marks = marker_look(i, len(rounds)) if np.isfinite(lines[1]).any() else {}
             axes.plot(rounds, lines[1], **look, **marks, lw=1.8, label=label)
@@ -154,8 +145,7 @@ def client_bands(
         if by is not None:
             legend_above(figure, list(groups), 4)
         add_caption(figure, caption)
-        text = f"lines: {100 * middle:g} %, bands: {100 * low:g} % to {100 * high:g} % of clients"
-        add_caption(figure, _clients(part, split, text))
+        add_caption(figure, _clients(part, split, "lines: 50 %, bands: 10 % to 90 % of clients"))
     return figure
 
 
@@ -182,12 +172,10 @@ def _groups(part: pd.DataFrame, by: str | None) -> Mapping[str, pd.DataFrame]:
     return {label: part.loc[part[by] == name, :] for name, label in labels.items()}
 
 
-def _quantiles(
-    group: pd.DataFrame, metric: str, quantiles: tuple[float, ...]
-) -> tuple[np.ndarray, np.ndarray]:
+def _quantiles(group: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rounds and the quantiles ``[3, rounds]``, NaN from the first failure on."""
     per_seed = [
-        [np.quantile(np.asarray(rows[metric], np.float64), quantiles) for _, rows in seeds]
+        [np.quantile(np.asarray(rows[metric], np.float64), _QUANTILES) for _, rows in seeds]
         for seeds in (part.groupby("seed") for _, part in group.groupby("round", sort=True))
     ]
     lines = np.array([np.mean(seeds, axis=0) for seeds in per_seed]).T

@@ -1,7 +1,7 @@
 """Figures of loss surfaces: contours and reliefs of several methods, on common scales."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,13 @@ from fedjax_sim.diagnostics.surfaces import Surface
 from fedjax_sim.reports.figures.figure import Figure
 from fedjax_sim.reports.figures.style import COLORS, INK, SHADES, bare, color_limits, style_axes
 
+_STEPS = 16  # of colour, with a line between two
+
 
 def contours(
     surfaces: Mapping[str, Surface],
     *,
     dots: Mapping[str, Any] | None = None,
-    levels: int | Sequence[float] = 16,
     high: float | None = None,
     log: bool = False,
     label: str = "loss",
@@ -34,7 +35,6 @@ def contours(
             one output each.
         dots: by method, coordinates ``[k, 2]``: a star for the first, the server's model, and
             circles for the others (``Plane.coordinates``).
-        levels: number of steps of colour, or their limits, increasing.
         high: the upper end of the scale; by default the largest finite value.
         log: logarithmic levels, for positive values.
         label: name of the values.
@@ -42,7 +42,7 @@ def contours(
 
     Raises:
         ValueError: no surfaces, values that are not ``[P, Q]``, dots of an unknown method or not
-            ``[k, 2]``, no finite values, ``log`` with values that are not positive, bad levels.
+            ``[k, 2]``, no finite values, ``log`` with values that are not positive.
 
     Example:
         >>> a = np.linspace(-1, 1, 5)
@@ -54,7 +54,7 @@ def contours(
     dots = {} if dots is None else {name: np.asarray(at, float) for name, at in dots.items()}
     values, low, high = _common_scale(surfaces, high, log)
     _check_dots(dots, surfaces)
-    steps = _levels(levels, low, high, log)
+    steps = (np.geomspace if log else np.linspace)(low, high, _STEPS + 1)
     check_count(1, max_columns=max_columns)
     columns = min(max_columns, len(surfaces))
     rows = math.ceil(len(surfaces) / columns)
@@ -85,8 +85,6 @@ def reliefs(
     high: float | None = None,
     label: str = "loss",
     max_columns: int = 3,
-    elevation: float = 30.0,
-    azimuth: float = -60.0,
 ) -> Figure:
     """Surfaces in three dimensions, a panel per method, with the same height and colour scale.
 
@@ -97,8 +95,6 @@ def reliefs(
         high: the upper end of the scale; by default the largest finite value.
         label: name of the values.
         max_columns: largest number of panels side by side.
-        elevation: angle of view above the plane, degrees.
-        azimuth: direction of view, degrees.
 
     Raises:
         ValueError: as :func:`contours`.
@@ -131,7 +127,6 @@ def reliefs(
         axes.set(xlabel="first direction", ylabel="second direction", zlabel=label)
         axes.set_zlim(low, high, view_margin=0)
         axes.set_title(name, fontsize="medium")
-        axes.view_init(elevation, azimuth)
         axes.tick_params(labelsize=8)
         axes.locator_params(nbins=5)
         axes.set_box_aspect(None, zoom=0.85)  # room for labels, which the layout does not count
@@ -161,20 +156,6 @@ def _common_scale(
     if high is not None and high <= low:
         raise ValueError(f"high is {high}; expected more than the smallest value, {low:g}")
     return values, *color_limits(np.array([low, top]), log)
-
-
-def _levels(levels: int | Sequence[float], low: float, high: float, log: bool) -> np.ndarray:
-    if isinstance(levels, int):
-        if levels < 1:
-            raise ValueError(f"levels is {levels}; expected at least 1")
-        spaced = np.geomspace if log else np.linspace
-        return spaced(low, high, levels + 1)
-    steps = np.asarray(levels, float)
-    if steps.ndim != 1 or len(steps) < 2 or not (np.diff(steps) > 0).all():
-        raise ValueError(f"levels is {levels}; expected at least two, increasing")
-    if log and steps[0] <= 0:
-        raise ValueError(f"log is True and levels starts with {steps[0]:g}; expected > 0")
-    return steps
 
 
 def _check_dots(dots: Mapping[str, np.ndarray], surfaces: Mapping[str, Surface]) -> None:

@@ -41,16 +41,16 @@ def sensitivity(
     *,
     by: str | None = None,
     mode: Mode = "min",
-    level: float = 0.95,
     label: str = "score",
     yscale: Literal["linear", "log"] = "linear",
     bounds: tuple[float, float] | None = None,
 ) -> Figure:
     """Best score over all other hyper-parameters against one of them, a line per value of ``by``.
 
-    Lines are means over seeds, bands their confidence intervals.  Where a seed failed there is no
-    mean: the line breaks and a cross is drawn at the top edge.  The horizontal axis is logarithmic
-    where that spaces the values more evenly; values that are not numbers are spaced evenly.
+    Lines are means over seeds, bands their 95 % confidence intervals.  Where a seed failed there is
+    no mean: the line breaks and a cross is drawn at the top edge.  The horizontal axis is
+    logarithmic where that spaces the values more evenly; values that are not numbers are spaced
+    evenly.
 
     Args:
         scores: as :func:`fedjax_sim.reports.selection.scores` returns them; rows without ``x``
@@ -73,7 +73,7 @@ def sensitivity(
         raise ValueError(f"x is {x!r}, which no row has; expected a column with values")
     scores = scores.loc[np.asarray(scores[x].notna()), :]
     lines = [by] if by is not None else []
-    points = best(scores, per=[*lines, x], mode=mode, level=level, bounds=bounds)
+    points = best(scores, per=[*lines, x], mode=mode, bounds=bounds)
     figure = Figure(figsize=(5.6, 3.8), layout="constrained")
     axes = figure.subplots()
     axes.set_yscale(yscale)
@@ -110,7 +110,7 @@ def sensitivity(
     if keys:
         legend_above(figure, keys, 4, legend_title(by))
     axes.set_title(grid_title(scores, points, [x, *lines]), fontsize="medium", pad=6 + 9 * stacked)
-    add_caption(figure, _about_bands(points, level))
+    add_caption(figure, _about_bands(points))
     return figure
 
 
@@ -121,7 +121,6 @@ def speed_up_figure(
     by: str | None = None,
     panel: str | None = None,
     label: str = "error",
-    level: float = 0.95,
 ) -> Figure:
     """Error and speed-up against the number of clients M, both axes logarithmic.
 
@@ -138,7 +137,6 @@ def speed_up_figure(
         by: column with a curve per value.
         panel: column with a pair of panels per value.
         label: name of the error ("suboptimality", "rounds").
-        level: level of the frame's intervals.
 
     Raises:
         ValueError: missing columns; two rows for one point.
@@ -178,7 +176,7 @@ def speed_up_figure(
     for axes in pairs[:, 1] if panel is not None else pairs.ravel():
         axes.set_xlabel(setting_label(over))
     legend_above(figure, [*labels, "linear speed-up"], 6, legend_title(by))
-    add_caption(figure, _about_bands(frame, level))
+    add_caption(figure, _about_bands(frame))
     return figure
 
 
@@ -227,9 +225,10 @@ def value_labels(by: str | None, names: Sequence[Any]) -> list[str]:
     return [labels.get(text, text) for text in texts]
 
 
-def _about_bands(points: pd.DataFrame, level: float) -> str:
+def _about_bands(points: pd.DataFrame) -> str:
     """Returns the text under a figure; none without bands."""
     several = (np.asarray(points["num_seeds"]) > 1).any()
+    level = points.attrs.get("level", 0.95)
     return f"Bands: {100 * level:g} % confidence intervals." if several else ""
 
 

@@ -113,7 +113,7 @@ def test_unknown_measures_of_progress_are_refused():
     with pytest.raises(ValueError, match=r"x is 'bits', which the history does not .* 'round' \("):
         plotting.result_curves(history, x="bits")
     timed = pd.concat([history, history.assign(metric="time")])
-    with pytest.raises(ValueError, match=r"expected one of 'round', 'time' \(fs\.plot of the folder"):
+    with pytest.raises(ValueError, match=r"expected one of 'round', 'time' \(fs\.plot of the"):
         plotting.result_curves(timed, x="bits")
 
 

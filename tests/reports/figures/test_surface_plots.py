@@ -25,11 +25,11 @@ def filled(axes):
 
 
 def test_contours_share_levels_and_colours():
-    figure = contours({"fedavg": bowl(1.0), "fedswa": bowl(3.0)}, levels=10)
+    figure = contours({"fedavg": bowl(1.0), "fedswa": bowl(3.0)})
     assert titles(figure) == ["fedavg", "fedswa"]
     left, right = (filled(axes) for axes in figure.axes[:2])
     np.testing.assert_array_equal(left.levels, right.levels)
-    np.testing.assert_allclose(left.levels, np.linspace(0.5, 6.5, 11))
+    np.testing.assert_allclose(left.levels, np.linspace(0.5, 6.5, 17))
     assert left.norm is right.norm
     assert figure.axes[2].get_ylabel() == "loss"
     render(figure)
@@ -37,11 +37,10 @@ def test_contours_share_levels_and_colours():
 
 def test_first_direction_is_horizontal():
     """Values that grow along a only: the lines are vertical."""
-    figure = contours(
-        {"x": Surface(A, B, np.tile(A[:, None], (1, len(B))))}, levels=[-0.5, 0.0, 0.5]
-    )
+    figure = contours({"x": Surface(A, B, np.tile(A[:, None], (1, len(B))))})
     (lines,) = (c for c in figure.axes[0].collections if getattr(c, "filled", True) is False)
-    for level, path in zip(lines.levels, lines.get_paths(), strict=True):
+    inner = slice(1, -1)  # the others lie on the edges
+    for level, path in zip(lines.levels[inner], lines.get_paths()[inner], strict=True):
         np.testing.assert_allclose(path.vertices[:, 0], level, atol=1e-12)
         assert np.ptp(path.vertices[:, 1]) == 4  # B's range
     render(figure)
@@ -63,10 +62,10 @@ def test_dots_are_where_the_models_are():
 
 def test_logarithmic_levels_and_spare_panels():
     surfaces = {name: bowl(10.0**i) for i, name in enumerate("abcd")}
-    figure = contours(surfaces, log=True, levels=4, max_columns=3, label="test loss")
+    figure = contours(surfaces, log=True, max_columns=3, label="test loss")
     assert titles(figure) == list("abcd")
     steps = filled(figure.axes[0]).levels
-    np.testing.assert_allclose(steps, np.geomspace(0.5, 2000.5, 5))
+    np.testing.assert_allclose(steps, np.geomspace(0.5, 2000.5, 17))
     assert len(figure.axes) == 5  # four panels and the bar
     render(figure)
 
@@ -118,10 +117,8 @@ def test_a_flat_surface_renders():
             r"shape \(2,\); expected \[k, 2\]",
         ),
         (lambda: contours({"a": bowl(low=-1.0)}, log=True), "smallest value is -1; expected > 0"),
-        (lambda: contours({"a": bowl()}, levels=0), "levels is 0"),
         (lambda: contours({"a": bowl()}, max_columns=0), "max_columns is 0; expected at least 1"),
         (lambda: reliefs({"a": bowl()}, max_columns=0), "max_columns is 0; expected at least 1"),
-        (lambda: contours({"a": bowl()}, levels=[1.0, 1.0]), "at least two, increasing"),
         (lambda: reliefs({"a": bowl()}, high=0.1), "high is 0.1; expected more than .*0.5"),
         (lambda: reliefs({"a": Surface(A, B, np.full((9, 7), np.nan))}), "no finite value"),
     ],
