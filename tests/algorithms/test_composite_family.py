@@ -69,9 +69,8 @@ def test_theorem_4_3_is_false_for_fedmid():
     def visited(algorithm):
         probes = Probes(server={"model": lambda update: update.new_state.params})
         start = np.zeros(1)
-        return np.ravel(
-            state_after(algorithm, 3, clients=task, start=start, probes=probes)[1]["model"]
-        )
+        _, probed = state_after(algorithm, 3, 4, 1, clients=task, start=start, probes=probes)
+        return np.ravel(probed["model"])
 
     small, eta = 1e-6, 0.25
     for factory in (fs.feddualavg, fs.fedmid_osp):
