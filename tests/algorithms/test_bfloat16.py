@@ -7,14 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from catalogue import REPRESENTATIVES, algorithm, declared, for_each, hyper, timeline_of
-from small_problems import (
-    KEY,
-    compiled,
-    logistic_data,
-    logistic_losses,
-    logistic_params,
-    rotated,
-)
+from small_problems import KEY, compiled, logistic_data, logistic_losses, logistic_params, rotated
 
 import fedjax_sim as fs
 from fedjax_sim import models, tree

@@ -4,16 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from composite_problems import (
-    BALL,
-    CENTRES,
-    HESSIANS,
-    L1,
-    NUM_CLIENTS,
-    START,
-    final,
-    linear_task,
-)
+from composite_problems import BALL, CENTRES, HESSIANS, L1, NUM_CLIENTS, START, final, linear_task
 from quadratics import state_after
 from small_problems import assert_close, compiled, quadratic_task
 

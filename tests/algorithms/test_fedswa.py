@@ -20,21 +20,9 @@ from network import (
     start,
     timeline,
 )
-from quadratics import (
-    DIM,
-    optimum,
-    same_clients,
-    state_after,
-)
-from quadratics import (
-    NUM_CLIENTS as NUM_QUADRATICS,
-)
-from small_problems import (
-    NUM_CLIENTS,
-    SIZES,
-    assert_close,
-    compiled,
-)
+from quadratics import DIM, optimum, same_clients, state_after
+from quadratics import NUM_CLIENTS as NUM_QUADRATICS
+from small_problems import NUM_CLIENTS, SIZES, assert_close, compiled
 
 import fedjax_sim as fs
 from fedjax_sim import tree
