@@ -15,14 +15,7 @@ import numpy as np
 import optax
 import pytest
 from compressed_quadratics import as_unbiased
-from small_problems import (
-    NUM_CLIENTS,
-    SIZES,
-    compiled,
-    logistic_params,
-    logistic_task,
-    rotated,
-)
+from small_problems import NUM_CLIENTS, SIZES, compiled, logistic_params, logistic_task, rotated
 
 import fedjax_sim as fs
 from fedjax_sim import tree

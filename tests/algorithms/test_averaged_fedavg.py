@@ -4,12 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_problems import (
-    assert_close,
-    compiled,
-    quadratic_task,
-    random_quadratics,
-)
+from small_problems import assert_close, compiled, quadratic_task, random_quadratics
 
 import fedjax_sim as fs
 

@@ -6,17 +6,8 @@ import jax
 import network
 import numpy as np
 import pytest
-from composite_problems import (
-    LR,
-    l1,
-    on_kernel,
-)
-from network import (
-    full_gradient,
-    network_data,
-    network_losses,
-    network_params,
-)
+from composite_problems import LR, l1, on_kernel
+from network import full_gradient, network_data, network_losses, network_params
 from small_problems import SIZES, assert_close, compiled
 
 import fedjax_sim as fs

@@ -4,16 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from composite_problems import (
-    BALL,
-    CENTRES,
-    HESSIANS,
-    L1,
-    NUM_CLIENTS,
-    START,
-    final,
-    linear_task,
-)
+from composite_problems import BALL, CENTRES, HESSIANS, L1, NUM_CLIENTS, START, final, linear_task
 from quadratics import state_after
 from small_problems import assert_close, compiled, quadratic_task
 
@@ -67,8 +58,10 @@ def test_theorem_4_3_is_false_for_fedmid():
     positive = prox.composite(prox.Box(0.0))
 
     def visited(algorithm):
-        found = [final(algorithm, 1, r, task=task, start=np.zeros(1)) for r in (1, 2, 3)]
-        return np.concatenate(found)
+        probes = Probes(server={"model": lambda update: update.new_state.params})
+        start = np.zeros(1)
+        _, probed = state_after(algorithm, 3, 4, 1, clients=task, start=start, probes=probes)
+        return np.ravel(probed["model"])
 
     small, eta = 1e-6, 0.25
     for factory in (fs.feddualavg, fs.fedmid_osp):

@@ -200,13 +200,17 @@ def test_messages_are_fragments():
     sizes = {}
     for count in (1, 2, 4):
         algorithm = fs.streaming_diloco(num_fragments=count, local_optimizer=SGD)
-        state = algorithm.init(params)
-        round = fs.Round(jnp.array(5), jnp.array(2), 2, jax.random.key(0))
-        message = algorithm.broadcast(state, round)
-        oracle = fs.Oracle(lambda x, k: x, lambda x, k: jnp.zeros(()), lambda x: x)
-        work = fs.Work(*(jnp.array(0),) * 2, jnp.array(2), *(jnp.array(1),) * 3, max_steps=2)
-        upload, _ = algorithm.local(message, algorithm.init_client(params), oracle, work)
-        sizes[count] = (message.fragment.size, upload.size)
+
+        def visit(params, key, algorithm=algorithm):
+            round = fs.Round(jnp.array(5), jnp.array(2), 2, key)
+            message = algorithm.broadcast(algorithm.init(params), round)
+            oracle = fs.Oracle(lambda x, k: x, lambda x, k: jnp.zeros(()), lambda x: x)
+            work = fs.Work(*(jnp.array(0),) * 2, jnp.array(2), *(jnp.array(1),) * 3, max_steps=2)
+            upload, _ = algorithm.local(message, algorithm.init_client(params), oracle, work)
+            return message.fragment, upload
+
+        fragment, upload = jax.eval_shape(visit, params, jax.random.key(0))
+        sizes[count] = (fragment.size, upload.size)
     assert sizes == {1: (160, 160), 2: (80, 80), 4: (40, 40)}
 
 

@@ -65,6 +65,7 @@ def test_favano_of_a_full_cohort_is_fedavg_with_a_server_rate(alpha, num_steps):
     assert np.abs(expected[-1] - START).max() > 0.1
 
 
+@pytest.mark.slow
 def test_favano_of_a_network_with_identity_quantizers():
     def build(conv, dot):
         del conv

@@ -7,11 +7,7 @@ import pytest
 from catalogue import current_timeline, moved, task
 from network import final, flat, gradient, rounds, start
 from quadratics import CENTRES, HESSIANS, START, same_clients, state_after
-from small_problems import (
-    assert_close,
-    logistic_params,
-    logistic_task,
-)
+from small_problems import assert_close, logistic_params, logistic_task
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms.fedac import Coupling, coupling

@@ -3,18 +3,8 @@
 import numpy as np
 import pytest
 from catalogue import model, moved
-from network import (
-    final,
-    flat,
-    gradient,
-    mean,
-    rounds,
-    start,
-)
-from quadratics import (
-    same_clients,
-    state_after,
-)
+from network import final, flat, gradient, mean, rounds, start
+from quadratics import same_clients, state_after
 from small_problems import assert_close
 
 import fedjax_sim as fs

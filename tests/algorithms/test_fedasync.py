@@ -2,14 +2,7 @@
 
 import numpy as np
 import pytest
-from async_problems import (
-    CENTRES,
-    HESSIANS,
-    KEY,
-    START,
-    K,
-    path,
-)
+from async_problems import CENTRES, HESSIANS, KEY, START, K, path
 from small_problems import assert_close, quadratic_task
 
 from fedjax_sim import timelines

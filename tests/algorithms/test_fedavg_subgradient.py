@@ -3,15 +3,8 @@
 import network
 import numpy as np
 import pytest
-from composite_problems import (
-    BALL,
-    KERNEL,
-    LR,
-    SERVER_LR,
-)
-from network import (
-    rounds,
-)
+from composite_problems import BALL, KERNEL, LR, SERVER_LR
+from network import rounds
 from small_problems import assert_close
 
 import fedjax_sim as fs

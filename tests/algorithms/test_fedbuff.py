@@ -1,12 +1,7 @@
 """FedBuff of equal clients."""
 
 import pytest
-from async_problems import (
-    KEY,
-    K,
-    N,
-    path,
-)
+from async_problems import KEY, K, N, path
 from small_problems import assert_close
 
 import fedjax_sim as fs

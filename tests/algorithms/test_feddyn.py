@@ -4,21 +4,9 @@ import numpy as np
 import optax
 import pytest
 from catalogue import model, moved
-from network import (
-    final,
-    flat,
-    gradient,
-    mean,
-    rounds,
-    start,
-)
-from quadratics import (
-    NUM_CLIENTS as NUM_QUADRATICS,
-)
-from quadratics import (
-    optimum,
-    state_after,
-)
+from network import final, flat, gradient, mean, rounds, start
+from quadratics import NUM_CLIENTS as NUM_QUADRATICS
+from quadratics import optimum, state_after
 from small_problems import NUM_CLIENTS, assert_close
 
 import fedjax_sim as fs

@@ -3,17 +3,8 @@
 import numpy as np
 import pytest
 from catalogue import model, moved
-from network import (
-    final,
-    flat,
-    gradient,
-    mean,
-    rounds,
-    start,
-)
-from quadratics import (
-    state_after,
-)
+from network import final, flat, gradient, mean, rounds, start
+from quadratics import state_after
 from small_problems import assert_close
 
 import fedjax_sim as fs

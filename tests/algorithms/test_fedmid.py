@@ -23,9 +23,7 @@ from composite_problems import (
     shares,
     soft,
 )
-from network import (
-    rounds,
-)
+from network import rounds
 from small_problems import assert_close, quadratic_task
 
 import fedjax_sim as fs

@@ -6,9 +6,7 @@ import pytest
 from catalogue import model
 from derivations import flat, gradient, start, visits
 from quadratics import CENTRES, DIM, HESSIANS, NUM_CLIENTS, START, final, same_clients
-from small_problems import (
-    assert_close,
-)
+from small_problems import assert_close
 
 import fedjax_sim as fs
 

@@ -3,21 +3,8 @@
 import numpy as np
 import pytest
 from catalogue import model, moved
-from network import (
-    IS_MATRIX,
-    final,
-    flat,
-    gradient,
-    mean,
-    regular,
-    regularized,
-    rounds,
-    start,
-)
-from quadratics import (
-    same_clients,
-    state_after,
-)
+from network import IS_MATRIX, final, flat, gradient, mean, regular, regularized, rounds, start
+from quadratics import same_clients, state_after
 from small_problems import assert_close
 
 import fedjax_sim as fs

@@ -3,16 +3,7 @@
 import numpy as np
 import pytest
 from catalogue import model
-from network import (
-    final,
-    flat,
-    gradient,
-    mean,
-    regular,
-    regularized,
-    rounds,
-    start,
-)
+from network import final, flat, gradient, mean, regular, regularized, rounds, start
 from small_problems import NUM_CLIENTS, assert_close
 
 import fedjax_sim as fs

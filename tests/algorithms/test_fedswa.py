@@ -20,21 +20,9 @@ from network import (
     start,
     timeline,
 )
-from quadratics import (
-    DIM,
-    optimum,
-    same_clients,
-    state_after,
-)
-from quadratics import (
-    NUM_CLIENTS as NUM_QUADRATICS,
-)
-from small_problems import (
-    NUM_CLIENTS,
-    SIZES,
-    assert_close,
-    compiled,
-)
+from quadratics import DIM, optimum, same_clients, state_after
+from quadratics import NUM_CLIENTS as NUM_QUADRATICS
+from small_problems import NUM_CLIENTS, SIZES, assert_close, compiled
 
 import fedjax_sim as fs
 from fedjax_sim import tree
@@ -190,8 +178,10 @@ def test_gamma_zero_is_not_fedswa():
     assert np.abs(state.server.params - state_after(fs.fedswa(0.1)).server.params).max() > 1e-3
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("schedule", ["k_over_K", "k_over_Km1"])
+@pytest.mark.parametrize(
+    ("rho", "schedule"),
+    [(0.0, "k_over_K"), (0.3, "k_over_K"), (0.3, "k_over_Km1"), (1.0, "k_over_Km1")],
+)
 def test_control_is_the_mean_gradient_weighted_by_rates(rho, schedule):
     """Option II, whatever the controls were: c_i - m cancels."""
     lr, num_steps = 0.1, 5

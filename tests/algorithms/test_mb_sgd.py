@@ -10,13 +10,7 @@ import pytest
 from catalogue import current_timeline, task, trained
 from network import final, flat, gradient, rounds, start
 from quadratics import CENTRES, HESSIANS, same_clients, state_after
-from small_problems import (
-    assert_close,
-    compiled,
-    logistic_data,
-    logistic_losses,
-    logistic_params,
-)
+from small_problems import assert_close, compiled, logistic_data, logistic_losses, logistic_params
 
 import fedjax_sim as fs
 from fedjax_sim import tree

@@ -180,10 +180,10 @@ def raw_noise(name="rng"):
     ("optimizer", "origin"),
     [
         (noisy_sgd(), "reset"),
-        (raw_noise(), "mean"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [
+                (raw_noise(), "mean"),
                 (noisy_sgd(), "keep"),
                 (noisy_sgd(), "mean"),
                 (raw_noise(), "reset"),
@@ -218,6 +218,7 @@ def test_noise_of_workers_is_their_own(factory):
     assert abs(np.corrcoef(sent)[0, 1]) < 5 / np.sqrt(CLIENTS)
 
 
+@pytest.mark.slow
 def test_noise_of_mimes_optimizer_belongs_to_the_step():
     """The state does not change in a visit: with one key the two steps would be equal.
 

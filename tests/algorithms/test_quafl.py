@@ -3,19 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from async_problems import (
-    CENTRES,
-    DIM,
-    HESSIANS,
-    KEY,
-    START,
-    K,
-    N,
-    contacts,
-    path,
-    task,
-    visit,
-)
+from async_problems import CENTRES, DIM, HESSIANS, KEY, START, K, N, contacts, path, task, visit
 from small_problems import assert_close, assert_identical, compiled
 
 import fedjax_sim as fs

@@ -8,13 +8,7 @@ import pytest
 from catalogue import ALGORITHMS, current_timeline, task, trained
 from derivations import flat, gradient, start, visits, whole_data_weights
 from quadratics import CENTRES, HESSIANS, NUM_CLIENTS, START, final, optimum, state_after
-from small_problems import (
-    SIZES,
-    assert_close,
-    compiled,
-    logistic_params,
-    quadratic_task,
-)
+from small_problems import SIZES, assert_close, compiled, logistic_params, quadratic_task
 
 import fedjax_sim as fs
 

@@ -6,11 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_problems import (
-    compiled,
-    logistic_data,
-    logistic_losses,
-)
+from small_problems import compiled, logistic_data, logistic_losses
 
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.constants import measure

@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from small_problems import compiled, quadratic_task
+from small_problems import quadratic_task, run
 
 import fedjax_sim as fs
 
@@ -32,13 +32,16 @@ def setup(timeline=None, rounds=3, start=0.0, clients=(A, B), num_steps=5) -> fs
     problem = task(*clients, num_steps)
     timeline = timeline or fs.timelines.full(rounds, problem.num_clients, problem.num_steps)
     model = jnp.full(np.shape(clients[1])[1:] or 1, start)
-    return fs.Setup(problem, timeline, model, eval_fn=lambda params: {"x": params})
+    return fs.Setup(problem, timeline, model, eval_fn=_itself)
+
+
+def _itself(params):
+    return {"x": params}
 
 
 def final_state(algorithm, given: fs.Setup):
     """The state after the last round, and the models after every round [T, d]."""
-    run = compiled(lambda given: fs.run(algorithm, given, jax.random.key(0)))
-    state, history = run(given)
+    state, history = run(algorithm, given, jax.random.key(0))
     return state, np.asarray(history.metrics["x"])
 
 

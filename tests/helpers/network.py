@@ -8,7 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from small_problems import NUM_CLIENTS, SIZES, compiled, recorded_rounds, rotated
+from small_problems import NUM_CLIENTS, SIZES, recorded_rounds, rotated, run
 
 import fedjax_sim as fs
 from fedjax_sim import transforms
@@ -83,16 +83,14 @@ def timeline():
     return drawn
 
 
+@functools.cache
+def task():
+    return fs.empirical_task(network_losses, network_data(), BATCHES)
+
+
 def final(algorithm, weighting=fs.uniform_weights):
-    task = fs.empirical_task(network_losses, network_data(), BATCHES)
-
-    @compiled
-    def go(task, timeline):
-        key = jax.random.key(2)
-        setup = fs.Setup(task, timeline, network_params(), weighting=weighting)
-        return fs.run(algorithm, setup, key)[0]
-
-    return go(task, timeline())
+    setup = fs.Setup(task(), timeline(), network_params(), weighting=weighting)
+    return run(algorithm, setup, jax.random.key(2))[0]
 
 
 @functools.cache

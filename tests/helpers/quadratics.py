@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from small_problems import compiled, quadratic_task, random_quadratics
+from small_problems import quadratic_task, random_quadratics, run
 
 import fedjax_sim as fs
 
@@ -27,13 +27,8 @@ def state_after(
     size = min(cohort_size, task.num_clients)
     timeline = fs.timelines.cyclic(num_rounds, task.num_clients, size, num_steps)
     setup = fs.Setup(task, timeline, jnp.asarray(start))
-    kwargs = {} if probes is None else {"probes": probes}
-
-    @compiled
-    def solve(setup):
-        return fs.run(algorithm, setup, jax.random.key(0), **kwargs)
-
-    state, history = solve(setup)
+    options = {} if probes is None else {"probes": probes}
+    state, history = run(algorithm, setup, jax.random.key(0), **options)
     return state if probes is None else (state, history.probes)
 
 

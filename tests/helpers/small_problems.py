@@ -155,6 +155,19 @@ def no_data(num_clients=NUM_CLIENTS):
     return quadratic_task(np.ones((num_clients, 1, 1)), np.zeros((num_clients, 1)), 3)
 
 
+def run(algorithm, setup, key=KEY, **options):
+    """Runs an algorithm in a compiled program, which those with other numbers share."""
+    if algorithm.spec is None or options:
+        program = compiled(lambda setup, key: fs.run(algorithm, setup, key, **options))
+        return program(setup, key)
+    return _run(algorithm.spec, setup, key)
+
+
+@compiled
+def _run(spec, setup, key):
+    return fs.run(spec.build(), setup, key)
+
+
 SETUP_FIELDS = ("eval_fn", "eval_every", "weighting")
 
 
@@ -162,13 +175,7 @@ def execute(algorithm, timeline, params: Any = ZERO, task=None, **options):
     """Runs an algorithm; options are fields of the setup and arguments of ``fs.run``."""
     task = no_data() if task is None else task
     fields = {name: options.pop(name) for name in SETUP_FIELDS if name in options}
-
-    @compiled
-    def run(task, timeline):
-        setup = fs.Setup(task, timeline, params, **fields)
-        return fs.run(algorithm, setup, KEY, **options)
-
-    return run(task, timeline)
+    return run(algorithm, fs.Setup(task, timeline, params, **fields), **options)
 
 
 def row_recorder(sizes, batches, max_steps):

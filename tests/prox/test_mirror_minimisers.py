@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 from hypothesis import given, settings
-from mirror_maps import (
-    CLOSED,
-    DIM,
-    MIRRORS,
-    SIGNED,
-    argmin,
-    double,
-    inner,
-    to_dual,
-)
+from mirror_maps import CLOSED, DIM, MIRRORS, SIGNED, argmin, double, inner, to_dual
 from proximal_points import (
     EPS,
     PENALTIES,

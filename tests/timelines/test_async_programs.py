@@ -14,13 +14,7 @@ import fedjax_sim as fs
 from fedjax_sim.algorithms.staleness import polynomial, realised_steps
 from fedjax_sim.engine import NO_PROBES
 from fedjax_sim.runs.sweeps.trial import Trial
-from fedjax_sim.timelines import (
-    arrivals,
-    contacts,
-    exponential,
-    renewal_counts,
-    stacked,
-)
+from fedjax_sim.timelines import arrivals, contacts, exponential, renewal_counts, stacked
 
 # Batching changes the order of sums only: some hundred operations of 1e-16 each.
 DOUBLE = 1e-12

@@ -210,8 +210,13 @@ def of_marina(state):
 
 
 @pytest.mark.usefixtures("allow_nans")
-@pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("method", ["marina", "pp_marina"])
+@pytest.mark.parametrize(
+    ("method", "around"),
+    [
+        *(("marina", around) for around in AROUND),
+        *(("pp_marina", around) for around in ("nothing", "skip_nonfinite", "privatize")),
+    ],
+)
 def test_the_server_reads_uploads_as_clients_send_them(around, method):
     if method == "marina":
         timeline = fs.timelines.full(12, 4, 3)
