@@ -69,13 +69,3 @@ def test_keys_of_other_generators_stay(generator):
 def test_keys_stay_where_draws_are_not_by_counter():
     with jax.threefry_partitionable(False):
         assert fast(_KEYS) is _KEYS
-
-
-def test_words_are_stored_before_they_are_compared():
-    # Fused into the comparison of all pairs, each word would be computed once per pair.
-    def ranks(key):
-        words = jax.random.bits(fast(key), (64,))
-        return (words[:, None] < words).sum(0)
-
-    text = jax.jit(ranks).lower(jax.random.key(0)).compile().as_text()
-    assert " while(" in text

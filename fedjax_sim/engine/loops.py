@@ -245,7 +245,7 @@ def advance_by(
         records = jax.lax.fori_loop(
             0,
             due,
-            lambda _, records: _written(records, (state.round, measure(state, last)), e),
+            lambda _, records: _selected(records, (state.round, measure(state, last)), e),
             records,
         )
         return stop, e + due, state, records, probed
@@ -276,6 +276,16 @@ def _written(buffers: PyTree, values: PyTree, index: Array) -> PyTree:
         )
 
     return jax.tree.map(write, buffers, values)
+
+
+def _selected(records: PyTree, values: PyTree, index: Array) -> PyTree:
+    """Few records with an entry replaced; under ``vmap`` an update at an index is a scatter."""
+
+    def select(record: Array, value: Any) -> Array:
+        place = jnp.arange(record.shape[0]).reshape(-1, *(1,) * (record.ndim - 1))
+        return jnp.where(place == index, value, record)
+
+    return jax.tree.map(select, records, values)
 
 
 def _scanned(

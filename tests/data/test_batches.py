@@ -75,7 +75,9 @@ def test_large_clients_rows_are_equally_likely_everywhere():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("max_size", "size"), [(5, 5), (1024, 700), (1025, 1025), (4000, 3000)])
+@pytest.mark.parametrize(
+    ("max_size", "size"), [(5, 5), (17, 17), (64, 40), (1024, 700), (1025, 1025), (4000, 3000)]
+)
 def test_permutations_are_ranks_of_random_words(max_size, size):
     """Rows sorted by the random high bits, the later shuffle first, ties by the order before."""
     key = jax.random.key(6)
@@ -260,3 +262,12 @@ def test_draws_do_not_depend_on_the_precision(rule):
 def test_refuses_counts_below_one(build, name):
     with pytest.raises(ValueError, match=f"{name}; expected at least 1"):
         build()
+
+
+def test_words_are_stored_before_they_are_compared():
+    # Fused into the comparison of all pairs, each word would be drawn once per pair.
+    def ranks(key):
+        return permutations(key, 1, jnp.array(64), 64)
+
+    text = jax.jit(ranks).lower(jax.random.key(0)).compile().as_text()
+    assert " while(" in text

@@ -320,7 +320,7 @@ def timelines(config: RunConfig, task: Task, keys: Array) -> Timeline:
     rule = own_objects.sampling_of(config) if reference is None else own_timeline(reference)
 
     def schedule(key: Array) -> Timeline:
-        sample_key, dropout_key = jax.random.split(key)
+        sample_key, dropout_key = usual(jax.random.split(fast(key)))
         drawn = rule(config, sample_key, task.num_examples, task.num_steps)
         if config.dropout:
             drawn = sampling.dropout(dropout_key, drawn, config.dropout)
