@@ -100,7 +100,6 @@ def quantized(
     build: Build,
     quantizers: Quantizers | None = None,
     exempt: Sequence[int] = (-1,),
-    conv: Convolution = auto,
 ) -> KeyedApply:
     r"""Model with quantised products of its layers: ``apply(params, x, key) -> outputs``.
 
@@ -121,11 +120,10 @@ def quantized(
         quantizers: default :func:`low_bit`.
         exempt: numbers of the layers in full precision, in the order of computation; negative
             numbers count from the last layer.
-        conv: implementation of convolutions.
 
     Returns:
         ``apply``, an argument of :func:`~fedjax_sim.objectives.keyed`; parameters are those of the
-        plain model, ``build(conv, dense_product)``.
+        plain model, ``build(auto, dense_product)``.
 
     Raises:
         ValueError: when ``apply`` is called, the model has no layer of a number in ``exempt``.
@@ -144,7 +142,7 @@ def quantized(
     chosen = low_bit() if quantizers is None else quantizers
 
     def apply(params: Params, x: Any, key: Array) -> Any:
-        count = _count(build, conv, params, x)
+        count = _count(build, params, x)
         if any(not -count <= number < count for number in exempt):
             raise ValueError(
                 f"exempt is {tuple(exempt)}; expected numbers of the model's {count} layers"
@@ -157,22 +155,22 @@ def quantized(
             z = product(chosen.activation(x), chosen.weight(kernel), *rest, **options)
             return chosen.gradient(jax.random.fold_in(key, number), z)
 
-        return _intercepted(build, conv, layer).apply(params, x)
+        return _intercepted(build, layer).apply(params, x)
 
     return apply
 
 
-def _intercepted(build: Build, conv: Convolution, layer: Callable[..., Array]) -> Model:
+def _intercepted(build: Build, layer: Callable[..., Array]) -> Model:
     """The model with every product replaced by ``layer(number, product, *arguments)``."""
     numbers = itertools.count()
 
     def through(product: Callable[..., Array]) -> Callable[..., Array]:
         return lambda *args, **options: layer(next(numbers), product, *args, **options)
 
-    return build(cast(Convolution, through(conv)), through(dense_product))
+    return build(cast(Convolution, through(auto)), through(dense_product))
 
 
-def _count(build: Build, conv: Convolution, params: Params, x: Any) -> int:
+def _count(build: Build, params: Params, x: Any) -> int:
     """Returns the number of products in the model; traces it once."""
     seen = []
 
@@ -180,5 +178,5 @@ def _count(build: Build, conv: Convolution, params: Params, x: Any) -> int:
         seen.append(number)
         return product(*args, **options)
 
-    jax.eval_shape(_intercepted(build, conv, layer).apply, params, x)
+    jax.eval_shape(_intercepted(build, layer).apply, params, x)
     return len(seen)

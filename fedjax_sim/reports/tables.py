@@ -32,7 +32,13 @@ _FEW_SEEDS = 5
 
 
 class Mean(NamedTuple):
-    """A cell of a table: a mean and its interval as text, which LaTeX writes as a formula."""
+    r"""A cell of a table: a mean and its interval as text, which LaTeX writes as a formula.
+
+    Example:
+        >>> frame = pd.DataFrame({"loss": [Mean("0.31 ± 0.02", bold=True)]})
+        >>> print(render(frame, "latex").splitlines()[-3])
+        $\mathbf{0.31 \pm 0.02}$ \\
+    """
 
     text: str
     bold: bool = False
