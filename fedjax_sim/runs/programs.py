@@ -160,10 +160,16 @@ class Functions:
         leaves, structure = jax.tree.flatten(arguments)
         shapes = structure, *map(_shape, leaves)
         candidates = self._compiled.setdefault(shapes, [])
+        # An interrupted call cancels what it has not begun to compile.
+        candidates[:] = [x for x in candidates if not (isinstance(x, Future) and _failed(x))]
         self._compiled.move_to_end(shapes)
         while len(self._compiled) > _MOST_SHAPES:
             self._compiled.popitem(last=False)
         return candidates
+
+
+def _failed(compiling: Future) -> bool:
+    return compiling.done() and (compiling.cancelled() or compiling.exception() is not None)
 
 
 def _shape(leaf: Any) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """Comparisons: the runs of single simulations, their tables and folders, resuming."""
 
+import concurrent.futures
 import signal
 import threading
 import types
@@ -13,6 +14,7 @@ from call_records import records
 from sweep_problems import compilations, quadratic_trial
 
 import fedjax_sim as fs
+from fedjax_sim.runs import comparison, programs
 
 KEYS = jax.random.split(jax.random.key(7), 2)
 ALGORITHMS = {"FedAvg, lr 0.1": fs.fedavg(0.1), "scaffold": fs.scaffold(0.1)}
@@ -184,3 +186,18 @@ def test_programs_of_all_algorithms_compile_ahead_in_other_threads():
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert compiled == [False, False]
+
+
+@pytest.mark.parametrize("failure", ["cancelled", "failed"])
+def test_a_program_that_was_not_compiled_ahead_is_compiled_again(setup, failure, monkeypatch):
+    """An earlier comparison in this process was interrupted, or had no memory left."""
+    monkeypatch.setattr(programs, "_functions", type(programs._functions)())  # so that it compiles
+    compiling = concurrent.futures.Future()
+    if failure == "cancelled":
+        compiling.cancel()
+    else:
+        compiling.set_exception(MemoryError())
+    first = comparison.trace(comparison.check(ALGORITHMS, setup, KEYS, (), None, fs.Options()))
+    first["scaffold"].ahead(types.SimpleNamespace(submit=lambda compile: compiling))
+    result = fs.compare(ALGORITHMS, setup, KEYS)
+    assert [part.rounds_done for (part,) in result.simulations.values()] == [4, 4]
