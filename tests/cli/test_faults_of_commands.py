@@ -207,6 +207,7 @@ def test_ctrl_c_while_starting_prints_no_traceback(tmp_path, loaded):
     assert process.returncode in (130, -signal.SIGINT)
 
 
+@pytest.mark.slow
 def test_config_of_a_killed_start_is_complete(tmp_path, monkeypatch):
     """config.json is written under the lock, by the process whose results follow."""
     seen = []

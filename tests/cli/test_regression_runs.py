@@ -61,6 +61,7 @@ def test_personal_models_of_a_regression_are_compared_by_their_r2():
     assert default_metrics(history) == ["personal/test/r2/weighted_mean", "test/r2"]
 
 
+@pytest.mark.slow
 def test_whole_numbers_are_a_regression_if_the_loss_says_it(table, tmp_path, capsys):
     frame = pd.read_csv(table)
     path = tmp_path / "whole.csv"

@@ -98,6 +98,7 @@ def compared(tmp_path_factory) -> dict[tuple[int, float], tuple[pathlib.Path, pd
     return found
 
 
+@pytest.mark.slow
 def test_setting_has_the_values_of_the_grid(swept, folder):
     assert ", 2 to 4 clients per round, " in read_folder(folder).setting
 
@@ -222,6 +223,7 @@ def assert_chosen(best: pd.DataFrame, means: pd.DataFrame) -> None:
         assert row["mean"] == pytest.approx(first["mean"], rel=1e-12)  # of float64 numbers
 
 
+@pytest.mark.slow
 def test_best_is_the_best(swept, folder):
     best = pd.read_csv(folder / "best.csv")
     best["diverged"] = best["diverged"].astype(object).fillna("")  # empty text
@@ -234,6 +236,7 @@ def test_best_is_the_best(swept, folder):
         assert (row["num_seeds"], row["num_failed"]) == (2, 0)
 
 
+@pytest.mark.slow
 def test_paired_differences_are_those_of_scipy(swept, folder):
     scores, best = pd.read_csv(folder / "scores.csv"), pd.read_csv(folder / "best.csv")
     (row,) = pd.read_csv(folder / "paired.csv").to_dict(orient="records")
@@ -246,6 +249,7 @@ def test_paired_differences_are_those_of_scipy(swept, folder):
     assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_figures_and_the_configuration_are_written(swept, folder):
     figures = {
         f"{kind}_{algorithm}{name}.png"
@@ -265,6 +269,7 @@ def test_figures_and_the_configuration_are_written(swept, folder):
     assert written["environment"]["versions"]["jax"]
 
 
+@pytest.mark.slow
 def test_progress_is_reported_from_start_to_end(swept, events):
     groups = [{"algorithm": a, "cohort_size": m} for a in GRID.algorithms for m in (2, 4)]
     started = [progress.static for progress in events if progress.round == 0]
@@ -488,12 +493,12 @@ def test_config_json_repeats_the_sweep_also_after_ctrl_c(
         assert (output / name).read_bytes() == (folder / name).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cohort_size", "seeds_done", "scored"),
     [
         (2, 0, {}),
-        pytest.param(2, 1, {2: {9}}, marks=pytest.mark.slow),
-        pytest.param(4, 0, {2: {9, 10}}, marks=pytest.mark.slow),
+        (2, 1, {2: {9}}),
         (4, 1, {2: {9, 10}, 4: {9}}),
     ],
 )

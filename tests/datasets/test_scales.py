@@ -50,6 +50,7 @@ def test_flags_are_numbers_of_any_type(dtype):
     assert (data.train["x"].max(), data.scaling) == (1, None)
 
 
+@pytest.mark.slow
 def test_training_with_flags_of_bytes():
     """As float32: 0.902; divided by 255, as pixels: 0.139."""
     assert accuracy(from_arrays((INK.reshape(-1, 64) > 127).astype(np.uint8), LABELS), 15) > 0.88
@@ -120,6 +121,7 @@ def test_standardised_columns():
     assert (data.train["x"][:, 3] == 0).all()
 
 
+@pytest.mark.slow
 def test_wine_as_it_is_and_standardised():
     with pytest.warns(UserWarning, match="deviations of columns 12 and 7 .*scale='standardise'"):
         raw = from_arrays(WINE.data, WINE.target)

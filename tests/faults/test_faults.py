@@ -1,5 +1,6 @@
 """A short version of the campaign of faults (``python -m tests.faults``)."""
 
+import functools
 import pathlib
 import shutil
 
@@ -30,13 +31,19 @@ def attempt(trials: dict[str, Trial], number: int, folder: pathlib.Path) -> dict
     return outcomes
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The folders of a run or a sweep, made once; not to be changed."""
+    base = tmp_path_factory.mktemp("folders")
+    return functools.cache(lambda kind: folder_trials.Folders(kind, base))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default::fedjax_sim.runs.storage.files.RecoveryWarning")
 @pytest.mark.parametrize("kind", ["run", "sweep"])
-def test_folders(tmp_path, kind):
-    folders = folder_trials.Folders(kind, tmp_path)
-    assert len(folders.copies) > 10
-    outcomes = attempt(folders.trials(), 2, tmp_path / "trial")
+def test_folders(folders, tmp_path, kind):
+    assert len(folders(kind).copies) > 10
+    outcomes = attempt(folders(kind).trials(), 2, tmp_path / "trial")
     for name in (f"{kind}: kill at a write", f"{kind}: full disk"):
         assert set(outcomes[name]) == {Outcome.SAME}
 
@@ -50,17 +57,18 @@ def unconfirmed(folder: pathlib.Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_run_is_read_at_every_moment(tmp_path):
+def test_a_run_is_read_at_every_moment(folders, tmp_path):
     """Before each of its writes, and as a kill leaves it, also when it is resumed."""
-    folders = folder_trials.Folders("run", tmp_path)
-    whole = RunFolder(folders.whole).history()
+    before = folders("run").copies
+    whole = RunFolder(folders("run").whole).history()
     # Rows that no checkpoint has confirmed, the last one torn, so that resuming removes them.
-    killed = next(copy for copy in folders.copies if unconfirmed(copy) > 0)
+    pending = next(copy for copy in before if unconfirmed(copy) > 0)
+    killed = shutil.copytree(pending, tmp_path / "killed", symlinks=True)
     with (killed / "history.csv").open("r+b") as file:
         file.truncate(file.seek(0, 2) - 3)
     with kill_points.recorded(killed, tmp_path / "resumed"):
         small_runs.run(killed)
-    copies = [*folders.copies, *(tmp_path / "resumed").iterdir()]
+    copies = [*before, *(tmp_path / "resumed").iterdir()]
     lengths = []
     for copy in copies:
         if RunFolder(copy).exists:

@@ -1,6 +1,7 @@
 """Names of clients in the tables of an evaluation per client."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +52,8 @@ def values(data):
     return fs.FederatedData({"x": data.examples["x"][:, 0]}, data.offsets, data.client_ids)
 
 
-def setup_of(named=True, rounds=4):
+@functools.cache  # so that all runs of a setup have one program
+def setup_of(named=True):
     train, test = (values(dataset().clients(part)) for part in ("train", "test"))
     if not named:
         train, test = (fs.FederatedData(d.examples, d.offsets) for d in (train, test))
@@ -63,7 +65,7 @@ def setup_of(named=True, rounds=4):
     own = personal_evaluator(metrics, test, per_client=True)
     whole = evaluator(metrics, train.examples)
     eval_fn = merge_evaluators(whole, client=at_rounds(each, 2), personal=own)
-    timeline = fs.timelines.full(rounds, 4, task.num_steps)
+    timeline = fs.timelines.full(4, 4, task.num_steps)
     return fs.Setup(task, timeline, jnp.array(0.0), eval_fn=eval_fn)
 
 

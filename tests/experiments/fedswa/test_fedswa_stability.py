@@ -23,7 +23,8 @@ TINY = experiment.Options(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["FedSWA", pytest.param("FedAvg", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["FedSWA", "FedAvg"])
 def test_the_measured_distance_is_below_the_corrected_bound(method):
     """At the theorem's rate, for the methods whose proofs hold, at every evaluation.
 

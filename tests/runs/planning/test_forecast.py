@@ -277,10 +277,11 @@ DRY = shlex.split(
 @pytest.mark.parametrize(
     "options",
     [
-        "--algorithms fedavg scaffold",
+        "",
         *(
             pytest.param(options, marks=pytest.mark.slow)
             for options in (
+                "--algorithms fedavg scaffold",
                 "--num-strata 2",
                 "--examples-memory 0.01 --states host",
                 "--precision bfloat16",
