@@ -20,6 +20,15 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.tree.keys import fast
 from fedjax_sim.types import Step
 
+__all__ = [
+    "Batches",
+    "epochs",
+    "full_batch",
+    "permutations",
+    "stream",
+    "with_replacement",
+]
+
 Pick = Callable[[Step], tuple[Array, Array]]
 
 # Ranks of so few rows are counted: n^2 comparisons vectorise, and a sort does not. Measured on a
@@ -312,14 +321,8 @@ def _tabulated(pick: Pick, max_steps: int) -> Pick:
 
 
 def scaled_words(bits: Array, size: Array) -> Array:
-    """``floor(bits * size / 2^32)``: uniform on 0 .. size - 1 up to a share of size / 2^32.
-
-    The upper word of the product is computed from halves, since 64-bit integers may be disabled.
-
-    Example:
-        >>> scaled_words(jnp.array([0, 2**31, 2**32 - 1], jnp.uint32), jnp.array(10)).tolist()
-        [0, 5, 9]
-    """
+    """Returns ``floor(bits * size / 2^32)``, uniform up to a share of size / 2^32."""
+    # The upper word of the product from halves, since 64-bit integers may be disabled.
     size = size.astype(jnp.uint32)
     half = jnp.uint32(0xFFFF)
     high, low = bits >> 16, bits & half

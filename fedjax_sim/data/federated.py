@@ -12,6 +12,12 @@ from fedjax_sim.checks import INT32_MAX
 from fedjax_sim.data.inspection import check_disjoint, check_unmasked
 from fedjax_sim.types import PyTree
 
+__all__ = [
+    "FederatedData",
+    "from_assignment",
+    "from_clients",
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class FederatedData:
@@ -156,17 +162,7 @@ def from_assignment(
 
 
 def from_lists(examples: PyTree) -> PyTree:
-    """Returns the examples with lists of numbers as arrays; floats in single precision.
-
-    Raises:
-        ValueError: a table of pandas, whose columns would lose their names; an array with masked
-            values; a ragged list, or text (:func:`fedjax_sim.datasets.from_arrays` numbers labels
-            and clients that are text).
-
-    Example:
-        >>> from_lists({"x": [[0.5], [1.5]], "y": [0, 1]})["x"].dtype
-        dtype('float32')
-    """
+    """Returns the examples with lists of numbers as arrays; floats in single precision."""
     if type(examples).__name__ == "DataFrame":
         raise ValueError(
             "examples is a DataFrame; expected a pytree of arrays, such as {'x': "
@@ -209,16 +205,7 @@ def _array(key: str, values: list) -> np.ndarray:
 def check_assignment(
     examples: PyTree, assignment: Sequence[np.ndarray], *, disjoint: bool
 ) -> np.ndarray:
-    """Returns all row numbers of an assignment, int64, ordered by client.
-
-    Raises:
-        ValueError: an empty assignment, row numbers that are no integers, or outside ``examples``;
-            with ``disjoint``, a row twice.
-
-    Example:
-        >>> check_assignment({"x": np.arange(4)}, [[3, 0], [1]], disjoint=True).tolist()
-        [3, 0, 1]
-    """
+    """Returns all row numbers of an assignment, int64, ordered by client."""
     if not assignment:
         raise ValueError("assignment is empty; expected one array of row numbers per client")
     length = num_rows(examples, "examples")
@@ -244,15 +231,7 @@ def _integers(name: str, values: Any, dtype: DTypeLike) -> np.ndarray:
 
 
 def num_rows(examples: PyTree, name: str) -> int:
-    """Returns the common length of the leaves of examples.
-
-    Raises:
-        ValueError: a leaf that is one number, or leaves of different lengths.
-
-    Example:
-        >>> num_rows({"x": np.ones((3, 2)), "y": np.ones(3)}, "examples")
-        3
-    """
+    """Returns the common length of the leaves of examples."""
     shapes = [np.shape(leaf) for leaf in jax.tree.leaves(examples)]
     if not shapes:
         raise ValueError(f"{name} has no arrays; expected some, [0, ...] without examples")
@@ -290,15 +269,7 @@ def _check_like(name: str, examples: PyTree, first: PyTree) -> None:
 
 
 def leaf_of(data: FederatedData, leaf: str) -> np.ndarray:
-    """Returns a leaf of examples that are a dictionary.
-
-    Raises:
-        ValueError: they have no leaf of this name.
-
-    Example:
-        >>> leaf_of(FederatedData({"y": np.ones(2)}, np.array([0, 2])), "y").tolist()
-        [1.0, 1.0]
-    """
+    """Returns a leaf of examples that are a dictionary."""
     if not isinstance(data.examples, dict) or leaf not in data.examples:
         keys = sorted(data.examples) if isinstance(data.examples, dict) else type(data.examples)
         raise ValueError(f"leaf is {leaf!r}; expected a key of data.examples: {keys}")
@@ -306,11 +277,5 @@ def leaf_of(data: FederatedData, leaf: str) -> np.ndarray:
 
 
 def with_leaf(data: FederatedData, leaf: str, values: np.ndarray) -> FederatedData:
-    """Returns data in which a leaf of the examples has other values.
-
-    Example:
-        >>> data = FederatedData({"y": np.ones(2)}, np.array([0, 2]))
-        >>> with_leaf(data, "y", np.zeros(2)).examples["y"].tolist()
-        [0.0, 0.0]
-    """
+    """Returns data in which a leaf of the examples has other values."""
     return FederatedData({**data.examples, leaf: values}, data.offsets, data.client_ids)

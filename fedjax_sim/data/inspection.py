@@ -11,16 +11,8 @@ from fedjax_sim.types import PyTree
 
 
 def check_numbers(examples: PyTree) -> None:
-    """Refuses leaves of examples that are not arrays of numbers, or that JAX would change.
-
-    Without double precision, JAX keeps the lower 32 bits of an integer of 64 bits.
-
-    Example:
-        >>> check_numbers({"x": np.ones((2, 3)), "y": np.array(["cat", "dog"])})
-        Traceback (most recent call last):
-        ...
-        ValueError: examples['y'] has dtype <U3; expected numbers, for example the positions of ...
-    """
+    """Refuses leaves of examples that are not arrays of numbers, or that JAX would change."""
+    # Without double precision, JAX keeps the lower 32 bits of an integer of 64 bits.
     check_unmasked(examples)
     for path, leaf in _leaves(examples):
         if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
@@ -104,14 +96,7 @@ def check_finite(examples: PyTree, offsets: Any = None) -> None:
 
 
 def missing(values: Any) -> np.ndarray:
-    """Returns True for the entries of a column that are None, NaN, NaT, NA or masked, ``[N]``.
-
-    Example:
-        >>> missing(["ann", None, float("nan"), "bob"]).tolist()
-        [False, True, True, False]
-        >>> missing(np.array([2.0, np.nan])).tolist()
-        [False, True]
-    """
+    """Returns True for the entries of a column that are None, NaN, NaT, NA or masked, ``[N]``."""
     if isinstance(values, np.ma.MaskedArray):
         return np.ma.getmaskarray(values) | missing(values.data)
     if not isinstance(values, np.ndarray):
@@ -126,12 +111,7 @@ def missing(values: Any) -> np.ndarray:
 
 
 def with_nan(values: Any) -> np.ndarray:
-    """Returns numbers as an array, with NaN for those that are masked.
-
-    Example:
-        >>> with_nan(np.ma.masked_equal([7, -99], -99)).tolist()
-        [7.0, nan]
-    """
+    """Returns numbers as an array, with NaN for those that are masked."""
     if np.ma.is_masked(values) and values.dtype.kind in "biuf":
         return values.astype(np.result_type(values.dtype, np.float32)).filled(np.nan)
     return np.asarray(values)

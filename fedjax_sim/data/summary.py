@@ -6,6 +6,13 @@ import numpy as np
 
 from fedjax_sim.data.federated import FederatedData
 
+__all__ = [
+    "PartitionSummary",
+    "Spread",
+    "label_counts",
+    "summarize",
+]
+
 
 class Spread(NamedTuple):
     """Minimum, median and maximum over the clients."""
@@ -86,12 +93,7 @@ def label_counts(data: FederatedData, num_classes: int, label: str = "y") -> np.
 
 
 def has_classes(data: FederatedData, label: str = "y") -> bool:
-    """Returns False if the labels are floating numbers, as in regression.
-
-    Example:
-        >>> has_classes(FederatedData({"y": np.array([0.5, 1.5])}, np.array([0, 2])))
-        False
-    """
+    """Returns False if the labels are floating numbers, as in regression."""
     labels = data.examples.get(label) if isinstance(data.examples, dict) else None
     return labels is None or not np.issubdtype(np.asarray(labels).dtype, np.floating)
 

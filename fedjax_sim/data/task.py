@@ -20,7 +20,7 @@ from fedjax_sim.tree.keys import fast, usual
 from fedjax_sim.tree.leaves import Where
 from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
 
-__all__ = ["empirical_task", "running_statistics_of", "shared_task", "weighted_mean"]
+__all__ = ["empirical_task", "shared_task"]
 
 Objective = Callable[[Params, PyTree, Array], Array]  # (params, examples, key) -> losses [B]
 
@@ -155,15 +155,7 @@ def check_rule(objective: Objective, batches: Batches, full_grad_batch: int) -> 
 
 
 def running_statistics_of(task: Task) -> Where | None:
-    """Returns the predicate of the running statistics of a task's model; None: none.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": np.ones((2, 1), np.float32)}, np.array([0, 2]))
-        >>> task = empirical_task(lambda w, batch, key: batch["x"] @ w, data, fs.full_batch(1))
-        >>> running_statistics_of(task) is None
-        True
-    """
+    """Returns the predicate of the running statistics of a task's model; None: none."""
     build = getattr(task.placement, "build", None)  # examples on the host: built again per segment
     oracle = task.oracle if build is None else build(_own_rows, None).oracle
     objective = getattr(getattr(oracle, "func", None), "objective", None)
@@ -327,17 +319,7 @@ def check_losses(losses: Any) -> None:
 
 
 def weighted_mean(values: Array, weights: Array, total: Array | None = None) -> Array:
-    """Returns ``sum(w * v) / sum(w)`` over the first axis; 0 if all weights are 0.
-
-    Args:
-        values: ``[B]``.
-        weights: ``[B]``.
-        total: sum of the weights, if it is known.
-
-    Example:
-        >>> float(weighted_mean(jnp.array([1.0, 5.0]), jnp.array([True, False])))
-        1.0
-    """
+    """Returns ``sum(w * v) / sum(w)`` over the first axis; 0 if all weights are 0."""
     weights = weights.astype(values.dtype)
     total = jnp.sum(weights) if total is None else total.astype(values.dtype)
     return jnp.sum(weights * values) / jnp.where(total > 0, total, 1)

@@ -7,6 +7,13 @@ import numpy as np
 
 from fedjax_sim.checks import INT32_MAX, check_count
 
+__all__ = [
+    "TokenWindows",
+    "next_tokens",
+    "padded_chunks",
+    "token_windows",
+]
+
 Short = Literal["pad", "drop"]
 
 
@@ -172,28 +179,13 @@ def token_windows(
 
 
 def check_short(short: object) -> None:
-    """Refuses another rule for short windows.
-
-    Raises:
-        ValueError: naming the rules.
-
-    Example:
-        >>> check_short("drop")
-    """
+    """Refuses another rule for short windows."""
     if short not in get_args(Short):
         raise ValueError(f"short is {short!r}; expected one of {', '.join(get_args(Short))}")
 
 
 def token_ids(name: str, sequence: object) -> np.ndarray:
-    """Returns a sequence of tokens as an array.
-
-    Raises:
-        ValueError: other numbers than ids of int32, text, or more than one axis.
-
-    Example:
-        >>> token_ids("sequence", [3, 5]).tolist()
-        [3, 5]
-    """
+    """Returns a sequence of tokens as an array."""
     ids = np.asarray(sequence)
     if not ids.size and ids.ndim == 1:
         return ids.astype(np.int32)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from flax.traverse_util import unflatten_dict
+
 from fedjax_sim.types import Params
 
 
@@ -9,13 +11,7 @@ def nested(flat: dict[tuple, Any]) -> Params:
     """Returns nested dicts with string keys."""
     # Integer and string keys in one dict cannot be sorted, and checkpoints do not keep integer
     # keys.
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        node = tree
-        for key in path[:-1]:
-            node = node.setdefault(str(key), {})
-        node[str(path[-1])] = value
-    return tree
+    return unflatten_dict({strings(path): value for path, value in flat.items()})
 
 
 def lookup(params: Params, path: tuple) -> Any:

@@ -1,10 +1,10 @@
 """Analysis of tidy histories: scores, best configurations, statistics over seeds, tables."""
 
-from fedjax_sim.reports.divergence import divergence_text, finite_part, first_divergences
+from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.folders import FolderHistory, read_client_values, read_folder
-from fedjax_sim.reports.frames import grid_values, rows_with
+from fedjax_sim.reports.frames import rows_with
 from fedjax_sim.reports.intervals import Interval, mean_interval
-from fedjax_sim.reports.labels import algorithm_label, metric_label
+from fedjax_sim.reports.labels import metric_label
 from fedjax_sim.reports.methods import read_folders
 from fedjax_sim.reports.results import Target, results
 from fedjax_sim.reports.selection import Mode, best, rounds_to_target, scores
@@ -23,12 +23,9 @@ __all__ = [
     "Mode",
     "PairedDifference",
     "Target",
-    "algorithm_label",
     "best",
     "divergence_text",
-    "finite_part",
     "first_divergences",
-    "grid_values",
     "mean_interval",
     "metric_label",
     "paired_difference",

@@ -52,18 +52,7 @@ def first_divergences(history: pd.DataFrame) -> list[int]:
 
 
 def finite_part(history: pd.DataFrame) -> pd.DataFrame:
-    """Returns the history with NaN as value in every round of a model that was not finite.
-
-    Args:
-        history: tidy frame; without the columns ``round`` and ``diverged_at`` it is returned as it
-            is.
-
-    Example:
-        >>> rows = [(2, 3, 0.9), (4, 3, 0.05)]
-        >>> frame = pd.DataFrame(rows, columns=["round", "diverged_at", "value"])
-        >>> finite_part(frame)["value"].tolist()
-        [0.9, nan]
-    """
+    """Returns the history with NaN as value in every round of a model that was not finite."""
     if not {"round", "diverged_at"} <= set(history.columns):
         return history
     diverged_at, rounds = np.asarray(history["diverged_at"]), np.asarray(history["round"])

@@ -11,15 +11,7 @@ import pandas as pd
 
 
 def grid_values(frame: pd.DataFrame, column: str) -> list[Any]:
-    """Returns the distinct values of a column, in grid order.
-
-    Raises:
-        ValueError: the frame lacks the column.
-
-    Example:
-        >>> grid_values(pd.DataFrame({"lr": [0.1, float("nan"), 0.01, 0.1]}), "lr")
-        [0.01, 0.1, nan]
-    """
+    """Returns the distinct values of a column, in grid order."""
     check_columns(frame, [column])
     return frame[column].iloc[first_rows(row_ids(frame, [column]))].tolist()
 

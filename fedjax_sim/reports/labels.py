@@ -35,14 +35,7 @@ _SETTING_WORDS = {"lr": "learning rate", "num": "number of"}
 
 
 def algorithm_label(name: str) -> str:
-    """Returns an algorithm's name as its paper writes it; other names stay as they are.
-
-    A name ``module:function`` is shortened to the function.
-
-    Example:
-        >>> algorithm_label("feddualavg"), algorithm_label("mine:fednova"), algorithm_label("mine")
-        ('FedDualAvg', 'fednova', 'mine')
-    """
+    """Returns an algorithm's name as its paper writes it; other names without their module."""
     if name not in algorithms.__all__:
         module, colon, function = name.rpartition(":")
         return function if re.fullmatch(r"[\w.]+", module) and function.isidentifier() else name

@@ -72,8 +72,7 @@ def render(frame: pd.DataFrame, format: Format = "markdown", *, note: str = "") 
     if format == "csv":
         return frame.to_csv(index=bool(levels), lineterminator="\n").removesuffix("\n")
     prefix = "" if frame.columns.name is None else f"{frame.columns.name} = "
-    names = [f"{name:.4g}" if isinstance(name, float) else str(name) for name in frame.columns]
-    heads = [*levels, *(prefix + name for name in names)]
+    heads = [*levels, *(prefix + _text(name) for name in frame.columns)]
     whole = frame.reset_index(allow_duplicates=True) if levels else frame
     rows = [[_cell(x, format) for x in row] for row in whole.itertuples(index=False, name=None)]
     form = {"markdown": _markdown, "latex": _latex, "html": _html}[format]
@@ -272,9 +271,14 @@ def _is_fraction(table: pd.DataFrame, metric: str) -> bool:
 def _cell(value: Any, format: Format) -> str:
     if isinstance(value, Mean):
         return _formula(value) if format == "latex" else _bold(value, format)
+    return _escaped(_text(value), format)
+
+
+def _text(value: Any) -> str:
+    """Returns a number with four significant digits, NaN as an empty text."""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.4g}"
-    return _escaped(str(value), format)
+    return str(value)
 
 
 def _bold(mean: Mean, format: Format) -> str:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedjax_sim.reports import Target, results, results_table
+from fedjax_sim.reports import Mean, Target, render, results, results_table
 
 ACCURACY = "test/accuracy"
 FINAL = {  # at round 4, by seed; at round 2 a tenth less
@@ -75,6 +75,30 @@ def test_markdown_latex_and_csv(table):
     csv = pd.read_csv(pd.io.common.StringIO(results_table(frame, "csv")))
     # Some versions of pandas read a number a unit in the last place beside it.
     np.testing.assert_allclose(csv["mean"], frame["mean"], rtol=3e-16)
+
+
+@pytest.mark.parametrize(
+    ("format", "lines"),
+    [
+        ("markdown", [r"| a\|b | K = 0.5 |", "|---|---|", "| 1 | **3 ± 1** |", "| x_y |  |"]),
+        (
+            "latex",
+            [r"\begin{tabular}{lc}", r"\toprule", r"a|b & K = 0.5 \\", r"\midrule",
+             r"1 & $\mathbf{3 \pm 1}$ \\", r"x\_y &  \\", r"\bottomrule", r"\end{tabular}"],
+        ),
+        (
+            "html",
+            ["<table>", "<tr><th>a|b</th><th>K = 0.5</th></tr>",
+             "<tr><th>1</th><td><b>3 ± 1</b></td></tr>", "<tr><th>x_y</th><td></td></tr>",
+             "</table>"],
+        ),
+    ],
+)  # fmt: skip
+def test_frames_are_rendered_with_their_index(format, lines):
+    """The formats' own rules: Markdown ends a cell with |, LaTeX begins a subscript with _."""
+    columns = pd.Index([0.5], name="K")
+    frame = pd.DataFrame([[Mean("3 ± 1", bold=True)], [np.nan]], ["1", "x_y"], columns)
+    assert render(frame.rename_axis(index="a|b"), format).split("\n") == lines
 
 
 def test_an_interval_cut_at_one_is_written_with_its_ends():
