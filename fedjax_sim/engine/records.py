@@ -32,6 +32,7 @@ class Visit(NamedTuple):
     """Argument of a client probe: one client's visit.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> length = lambda visit: jnp.abs(visit.upload - visit.message)
         >>> visit = Visit(jnp.array(1.0), jnp.array(3.0), (), (), None, None)
         >>> float(length(visit))  # a client probe: Probes(client={"length": length})
@@ -69,13 +70,15 @@ class Probes(NamedTuple):
     receives the state after the round, with the states of all clients.
 
     Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
         >>> import fedjax_sim as fs
         >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
         >>> loss = lambda params, examples, key: (params - examples["x"]) ** 2
         >>> task = fs.empirical_task(loss, data, fs.full_batch(num_steps=1))
         >>> setup = fs.Setup(task, fs.timelines.full(2, 2, task.num_steps), jnp.array(0.0))
         >>> probes = Probes(client={"upload": lambda visit: visit.upload})
-        >>> _, history = run(fs.fedavg(0.25), setup, jax.random.key(0), probes=probes)
+        >>> _, history = fs.run(fs.fedavg(0.25), setup, jax.random.key(0), probes=probes)
         >>> history.probes["upload"].tolist()  # [T, S]
         [[-0.5, -1.5], [0.0, -1.0]]
     """

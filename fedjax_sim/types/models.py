@@ -52,6 +52,8 @@ class Model(NamedTuple):
     "iiio".  Without the field, leaves of two axes are "oi".
 
     Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
         >>> ridge = Model(
         ...     init=lambda key: {"w": jnp.zeros(3)},
         ...     apply=lambda params, x: x @ params["w"],
