@@ -281,8 +281,7 @@ DRY = shlex.split(
         *(
             pytest.param(options, marks=pytest.mark.slow)
             for options in (
-                "--algorithms fedavg scaffold",
-                "--num-strata 2",
+                "--num-strata 2 --algorithms fedavg scaffold",
                 "--examples-memory 0.01 --states host",
                 "--precision bfloat16",
                 "--precision float64",
