@@ -48,7 +48,7 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Options, collect, summary
 from benchmarks.published_setups import SETUPS
 from benchmarks.workloads import WORKLOADS
-from fedjax_sim.runs.storage.environment import environment
+from fedjax_sim.runs import environment
 
 
 class Part(NamedTuple):

@@ -31,7 +31,7 @@ from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.staleness import realised_steps
-from fedjax_sim.engine.execution import devices, strategies
+from fedjax_sim.engine import devices, strategies
 from fedjax_sim.types import Params
 
 CONTACTS, CLIENTS, COHORT, MAX_STEPS = 100, 100, 20, 20

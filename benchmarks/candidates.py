@@ -47,7 +47,7 @@ def timeline(w: Workload, key: jax.Array, rounds: int):
 
 def execution_strategy(name: str):
     """Returns ``auto``, ``vmapped``, ``sequential``, ``chunked:N``, ``sharded[-chunked:N]``."""
-    from fedjax_sim.engine.execution import strategies
+    from fedjax_sim.engine import strategies
 
     kind, _, number = name.partition(":")
     mesh = jax.make_mesh((jax.device_count(),), ("clients",))

@@ -65,7 +65,7 @@ def measure(candidate: str, clients: int, rounds: int) -> dict[str, float]:
         )  # fmt: skip
         each = (time.perf_counter() - began) / MEASURED_NUMPY_ROUNDS
         return {"seconds": ROUNDS * each}
-    from fedjax_sim.engine.execution.devices import use_all_cores
+    from fedjax_sim.engine import use_all_cores
 
     use_all_cores()
     run = sweep_cell if candidate == "sweep" else single_cell

@@ -157,7 +157,7 @@ def _child(file: str, began: str, *case: str) -> None:
 
 
 def _first_call(workload: str) -> None:
-    from fedjax_sim.engine.execution.devices import use_all_cores
+    from fedjax_sim.engine import use_all_cores
 
     use_all_cores()
     from benchmarks.candidates import ours

@@ -25,8 +25,8 @@ from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.methods import Timed, in_turns
 from benchmarks.products import products
 from benchmarks.report import Case
-from fedjax_sim.engine.evaluation import evaluator
-from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.engine import evaluator
+from fedjax_sim.models import Convolution
 
 TRAINING, SEEDS = "training", 3
 ASPIRED = 0.5  # times a training step's cost per example

@@ -25,7 +25,7 @@ def measure(
     import jax
     import jax.numpy as jnp
 
-    from fedjax_sim.engine.execution.devices import num_cores
+    from fedjax_sim.engine import num_cores
 
     on_cpu = jax.default_backend() == "cpu"
     size = size or (2048 if on_cpu else 8192)

@@ -21,7 +21,7 @@ import fedjax_sim as fs
 from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.report import Case
-from fedjax_sim.engine.execution.devices import program_bytes
+from fedjax_sim.engine import program_bytes
 
 ROUNDS = (16, 64, 256)
 POLICIES: dict[str, Any] = {"none": None, "one": 1, "sqrt": "sqrt", "log": "log"}

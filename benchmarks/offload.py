@@ -19,7 +19,7 @@ from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
 from benchmarks.workloads import WORKLOADS, Workload, make_data
-from fedjax_sim.engine.execution import offload, strategies
+from fedjax_sim.engine import offload, strategies
 from fedjax_sim.timelines import sampling
 
 CANDIDATES = ("resident", "host", "file")

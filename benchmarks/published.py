@@ -27,7 +27,7 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Measured, Options, Results
 from benchmarks.published_setups import SETUPS, PublishedSetup
 from benchmarks.report import Case
-from fedjax_sim.runs.storage.files import write_text
+from fedjax_sim.runs import write_text
 from fedjax_sim.types import EvalFn, Params
 
 OURS, EXTRAPOLATED = "ours", "ours (extrapolated)"

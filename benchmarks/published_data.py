@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 import fedjax_sim as fs
-from fedjax_sim.datasets.shakespeare import PAD
+from fedjax_sim.datasets import PAD
 
 Examples = dict[str, np.ndarray]
 

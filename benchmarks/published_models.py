@@ -7,7 +7,7 @@ from flax import nnx
 from jax import Array
 
 import fedjax_sim as fs
-from fedjax_sim.models.dense import Linear
+from fedjax_sim.models import Linear
 
 
 def dropout_cnn(image_shape: tuple[int, int, int], num_classes: int) -> fs.models.Model:

@@ -115,7 +115,7 @@ def measure(
     workload: str, function: str, devices: int | None, seconds: float, **arguments: str
 ) -> dict[str, float]:
     """Runs in the process of a candidate of :mod:`benchmarks.candidates`."""
-    from fedjax_sim.engine.execution.devices import use_all_cores
+    from fedjax_sim.engine import use_all_cores
 
     use_all_cores(devices)
     from benchmarks import candidates

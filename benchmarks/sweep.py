@@ -23,7 +23,7 @@ from benchmarks.floors import Machine, floor
 from benchmarks.jobs import Job, Options, Results
 from benchmarks.report import Case
 from benchmarks.workloads import WORKLOADS, Workload
-from fedjax_sim.runs.sweeps.grid import expand
+from fedjax_sim.runs import expand
 
 GRID = {"lr": np.geomspace(1e-3, 1e-1, 7).tolist(), "server_lr": np.geomspace(0.1, 1, 7).tolist()}
 SEEDS = 3

@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING, Any
 from fedjax_sim import algorithms, compression, data, local, objectives, prox, timelines, tree
 from fedjax_sim.algorithms import *  # noqa: F403
 from fedjax_sim.compression import compressed
-from fedjax_sim.data.batches import epochs, full_batch, stream, with_replacement
-from fedjax_sim.data.federated import FederatedData, from_assignment, from_clients
-from fedjax_sim.data.generated import generated_data, generated_task
-from fedjax_sim.data.task import empirical_task, shared_task
+from fedjax_sim.data import (
+    FederatedData,
+    empirical_task,
+    epochs,
+    from_assignment,
+    from_clients,
+    full_batch,
+    generated_data,
+    generated_task,
+    shared_task,
+    stream,
+    with_replacement,
+)
 from fedjax_sim.engine import (
     History,
     Probes,
@@ -23,16 +32,21 @@ from fedjax_sim.engine import (
     run,
 )
 from fedjax_sim.local import transforms
+from fedjax_sim.runs import (
+    Comparison,
+    Options,
+    Part,
+    ProgressBar,
+    Simulation,
+    Storage,
+    Sweep,
+    compare,
+    finished_runs,
+    forecast,
+    simulate,
+    sweep,
+)
 from fedjax_sim.runs import views as _views
-from fedjax_sim.runs.comparison import Comparison, compare
-from fedjax_sim.runs.options import Options, Storage
-from fedjax_sim.runs.planning.forecast import forecast
-from fedjax_sim.runs.progress_bar import ProgressBar
-from fedjax_sim.runs.result import Simulation
-from fedjax_sim.runs.simulation import simulate
-from fedjax_sim.runs.sweeps.parts import Part
-from fedjax_sim.runs.sweeps.result import Sweep
-from fedjax_sim.runs.sweeps.sweep import finished_runs, sweep
 from fedjax_sim.studies.hypergradients.hypergradient import hypergradient
 from fedjax_sim.studies.hypergradients.weights import weight_by_client
 from fedjax_sim.types import (
@@ -41,29 +55,30 @@ from fedjax_sim.types import (
     Requires,
     Round,
     Setup,
+    Spec,
     Task,
     Timeline,
     Work,
+    specified,
     uniform_weights,
     weight_by_examples,
 )
-from fedjax_sim.types.specs import Spec, specified
 from fedjax_sim.wrappers import (
     average_rounds,
     diana,
     ef14,
     ef21,
     ef21_p,
+    fine_tuned,
     fixed_order,
     marina,
     per_step_uploads,
+    personal_model,
     pp_marina,
     robust,
     skip_nonfinite,
 )
-from fedjax_sim.wrappers.fine_tuning import fine_tuned
 from fedjax_sim.wrappers.freeze import freeze
-from fedjax_sim.wrappers.parts import personal_model
 from fedjax_sim.wrappers.private import private
 from fedjax_sim.wrappers.running_statistics import running_statistics
 

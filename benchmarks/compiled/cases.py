@@ -15,13 +15,9 @@ from benchmarks.candidates import timeline
 from benchmarks.memory import loop
 from benchmarks.workloads import WORKLOADS, Workload
 from fedjax_sim.algorithms.staleness import realised_steps
-from fedjax_sim.data.source import ClientSource
-from fedjax_sim.engine.execution import strategies
-from fedjax_sim.engine.execution.blocked import BlockedData
-from fedjax_sim.engine.execution.placement import ByClient
-from fedjax_sim.runs.sweeps.blocks import block_functions
-from fedjax_sim.runs.sweeps.grid import cut
-from fedjax_sim.runs.sweeps.trial import Trial
+from fedjax_sim.data import ClientSource
+from fedjax_sim.engine import BlockedData, ByClient, strategies
+from fedjax_sim.runs import Trial, block_functions, cut
 
 ROUNDS = 7  # no other loop of a case has this trip count
 STATEFUL_CLIENTS = 10_000

@@ -15,7 +15,7 @@ import jax
 
 from benchmarks.compiled import figures, targets, thunks
 from benchmarks.compiled.cases import CASES
-from fedjax_sim.runs.storage.environment import code_digest
+from fedjax_sim.runs import code_digest
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fedjax_sim.engine.execution.devices import COMMAND_BUFFER_FLAGS
+from fedjax_sim.engine import COMMAND_BUFFER_FLAGS
 
 RECOMMENDED_FLAGS = " ".join(f"--{name}={value}" for name, value in COMMAND_BUFFER_FLAGS.items())
 

@@ -22,7 +22,7 @@ from experiments.favano.cifar_parts import quantised, selected
 from experiments.favano.image_tables import compared
 from experiments.favano.images import SPLITS, ImageOptions, Images, Runs, Scale
 from experiments.harness import save_report, settings
-from fedjax_sim.engine.execution import devices
+from fedjax_sim.engine import devices
 
 CIFAR = Images(
     "cifar10",

@@ -26,8 +26,8 @@ from experiments.favano.images import SPLITS, ImageOptions, Images, Runs, Scale
 from experiments.favano.methods import Method
 from experiments.favano.outcomes import late
 from experiments.harness import save_report, settings
-from fedjax_sim.engine.execution import devices
-from fedjax_sim.models.dense import Product
+from fedjax_sim.engine import devices
+from fedjax_sim.models import Product
 
 SIDE, HIDDEN = 16, 32
 NETWORK = f"perceptron of {HIDDEN} units on {SIDE} x {SIDE} pixels"

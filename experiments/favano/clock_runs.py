@@ -25,7 +25,7 @@ from experiments.favano.clock_inputs import Inputs, batch_of, groups_of_equal_si
 from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem
 from experiments.harness import KeptFrames
-from fedjax_sim.engine.execution import devices, strategies
+from fedjax_sim.engine import devices, strategies
 from fedjax_sim.types import EvalFn, Params, PyTree
 
 

@@ -25,8 +25,7 @@ from experiments.favano.methods import Clock, Method, Variance
 from experiments.favano.problem import Problem, Split, assignment
 from experiments.harness import Folders, check_grid, check_names, counted, subsample
 from fedjax_sim.checks import check_at_least, check_positive
-from fedjax_sim.models.dense import dense_product
-from fedjax_sim.models.quantized import Build
+from fedjax_sim.models import Build, dense_product
 
 HORIZON, NUM_CLIENTS, COHORT, BUFFER, MAX_STEPS, BATCH_SIZE = 10_000.0, 100, 20, 10, 20, 128
 SPLITS: dict[str, Split] = {"non-IID": "shards", "IID": "iid"}

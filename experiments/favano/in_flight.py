@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 import fedjax_sim as fs
-from fedjax_sim.checks.setups import check_key
+from fedjax_sim.checks import check_key
 from fedjax_sim.engine import client_stream
 from fedjax_sim.types import Params, Scalar
 

@@ -24,7 +24,7 @@ from experiments.favano.mnist_report import PAPER
 from experiments.favano.mnist_runs import SERVER_LRS, SETTINGS, Options, Runs
 from experiments.favano.outcomes import accuracy, final, tuned
 from experiments.harness import save_report
-from fedjax_sim.engine.execution import devices
+from fedjax_sim.engine import devices
 
 
 def table(options: Options) -> None:

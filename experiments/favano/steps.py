@@ -10,11 +10,19 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory.conditions import non_negative, positive, where_valid
-from fedjax_sim.theory.favano.progress import ProgressConstants, checked
-from fedjax_sim.theory.favano.rates import POSSIBLE, possible, rate_terms
-from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
-from fedjax_sim.theory.step_sizes import smallest
+from fedjax_sim.theory import (
+    POSSIBLE,
+    ProblemConstants,
+    ProgressConstants,
+    Scalar,
+    checked,
+    non_negative,
+    positive,
+    possible,
+    rate_terms,
+    smallest,
+    where_valid,
+)
 
 
 class FewestSteps(NamedTuple):

@@ -18,7 +18,7 @@ import fedjax_sim as fs
 from experiments.favano.image_tables import by_setting, compared, methods_report
 from experiments.favano.images import ImageOptions, Images, Runs, Scale
 from experiments.harness import Claim, save_report, settings
-from fedjax_sim.engine.execution import devices
+from fedjax_sim.engine import devices
 from fedjax_sim.types import Params
 
 _SMALL = "ResNet-10 of 8 to 64 channels at 32 x 32"

@@ -11,9 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from experiments.favano.steps import corollary_steps
-from fedjax_sim.theory.conditions import non_negative, positive
-from fedjax_sim.theory.favano.progress import ProgressConstants
-from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
+from fedjax_sim.theory import ProblemConstants, ProgressConstants, Scalar, non_negative, positive
 
 
 def fedavg_units(

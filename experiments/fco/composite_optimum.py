@@ -17,7 +17,7 @@ from jax.tree_util import Partial
 
 import fedjax_sim as fs
 from fedjax_sim.checks import check_count
-from fedjax_sim.prox.composite import Where
+from fedjax_sim.prox import Where
 from fedjax_sim.types import Params
 
 _SHORTEST = 1e-30  # steps are not halved further

@@ -4,9 +4,17 @@ from typing import Literal
 
 from jax import Array
 
-from fedjax_sim.theory.conditions import at_most, check_choice, non_negative, positive, where_valid
-from fedjax_sim.theory.feddualavg import VALID_LR, dual_discrepancy
-from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
+from fedjax_sim.theory import (
+    VALID_LR,
+    ProblemConstants,
+    Scalar,
+    at_most,
+    check_choice,
+    dual_discrepancy,
+    non_negative,
+    positive,
+    where_valid,
+)
 
 
 def dual_shadow_bound(

@@ -28,7 +28,7 @@ from experiments.fco.lasso import LASSO
 from experiments.fco.primal_averaging_report import AVERAGE, CLIENTS, SERVER, save
 from experiments.harness.options import check_names, settings
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.diagnostics.recovery import CUTOFF
+from fedjax_sim.diagnostics import CUTOFF
 
 CUTOFFS = (0.0, CUTOFF)
 EVERY = 10  # rounds between those that are kept

@@ -9,7 +9,7 @@ from jax.tree_util import Partial
 
 import fedjax_sim as fs
 from experiments.fco import brains, methods
-from fedjax_sim.datasets.registry import DATA_DIR_VARIABLE
+from fedjax_sim.datasets import DATA_DIR_VARIABLE
 
 METRICS = LOSS, ACCURACY, DENSITY = "validation/loss", "validation/accuracy", "density"
 CUTOFF = 1e-4

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from fedjax_sim.reports.selection import best, scores
+from fedjax_sim.reports import best, scores
 
 PAIR = ["method", "lr", "server_lr"]
 RUN = [*PAIR, "seed"]

@@ -15,7 +15,7 @@ from experiments.fedswa.methods import LR, LR_DECAY, build
 from experiments.fedswa.problem import problem
 from experiments.fedswa.settings import ACCURACY, HELD_OUT, Options, Setting, describe
 from experiments.harness import at_edge, check_finished, late_scores, print_progress, swept
-from fedjax_sim.runs.storage.files import replacing
+from fedjax_sim.runs import replacing
 
 Grid = Mapping[str, Sequence[Mapping[str, float]]]  # {method: hyper-parameters of its runs}
 

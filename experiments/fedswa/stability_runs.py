@@ -21,7 +21,7 @@ import fedjax_sim as fs
 from experiments.fedswa.methods import GAMMA, RHO
 from experiments.harness import check_grid
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.diagnostics.stability import neighbours
+from fedjax_sim.diagnostics import neighbours
 
 LIPSCHITZ, BETA = 2.0, 1.0  # of softmax regression
 

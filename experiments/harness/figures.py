@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedjax_sim.runs.storage.files import replacing
+from fedjax_sim.runs import replacing
 
 __all__ = ["legends", "lines", "tidy"]
 

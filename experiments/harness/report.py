@@ -16,8 +16,7 @@ from experiments.harness import figures as drawing
 from experiments.harness.options import MACHINE
 from experiments.harness.tables import Claim, claims_table
 from fedjax_sim.cli.report import write_json
-from fedjax_sim.runs.storage.environment import environment
-from fedjax_sim.runs.storage.files import replacing, write_text
+from fedjax_sim.runs import environment, replacing, write_text
 
 __all__ = [
     "Report",

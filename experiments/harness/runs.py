@@ -16,7 +16,7 @@ from rich.console import Console
 import fedjax_sim as fs
 from fedjax_sim.cli import report
 from fedjax_sim.cli.console import sweep_progress
-from fedjax_sim.runs.storage.files import digest, replacing, write_text
+from fedjax_sim.runs import digest, replacing, write_text
 
 __all__ = [
     "KeptFrames", "check_finished", "in_own_process", "kept_json", "print_progress",

@@ -10,7 +10,7 @@ from jax import Array
 
 import fedjax_sim as fs
 from experiments.harness.data import pooled_test
-from fedjax_sim.data.batches import Pick
+from fedjax_sim.data import Pick
 from fedjax_sim.types import Step, Weighting
 
 LEAF_SHARE = 0.01  # LEAF's default of --iu

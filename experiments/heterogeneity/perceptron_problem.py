@@ -21,7 +21,7 @@ from jax import Array
 
 import fedjax_sim as fs
 from experiments.heterogeneity.variants import exact_fedprox
-from fedjax_sim.data.partition import iid
+from fedjax_sim.data import iid
 
 CLIENTS, LR = 20, 0.2
 OUTLIER = CLIENTS - 1

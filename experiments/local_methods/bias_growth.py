@@ -10,7 +10,7 @@ import pandas as pd
 import fedjax_sim as fs
 from experiments.local_methods.bias_laws import piecewise_quadratic_bias, third_order_bias
 from experiments.local_methods.diffusion import backward_equation
-from fedjax_sim.diagnostics.iterate_bias import Derivative
+from fedjax_sim.diagnostics import Derivative
 
 KINK = partial(fs.problems.asymmetric.piecewise_quadratic, right=1.0, left=0.5)
 SMOOTH = partial(fs.problems.asymmetric.third_order_smooth, smoothness=1.0, third=0.5)

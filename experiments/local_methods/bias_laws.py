@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.diagnostics.iterate_bias import Derivative
+from fedjax_sim.diagnostics import Derivative
 from fedjax_sim.types import Scalar
 
 

@@ -23,9 +23,8 @@ import numpy as np
 from jax import Array
 
 import fedjax_sim as fs
-from fedjax_sim.checks import check_count, check_positive, import_extra
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.diagnostics.iterate_bias import Derivative
+from fedjax_sim.checks import check_count, check_key, check_positive, import_extra
+from fedjax_sim.diagnostics import Derivative
 from fedjax_sim.types import Scalar
 
 

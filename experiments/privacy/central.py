@@ -30,7 +30,7 @@ from experiments.harness import (
 )
 from fedjax_sim import datasets
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.runs.storage.folders import folder_names
+from fedjax_sim.runs import folder_names
 
 COHORT = 50
 CLIP, DELTA, LR, BATCH_SIZE = 0.4, 1e-6, 0.1, 10

@@ -16,7 +16,7 @@ import fedjax_sim as fs
 from experiments.harness import check_choice, save_report, settings
 from experiments.privacy.central import CentralOptions, make_setup, tables
 from experiments.privacy.central_report import build
-from fedjax_sim.data.augmentation import CIFAR_MEAN, CIFAR_STD
+from fedjax_sim.data import CIFAR_MEAN, CIFAR_STD
 
 Network = Literal["small", "pfl"]
 SHAPE, CLASSES = (32, 32, 3), 10

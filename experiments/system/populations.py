@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_sim as fs
-from fedjax_sim.data.source import ClientSource
+from fedjax_sim.data import ClientSource
 
 FEATURES, EXAMPLES, STRATA = 60, 10, 8
 EPOCHS, BATCH_SIZE = 5, 5

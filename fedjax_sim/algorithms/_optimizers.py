@@ -10,8 +10,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from fedjax_sim.checks import is_concrete
-from fedjax_sim.checks.setups import check_generator
+from fedjax_sim.checks import check_generator, is_concrete
 from fedjax_sim.local import optimizer_init, optimizer_update
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import Params

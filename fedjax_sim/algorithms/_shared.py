@@ -10,8 +10,8 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks.timelines import partial_rounds
-from fedjax_sim.prox.composite import Composite
+from fedjax_sim.checks import partial_rounds
+from fedjax_sim.prox import Composite
 from fedjax_sim.types import Oracle, Params, Round, Scalar, Task, Timeline, Upload, Work
 
 Transform = Callable[[Oracle], Oracle]

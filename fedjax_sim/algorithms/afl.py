@@ -13,7 +13,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import real
 from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, server_rate
-from fedjax_sim.prox.constraints import Simplex
+from fedjax_sim.prox import Simplex
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -25,8 +25,8 @@ from fedjax_sim.types import (
     Timeline,
     Work,
     send_state,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers import average_rounds
 
 __all__ = ["afl"]

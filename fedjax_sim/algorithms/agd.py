@@ -10,8 +10,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms.mb_ac_sgd import mb_ac_sgd
 from fedjax_sim.checks import check_positive, is_concrete
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Work, specified
 
 __all__ = ["agd"]
 

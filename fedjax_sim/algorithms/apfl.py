@@ -13,11 +13,9 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import real, real_vdot
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_at_most
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_at_least, check_at_most, check_choice
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Upload, Work, specified
 
 __all__ = ["apfl"]
 

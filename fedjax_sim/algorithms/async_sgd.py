@@ -11,8 +11,17 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_clients_receive, real
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Scalar,
+    Upload,
+    Work,
+    specified,
+)
 
 __all__ = ["async_sgd"]
 

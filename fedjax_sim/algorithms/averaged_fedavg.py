@@ -12,12 +12,10 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS
-from fedjax_sim.checks import check_at_least, check_rates
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_at_least, check_choice, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.tree.means import mean_over_share
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.tree import mean_over_share
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, specified
 
 __all__ = ["averaged_fedavg"]
 

@@ -17,10 +17,18 @@ from fedjax_sim.algorithms._shared import dual_step, total_rate
 from fedjax_sim.algorithms.feddualavg import feddualavg
 from fedjax_sim.checks import check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate
-from fedjax_sim.prox.base import like
-from fedjax_sim.prox.composite import Composite
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Task, Timeline, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.prox import Composite, like
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Task,
+    Timeline,
+    Work,
+    specified,
+)
 
 __all__ = ["averaged_feddualavg"]
 

@@ -15,12 +15,10 @@ from fedjax_sim.algorithms._local_optimizer import locally_optimized
 from fedjax_sim.algorithms._muon import is_matrix, muon_or_adam
 from fedjax_sim.algorithms._optimizers import check_optimizer
 from fedjax_sim.algorithms.fedavg import _served
-from fedjax_sim.checks import check_at_least, check_decay, check_rates
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_at_least, check_choice, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, rate
 from fedjax_sim.tree import leaves
-from fedjax_sim.types import FedAlgorithm, Scalar
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import FedAlgorithm, Scalar, specified
 
 __all__ = ["diloco"]
 

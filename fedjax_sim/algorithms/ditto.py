@@ -12,11 +12,19 @@ import optax
 from fedjax_sim.algorithms._shared import check_per_client, cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least, check_count, check_rates, least_entries
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.local.transforms import proximal
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
-from fedjax_sim.types.specs import specified
-from fedjax_sim.wrappers.received import also_checked
+from fedjax_sim.local import ScalarOrSchedule, local_steps, proximal, rate, sgd
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Scalar,
+    Task,
+    Timeline,
+    Upload,
+    Work,
+    specified,
+)
+from fedjax_sim.wrappers import also_checked
 
 __all__ = ["ditto"]
 

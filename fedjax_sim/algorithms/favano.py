@@ -20,8 +20,7 @@ from fedjax_sim.algorithms._shared import (
     real,
 )
 from fedjax_sim.algorithms.staleness import PerClient, Reweighting
-from fedjax_sim.checks import check_rates, is_concrete
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_choice, check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -33,8 +32,8 @@ from fedjax_sim.types import (
     Timeline,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 
 __all__ = ["favano"]
 

@@ -13,10 +13,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_positive, is_concrete
-from fedjax_sim.checks.choices import check_choice
-from fedjax_sim.local import local_steps
-from fedjax_sim.local.transforms import proximal
+from fedjax_sim.checks import check_at_least, check_choice, check_positive, is_concrete
+from fedjax_sim.local import local_steps, proximal
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -28,8 +26,8 @@ from fedjax_sim.types import (
     Timeline,
     Work,
     send_state,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 
 __all__ = ["fedac"]
 

@@ -8,10 +8,18 @@ from typing import NamedTuple
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.local.transforms import proximal
-from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.local import ScalarOrSchedule, local_steps, proximal, rate, sgd
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Message,
+    Oracle,
+    Params,
+    Round,
+    Scalar,
+    Upload,
+    Work,
+    specified,
+)
 
 __all__ = ["fedacg"]
 

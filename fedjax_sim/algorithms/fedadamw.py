@@ -13,11 +13,19 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
-from fedjax_sim.checks import check_at_least, check_decay, check_rates
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_at_least, check_choice, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Scalar,
+    Work,
+    send_state,
+    specified,
+)
 
 __all__ = ["fedadamw"]
 

@@ -10,10 +10,18 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, check_clients_receive, real
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.checks import check_at_least, check_at_most, check_rates
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.local.transforms import proximal
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.local import ScalarOrSchedule, local_steps, proximal, rate, sgd
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Scalar,
+    Upload,
+    Work,
+    specified,
+)
 
 __all__ = ["fedasync"]
 

@@ -24,8 +24,7 @@ from fedjax_sim.local import (
     rate,
     sgd,
 )
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Upload, Work, specified
 
 __all__ = ["fedavg", "fedsgd"]
 

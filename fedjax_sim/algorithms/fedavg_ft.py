@@ -9,10 +9,9 @@ References:
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.tree.leaves import Selection
-from fedjax_sim.types import FedAlgorithm
-from fedjax_sim.types.specs import specified
-from fedjax_sim.wrappers.fine_tuning import fine_tuned
+from fedjax_sim.tree import Selection
+from fedjax_sim.types import FedAlgorithm, specified
+from fedjax_sim.wrappers import fine_tuned
 
 __all__ = ["fedavg_ft"]
 

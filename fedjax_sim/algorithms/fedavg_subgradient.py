@@ -10,11 +10,8 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.prox.base import Penalty
-from fedjax_sim.prox.composite import Composite, check_composite
-from fedjax_sim.prox.mirror import Euclidean
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.prox import Composite, Euclidean, Penalty, check_composite
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, specified
 
 __all__ = ["fedavg_subgradient"]
 

@@ -6,9 +6,8 @@ References:
 
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.tree.leaves import Selection, normalisation
-from fedjax_sim.types import FedAlgorithm
-from fedjax_sim.types.specs import specified
+from fedjax_sim.tree import Selection, normalisation
+from fedjax_sim.types import FedAlgorithm, specified
 from fedjax_sim.wrappers.private import private
 
 __all__ = ["fedbn"]

@@ -13,7 +13,7 @@ from fedjax_sim.algorithms.fedavg import FedAvgState, served_by
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.tree.means import mean_over_share
+from fedjax_sim.tree import mean_over_share
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -21,8 +21,8 @@ from fedjax_sim.types import (
     Round,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 
 __all__ = ["fedbuff"]
 

@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_positive, check_rates
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.local.transforms import corrected, proximal
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.local import ScalarOrSchedule, corrected, local_steps, proximal, rate, sgd
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, specified
 
 __all__ = ["feddyn"]
 

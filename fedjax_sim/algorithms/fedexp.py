@@ -13,8 +13,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, real_vdot
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work, specified
 
 __all__ = ["fedexp"]
 

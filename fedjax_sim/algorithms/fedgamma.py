@@ -7,10 +7,8 @@ References:
 from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.scaffold import scaffold
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.local.transforms import sam, transform_oracle, unchanged
-from fedjax_sim.types import FedAlgorithm, Scalar
-from fedjax_sim.types.specs import specified
+from fedjax_sim.local import ScalarOrSchedule, sam, transform_oracle, unchanged
+from fedjax_sim.types import FedAlgorithm, Scalar, specified
 
 __all__ = ["fedgamma"]
 

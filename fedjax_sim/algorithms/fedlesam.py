@@ -13,10 +13,8 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, Transform
 from fedjax_sim.checks import check_at_least, check_rates
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.local.transforms import perturbed, unchanged
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.local import ScalarOrSchedule, local_steps, perturbed, rate, sgd, unchanged
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, specified
 
 __all__ = ["fedlesam"]
 

@@ -20,8 +20,16 @@ from fedjax_sim.algorithms._two_phase import (
 )
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work, send_state
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Work,
+    send_state,
+    specified,
+)
 
 __all__ = ["fedlin"]
 

@@ -12,13 +12,10 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, initial_model, total_rate
-from fedjax_sim.checks import check_at_least, check_rates
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_at_least, check_choice, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.prox.base import like
-from fedjax_sim.prox.composite import Composite, check_composite
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.prox import Composite, check_composite, like
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, specified
 
 __all__ = ["fedmid", "fedmid_osp"]
 

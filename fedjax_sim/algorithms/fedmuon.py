@@ -28,10 +28,18 @@ from fedjax_sim.local import (
     per_step,
     rate,
 )
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.means import mean_over_share
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
-from fedjax_sim.types.specs import specified
+from fedjax_sim.tree import leaves, mean_over_share
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Scalar,
+    Work,
+    send_state,
+    specified,
+)
 
 __all__ = ["fedmuon"]
 

@@ -14,8 +14,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, real
 from fedjax_sim.checks import check_at_least, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, specified
 
 __all__ = ["fednova"]
 

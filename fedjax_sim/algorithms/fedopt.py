@@ -15,11 +15,9 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms.fedavg import served_by
-from fedjax_sim.checks import check_at_least, check_decay, check_positive, check_rates
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_at_least, check_choice, check_decay, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.types import FedAlgorithm, Params, Scalar
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import FedAlgorithm, Params, Scalar, specified
 
 __all__ = ["fedadagrad", "fedadam", "fedavgm", "fedyogi"]
 

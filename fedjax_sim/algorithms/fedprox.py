@@ -8,10 +8,8 @@ import optax
 
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.local.transforms import proximal
-from fedjax_sim.types import FedAlgorithm, Scalar
-from fedjax_sim.types.specs import specified
+from fedjax_sim.local import ScalarOrSchedule, proximal
+from fedjax_sim.types import FedAlgorithm, Scalar, specified
 
 __all__ = ["fedprox"]
 

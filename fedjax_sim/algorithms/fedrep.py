@@ -14,8 +14,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.checks import check_at_least, check_at_most, check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.leaves import Selection, last_layer
+from fedjax_sim.tree import Selection, last_layer, leaves
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -27,9 +26,9 @@ from fedjax_sim.types import (
     Timeline,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
-from fedjax_sim.wrappers.parts import PartState
+from fedjax_sim.wrappers import PartState
 
 __all__ = ["fedrep"]
 

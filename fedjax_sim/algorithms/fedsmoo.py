@@ -12,10 +12,8 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.checks import check_at_least, check_rates
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.local.transforms import perturbed, unchanged
-from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.local import ScalarOrSchedule, local_steps, perturbed, rate, unchanged
+from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work, specified
 
 __all__ = ["fedsmoo"]
 

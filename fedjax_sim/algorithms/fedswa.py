@@ -19,11 +19,19 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.scaffold import ScaffoldState
-from fedjax_sim.checks import check_at_least, check_rates
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_at_least, check_choice, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, send_state
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Round,
+    Scalar,
+    Upload,
+    Work,
+    send_state,
+    specified,
+)
 
 __all__ = ["fedmo", "fedmoswa", "fedswa"]
 

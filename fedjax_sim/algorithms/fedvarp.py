@@ -19,8 +19,8 @@ from fedjax_sim.types import (
     Round,
     Scalar,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 
 __all__ = ["fedvarp"]
 

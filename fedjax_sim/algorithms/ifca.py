@@ -14,12 +14,10 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
-from fedjax_sim.checks import check_count, check_rates
-from fedjax_sim.checks.choices import check_choice
-from fedjax_sim.compression.codec import code_bits, identity
+from fedjax_sim.checks import check_choice, check_count, check_rates
+from fedjax_sim.compression import code_bits, identity
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
-from fedjax_sim.types import Bits, FedAlgorithm, Oracle, Params, Requires, Round, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import Bits, FedAlgorithm, Oracle, Params, Requires, Round, Work, specified
 
 __all__ = ["ifca"]
 

@@ -12,8 +12,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.algorithms.fedac import accelerated, coupling, middle_of
 from fedjax_sim.algorithms.mb_sgd import gradient_sum, mean_gradient
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.types import FedAlgorithm, Message, Params, Requires, Round, Scalar
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import FedAlgorithm, Message, Params, Requires, Round, Scalar, specified
 
 __all__ = ["mb_ac_sgd"]
 

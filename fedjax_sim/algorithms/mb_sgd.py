@@ -11,9 +11,8 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, server_rate
-from fedjax_sim.tree.means import mean_over_share
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.tree import mean_over_share
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work, specified
 
 __all__ = ["mb_sgd"]
 

@@ -21,11 +21,19 @@ from fedjax_sim.algorithms._two_phase import (
     gradient_and_steps,
     sends_gradient,
 )
-from fedjax_sim.checks import check_decay, check_rates
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_choice, check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update, rate
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, send_state
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Scalar,
+    Work,
+    send_state,
+    specified,
+)
 
 __all__ = ["mime", "mimelite"]
 

@@ -16,8 +16,17 @@ from fedjax_sim.algorithms._shared import cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_count, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Task, Timeline, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Scalar,
+    Task,
+    Timeline,
+    Upload,
+    Work,
+    specified,
+)
 
 __all__ = ["perfedavg"]
 

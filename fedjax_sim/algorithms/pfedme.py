@@ -13,10 +13,9 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_at_least, check_count, check_rates
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.local.transforms import proximal
-from fedjax_sim.timelines.sampling import sample_without_replacement
-from fedjax_sim.tree.means import mean_over_share
+from fedjax_sim.local import ScalarOrSchedule, local_steps, proximal, rate, sgd
+from fedjax_sim.timelines import sample_without_replacement
+from fedjax_sim.tree import mean_over_share
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -28,8 +27,8 @@ from fedjax_sim.types import (
     Timeline,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 
 __all__ = ["pfedme"]
 

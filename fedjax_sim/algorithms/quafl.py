@@ -14,8 +14,17 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, average_with_server, real
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Requires, Round, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    PyTree,
+    Requires,
+    Round,
+    Upload,
+    Work,
+    specified,
+)
 
 __all__ = ["quafl"]
 

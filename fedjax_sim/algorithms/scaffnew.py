@@ -15,8 +15,7 @@ from jax.core import Tracer
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_all_clients, real
 from fedjax_sim.checks import check_at_most, check_positive, check_rates
-from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, rate, sgd
-from fedjax_sim.local.transforms import corrected
+from fedjax_sim.local import ScalarOrSchedule, corrected, inverse_rate, local_steps, rate, sgd
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -27,8 +26,8 @@ from fedjax_sim.types import (
     Task,
     Timeline,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 
 __all__ = ["scaffnew"]
 

@@ -11,13 +11,27 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_rates
-from fedjax_sim.checks.choices import check_choice
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
-from fedjax_sim.local.transforms import corrected
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Task, Work, send_state
-from fedjax_sim.types.specs import specified
+from fedjax_sim.checks import check_at_least, check_choice, check_key, check_rates
+from fedjax_sim.local import (
+    ScalarOrSchedule,
+    corrected,
+    inverse_rate,
+    local_steps,
+    per_step,
+    rate,
+    sgd,
+)
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Round,
+    Scalar,
+    Task,
+    Work,
+    send_state,
+    specified,
+)
 
 __all__ = ["gradient_controls", "scaffold"]
 

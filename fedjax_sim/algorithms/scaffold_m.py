@@ -12,8 +12,16 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Work, send_state
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Round,
+    Scalar,
+    Work,
+    send_state,
+    specified,
+)
 
 __all__ = ["scaffold_m"]
 

@@ -13,8 +13,7 @@ from jax import Array
 
 from fedjax_sim.algorithms._shared import real
 from fedjax_sim.checks import check_at_least, check_at_most, largest_entries, least_entries
-from fedjax_sim.types import Scalar, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import Scalar, Work, specified
 
 StalenessWeight = Callable[[Array], Array]
 Reweighting = Callable[[Work], Array]

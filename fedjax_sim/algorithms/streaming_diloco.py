@@ -34,8 +34,8 @@ from fedjax_sim.types import (
     Task,
     Timeline,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 
 __all__ = ["streaming_diloco"]
 

@@ -1,5 +1,6 @@
 """Checks that run before compilation: of numbers, sizes, keys, timelines, setups."""
 
+from fedjax_sim.checks.choices import check_choice, check_part
 from fedjax_sim.checks.names import did_you_mean, import_extra
 from fedjax_sim.checks.numbers import (
     INT32_MAX,
@@ -39,6 +40,7 @@ __all__ = [
     "check_at_most",
     "check_batch",
     "check_bytes",
+    "check_choice",
     "check_compiles",
     "check_count",
     "check_counts",
@@ -52,6 +54,7 @@ __all__ = [
     "check_objective",
     "check_one_number",
     "check_one_timeline",
+    "check_part",
     "check_population",
     "check_positive",
     "check_rates",

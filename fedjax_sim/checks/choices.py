@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks.numbers import check_count
 
 
 def check_choice(choices: Sequence[object], /, **values: object) -> None:

@@ -6,14 +6,14 @@ import jax
 
 from fedjax_sim.checks import check_positive
 from fedjax_sim.cli.diagnose import is_softmax_regression
-from fedjax_sim.data.task import empirical_task
-from fedjax_sim.diagnostics.linear_models import SOFTMAX, linear_model_bounds
+from fedjax_sim.data import empirical_task
+from fedjax_sim.diagnostics import SOFTMAX, linear_model_bounds
 from fedjax_sim.objectives import cross_entropy, with_l2
 from fedjax_sim.studies.advice.advise import advise
 from fedjax_sim.studies.advice.result import Advice
 from fedjax_sim.studies.setups.build import ResolvedRun, one_seed, resolve
 from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.types import Setup
 
 DESCRIPTION = """\

@@ -11,7 +11,7 @@ import shlex
 from typing import Any
 
 from fedjax_sim.cli.errors import Failure, resolving, running
-from fedjax_sim.runs.interrupt import exit_code
+from fedjax_sim.runs import exit_code
 
 RUN_DESCRIPTION = """\
 Compares federated algorithms: same clients, cohorts, minibatches and initial models for all.
@@ -87,7 +87,7 @@ def _connected(given: dict[str, Any]):
         return RunConfig(**given)
     import jax
 
-    from fedjax_sim.engine.execution import distributed
+    from fedjax_sim.engine import distributed
 
     distributed.connect(**where, heartbeat_timeout=timeout)
     if given["num_strata"] is None:
@@ -111,7 +111,7 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     from fedjax_sim.cli.console import progress_bars
     from fedjax_sim.cli.run import execute, ready
     from fedjax_sim.cli.tables import diagnosis_tables, summary_table
-    from fedjax_sim.engine.execution import distributed
+    from fedjax_sim.engine import distributed
 
     output, first = comparison.output, distributed.is_first()
     console = Console(quiet=not first)  # only process 0 prints
@@ -138,7 +138,7 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
 
 def _print_once(note: str | None) -> None:
     """Prints a note, if there is one; of several processes only process 0 does."""
-    from fedjax_sim.engine.execution import distributed
+    from fedjax_sim.engine import distributed
 
     if note is not None and distributed.is_first():
         print(note)
@@ -146,7 +146,7 @@ def _print_once(note: str | None) -> None:
 
 def _print_guarantees(comparison) -> None:
     """Prints the privacy of the whole run, for every private algorithm."""
-    from fedjax_sim.engine.execution import distributed
+    from fedjax_sim.engine import distributed
 
     if distributed.is_first():
         for name, guarantee in comparison.guarantees.items():
@@ -159,7 +159,7 @@ def _forecast(comparison) -> int:
     from fedjax_sim.cli import measured
     from fedjax_sim.cli.dry_run import run_forecast
     from fedjax_sim.cli.tables import forecast_table
-    from fedjax_sim.engine.execution import distributed
+    from fedjax_sim.engine import distributed
 
     with resolving():
         measured.parse(comparison.options["measured"])
@@ -347,7 +347,7 @@ def _start_jax() -> None:
     """
     import jax
 
-    from fedjax_sim.engine.execution.devices import use_all_cores, use_command_buffers
+    from fedjax_sim.engine import use_all_cores, use_command_buffers
 
     if jax.config.values["jax_compilation_cache_dir"] is None:
         jax.config.update("jax_compilation_cache_dir", str(_cache_dir()))

@@ -7,10 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedjax_sim.cli.report import LOSS, score_of
-from fedjax_sim.runs.events import Callback
-from fedjax_sim.runs.progress_bar import ProgressBar
-from fedjax_sim.runs.result import Progress as RunProgress
-from fedjax_sim.runs.sweeps.sweep import SweepProgress
+from fedjax_sim.runs import Callback, ProgressBar, SweepProgress
+from fedjax_sim.runs import Progress as RunProgress
 
 
 @contextlib.contextmanager

@@ -19,21 +19,28 @@ from jax.tree_util import Partial
 
 from fedjax_sim import tree
 from fedjax_sim.cli import report
-from fedjax_sim.data.summary import has_classes
-from fedjax_sim.data.task import Objective, empirical_task
-from fedjax_sim.diagnostics.constants import measure
-from fedjax_sim.diagnostics.drift import shadow_probes, shadowed
-from fedjax_sim.diagnostics.gradient_moments import batch_moments
-from fedjax_sim.diagnostics.linear_models import SOFTMAX, linear_model_bounds
-from fedjax_sim.diagnostics.optimum import Optimum, mean_loss, optimum
-from fedjax_sim.diagnostics.overlays import FEDAVG, SHADOW, Overlay, overlay
+from fedjax_sim.data import Objective, empirical_task, has_classes
+from fedjax_sim.diagnostics import (
+    FEDAVG,
+    SHADOW,
+    SOFTMAX,
+    Optimum,
+    Overlay,
+    batch_moments,
+    linear_model_bounds,
+    mean_loss,
+    measure,
+    overlay,
+    shadow_probes,
+    shadowed,
+)
+from fedjax_sim.diagnostics.optimum import optimum
 from fedjax_sim.engine import NO_PROBES, History, Probes, run
 from fedjax_sim.objectives import cross_entropy, with_l2
 from fedjax_sim.reports.figures.bounds import bound_curves
 from fedjax_sim.studies.setups.build import ResolvedRun
 from fedjax_sim.studies.setups.problem import Problem
-from fedjax_sim.theory.fedavg import convex
-from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.theory import ProblemConstants, convex
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 SUBOPTIMALITY = "training suboptimality"

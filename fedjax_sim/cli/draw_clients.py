@@ -7,8 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from fedjax_sim.cli.report import write_all
-from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.data.summary import label_counts, summarize
+from fedjax_sim.data import FederatedData, label_counts, summarize
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.reports import figures as plotting
 from fedjax_sim.studies.setups.build import check, of_seed

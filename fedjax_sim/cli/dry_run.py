@@ -4,9 +4,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from fedjax_sim.cli import measured
-from fedjax_sim.runs.options import Options
-from fedjax_sim.runs.planning.forecast import forecast
-from fedjax_sim.runs.planning.needs import Forecast
+from fedjax_sim.runs import Forecast, Options, forecast
 from fedjax_sim.studies.setups.build import ResolvedRun
 
 

@@ -9,9 +9,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fedjax_sim.engine.execution import distributed
-from fedjax_sim.runs.storage.files import FolderError, RecoveryWarning
-from fedjax_sim.runs.storage.locks import FolderInUseError
+from fedjax_sim.engine import distributed
+from fedjax_sim.runs import FolderError, FolderInUseError, RecoveryWarning
 from fedjax_sim.studies.setups.references import EntryPointWarning
 
 _OTHERS = ("max_clients", "target", "gradient_target")  # options of clients and advise

@@ -6,8 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_sim.runs.storage.files import replacing
-from fedjax_sim.runs.storage.model_files import named_leaves
+from fedjax_sim.runs import named_leaves, replacing
 from fedjax_sim.studies.setups.saved import Which, load
 from fedjax_sim.types import Params
 

@@ -39,7 +39,7 @@ def plot(arguments: list[str]) -> int:
 def table(arguments: list[str]) -> int:
     """Prints a table of folders of results; returns the exit code."""
     from fedjax_sim.cli import table as tables
-    from fedjax_sim.runs.storage.files import write_text
+    from fedjax_sim.runs import write_text
 
     with resolving({"metric": "metric", "metrics": "metric", "last": "last", "digits": "digits"}):
         folders, options = _of_folders(tables.TableOptions, "table", tables.DESCRIPTION, arguments)

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.engine.evaluation.direction import direction, is_fraction
-from fedjax_sim.runs.sweeps.grid import Configuration, expand
+from fedjax_sim.engine import direction, is_fraction
+from fedjax_sim.runs import Configuration, expand
 from fedjax_sim.studies.setups.build import check, hyper_parameters
 from fedjax_sim.studies.setups.config import SweepConfig
 from fedjax_sim.studies.setups.config_checks import MOST_GIGABYTES, check_client_column

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from fedjax_sim import datasets, models
 from fedjax_sim.cli import docstrings
-from fedjax_sim.datasets.registry import data_folder, folder_of
+from fedjax_sim.datasets import data_folder, folder_of
 from fedjax_sim.studies.setups import names, registry
 from fedjax_sim.studies.setups.aggregators import MIXING, RULES, described, hyper_parameters
 from fedjax_sim.studies.setups.attacks import ATTACKS

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli import commands, folder_commands
 from fedjax_sim.cli.errors import Failure, warnings_in_one_line
-from fedjax_sim.engine.execution import distributed
+from fedjax_sim.engine import distributed
 from fedjax_sim.runs import interrupt
 
 USAGE = """\

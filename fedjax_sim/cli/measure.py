@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.models import Convolution
 from fedjax_sim.studies import executions
 from fedjax_sim.studies.setups.build import ResolvedRun
 from fedjax_sim.types import Setup

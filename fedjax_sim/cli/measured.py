@@ -8,8 +8,8 @@ repeating use those, whatever was measured since.
 import pathlib
 from collections.abc import Iterable, Sequence
 
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.engine import Execution
+from fedjax_sim.models import Convolution
 from fedjax_sim.studies import executions
 from fedjax_sim.studies.executions import LOWERINGS, ExecutionChoice
 from fedjax_sim.studies.setups.build import ResolvedRun

@@ -7,6 +7,7 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
+from fedjax_sim.reports import read_client_values, read_config, read_folders, setting_text
 from fedjax_sim.reports.figures import (
     client_bands,
     client_distribution,
@@ -15,8 +16,6 @@ from fedjax_sim.reports.figures import (
     save,
 )
 from fedjax_sim.reports.figures.style import figure_format
-from fedjax_sim.reports.folders import read_client_values, read_config, setting_text
-from fedjax_sim.reports.methods import read_folders
 
 DESCRIPTION = """\
 Draws learning curves of FOLDER, which fedjax-sim run or sweep, or simulate, compare or sweep in

@@ -13,14 +13,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.engine.evaluation.direction import PERSONAL, PERSONAL_R2
-from fedjax_sim.reports.divergence import divergence_text, first_divergences
+from fedjax_sim.engine import PERSONAL, PERSONAL_R2
+from fedjax_sim.reports import divergence_text, divergences, first_divergences, mean_interval
 from fedjax_sim.reports.figures.style import figure_format, save
-from fedjax_sim.reports.folders import divergences
-from fedjax_sim.reports.intervals import mean_interval
-from fedjax_sim.runs.storage.files import replacing, write_text
-from fedjax_sim.runs.storage.folders import Kind, check_kind
-from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.runs import Kind, RunFolder, check_kind, replacing, write_text
 from fedjax_sim.studies.setups.config_file import as_json
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")

@@ -17,24 +17,34 @@ from matplotlib.figure import Figure
 from fedjax_sim.cli import diagnose as diagnosing
 from fedjax_sim.cli import measured, report
 from fedjax_sim.cli.diagnose import Diagnosis
-from fedjax_sim.data.summary import has_classes, label_counts
-from fedjax_sim.engine.execution import distributed
-from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.data import has_classes, label_counts
+from fedjax_sim.engine import distributed
+from fedjax_sim.models import Convolution
+from fedjax_sim.reports import (
+    PARTIAL,
+    PARTIAL_NOTE,
+    default_metrics,
+    read_client_values,
+    setting_text,
+)
 from fedjax_sim.reports import figures as plotting
-from fedjax_sim.reports.folders import default_metrics, read_client_values, setting_text
-from fedjax_sim.reports.labels import PARTIAL, PARTIAL_NOTE
-from fedjax_sim.runs.callbacks import Callback
-from fedjax_sim.runs.comparison import Comparison
-from fedjax_sim.runs.comparison import compare as compare_algorithms
-from fedjax_sim.runs.events import Divergence
-from fedjax_sim.runs.options import Options, Storage
-from fedjax_sim.runs.result import Simulation
-from fedjax_sim.runs.storage.environment import environment
-from fedjax_sim.runs.storage.files import FolderError, write_json
-from fedjax_sim.runs.storage.locks import locked
-from fedjax_sim.runs.storage.run_functions import trace_run
-from fedjax_sim.runs.storage.run_identity import identify
-from fedjax_sim.runs.storage.store import RunFolder, check_extension
+from fedjax_sim.runs import (
+    Callback,
+    Comparison,
+    Divergence,
+    FolderError,
+    Options,
+    RunFolder,
+    Simulation,
+    Storage,
+    check_extension,
+    environment,
+    identify,
+    locked,
+    trace_run,
+    write_json,
+)
+from fedjax_sim.runs import compare as compare_algorithms
 from fedjax_sim.studies.setups import build, own_objects
 from fedjax_sim.studies.setups.build import ResolvedRun
 from fedjax_sim.studies.setups.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig

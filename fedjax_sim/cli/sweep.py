@@ -22,15 +22,20 @@ from fedjax_sim.cli.grid import (
 )
 from fedjax_sim.cli.sweep_results import SweepResult, no_results, outdated, results_of, speed_up_of
 from fedjax_sim.datasets import Dataset
-from fedjax_sim.runs.events import Callback
-from fedjax_sim.runs.options import Options, Storage
-from fedjax_sim.runs.planning.measuring import metric_shapes
-from fedjax_sim.runs.storage.environment import environment
-from fedjax_sim.runs.storage.files import write_json
-from fedjax_sim.runs.storage.locks import locked
-from fedjax_sim.runs.sweeps.grid import Configuration
-from fedjax_sim.runs.sweeps.parts import Part, parse_part
-from fedjax_sim.runs.sweeps.sweep import SweepProgress, sweep
+from fedjax_sim.runs import (
+    Callback,
+    Configuration,
+    Options,
+    Part,
+    Storage,
+    SweepProgress,
+    environment,
+    locked,
+    metric_shapes,
+    parse_part,
+    sweep,
+    write_json,
+)
 from fedjax_sim.studies.setups import build, own_objects
 from fedjax_sim.studies.setups.aggregators import check_uploads
 from fedjax_sim.studies.setups.attacks import Attack

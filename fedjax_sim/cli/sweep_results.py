@@ -10,13 +10,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_sim.cli.grid import mode_of
+from fedjax_sim.reports import (
+    best,
+    bounds_of,
+    metric_label,
+    paired_differences,
+    render,
+    score_values,
+    scores,
+    speed_up,
+    table,
+)
 from fedjax_sim.reports.figures import client_distribution, heat_maps, sweeps
-from fedjax_sim.reports.frames import score_values
-from fedjax_sim.reports.labels import bounds_of, metric_label
-from fedjax_sim.reports.selection import best, scores
-from fedjax_sim.reports.statistics import paired_differences, speed_up
-from fedjax_sim.reports.tables import render, table
-from fedjax_sim.runs.sweeps.result import Sweep
+from fedjax_sim.runs import Sweep
 from fedjax_sim.studies.setups.config import SweepConfig
 
 # Tables and figures that only some grids have; see results_of.

@@ -7,12 +7,17 @@ from typing import Literal
 
 import pandas as pd
 
-from fedjax_sim.reports.folders import default_metrics, read_config
-from fedjax_sim.reports.labels import algorithm_labels
-from fedjax_sim.reports.methods import read_folders
-from fedjax_sim.reports.results import Target, results
-from fedjax_sim.reports.selection import Mode
-from fedjax_sim.reports.tables import Format, results_table
+from fedjax_sim.reports import (
+    Format,
+    Mode,
+    Target,
+    algorithm_labels,
+    default_metrics,
+    read_config,
+    read_folders,
+    results_table,
+)
+from fedjax_sim.reports.results import results
 
 DESCRIPTION = """\
 Prints a table of the results in FOLDER, which fedjax-sim run or sweep, or simulate, compare or

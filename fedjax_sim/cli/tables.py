@@ -8,9 +8,8 @@ import pandas as pd
 from rich.table import Table
 
 from fedjax_sim.cli.diagnose import Diagnosis, kind_of
-from fedjax_sim.reports.labels import PARTIAL, PARTIAL_NOTE
-from fedjax_sim.reports.tables import interval_text
-from fedjax_sim.runs.planning.needs import Forecast
+from fedjax_sim.reports import PARTIAL, PARTIAL_NOTE, interval_text
+from fedjax_sim.runs import Forecast
 from fedjax_sim.studies.executions import Measured
 
 INTERVALS = "mean over seeds and its 95 % interval (Student's t)"

@@ -6,12 +6,8 @@ from typing import Any, NamedTuple
 import jax
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.engine.evaluation.direction import direction
-from fedjax_sim.engine.evaluation.state import is_mark, takes_state
-from fedjax_sim.runs import callbacks
-from fedjax_sim.runs.callbacks import Callback
-from fedjax_sim.runs.callbacks.direction import Mode
-from fedjax_sim.runs.planning.measuring import metric_shapes
+from fedjax_sim.engine import direction, is_mark, takes_state
+from fedjax_sim.runs import Callback, Mode, callbacks, metric_shapes
 from fedjax_sim.types import FedAlgorithm, Setup
 
 _LOGS: dict[str, tuple[str, Callable[[str], Callback]]] = {

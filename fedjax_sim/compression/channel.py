@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
+from fedjax_sim.checks import check_is_algorithm, check_statistics_last
 from fedjax_sim.compression.codec import Codec, check_codec, decoded
-from fedjax_sim.tree.counting import with_message_bits, with_upload_bits
+from fedjax_sim.tree import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -18,8 +18,8 @@ from fedjax_sim.types import (
     PyTree,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 
 Near = Callable[
     [Message, Upload], Upload

@@ -10,9 +10,8 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, is_concrete
-from fedjax_sim.tree.counting import plain_bits
-from fedjax_sim.types import PyTree, Scalar
-from fedjax_sim.types.specs import Spec, specified, with_spec
+from fedjax_sim.tree import plain_bits
+from fedjax_sim.types import PyTree, Scalar, Spec, specified, with_spec
 
 
 class Unbiased(NamedTuple):

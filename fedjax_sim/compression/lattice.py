@@ -15,8 +15,7 @@ from jax import Array
 from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.compression.codec import Codec, per_tensor
 from fedjax_sim.compression.quantizers.rounding import stochastic_round
-from fedjax_sim.types import Scalar
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import Scalar, specified
 
 _MAX_BITS = 24  # single precision represents integers of 24 bits exactly
 

@@ -24,9 +24,8 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.compression.codec import Codec, StatefulCodec, is_coded, per_tensor
-from fedjax_sim.tree.counting import plain_bits, scalar_bits
-from fedjax_sim.types import PyTree
-from fedjax_sim.types.specs import specified
+from fedjax_sim.tree import plain_bits, scalar_bits
+from fedjax_sim.types import PyTree, specified
 
 
 @specified

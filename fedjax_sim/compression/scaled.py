@@ -18,8 +18,8 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
 from fedjax_sim.compression.quantizers.logarithmic import luq
 from fedjax_sim.compression.quantizers.rounding import max_magnitude, stochastic_round
-from fedjax_sim.tree.counting import scalar_bits
-from fedjax_sim.types.specs import specified
+from fedjax_sim.tree import scalar_bits
+from fedjax_sim.types import specified
 
 
 @specified

@@ -17,9 +17,8 @@ from jax import Array
 
 from fedjax_sim.compression.codec import Codec, Unbiased, is_coded, per_tensor
 from fedjax_sim.compression.quantizers.rounding import bernoulli, power_of_two_below
-from fedjax_sim.tree.counting import scalar_bits
-from fedjax_sim.types import PyTree
-from fedjax_sim.types.specs import specified
+from fedjax_sim.tree import scalar_bits
+from fedjax_sim.types import PyTree, specified
 
 
 @specified

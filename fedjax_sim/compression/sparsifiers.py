@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
-from fedjax_sim.timelines.sampling import sample_without_replacement
-from fedjax_sim.tree.counting import scalar_bits
-from fedjax_sim.types.specs import specified
+from fedjax_sim.timelines import sample_without_replacement
+from fedjax_sim.tree import scalar_bits
+from fedjax_sim.types import specified
 
 
 @specified(static=["keep"])

@@ -11,6 +11,39 @@ from fedjax_sim.data import (
     task,
     tokens,
 )
+from fedjax_sim.data.archives import read_npz
+from fedjax_sim.data.augmentation import CIFAR_MEAN, CIFAR_STD
+from fedjax_sim.data.batches import Batches, Pick, epochs, full_batch, stream, with_replacement
+from fedjax_sim.data.feature_shift import add_noise, noise_levels, rotate
+from fedjax_sim.data.federated import (
+    FederatedData,
+    check_assignment,
+    from_assignment,
+    from_clients,
+    leaf_of,
+    with_leaf,
+)
+from fedjax_sim.data.generated import generated_data, generated_task
+from fedjax_sim.data.inspection import (
+    check_disjoint,
+    check_finite,
+    largest_input,
+    missing,
+    with_nan,
+)
+from fedjax_sim.data.partition import hold_out, iid, train_test_split
+from fedjax_sim.data.partition._dealing import group_rows
+from fedjax_sim.data.source import ClientSource, assigned
+from fedjax_sim.data.summary import has_classes, label_counts, summarize
+from fedjax_sim.data.task import Objective, empirical_task, running_statistics_of, shared_task
+from fedjax_sim.data.tokens import (
+    Short,
+    check_short,
+    next_tokens,
+    padded_chunks,
+    token_ids,
+    token_windows,
+)
 
 __all__ = [
     "augmentation",

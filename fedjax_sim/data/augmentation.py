@@ -32,7 +32,7 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.data.batches import scaled_words
 from fedjax_sim.data.task import Objective
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
-from fedjax_sim.tree.leaves import Where
+from fedjax_sim.tree import Where
 from fedjax_sim.types import Described, Model, Params, PyTree
 
 Transform = Callable[[Array, Array], Array]  # (images, key) -> images

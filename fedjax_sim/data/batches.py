@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.tree.keys import fast
+from fedjax_sim.tree import fast
 from fedjax_sim.types import Step
 
 __all__ = [

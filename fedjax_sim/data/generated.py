@@ -13,8 +13,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import INT32_MAX, check_count
-from fedjax_sim.checks.setups import check_key
+from fedjax_sim.checks import INT32_MAX, check_count, check_key
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.data.task import (
@@ -24,7 +23,7 @@ from fedjax_sim.data.task import (
     empirical_oracle,
     losses_of_two,
 )
-from fedjax_sim.tree.repeated import Repeated
+from fedjax_sim.tree import Repeated
 from fedjax_sim.types import Oracle, Params, PyTree, Task
 
 Generate = Callable[[Array, Array], PyTree]  # (client, key) -> examples, leaves [n, ...]

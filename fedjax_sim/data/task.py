@@ -16,8 +16,7 @@ from fedjax_sim.data.federated import FederatedData, from_lists, num_rows
 from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
-from fedjax_sim.tree.keys import fast, usual
-from fedjax_sim.tree.leaves import Where
+from fedjax_sim.tree import Where, fast, usual
 from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
 
 __all__ = ["empirical_task", "shared_task"]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.data.inspection import missing, with_nan
+from fedjax_sim.data import missing, with_nan
 from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
 from fedjax_sim.datasets.division import TEST_SHARE, rows_for_testing
 from fedjax_sim.datasets.labels import of_one_type, one_per_example

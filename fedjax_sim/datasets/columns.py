@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.data.inspection import missing, with_nan
+from fedjax_sim.data import missing, with_nan
 from fedjax_sim.datasets.dataset import DataError
 
 

@@ -5,8 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.data.federated import FederatedData, from_assignment
-from fedjax_sim.data.partition._dealing import group_rows
+from fedjax_sim.data import FederatedData, from_assignment, group_rows
 
 
 class DataError(ValueError):

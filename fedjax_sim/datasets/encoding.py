@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 
-from fedjax_sim.data.inspection import missing
+from fedjax_sim.data import missing
 from fedjax_sim.datasets.columns import Columns
 from fedjax_sim.datasets.dataset import DataError, Dataset, group_text
 from fedjax_sim.datasets.labels import is_number

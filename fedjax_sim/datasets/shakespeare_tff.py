@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_sim.data.tokens import next_tokens, padded_chunks
+from fedjax_sim.data import next_tokens, padded_chunks
 from fedjax_sim.datasets import shakespeare
 from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups, rows_by_group
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.data.tokens import Short, check_short, next_tokens, token_windows
+from fedjax_sim.data import Short, check_short, next_tokens, token_windows
 from fedjax_sim.datasets.dataset import DataError, Dataset
 from fedjax_sim.datasets.division import report
 

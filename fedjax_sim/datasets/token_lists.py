@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.data.inspection import missing
-from fedjax_sim.data.tokens import Short, check_short, next_tokens, token_ids, token_windows
+from fedjax_sim.data import Short, check_short, missing, next_tokens, token_ids, token_windows
 from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
 from fedjax_sim.datasets.division import report, report_lost, rows_for_testing
 

@@ -9,14 +9,21 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.engine import RunState, evaluation_context
-from fedjax_sim.engine.evaluation.state import RunContext
-from fedjax_sim.engine.evaluation.visits import Broadcast, client_row, current_broadcast, visits
-from fedjax_sim.engine.execution.strategies import Execution, auto
-from fedjax_sim.tree.repeated import entries
+from fedjax_sim.checks import check_key
+from fedjax_sim.engine import (
+    Broadcast,
+    Execution,
+    RunContext,
+    RunState,
+    auto,
+    client_row,
+    current_broadcast,
+    evaluation_context,
+    visits,
+)
+from fedjax_sim.tree import entries
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Upload
-from fedjax_sim.wrappers.received import received_model
+from fedjax_sim.wrappers import received_model
 
 __all__ = ["client_models", "model_change"]
 

@@ -12,8 +12,8 @@ from fedjax_sim.diagnostics.gradient_moments import Moments
 from fedjax_sim.diagnostics.heterogeneity import heterogeneity
 from fedjax_sim.diagnostics.optimum import Optimum, double
 from fedjax_sim.diagnostics.smoothness import Curvature, curvature, hessian_lipschitz
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.engine import Execution
+from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.types import Params, PyTree, Task
 
 

@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
-from fedjax_sim.data.task import running_statistics_of
+from fedjax_sim.data import running_statistics_of
 from fedjax_sim.diagnostics.client_updates import (
     Shared,
     Slots,
@@ -26,10 +26,17 @@ from fedjax_sim.diagnostics.client_updates import (
 )
 from fedjax_sim.diagnostics.gradient_moments import sample_variance
 from fedjax_sim.diagnostics.sharpness import top_eigenvalues
-from fedjax_sim.engine.evaluation.clients import PER_CLIENT, QUANTILES, quantile_names
-from fedjax_sim.engine.evaluation.state import EVALUATED, RunContext, context_of
-from fedjax_sim.engine.execution.strategies import Execution, auto
-from fedjax_sim.tree.repeated import entries
+from fedjax_sim.engine import (
+    EVALUATED,
+    PER_CLIENT,
+    QUANTILES,
+    Execution,
+    RunContext,
+    auto,
+    context_of,
+    quantile_names,
+)
+from fedjax_sim.tree import entries
 from fedjax_sim.types import Params, Task, Upload
 
 Measure = Literal["drift", "disagreement", "alignment", "eigenvalue", "noise"]

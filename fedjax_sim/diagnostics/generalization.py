@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.engine.evaluation import evaluator, merge_evaluators
+from fedjax_sim.engine import evaluator, merge_evaluators
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.types import Params, PyTree
 

@@ -9,11 +9,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.data.batches import full_batch
-from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.data.task import Objective, empirical_task
+from fedjax_sim.checks import check_count, check_key
+from fedjax_sim.data import FederatedData, Objective, empirical_task, full_batch
 from fedjax_sim.diagnostics.heterogeneity import check_points
 from fedjax_sim.types import Params, Task
 

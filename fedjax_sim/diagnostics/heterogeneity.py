@@ -10,9 +10,9 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks.setups import check_key
+from fedjax_sim.checks import check_key
 from fedjax_sim.diagnostics.sharpness import Gradient, check_examples
-from fedjax_sim.engine.execution.strategies import Execution, auto
+from fedjax_sim.engine import Execution, auto
 from fedjax_sim.types import Params, Task
 
 __all__ = ["ClientMap", "Heterogeneity", "heterogeneity"]

@@ -20,8 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_positive
-from fedjax_sim.checks.setups import check_key
+from fedjax_sim.checks import check_key, check_positive
 from fedjax_sim.diagnostics.gradient_noise import Noise, Sampler
 from fedjax_sim.types import Scalar
 

@@ -10,8 +10,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from fedjax_sim.checks import check_count
-from fedjax_sim.checks.setups import check_key
+from fedjax_sim.checks import check_count, check_key
 from fedjax_sim.types import Params
 
 Operator = Callable[[Params], Params]

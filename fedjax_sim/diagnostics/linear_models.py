@@ -15,7 +15,7 @@ import numpy as np
 
 from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.objectives import as_float
-from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.theory import ProblemConstants
 
 
 class Link(NamedTuple):

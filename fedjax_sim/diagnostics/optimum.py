@@ -17,11 +17,10 @@ from jax.scipy.sparse.linalg import cg
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count, check_positive
-from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.data.task import Objective
+from fedjax_sim.data import FederatedData, Objective
 from fedjax_sim.diagnostics.generalization import metric
 from fedjax_sim.diagnostics.sharpness import hessian_product
-from fedjax_sim.engine.evaluation import evaluator
+from fedjax_sim.engine import evaluator
 from fedjax_sim.types import Params, PyTree
 
 _COLUMNS = 128  # Hessian-vector products at once

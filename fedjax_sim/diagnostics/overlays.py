@@ -12,8 +12,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.engine import History
-from fedjax_sim.theory import fedac, fedavg
-from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.theory import ProblemConstants, fedac, fedavg
 
 
 class Bound(NamedTuple):

@@ -14,8 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import is_concrete
-from fedjax_sim.checks.setups import check_key
+from fedjax_sim.checks import check_key, is_concrete
 from fedjax_sim.types import Params
 
 Interval = tuple[float, float]

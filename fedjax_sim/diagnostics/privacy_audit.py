@@ -14,12 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, import_extra
-from fedjax_sim.checks.setups import check_is_setup, check_split_keys
-from fedjax_sim.engine import run
-from fedjax_sim.engine.contract import check_run
+from fedjax_sim.checks import check_count, check_is_setup, check_split_keys, import_extra
+from fedjax_sim.engine import check_run, run
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Timeline
-from fedjax_sim.wrappers.privacy.randomizers import check_delta
+from fedjax_sim.wrappers import check_delta
 
 
 class Audit(NamedTuple):

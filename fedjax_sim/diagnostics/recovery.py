@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from fedjax_sim.prox.base import like
-from fedjax_sim.tree.svd import singular_values
+from fedjax_sim.prox import like
+from fedjax_sim.tree import singular_values
 from fedjax_sim.types import Scalar
 
 CUTOFF = 1e-2

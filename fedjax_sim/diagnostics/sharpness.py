@@ -13,10 +13,9 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, is_concrete, least_entries
-from fedjax_sim.checks.setups import check_key
+from fedjax_sim.checks import check_at_least, check_key, is_concrete, least_entries
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
-from fedjax_sim.engine.execution.strategies import Execution, auto
+from fedjax_sim.engine import Execution, auto
 from fedjax_sim.types import Params, Scalar, Task
 
 Gradient = Callable[[Params], Params]

@@ -12,7 +12,7 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.heterogeneity import ClientMap, check_points
 from fedjax_sim.diagnostics.lanczos import ritz
 from fedjax_sim.diagnostics.sharpness import Gradient, hessian_product
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.engine import Execution
 from fedjax_sim.types import Params, Task
 
 

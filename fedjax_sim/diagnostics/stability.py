@@ -13,11 +13,8 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.data.batches import Batches
-from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.data.task import Objective, empirical_task
-from fedjax_sim.engine import run
-from fedjax_sim.engine.execution.strategies import Execution, vmapped
+from fedjax_sim.data import Batches, FederatedData, Objective, empirical_task
+from fedjax_sim.engine import Execution, run, vmapped
 from fedjax_sim.types import (
     FedAlgorithm,
     Params,

@@ -16,9 +16,7 @@ from jax.tree_util import Partial
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.planes import Interval
-from fedjax_sim.engine.execution.devices import workers
-from fedjax_sim.engine.execution.meshes import make_mesh
-from fedjax_sim.engine.execution.strategies import chunked, sharded
+from fedjax_sim.engine import chunked, make_mesh, sharded, workers
 from fedjax_sim.types import Params, PyTree
 
 

@@ -14,21 +14,20 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks.setups import (
+from fedjax_sim.checks import (
     check_batch,
     check_compiles,
     check_is_algorithm,
     check_objective,
     check_setup,
     last_wrapper,
+    partial_rounds,
 )
-from fedjax_sim.checks.timelines import partial_rounds
-from fedjax_sim.data.task import running_statistics_of
+from fedjax_sim.data import running_statistics_of
 from fedjax_sim.engine.evaluation.state import check_periods
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.strategies import Gathered
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.leaves import Selection
+from fedjax_sim.tree import Selection, leaves
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

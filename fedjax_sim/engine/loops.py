@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from fedjax_sim.checks.setups import check_key
+from fedjax_sim.checks import check_key
 from fedjax_sim.engine.contract import check_execution, check_options, check_run, check_staleness
 from fedjax_sim.engine.evaluation.state import check_names, evaluate
 from fedjax_sim.engine.execution import stacks

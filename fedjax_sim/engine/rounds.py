@@ -22,8 +22,7 @@ from fedjax_sim.engine.execution.broadcasts import empty_buffers, store_broadcas
 from fedjax_sim.engine.execution.placement import WHOLE, Placement
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.engine.records import Probes, RunState, Update, Visit
-from fedjax_sim.tree.keys import fast, usual
-from fedjax_sim.tree.repeated import entries
+from fedjax_sim.tree import entries, fast, usual
 from fedjax_sim.types import (
     FedAlgorithm,
     Message,

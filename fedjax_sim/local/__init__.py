@@ -12,8 +12,18 @@ from jax.extend.core import get_opaque_trace_state
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_one_number
-from fedjax_sim.types import Params, PyTree, Round, Scalar, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.local.transforms import (
+    add_decayed_weights,
+    asam,
+    clip_by_global_norm,
+    corrected,
+    perturbed,
+    proximal,
+    sam,
+    transform_oracle,
+    unchanged,
+)
+from fedjax_sim.types import Params, PyTree, Round, Scalar, Work, specified
 
 ScalarOrSchedule = Scalar | Callable[[Array], Scalar]  # a number, or a schedule over rounds
 

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar
-from fedjax_sim.types.specs import specified
+from fedjax_sim.checks import check_is_algorithm, check_statistics_last
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, specified
 
 
 @specified

@@ -13,7 +13,14 @@ from fedjax_sim.models.convolution.lowering import (
     lowered,
 )
 from fedjax_sim.models.convolution.pooling import max_pool
-from fedjax_sim.models.dense import logistic_regression, mlp, softmax_regression
+from fedjax_sim.models.dense import (
+    Linear,
+    Product,
+    dense_product,
+    logistic_regression,
+    mlp,
+    softmax_regression,
+)
 from fedjax_sim.models.lora import (
     ffa_lora_frozen,
     lora,
@@ -24,7 +31,7 @@ from fedjax_sim.models.lora import (
 from fedjax_sim.models.lstm import lstm
 from fedjax_sim.models.precision import in_precision
 from fedjax_sim.models.pretrained import LoadedViT, load_vit
-from fedjax_sim.models.quantized import Quantizers, low_bit, quantized
+from fedjax_sim.models.quantized import Build, Quantizers, low_bit, quantized
 from fedjax_sim.models.resnet import resnet, resnet18, resnet20
 from fedjax_sim.models.statistics import frozen_statistics
 from fedjax_sim.models.transformer import transformer

@@ -12,7 +12,7 @@ from flax import linen, nnx
 from flax.linen.recurrent import DenseParams
 from jax import Array
 
-from fedjax_sim.tree.leaves import Path
+from fedjax_sim.tree import Path
 
 _ROLES = "soi"  # in the order of the axes of a stack of matrices
 

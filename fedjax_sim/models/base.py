@@ -13,7 +13,7 @@ from fedjax_sim.models.axes import LinenRoles, roles_of_nnx
 from fedjax_sim.models.paths import lookup, nested
 from fedjax_sim.models.stateful_linen import call, is_stateful, stateful_linen
 from fedjax_sim.models.stateful_nnx import stateful_nnx
-from fedjax_sim.tree.keys import fast
+from fedjax_sim.tree import fast
 from fedjax_sim.types import Model, Params
 
 __all__ = ["Model", "from_linen", "from_nnx"]

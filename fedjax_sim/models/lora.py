@@ -21,8 +21,7 @@ from fedjax_sim.models.linear import Adapted, Rows
 from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.models.paths import lookup, nested
 from fedjax_sim.models.tokens import takes_tokens
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.leaves import OfModel, Path
+from fedjax_sim.tree import OfModel, Path, leaves
 from fedjax_sim.types import Model, Params, PyTree, Scalar
 
 # (path, leaf) -> True for a kernel that gets one adapter, or the blocks of rows that get one each.

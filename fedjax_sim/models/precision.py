@@ -9,8 +9,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from fedjax_sim.models.mode import Evaluation
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.leaves import Where
+from fedjax_sim.tree import Where, leaves
 from fedjax_sim.types import Model, Params, PyTree
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fedjax_sim.checks import import_extra
-from fedjax_sim.data.archives import read_npz
+from fedjax_sim.data import read_npz
 from fedjax_sim.types import Params
 
 

@@ -10,14 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import jax
 from jax import Array
 
-from fedjax_sim.compression.quantizers import (
-    Clip,
-    by_sign,
-    luq_gradient,
-    mse_clip,
-    signed,
-    symmetric,
-)
+from fedjax_sim.compression import Clip, by_sign, luq_gradient, mse_clip, signed, symmetric
 from fedjax_sim.models.base import Model
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.dense import Product, dense_product

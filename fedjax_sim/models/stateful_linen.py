@@ -11,7 +11,7 @@ from jax import Array
 
 from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.models.padding import present, row_mask
-from fedjax_sim.tree.leaves import names
+from fedjax_sim.tree import names
 from fedjax_sim.types import Model, Params, PyTree
 
 

@@ -15,7 +15,7 @@ from jax import Array
 from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.models.padding import present, row_mask
 from fedjax_sim.models.paths import lookup, nested, strings
-from fedjax_sim.tree.keys import fast
+from fedjax_sim.tree import fast
 from fedjax_sim.types import Model, Params, PyTree
 
 _ROWS: contextvars.ContextVar[Array] = contextvars.ContextVar("rows of the batch that count")

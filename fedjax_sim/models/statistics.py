@@ -9,8 +9,7 @@ from jax import Array
 
 from fedjax_sim.models.stateful_linen import LinenTraining
 from fedjax_sim.models.stateful_nnx import NnxTraining
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.leaves import Where
+from fedjax_sim.tree import Where, leaves
 from fedjax_sim.types import Model, Params, PyTree
 
 

@@ -21,8 +21,7 @@ from fedjax_sim.objectives.losses import (
     mean_per_example,
     softmax,
 )
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.leaves import Where
+from fedjax_sim.tree import Where, leaves
 from fedjax_sim.types import Model, Params, PyTree, Scalar
 
 Apply: TypeAlias = Callable[[Params, Any], Any]

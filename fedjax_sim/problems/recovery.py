@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
-from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data import FederatedData
 
 
 class RecoveryProblem(NamedTuple):

@@ -15,8 +15,15 @@ References:
     Parikh and Boyd, "Proximal Algorithms", 2014.
 """
 
-from fedjax_sim.prox.base import Penalty, Regularizer, soft_threshold
-from fedjax_sim.prox.composite import Composite, composite, every_leaf, kernels
+from fedjax_sim.prox.base import Penalty, Regularizer, like, soft_threshold
+from fedjax_sim.prox.composite import (
+    Composite,
+    Where,
+    check_composite,
+    composite,
+    every_leaf,
+    kernels,
+)
 from fedjax_sim.prox.constraints import Box, L1Ball, L2Ball, Simplex
 from fedjax_sim.prox.mirror import (
     Entropy,

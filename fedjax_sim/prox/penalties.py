@@ -15,7 +15,7 @@ from jax import Array
 from fedjax_sim.checks import check_at_least, least_entries
 from fedjax_sim.prox.base import like, pytree, root, soft_threshold, times
 from fedjax_sim.prox.constraints import L1Ball
-from fedjax_sim.tree.svd import singular_values, thin_svd
+from fedjax_sim.tree import singular_values, thin_svd
 from fedjax_sim.types import Scalar
 
 

@@ -1,10 +1,25 @@
 """Analysis of tidy histories: scores, best configurations, statistics over seeds, tables."""
 
 from fedjax_sim.reports.divergence import divergence_text, first_divergences
-from fedjax_sim.reports.folders import FolderHistory, read_client_values, read_folder
-from fedjax_sim.reports.frames import rows_with
+from fedjax_sim.reports.folders import (
+    FolderHistory,
+    default_metrics,
+    divergences,
+    read_client_values,
+    read_config,
+    read_folder,
+    run_folders,
+    setting_text,
+)
+from fedjax_sim.reports.frames import configuration_columns, rows_with, score_values
 from fedjax_sim.reports.intervals import Interval, mean_interval
-from fedjax_sim.reports.labels import metric_label
+from fedjax_sim.reports.labels import (
+    PARTIAL,
+    PARTIAL_NOTE,
+    algorithm_labels,
+    bounds_of,
+    metric_label,
+)
 from fedjax_sim.reports.methods import read_folders
 from fedjax_sim.reports.results import Target, results
 from fedjax_sim.reports.selection import Mode, best, rounds_to_target, scores
@@ -14,7 +29,8 @@ from fedjax_sim.reports.statistics import (
     paired_differences,
     speed_up,
 )
-from fedjax_sim.reports.tables import Mean, render, results_table, table
+from fedjax_sim.reports.tables import Format, Mean, interval_text, render, results_table, table
+from fedjax_sim.reports.views import runs_html
 
 __all__ = [
     "FolderHistory",

@@ -7,16 +7,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.engine.evaluation.direction import PERSONAL, PERSONAL_R2
+from fedjax_sim.engine import PERSONAL, PERSONAL_R2
 from fedjax_sim.reports.labels import measures_quality
-from fedjax_sim.runs.seeds import seed_column
-from fedjax_sim.runs.storage.client_rows import INDEX, NAME
-from fedjax_sim.runs.storage.files import read_json
-from fedjax_sim.runs.storage.folders import is_seed, recorded_names, runs_in
-from fedjax_sim.runs.storage.outcome import Outcome
-from fedjax_sim.runs.storage.store import RunFolder
-from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
-from fedjax_sim.runs.sweeps.store import read_runs
+from fedjax_sim.runs import (
+    INDEX,
+    NAME,
+    Outcome,
+    RunFolder,
+    Sweep,
+    SweepRun,
+    is_seed,
+    read_json,
+    read_runs,
+    recorded_names,
+    runs_in,
+    seed_column,
+)
 
 Bits = Mapping[str, tuple[int, int]]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fedjax_sim import algorithms
-from fedjax_sim.engine.evaluation.direction import direction, is_fraction
+from fedjax_sim.engine import direction, is_fraction
 from fedjax_sim.reports.selection import Mode
 
 LONGEST = 30  # characters of an algorithm's name; longer beginnings are sentences

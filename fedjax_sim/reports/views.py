@@ -17,9 +17,7 @@ from fedjax_sim.reports.labels import (
 from fedjax_sim.reports.results import results
 from fedjax_sim.reports.selection import best, complete, scores
 from fedjax_sim.reports.tables import interval_text, render, results_table
-from fedjax_sim.runs.comparison import Comparison
-from fedjax_sim.runs.result import Simulation
-from fedjax_sim.runs.sweeps.result import Sweep
+from fedjax_sim.runs import Comparison, Simulation, Sweep
 
 MOST_METRICS = 4
 

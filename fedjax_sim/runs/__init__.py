@@ -25,7 +25,7 @@ from fedjax_sim.runs.options import DEFAULT, Options, Storage
 from fedjax_sim.runs.planning.forecast import forecast
 from fedjax_sim.runs.planning.measuring import metric_shapes
 from fedjax_sim.runs.planning.needs import Forecast, Seconds
-from fedjax_sim.runs.programs import programs_of
+from fedjax_sim.runs.programs import Programs, programs_of
 from fedjax_sim.runs.progress_bar import ProgressBar
 from fedjax_sim.runs.result import Progress, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
@@ -57,6 +57,7 @@ from fedjax_sim.runs.storage.locks import FolderInUseError, locked
 from fedjax_sim.runs.storage.model_files import Models, Which, joined, named_leaves
 from fedjax_sim.runs.storage.outcome import Outcome
 from fedjax_sim.runs.storage.run_functions import identified, trace_run
+from fedjax_sim.runs.storage.run_identity import identify
 from fedjax_sim.runs.storage.store import RunFolder, check_extension
 from fedjax_sim.runs.storage.traces import Trace
 from fedjax_sim.runs.sweeps.blocks import block_functions
@@ -93,6 +94,7 @@ __all__ = [
     "Options",
     "Outcome",
     "Part",
+    "Programs",
     "Progress",
     "ProgressBar",
     "RecoveryWarning",
@@ -127,6 +129,7 @@ __all__ = [
     "folder_names",
     "forecast",
     "identified",
+    "identify",
     "interrupt",
     "is_sealed",
     "is_seed",

@@ -17,12 +17,14 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import did_you_mean, import_extra
-from fedjax_sim.checks.setups import check_is_algorithm, check_is_setup, check_split_keys
-from fedjax_sim.engine.contract import check_run
-from fedjax_sim.engine.execution import distributed
-from fedjax_sim.engine.execution.devices import num_cores
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.checks import (
+    check_is_algorithm,
+    check_is_setup,
+    check_split_keys,
+    did_you_mean,
+    import_extra,
+)
+from fedjax_sim.engine import Execution, check_run, distributed, num_cores
 from fedjax_sim.runs import views
 from fedjax_sim.runs.events import Callback, Divergence, notify, with_default
 from fedjax_sim.runs.options import (

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import History, RunState, Span
-from fedjax_sim.engine.execution import offload
+from fedjax_sim.engine import History, RunState, Span, offload
 from fedjax_sim.runs.programs import Programs
 from fedjax_sim.runs.storage.functions import sealed
 from fedjax_sim.types import EvalFn, Params, PyTree, Task, Timeline

@@ -9,9 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_sim.engine import History
-from fedjax_sim.engine.evaluation.clients import PER_CLIENT
-from fedjax_sim.engine.evaluation.state import CLOCK, EVALUATED, is_mark
+from fedjax_sim.engine import CLOCK, EVALUATED, PER_CLIENT, History, is_mark
 from fedjax_sim.types import Timeline
 
 COLUMNS = ("replica", "round", "metric", "value")

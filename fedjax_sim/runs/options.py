@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from fedjax_sim.checks import check_bytes, is_concrete
-from fedjax_sim.engine import NO_PROBES, Probes
-from fedjax_sim.engine.contract import check_options
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.engine import NO_PROBES, Execution, Probes, check_options
 from fedjax_sim.runs.seeds import Seed
 from fedjax_sim.runs.storage.identity import check_json
 

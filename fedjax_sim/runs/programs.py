@@ -14,19 +14,22 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.engine import (
+    Execution,
     History,
     Probes,
     RunState,
     Span,
     advance_by,
+    auto,
+    evaluate,
     evaluation_context,
+    everywhere,
     first_state,
+    has_kernels,
+    is_ragged,
+    offload,
+    platform_of,
 )
-from fedjax_sim.engine.evaluation.state import evaluate
-from fedjax_sim.engine.execution import offload
-from fedjax_sim.engine.execution.placement import everywhere
-from fedjax_sim.engine.execution.platforms import platform_of
-from fedjax_sim.engine.execution.strategies import Execution, auto, has_kernels, is_ragged
 from fedjax_sim.runs.storage.functions import SealedJit, sealed
 from fedjax_sim.runs.storage.run_functions import RunTraces, trace_run
 from fedjax_sim.runs.storage.store import RunFolder

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from fedjax_sim.engine import History, RunState
-from fedjax_sim.engine.execution import distributed
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.engine import Execution, History, RunState, distributed
 from fedjax_sim.runs.events import Action, Listeners, strongest
 from fedjax_sim.runs.history import Clock, complete, latest, rows
 from fedjax_sim.runs.storage.files import FolderError

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.checks import import_extra
-from fedjax_sim.engine import History, RunState
-from fedjax_sim.engine.evaluation.names import ClientNames
+from fedjax_sim.engine import ClientNames, History, RunState
 from fedjax_sim.runs import views
 from fedjax_sim.runs.history import Clock, complete, melted
 from fedjax_sim.runs.seeds import Seed, seed_column

@@ -16,14 +16,19 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks.setups import check_keys, shapes_of_one
-from fedjax_sim.data.inspection import largest_input
-from fedjax_sim.engine import History, RunState
-from fedjax_sim.engine.contract import check_run
-from fedjax_sim.engine.evaluation.names import ClientNames, client_names
-from fedjax_sim.engine.execution import distributed, offload
-from fedjax_sim.engine.execution.placement import everywhere
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.checks import check_keys, shapes_of_one
+from fedjax_sim.data import largest_input
+from fedjax_sim.engine import (
+    ClientNames,
+    Execution,
+    History,
+    RunState,
+    check_run,
+    client_names,
+    distributed,
+    everywhere,
+    offload,
+)
 from fedjax_sim.runs.events import (
     Action,
     Callback,

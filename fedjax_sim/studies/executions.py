@@ -17,13 +17,10 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks.setups import check_is_setup, check_keys
-from fedjax_sim.engine import advance, first_state
-from fedjax_sim.engine.contract import check_run
-from fedjax_sim.engine.execution import devices, strategies
-from fedjax_sim.engine.execution.meshes import make_mesh
-from fedjax_sim.models.convolution.lowering import Convolution, auto, blocked, canonical, im2col
-from fedjax_sim.runs.storage.files import read_json, write_json
+from fedjax_sim.checks import check_is_setup, check_keys
+from fedjax_sim.engine import advance, check_run, devices, first_state, make_mesh, strategies
+from fedjax_sim.models import Convolution, auto, blocked, canonical, im2col
+from fedjax_sim.runs import read_json, write_json
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 LOWERINGS: dict[str, Convolution] = {

@@ -8,10 +8,12 @@ from fedjax_sim.timelines.availability import Availability, alternating, always
 from fedjax_sim.timelines.buffers import allocate_buffers, held_versions, stacked
 from fedjax_sim.timelines.contacts import InFlight, contacts, contacts_in_flight
 from fedjax_sim.timelines.durations import (
+    Durations,
     deterministic,
     exponential,
     from_trace,
     geometric,
+    host_generator,
     log_normal,
     read_trace,
     two_speeds,
@@ -35,7 +37,7 @@ from fedjax_sim.timelines.sampling import (
     weighted,
 )
 from fedjax_sim.timelines.stepping import independent_counts, renewal_counts
-from fedjax_sim.timelines.strata import arrange_by_stratum
+from fedjax_sim.timelines.strata import Strata, arrange_by_stratum
 from fedjax_sim.timelines.synchronous import synchronous
 
 __all__ = [

@@ -4,8 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import check_at_least, check_count
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_at_least, check_choice, check_count
 from fedjax_sim.types import Timeline
 
 

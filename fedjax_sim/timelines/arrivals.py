@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_count, check_horizon
-from fedjax_sim.checks.choices import check_choice, check_part
+from fedjax_sim.checks import check_at_least, check_choice, check_count, check_horizon, check_part
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.contacts import InFlight, in_flight

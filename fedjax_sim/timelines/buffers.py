@@ -8,8 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.checks import check_count
-from fedjax_sim.checks.timelines import check_one_timeline, check_population
+from fedjax_sim.checks import check_count, check_one_timeline, check_population
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.types import Timeline
 

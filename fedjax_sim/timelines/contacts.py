@@ -11,8 +11,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_positive, check_timeline_size
-from fedjax_sim.checks.choices import check_choice, check_part
+from fedjax_sim.checks import (
+    check_choice,
+    check_count,
+    check_part,
+    check_positive,
+    check_timeline_size,
+)
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import host_generator

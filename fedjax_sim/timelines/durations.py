@@ -13,8 +13,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count
-from fedjax_sim.checks.setups import check_key
+from fedjax_sim.checks import check_count, check_key
 
 Generator = np.random.Generator
 Durations = Callable[[Generator, np.ndarray, int], np.ndarray]

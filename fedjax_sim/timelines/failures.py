@@ -17,13 +17,11 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_count
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.checks.timelines import check_one_timeline
+from fedjax_sim.checks import check_count, check_key, check_one_timeline
 from fedjax_sim.timelines.buffers import allocate_buffers
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import thinned
-from fedjax_sim.tree.keys import fast
+from fedjax_sim.tree import fast
 from fedjax_sim.types import Scalar, Timeline
 
 

@@ -7,8 +7,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_count, check_one_number, check_timeline_size
-from fedjax_sim.checks.choices import check_part
+from fedjax_sim.checks import check_count, check_one_number, check_part, check_timeline_size
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import _thinned, rounds_of
 from fedjax_sim.timelines.strata import strata

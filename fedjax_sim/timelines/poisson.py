@@ -14,9 +14,9 @@ from fedjax_sim.checks import (
     check_at_most,
     check_count,
     check_one_number,
+    check_part,
     check_positive,
 )
-from fedjax_sim.checks.choices import check_part
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import (
     check_cohort,
@@ -24,7 +24,7 @@ from fedjax_sim.timelines.sampling import (
     rounds_of,
     sample_without_replacement,
 )
-from fedjax_sim.tree.keys import fast
+from fedjax_sim.tree import fast
 from fedjax_sim.types import Timeline
 
 _BLOCK = 256  # terms of a tail that are summed at once

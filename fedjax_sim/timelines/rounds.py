@@ -7,10 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_one_number
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.checks.timelines import check_one_timeline
-from fedjax_sim.tree.keys import fast
+from fedjax_sim.checks import check_count, check_key, check_one_number, check_one_timeline
+from fedjax_sim.tree import fast
 from fedjax_sim.types import Timeline
 
 

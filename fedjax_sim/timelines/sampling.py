@@ -20,17 +20,16 @@ from fedjax_sim.checks import (
     INT32_MAX,
     check_at_most,
     check_count,
+    check_key,
     check_one_number,
+    check_one_timeline,
+    check_part,
     check_timeline_size,
 )
-from fedjax_sim.checks.choices import check_part
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.checks.timelines import check_one_timeline
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata
-from fedjax_sim.tree.keys import fast, usual
-from fedjax_sim.tree.repeated import Repeated
+from fedjax_sim.tree import Repeated, fast, usual
 from fedjax_sim.types import Timeline
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks.choices import check_choice
+from fedjax_sim.checks import check_choice
 from fedjax_sim.timelines.durations import Durations, Generator
 
 

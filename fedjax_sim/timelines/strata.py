@@ -6,8 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks.choices import check_part
-from fedjax_sim.checks.timelines import check_population
+from fedjax_sim.checks import check_part, check_population
 from fedjax_sim.types import Timeline
 
 

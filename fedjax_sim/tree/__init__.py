@@ -17,34 +17,38 @@ from fedjax_sim.tree.arithmetic import (
 )
 
 # For the other packages of this library.
-from fedjax_sim.tree.counting import bits_if_all_report as bits_if_all_report
-from fedjax_sim.tree.counting import bits_of_arrays as bits_of_arrays
-from fedjax_sim.tree.counting import message_bits as message_bits
-from fedjax_sim.tree.counting import plain_bits as plain_bits
-from fedjax_sim.tree.counting import scalar_bits as scalar_bits
-from fedjax_sim.tree.counting import upload_bits as upload_bits
-from fedjax_sim.tree.counting import with_message_bits as with_message_bits
-from fedjax_sim.tree.counting import with_upload_bits as with_upload_bits
-from fedjax_sim.tree.keys import fast as fast
-from fedjax_sim.tree.keys import usual as usual
-from fedjax_sim.tree.leaves import OfModel as OfModel
-from fedjax_sim.tree.leaves import Path as Path
-from fedjax_sim.tree.leaves import Selection as Selection
-from fedjax_sim.tree.leaves import Where as Where
-from fedjax_sim.tree.leaves import last_layer as last_layer
-from fedjax_sim.tree.leaves import names as names
-from fedjax_sim.tree.leaves import normalisation as normalisation
-from fedjax_sim.tree.leaves import others as others
-from fedjax_sim.tree.means import all_reduced as all_reduced
-from fedjax_sim.tree.means import mean_from_sum as mean_from_sum
-from fedjax_sim.tree.means import weighted as weighted
-from fedjax_sim.tree.means import weighted_mean as weighted_mean
-from fedjax_sim.tree.means import weighted_sum as weighted_sum
-from fedjax_sim.tree.noise import normal as normal
-from fedjax_sim.tree.repeated import Repeated as Repeated
-from fedjax_sim.tree.repeated import entries as entries
-from fedjax_sim.tree.svd import singular_values as singular_values
-from fedjax_sim.tree.svd import thin_svd as thin_svd
+from fedjax_sim.tree.counting import (
+    bits_if_all_report,
+    bits_of_arrays,
+    message_bits,
+    plain_bits,
+    scalar_bits,
+    upload_bits,
+    with_message_bits,
+    with_upload_bits,
+)
+from fedjax_sim.tree.keys import fast, usual
+from fedjax_sim.tree.leaves import (
+    OfModel,
+    Path,
+    Selection,
+    Where,
+    last_layer,
+    names,
+    normalisation,
+    others,
+)
+from fedjax_sim.tree.means import (
+    all_reduced,
+    mean_from_sum,
+    mean_over_share,
+    weighted,
+    weighted_mean,
+    weighted_sum,
+)
+from fedjax_sim.tree.noise import normal
+from fedjax_sim.tree.repeated import Repeated, entries
+from fedjax_sim.tree.svd import singular_values, thin_svd
 
 __all__ = [
     "add",

@@ -16,13 +16,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.counting import (
-    bits_of_arrays,
-    upload_bits,
-    with_upload_bits,
-)
-from fedjax_sim.tree.means import mean_over_share
+from fedjax_sim.checks import check_is_algorithm
+from fedjax_sim.tree import bits_of_arrays, mean_over_share, upload_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -33,15 +28,31 @@ from fedjax_sim.types import (
     ServerState,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.diana import diana
 from fedjax_sim.wrappers.ef21 import ef21, ef21_p
 from fedjax_sim.wrappers.error_feedback import ef14
+from fedjax_sim.wrappers.fine_tuning import fine_tuned
 from fedjax_sim.wrappers.fixed_order import fixed_order
 from fedjax_sim.wrappers.marina import marina, pp_marina
+from fedjax_sim.wrappers.parts import PartState, personal_model
 from fedjax_sim.wrappers.per_step import per_step_uploads
-from fedjax_sim.wrappers.received import broadcast_inner, check_receives_mean
+from fedjax_sim.wrappers.privacy.accounting import Guarantee, epsilon, is_private
+from fedjax_sim.wrappers.privacy.adaptive import AdaptiveClip
+from fedjax_sim.wrappers.privacy.clipping import Clip
+from fedjax_sim.wrappers.privacy.participation import min_separation, most_visits, num_draws
+from fedjax_sim.wrappers.privacy.randomizers import check_delta
+from fedjax_sim.wrappers.received import (
+    also_checked,
+    broadcast_inner,
+    check_receives_mean,
+    dry_visit,
+    received_model,
+)
+from fedjax_sim.wrappers.robust import attacks
+from fedjax_sim.wrappers.robust.aggregation import check_counts
+from fedjax_sim.wrappers.robust.attacks import Attackers, Trigger, triggered
 
 __all__ = [
     "average_rounds",

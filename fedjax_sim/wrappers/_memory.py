@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.compression.channel import same_form
-from fedjax_sim.compression.codec import StatefulCodec
+from fedjax_sim.checks import check_is_algorithm
+from fedjax_sim.compression import StatefulCodec, same_form
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

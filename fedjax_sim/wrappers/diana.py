@@ -6,12 +6,10 @@ References:
 """
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most
-from fedjax_sim.checks.setups import check_statistics_last
-from fedjax_sim.compression.codec import Codec, StatefulCodec, check_unbiased, stateful
-from fedjax_sim.tree.counting import with_upload_bits
-from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.checks import check_at_least, check_at_most, check_statistics_last
+from fedjax_sim.compression import Codec, StatefulCodec, check_unbiased, stateful
+from fedjax_sim.tree import with_upload_bits
+from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work, specified
 from fedjax_sim.wrappers._memory import (
     UNWEIGHTED_MEMORY,
     EstimateState,

@@ -17,10 +17,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks.choices import check_choice
-from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
-from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
-from fedjax_sim.tree.counting import with_message_bits, with_upload_bits
+from fedjax_sim.checks import check_choice, check_is_algorithm, check_statistics_last
+from fedjax_sim.compression import Codec, StatefulCodec, contractive, stateful
+from fedjax_sim.tree import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     FedAlgorithm,
     Message,
@@ -31,8 +30,8 @@ from fedjax_sim.types import (
     ServerState,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers._memory import (
     MESSAGE,
     UNWEIGHTED_MEMORY,

@@ -7,13 +7,10 @@ References:
 """
 
 from fedjax_sim import tree
-from fedjax_sim.checks.setups import check_statistics_last
-from fedjax_sim.compression.codec import Codec, StatefulCodec, contractive, stateful
-from fedjax_sim.tree.counting import (
-    with_upload_bits,
-)
-from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.checks import check_statistics_last
+from fedjax_sim.compression import Codec, StatefulCodec, contractive, stateful
+from fedjax_sim.tree import with_upload_bits
+from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work, specified
 from fedjax_sim.wrappers._memory import (
     MemoryState,
     check_sends_changes,

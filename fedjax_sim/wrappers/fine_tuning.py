@@ -11,13 +11,19 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count, check_rates
-from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
+from fedjax_sim.checks import check_count, check_is_algorithm, check_rates, check_statistics_last
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.leaves import Selection
-from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, ServerState, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.tree import Selection, leaves
+from fedjax_sim.types import (
+    ClientState,
+    FedAlgorithm,
+    Message,
+    Oracle,
+    Params,
+    ServerState,
+    Work,
+    specified,
+)
 from fedjax_sim.wrappers.received import check_received, received_model
 
 __all__ = ["fine_tuned"]

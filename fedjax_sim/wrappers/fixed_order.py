@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.means import mean_from_sum, weighted
-from fedjax_sim.types import Aggregation, FedAlgorithm, PyTree, Round, ServerState, Stack
-from fedjax_sim.types.specs import specified
+from fedjax_sim.checks import check_is_algorithm
+from fedjax_sim.tree import mean_from_sum, weighted
+from fedjax_sim.types import Aggregation, FedAlgorithm, PyTree, Round, ServerState, Stack, specified
 from fedjax_sim.wrappers.received import stack_bytes
 
 __all__ = ["fixed_order"]

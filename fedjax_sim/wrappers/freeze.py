@@ -6,12 +6,9 @@ trainable leaves: ``freeze(compressed(fedavg(0.1), codec), where)``.
 
 import jax
 
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.counting import message_bits, with_message_bits
-from fedjax_sim.tree.leaves import Selection
-from fedjax_sim.types import ClientState, FedAlgorithm, Oracle, Params, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.checks import check_is_algorithm
+from fedjax_sim.tree import Selection, leaves, message_bits, with_message_bits
+from fedjax_sim.types import ClientState, FedAlgorithm, Oracle, Params, Upload, Work, specified
 from fedjax_sim.wrappers.parts import PartMessage, PartState, part_of, rest_at_server
 
 __all__ = ["freeze"]

@@ -15,17 +15,10 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_most, check_positive, is_concrete
-from fedjax_sim.checks.setups import check_statistics_last
-from fedjax_sim.compression.codec import Codec, check_unbiased, decoded, identity
-from fedjax_sim.compression.quantizers.rounding import bernoulli
+from fedjax_sim.checks import check_at_most, check_positive, check_statistics_last, is_concrete
+from fedjax_sim.compression import Codec, bernoulli, check_unbiased, decoded, identity
 from fedjax_sim.local import carried_unchanged
-from fedjax_sim.tree.counting import (
-    bits_of_arrays,
-    message_bits,
-    with_message_bits,
-    with_upload_bits,
-)
+from fedjax_sim.tree import bits_of_arrays, message_bits, with_message_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -39,8 +32,8 @@ from fedjax_sim.types import (
     Timeline,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers._memory import COIN, UPLOAD, check_form, check_sends_changes
 from fedjax_sim.wrappers.received import also_checked, first_message, received_model
 

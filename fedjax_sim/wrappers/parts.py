@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.leaves import Selection
+from fedjax_sim.tree import Selection, leaves
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, ServerState, Step
 from fedjax_sim.wrappers.received import broadcast_inner, received_model, update_inner
 

@@ -16,8 +16,8 @@ from fedjax_sim.types import (
     ServerState,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers._memory import check_sends_changes
 from fedjax_sim.wrappers.received import upload_shapes
 

@@ -12,11 +12,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_rates
-from fedjax_sim.checks.setups import check_is_algorithm, check_statistics_last
+from fedjax_sim.checks import check_is_algorithm, check_rates, check_statistics_last
 from fedjax_sim.local import Carried, ScalarOrSchedule, carrying, rate
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.leaves import Selection
+from fedjax_sim.tree import Selection, leaves
 from fedjax_sim.types import (
     FedAlgorithm,
     Message,
@@ -26,8 +24,8 @@ from fedjax_sim.types import (
     Step,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.parts import PartState, PersonalState, part_of, rest_at_clients
 from fedjax_sim.wrappers.received import check_received, received_model
 

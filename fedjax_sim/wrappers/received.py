@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.counting import bits_of_arrays
+from fedjax_sim.checks import check_is_algorithm
+from fedjax_sim.tree import bits_of_arrays
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,

@@ -20,20 +20,18 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most
-from fedjax_sim.checks.choices import check_choice
-from fedjax_sim.checks.setups import check_is_algorithm
+from fedjax_sim.checks import check_at_least, check_at_most, check_choice, check_is_algorithm
 from fedjax_sim.local import Carried, carrying
-from fedjax_sim.tree import leaves
-from fedjax_sim.tree.counting import (
+from fedjax_sim.tree import (
+    Selection,
     bits_of_arrays,
+    leaves,
+    mean_over_share,
     message_bits,
     upload_bits,
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.tree.leaves import Selection
-from fedjax_sim.tree.means import mean_over_share
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -45,8 +43,8 @@ from fedjax_sim.types import (
     Scalar,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.parts import (
     PartMessage,
     PartState,

@@ -2,9 +2,7 @@ r"""The variance of a client's reweighted progress (:mod:`fedjax_sim.theory.fava
 
 import numpy as np
 
-from fedjax_sim.theory.conditions import check_choice
-from fedjax_sim.theory.favano.progress import Version, moments
-from fedjax_sim.theory.step_counts import CappedSteps
+from fedjax_sim.theory import CappedSteps, Version, check_choice, moments
 
 
 def reweighting_variance(

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
+from fedjax_sim.theory import ProblemConstants, Scalar, at_most, non_negative, positive, where_valid
 
 
 def linear_rates(lr: Scalar, local_steps: int, rho: Scalar = 1.0) -> Array:

@@ -19,9 +19,15 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.fedswa.convergence import cohort_variance
-from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
+from fedjax_sim.theory import (
+    ProblemConstants,
+    Scalar,
+    at_most,
+    cohort_variance,
+    non_negative,
+    positive,
+    where_valid,
+)
 
 
 class Moves(NamedTuple):

@@ -8,9 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.problem_constants import Scalar
-from fedjax_sim.theory.step_sizes import smallest
+from fedjax_sim.theory import Scalar, at_most, non_negative, positive, smallest, where_valid
 
 
 class Tuned(NamedTuple):

@@ -16,8 +16,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, is_concrete
 from fedjax_sim.compression.quantizers.rounding import max_magnitude
-from fedjax_sim.types import Scalar
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import Scalar, specified
 
 
 class Levels(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 from jax.tree_util import Partial
 
-from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data import FederatedData
 from fedjax_sim.engine.evaluation.direction import direction
 from fedjax_sim.engine.evaluation.streaming import (
     check_examples,

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 from jax.tree_util import Partial
 
-from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data import FederatedData
 from fedjax_sim.engine.evaluation.clients import QUANTILES, summary_of
 from fedjax_sim.engine.evaluation.state import RunContext, context_of
 from fedjax_sim.engine.evaluation.streaming import (

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.data.inspection import check_finite
+from fedjax_sim.data import check_finite
 from fedjax_sim.engine.execution.platforms import Platform
 from fedjax_sim.engine.execution.strategies import has_kernels
 from fedjax_sim.objectives import Metrics, check_labels

@@ -9,7 +9,7 @@ from jax import Array
 
 from fedjax_sim.engine.evaluation.state import RunContext
 from fedjax_sim.engine.execution.offload import PresentData
-from fedjax_sim.tree.repeated import entries
+from fedjax_sim.tree import entries
 from fedjax_sim.types import Message, Oracle, PyTree, Round, Task, Work
 
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.data.source import ClientSource
-from fedjax_sim.timelines.strata import Strata
+from fedjax_sim.data import ClientSource
+from fedjax_sim.timelines import Strata
 from fedjax_sim.types import PyTree
 
 

@@ -17,7 +17,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_bytes
-from fedjax_sim.data.source import ClientSource
+from fedjax_sim.data import ClientSource
 from fedjax_sim.engine.execution.placement import Whole
 from fedjax_sim.objectives import check_labels
 from fedjax_sim.types import Oracle, Params, PyTree, Task, Timeline

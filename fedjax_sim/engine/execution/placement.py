@@ -14,13 +14,13 @@ from jax import Array
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedjax_sim.data.source import ClientSource
+from fedjax_sim.data import ClientSource
 from fedjax_sim.engine.execution.blocked import BlockedData, blocked
 from fedjax_sim.engine.execution.meshes import automatic, check_no_explicit_mesh, make_mesh
 from fedjax_sim.engine.execution.strategies import Execution, Gathered, Local
-from fedjax_sim.timelines.strata import Strata
+from fedjax_sim.timelines import Strata
 from fedjax_sim.timelines.strata import strata as divide
-from fedjax_sim.tree.means import all_reduced
+from fedjax_sim.tree import all_reduced
 from fedjax_sim.types import PyTree, Task, Timeline, Upload
 
 

@@ -24,7 +24,7 @@ from fedjax_sim.engine.execution import chunks
 from fedjax_sim.engine.execution.devices import workers
 from fedjax_sim.engine.execution.meshes import automatic, check_no_explicit_mesh, make_mesh
 from fedjax_sim.engine.execution.platforms import PLATFORMS, Platform, platform_named
-from fedjax_sim.tree.means import all_reduced, mean_from_sum, weighted, weighted_mean, weighted_sum
+from fedjax_sim.tree import all_reduced, mean_from_sum, weighted, weighted_mean, weighted_sum
 from fedjax_sim.types import Device, PyTree, Timeline, Upload
 
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullFormatter
 
-from fedjax_sim.diagnostics.overlays import Overlay
+from fedjax_sim.diagnostics import Overlay
 from fedjax_sim.reports.figures.bounds import bound_curves
 from fedjax_sim.reports.figures.figure import Figure
 from fedjax_sim.reports.figures.style import (

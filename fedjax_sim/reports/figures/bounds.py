@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullFormatter
 
-from fedjax_sim.diagnostics.overlays import Overlay
+from fedjax_sim.diagnostics import Overlay
 from fedjax_sim.reports.divergence import finite_part
 from fedjax_sim.reports.figures.curves import curves, divergence_notes
 from fedjax_sim.reports.figures.figure import Figure

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data import FederatedData
 from fedjax_sim.reports.figures.figure import Figure
 from fedjax_sim.reports.figures.style import COLORS, GREY, SHADES, bare, style_axes
 

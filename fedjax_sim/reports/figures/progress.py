@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from fedjax_sim.reports.figures.curves import curves
 from fedjax_sim.reports.frames import check_columns, check_unique
 from fedjax_sim.reports.labels import metric_label
-from fedjax_sim.runs.history import Clock
-from fedjax_sim.timelines.accounting import bits_moved
+from fedjax_sim.runs import Clock
+from fedjax_sim.timelines import bits_moved
 from fedjax_sim.types import Timeline
 
 _MEASURES = ("time", "server_updates", "local_steps", "uploads", "bits")

@@ -19,9 +19,7 @@ from fedjax_sim.reports.labels import (
     metric_label,
 )
 from fedjax_sim.reports.selection import Mode, scores
-from fedjax_sim.runs.comparison import Comparison
-from fedjax_sim.runs.result import Simulation
-from fedjax_sim.runs.sweeps.result import Sweep
+from fedjax_sim.runs import Comparison, Simulation, Sweep
 
 
 @singledispatch

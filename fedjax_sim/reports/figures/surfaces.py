@@ -10,7 +10,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.diagnostics.surfaces import Surface
+from fedjax_sim.diagnostics import Surface
 from fedjax_sim.reports.figures.figure import Figure
 from fedjax_sim.reports.figures.style import COLORS, INK, SHADES, bare, color_limits, style_axes
 

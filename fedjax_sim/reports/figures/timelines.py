@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from fedjax_sim.reports.figures.figure import Figure
 from fedjax_sim.reports.figures.style import COLORS, INK, add_legend, bare, style_axes
-from fedjax_sim.timelines.accounting import Spans
+from fedjax_sim.timelines import Spans
 
 WAITING = "#DFE2E5"
 AGES = LinearSegmentedColormap.from_list("ages", [COLORS[5], COLORS[0], "#00304D"])

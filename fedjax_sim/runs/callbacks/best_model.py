@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from fedjax_sim.engine.execution import distributed
+from fedjax_sim.engine import distributed
 from fedjax_sim.runs.callbacks.direction import Mode, Run, Runs, better, run_of, sign
 from fedjax_sim.runs.events import Action, Event
 from fedjax_sim.runs.storage.model_files import Models, joined, named_leaves

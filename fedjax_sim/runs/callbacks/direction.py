@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fedjax_sim.engine.evaluation.direction import direction
+from fedjax_sim.engine import direction
 from fedjax_sim.runs.events import Event
 
 Mode: TypeAlias = Literal["min", "max"] | None

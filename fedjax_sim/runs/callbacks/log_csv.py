@@ -3,7 +3,7 @@
 import csv
 import pathlib
 
-from fedjax_sim.engine.execution import distributed
+from fedjax_sim.engine import distributed
 from fedjax_sim.runs.events import Action, Event
 
 

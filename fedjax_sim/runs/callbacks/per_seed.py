@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fedjax_sim.engine.execution import distributed
+from fedjax_sim.engine import distributed
 from fedjax_sim.runs.events import Event
 from fedjax_sim.runs.storage.environment import environment
 from fedjax_sim.runs.storage.files import digest

@@ -10,12 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks.setups import check_keys, shapes_of_one
-from fedjax_sim.engine import RunState, Span
-from fedjax_sim.engine.contract import check_run
-from fedjax_sim.engine.execution import offload
-from fedjax_sim.engine.execution.devices import memory_limit, program_bytes
-from fedjax_sim.engine.execution.placement import everywhere
+from fedjax_sim.checks import check_keys, shapes_of_one
+from fedjax_sim.engine import (
+    RunState,
+    Span,
+    check_run,
+    everywhere,
+    memory_limit,
+    offload,
+    program_bytes,
+)
 from fedjax_sim.runs.options import DEFAULT, Options, check_options_type
 from fedjax_sim.runs.pace import stride
 from fedjax_sim.runs.planning import measuring
@@ -24,7 +28,7 @@ from fedjax_sim.runs.programs import programs_of
 from fedjax_sim.runs.storage import outcome
 from fedjax_sim.runs.storage.functions import sealed
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Task, Timeline
-from fedjax_sim.wrappers.privacy.accounting import Guarantee, epsilon, is_private
+from fedjax_sim.wrappers import Guarantee, epsilon, is_private
 
 _ONE_ROUND = Span(*map(np.int32, (0, 1, 0, 1)))
 

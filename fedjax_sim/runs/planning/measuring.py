@@ -12,10 +12,17 @@ import numpy as np
 from jax import Array
 from jax.sharding import PartitionSpec
 
-from fedjax_sim.engine import RunState, evaluation_context, first_state
-from fedjax_sim.engine.evaluation.state import evaluate, periods, takes_state
-from fedjax_sim.engine.execution.devices import program_bytes
-from fedjax_sim.engine.execution.placement import WHOLE, everywhere
+from fedjax_sim.engine import (
+    WHOLE,
+    RunState,
+    evaluate,
+    evaluation_context,
+    everywhere,
+    first_state,
+    periods,
+    program_bytes,
+    takes_state,
+)
 from fedjax_sim.runs.planning.operations import operations
 from fedjax_sim.runs.programs import Given
 from fedjax_sim.runs.storage.functions import sealed

@@ -4,7 +4,7 @@ import html
 import math
 from typing import NamedTuple
 
-from fedjax_sim.wrappers.privacy.accounting import Guarantee
+from fedjax_sim.wrappers import Guarantee
 
 # Options that reduce the memory of a part.
 KNOBS = {

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-from fedjax_sim.engine.execution.chunks import inner_programs
+from fedjax_sim.engine import inner_programs
 
 
 def operations(function: Callable[..., Any], *arguments: Any) -> float:

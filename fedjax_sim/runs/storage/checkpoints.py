@@ -20,8 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import RunState
-from fedjax_sim.engine.execution import distributed
+from fedjax_sim.engine import RunState, distributed
 from fedjax_sim.runs.storage.files import (
     FolderError,
     RecoveryWarning,

@@ -19,9 +19,7 @@ import jax
 import numpy as np
 
 from fedjax_sim.checks import import_extra
-from fedjax_sim.engine import History
-from fedjax_sim.engine.evaluation.clients import PER_CLIENT
-from fedjax_sim.engine.evaluation.names import ClientNames, split_of
+from fedjax_sim.engine import PER_CLIENT, ClientNames, History, split_of
 from fedjax_sim.runs.history import as_number, due
 from fedjax_sim.runs.storage.files import FolderError, own, replacing
 from fedjax_sim.runs.storage.history_file import HistoryFile, Mark, read

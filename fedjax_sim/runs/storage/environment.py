@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.engine import Execution
 from fedjax_sim.runs.storage.files import digest, naming, own, sync
 
 _PACKAGES = (

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.data.source import ClientSource
+from fedjax_sim.data import ClientSource
 from fedjax_sim.runs.storage.files import digest
 from fedjax_sim.types import PyTree, Timeline
 

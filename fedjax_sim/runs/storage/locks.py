@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from fedjax_sim.engine.execution import distributed
+from fedjax_sim.engine import distributed
 from fedjax_sim.runs.storage.files import own, read_json, remove_partials, write_json
 
 

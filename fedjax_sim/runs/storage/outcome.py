@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_sim.runs.history import Clock
-from fedjax_sim.tree.counting import bits_if_all_report, message_bits, upload_bits
+from fedjax_sim.tree import bits_if_all_report, message_bits, upload_bits
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup
-from fedjax_sim.wrappers.received import dry_visit
+from fedjax_sim.wrappers import dry_visit
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,21 +15,26 @@ import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from fedjax_sim.checks.setups import shapes_of_one
+from fedjax_sim.checks import shapes_of_one
 from fedjax_sim.engine import (
     NO_PROBES,
+    WHOLE,
+    BlockedData,
+    ByClient,
+    Execution,
+    Gathered,
+    Local,
+    OnHost,
+    Placement,
+    PresentData,
     Probes,
     RunState,
+    evaluate,
     evaluation_context,
     first_state,
     one_round,
+    stacks,
 )
-from fedjax_sim.engine.evaluation.state import evaluate
-from fedjax_sim.engine.execution import stacks
-from fedjax_sim.engine.execution.blocked import BlockedData
-from fedjax_sim.engine.execution.offload import OnHost, PresentData
-from fedjax_sim.engine.execution.placement import WHOLE, ByClient, Placement
-from fedjax_sim.engine.execution.strategies import Execution, Gathered, Local
 from fedjax_sim.runs.storage.traces import Trace, combined, shapes, trace
 from fedjax_sim.types import (
     FedAlgorithm,

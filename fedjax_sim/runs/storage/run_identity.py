@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine.execution.offload import OnHost
+from fedjax_sim.engine import OnHost
 from fedjax_sim.runs.storage.files import FolderError
 from fedjax_sim.runs.storage.identity import (
     arrays_digest,
@@ -19,8 +19,7 @@ from fedjax_sim.runs.storage.identity import (
     timeline_arrays,
 )
 from fedjax_sim.runs.storage.run_functions import RunTraces, identified
-from fedjax_sim.types import Setup
-from fedjax_sim.types.specs import Spec
+from fedjax_sim.types import Setup, Spec
 
 
 def same(one: Any, other: Any) -> bool:

@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fedjax_sim.engine import History, RunState
-from fedjax_sim.engine.evaluation.names import ClientNames
-from fedjax_sim.engine.execution import distributed
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.engine import ClientNames, Execution, History, RunState, distributed
 from fedjax_sim.runs.history import Entry, Row
 from fedjax_sim.runs.storage.checkpoints import Checkpoints, Confirmed, newest
 from fedjax_sim.runs.storage.client_rows import ClientRows, has_clients, read_clients

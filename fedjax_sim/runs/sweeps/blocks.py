@@ -9,10 +9,17 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from fedjax_sim.engine import History, Probes, RunState, advance, first_state
-from fedjax_sim.engine.execution.placement import ByClient
-from fedjax_sim.engine.execution.platforms import platform_of
-from fedjax_sim.engine.execution.strategies import auto, is_ragged
+from fedjax_sim.engine import (
+    ByClient,
+    History,
+    Probes,
+    RunState,
+    advance,
+    auto,
+    first_state,
+    is_ragged,
+    platform_of,
+)
 from fedjax_sim.runs.storage.functions import opened
 from fedjax_sim.runs.sweeps.grid import Plan
 from fedjax_sim.runs.sweeps.trial import Trial

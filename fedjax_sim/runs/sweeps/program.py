@@ -11,11 +11,7 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedjax_sim.engine import History
-from fedjax_sim.engine.evaluation.state import takes_state
-from fedjax_sim.engine.execution.devices import program_bytes
-from fedjax_sim.engine.execution.meshes import make_mesh
-from fedjax_sim.engine.execution.strategies import is_ragged
+from fedjax_sim.engine import History, is_ragged, make_mesh, program_bytes, takes_state
 from fedjax_sim.runs.storage.functions import sealed
 from fedjax_sim.runs.storage.run_functions import RunTraces
 from fedjax_sim.runs.sweeps.blocks import Spread, block_functions, on_devices

@@ -19,9 +19,9 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks.setups import check_split_keys
-from fedjax_sim.engine.evaluation.names import ClientNames, client_names
-from fedjax_sim.engine.execution import devices as device_list
+from fedjax_sim.checks import check_split_keys
+from fedjax_sim.engine import ClientNames, client_names
+from fedjax_sim.engine import devices as device_list
 from fedjax_sim.runs.events import Callback, notify
 from fedjax_sim.runs.interrupt import deferred_interrupt
 from fedjax_sim.runs.options import (

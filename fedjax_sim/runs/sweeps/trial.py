@@ -10,10 +10,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import Probes
-from fedjax_sim.engine.contract import check_run
-from fedjax_sim.engine.execution.offload import OnHost
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.engine import Execution, OnHost, Probes, check_run
 from fedjax_sim.runs.seeds import Seed, with_axis
 from fedjax_sim.runs.storage.files import digest
 from fedjax_sim.runs.storage.identity import arrays_digest, timeline_arrays

@@ -5,16 +5,15 @@ from collections.abc import Collection, Sequence
 import jax
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_positive
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.checks import check_at_least, check_key, check_positive
+from fedjax_sim.engine import Execution
 from fedjax_sim.studies.advice.conditions import conditions_of, sizes_of
 from fedjax_sim.studies.advice.measurement import measure_constants
 from fedjax_sim.studies.advice.predictions import predict
 from fedjax_sim.studies.advice.result import Advice
 from fedjax_sim.studies.advice.sources import value_of
 from fedjax_sim.studies.advice.theorems import GAP, THEOREMS, Theorem
-from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.types import Params, Setup
 
 _LOCAL_STEPS = tuple(2**i for i in range(11))

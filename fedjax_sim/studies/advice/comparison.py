@@ -10,17 +10,15 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks.setups import check_split_keys
-from fedjax_sim.runs.events import Callback
-from fedjax_sim.runs.options import Options, Storage
-from fedjax_sim.runs.sweeps.sweep import sweep
+from fedjax_sim.checks import check_split_keys
+from fedjax_sim.runs import Callback, Options, Storage, sweep
 from fedjax_sim.studies.advice.conditions import sizes_of
 from fedjax_sim.studies.advice.gap import Gap, SettingRun
 from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.predictions import Prediction
 from fedjax_sim.studies.advice.runs import evaluated, run_setting, with_local_steps
 from fedjax_sim.studies.advice.theorems import GAP, Measure
-from fedjax_sim.theory.conditions import positive
+from fedjax_sim.theory import positive
 from fedjax_sim.types import Setup
 
 _RATES = tuple(2.0**-i for i in range(-1, 8))  # times 1 / L

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from fedjax_sim.engine.contract import check_run
+from fedjax_sim.engine import check_run
 from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.sources import value_of
-from fedjax_sim.timelines.rules import Sampling
+from fedjax_sim.timelines import Sampling
 from fedjax_sim.types import Setup, uniform_weights, weight_by_examples
 
 FULL = "all clients take part in every round"

@@ -6,15 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.diagnostics.overlays import Bound, Overlay, overlay
+from fedjax_sim.diagnostics import Bound, Overlay, overlay
 from fedjax_sim.engine import History
-from fedjax_sim.runs.sweeps.result import Sweep
+from fedjax_sim.runs import Sweep
 from fedjax_sim.studies.advice.conditions import Sizes
 from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.predictions import Setting
 from fedjax_sim.studies.advice.runs import LOSS
 from fedjax_sim.studies.advice.theorems import GRADIENT, Measure, Theorem
-from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.theory import ProblemConstants
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,8 +100,13 @@ class Gap(NamedTuple):
         The best one reaches the target in the fewest rounds; without a target, or if none reaches
         it, the best one has the smallest value at the end.
         """
-        from fedjax_sim.reports.frames import configuration_columns, rows_with
-        from fedjax_sim.reports.selection import best, rounds_to_target, scores
+        from fedjax_sim.reports import (
+            best,
+            configuration_columns,
+            rounds_to_target,
+            rows_with,
+            scores,
+        )
 
         frame, metric, target = self.sweep.to_frame(), _metric(measure), self.targets[measure]
         table = scores(frame, metric, mode="min")
@@ -186,7 +191,7 @@ class Gap(NamedTuple):
 
     def _repr_html_(self) -> str:
         """The summary as a table, which Jupyter shows."""
-        from fedjax_sim.reports.tables import render  # slow to import
+        from fedjax_sim.reports import render
 
         return render(self.summary(), "html")
 

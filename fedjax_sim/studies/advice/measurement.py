@@ -9,11 +9,9 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.diagnostics.constants import measure, suboptimality
-from fedjax_sim.diagnostics.gradient_moments import sampled_moments
-from fedjax_sim.diagnostics.optimum import Optimum, optimum
-from fedjax_sim.diagnostics.smoothness import curvature
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.diagnostics import Optimum, curvature, measure, sampled_moments, suboptimality
+from fedjax_sim.diagnostics.optimum import optimum
+from fedjax_sim.engine import Execution
 from fedjax_sim.studies.advice.noise import has_full_gradients
 from fedjax_sim.studies.advice.sources import (
     Source,
@@ -32,7 +30,7 @@ from fedjax_sim.studies.advice.structure import (
     is_shared,
     mean_objective,
 )
-from fedjax_sim.theory.problem_constants import ProblemConstants, is_known
+from fedjax_sim.theory import ProblemConstants, is_known
 from fedjax_sim.types import Params, Task
 
 _SEARCHED = 2000  # parameters, up to which the optimum is searched without a known mu

@@ -11,7 +11,7 @@ from jax import Array
 from fedjax_sim.studies.advice.conditions import Condition, Sizes, constant_condition
 from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.theorems import Theorem
-from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.theory import ProblemConstants
 
 MOST_ROUNDS = 10**12
 ENOUGH = 1.1

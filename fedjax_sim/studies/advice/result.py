@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jax import Array
 
-from fedjax_sim.runs.events import Callback
-from fedjax_sim.runs.options import DEFAULT, Options, Storage
+from fedjax_sim.runs import DEFAULT, Callback, Options, Storage
 from fedjax_sim.studies.advice.comparison import compare_with_practice
 from fedjax_sim.studies.advice.conditions import Sizes
 from fedjax_sim.studies.advice.gap import Gap
@@ -17,7 +16,7 @@ from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.predictions import Prediction
 from fedjax_sim.studies.advice.sources import NAMES, Source, models, value_of
 from fedjax_sim.studies.advice.theorems import GAP
-from fedjax_sim.theory.problem_constants import ProblemConstants
+from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.types import Setup
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ class Advice(NamedTuple):
 
     def _repr_html_(self) -> str:
         """Constants and theorems as tables, which Jupyter shows."""
-        from fedjax_sim.reports.tables import render  # slow to import
+        from fedjax_sim.reports import render
 
         table = self.to_frame().drop(columns=["source"])
         for name in ("failed", "undecided"):

@@ -11,10 +11,8 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
-from fedjax_sim.diagnostics.drift import shadow_probes, shadowed
-from fedjax_sim.diagnostics.heterogeneity import ClientMap
-from fedjax_sim.engine import NO_PROBES, History, Probes, advance, init
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.diagnostics import ClientMap, shadow_probes, shadowed
+from fedjax_sim.engine import NO_PROBES, Execution, History, Probes, advance, init
 from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.predictions import Setting
 from fedjax_sim.studies.advice.theorems import GAP, GRADIENT, Theorem

@@ -4,8 +4,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.diagnostics.smoothness import Curvature
-from fedjax_sim.theory.problem_constants import ProblemConstants, is_known
+from fedjax_sim.diagnostics import Curvature
+from fedjax_sim.theory import ProblemConstants, is_known
 
 Kind = Literal["exact", "given", "bound", "estimate", "unknown"]
 

@@ -9,17 +9,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks.setups import check_is_algorithm, check_keys
-from fedjax_sim.engine import NO_PROBES, History, RunState
-from fedjax_sim.engine.contract import check_options, check_run
-from fedjax_sim.engine.execution.broadcasts import num_buffers
-from fedjax_sim.engine.execution.offload import OnHost
-from fedjax_sim.engine.execution.placement import everywhere
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.executors import Resident
-from fedjax_sim.runs.programs import Programs, programs_of
-from fedjax_sim.runs.result import Simulation
-from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
+from fedjax_sim.checks import check_is_algorithm, check_keys
+from fedjax_sim.engine import (
+    NO_PROBES,
+    Execution,
+    History,
+    OnHost,
+    RunState,
+    check_options,
+    check_run,
+    everywhere,
+    num_buffers,
+)
+from fedjax_sim.runs import (
+    Programs,
+    Resident,
+    Seed,
+    Simulation,
+    programs_of,
+    seed_column,
+    seed_names,
+)
 from fedjax_sim.studies.forks.result import Fork
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
 

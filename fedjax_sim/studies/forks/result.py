@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.engine import History, RunState
+from fedjax_sim.reports import paired_difference, runs_html
 from fedjax_sim.reports.figures.forks import fork_curves
-from fedjax_sim.reports.statistics import paired_difference
-from fedjax_sim.reports.views import runs_html
-from fedjax_sim.runs.history import melted
+from fedjax_sim.runs import melted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

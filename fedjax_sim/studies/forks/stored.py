@@ -7,15 +7,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import NO_PROBES, RunState
-from fedjax_sim.engine.execution.placement import everywhere
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.events import Divergence
-from fedjax_sim.runs.options import Options
-from fedjax_sim.runs.programs import programs_of
-from fedjax_sim.runs.simulation import simulate
-from fedjax_sim.runs.storage.locks import locked
-from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.engine import NO_PROBES, Execution, RunState, everywhere
+from fedjax_sim.runs import Divergence, Options, RunFolder, locked, programs_of, simulate
 from fedjax_sim.types import FedAlgorithm, Setup
 
 

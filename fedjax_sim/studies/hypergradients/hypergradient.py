@@ -9,14 +9,18 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_count
-from fedjax_sim.checks.setups import check_is_setup, check_keys
-from fedjax_sim.engine import NO_PROBES
-from fedjax_sim.engine.contract import check_options, check_run
-from fedjax_sim.engine.evaluation.state import check_last_round
-from fedjax_sim.engine.execution.offload import OnHost
-from fedjax_sim.engine.execution.strategies import Execution, auto, is_ragged
-from fedjax_sim.runs.planning.needs import Forecast
+from fedjax_sim.checks import check_count, check_is_setup, check_keys
+from fedjax_sim.engine import (
+    NO_PROBES,
+    Execution,
+    OnHost,
+    auto,
+    check_last_round,
+    check_options,
+    check_run,
+    is_ragged,
+)
+from fedjax_sim.runs import Forecast
 from fedjax_sim.studies.hypergradients.checkpointing import Checkpoint, num_levels
 from fedjax_sim.studies.hypergradients.problem import Arrays, Problem
 from fedjax_sim.studies.hypergradients.truncation import Truncation, truncated

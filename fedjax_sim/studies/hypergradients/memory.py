@@ -8,12 +8,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import first_state
-from fedjax_sim.engine.execution.devices import program_bytes
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.options import Options
-from fedjax_sim.runs.planning.forecast import forecast
-from fedjax_sim.runs.planning.needs import Forecast, Seconds
+from fedjax_sim.engine import Execution, first_state, program_bytes
+from fedjax_sim.runs import Forecast, Options, Seconds, forecast
 from fedjax_sim.studies.hypergradients.checkpointing import stored_states
 from fedjax_sim.types import FedAlgorithm, Setup
 

@@ -9,9 +9,14 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.engine import RunState, advance, evaluation_context, first_state
-from fedjax_sim.engine.evaluation.state import evaluate
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.engine import (
+    Execution,
+    RunState,
+    advance,
+    evaluate,
+    evaluation_context,
+    first_state,
+)
 from fedjax_sim.studies.hypergradients.checkpointing import scan_rounds
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
 

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.data.archives import read_npz
-from fedjax_sim.datasets.dataset import DataError
+from fedjax_sim.data import read_npz
+from fedjax_sim.datasets import DataError
 from fedjax_sim.models import Model, ffa_lora_frozen, lora, lora_frozen
 from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.tree.leaves import Where, names
+from fedjax_sim.tree import Where, names
 from fedjax_sim.types import FedAlgorithm, Params
 from fedjax_sim.wrappers.freeze import freeze
 

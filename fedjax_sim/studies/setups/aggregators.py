@@ -9,8 +9,7 @@ from typing import Any
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.types import FedAlgorithm, Timeline
-from fedjax_sim.wrappers import robust
-from fedjax_sim.wrappers.robust.aggregation import check_counts
+from fedjax_sim.wrappers import check_counts, robust
 
 RULES: dict[str, Callable[..., robust.Rule]] = {
     rule.__name__: rule

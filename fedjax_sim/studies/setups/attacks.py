@@ -8,11 +8,10 @@ import numpy as np
 
 from fedjax_sim.algorithms import fedavg
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data import FederatedData
 from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.types import FedAlgorithm
-from fedjax_sim.wrappers.robust import attacks
-from fedjax_sim.wrappers.robust.attacks import Attackers, Trigger
+from fedjax_sim.wrappers import Attackers, Trigger, attacks
 
 BACKDOOR = "backdoor"
 

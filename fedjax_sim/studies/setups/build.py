@@ -14,11 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 
 from fedjax_sim import models
-from fedjax_sim.checks.setups import shapes_of_one
-from fedjax_sim.engine.contract import check_run
-from fedjax_sim.engine.execution import strategies
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.checks import shapes_of_one
+from fedjax_sim.engine import Execution, check_run, strategies
+from fedjax_sim.models import Convolution
 from fedjax_sim.studies.setups import adapters, attacks, config_checks, own_objects, private_runs
 from fedjax_sim.studies.setups.aggregators import check_uploads
 from fedjax_sim.studies.setups.clocks import SCHEDULES
@@ -29,7 +27,7 @@ from fedjax_sim.studies.setups.problem import Problem, prepare
 from fedjax_sim.studies.setups.registry import SHARED, algorithms_of
 from fedjax_sim.studies.setups.settings import resolve_hyper, untuned_rates
 from fedjax_sim.types import FedAlgorithm, Setup
-from fedjax_sim.wrappers.privacy import Guarantee
+from fedjax_sim.wrappers import Guarantee
 
 Kind = TypeVar("Kind", bound=RunConfig)
 

@@ -7,16 +7,21 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from fedjax_sim.data.feature_shift import add_noise, noise_levels, rotate
-from fedjax_sim.data.federated import FederatedData, check_assignment, from_assignment
-from fedjax_sim.data.inspection import check_disjoint
-from fedjax_sim.data.partition import hold_out, train_test_split
-from fedjax_sim.data.source import ClientSource, assigned
+from fedjax_sim.data import (
+    ClientSource,
+    FederatedData,
+    add_noise,
+    assigned,
+    check_assignment,
+    check_disjoint,
+    from_assignment,
+    hold_out,
+    noise_levels,
+    rotate,
+    train_test_split,
+)
 from fedjax_sim.datasets import Dataset, merged
-from fedjax_sim.engine.execution.devices import workers
-from fedjax_sim.engine.execution.meshes import make_mesh
-from fedjax_sim.engine.execution.offload import OnHost, on_host
-from fedjax_sim.engine.execution.placement import ByClient, by_client
+from fedjax_sim.engine import ByClient, OnHost, by_client, make_mesh, on_host, workers
 from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.studies.setups.own_objects import partition_of
 from fedjax_sim.studies.setups.partitions import Rows

@@ -15,6 +15,7 @@ from jax import Array
 from fedjax_sim.studies.setups.entries import StepsPerVisit
 from fedjax_sim.theory import step_counts
 from fedjax_sim.timelines import (
+    Durations,
     arrivals,
     contacts,
     deterministic,
@@ -28,7 +29,6 @@ from fedjax_sim.timelines import (
     synchronous,
     two_speeds,
 )
-from fedjax_sim.timelines.durations import Durations
 from fedjax_sim.types import Timeline
 
 _SAMPLES = 20_000  # of the steps between two contacts, per speed

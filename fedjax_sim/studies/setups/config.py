@@ -10,8 +10,7 @@ import dataclasses
 import pathlib
 from typing import Literal
 
-from fedjax_sim.engine.evaluation.direction import PERSONAL
-from fedjax_sim.engine.execution.distributed import HEARTBEAT_TIMEOUT
+from fedjax_sim.engine import HEARTBEAT_TIMEOUT, PERSONAL
 
 ALGORITHMS = ("fedavg", "fedprox", "fedavgm", "fedadam", "scaffold")
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 from fedjax_sim.checks import INT32_MAX, did_you_mean
-from fedjax_sim.datasets.tables import is_table
+from fedjax_sim.datasets import is_table
 from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from fedjax_sim.studies.setups.partitions import PARTITIONS
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.datasets.tables import is_table
-from fedjax_sim.datasets.text import is_text
-from fedjax_sim.runs.storage.files import FolderError, is_sealed, read_json
+from fedjax_sim.datasets import is_table, is_text
+from fedjax_sim.runs import FolderError, is_sealed, read_json
 from fedjax_sim.studies.setups.config import RunConfig, SweepConfig, from_comparison
 from fedjax_sim.studies.setups.references import FUNCTIONS, is_reference
 from fedjax_sim.studies.setups.registry import SHARED, labels

@@ -23,14 +23,19 @@ from fedjax_sim.algorithms.staleness import (
     realised_steps,
 )
 from fedjax_sim.checks import check_count
-from fedjax_sim.local import ScalarOrSchedule, exponential_decay
-from fedjax_sim.local.transforms import add_decayed_weights, clip_by_global_norm, transform_oracle
+from fedjax_sim.local import (
+    ScalarOrSchedule,
+    add_decayed_weights,
+    clip_by_global_norm,
+    exponential_decay,
+    transform_oracle,
+)
 from fedjax_sim.studies.setups.aggregators import rule_of
 from fedjax_sim.studies.setups.codecs import compress, compress_messages
 from fedjax_sim.studies.setups.private_options import INDEPENDENT, clip_of, parse_law
 from fedjax_sim.studies.setups.references import Reference
 from fedjax_sim.types import FedAlgorithm, Oracle
-from fedjax_sim.wrappers.fine_tuning import fine_tuned
+from fedjax_sim.wrappers import fine_tuned
 
 Hyper = Mapping[str, Any]
 Factory = Callable[..., FedAlgorithm]

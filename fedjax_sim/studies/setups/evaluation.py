@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from jax.tree_util import Partial
 
-from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.engine.evaluation import (
+from fedjax_sim.data import FederatedData
+from fedjax_sim.engine import (
     at_rounds,
     client_evaluator,
     evaluator,
@@ -17,7 +17,7 @@ from fedjax_sim.studies.setups.attacks import BACKDOOR, trigger
 from fedjax_sim.studies.setups.clients import Clients
 from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.types import Task
-from fedjax_sim.wrappers.robust.attacks import triggered
+from fedjax_sim.wrappers import triggered
 
 
 def evaluation(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from fedjax_sim.models import Model, frozen_statistics
 from fedjax_sim.studies.setups.entries import AlgorithmEntry
-from fedjax_sim.tree.leaves import Where
+from fedjax_sim.tree import Where
 from fedjax_sim.types import FedAlgorithm
 from fedjax_sim.wrappers.freeze import freeze
 from fedjax_sim.wrappers.running_statistics import running_statistics

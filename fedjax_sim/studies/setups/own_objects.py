@@ -16,13 +16,16 @@ from flax import linen, nnx
 from jax import Array
 
 from fedjax_sim import datasets, models
-from fedjax_sim.datasets import Dataset
-from fedjax_sim.datasets.arrays import check_dataset
-from fedjax_sim.datasets.registry import data_folder
-from fedjax_sim.datasets.tables import is_table, read_table
-from fedjax_sim.datasets.text import is_text, read_text
-from fedjax_sim.models import MODELS, BuildModel, Model, Shape
-from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.datasets import (
+    Dataset,
+    check_dataset,
+    data_folder,
+    is_table,
+    is_text,
+    read_table,
+    read_text,
+)
+from fedjax_sim.models import MODELS, BuildModel, Convolution, Model, Shape
 from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.studies.setups.names import REGRESSION_LOSSES, SAMPLINGS, Sampling
 from fedjax_sim.studies.setups.partitions import PARTITIONS, Division, Partition

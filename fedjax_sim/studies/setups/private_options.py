@@ -8,10 +8,7 @@ import numpy as np
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.types import Timeline
-from fedjax_sim.wrappers import privacy
-from fedjax_sim.wrappers.privacy.adaptive import AdaptiveClip
-from fedjax_sim.wrappers.privacy.clipping import Clip
-from fedjax_sim.wrappers.privacy.participation import min_separation, most_visits, num_draws
+from fedjax_sim.wrappers import AdaptiveClip, Clip, min_separation, most_visits, num_draws, privacy
 
 ADAPTIVE = "adaptive"
 INDEPENDENT = "independent"

@@ -17,8 +17,7 @@ from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from fedjax_sim.studies.setups.entries import PRIVACY
 from fedjax_sim.studies.setups.private_options import clip_of, law_of, parse_law
 from fedjax_sim.types import FedAlgorithm, Setup, Task, Timeline
-from fedjax_sim.wrappers import privacy
-from fedjax_sim.wrappers.received import dry_visit
+from fedjax_sim.wrappers import dry_visit, privacy
 
 # Names of arguments that a message of the library may begin with, and their options.
 _OPTIONS = {

@@ -12,15 +12,17 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import models
-from fedjax_sim.data.batches import Batches, epochs, with_replacement
-from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.data.summary import summarize
-from fedjax_sim.data.task import Objective, empirical_task
-from fedjax_sim.datasets import Dataset
-from fedjax_sim.datasets.layouts import layout_hint
-from fedjax_sim.datasets.shakespeare_tff import IGNORE
-from fedjax_sim.models import Model, in_precision
-from fedjax_sim.models.convolution.lowering import Convolution
+from fedjax_sim.data import (
+    Batches,
+    FederatedData,
+    Objective,
+    empirical_task,
+    epochs,
+    summarize,
+    with_replacement,
+)
+from fedjax_sim.datasets import IGNORE, Dataset, layout_hint
+from fedjax_sim.models import Convolution, Model, in_precision
 from fedjax_sim.objectives import Metrics, as_float
 from fedjax_sim.studies.setups import own_objects
 from fedjax_sim.studies.setups.adapters import adapted, initial_params, on_adapters
@@ -44,7 +46,7 @@ from fedjax_sim.timelines import (
     sampling,
     stacked,
 )
-from fedjax_sim.tree.keys import fast, usual
+from fedjax_sim.tree import fast, usual
 from fedjax_sim.types import (
     FedAlgorithm,
     Setup,

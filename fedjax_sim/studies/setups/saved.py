@@ -12,10 +12,8 @@ import numpy as np
 
 from fedjax_sim.models import Model
 from fedjax_sim.objectives import as_float
-from fedjax_sim.reports.folders import read_folder, run_folders
-from fedjax_sim.runs.storage.files import FolderError, read_json
-from fedjax_sim.runs.storage.model_files import Models, Which, joined
-from fedjax_sim.runs.storage.store import RunFolder
+from fedjax_sim.reports import read_folder, run_folders
+from fedjax_sim.runs import FolderError, Models, RunFolder, Which, joined, read_json
 from fedjax_sim.studies.setups.config_file import SavedRun, named_code, read_saved
 from fedjax_sim.types import Params
 

@@ -8,7 +8,7 @@ import typing
 from typing import Any
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.runs.storage.files import FolderError
+from fedjax_sim.runs import FolderError
 
 # Kinds of errors of pydantic -> what was expected.
 _EXPECTED = {

@@ -9,13 +9,20 @@ import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from fedjax_sim.engine.execution.devices import memory_limit, program_bytes, workers
-from fedjax_sim.engine.execution.meshes import make_mesh
-from fedjax_sim.engine.execution.platforms import platform_of
-from fedjax_sim.engine.execution.strategies import Execution, auto, has_kernels, is_ragged
+from fedjax_sim.engine import (
+    Execution,
+    auto,
+    has_kernels,
+    is_ragged,
+    make_mesh,
+    memory_limit,
+    platform_of,
+    program_bytes,
+    workers,
+)
 from fedjax_sim.studies.valuation.games import Metrics
 from fedjax_sim.studies.valuation.metrics import final_metrics
-from fedjax_sim.tree.repeated import entries
+from fedjax_sim.tree import entries
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 
 # Coalitions per device at once. On a CPU more gain little, since a step costs as much as its runs

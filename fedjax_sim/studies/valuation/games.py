@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.runs.callbacks.direction import Mode, sign
+from fedjax_sim.runs import Mode, sign
 from fedjax_sim.studies.valuation.store import CoalitionStore
 
 Metrics = Mapping[str, np.ndarray]

@@ -14,18 +14,16 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_count
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.data.federated import FederatedData
-from fedjax_sim.engine.contract import checked_weights
-from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.checks import check_count, check_is_algorithm
+from fedjax_sim.data import FederatedData
+from fedjax_sim.engine import Execution, checked_weights
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
-from fedjax_sim.runs.callbacks.direction import Mode, sign
+from fedjax_sim.runs import Mode, sign
 from fedjax_sim.studies.hypergradients.checkpointing import Checkpoint
 from fedjax_sim.studies.hypergradients.hypergradient import Hypergradient, hypergradient
 from fedjax_sim.studies.valuation.metrics import Metric, evaluated_once
 from fedjax_sim.studies.valuation.result import Valuation
-from fedjax_sim.tree.repeated import entries
+from fedjax_sim.tree import entries
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Work
 
 

@@ -9,13 +9,19 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks.setups import check_is_setup, check_key
-from fedjax_sim.engine import RunState, evaluation_context, first_state, run
-from fedjax_sim.engine.contract import check_run
-from fedjax_sim.engine.evaluation.state import check_last_round, evaluate
-from fedjax_sim.engine.execution.offload import OnHost
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.callbacks.direction import Mode, sign
+from fedjax_sim.checks import check_is_setup, check_key
+from fedjax_sim.engine import (
+    Execution,
+    OnHost,
+    RunState,
+    check_last_round,
+    check_run,
+    evaluate,
+    evaluation_context,
+    first_state,
+    run,
+)
+from fedjax_sim.runs import Mode, sign
 from fedjax_sim.types import FedAlgorithm, Params, Setup
 
 Metric = str | Callable[[Params], Any]

@@ -12,15 +12,15 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_count
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.callbacks.direction import Mode
+from fedjax_sim.engine import Execution
+from fedjax_sim.runs import Mode
 from fedjax_sim.studies.valuation.exact import exact_shapley
 from fedjax_sim.studies.valuation.games import Game
 from fedjax_sim.studies.valuation.metrics import Metric
 from fedjax_sim.studies.valuation.permutations import marginals
 from fedjax_sim.studies.valuation.result import Valuation, valuation_of
 from fedjax_sim.studies.valuation.round_games import WIDTH, RoundGame, round_games
-from fedjax_sim.timelines.durations import host_generator
+from fedjax_sim.timelines import host_generator
 from fedjax_sim.types import FedAlgorithm, Setup
 
 

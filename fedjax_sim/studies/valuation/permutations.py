@@ -11,7 +11,7 @@ from jax import Array
 from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.studies.valuation.games import Game
 from fedjax_sim.studies.valuation.result import Valuation, standard_deviation, valuation_of
-from fedjax_sim.timelines.durations import host_generator
+from fedjax_sim.timelines import host_generator
 
 _FEWEST = 8  # units before the stopping rule is applied: with few, standard errors are too small
 

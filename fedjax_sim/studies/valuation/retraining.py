@@ -11,17 +11,13 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.algorithms._shared import check_none_lost
-from fedjax_sim.checks import check_bytes, check_count
-from fedjax_sim.checks.setups import check_key
-from fedjax_sim.engine.contract import check_run
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.runs.callbacks.direction import Mode
-from fedjax_sim.runs.storage.identity import arrays_digest
-from fedjax_sim.runs.storage.run_functions import identified, trace_run
+from fedjax_sim.checks import check_bytes, check_count, check_key
+from fedjax_sim.engine import Execution, check_run
+from fedjax_sim.runs import Mode, arrays_digest, identified, trace_run
 from fedjax_sim.studies.valuation.coalitions import Programs, masked
 from fedjax_sim.studies.valuation.games import Game, Outcomes
 from fedjax_sim.studies.valuation.metrics import Metric, evaluated_once
-from fedjax_sim.tree.repeated import entries
+from fedjax_sim.tree import entries
 from fedjax_sim.types import FedAlgorithm, Setup
 
 

@@ -11,11 +11,18 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
-from fedjax_sim.engine import Probes, RunState, Visit, advance, first_state
-from fedjax_sim.engine.contract import checked_weights
-from fedjax_sim.engine.evaluation.state import takes_state
-from fedjax_sim.engine.execution.strategies import Execution, vmapped
-from fedjax_sim.runs.callbacks.direction import Mode
+from fedjax_sim.engine import (
+    Execution,
+    Probes,
+    RunState,
+    Visit,
+    advance,
+    checked_weights,
+    first_state,
+    takes_state,
+    vmapped,
+)
+from fedjax_sim.runs import Mode
 from fedjax_sim.studies.valuation.games import Game, Metrics, Outcomes
 from fedjax_sim.studies.valuation.metrics import Metric, evaluated_once, metrics_of
 from fedjax_sim.types import FedAlgorithm, Round, Setup

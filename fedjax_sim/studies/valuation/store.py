@@ -7,15 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.runs.storage.files import (
-    FolderError,
-    digest,
-    read_json,
-    read_npz,
-    write_json,
-    write_npz,
-)
-from fedjax_sim.runs.storage.locks import locked
+from fedjax_sim.runs import FolderError, digest, locked, read_json, read_npz, write_json, write_npz
 
 _VALUES, _IDENTITY = "coalitions.npz", "game.json"
 

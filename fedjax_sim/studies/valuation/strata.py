@@ -14,7 +14,7 @@ from jax import Array
 from fedjax_sim.checks import check_count
 from fedjax_sim.studies.valuation.games import Game
 from fedjax_sim.studies.valuation.result import Valuation, standard_deviation, valuation_of
-from fedjax_sim.timelines.durations import host_generator
+from fedjax_sim.timelines import host_generator
 
 _BATCH = 4096  # coalitions that are asked for at once
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import check_positive, import_extra
-from fedjax_sim.checks.setups import last_wrapper
+from fedjax_sim.checks import check_positive, import_extra, last_wrapper
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 from fedjax_sim.wrappers.privacy.events import Accountant, Adjacency, Mechanism
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, independent

@@ -19,9 +19,8 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, import_extra
-from fedjax_sim.timelines.rules import Sampling
-from fedjax_sim.types import Timeline, Upload
-from fedjax_sim.types.specs import specified
+from fedjax_sim.timelines import Sampling
+from fedjax_sim.types import Timeline, Upload, specified
 from fedjax_sim.wrappers.privacy.events import Mechanism, empty_round, sampled_gaussian
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, NoiseState, normal
 from fedjax_sim.wrappers.privacy.participation import (

@@ -15,14 +15,14 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_positive, is_concrete
-from fedjax_sim.tree.counting import (
+from fedjax_sim.tree import (
     bits_of_arrays,
     message_bits,
+    normal,
     upload_bits,
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.tree.noise import normal
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -36,8 +36,8 @@ from fedjax_sim.types import (
     Timeline,
     Upload,
     Work,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.privacy.adaptive import (
     AdaptiveClip,
     below,

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from fedjax_sim.checks import is_concrete
-from fedjax_sim.checks.setups import check_is_algorithm, last_wrapper
+from fedjax_sim.checks import check_is_algorithm, is_concrete, last_wrapper
 from fedjax_sim.types import FedAlgorithm, LastWrapper, Scalar, Task, Timeline
 from fedjax_sim.wrappers._memory import check_sends_changes
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw

@@ -9,8 +9,7 @@ import math
 from typing import Any, Literal, NamedTuple
 
 from fedjax_sim.checks import import_extra
-from fedjax_sim.timelines.poisson import overflow_probability
-from fedjax_sim.timelines.rules import Sampling
+from fedjax_sim.timelines import Sampling, overflow_probability
 from fedjax_sim.types import Timeline
 from fedjax_sim.wrappers.privacy.participation import check_independent_of_data, most_visits
 

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.tree.noise import normal
-from fedjax_sim.types import PyTree, Timeline, Upload
-from fedjax_sim.types.specs import Spec, specified, with_spec
+from fedjax_sim.tree import normal
+from fedjax_sim.types import PyTree, Spec, Timeline, Upload, specified, with_spec
 from fedjax_sim.wrappers.privacy.events import Mechanism, sampled_gaussian
 
 NoiseState = PyTree

@@ -16,8 +16,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_positive, import_extra, is_concrete
-from fedjax_sim.types import Scalar
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import Scalar, specified
 from fedjax_sim.wrappers.privacy.randomizers import Randomizer, pure_epsilon, vector_randomizer
 
 _NODES = 4097  # of the table of quantiles; cubic interpolation is then exact in single precision

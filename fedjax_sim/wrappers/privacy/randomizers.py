@@ -25,22 +25,24 @@ from fedjax_sim.checks import (
     check_at_least,
     check_at_most,
     check_count,
+    check_is_algorithm,
     check_positive,
     import_extra,
 )
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.counting import with_upload_bits
+from fedjax_sim.tree import with_upload_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
     Message,
     Oracle,
     Scalar,
+    Spec,
     Timeline,
     Upload,
     Work,
+    specified,
+    with_spec,
 )
-from fedjax_sim.types.specs import Spec, specified, with_spec
 from fedjax_sim.wrappers.privacy.accounting import Guarantee
 from fedjax_sim.wrappers.privacy.checks import check_admits_noise, guarded
 from fedjax_sim.wrappers.privacy.clipping import clip_upload

@@ -14,8 +14,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, import_extra
-from fedjax_sim.types import Timeline, Upload
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import Timeline, Upload, specified
 from fedjax_sim.wrappers.privacy.events import Mechanism
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, normal
 from fedjax_sim.wrappers.privacy.participation import (

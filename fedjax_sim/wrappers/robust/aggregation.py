@@ -9,8 +9,8 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.means import mean_over_share, weighted_mean
+from fedjax_sim.checks import check_is_algorithm
+from fedjax_sim.tree import mean_over_share, weighted_mean
 from fedjax_sim.types import (
     Aggregation,
     FedAlgorithm,
@@ -21,8 +21,8 @@ from fedjax_sim.types import (
     Stack,
     Timeline,
     Upload,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.received import broadcast_inner, stack_bytes, upload_shapes
 from fedjax_sim.wrappers.robust.rules import Points, Rule, check_rule
 

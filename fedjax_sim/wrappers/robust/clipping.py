@@ -11,8 +11,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, check_positive
-from fedjax_sim.types import PyTree, Scalar, Upload
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import PyTree, Scalar, Upload, specified
 from fedjax_sim.wrappers.robust.rules import (
     Points,
     Rule,

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.types import PyTree, Upload
-from fedjax_sim.types.specs import specified
+from fedjax_sim.types import PyTree, Upload, specified
 from fedjax_sim.wrappers.robust.coordinates import middle
 from fedjax_sim.wrappers.robust.rules import (
     Points,

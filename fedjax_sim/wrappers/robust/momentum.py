@@ -7,10 +7,9 @@ References:
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
-from fedjax_sim.compression.codec import identity, stateful
-from fedjax_sim.tree.counting import with_upload_bits
-from fedjax_sim.types import FedAlgorithm, Message, Oracle, Scalar, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.compression import identity, stateful
+from fedjax_sim.tree import with_upload_bits
+from fedjax_sim.types import FedAlgorithm, Message, Oracle, Scalar, Upload, Work, specified
 from fedjax_sim.wrappers._memory import (
     MemoryState,
     check_sends_changes,

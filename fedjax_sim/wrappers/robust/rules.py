@@ -10,8 +10,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.types import PyTree, Upload
-from fedjax_sim.types.specs import Spec, with_spec
+from fedjax_sim.types import PyTree, Spec, Upload, with_spec
 
 
 class Points(NamedTuple):

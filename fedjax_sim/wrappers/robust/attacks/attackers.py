@@ -9,8 +9,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import is_concrete
-from fedjax_sim.checks.setups import check_key, last_wrapper
+from fedjax_sim.checks import check_key, is_concrete, last_wrapper
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
 from fedjax_sim.wrappers.received import also_checked
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.data.federated import FederatedData, leaf_of, with_leaf
+from fedjax_sim.data import FederatedData, leaf_of, with_leaf
 from fedjax_sim.types import PyTree
 from fedjax_sim.wrappers.robust.attacks.labels import per_row, poisoned_rows
 

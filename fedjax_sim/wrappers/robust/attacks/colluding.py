@@ -28,8 +28,8 @@ from fedjax_sim.types import (
     Stack,
     Timeline,
     Upload,
+    specified,
 )
-from fedjax_sim.types.specs import specified
 from fedjax_sim.wrappers.received import also_checked
 from fedjax_sim.wrappers.robust.aggregation import stacked
 from fedjax_sim.wrappers.robust.attacks.attackers import (

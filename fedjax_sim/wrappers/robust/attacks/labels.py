@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_sim.checks import check_at_most
-from fedjax_sim.data.federated import FederatedData, leaf_of, with_leaf
+from fedjax_sim.data import FederatedData, leaf_of, with_leaf
 from fedjax_sim.wrappers.robust.attacks.attackers import mask_of
 
 

@@ -14,9 +14,8 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.tree.noise import normal
-from fedjax_sim.types import FedAlgorithm, Params, Round, ServerState, Stack, Upload
-from fedjax_sim.types.specs import specified
+from fedjax_sim.tree import normal
+from fedjax_sim.types import FedAlgorithm, Params, Round, ServerState, Stack, Upload, specified
 from fedjax_sim.wrappers.received import broadcast_inner, upload_shapes
 from fedjax_sim.wrappers.robust.aggregation import stacked
 from fedjax_sim.wrappers.robust.attacks.attackers import Attackers, as_attackers, checked

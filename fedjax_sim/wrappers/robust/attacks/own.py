@@ -14,12 +14,18 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least
-from fedjax_sim.checks.choices import check_choice
-from fedjax_sim.checks.setups import check_is_algorithm
-from fedjax_sim.tree.noise import normal
-from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Scalar, Upload, Work
-from fedjax_sim.types.specs import specified
+from fedjax_sim.checks import check_at_least, check_choice, check_is_algorithm
+from fedjax_sim.tree import normal
+from fedjax_sim.types import (
+    ClientState,
+    FedAlgorithm,
+    Message,
+    Oracle,
+    Scalar,
+    Upload,
+    Work,
+    specified,
+)
 from fedjax_sim.wrappers.robust.attacks.attackers import (
     Attackers,
     Probability,
