@@ -43,7 +43,7 @@ def pytest_collection_finish():
 
 # A program of one operation takes 1.4 MB, of which JAX keeps 1 MB for its lowered module. A process
 # may have 65,530 memory maps, of which a program takes 4 to 8; XLA crashes beyond.
-_MOST_MEMORY = 1150 * 2**20  # bytes of a process, 550 of them modules; a test adds up to 300
+_MOST_MEMORY = 1100 * 2**20  # bytes of a process, 550 MB of them modules; a test adds up to 360
 
 
 def release_programs():
