@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from experiments.favano.steps import corollary_steps
-from fedjax_sim.theory import ProblemConstants, ProgressConstants, Scalar, non_negative, positive
+from fedjax_sim.theory import ProblemConstants, Scalar, non_negative, positive
+from fedjax_sim.theory.favano.progress import ProgressConstants
 
 
 def fedavg_units(

@@ -40,7 +40,8 @@ from fedjax_sim.objectives import cross_entropy, with_l2
 from fedjax_sim.reports.figures.bounds import bound_curves
 from fedjax_sim.studies.setups.build import ResolvedRun
 from fedjax_sim.studies.setups.problem import Problem
-from fedjax_sim.theory import ProblemConstants, convex
+from fedjax_sim.theory import ProblemConstants
+from fedjax_sim.theory.fedavg import convex
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 SUBOPTIMALITY = "training suboptimality"

@@ -22,7 +22,15 @@ from fedjax_sim.types import FedAlgorithm, Oracle, Params, Upload, Work
 
 
 class ShadowUpload(NamedTuple):
-    """An upload with the client's iterates, whose mean is the shadow sequence."""
+    """An upload with the client's iterates, whose mean is the shadow sequence.
+
+    Example:
+        >>> oracle = Oracle(grad=lambda x, k: x, loss=None, full_grad=None)
+        >>> work = Work(0, 0, jnp.array(2), 1, 0, None, max_steps=2)
+        >>> upload, _ = shadowed(0.5).local(jnp.array(8.0), (), oracle, work)
+        >>> upload.iterates.tolist(), upload.distances.tolist()
+        ([8.0, 4.0, 2.0], [0.0, 16.0, 36.0])
+    """
 
     upload: Upload
     iterates: Params  # [K + 1, ...]

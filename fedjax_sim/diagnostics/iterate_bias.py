@@ -102,6 +102,10 @@ def equally_spaced(grid: np.ndarray, least: int) -> np.ndarray:
 
     Raises:
         ValueError: fewer points, points that do not increase in equal steps.
+
+    Example:
+        >>> equally_spaced(np.arange(3), 3).dtype.name
+        'float64'
     """
     grid = np.asarray(grid, np.float64)
     spacing = np.diff(grid) if grid.ndim == 1 else np.zeros(0)

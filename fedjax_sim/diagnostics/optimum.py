@@ -163,7 +163,13 @@ class _Weighted(NamedTuple):
 
 
 def double(x: PyTree) -> PyTree:
-    """Converts floating leaves to double precision; requires ``jax.enable_x64``."""
+    """Converts floating leaves to double precision; requires ``jax.enable_x64``.
+
+    Example:
+        >>> with jax.enable_x64(True):
+        ...     double({"x": jnp.ones(1, jnp.float32), "y": jnp.ones(1, jnp.int32)})["x"].dtype
+        dtype('float64')
+    """
 
     def cast(leaf: PyTree) -> Array:
         leaf = jnp.asarray(leaf)

@@ -55,6 +55,9 @@ def ef21_lr(L: Scalar, L_rms: Scalar, alpha: Scalar) -> Array:
 
     Source: Richtarik et al., 2021, Theorem 1.
 
+    Raises:
+        ValueError: a number that is not positive, or an ``alpha`` above 1.
+
     Example:
         >>> round(float(ef21_lr(L=3.5, L_rms=5.0, alpha=0.2)), 6)
         0.021805
@@ -90,6 +93,9 @@ def ef21_pp_lr(
         u, rho: default: the best ones of a grid with ratios of 1.05.
 
     Source: Fatkhullin et al., 2021, EF21-PP.
+
+    Raises:
+        ValueError: a number that is not positive; an ``alpha`` or ``probability`` above 1.
 
     Example:
         >>> sizes = {"L": 3.5, "L_rms": 5.0, "alpha": 0.2, "probability": 0.5}
@@ -167,6 +173,10 @@ def marina_lr(L: Scalar, omega: Scalar, probability: Scalar, clients: Scalar) ->
 
     Source: Gorbunov et al., 2021, Theorem 2.1.
 
+    Raises:
+        ValueError: a negative ``omega``, another number that is not positive, or a ``probability``
+            above 1.
+
     Example:
         >>> float(marina_lr(L=1.0, omega=3.0, probability=1.0, clients=4))
         1.0
@@ -188,6 +198,9 @@ def pp_marina_lr(L: Scalar, omega: Scalar, probability: Scalar, cohort_size: Sca
         cohort_size: r.
 
     Source: Gorbunov et al., 2021, Theorem 4.1.
+
+    Raises:
+        ValueError: as :func:`marina_lr`.
 
     Example:
         >>> float(pp_marina_lr(L=1.0, omega=3.0, probability=0.5, cohort_size=4))
@@ -223,6 +236,9 @@ def marina_bits(full: Scalar, compressed: Scalar, probability: Scalar) -> Array:
         full: bits of a whole upload, for d floats 32 d.
         compressed: bits of a compressed one.
         probability: p, of whole uploads.
+
+    Raises:
+        ValueError: a number that is not positive, or a ``probability`` above 1.
 
     Example:
         >>> float(marina_bits(full=32_000, compressed=320, probability=0.5))

@@ -78,6 +78,9 @@ def bound(
     Needs L, sigma, B_h, and G or zeta.  NaN with a warning where ``lr > 1 / (4 L)``; for small
     client rates ``lr > 1 / (4 K L)``.  Source: thesis, Theorems 4.4 and C.11, 4.7, 4.3 and C.13.
 
+    Raises:
+        ValueError: a missing or negative constant; another regime.
+
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, G=0.5, B_h=1.0)
         >>> run = dict(lr=0.1, local_steps=5, rounds=20, clients=10)
@@ -118,6 +121,9 @@ def prescribed_lr(
 
     Needs L, sigma, B_h, and G or zeta.
 
+    Raises:
+        ValueError: a missing or negative constant; another regime.
+
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, zeta=0.0, B_h=1.0)
         >>> float(prescribed_lr(constants, "quadratic", local_steps=5, rounds=20, clients=10))
@@ -157,6 +163,9 @@ def tuned_bound(
         \text{small client rate:}\quad & \frac{4 L B_h^2}{R} + \frac{4 \sigma B_h}{\sqrt{M K R}}
 
     Needs L, sigma, B_h, and G or zeta.  Source: thesis, Theorems 4.4 and C.11, 4.7, 4.3 and C.13.
+
+    Raises:
+        ValueError: a missing or negative constant; another regime.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B_h=1.0)

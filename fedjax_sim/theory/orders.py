@@ -103,6 +103,9 @@ def baseline_rate(
 
     Needs L, sigma, B.  Source: thesis, Section 2.3 and Table 2.1 (see the errata).
 
+    Raises:
+        ValueError: a missing or negative constant; an unknown method.
+
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, B=1.0)
         >>> float(baseline_rate(constants, "minibatch", local_steps=2, rounds=2, clients=4))
@@ -153,6 +156,9 @@ def table_rate(
     Needs L, sigma, B; objectives are strongly convex if mu is known and not 0, their Hessian is
     Lipschitz if Q is known.  NaN with a warning where ``mu > L``.  Source: thesis, Table 3.1 (see
     the errata).
+
+    Raises:
+        ValueError: a missing or negative constant; an unknown method.
 
     Example:
         >>> convex = ProblemConstants(L=1.0, sigma=1.0, B=1.0)

@@ -116,12 +116,22 @@ def best_lr(
 
 
 def smallest(*entries: Array) -> Array:
-    """The smallest entry, elementwise; entries that a zero constant makes infinite drop out."""
+    """The smallest entry, elementwise; entries that a zero constant makes infinite drop out.
+
+    Example:
+        >>> float(smallest(jnp.array(0.5), jnp.array(1.0) / 0.0))
+        0.5
+    """
     return functools.reduce(jnp.minimum, entries)
 
 
 def largest(*entries: Array) -> Array:
-    """The largest entry, elementwise."""
+    """The largest entry, elementwise.
+
+    Example:
+        >>> float(largest(jnp.array(0.5), jnp.array(0.0)))
+        0.5
+    """
     return functools.reduce(jnp.maximum, entries)
 
 
@@ -129,6 +139,10 @@ def log_monomial(*factors: tuple[Array, float]) -> Array:
     """``log(prod_i x_i^p_i)`` for pairs ``(x_i, p_i)``, without the product.
 
     Infinite if a constant with a negative power is 0.
+
+    Example:
+        >>> round(float(log_monomial((jnp.array(10.0), 40), (jnp.array(2.0), -1))), 3)
+        91.41
     """
     return functools.reduce(jnp.add, [power * jnp.log(x) for x, power in factors])
 

@@ -2,7 +2,8 @@ r"""The variance of a client's reweighted progress (:mod:`fedjax_sim.theory.fava
 
 import numpy as np
 
-from fedjax_sim.theory import CappedSteps, Version, check_choice, moments
+from fedjax_sim.theory import CappedSteps, check_choice
+from fedjax_sim.theory.favano.progress import Version, moments_of
 
 
 def reweighting_variance(
@@ -34,7 +35,7 @@ def reweighting_variance(
     check_choice("version", version, Version)
     if not variance >= 0:
         raise ValueError(f"variance is {variance}; expected a non-negative number")
-    p, first, second, inverse = moments(steps)
+    p, first, second, inverse = moments_of(steps)
     if version == "stochastic":
         return (mean**2 * p * (1 - p) + variance * inverse) / p**2
     return mean**2 * (second / first**2 - 1) + variance / first

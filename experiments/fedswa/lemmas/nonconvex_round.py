@@ -19,15 +19,8 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.theory import (
-    ProblemConstants,
-    Scalar,
-    at_most,
-    cohort_variance,
-    non_negative,
-    positive,
-    where_valid,
-)
+from fedjax_sim.theory import ProblemConstants, Scalar, at_most, non_negative, positive, where_valid
+from fedjax_sim.theory.fedswa.convergence import cohort_variance
 
 
 class Moves(NamedTuple):

@@ -66,7 +66,7 @@ def progress_constants(
         1.364
     """
     check_choice("version", version, Version)
-    p, mean, second, inverse = moments(steps)
+    p, mean, second, inverse = moments_of(steps)
     if local_steps < 1 or np.any(mean > local_steps * (1 + 1e-12)):
         raise ValueError(
             f"local_steps is {local_steps}; expected the cap of steps, whose mean is {mean}"
@@ -84,13 +84,26 @@ def checked(progress: ProgressConstants) -> tuple[Array, Array]:
 
     Raises:
         ValueError: a or b is not positive.
+
+    Example:
+        >>> [float(x) for x in checked(ProgressConstants(a=0.5, b=2.0))]
+        [0.5, 2.0]
     """
     a, b = positive(a=progress.a, b=progress.b)
     return a, b
 
 
-def moments(steps: CappedSteps) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The four moments in double precision, of clients that do steps."""
+def moments_of(steps: CappedSteps) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the four moments ``[n]`` of clients that do steps, in double precision.
+
+    Raises:
+        ValueError: a client that never does a step.
+
+    Example:
+        >>> from fedjax_sim.theory.step_counts import from_probabilities
+        >>> [x.tolist() for x in moments_of(from_probabilities([[0.0, 1.0]], cap=1))]
+        [[1.0], [1.0], [1.0], [1.0]]
+    """
     p, mean, second, inverse = (np.asarray(x, np.float64) for x in steps)
     if not np.all(p > 0):
         raise ValueError(f"steps.p_active is {p}; expected clients that do steps")

@@ -19,7 +19,14 @@ POSSIBLE = "B >= 1, s <= n"
 
 
 class RateTerms(NamedTuple):
-    """A bound ``start / (lr T) + linear lr + quadratic lr^2``."""
+    """A bound ``start / (lr T) + linear lr + quadratic lr^2``.
+
+    Example:
+        >>> terms = RateTerms(start=2.0, linear=0.5, quadratic=0.0)
+        >>> lr, rounds = 0.1, 100
+        >>> round(terms.start / (lr * rounds) + terms.linear * lr + terms.quadratic * lr**2, 3)
+        0.25
+    """
 
     start: Array
     linear: Array
@@ -44,6 +51,9 @@ def largest_lr(
     with the contraction ``s / (2 n (s + 1))`` of the potential, for every s.
 
     Needs L, dissimilarity_factor (B).  Source: Lemma B.2.2 and Equation 216 (see the errata).
+
+    Raises:
+        ValueError: a constant that is unknown, or a number outside of its range.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, dissimilarity_factor=1.0)

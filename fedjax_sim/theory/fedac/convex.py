@@ -44,6 +44,9 @@ def prescribed_augmentation(
     ``L^(1/3) sigma^(2/3) / (M^(1/3) K^(1/3) R B^(2/3))`` and
     ``Q^(1/3) sigma^(2/3) / (K^(1/3) R^(4/3) B^(1/3))``.
 
+    Raises:
+        ValueError: a missing or negative constant; an unknown variant.
+
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
         >>> sizes = dict(local_steps=10, rounds=10, clients=4)
@@ -94,6 +97,9 @@ def prescribed_lr(
 
     Args:
         augmentation: None: :func:`prescribed_augmentation`.
+
+    Raises:
+        ValueError: a missing or negative constant; an unknown variant.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
@@ -150,6 +156,9 @@ def bound(
 
     NaN with a warning where ``lr > 1 / (L + augmentation)``.
 
+    Raises:
+        ValueError: a missing or negative constant; an unknown variant.
+
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)
         >>> run = dict(lr=0.25, augmentation=1.0, local_steps=4, rounds=20, clients=4)
@@ -198,6 +207,9 @@ def tuned_bound(
       ``c = L K^(1/3) R^(4/3) B^(1/3) / (Q^(1/3) sigma^(2/3))``.
 
     NaN with a warning where ``K R < 24`` (I) or ``K R < 1000`` (II).
+
+    Raises:
+        ValueError: a missing or negative constant; an unknown variant.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=0.0, B=1.0)

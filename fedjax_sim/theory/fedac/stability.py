@@ -32,6 +32,9 @@ def difference_growth(
     Needs mu.  NaN with a warning outside ``lr <= gamma <= sqrt(lr / mu)``.  Source: thesis,
     Propositions 3.16 and B.7.
 
+    Raises:
+        ValueError: a missing or non-positive constant; an unknown variant.
+
     Example:
         >>> constants = ProblemConstants(mu=0.01)
         >>> round(float(difference_growth(constants, variant="I", lr=0.1, gamma=1.0)), 3)
@@ -65,7 +68,12 @@ def gamma_condition(gamma: Array, lr: Array, mu: Array) -> Array:
 
 
 def initial_potential(constants: ProblemConstants, potential: Scalar | None) -> Scalar:
-    """The given potential, or ``Delta + mu / 2 B^2``."""
+    """The given potential, or ``Delta + mu / 2 B^2``.
+
+    Example:
+        >>> float(initial_potential(ProblemConstants(Delta=1.0, mu=0.5, B=2.0), None))
+        2.0
+    """
     if potential is not None:
         return potential
     Delta, mu, B = non_negative(constants, "Delta", "mu", "B")

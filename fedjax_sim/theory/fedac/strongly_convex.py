@@ -82,6 +82,9 @@ def bound(
     NaN with a warning where ``lr > 1 / L``, ``mu > L`` or gamma is outside
     ``lr <= gamma <= sqrt(lr / mu)``.
 
+    Raises:
+        ValueError: a missing or negative constant; an unknown variant.
+
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, sigma=0.0)
         >>> run = dict(potential=1.0, lr=0.25, local_steps=2, rounds=10, clients=4)
@@ -129,6 +132,9 @@ def prescribed_lr(
 
     Source: thesis, Theorems B.1 and B.12 with a minimum of separate arguments (see the errata).
 
+    Raises:
+        ValueError: a missing or negative constant; an unknown variant.
+
     Example:
         >>> constants = ProblemConstants(L=2.0, mu=0.5, sigma=0.0)
         >>> sizes = dict(local_steps=2, rounds=10, clients=4)
@@ -167,6 +173,9 @@ def tuned_bound(
 
     NaN with a warning where ``mu > L``.  Source: thesis, Theorem 3.5, the complete version of
     3.1(a); Theorem B.12 (3.1(b)); with Q Theorem B.1 (3.3).
+
+    Raises:
+        ValueError: a missing or negative constant; an unknown variant.
 
     Example:
         >>> constants = ProblemConstants(L=1.0, mu=0.5, sigma=0.0)

@@ -108,6 +108,9 @@ def bound(
         rho: last rate of each round over its first (1 for FedSAM, MoFedSAM).
         method: the algorithm.
 
+    Raises:
+        ValueError: a missing or negative constant; an unknown method.
+
     Example:
         >>> constants = ProblemConstants(L=1.0, G=1.0, sigma=1.0, sigma_g=0.5)
         >>> sizes = dict(local_steps=5, rounds=20, clients=5, examples=20)

@@ -45,6 +45,9 @@ def nonconvex_rate(
     Args:
         method: the algorithm.
 
+    Raises:
+        ValueError: a missing or negative constant; an unknown method.
+
     Example:
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, Delta=1.0)
         >>> sizes = dict(local_steps=1, rounds=100, clients=8, cohort_size=1)
