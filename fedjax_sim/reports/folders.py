@@ -10,8 +10,8 @@ import pandas as pd
 from fedjax_sim.engine import PERSONAL, PERSONAL_R2
 from fedjax_sim.reports.labels import measures_quality
 from fedjax_sim.runs import (
-    INDEX,
-    NAME,
+    CLIENT_NAME,
+    ROW_INDEX,
     Outcome,
     RunFolder,
     Sweep,
@@ -127,7 +127,7 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
                 0 < diverged_at.get(str(seed), 0) <= done
                 for seed, done in zip(part["seed"], part["round"], strict=True)
             ]
-            part.loc[after, part.columns.difference([*INDEX, NAME])] = np.nan
+            part.loc[after, part.columns.difference([*ROW_INDEX, CLIENT_NAME])] = np.nan
             parts.append(part.assign(algorithm=name))
     frame = pd.concat(parts, ignore_index=True)
     return frame.assign(seed=seed_column(frame["seed"].tolist()))

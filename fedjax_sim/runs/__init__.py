@@ -21,7 +21,7 @@ from fedjax_sim.runs.comparison import Comparison, compare
 from fedjax_sim.runs.executors import Resident
 from fedjax_sim.runs.history import Clock, melted
 from fedjax_sim.runs.interrupt import exit_code
-from fedjax_sim.runs.options import DEFAULT, Options, Storage
+from fedjax_sim.runs.options import DEFAULT_OPTIONS, Options, Storage
 from fedjax_sim.runs.planning.forecast import forecast
 from fedjax_sim.runs.planning.measuring import metric_shapes
 from fedjax_sim.runs.planning.needs import Forecast, Seconds
@@ -30,7 +30,7 @@ from fedjax_sim.runs.progress_bar import ProgressBar
 from fedjax_sim.runs.result import Progress, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
 from fedjax_sim.runs.simulation import simulate
-from fedjax_sim.runs.storage.client_rows import INDEX, NAME
+from fedjax_sim.runs.storage.client_rows import CLIENT_NAME, ROW_INDEX
 from fedjax_sim.runs.storage.environment import code_digest, environment
 from fedjax_sim.runs.storage.files import (
     FolderError,
@@ -69,9 +69,9 @@ from fedjax_sim.runs.sweeps.sweep import SweepProgress, finished_runs, sweep
 from fedjax_sim.runs.sweeps.trial import Trial
 
 __all__ = [
-    "DEFAULT",
-    "INDEX",
-    "NAME",
+    "CLIENT_NAME",
+    "DEFAULT_OPTIONS",
+    "ROW_INDEX",
     "Action",
     "BestModel",
     "Callback",

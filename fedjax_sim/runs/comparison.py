@@ -28,7 +28,7 @@ from fedjax_sim.engine import Execution, check_run, distributed, num_cores
 from fedjax_sim.runs import views
 from fedjax_sim.runs.events import Callback, Divergence, notify, with_default
 from fedjax_sim.runs.options import (
-    DEFAULT,
+    DEFAULT_OPTIONS,
     Options,
     Storage,
     check_options_type,
@@ -113,7 +113,7 @@ def compare(
     *,
     callbacks: Sequence[Callback] = (),
     storage: Storage | str | pathlib.Path | None = None,
-    options: Options = DEFAULT,
+    options: Options = DEFAULT_OPTIONS,
 ) -> Comparison:
     """Runs several algorithms with the same clients, cohorts, minibatches and initial models.
 

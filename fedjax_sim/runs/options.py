@@ -162,7 +162,7 @@ class Options:
         return self.execution
 
 
-DEFAULT = Options()
+DEFAULT_OPTIONS = Options()
 
 
 def check_unused(call: str, record: Storage | Options, *names: str) -> None:

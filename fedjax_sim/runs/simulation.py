@@ -45,7 +45,7 @@ from fedjax_sim.runs.executors import Resident, Streamed
 from fedjax_sim.runs.history import Clock
 from fedjax_sim.runs.interrupt import deferred_interrupt
 from fedjax_sim.runs.options import (
-    DEFAULT,
+    DEFAULT_OPTIONS,
     Config,
     Options,
     Storage,
@@ -73,7 +73,7 @@ def simulate(
     *,
     callbacks: Sequence[Callback] = (),
     storage: Storage | str | pathlib.Path | None = None,
-    options: Options = DEFAULT,
+    options: Options = DEFAULT_OPTIONS,
 ) -> Simulation:
     """Runs :func:`~fedjax_sim.engine.run` in compiled segments, with files and progress reports.
 

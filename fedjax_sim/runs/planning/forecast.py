@@ -20,7 +20,7 @@ from fedjax_sim.engine import (
     offload,
     program_bytes,
 )
-from fedjax_sim.runs.options import DEFAULT, Options, check_options_type
+from fedjax_sim.runs.options import DEFAULT_OPTIONS, Options, check_options_type
 from fedjax_sim.runs.pace import stride
 from fedjax_sim.runs.planning import measuring
 from fedjax_sim.runs.planning.needs import Forecast, Seconds
@@ -40,7 +40,7 @@ def forecast(
     *,
     measure: bool = True,
     delta: float | None = 1e-5,
-    options: Options = DEFAULT,
+    options: Options = DEFAULT_OPTIONS,
 ) -> Forecast:
     """Returns what a run needs and costs: memory, time and privacy; compiles and runs one round.
 

@@ -27,8 +27,8 @@ from fedjax_sim.runs.storage.history_file import HistoryFile, Mark, read
 if TYPE_CHECKING:
     import pandas as pd
 
-INDEX = ("seed", "round", "client", "split", "num_examples")
-NAME = "name"  # column after these, if a split has names of clients
+ROW_INDEX = ("seed", "round", "client", "split", "num_examples")
+CLIENT_NAME = "name"  # column after these, if a split has names of clients
 _FILE, _FOLDER = "clients.csv", "clients.parquet"
 _MOST_TEXT = 100_000  # rows in a text file
 _DIGITS = 16  # of a digest in a name
@@ -61,7 +61,7 @@ def tables(
                 present = np.flatnonzero(values["num_examples"])
                 columns = {name: as_number(value[present]) for name, value in values.items()}
                 if split in names:
-                    columns.setdefault(NAME, printable(names[split])[present])
+                    columns.setdefault(CLIENT_NAME, printable(names[split])[present])
                 done = int(np.asarray(history.round)[r, e])
                 yield Table(seed, done, split, {"client": present, **columns})
 
@@ -115,7 +115,7 @@ class ClientRows:
         names = {split: self._names[split] for split in splits if split in self._names}
         columns = _name_column(bool(names), metrics) + metrics
         if self._csv is None:
-            self._csv = HistoryFile(self._file, self._run, (*INDEX, *columns))
+            self._csv = HistoryFile(self._file, self._run, (*ROW_INDEX, *columns))
             self._csv.create()
         self._csv.append(
             row for table in tables(history, seeds, names) for row in _text_rows(table, columns)
@@ -186,9 +186,9 @@ def read_clients(directory: pathlib.Path, run: str, confirmed: Mark | None) -> "
         contents = _read_parts(parts, run, confirmed)
         frames = [pd.read_parquet(io.BytesIO(content)) for content in contents]
         frame = pd.concat(frames, ignore_index=True)
-        return frame.fillna({NAME: ""}) if NAME in frame else frame
+        return frame.fillna({CLIENT_NAME: ""}) if CLIENT_NAME in frame else frame
     content = read(directory / _FILE, run, confirmed)
-    texts = ("seed", "split", NAME)
+    texts = ("seed", "split", CLIENT_NAME)
     header = content.partition(b"\n")[0].decode().split(",")
     return pd.read_csv(
         io.BytesIO(content), dtype=dict.fromkeys(texts, str), index_col=False,
@@ -210,7 +210,7 @@ def client_frame(
 
     metrics, parts = _metrics(_splits(history)), list(tables(history, seeds, names))
     if not parts:
-        return pd.DataFrame(columns=pd.Index([*INDEX, *metrics]))
+        return pd.DataFrame(columns=pd.Index([*ROW_INDEX, *metrics]))
     return pd.DataFrame(_joined(parts, metrics))
 
 
@@ -225,7 +225,7 @@ def _joined(parts: Sequence[Table], metrics: Sequence[str]) -> dict[str, np.ndar
         "round": np.repeat([table.round for table in parts], sizes),
         "split": np.repeat([table.split for table in parts], sizes),
     }
-    named = _name_column(any(NAME in table.columns for table in parts), metrics)
+    named = _name_column(any(CLIENT_NAME in table.columns for table in parts), metrics)
     for name in ("client", "num_examples", *named, *metrics):
         absent = "" if name in named else np.nan
         columns[name] = np.concatenate(
@@ -234,7 +234,7 @@ def _joined(parts: Sequence[Table], metrics: Sequence[str]) -> dict[str, np.ndar
                 for table, size in zip(parts, sizes, strict=True)
             ]
         )
-    return {name: columns[name] for name in (*INDEX, *named, *metrics)}
+    return {name: columns[name] for name in (*ROW_INDEX, *named, *metrics)}
 
 
 def printable(names: Sequence[str]) -> np.ndarray:
@@ -245,12 +245,12 @@ def printable(names: Sequence[str]) -> np.ndarray:
 
 def _name_column(present: bool, metrics: Sequence[str]) -> list[str]:
     """Returns the column of names, unless a metric has its name."""
-    return [NAME] if present and NAME not in metrics else []
+    return [CLIENT_NAME] if present and CLIENT_NAME not in metrics else []
 
 
 def _has_names(content: bytes) -> bool:
     header = content.partition(b"\n")[0].decode(errors="replace").split(",")
-    return header[len(INDEX) : len(INDEX) + 1] == [NAME]
+    return header[len(ROW_INDEX) : len(ROW_INDEX) + 1] == [CLIENT_NAME]
 
 
 def _splits(history: History) -> dict[str, list[tuple[str, str]]]:

@@ -25,7 +25,7 @@ from fedjax_sim.engine import devices as device_list
 from fedjax_sim.runs.events import Callback, notify
 from fedjax_sim.runs.interrupt import deferred_interrupt
 from fedjax_sim.runs.options import (
-    DEFAULT,
+    DEFAULT_OPTIONS,
     Options,
     Storage,
     check_options_type,
@@ -85,7 +85,7 @@ def sweep(
     *,
     callbacks: Sequence[Callback] = (),
     storage: Storage | str | pathlib.Path | None = None,
-    options: Options = DEFAULT,
+    options: Options = DEFAULT_OPTIONS,
 ) -> Sweep:
     """Runs every (configuration, seed) of a grid, for one algorithm or for several.
 
@@ -172,7 +172,7 @@ def finished_runs(
     keys: Array,
     *,
     storage: Storage | str | pathlib.Path,
-    options: Options = DEFAULT,
+    options: Options = DEFAULT_OPTIONS,
 ) -> Sweep:
     """Returns the runs of a sweep that its folder has; starts none and writes nothing.
 

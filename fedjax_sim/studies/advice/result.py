@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jax import Array
 
-from fedjax_sim.runs import DEFAULT, Callback, Options, Storage
+from fedjax_sim.runs import DEFAULT_OPTIONS, Callback, Options, Storage
 from fedjax_sim.studies.advice.comparison import compare_with_practice
 from fedjax_sim.studies.advice.conditions import Sizes
 from fedjax_sim.studies.advice.gap import Gap
@@ -92,7 +92,7 @@ class Advice(NamedTuple):
         grid: Mapping[str, Sequence[Any]] | None = None,
         callbacks: Sequence[Callback] = (),
         storage: Storage | str | pathlib.Path | None = None,
-        options: Options = DEFAULT,
+        options: Options = DEFAULT_OPTIONS,
     ) -> Gap:
         """Runs the prescribed settings beside a tuned sweep, with the same keys.
 
