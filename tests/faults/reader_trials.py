@@ -42,7 +42,7 @@ from fedjax_sim.datasets.tiny_imagenet import parse_annotations, parse_wnids
 from fedjax_sim.engine import History
 from fedjax_sim.runs.history import COLUMNS
 from fedjax_sim.runs.storage.checkpoints import Confirmed, damage, write_record
-from fedjax_sim.runs.storage.client_rows import INDEX, ClientRows, read_clients
+from fedjax_sim.runs.storage.client_rows import ROW_INDEX, ClientRows, read_clients
 from fedjax_sim.runs.storage.files import write_json
 from fedjax_sim.runs.storage.folders import folder_names, is_seed, record_names, recorded_names
 from fedjax_sim.runs.storage.history_file import HistoryFile, Mark
@@ -135,7 +135,7 @@ def _run(path: pathlib.Path) -> RunFolder:
 def _rows(path: pathlib.Path) -> None:
     """Writes a history, or values of clients, in two steps."""
     if path.stem == "clients":
-        columns = (*INDEX, "loss")
+        columns = (*ROW_INDEX, "loss")
         rows = [("0", 2, 0, "test", 3, 0.5)], [("0", 4, 1, "test", 4, 0.25)]
     else:
         columns, rows = COLUMNS, ([("0", 2, "test/loss", 0.5)], [("0", 4, "a", 1e-3)])

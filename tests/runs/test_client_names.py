@@ -71,7 +71,7 @@ def setup_of(named=True):
 
 def check(frame, names=PRINTED):
     """Every row has the name of its client's number."""
-    assert [*frame.columns][-7:] == [*client_rows.INDEX, "name", "loss"]
+    assert [*frame.columns][-7:] == [*client_rows.ROW_INDEX, "name", "loss"]
     assert set(frame["split"]) == {"train", "test", "personal"}
     assert [names[i] for i in frame["client"]] == frame["name"].tolist()
     assert set(frame.loc[frame["split"] == "train", "client"]) == {0, 1, 2, 3}
@@ -103,7 +103,7 @@ def test_of_a_comparison_and_a_sweep():
 
 def test_without_names_tables_are_as_before(tmp_path):
     result = fs.simulate(fs.fedavg(0.1), setup_of(named=False), KEY, storage=tmp_path)
-    assert [*result.per_client().columns] == [*client_rows.INDEX, "loss"]
+    assert [*result.per_client().columns] == [*client_rows.ROW_INDEX, "loss"]
     header = (tmp_path / "clients.csv").read_text().partition("\n")[0]
     assert header == "seed,round,client,split,num_examples,loss"
     assert client_names(setup_of(named=False).eval_fn) == {}
@@ -135,7 +135,7 @@ def test_a_run_without_names_goes_on_in_its_own_columns(tmp_path):
     before = RunFolder(tmp_path).clients()
     fs.simulate(fs.fedavg(0.1), setup_of(), KEY, storage=tmp_path)
     after = RunFolder(tmp_path).clients()
-    assert [*after.columns] == [*client_rows.INDEX, "loss"]
+    assert [*after.columns] == [*client_rows.ROW_INDEX, "loss"]
     assert set(before["round"]) < set(after["round"]) == {1, 2, 3, 4}
 
 

@@ -34,7 +34,7 @@ def expected(*rounds) -> pd.DataFrame:
         (seed, done, client, "test", SIZES[client], 100.0 * s + 10 * done + client)
         for done, (s, seed), client in itertools.product(rounds, enumerate(SEEDS), (0, 2))
     ]
-    return pd.DataFrame(rows, columns=[*client_rows.INDEX, "loss"])
+    return pd.DataFrame(rows, columns=[*client_rows.ROW_INDEX, "loss"])
 
 
 def same(actual, wanted):
