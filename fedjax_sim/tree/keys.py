@@ -2,9 +2,9 @@
 
 On a CPU, JAX lowers a Threefry hash to a loop over its twenty rounds.  LLVM unrolls that loop's
 kernels for small arrays, so the hashes were half of what a run compiled.  Here the rounds are
-written out, with constants, where JAX's loop takes the distances of its rotations from arrays: a
-one large kernel, which compiles in a tenth to a half of the time.  XLA fuses it into what consumes
-the words, and repeats it where that reads a word many times.
+written out, with constants, where JAX's loop takes the distances of its rotations from arrays: one
+large kernel, which compiles in a tenth to a half of the time.  XLA fuses it into what consumes the
+words, so a function that reads a word many times stores it, as a constant of a loop.
 
 J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3",
 SC 2011.
