@@ -18,6 +18,7 @@ from fedjax_sim.studies.forks import fork as forking
 from fedjax_sim.studies.forks.stored import state_at
 from fedjax_sim.studies.setups import build, config_file
 from fedjax_sim.studies.setups.build import ResolvedRun
+from fedjax_sim.studies.setups.code_digest import changed_code
 from fedjax_sim.studies.setups.registry import SHARED, algorithms_of
 from fedjax_sim.studies.setups.settings import resolve_hyper
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
@@ -70,6 +71,8 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     comparison = build.resolve(config_file.read(path))
     if comparison.setup_of_seed is not None:
         raise ValueError("FOLDER has a partition per seed; expected one partition of all seeds")
+    if changed := changed_code(config_file.read_saved(path).code, comparison.code):
+        raise ValueError(f"FOLDER cannot be continued: {'; '.join(changed)}")
     name = _name(comparison, options.algorithm)
     hyper, count = comparison.hyper[name], comparison.problem.setup.task.num_clients
     parsed = {text: _parsed(text, name, hyper, count) for text in options.alternatives}

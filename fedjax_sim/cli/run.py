@@ -39,18 +39,16 @@ from fedjax_sim.runs import (
     Storage,
     check_extension,
     environment,
-    identify,
     locked,
-    trace_run,
     write_json,
 )
 from fedjax_sim.runs import compare as compare_algorithms
-from fedjax_sim.studies.setups import build, own_objects
+from fedjax_sim.studies.setups import build
 from fedjax_sim.studies.setups.build import ResolvedRun
+from fedjax_sim.studies.setups.code_digest import changed_code
 from fedjax_sim.studies.setups.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig
 from fedjax_sim.studies.setups.config_file import differences, read_saved, to_json
-from fedjax_sim.studies.setups.references import FUNCTIONS
-from fedjax_sim.studies.setups.registry import ALGORITHMS, labels
+from fedjax_sim.studies.setups.registry import labels
 from fedjax_sim.types import Setup
 
 
@@ -246,9 +244,8 @@ def _header(comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()
     Raises:
         ValueError: the output folder's config.json is of another comparison, or damaged.
     """
-    functions = _functions(comparison)
     new = report.as_json(
-        {"config": comparison.options, "algorithms": comparison.hyper, "functions": functions}
+        {"config": comparison.options, "algorithms": comparison.hyper, "code": comparison.code}
     )
     path = comparison.output / "config.json"
     if not path.exists():
@@ -274,9 +271,7 @@ def _header(comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()
         for name, values in new["algorithms"].items()
         if old_hyper.get(name, values) != values
     ]
-    changed = [name for name in functions if old.functions.get(name) != functions[name]]
-    if changed:
-        differing.append(f"your functions give another {', '.join(changed)} here")
+    differing += changed_code(old.code, new["code"])
     # Algorithms of earlier calls stay in the comparison, by the names that their folders have.
     names = [*dict.fromkeys([*old.config.algorithms, *comparison.options["algorithms"]])]
     known = old_hyper | new["algorithms"]
@@ -293,35 +288,17 @@ def _header(comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()
     header = {
         "config": new["config"] | {"algorithms": names},
         "algorithms": known,
-        "functions": functions,
+        "code": dict(old.code) | new["code"],
     }
     choices = measured.choices(comparison, measured_files, old.config.measured)
     return _with_choices(header, recorded | choices)
-
-
-def _functions(comparison: ResolvedRun) -> dict[str, str | None]:
-    """Returns digests of what the user's functions give FedAvg; none without such functions.
-
-    Every run is compared with its own folder.  These digests are for algorithms of earlier calls,
-    which stay in the tables: their names in config.json load no code.
-    """
-    problem = comparison.problem
-    if not any(own_objects.reference_of(problem.config, option) for option in FUNCTIONS):
-        return {}
-    with comparison.arithmetic():
-        algorithm = problem.algorithm(ALGORITHMS["fedavg"], {"lr": 1.0})
-        setup = problem.setup_of("fedavg")
-        traces = trace_run(algorithm, setup, batched=True)
-        values = identify(traces, None, None, setup, problem.keys, comparison.seeds).values
-    names = ("objective", "evaluation", "data", "source", "params")
-    return {name: values[name] for name in names if name in values}
 
 
 def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path) -> None:
     """Refuses more rounds than a run can be extended to, before config.json records them.
 
     Raises:
-        FolderError: as :func:`~fedjax_sim.runs.storage.run_identity.check_extension`.
+        FolderError: as :func:`~fedjax_sim.runs.storage.store.check_extension`.
     """
     options = comparison.options
     if options["clock"] != "none":

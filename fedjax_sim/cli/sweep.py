@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import itertools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from fedjax_sim.runs import (
 from fedjax_sim.studies.setups import build, own_objects
 from fedjax_sim.studies.setups.aggregators import check_uploads
 from fedjax_sim.studies.setups.attacks import Attack
+from fedjax_sim.studies.setups.code_digest import changed_code, code_digests
 from fedjax_sim.studies.setups.config import FREE_FIELDS, RunConfig, SweepConfig
 from fedjax_sim.studies.setups.config_file import (
     differences,
@@ -81,11 +83,13 @@ def run_sweep(config: SweepConfig, callbacks: Sequence[Callback] = ()) -> SweepR
     part = None if config.part is None else parse_part(config.part)
     entries = configurations(config)
     report.check_folder(config.output, "a sweep")
-    fixed = _checked(config, entries)
+    own = (own_objects.references(with_settings(config, entry)) for entry in entries)
+    code = code_digests(itertools.chain.from_iterable(own))
+    fixed = _checked(config, entries, code)
     dataset = own_objects.load_dataset(config)
     # Equal for all parts; tables of the folder choose by the same metric.
     shared = to_json(dataclasses.replace(config, part=None, metric=config.score_metric))
-    header = {"config": shared, **fixed, "environment": environment()}
+    header = {"config": shared, "code": code, **fixed, "environment": environment()}
     runs = _Runs(config, dataset, entries)
     grid = entries if part is None else Part(entries, *part)
     memory = None if config.memory is None else int(config.memory * 1e9)
@@ -154,13 +158,15 @@ def _fixed(config: SweepConfig) -> dict[str, Any]:
     return {"dataset": config.dataset, "precision": config.precision, **chosen}
 
 
-def _checked(config: SweepConfig, entries: Sequence[Configuration]) -> dict[str, Any]:
+def _checked(
+    config: SweepConfig, entries: Sequence[Configuration], code: dict[str, str]
+) -> dict[str, Any]:
     """Returns options and hyper-parameters that no grid in the output folder varies.
 
     Also the names of the tables and figures that earlier calls have written.
 
     Raises:
-        ValueError: the folder's runs have other ones.
+        ValueError: the folder's runs have other ones, or are of other code of the user's functions.
     """
     free = FREE_FIELDS | {"seed", "seeds", "execution", "chunk_size"} | _varied(entries)
     names = {field.name for field in dataclasses.fields(RunConfig)} - free
@@ -184,6 +190,7 @@ def _checked(config: SweepConfig, entries: Sequence[Configuration]) -> dict[str,
             f"{algorithm}.{text}" for text in differences(known, hyper.get(algorithm, {}))
         ]
         hyper[algorithm] = known | hyper.get(algorithm, {})
+    differing += changed_code(old.code, code)
     if differing:
         raise ValueError(
             f"output is '{config.output}', which holds another sweep: {'; '.join(differing)}; "

@@ -57,7 +57,6 @@ from fedjax_sim.runs.storage.locks import FolderInUseError, locked
 from fedjax_sim.runs.storage.model_files import Models, Which, joined, named_leaves
 from fedjax_sim.runs.storage.outcome import Outcome
 from fedjax_sim.runs.storage.run_functions import identified, trace_run
-from fedjax_sim.runs.storage.run_identity import identify
 from fedjax_sim.runs.storage.store import RunFolder, check_extension
 from fedjax_sim.runs.storage.traces import Trace
 from fedjax_sim.runs.sweeps.blocks import block_functions
@@ -129,7 +128,6 @@ __all__ = [
     "folder_names",
     "forecast",
     "identified",
-    "identify",
     "interrupt",
     "is_sealed",
     "is_seed",

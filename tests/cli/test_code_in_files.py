@@ -132,12 +132,7 @@ def folder(marker):
     config = dataclasses.replace(SMALL, output=folder, **everywhere)
     data = {"shape": [2], "classes": 3, "dtype": "float32", "class_names": None}
     written(
-        folder / "config.json",
-        config,
-        "part",
-        data=data,
-        model={"name": CODE},
-        functions={"data": "0"},
+        folder / "config.json", config, "part", data=data, model={"name": CODE}, code={CODE: "0"}
     )
     params = {"kernel": np.ones((1, 2, 3), np.float32)}
     RunFolder(folder / "part").write_models(Models(params, ["0"], [2], {}))

@@ -20,6 +20,7 @@ from fedjax_sim.models import Convolution
 from fedjax_sim.studies.setups import adapters, attacks, config_checks, own_objects, private_runs
 from fedjax_sim.studies.setups.aggregators import check_uploads
 from fedjax_sim.studies.setups.clocks import SCHEDULES
+from fedjax_sim.studies.setups.code_digest import code_digests
 from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.studies.setups.config_file import to_json
 from fedjax_sim.studies.setups.entries import AGGREGATOR, AlgorithmEntry
@@ -39,6 +40,7 @@ class ResolvedRun(NamedTuple):
     output: pathlib.Path
     entries: dict[str, AlgorithmEntry]  # by algorithm
     hyper: dict[str, dict[str, Any]]  # by algorithm
+    code: dict[str, str]  # digests of the user's functions, by MODULE:FUNCTION
     problem: Problem  # with a partition per seed: of the first seed, with the keys of all
     setups: dict[str, Setup]  # by algorithm
     setup_of_seed: Callable[[str, int, Convolution], Setup] | None  # with a partition per seed
@@ -78,6 +80,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
             f"num_strata is None; expected a multiple of the {jax.device_count()} devices of the "
             f"{jax.process_count()} processes"
         )
+    code = code_digests(own_objects.references(config))
     dataset = own_objects.load_dataset(config)
 
     shown = config  # with a partition per seed: that of the first seed, and the keys of all
@@ -117,6 +120,7 @@ def resolve(config: RunConfig) -> ResolvedRun:
         config.output,
         entries,
         hyper,
+        code,
         problem,
         setups,
         setup_of_seed if config.partition_per_seed else None,

@@ -43,8 +43,7 @@ class SavedRun:
 
     config: RunConfig
     algorithms: dict[str, HyperParameters]  # as resolved
-    # Digests of what the user's functions give, see fedjax_sim.cli.run.
-    functions: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    code: dict[str, str] = dataclasses.field(default_factory=dict)  # of the user's functions
     data: SavedData = SavedData()
     model: SavedModel = SavedModel()
 
@@ -54,6 +53,7 @@ class SavedSweep:
     """The parts of a sweep's ``config.json`` that are read again."""
 
     config: SweepConfig
+    code: dict[str, str] = dataclasses.field(default_factory=dict)  # of the user's functions
     # Options and hyper-parameters, as resolved, that a grid did not vary.
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     algorithms: dict[str, HyperParameters] = dataclasses.field(default_factory=dict)

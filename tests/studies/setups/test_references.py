@@ -1,4 +1,4 @@
-"""References to the user's functions and entry points of other packages."""
+"""References to the user's functions, entry points of other packages, and digests of code."""
 
 import importlib.metadata
 import sys
@@ -8,6 +8,7 @@ import pytest
 from fedjax_sim import models
 from fedjax_sim.cli.main import main
 from fedjax_sim.studies.setups import references
+from fedjax_sim.studies.setups.code_digest import code_digests
 from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.studies.setups.entries import AGGREGATOR, COMPRESSION, NOISE_LAW, TUNING
 from fedjax_sim.studies.setups.own_objects import model_row, reference_of
@@ -15,7 +16,21 @@ from fedjax_sim.studies.setups.registry import algorithms_of
 from fedjax_sim.types import FedAlgorithm
 
 MODULE = """
+import jax.numpy as jnp
 from flax import linen, nnx
+import {helper}
+
+SCALE = 2.0
+
+def scaled(x):
+    return SCALE * x
+
+def loss(outputs, y):
+    "A docstring."
+    return scaled(outputs - y)
+
+def other(outputs, y):
+    return {helper}.double(outputs)
 
 class Linen(linen.Module):
     num_classes: int
@@ -36,7 +51,8 @@ class Nnx(nnx.Module):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("modules")
-    (path / "reference_objects.py").write_text(MODULE)
+    (path / "reference_objects.py").write_text(MODULE.format(helper="reference_helper"))
+    (path / "reference_helper.py").write_text("def double(x):\n    return 2 * x\n")
     return path
 
 
@@ -45,6 +61,33 @@ def here(folder, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return folder
+
+
+def digests() -> dict[str, str]:
+    names = ("loss", "other", "Linen")
+    loaded = code_digests(references.load("loss", f"reference_objects:{name}") for name in names)
+    return {name.partition(":")[2]: value for name, value in loaded.items()}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changed"),
+    [
+        ("reference_objects.py", "A docstring.", "Another one.", set()),
+        ("reference_objects.py", "SCALE = 2.0", "SCALE = 2.0  # twice", set()),
+        ("reference_objects.py", "SCALE = 2.0", "SCALE = 3.0", {"loss"}),
+        ("reference_objects.py", "return SCALE * x", "return SCALE + x", {"loss"}),
+        ("reference_objects.py", "linen.Dense(", "linen.DenseGeneral(", {"Linen"}),
+        ("reference_helper.py", "return 2 * x", "return x + x", {"other"}),
+    ],
+)
+def test_a_digest_covers_what_a_function_uses(here, file, old, new, changed):
+    before, path = digests(), here / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    after = digests()
+    path.write_text(text)
+    assert {name for name in before if before[name] != after[name]} == changed
 
 
 @pytest.mark.parametrize("name", ["Linen", "Nnx"])
