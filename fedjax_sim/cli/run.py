@@ -321,7 +321,7 @@ def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path)
     """Refuses more rounds than a run can be extended to, before config.json records them.
 
     Raises:
-        FolderError: as :func:`~fedjax_sim.runs.storage.run_identity.check_extension`.
+        FolderError: as :func:`~fedjax_sim.runs.storage.store.check_extension`.
     """
     options = comparison.options
     if options["clock"] != "none":
