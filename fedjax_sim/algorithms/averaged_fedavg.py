@@ -14,7 +14,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS
 from fedjax_sim.checks import check_at_least, check_choice, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.tree import mean_over_share
+from fedjax_sim.tree import divide_or_keep
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, specified
 
 __all__ = ["averaged_fedavg"]
@@ -100,7 +100,7 @@ def averaged_fedavg(
         average = Average(
             tree.add_scale(new.total, kept, old.total), new.weight + kept * old.weight
         )
-        output = mean_over_share(average.total, average.weight)
+        output = divide_or_keep(average.total, average.weight)
         return AveragedState(output, tree.sub(state.current, mean.descent), average)
 
     return FedAlgorithm(

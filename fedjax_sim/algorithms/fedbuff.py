@@ -13,7 +13,7 @@ from fedjax_sim.algorithms.fedavg import FedAvgState, served_by
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule
-from fedjax_sim.tree import mean_over_share
+from fedjax_sim.tree import divide_or_keep
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -72,7 +72,7 @@ def fedbuff(
     def update(state: FedAvgState, mean: Upload, round: Round) -> FedAvgState:
         share, delta = mean
         if normalised:
-            delta = mean_over_share(delta, share)
+            delta = divide_or_keep(delta, share)
         return base.update(state, delta, round)
 
     return base._replace(local=local, update=update).requiring(

@@ -28,7 +28,7 @@ from fedjax_sim.local import (
     per_step,
     rate,
 )
-from fedjax_sim.tree import leaves, mean_over_share
+from fedjax_sim.tree import divide_or_keep, leaves
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -161,7 +161,7 @@ def fedmuon(
 
     def update(state: FedMuonState, mean: _Visit, round: Round) -> FedMuonState:
         del round
-        momentum = mean_over_share(mean.momentum, mean.present)  # over the visits with steps
+        momentum = divide_or_keep(mean.momentum, mean.present)  # over the visits with steps
         return FedMuonState(
             tree.sub(state.params, mean.delta),
             mean.direction,

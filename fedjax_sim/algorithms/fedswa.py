@@ -21,6 +21,7 @@ from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.scaffold import ScaffoldState
 from fedjax_sim.checks import check_at_least, check_choice, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.tree import divide_or_keep
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -188,8 +189,7 @@ def fedmoswa(
         if option == "II":
             total = rates.total
             active &= total > 0
-            descent = tree.divide(delta, jnp.where(total > 0, total, 1))
-            new = tree.sub(descent, correction)  # Eq. (6), option II
+            new = tree.sub(divide_or_keep(delta, total), correction)  # Eq. (6), option II
         new = tree.where(active, new, control)
         change = tree.where(active, tree.sub(new, message.control), tree.zeros_like(x))
         return (delta, change), new

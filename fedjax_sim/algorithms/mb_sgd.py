@@ -11,7 +11,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, server_rate
-from fedjax_sim.tree import mean_over_share
+from fedjax_sim.tree import divide_or_keep
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work, specified
 
 __all__ = ["mb_sgd"]
@@ -60,4 +60,4 @@ def gradient_sum(
 
 def mean_gradient(mean: tuple[Params, Array]) -> Params:
     """Returns the mean over all gradients from the mean of the uploads of :func:`gradient_sum`."""
-    return mean_over_share(*mean)
+    return divide_or_keep(*mean)

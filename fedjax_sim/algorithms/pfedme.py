@@ -15,7 +15,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, proximal, rate, sgd
 from fedjax_sim.timelines import sample_without_replacement
-from fedjax_sim.tree import mean_over_share
+from fedjax_sim.tree import divide_or_keep
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -132,7 +132,7 @@ def pfedme(
     def update(state: ModelState, mean: Upload, round: Round) -> ModelState:
         del round
         if num_averaged is not None:  # the mean over the drawn clients
-            mean = mean_over_share(mean.delta, mean.averaged)
+            mean = divide_or_keep(mean.delta, mean.averaged)
         return ModelState(tree.add_scale(state.params, -server_lr, mean))
 
     def check(task: Task, timeline: Timeline) -> None:

@@ -35,6 +35,8 @@ Pick = Callable[[Step], tuple[Array, Array]]
 # CPU: 512 permutations of 32 rows in 35 against 240 microseconds, 40 of 60 rows in 17 against 43;
 # 100 of 200 rows by sorting in a tenth of the time.
 _MOST_COUNTED_ROWS = 64
+
+# Words of so few rows are drawn again in every comparison, which takes no longer than storing them.
 _MOST_REDRAWN_ROWS = 16
 
 # Random bits that order two rows of a shuffle, at least; a tie between them goes by row number.
@@ -257,11 +259,7 @@ def permutations(key: Array, num: int, size: Array, max_size: int) -> Array:
 
 
 def _ranks(words: Array) -> Array:
-    """Ranks of distinct words within their rows, ``[num, n]``.
-
-    A loop has the words as its constants, so they are stored.  Otherwise XLA would fuse their draw
-    into the comparisons and draw each word n times, which for few words takes no longer.
-    """
+    """Ranks of distinct words within their rows, ``[num, n]``."""
 
     def among(some: Array) -> Array:
         return jnp.sum(words[:, :, None] < some[:, None, :], axis=1, dtype=jnp.int32)
@@ -270,6 +268,8 @@ def _ranks(words: Array) -> Array:
     if length <= _MOST_REDRAWN_ROWS:
         return among(words)
     half = -(-length // 2)
+    # A loop has the words as its constants, so they are stored. Otherwise XLA would fuse their draw
+    # into the comparisons and draw each word n times.
     first, last = jax.lax.map(
         lambda start: among(jax.lax.dynamic_slice_in_dim(words, start, half, axis=1)),
         np.array([0, length - half], np.int32),
@@ -278,7 +278,7 @@ def _ranks(words: Array) -> Array:
 
 
 def _shuffle(key: Array, num: int, size: Array, max_size: int, row_bits: int) -> Array:
-    """Returns rows ``0 .. size - 1`` in the order of random words, then padding, ``[num, .]``."""
+    """Returns valid rows in random order, then padding, ``[num, max_size]``."""
     # Ties are broken by row number, which also keeps valid rows before the padding.
     words = _words(key, num, size, max_size, row_bits)
     return (jax.lax.sort(words) & jnp.uint32((1 << row_bits) - 1)).astype(jnp.int32)

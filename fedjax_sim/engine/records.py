@@ -16,7 +16,6 @@ class RunState(NamedTuple):
     clients: ClientState  # [M, ...]
     past: Message  # [buffers, ...] past broadcasts; () when synchronous
     # In the state, so that a sweep records it for each of its configurations.
-    # In the state, so that a sweep records it for each of its configurations.
     diverged_at: Array  # int    first server update that is not finite, counted from 1; 0: none
 
 

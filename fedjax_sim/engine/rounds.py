@@ -150,6 +150,7 @@ def one_round(
 
 
 def placement_of(task: Task) -> Placement:
+    """Returns the placement of a task; without one all rows are together."""
     return WHOLE if task.placement is None else task.placement
 
 

@@ -78,4 +78,6 @@ def quadratic_optimum(problem: Quadratics) -> np.ndarray:
         [3.0]
     """
     A, b = (np.asarray(part, dtype=np.float64) for part in problem)
-    return np.linalg.lstsq(A.sum(axis=0), np.einsum("mij,mj->i", A, b))[0]
+    # With two factors NumPy calls BLAS, which sums in another order: other last bits.
+    total = np.einsum("m,mij,mj->i", np.ones(len(b)), A, b)
+    return np.linalg.lstsq(A.sum(axis=0), total)[0]

@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fedjax_sim.checks import check_choice
 from fedjax_sim.engine import History
 from fedjax_sim.runs.history import Entry, measured
 from fedjax_sim.types import PyTree
@@ -84,8 +85,7 @@ class Divergence:
     """
 
     def __init__(self, action: Literal["raise", "stop", "record"]) -> None:
-        if action not in ("raise", "stop", "record"):
-            raise ValueError(f"action is {action!r}; expected 'raise', 'stop' or 'record'")
+        check_choice(("raise", "stop", "record"), action=action)
         self._action = action
 
     def diverged(self, divergence: Diverged) -> Action:

@@ -46,7 +46,9 @@ class Recorder:
         listen = evaluated and self._listeners.listen
         if self._folder is not None or listen:
             last = int(np.asarray(state.round).max())
-            whole = complete(part, self._clock, self._client_probes, last=last)
+            # Events have no probes.
+            recorded = part if self._folder is not None else part._replace(probes={})
+            whole = complete(recorded, self._clock, self._client_probes, last=last)
             if self._folder is not None:
                 lines = rows(whole, self._seeds, last)
                 self._folder.append(lines, part if evaluated else None, self._seeds)

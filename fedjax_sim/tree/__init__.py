@@ -40,8 +40,8 @@ from fedjax_sim.tree.leaves import (
 )
 from fedjax_sim.tree.means import (
     all_reduced,
+    divide_or_keep,
     mean_from_sum,
-    mean_over_share,
     weighted,
     weighted_mean,
     weighted_sum,

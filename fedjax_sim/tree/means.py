@@ -67,16 +67,16 @@ def mean_from_sum(total: Upload, weight: Array, uploads: Upload) -> Upload:
     return jax.tree.map(lambda t, u: (t / safe.astype(t.dtype)).astype(u.dtype), total, uploads)
 
 
-def mean_over_share(mean: PyTree, share: Array) -> PyTree:
-    """Returns ``mean / share``, the mean over that share of the weight, if all other uploads are 0.
+def divide_or_keep(x: PyTree, weight: Array) -> PyTree:
+    """Returns ``x / weight``, or x where the weight is 0.
 
-    The update of a round without uploads is computed, then discarded: it must not divide by 0.
+    The update of a round without uploads is computed, then discarded.
 
     Example:
-        >>> mean_over_share(jnp.array(3.0), jnp.array(0.5)).item()  # of uploads 6 and 0
+        >>> divide_or_keep(jnp.array(3.0), jnp.array(0.5)).item()  # a mean over half of the weight
         6.0
     """
-    return divide(mean, jnp.where(share > 0, share, 1))
+    return divide(x, jnp.where(weight > 0, weight, 1))
 
 
 def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:

@@ -9,7 +9,7 @@ from fedjax_sim.types.specs import Spec, with_spec
 from fedjax_sim.types.visits import Oracle, Round, Work
 
 
-def _no_limit(timeline: "Timeline") -> None:
+def _no_limit(timeline: Timeline) -> None:
     del timeline
 
 
@@ -31,7 +31,7 @@ class Aggregation(NamedTuple):
     # receives the Stack of all uploads instead of a mean.
     each: Callable[[ServerState, Upload], PyTree] | None = None
     # Raises ValueError for a timeline with rounds of too few uploads; arrays may be traced.
-    check: Callable[["Timeline"], None] = _no_limit
+    check: Callable[[Timeline], None] = _no_limit
     # (shapes of one upload, slots) -> bytes of the uploads that are in memory together.
     num_bytes: Callable[[PyTree, int], int] = _no_bytes
     f: int | None = None  # most attackers per round that it is made for; None: not stated
@@ -47,7 +47,7 @@ def _send_params(state: ServerState, round: Round) -> Message:
     return state.params
 
 
-def _no_check(task: "Task", timeline: "Timeline") -> None:
+def _no_check(task: Task, timeline: Timeline) -> None:
     del task, timeline
 
 
@@ -113,7 +113,7 @@ class Requires(NamedTuple):
     exact_mean: str | None = None
     # Raises ValueError, with the reason, for a task or a timeline that does not fit the algorithm.
     # Runs before any compilation; arrays of both may be traced.
-    check: Callable[["Task", "Timeline"], None] = _no_check
+    check: Callable[[Task, Timeline], None] = _no_check
     # Clients upload models, which the server averages with its own; False: changes of the model.
     uploads_models: bool = False
     # Messages are changes of the last one, so every client needs every message: counted as bits.

@@ -17,7 +17,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_is_algorithm
-from fedjax_sim.tree import bits_of_arrays, mean_over_share, upload_bits, with_upload_bits
+from fedjax_sim.tree import bits_of_arrays, divide_or_keep, upload_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -130,7 +130,7 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     def update(state: SkipNonfiniteState, mean: _Checked, round: Round) -> SkipNonfiniteState:
         share = 1 - mean.left_out
         some = share > 0
-        rest = mean_over_share(mean.upload, share)
+        rest = divide_or_keep(mean.upload, share)
         uploads = jnp.asarray(round.num_uploads).astype(share.dtype) * share
         new = algorithm.update(state.inner, rest, round.counting(uploads))
         return SkipNonfiniteState(

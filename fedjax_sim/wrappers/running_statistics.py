@@ -25,8 +25,8 @@ from fedjax_sim.local import Carried, carrying
 from fedjax_sim.tree import (
     Selection,
     bits_of_arrays,
+    divide_or_keep,
     leaves,
-    mean_over_share,
     message_bits,
     upload_bits,
     with_message_bits,
@@ -187,7 +187,7 @@ def running_statistics(
 
     def update(state: PartState, mean: _Visit, round: Round) -> PartState:
         some = mean.present > 0
-        average = mean_over_share(mean.statistics, mean.present)  # over the visits with steps
+        average = divide_or_keep(mean.statistics, mean.present)  # over the visits with steps
         # Means are mixed in, no changes are added: sums of stale changes can overshoot.
         mixed = tree.add_scale(tree.scale(1 - server_rate, state.rest), server_rate, average)
         inner = algorithm.update(state.inner, mean.upload, round)

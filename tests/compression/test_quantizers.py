@@ -1,6 +1,7 @@
 """Quantisers against NumPy: LUQ with the same uniform numbers, uniform grids by hand."""
 
 import functools
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -263,6 +264,11 @@ def test_gradients_are_straight_through():
         (lambda: q.non_negative(0), "bits is 0"),
         (lambda: q.mse_clip(()), r"candidates is \(\)"),
         (lambda: q.mse_clip((0.5, 1.5)), "candidates is"),
+        (lambda: q.mse_clip(["a"]), r"candidates is \('a',\); expected numbers in \(0, 1\]"),
+        (lambda: q.mse_clip([None]), r"candidates is \(None,\)"),
+        (lambda: q.mse_clip([Fraction(3)]), r"candidates is \(Fraction\(3, 1\),\)"),
+        (lambda: q.mse_clip([lambda round: 3.0]), r"candidates is \(<function"),
+        (lambda: q.mse_clip([float("nan")]), r"candidates is \(nan,\)"),
     ],
 )
 def test_bad_arguments(make, name):

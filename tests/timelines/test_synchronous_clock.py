@@ -6,7 +6,6 @@ import pytest
 from small_problems import no_data
 
 import fedjax_sim as fs
-from experiments.favano.step_times import fedavg_step_time
 from fedjax_sim.timelines import (
     Availability,
     alternating,
@@ -69,16 +68,15 @@ def test_a_visit_takes_the_sum_of_its_steps_durations():
     ("slow_fraction", "published", "steps"), [(1 / 3, 418.9, {11, 12}), (8 / 9, 461.4, {10, 11})]
 )
 def test_mean_length_of_a_round(slow_fraction, published, steps):
-    """Against the exact mean, to four standard errors of 1,000 independent rounds, 0.5 % at most;
-    and rounds in 5,000 units: 5000 / 418.9 = 11.94 and 5000 / 461.4 = 10.84 in the mean."""
+    """Against the published mean, to 0.05 and four standard errors of about 1,000 independent
+    rounds, 0.5 % at most; and rounds in 5,000 units: 5000 / 418.9 = 11.94 and 5000 / 461.4 = 10.84
+    in the mean."""
     success = two_speeds(jax.random.key(4), 100, slow_fraction, fast=1 / 2, slow=1 / 16)
-    exact = fedavg_step_time(success, cohort_size=20, local_steps=20)
-    assert abs(exact - published) < 0.05
     timeline = jax.device_get(
         synchronous(
             KEY,
             geometric(success),
-            horizon=1000 * exact,
+            horizon=1000 * published,
             num_clients=100,
             cohort_size=20,
             num_steps=20,
@@ -86,8 +84,8 @@ def test_mean_length_of_a_round(slow_fraction, published, steps):
     )
     lengths = np.diff(np.asarray(timeline.time, np.float64), prepend=0.0)
     error = lengths.std() / np.sqrt(len(lengths))
-    assert error < 0.005 * exact
-    assert abs(lengths.mean() - exact) < 4 * error
+    assert error < 0.005 * published
+    assert abs(lengths.mean() - published) < 0.05 + 4 * error
     assert np.count_nonzero(timeline.time <= 5000.0) in steps
 
 

@@ -7,11 +7,13 @@ References:
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from numbers import Real
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, is_concrete
@@ -90,7 +92,7 @@ def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
         3.0
     """
     candidates = tuple(candidates)
-    if not candidates or not all(0 < fraction <= 1 for fraction in filter(is_concrete, candidates)):
+    if not candidates or not all(map(_may_be_fraction, candidates)):
         raise ValueError(f"candidates is {candidates}; expected numbers in (0, 1], at least one")
 
     def clip(x: Array, levels: Levels) -> Array:
@@ -152,6 +154,12 @@ def symmetric(x: Array, levels: Levels, clip: Clip | None = None) -> Array:
     width = (clip or mse_clip())(fixed, levels)
     quantised = _nearest(fixed, jnp.where(width > 0, width, _widest(fixed, levels)), levels)
     return _straight_through(x, quantised.astype(x.dtype))
+
+
+def _may_be_fraction(x: Any) -> bool:
+    """Returns True for numbers in (0, 1] and for traced values."""
+    is_number = is_concrete(x) or isinstance(x, Real)  # for example a Fraction
+    return isinstance(x, Tracer) or (is_number and 0 < float(x) <= 1)
 
 
 @jax.custom_jvp

@@ -216,6 +216,8 @@ class _PersonalStatistics(NamedTuple):
 
         assert self.unseen is not None
         visit, first = visits(unseen, self.unseen.max_steps, state.round, key), self.unseen
+        # A new client's state is that of the current server model, since a run keeps no initial
+        # one; private leaves of the server stay initial, so for them both are the same.
         new = algorithm.init_client(state.server.params)
 
         def model(client: Array) -> Params:
@@ -228,8 +230,6 @@ class _PersonalStatistics(NamedTuple):
         return model
 
 
-# A new client's state is that of the current server model, since a run keeps no initial one;
-# private leaves of the server stay initial, so for them both are the same.
 def _checked_unseen(
     unseen: Task, num_clients: int, personal: Personal | None, first_visit: bool
 ) -> _Unseen:

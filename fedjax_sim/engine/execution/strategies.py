@@ -30,8 +30,6 @@ from fedjax_sim.types import Device, PyTree, Timeline, Upload
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
 Execution = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
 
-# XLA:CPU runs independent loops of one program one after the other, so several cores need several
-# host devices.
 # Most bytes of data that are copied to every host device, so that they share a round's clients.
 _CPU_COPY_BYTES = 500_000_000
 # Steps of a mean slot, as a part of the longest visit, below which clients run one after the other
@@ -238,6 +236,8 @@ def auto(
             # An upload may have several parts of a state's size (SCAFFOLD's has two).
             own = sum(leaf.size // num_slots for leaf in jax.tree.leaves(slots))
             stateful = 3 * own >= size
+            # XLA:CPU runs independent loops of one program one after the other, so several cores
+            # need several host devices.
             if len(sharing) > 1 and not stateful and data <= _CPU_COPY_BYTES:
                 inner = auto(replicas, devices=(), ragged=ragged, platform="cpu")
                 return sharded(make_mesh(sharing), inner)(local, shared, slots, weights)

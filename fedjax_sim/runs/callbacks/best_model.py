@@ -56,7 +56,7 @@ class BestModel:
     def __call__(self, event: Event) -> Action:
         measured = event.measured(self._metric)  # refuses an unknown metric
         run = run_of(event)
-        if self._runs.begins(event):
+        if self._runs.received(event):
             for other in [run for run in self._best if _replaces(event, run)]:
                 del self._best[other]
         folder = None if event.folder is None else RunFolder(event.folder)

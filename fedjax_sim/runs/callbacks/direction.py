@@ -8,6 +8,7 @@ from fedjax_sim.engine import direction
 from fedjax_sim.runs.events import Event
 
 Mode: TypeAlias = Literal["min", "max"] | None
+Run: TypeAlias = tuple[str, tuple[str, ...]]  # algorithm and seeds, among those of a comparison
 
 
 def sign(metric: str, mode: Mode) -> int:
@@ -24,9 +25,6 @@ def sign(metric: str, mode: Mode) -> int:
     return 1 if mode == "max" else -1
 
 
-Run: TypeAlias = tuple[str, tuple[str, ...]]  # algorithm and seeds, among those of a comparison
-
-
 def run_of(event: Event) -> Run:
     """Returns the run of an event."""
     return event.name, tuple(event.seeds)
@@ -38,8 +36,8 @@ class Runs:
     def __init__(self) -> None:
         self._last: dict[Run, Event] = {}
 
-    def begins(self, event: Event) -> bool:
-        """Returns True for the first event of a run; every event has to be asked for once."""
+    def received(self, event: Event) -> bool:
+        """Records an event; returns True for the first one of its run."""
         last = self._last.get(run_of(event))
         self._last[run_of(event)] = event._replace(metrics={}, params=None)
         if last is None or event.round <= last.round:

@@ -60,7 +60,7 @@ class EarlyStopping:
             return None
         value = self._sign * event.mean(self._metric)
         run = run_of(event)
-        if self._runs.begins(event):
+        if self._runs.received(event):
             self._progress[run] = _Progress(np.nan, 0)
         progress = self._progress[run]
         if better(np.array(value), np.array(progress.best + self._min_delta)):

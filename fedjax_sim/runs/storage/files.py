@@ -75,7 +75,7 @@ def own(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def check_run(path: pathlib.Path, run: str, expected: str, advice: str) -> None:
+def check_run_id(path: pathlib.Path, run: str, expected: str, advice: str) -> None:
     """Refuses a file that names another run."""
     if run != expected:
         raise FolderError(f"{path} is of run {run}; expected one of run {expected}: {advice}")

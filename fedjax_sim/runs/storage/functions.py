@@ -73,7 +73,7 @@ def _with_functions(tree: PyTree, changed: Callable[[Any, int], Any]) -> PyTree:
 
 
 class SealedJit:
-    """A jitted function that has one program for all functions with a key in its arguments."""
+    """A jitted function that has one program for all arguments whose functions trace to ``key``."""
 
     def __init__(self, function: Callable, key: Hashable, **options: Any):
         def of_sealed(*arguments: PyTree) -> PyTree:

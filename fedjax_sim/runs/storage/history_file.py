@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from fedjax_sim.runs.history import COLUMNS
 from fedjax_sim.runs.storage.files import (
     FolderError,
-    check_run,
+    check_run_id,
     naming,
     own,
     sealed,
@@ -120,7 +120,7 @@ def read(path: pathlib.Path, run: str, confirmed: Mark | None = None) -> bytes:
             f"{_digests(path)}, the digests of {path}, is damaged; restore it from a copy, or make "
             "the same call or command again, which writes it again"
         )
-    check_run(path, last["run"], run, advice)
+    check_run_id(path, last["run"], run, advice)
     removing = before is not None and before["length"] > last["length"]
     if len(content) > last["length"] and not removing:
         raise FolderError(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.runs.storage.files import FolderError, check_run, read_npz, write_npz
+from fedjax_sim.runs.storage.files import FolderError, check_run_id, read_npz, write_npz
 from fedjax_sim.types import PyTree
 
 Which = Literal["last", "best"]
@@ -59,7 +59,7 @@ def read_models(path: pathlib.Path, run: str) -> Models:
     except FileNotFoundError:
         raise FolderError(f"{path} does not exist; expected the models of a run") from None
     description = json.loads(str(arrays[_DESCRIPTION]))
-    check_run(path, description["run"], run, advice)
+    check_run_id(path, description["run"], run, advice)
     typed = {
         name: arrays[name].view(jnp.dtype(kind)) for name, kind in description["types"].items()
     }

@@ -179,7 +179,9 @@ class _Objective:
     def __init__(self, task: Task):
         self.traces: dict[str, Trace] = {}
         self._results: dict[str, PyTree] = {}
-        self._task, self._where = _on_one_device(task)
+        # Shapes only: JAX keeps this object with what it traced, and so would keep the data.
+        task, self._where = _on_one_device(task)
+        self._task = shapes(task)
 
     def oracle(self, client: Array, key: Array, max_steps: int, *start: Array) -> Oracle:
         def stand_in(name: str) -> Callable[..., PyTree]:
@@ -224,7 +226,7 @@ class _Objective:
         name = f"{name} {max_steps} {given}"
         if name not in self.traces:
             whole = self._where.spread(program, (_EVERY,) * len(given), _EVERY)
-            self.traces[name], self._results[name] = trace(whole, shapes(self._task), *given)
+            self.traces[name], self._results[name] = trace(whole, self._task, *given)
         if (error := self.traces[name].error) is not None:
             raise error
         return self._results[name]

@@ -20,7 +20,7 @@ from fedjax_sim.runs.history import Entry, Row
 from fedjax_sim.runs.storage.checkpoints import Checkpoints, Confirmed, newest
 from fedjax_sim.runs.storage.client_rows import ClientRows, has_clients, read_clients
 from fedjax_sim.runs.storage.environment import log_call
-from fedjax_sim.runs.storage.files import FolderError, check_run, digest, read_json, write_json
+from fedjax_sim.runs.storage.files import FolderError, check_run_id, digest, read_json, write_json
 from fedjax_sim.runs.storage.history_file import HistoryFile, parsed, read
 from fedjax_sim.runs.storage.identity import arrays_digest, timeline_arrays
 from fedjax_sim.runs.storage.model_files import Models, Which, read_models, write_models
@@ -226,7 +226,7 @@ class RunFolder:
         if not path.exists():
             return None
         values = read_json(path, advice)
-        check_run(path, values.pop("run"), self._id, advice)
+        check_run_id(path, values.pop("run"), self._id, advice)
         return values
 
     def has_models(self, which: Which = "last") -> bool:

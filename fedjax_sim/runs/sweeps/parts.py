@@ -16,8 +16,8 @@ from fedjax_sim.runs.sweeps.grid import Group
 Share = tuple[Group, list[int]]  # configurations of a group, numbers of the seeds run with them
 
 
-# Claims divide slices while processes run, parts before they start: these need neither locks
-# between hosts nor equal devices, and no job waits for another.
+# Claims divide slices while processes run. Parts are divided before that, so they need neither
+# locks between hosts nor equal devices, and no job waits for another.
 @dataclasses.dataclass(frozen=True)
 class Part:
     """The i-th of n parts of a grid, in the place of the grid: for the jobs of an array.

@@ -206,7 +206,6 @@ def _shapes(spread: Spread, num_configurations: int, num_seeds: int) -> Iterator
     Seeds share no minibatch: running them together gains nothing on a CPU and fills the chip of
     an accelerator.
     """
-    # On a CPU seeds gain nothing together, since they share no minibatch.
     together = 1 if spread.mesh.devices.flat[0].platform == "cpu" else num_seeds
     for width in widths(num_configurations, -(-num_seeds // together), spread.number):
         yield width, together

@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_is_algorithm
-from fedjax_sim.tree import mean_over_share, weighted_mean
+from fedjax_sim.tree import divide_or_keep, weighted_mean
 from fedjax_sim.types import (
     Aggregation,
     FedAlgorithm,
@@ -203,7 +203,7 @@ def _with_memory(algorithm: FedAlgorithm, rule: Rule) -> FedAlgorithm:
         if rule.change is None:
             new = rule.aggregate(points_of(uploads), state.aggregate, _key(round))
         else:
-            change = mean_over_share(uploads.change, uploads.finite)
+            change = divide_or_keep(uploads.change, uploads.finite)
             new = tree.add(state.aggregate, change)
         return AggregatedState(algorithm.update(state.inner, new, round), new)
 

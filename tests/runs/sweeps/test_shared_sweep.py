@@ -18,6 +18,7 @@ from fedjax_sim.runs.storage.files import RecoveryWarning, read_json
 from fedjax_sim.runs.storage.locks import locked, try_lock
 from fedjax_sim.runs.sweeps import slices, store
 from fedjax_sim.runs.sweeps.store import SweepStore
+from fedjax_sim.runs.sweeps.sweep import SweepProgress
 
 SCRIPT = pathlib.Path(killed_sweep.__file__)
 
@@ -45,7 +46,7 @@ class Claimed:
         for path in self.slices:
             path.unlink()
         self.lock = try_lock(claim)
-        self.seen: list[fs.sweeps.sweep.SweepProgress] = []
+        self.seen: list[SweepProgress] = []
         self.results: list[fs.Sweep] = []
         self.thread = threading.Thread(target=lambda: self.results.append(self._run(folder)))
         self.thread.start()

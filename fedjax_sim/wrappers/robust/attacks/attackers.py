@@ -29,8 +29,8 @@ class Attackers(NamedTuple):
         >>> from_round_50 = attackers.sometimes(lambda round: round >= 50)
     """
 
-    # Of clients, and no part of the timeline: all algorithms and cohorts of a comparison have the
-    # same attackers.
+    # Attackers belong to clients, not to the timeline, so all algorithms of a comparison have the
+    # same ones.
     mask: Array | np.ndarray | None  # [M] bool    who may attack; None: every client
     probability: Probability | None = None  # of an attack in a visit; None: every visit is one
 
