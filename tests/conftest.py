@@ -44,6 +44,17 @@ def pytest_collection_finish():
 # A program of one operation takes 1.4 MB, of which JAX keeps 1 MB for its lowered module. A process
 # may have 65,530 memory maps, of which a program takes 4 to 8; XLA crashes beyond.
 _MOST_MEMORY = 1100 * 2**20  # bytes of a process, 550 MB of them modules; a test adds up to 360
+_MOST_PROGRAMS = 5_000  # where the system tells no memory
+programs = []  # seconds of every compilation since the last release
+
+
+def count_program(event, duration, **options):
+    """Listener to JAX's events."""
+    if event == "/jax/core/compile/backend_compile_duration":
+        programs.append(duration)
+
+
+jax.monitoring.register_event_duration_secs_listener(count_program)
 
 
 def release_programs():
@@ -52,20 +63,23 @@ def release_programs():
     if "fedjax_sim.runs.programs" in sys.modules:
         sys.modules["fedjax_sim.runs.programs"]._functions.clear()
     gc.collect()
+    programs.clear()
     if sys.platform == "linux":  # the allocator would keep the memory
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident_memory():
-    """Returns the bytes of memory of this process, 0 where the system does not tell."""
+    """Returns the bytes of memory of this process, None where the system does not tell."""
     path = pathlib.Path("/proc/self/statm")
-    return int(path.read_text().split()[1]) * resource.getpagesize() if path.exists() else 0
+    return int(path.read_text().split()[1]) * resource.getpagesize() if path.exists() else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown():
     """Makes room for the programs of later tests."""
-    if resident_memory() > _MOST_MEMORY:
+    memory = resident_memory()
+    full = len(programs) > _MOST_PROGRAMS if memory is None else memory > _MOST_MEMORY
+    if full:
         release_programs()
 
 
