@@ -48,10 +48,10 @@ _MOST_PROGRAMS = 5_000  # where the system tells no memory
 programs = []  # seconds of every compilation since the last release
 
 
-def count_program(event, duration, **options):
+def count_program(event, duration_secs, **options):
     """Listener to JAX's events."""
     if event == "/jax/core/compile/backend_compile_duration":
-        programs.append(duration)
+        programs.append(duration_secs)
 
 
 jax.monitoring.register_event_duration_secs_listener(count_program)

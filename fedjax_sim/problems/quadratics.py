@@ -78,6 +78,7 @@ def quadratic_optimum(problem: Quadratics) -> np.ndarray:
         [3.0]
     """
     A, b = (np.asarray(part, dtype=np.float64) for part in problem)
-    # With two factors NumPy calls BLAS, which sums in another order: other last bits.
+    # The factor 1 keeps the order of the sum, and so the last bits of earlier results: NumPy adds
+    # products of two factors in another order than those of three.
     total = np.einsum("m,mij,mj->i", np.ones(len(b)), A, b)
     return np.linalg.lstsq(A.sum(axis=0), total)[0]

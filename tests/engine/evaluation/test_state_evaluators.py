@@ -22,6 +22,7 @@ class Controls:
 
     def __call__(self, scale, context):
         assert isinstance(context, RunContext)
+        assert context.task is not None
         self.algorithms.append(context.algorithm)
         count = jnp.asarray(context.task.num_clients)
         return {"control": scale * context.state.clients, "clients": count}
