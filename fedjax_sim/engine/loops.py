@@ -282,7 +282,9 @@ def _selected(records: PyTree, values: PyTree, index: Array) -> PyTree:
     """Few records with an entry replaced; under ``vmap`` an update at an index is a scatter."""
 
     def select(record: Array, value: Any) -> Array:
-        place = jnp.arange(record.shape[0]).reshape(-1, *(1,) * (record.ndim - 1))
+        place = jnp.arange(record.shape[0], dtype=index.dtype).reshape(
+            -1, *(1,) * (record.ndim - 1)
+        )
         return jnp.where(place == index, value, record)
 
     return jax.tree.map(select, records, values)

@@ -20,7 +20,7 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim import engine
+from fedjax_sim.engine import loops
 from fedjax_sim.engine.execution import strategies
 from fedjax_sim.runs import programs
 from fedjax_sim.runs.sweeps import blocks
@@ -365,7 +365,7 @@ def test_ragged_visits_run_one_after_the_other(monkeypatch, way):
         asked.append(options.get("ragged", False))
         return original(*arguments, **options)
 
-    for module in (engine, programs, blocks):
+    for module in (loops, programs, blocks):
         monkeypatch.setattr(module, "auto", auto)
     setup = fs.Setup(no_data(), ragged_timeline(8, [1] * 7 + [8]), jnp.zeros(1))
     if way == "advance":
