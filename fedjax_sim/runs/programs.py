@@ -131,7 +131,8 @@ class Functions:
         # The state is donated: client states are updated in place.
         self.segment = SealedJit(replicated, traces, donate_argnums=4)
         self._compiled: OrderedDict[Hashable, list[Any]] = OrderedDict()  # by arguments' shapes
-        self.seconds = 0.0  # waited for compilation
+        self.waited = 0.0  # seconds that a run waited for compilation
+        self._compiling = 0.0  # seconds of compilation that no run has reported
 
     def compiled(self, *arguments: Any) -> Any:
         """Returns the segment's program for these arguments; task and evaluation are sealed."""
@@ -143,9 +144,9 @@ class Functions:
         accepting = [_accepts(places, leaves) for places in shardings]
         known = candidates[accepting.index(True)] if True in accepting else None
         if known is None:
-            candidates.append(self.segment.lower(*arguments).compile())
+            candidates.append(self._compile(self.segment.lower(*arguments)))
         if known is None or ahead:
-            self.seconds += time.perf_counter() - began
+            self.waited += time.perf_counter() - began
         return candidates[-1] if known is None else known
 
     def compile_ahead(self, pool: Executor, *arguments: Any) -> None:
@@ -156,7 +157,18 @@ class Functions:
         arguments = sealed(arguments, self.traces)
         candidates = self._candidates(arguments)
         if not candidates:
-            candidates.append(pool.submit(self.segment.lower(*arguments).compile))
+            candidates.append(pool.submit(self._compile, self.segment.lower(*arguments)))
+
+    def take_seconds(self) -> float:
+        """Returns the seconds of compilation since the last call, each of them once."""
+        seconds, self._compiling = self._compiling, 0.0
+        return seconds
+
+    def _compile(self, lowered: Any) -> Any:
+        began = time.perf_counter()
+        compiled = lowered.compile()
+        self._compiling += time.perf_counter() - began
+        return compiled
 
     def _candidates(self, arguments: tuple) -> list[Any]:
         """Returns the programs for arguments of these shapes, those for other places included."""
@@ -235,9 +247,9 @@ class Programs(NamedTuple):
         return self.functions.traces
 
     @property
-    def seconds(self) -> float:
-        """Seconds of compilation until now."""
-        return self.functions.seconds
+    def waited(self) -> float:
+        """Seconds that runs waited for compilation until now."""
+        return self.functions.waited
 
     def compiled(self, *arguments: Any) -> Given:
         """Returns the segment's program for these arguments; task and evaluation are sealed."""

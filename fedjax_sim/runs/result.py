@@ -73,7 +73,7 @@ class Simulation(NamedTuple):
     history: History | None  # of this call's rounds; None if none were left to do
     rounds_done: int
     interrupted: bool  # an interrupt ended the run, and rounds are missing
-    compile_seconds: float
+    compile_seconds: float  # of the segments' programs, also while something else ran
     run_seconds: float
     local_steps: int  # of this call, all replicas together
     record: Record

@@ -232,7 +232,6 @@ class Begun(NamedTuple):
     store: RunFolder | None
     listeners: Listeners
     recorder: Recorder
-    compiled_before: float  # seconds of compilation until now
     action: Action = None  # of the callbacks, for what earlier calls recorded
 
 
@@ -284,7 +283,7 @@ def restore(prepared: Prepared) -> Begun:
     probes = list(call.options.probes.client)
     recorder = Recorder(call.names, clock, probes, listeners, store)
     done = int(np.asarray(state.round).max())
-    begun = Begun(state, done, clock, store, listeners, recorder, compiled.seconds)
+    begun = Begun(state, done, clock, store, listeners, recorder)
     action = _after_divergence(prepared, begun, state, restored=True)
     if done < num_rounds:
         action = strongest([action, recorder.resume(done, compiled.execution)])
@@ -329,9 +328,9 @@ def run_segments(prepared: Prepared, begun: Begun, stack: contextlib.ExitStack) 
     while done < num_rounds and action is None and not interrupted():
         last = execution.end(pace.after(done, num_rounds))
         began = time.perf_counter()
-        before = compiled.seconds
+        before = compiled.waited
         state, history = execution(done, last, state)
-        seconds = time.perf_counter() - began - (compiled.seconds - before)
+        seconds = time.perf_counter() - began - (compiled.waited - before)
         run_seconds += seconds
         pace.took(last - done, float(distributed.gathered(seconds).max()))
         done = last
@@ -359,7 +358,7 @@ def result_of(prepared: Prepared, begun: Begun, ended: Ended) -> Simulation:
         history,
         done,
         ended.interrupt_requested and missing,
-        prepared.compiled.seconds - begun.compiled_before,
+        prepared.compiled.functions.take_seconds(),
         ended.run_seconds,
         int(steps.sum()) if done else 0,
         Record(

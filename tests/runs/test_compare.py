@@ -198,6 +198,18 @@ def test_a_program_that_was_not_compiled_ahead_is_compiled_again(setup, failure,
     else:
         compiling.set_exception(MemoryError())
     first = comparison.trace(comparison.check(ALGORITHMS, setup, KEYS, (), None, fs.Options()))
-    first["scaffold"].ahead(types.SimpleNamespace(submit=lambda compile: compiling))
+    first["scaffold"].ahead(types.SimpleNamespace(submit=lambda *_: compiling))
     result = fs.compare(ALGORITHMS, setup, KEYS)
     assert [part.rounds_done for (part,) in result.simulations.values()] == [4, 4]
+
+
+def test_seconds_of_programs_that_compile_ahead_are_reported(setup, monkeypatch):
+    """They compile while the first evaluation does, so a run may wait for none of them."""
+    monkeypatch.setattr(programs, "_functions", type(programs._functions)())  # so that it compiles
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = comparison.trace(comparison.check(ALGORITHMS, setup, KEYS, (), None, fs.Options()))
+        first["scaffold"].ahead(pool)
+    functions = first["scaffold"].compiled.functions  # compiled before anything waits for it
+    assert functions.waited == 0
+    assert functions.take_seconds() > 0
+    assert functions.take_seconds() == 0  # once
