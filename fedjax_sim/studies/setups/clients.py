@@ -2,10 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import numpy as np
+import pydantic
 
 from fedjax_sim.data import (
     ClientSource,
@@ -22,12 +23,65 @@ from fedjax_sim.data import (
 )
 from fedjax_sim.datasets import Dataset, merged
 from fedjax_sim.engine import ByClient, OnHost, by_client, make_mesh, on_host, workers
-from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.studies.setups.own_objects import partition_of
-from fedjax_sim.studies.setups.partitions import Rows
+from fedjax_sim.studies.setups.fields import Count, Fraction, Inside, NotNegative, Seed, group
+from fedjax_sim.studies.setups.partition import Division, Partition, Rows, divided
 from fedjax_sim.types import Device
 
 Examples = dict[str, np.ndarray]  # {"x": [N, ...], "y": [N]}
+
+
+@group
+class NoShift:
+    """Examples as they are."""
+
+    kind: Literal["none"] = "none"
+
+
+@group
+class Rotation:
+    """Client i's images are rotated by i mod 4 quarter turns."""
+
+    kind: Literal["rotation"] = "rotation"
+
+
+@group
+class Noise:
+    """Gaussian noise of variance i / M times the last client's, for client i of M."""
+
+    variance: NotNegative = 0.1
+    """Variance of the noise of the last client, for features in [0, 1]."""
+    kind: Literal["noise"] = "noise"
+
+
+Shift = Annotated[NoShift | Rotation | Noise, pydantic.Field(discriminator="kind")]
+
+
+@group
+class Population:
+    """Numbers of clients, and the examples that test and validate."""
+
+    num_clients: Count = 100
+    """Number of clients (not used by partition:natural)."""
+    partition_seed: Seed = 0
+    """Seed of the partition, which is the same for all seeds of the runs."""
+    partition_per_seed: bool = False
+    """Divide the examples once per seed, with the partition seed plus the seed; the seeds then run
+    one after the other."""
+    test_of: Literal["dataset", "clients"] = "dataset"
+    """Test examples: those of the data set; or every client's own (as in PFLlib): training and test
+    examples are merged, divided among the clients, and a fraction of each client's is kept for
+    testing."""
+    test_fraction: Inside = 0.25
+    """With --test-of clients: fraction of a client's examples that is for testing."""
+    validation: Fraction = 0.0
+    """Fraction of the training examples that is kept out of training and evaluated as valid/loss
+    and valid/accuracy, so that rates need not be chosen on the test examples."""
+    validation_of: Literal["clients", "pool"] = "clients"
+    """Draw the validation examples from every client, or from all examples before they are
+    divided."""
+    held_out_clients: Fraction = 0.0
+    """Fraction of the clients that never train, drawn with the partition's seed; they are evaluated
+    as held_out, and one by one with --per-client or --personal."""
 
 
 class Clients(NamedTuple):
@@ -46,50 +100,74 @@ class Clients(NamedTuple):
     held_out_clients: tuple[int, ...] = ()  # their numbers in the partition
 
 
-def clients(config: RunConfig, dataset: Dataset) -> Clients:
+def clients(
+    population: Population,
+    partition: Partition | Division,
+    shift: Shift,
+    storage: "Placement",
+    dataset: Dataset,
+) -> Clients:
     """Returns the training examples, divided among the clients.
 
-    With ``--test-of clients``, training and test examples are divided together, and a fraction of
-    every client's is for testing.  With ``--validation``, a fraction of every client's training
-    examples, or of all, is kept out; with ``--held-out-clients``, a fraction of the clients.
-    ``--feature-shift`` then changes the examples of each client.
+    With ``test_of="clients"``, training and test examples are divided together, and a fraction of
+    every client's is for testing.  With ``validation``, a fraction of every client's training
+    examples, or of all, is kept out; with ``held_out_clients``, a fraction of the clients.
+    The shift then changes the examples of each client.
+
+    Args:
+        population: numbers of clients, fractions and seed.
+        partition: the rule, or the rows of each client.
+        shift: change of the examples.
+        storage: where the examples are kept.
+        dataset: the examples.
 
     Raises:
-        ValueError: a partition or a feature shift that the data set does not admit, strata that the
+        ValueError: a partition or a shift that the data set does not admit, strata that the
             devices do not divide, or a fraction that leaves no test or validation examples.
     """
-    seed, fraction = config.partition_seed, config.validation
-    own_tests = config.test_of == "clients"
+    seed, fraction = population.partition_seed, population.validation
+    own_tests = population.test_of == "clients"
     if own_tests:
         dataset = merged(dataset)
     kept_out = np.empty(0, np.int64)
     pool = dataset
-    if fraction and config.validation_of == "pool":
+    if fraction and population.validation_of == "pool":
         rows = np.arange(len(dataset.train["y"]))
         (remaining,), (kept_out,) = train_test_split([rows], fraction, seed)
         pool = _subset(dataset, np.sort(remaining))
-    with _named(config):
-        assignment, names, tests = partition_of(config)(config, pool)
+    with _named(partition):
+        assignment, names, tests = (
+            partition
+            if isinstance(partition, Division)
+            else divided(
+                partition,
+                pool,
+                population.num_clients,
+                seed,
+                population.test_fraction if own_tests else None,
+            )
+        )
         check_assignment({"y": pool.train["y"]}, assignment, disjoint=False)
         check_disjoint(assignment)
-    population = _Population(config, {key: pool.train[key] for key in ("x", "y")}, names)
+    examples = {key: pool.train[key] for key in ("x", "y")}
+    everybody = _Everybody(examples, names, shift, seed)
     test, tested = dataset.test, np.empty(0, np.int64)
     if own_tests:
-        assignment, tests, tested = _own_tests(config, assignment, tests)
+        assignment, tests, tested = _own_tests(population, assignment, tests)
     everyone = np.arange(len(assignment))
-    chosen = _held_out(config, len(assignment))
+    chosen = _held_out(population, len(assignment))
     trained = np.setdiff1d(everyone, chosen)
     evaluated = assignment if tests is None else tests
-    held_out = population.part(evaluated, chosen, "test")
-    train_of_held_out = population.part(assignment, chosen, "train") if own_tests else None
-    test_of_clients = None if tests is None else population.part(tests, trained, "test")
+    held_out = everybody.part(evaluated, chosen, "test")
+    train_of_held_out = everybody.part(assignment, chosen, "train") if own_tests else None
+    test_of_clients = None if tests is None else everybody.part(tests, trained, "test")
     if test_of_clients is not None:
         test = test_of_clients.examples
     held_rows = np.concatenate([np.empty(0, np.int64), *(assignment[i] for i in chosen)])
     valid_of_clients = None
-    if fraction and config.validation_of == "clients":
+    if fraction and population.validation_of == "clients":
         remaining, parts = train_test_split([assignment[i] for i in trained], fraction, seed)
-        valid_of_clients = population.part(_at(parts, trained, everyone), trained, "valid")
+        valid_of_clients = everybody.part(_at(parts, trained, everyone), trained, "valid")
         # A row of several clients that is drawn for one of them trains none of them.
         kept_out = np.unique(np.concatenate(parts))
         assignment = _at(remaining, trained, everyone)
@@ -104,8 +182,8 @@ def clients(config: RunConfig, dataset: Dataset) -> Clients:
         train, _ = _without(dataset, np.union1d(kept_out, others))
     else:  # `train` is the pool
         train = {key: np.delete(values, others, axis=0) for key, values in train.items()}
-    placed = _placed(population, assignment, trained)
-    if config.feature_shift != "none":
+    placed = _placed(everybody, storage, assignment, trained)
+    if not isinstance(shift, NoShift):
         train = placed[0].examples
         valid = valid if valid_of_clients is None else valid_of_clients.examples
     return Clients(
@@ -114,12 +192,21 @@ def clients(config: RunConfig, dataset: Dataset) -> Clients:
     )  # fmt: skip
 
 
-class _Population(NamedTuple):
+class Placement(NamedTuple):
+    """Storage of the clients' examples and states."""
+
+    num_strata: int | None = None
+    examples_memory: float | None = None  # gigabytes
+    states_on_host: bool = False
+
+
+class _Everybody(NamedTuple):
     """All clients of a partition, whose examples may be shifted."""
 
-    config: RunConfig
     examples: Examples
     names: tuple[str, ...] | None
+    shift: Shift
+    seed: int
 
     def part(self, rows: Rows, chosen: np.ndarray, name: str) -> FederatedData | None:
         """Returns the examples of some clients; None without clients.
@@ -136,21 +223,23 @@ class _Population(NamedTuple):
         try:
             return self._shifted(data, chosen, len(rows), name)
         except ValueError as error:
-            raise ValueError(f"feature_shift is {self.config.feature_shift}: {error}") from error
+            raise ValueError(f"shift is {self.shift.kind!r}: {error}") from error
 
     def _shifted(
         self, data: FederatedData, chosen: np.ndarray, num_clients: int, name: str
     ) -> FederatedData:
-        if self.config.feature_shift == "rotation":
-            return rotate(data, chosen % 4)
-        if self.config.feature_shift == "noise":
-            std = noise_levels(self.config.noise, num_clients)[chosen]
-            return add_noise(data, std, [self.config.partition_seed, *name.encode()])
-        return data
+        match self.shift:
+            case NoShift():
+                return data
+            case Rotation():
+                return rotate(data, chosen % 4)
+            case Noise():
+                std = noise_levels(self.shift.variance, num_clients)[chosen]
+                return add_noise(data, std, [self.seed, *name.encode()])
 
 
 def _own_tests(
-    config: RunConfig, assignment: Rows, tests: Rows | None
+    population: Population, assignment: Rows, tests: Rows | None
 ) -> tuple[Rows, Rows, np.ndarray]:
     """Returns the training and test rows of every client, and all test rows.
 
@@ -158,12 +247,12 @@ def _own_tests(
         ValueError: no test examples.
     """
     if tests is None:
-        stream = np.random.default_rng([config.partition_seed, 1])
-        assignment, tests = train_test_split(assignment, config.test_fraction, stream)
+        stream = np.random.default_rng([population.partition_seed, 1])
+        assignment, tests = train_test_split(assignment, population.test_fraction, stream)
     tested = np.unique(np.concatenate(tests))
     if not len(tested):
         raise ValueError(
-            f"test_fraction is {config.test_fraction}, which leaves no test examples; expected a "
+            f"test_fraction is {population.test_fraction}, which leaves no test examples; expected a "
             "larger fraction, or fewer clients"
         )
     return assignment, tests, tested
@@ -177,29 +266,30 @@ def _at(parts: Rows, clients: np.ndarray, everyone: np.ndarray) -> Rows:
     return placed
 
 
-def _held_out(config: RunConfig, num_clients: int) -> np.ndarray:
+def _held_out(population: Population, num_clients: int) -> np.ndarray:
     """Returns the clients that never train.
 
     Raises:
         ValueError: a fraction that leaves no clients, or holds none out.
     """
-    if not config.held_out_clients:
+    if not population.held_out_clients:
         return np.empty(0, np.int64)
     try:
-        return hold_out(num_clients, config.held_out_clients, config.partition_seed)[1]
+        return hold_out(num_clients, population.held_out_clients, population.partition_seed)[1]
     except ValueError as error:
         raise ValueError(f"held_out_clients{str(error).removeprefix('fraction')}") from error
 
 
 @contextlib.contextmanager
-def _named(config: RunConfig) -> Iterator[None]:
+def _named(partition: Partition | Division) -> Iterator[None]:
     """Context of the partition; its errors begin with the option."""
     try:
         yield
     except ValueError as error:
         if str(error).startswith("partition "):
             raise
-        raise ValueError(f"partition is {config.partition!r}: {error}") from error
+        kind = "given" if isinstance(partition, Division) else partition.kind
+        raise ValueError(f"partition is {kind!r}: {error}") from error
 
 
 def _subset(dataset: Dataset, rows: np.ndarray) -> Dataset:
@@ -221,19 +311,19 @@ def _without(dataset: Dataset, kept_out: np.ndarray) -> tuple[Examples, Examples
 
 
 def _placed(
-    population: _Population, assignment: Rows, trained: np.ndarray
+    everybody: _Everybody, storage: Placement, assignment: Rows, trained: np.ndarray
 ) -> tuple[FederatedData, FederatedData | ClientSource, ByClient | OnHost | None]:
-    config, examples = population.config, population.examples
-    if config.num_strata is None:
-        data = population.part(assignment, trained, "train")
+    examples = everybody.examples
+    if storage.num_strata is None:
+        data = everybody.part(assignment, trained, "train")
         assert data is not None  # some clients train
-        if config.examples_memory is None:
+        if storage.examples_memory is None:
             return data, data, None
-        memory = int(1e9 * config.examples_memory)
-        return data, data, on_host(memory, states=config.states == "host")
-    mesh = make_mesh(_owners(config.num_strata))
-    placement = by_client(len(trained), mesh, num_strata=config.num_strata)
-    labels = population._replace(examples={"y": examples["y"]}).part(assignment, trained, "train")
+        memory = int(1e9 * storage.examples_memory)
+        return data, data, on_host(memory, states=storage.states_on_host)
+    mesh = make_mesh(_owners(storage.num_strata))
+    placement = by_client(len(trained), mesh, num_strata=storage.num_strata)
+    labels = everybody._replace(examples={"y": examples["y"]}).part(assignment, trained, "train")
     assert labels is not None
     return labels, assigned(examples, [assignment[i] for i in trained]), placement
 

@@ -1,23 +1,21 @@
-"""Configurations as JSON: the files ``config.json`` that runs and sweeps write."""
+"""Options as JSON: the files ``config.json`` that runs and sweeps write."""
 
 import dataclasses
+import functools
 import json
-import math
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pydantic
 
-from fedjax_sim.datasets import is_table, is_text
 from fedjax_sim.runs import FolderError, is_sealed, read_json
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig, from_comparison
-from fedjax_sim.studies.setups.references import FUNCTIONS, is_reference
-from fedjax_sim.studies.setups.registry import SHARED, labels
+from fedjax_sim.studies.setups.fields import FREE, flat, replaced
+from fedjax_sim.studies.setups.options_of_algorithms import HyperParameters
+from fedjax_sim.studies.setups.privacy import NoPrivacy, Privacy
+from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.studies.setups.validation import validated
-
-LAW = "privacy_noise_law"
-HyperParameters = dict[str, bool | int | float | str | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,33 +39,27 @@ class SavedModel:
 class SavedRun:
     """The parts of a comparison's ``config.json`` that are read again."""
 
-    config: RunConfig
+    config: Run
     algorithms: dict[str, HyperParameters]  # as resolved
-    code: dict[str, str] = dataclasses.field(default_factory=dict)  # of the user's functions
+    own: tuple[str, ...] = ()  # names of the parts that are a study module's
+    privacy: Privacy = NoPrivacy()  # with its noise
     data: SavedData = SavedData()
     model: SavedModel = SavedModel()
 
 
-@dataclasses.dataclass(frozen=True)
-class SavedSweep:
-    """The parts of a sweep's ``config.json`` that are read again."""
-
-    config: SweepConfig
-    code: dict[str, str] = dataclasses.field(default_factory=dict)  # of the user's functions
-    # Options and hyper-parameters, as resolved, that a grid did not vary.
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    algorithms: dict[str, HyperParameters] = dataclasses.field(default_factory=dict)
-    files: tuple[str, ...] = ()  # names of its tables and figures
-
-
-def to_json(config: RunConfig) -> dict[str, Any]:
-    """Returns the configuration as JSON values.
+def to_json(options: Any) -> dict[str, Any]:
+    """Returns options as JSON values.
 
     Example:
-        >>> to_json(RunConfig())["output"]
+        >>> to_json(Run())["output"]
         'results/quickstart'
     """
-    return as_json(dataclasses.asdict(config))
+    return as_json(_adapter(type(options)).dump_python(options, mode="json"))
+
+
+@functools.cache
+def _adapter(kind: type) -> pydantic.TypeAdapter:
+    return pydantic.TypeAdapter(kind)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -84,119 +76,62 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def fixed_values(run: Run) -> dict[str, Any]:
+    """Returns the options on which results depend, by name, as JSON values.
+
+    Algorithms and hyper-parameters are not among them; they are compared as resolved.
+
+    Example:
+        >>> values = fixed_values(Run())
+        >>> "output" in values, "rounds" in values
+        (False, True)
+    """
+    return as_json({name: value for name, value in flat(run).items() if name not in FREE})
+
+
 def read_saved(path: pathlib.Path) -> SavedRun:
-    """Returns the configuration and the resolved hyper-parameters of a comparison.
+    """Returns the options and the resolved hyper-parameters of a comparison.
 
     Options that the file lacks have their defaults.
 
     Raises:
-        FolderError: not a file that :func:`fedjax_sim.cli.run.compare` wrote.
+        FolderError: not a file that ``fedjax-sim run`` wrote.
     """
-    if is_of_sweep(path):
+    members = members_of(path)
+    if "sweep" in members:
         raise FolderError(f"{path} is the file of a sweep; expected one that fedjax-sim run wrote")
-    return validated(SavedRun, path, _content(path))
+    return validated(SavedRun, path, None if not members else json.dumps(members).encode())
 
 
-def read(path: str | pathlib.Path, replaced: Collection[str] = ()) -> RunConfig:
-    """Returns the configuration in a comparison's ``config.json``, hyper-parameters as resolved.
+def read(path: str | pathlib.Path) -> Run:
+    """Returns the options in a comparison's ``config.json``, hyper-parameters as resolved.
 
     Options for all algorithms remain, for algorithms that the file does not have.
 
-    Args:
-        path: the file, which may come from others and therefore names no code.
-        replaced: options whose values in the file do not count, since the caller replaces them.
-
     Raises:
-        FolderError: not a file that :func:`fedjax_sim.cli.run.compare` wrote, or one that names a
-            function ``MODULE:FUNCTION``.
-    """
-    saved = read_saved(pathlib.Path(path))
-    config, resolved = saved.config, saved.algorithms
-    _refuse_code(path, config, replaced)
-    names = labels(config.algorithms)
-    missing = [name for name in names if name not in resolved]
-    if missing:
-        raise FolderError(f"{path} lacks algorithms.{missing[0]}")
-    settings = tuple(
-        f"{name}.{key}={_text(value)}" for name in names for key, value in resolved[name].items()
-    )
-    noise = config.privacy_noise
-    if config.privacy_epsilon is not None:  # the noise that it requires is a hyper-parameter
-        law = config.privacy_noise_law
-        same_law = (resolved[name] for name in names if resolved[name].get(LAW) == law)
-        noise = next((hyper.get("privacy_noise") for hyper in same_law), None)
-    return dataclasses.replace(config, privacy_noise=noise, privacy_epsilon=None, hyper=settings)
-
-
-def read_sweep(path: str | pathlib.Path, replaced: Collection[str] = ()) -> SweepConfig:
-    """Returns the configuration in the ``config.json`` of a sweep or a comparison.
-
-    The hyper-parameters of a comparison are kept where the grid does not vary them, and so are the
-    algorithms that they belong to.
-
-    Args:
-        path, replaced: as for :func:`read`.
-
-    Raises:
-        FolderError: not such a file, or one that names a function ``MODULE:FUNCTION``.
+        FolderError: not a file that ``fedjax-sim run`` wrote, or one of a study module.
     """
     path = pathlib.Path(path)
-    if is_of_sweep(path):
-        config = read_saved_sweep(path).config
-        _refuse_code(path, config, replaced)
-        return config
-    run = dataclasses.replace(read(path, replaced), **dict.fromkeys(SHARED))
-    return dataclasses.replace(from_comparison(run), algorithms=run.algorithms)
+    saved = read_saved(path)
+    refuse_own(path, saved.own)
+    names = saved.config.algorithms.algorithms
+    missing = [name for name in names if name not in saved.algorithms]
+    if missing:
+        raise FolderError(f"{path} lacks algorithms.{missing[0]}")
+    run = replaced(saved.config, "hyper", {name: dict(saved.algorithms[name]) for name in names})
+    return dataclasses.replace(run, privacy=saved.privacy)
 
 
-def read_saved_sweep(path: pathlib.Path) -> SavedSweep:
-    """Returns what is read again of a sweep's ``config.json``.
-
-    Raises:
-        FolderError: not a file that :func:`fedjax_sim.cli.sweep.run_sweep` wrote.
-    """
-    return validated(SavedSweep, path, _content(path))
-
-
-def is_of_sweep(path: pathlib.Path) -> bool:
-    """Returns True for the ``config.json`` of a sweep, whose configuration has a grid."""
-    config = _members(path).get("config")
-    return isinstance(config, dict) and "grid" in config
+def refuse_own(path: pathlib.Path, own: tuple[str, ...]) -> None:
+    """Refuses a file whose results have parts of a study module, which it does not name."""
+    if own:
+        raise FolderError(
+            f"{path} has {', '.join(own)} of a study module, and a file names no code; expected "
+            "the study module in place of the file"
+        )
 
 
-def named_code(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yields the option and the text of every ``MODULE:FUNCTION`` that a configuration names.
-
-    Example:
-        >>> list(named_code(SweepConfig(model="mine:net", grid=("partition=iid,mine:split",))))
-        [('model', 'mine:net'), ('grid', 'mine:split')]
-    """
-    for name in config.algorithms:
-        if is_reference(name):
-            yield "algorithms", name
-    for option in FUNCTIONS:
-        name = getattr(config, option)
-        is_file = option == "dataset" and (is_table(name) or is_text(name))
-        if isinstance(name, str) and is_reference(name) and not is_file:
-            yield option, name
-    for text in getattr(config, "grid", ()):
-        name, _, values = text.partition("=")
-        for value in values.split(","):
-            if name.strip() in FUNCTIONS and is_reference(value):
-                yield "grid", value.strip()
-
-
-def _refuse_code(path: str | pathlib.Path, config: RunConfig, replaced: Collection[str]) -> None:
-    """Refuses a configuration of a file that names functions outside of installed packages."""
-    for option, name in named_code(config):
-        if option not in replaced:
-            raise FolderError(
-                f"{path} has {name!r} in {option}, and a file may not say which code runs; "
-                f"expected --{option} beside the file, with {name} if you trust that module"
-            )
-
-
-def _members(path: pathlib.Path) -> dict[str, Any]:
+def members_of(path: pathlib.Path) -> dict[str, Any]:
     """Returns the members of a JSON object; none without one.
 
     Raises:
@@ -213,20 +148,6 @@ def _members(path: pathlib.Path) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _content(path: pathlib.Path) -> bytes | None:
-    """Returns the content of a file, with the infinite alpha that JSON lacks; None if damaged."""
-    values = _members(path)
-    config = values.get("config")
-    if not isinstance(config, dict) or config.get("alpha", 0) is not None:
-        return None
-    return json.dumps(values | {"config": config | {"alpha": math.inf}}).encode()
-
-
-def _text(value: Any) -> str:
-    """A hyper-parameter as it is written on the command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def as_json(value: Any) -> Any:
     """Returns JSON values: paths as text, tuples as lists, NaN and infinities as null.
 
@@ -234,6 +155,8 @@ def as_json(value: Any) -> Any:
         >>> as_json({"lr": (0.1, float("nan")), "output": pathlib.Path("results")})
         {'lr': [0.1, None], 'output': 'results'}
     """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
         return {str(key): as_json(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -30,10 +30,6 @@ from fedjax_sim.local import (
     exponential_decay,
     transform_oracle,
 )
-from fedjax_sim.studies.setups.aggregators import rule_of
-from fedjax_sim.studies.setups.codecs import compress, compress_messages
-from fedjax_sim.studies.setups.private_options import INDEPENDENT, clip_of, parse_law
-from fedjax_sim.studies.setups.references import Reference
 from fedjax_sim.types import FedAlgorithm, Oracle
 from fedjax_sim.wrappers import fine_tuned
 
@@ -85,18 +81,10 @@ ADAPTERS: dict[Any, Adapter] = {
 
 # Round t has the client rate lr * lr_decay^t, where the algorithm admits a schedule; gradients are
 # clipped to the norm clip, then weight_decay times the model is added, then the algorithm's terms.
-# Uploads pass through the codec compress, with the memory of feedback and its rate; changes of
-# messages through compress_down.
-COMPRESSION: dict[str, type] = {
-    "compress": str, "feedback": str, "feedback_rate": float, "compress_down": str,
-}  # fmt: skip
 NUM_CLIENTS = "num_clients"  # a parameter of this name is the population, not a hyper-parameter
-PRIVACY_CLIP, NOISE_LAW = "privacy_clip", "privacy_noise_law"
-PRIVACY = (PRIVACY_CLIP, "privacy_noise", NOISE_LAW)  # of fedjax_sim.studies.setups.private_runs
-AGGREGATOR = "aggregator"  # a rule of fedjax_sim.studies.setups.aggregators
 # Personal models take tuning_steps local steps of rate tuning_lr, else lr, before an evaluation.
 TUNING: dict[str, type] = {"tuning_steps": int, "tuning_lr": float}
-COMMON = ("lr_decay", "clip", "weight_decay", *TUNING, *COMPRESSION, AGGREGATOR, *PRIVACY)
+COMMON = ("lr_decay", "clip", "weight_decay", *TUNING)
 LR = 0.2
 _SCHEDULED = set(typing.get_args(ScalarOrSchedule))  # types of a rate that may be a schedule
 
@@ -118,21 +106,19 @@ class AlgorithmEntry:
     name: str  # on tables, of the folder, and in --hyper NAME.KEY=VALUE
     factory: Factory
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # before the function's
-    reference: Reference | None = None  # of a function that is not built in
+    is_own: bool = False  # a function of a study module
     private_statistics: bool = False  # clients keep running statistics unless these are frozen
 
     @functools.cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """Parameters of the factory."""
-        if self.reference is not None:
-            return self.reference.parameters()
         return dict(inspect.signature(self.factory, eval_str=True).parameters)
 
     @property
     def tuned_defaults(self) -> dict[str, Any]:
         """Defaults of the command line: those that the function lacks, and tuned ones."""
         lr = self.parameters.get("lr")
-        needs_lr = lr is not None and (self.reference is None or lr.default is lr.empty)
+        needs_lr = lr is not None and (not self.is_own or lr.default is lr.empty)
         return ({"lr": LR} if needs_lr else {}) | dict(self.defaults)
 
     @property
@@ -158,7 +144,7 @@ class AlgorithmEntry:
             >>> "lr_decay" in AlgorithmEntry("a", fedavg).common
             True
             >>> AlgorithmEntry("b", fedac).common
-            ('clip', 'weight_decay', 'tuning_steps', ..., 'privacy_noise', 'privacy_noise_law')
+            ('clip', 'weight_decay', 'tuning_steps', 'tuning_lr')
         """
         lr = self.parameters.get("lr")
         scheduled = lr is not None and set(typing.get_args(lr.annotation)) >= _SCHEDULED
@@ -179,13 +165,13 @@ class AlgorithmEntry:
         Example:
             >>> from fedjax_sim.algorithms import scaffold
             >>> list(AlgorithmEntry("scaffold", scaffold).static_hyper)
-            ['option', 'tuning_steps', 'compress', 'feedback', ..., 'privacy_noise_law']
+            ['option', 'tuning_steps']
         """
         kinds = {key: _kind(p) for key, p in self.parameters.items() if _adapter(p) is None}
         kinds.pop(NUM_CLIENTS, None)
         adapters = [adapter for p in self.parameters.values() if (adapter := _adapter(p))]
         kinds |= {key: type(value) for adapter in adapters for key, value in adapter.hyper.items()}
-        kinds |= {**TUNING, **COMPRESSION, AGGREGATOR: str, NOISE_LAW: str}
+        kinds |= TUNING
         return {key: kind for key, kind in kinds.items() if kind in (str, bool, int)}
 
     @property
@@ -240,9 +226,6 @@ class AlgorithmEntry:
     ) -> FedAlgorithm:
         """Returns the algorithm with these hyper-parameters, its own and those in :data:`COMMON`.
 
-        The rule of ``aggregator`` and those in :data:`PRIVACY` have no effect: their wrappers must
-        be applied last.
-
         Args:
             hyper: hyper-parameters.
             steps: law of the steps per visit, for an algorithm that reweights visits.
@@ -254,12 +237,6 @@ class AlgorithmEntry:
         # AdamW's decoupled weight decay, for example, is its own hyper-parameter.
         common = {k: hyper[k] for k in COMMON if k in hyper and k not in self.parameters}
         own = {key: value for key, value in hyper.items() if key not in common}
-        if common.get(AGGREGATOR, "none") != "none":
-            rule_of(common[AGGREGATOR])  # refuses unknown names
-        clip_of(common.get(PRIVACY_CLIP))
-        parse_law(common.get(NOISE_LAW, INDEPENDENT))
-        last = (AGGREGATOR, *PRIVACY)
-        common = {key: value for key, value in common.items() if key not in last}
         steps = steps or StepsPerVisit((1.0,), (1.0,))
         for key, parameter in self.parameters.items():
             if (adapter := _adapter(parameter)) is not None:
@@ -270,17 +247,7 @@ class AlgorithmEntry:
         tuning = {key: common.pop(key) for key in TUNING if key in common}
         if "lr_decay" in common:
             own["lr"] = exponential_decay(own["lr"], common.pop("lr_decay"))
-        coding = {key: common.pop(key) for key in COMPRESSION if key in common}
-        algorithm = _tuned(self._transformed(own, common), own.get("lr"), **tuning)
-        algorithm = compress_messages(algorithm, coding.pop("compress_down", "none"))
-        if not coding:
-            return algorithm
-        if "compress" not in coding:
-            key, value = next(iter(coding.items()))
-            raise ValueError(f"{key} is {value!r}; expected --compress with it")
-        return compress(
-            algorithm, coding["compress"], coding.get("feedback"), coding.get("feedback_rate")
-        )
+        return _tuned(self._transformed(own, common), own.get("lr"), **tuning)
 
     def _transformed(self, own: dict[str, Any], common: Hyper) -> FedAlgorithm:
         """The algorithm with transformed gradients."""
@@ -293,10 +260,13 @@ class AlgorithmEntry:
         return transform_oracle(self._made(own), transform)
 
     def _made(self, arguments: Mapping[str, Any]) -> FedAlgorithm:
-        if self.reference is None:
-            return self.factory(**arguments)
-        algorithm = self.reference.call(**arguments)
-        return self.reference.check_result(algorithm, FedAlgorithm, "a fedjax_sim.FedAlgorithm")
+        algorithm = self.factory(**arguments)
+        if not isinstance(algorithm, FedAlgorithm):
+            raise ValueError(
+                f"algorithms has {self.name!r}, which returned {type(algorithm).__name__}; expected "
+                "a fedjax_sim.FedAlgorithm"
+            )
+        return algorithm
 
 
 def _kind(parameter: inspect.Parameter) -> type | None:

@@ -1,6 +1,7 @@
 """Evaluation of a comparison: test and training examples, validation part, every client."""
 
 from collections.abc import Callable
+from typing import Literal
 
 from jax.tree_util import Partial
 
@@ -13,19 +14,45 @@ from fedjax_sim.engine import (
     personal_evaluator,
 )
 from fedjax_sim.objectives import Metrics
-from fedjax_sim.studies.setups.attacks import BACKDOOR, trigger
+from fedjax_sim.studies.setups.attack import Attack, Backdoor, trigger
 from fedjax_sim.studies.setups.clients import Clients
-from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.fields import Count, PositiveProbability, group
 from fedjax_sim.types import Task
 from fedjax_sim.wrappers import triggered
 
 
+@group
+class Evaluation:
+    """What is evaluated; --eval-every and --eval-time say when."""
+
+    eval_examples: Count | Literal["all"] = 10_000
+    """Training examples in an evaluation: a fixed uniform subsample of at most this many, or all.
+    The metric train/examples is their number."""
+    per_client: Count | None = None
+    """Rounds between evaluations of every client, a multiple of --eval-every: statistics over
+    clients in the history, a figure of their distribution, and a row per client in a run's
+    clients.csv (clients.parquet, if there are more than 100,000 rows and pyarrow is installed);
+    default: none."""
+    personal: Count | None = None
+    """Rounds between evaluations of the model that every client uses itself (the algorithm's
+    personal model, else the server's), a multiple of --eval-every: statistics over clients, and a
+    row per client in clients.csv. It requires the clients' own examples: --test-of clients, or
+    --validation. Clients that are held out are evaluated as unseen, with --test-of clients;
+    default: none."""
+    first_visit: bool = False
+    """With --personal: clients that are held out do the local work of one round before they are
+    evaluated, so that their own models and heads are trained."""
+    target_accuracy: PositiveProbability = 0.8
+    """Test accuracy; the table shows the rounds, or the simulated time, until a run reaches it."""
+
+
 def evaluation(
-    config: RunConfig,
+    options: Evaluation,
+    attack: Attack,
     metrics: Metrics,
     clients: Clients,
     make_task: Callable[[FederatedData], Task],
-    statistics: str = "averaged",
+    own_statistics: bool = False,
 ) -> Partial:
     """Returns the evaluator of a comparison's models.
 
@@ -39,26 +66,27 @@ def evaluation(
     ``personal/...`` are statistics of the clients' own models on their training examples.
 
     Args:
-        config: the options.
+        options: the options.
+        attack: with a backdoor its success is evaluated.
         metrics: values per example.
         clients: the clients' examples.
         make_task: ``data -> Task``, for the training of clients that are held out.
-        statistics: "private" if the clients of an algorithm keep running statistics.
+        own_statistics: clients keep running statistics, on the device.
     """
     train = clients.train
-    most = len(train["y"]) if config.eval_examples == "all" else config.eval_examples
+    most = len(train["y"]) if options.eval_examples == "all" else options.eval_examples
     parts = {
         "test": evaluator(metrics, clients.test),
         "train": evaluator(metrics, train, max_examples=most),
     }
     if clients.valid is not None:
         parts["valid"] = evaluator(metrics, clients.valid)
-    if config.attack.partition(":")[0] == BACKDOOR:
+    if isinstance(attack, Backdoor):
         pattern = trigger(clients.data.examples["x"])
-        parts[BACKDOOR] = evaluator(metrics, triggered(clients.test, pattern))
+        parts["backdoor"] = evaluator(metrics, triggered(clients.test, pattern))
     if clients.held_out is not None:
         parts["held_out"] = evaluator(metrics, clients.held_out.examples)
-    if config.per_client is not None:
+    if options.per_client is not None:
         splits = {
             "train": clients.data,
             "test": clients.test_of_clients,
@@ -70,17 +98,17 @@ def evaluation(
             for split, data in splits.items()
             if data is not None
         }
-        parts["client"] = at_rounds(merge_evaluators(**each), config.per_client)
-    if config.personal is not None:
-        own = _personal(config, metrics, clients, make_task)
-        parts["personal"] = at_rounds(own, config.personal)
-    elif statistics == "private" and not config.num_strata and config.states == "device":
+        parts["client"] = at_rounds(merge_evaluators(**each), options.per_client)
+    if options.personal is not None:
+        own = _personal(options, metrics, clients, make_task)
+        parts["personal"] = at_rounds(own, options.personal)
+    elif own_statistics:
         parts["personal"] = personal_evaluator(metrics, clients.data)
     return merge_evaluators(**parts)
 
 
 def _personal(
-    config: RunConfig,
+    options: Evaluation,
     metrics: Metrics,
     clients: Clients,
     make_task: Callable[[FederatedData], Task],
@@ -96,7 +124,7 @@ def _personal(
             metrics,
             clients.held_out,
             unseen=make_task(clients.train_of_held_out),
-            first_visit=config.first_visit,
+            first_visit=options.first_visit,
             per_client=True,
         )
     return merge_evaluators(**parts)

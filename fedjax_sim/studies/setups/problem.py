@@ -3,15 +3,16 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen
 from jax import Array
 
 from fedjax_sim import models
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.data import (
     Batches,
     FederatedData,
@@ -21,31 +22,34 @@ from fedjax_sim.data import (
     summarize,
     with_replacement,
 )
-from fedjax_sim.datasets import IGNORE, Dataset, layout_hint
-from fedjax_sim.models import Convolution, Model, in_precision
+from fedjax_sim.datasets import IGNORE, Dataset, check_dataset, layout_hint
+from fedjax_sim.models import MODELS, Convolution, Model, Shape, in_precision
 from fedjax_sim.objectives import Metrics, as_float
-from fedjax_sim.studies.setups import own_objects
-from fedjax_sim.studies.setups.adapters import adapted, initial_params, on_adapters
-from fedjax_sim.studies.setups.aggregators import aggregated
-from fedjax_sim.studies.setups.attacks import Attack, attack_of
-from fedjax_sim.studies.setups.clients import clients
-from fedjax_sim.studies.setups.clocks import Clock, step_law
-from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.attack import Attacked, Backdoor, LabelFlip, attack_of
+from fedjax_sim.studies.setups.clients import Clients, Placement, clients
+from fedjax_sim.studies.setups.compression import compressed
+from fedjax_sim.studies.setups.data import load
 from fedjax_sim.studies.setups.entries import AlgorithmEntry, Hyper, StepsPerVisit
 from fedjax_sim.studies.setups.evaluation import evaluation
-from fedjax_sim.studies.setups.model_statistics import for_model, statistics_of, trained_model
-from fedjax_sim.studies.setups.names import AUTO_MODELS, AUTO_SEQUENCE_MODELS, AUTO_TOKEN_MODELS
-from fedjax_sim.studies.setups.own_functions import OwnFunctions
-from fedjax_sim.studies.setups.own_objects import own_timeline
-from fedjax_sim.studies.setups.private_runs import privatized
-from fedjax_sim.studies.setups.registry import algorithms_of
-from fedjax_sim.timelines import (
-    arrange_by_stratum,
-    delay_uploads,
-    lose_uploads,
-    sampling,
-    stacked,
+from fedjax_sim.studies.setups.losses import Losses
+from fedjax_sim.studies.setups.model import (
+    adapted,
+    for_model,
+    initial_params,
+    on_adapters,
+    statistics_of,
+    trained_model,
 )
+from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
+from fedjax_sim.studies.setups.partition import Division
+from fedjax_sim.studies.setups.privacy import Privacy, privatized
+from fedjax_sim.studies.setups.registry import algorithms_of
+from fedjax_sim.studies.setups.robust import aggregated
+from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups.sampling import Full, Geometric, Stratified, drawn, failing
+from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups.time import Clock, ClockOptions, Rounds, step_law
+from fedjax_sim.timelines import arrange_by_stratum, sampling, stacked
 from fedjax_sim.tree import fast, usual
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -57,6 +61,17 @@ from fedjax_sim.types import (
 )
 
 _EVALUATIONS = 40  # of a run with a clock, by default
+# Shape of the examples -> model that "auto" chooses; softmax_regression for all others.
+AUTO_MODELS: dict[Shape, str] = {
+    (8, 8, 1): "mlp_small",
+    (28, 28, 1): "femnist_cnn",
+    (32, 32, 3): "lenet5",
+    (64, 64, 3): "vit_tiny_64",
+}
+# The same for examples that are token ids: integers other than uint8, which are pixels.
+AUTO_TOKEN_MODELS: dict[Shape, str] = {(80,): "lstm"}
+# The same with a label at every position.
+AUTO_SEQUENCE_MODELS: dict[Shape, str] = {(80,): "lstm_sequence"}
 
 
 class Problem(NamedTuple):
@@ -64,16 +79,12 @@ class Problem(NamedTuple):
 
     setup: Setup  # params [n, ...]; the timeline [n, T, S], with a clock of the first one
     keys: Array  # [n]
-    data: FederatedData  # with --num-strata the labels only
-    batches: Batches
-    model: Model
-    num_classes: int  # 1: of numbers
+    parts: "Parts | None"  # None: the setup is a study module's
     description: dict[str, Any]  # of data, partition and model, for config.json
     clock: Clock | None
-    eval_time: float  # with a clock: simulated time between evaluations
     schedule_keys: Array  # [n]
-    config: RunConfig
-    attack: Attack | None  # --attack
+    run: Run
+    attack: Attacked | None
 
     def setup_of(self, algorithm: str) -> Setup:
         """Returns the setup of one algorithm: with a clock it has a timeline of its own.
@@ -86,16 +97,25 @@ class Problem(NamedTuple):
         timeline = self.clock.timelines(algorithm, self.schedule_keys)
         times = np.asarray(timeline.time)
         per_update = times.max() / timeline.num_rounds
-        every = int(np.clip(round(self.eval_time / per_update), 1, timeline.num_rounds))
+        options = self.clock.options
+        eval_time = options.eval_time or options.horizon / _EVALUATIONS
+        every = int(np.clip(round(eval_time / per_update), 1, timeline.num_rounds))
         if timeline.num_rounds >= _EVALUATIONS // 2 * every:
             timeline = timeline[: timeline.num_rounds // every * every]
         return dataclasses.replace(self.setup, timeline=timeline, eval_every=every)
 
-    def algorithm(self, entry: AlgorithmEntry, hyper: Hyper) -> FedAlgorithm:
-        """Returns an algorithm for this problem's clients."""
+    def algorithm(self, entry: AlgorithmEntry, hyper: Hyper, privacy: Privacy) -> FedAlgorithm:
+        """Returns an algorithm for this problem's clients.
+
+        Args:
+            entry: of the algorithm.
+            hyper: its hyper-parameters.
+            privacy: with the noise multiplier.
+        """
         algorithm = entry.build(hyper, self.steps_per_visit(entry), self.setup.task.num_clients)
-        timeline = self.setup.timeline
-        return wrapped(entry, algorithm, hyper, self.model, self.config, self.attack, timeline)
+        model = None if self.parts is None else self.parts.model
+        run = dataclasses.replace(self.run, privacy=privacy)
+        return wrapped(entry, algorithm, model, run, self.attack, self.setup.timeline)
 
     def steps_per_visit(self, entry: AlgorithmEntry) -> StepsPerVisit | None:
         """Returns the law of a client's steps per visit, if the algorithm needs it."""
@@ -104,39 +124,69 @@ class Problem(NamedTuple):
         return self.clock.steps_per_visit()
 
 
+class Parts(NamedTuple):
+    """What the setup of a comparison is built from."""
+
+    data: FederatedData  # with --num-strata the labels only
+    batches: Batches
+    model: Model
+    num_classes: int  # 1: of numbers
+    clients: Clients
+
+
 def wrapped(
     entry: AlgorithmEntry,
     algorithm: FedAlgorithm,
-    hyper: Hyper,
-    model: Model,
-    config: RunConfig,
-    attack: Attack | None,
+    model: Model | None,
+    run: Run,
+    attack: Attacked | None,
     timeline: Timeline | None,
 ) -> FedAlgorithm:
-    """Returns an algorithm with the wrappers that follow all others.
-
-    These are the adapters, the running statistics, the robust rule, the attack and the privacy.
+    """Returns an algorithm with the wrappers of the options, in their order.
 
     Args:
         entry: of the algorithm.
         algorithm: as the entry builds it.
-        hyper: its hyper-parameters, with those of rule and privacy.
-        model: the model that is trained.
-        config: the options.
-        attack: ``--attack``.
+        model: the model that is trained; None: no model of this package is known.
+        run: the options, whose numbers of wrappers may be traced.
+        attack: on all algorithms.
         timeline: of all seeds, for privacy; None: there is none.
     """
-    of_adapters = on_adapters(algorithm, config.adapters)
-    statistics = statistics_of(config.statistics, [entry])
-    trained = for_model(of_adapters, model.statistics, statistics)
-    ruled = aggregated(trained, hyper.get("aggregator"))
-    attacked = ruled if attack is None else attack.on(ruled)
-    return privatized(attacked, hyper, timeline)
+    algorithm = compressed(algorithm, run.compress, run.feedback, run.compress_down)
+    algorithm = on_adapters(algorithm, run.adapters)
+    if model is not None:
+        statistics = statistics_of(run.model.statistics, [entry])
+        algorithm = for_model(algorithm, model.statistics, statistics)
+    algorithm = aggregated(algorithm, run.robust)
+    if attack is not None:
+        algorithm = attack.on(algorithm)
+    return privatized(algorithm, run.privacy, timeline)
+
+
+def load_dataset(study: Study) -> Dataset | None:
+    """Returns the data set of a comparison; None for a study with a setup of its own.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.studies.setups.data.load`; a data set of a study that is
+            not usable.
+    """
+    if study.setup is not None:
+        return None
+    if study.dataset is not None:
+        try:
+            return check_dataset(study.dataset)
+        except ValueError as error:
+            raise ValueError(f"dataset of the study is not usable: {error}") from error
+    run = study.options
+    numbers = run.model.loss in ("squared", "huber")
+    return load(
+        run.data, run.population.num_clients, run.population.partition_seed, numbers=numbers
+    )
 
 
 def prepare(
-    config: RunConfig,
-    dataset: Dataset,
+    study: Study,
+    dataset: Dataset | None,
     conv: Convolution = models.auto,
     attack_seed: int | None = None,
 ) -> Problem:
@@ -146,8 +196,8 @@ def prepare(
     are the same for every algorithm.
 
     Args:
-        config: the options.
-        dataset: the data set that they name.
+        study: options and own parts.
+        dataset: as :func:`load_dataset` returns it.
         conv: how convolutions are computed.
         attack_seed: of the attackers; default: the partition's.
 
@@ -155,27 +205,37 @@ def prepare(
         ValueError: a model or partition that does not suit the data set, a cohort larger than the
             population, a clock that admits no timeline.
     """
-    model_name, net = model(config, dataset, conv)
-    own = OwnFunctions.of(config, dataset)
-    own.check(net, dataset)
+    run = study.options
+    if study.setup is not None:
+        return _of_setup(study)
+    assert dataset is not None
+    model_name, net = model(study, dataset, conv)
+    losses = Losses.of(dataset, run.model.loss, study.loss, study.metrics)
+    losses.check(net, dataset)
     ignore = IGNORE if dataset.train["y"].ndim == 2 else None
-    half = config.precision == "bfloat16"
-    loss, metrics = _functions(net, half, config.statistics, own, ignore)
-    divided = clients(config, dataset)
+    half = run.execution.precision == "bfloat16"
+    loss, metrics = _functions(net, half, run.model.statistics, losses, ignore)
+    placed = Placement(
+        run.execution.num_strata, run.execution.examples_memory, run.execution.states == "host"
+    )
+    partition = run.partition if study.rows is None else _own_rows(study, dataset)
+    divided = clients(run.population, partition, run.shift, placed, dataset)
     data, source, placement, train, _, valid, *_ = divided
-    all_take_part = config.sampling in ("full", "geometric") or config.timeline is not None
-    if not all_take_part and config.cohort_size > data.num_clients:
+    all_take_part = isinstance(run.sampling, Full | Geometric) or study.timeline is not None
+    if not all_take_part and run.cohort.cohort_size > data.num_clients:
         raise ValueError(
-            f"cohort_size is {config.cohort_size}; expected 1 .. {data.num_clients}, the clients"
+            f"cohort_size is {run.cohort.cohort_size}; expected 1 .. {data.num_clients}, the "
+            "clients"
         )
-    rule = batches(config)
-    attack = attack_of(config, data.num_clients, attack_seed)
+    rule = batches(run.algorithms)
+    seed = run.population.partition_seed if attack_seed is None else attack_seed
+    attack = attack_of(run.attack, data.num_clients, seed)
     if attack is not None and isinstance(source, FederatedData):
         source = attack.poisoned(source, dataset.num_classes)
     task = empirical_task(loss, source, rule, placement=placement)
-    init_keys, schedule_keys, run_keys = seed_keys(config)
-    params = initial_params(config, net, init_keys)
-    if config.precision == "float64":
+    init_keys, schedule_keys, run_keys = seed_keys(run.seed, run.seeds)
+    params = initial_params(run.model.initial_model, run.adapters, net, init_keys)
+    if run.execution.precision == "float64":
         params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
     description = {
         "data": {
@@ -196,35 +256,78 @@ def prepare(
             "parameters": sum(math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(params)),
         },
     }
-    entries = algorithms_of(config.algorithms).values()
-    statistics = statistics_of(config.statistics, entries) if net.statistics else "averaged"
-    clock = None if config.clock == "none" else _clock(config, data.num_clients)
+    entries = entries_of(study)
+    statistics = statistics_of(run.model.statistics, entries.values())
+    own_statistics = bool(net.statistics) and statistics == "private"
+    clock = None if isinstance(run.time, Rounds) else _clock(run, run.time, data.num_clients)
     setup = Setup(
         task,
-        timelines(config, task, schedule_keys)
+        timelines(study, task, schedule_keys)
         if clock is None
-        else clock.timelines(config.algorithms[0], schedule_keys),
+        else clock.timelines(next(iter(entries)), schedule_keys),
         params,
         eval_fn=evaluation(
-            config, metrics, divided, lambda data: empirical_task(loss, data, rule), statistics
+            run.evaluation,
+            run.attack,
+            metrics,
+            divided,
+            lambda data: empirical_task(loss, data, rule),
+            own_statistics and not placed.num_strata and not placed.states_on_host,
         ),
-        eval_every=config.eval_every,
-        weighting=weight_by_examples if config.weighting == "examples" else uniform_weights,
+        eval_every=run.time.eval_every if isinstance(run.time, Rounds) else 1,
+        weighting=weight_by_examples if run.cohort.weighting == "examples" else uniform_weights,
     )
-    return Problem(
-        setup,
-        run_keys,
-        data,
-        rule,
-        net,
-        dataset.num_classes,
-        description,
-        clock,
-        config.eval_time or config.horizon / _EVALUATIONS,
-        schedule_keys,
-        config,
-        attack,
+    parts = Parts(data, rule, net, dataset.num_classes, divided)
+    return Problem(setup, run_keys, parts, description, clock, schedule_keys, run, attack)
+
+
+def _of_setup(study: Study) -> Problem:
+    """Returns the problem of a study with a setup of its own for every seed."""
+    assert study.setup is not None
+    run = study.options
+    setups = [study.setup(seed) for seed in range(run.seed, run.seed + run.seeds)]
+    for setup in setups:
+        if not isinstance(setup, Setup) or setup.timeline.clients.ndim != 2:
+            raise ValueError(
+                "setup of the study returned "
+                f"{type(setup).__name__}; expected a fedjax_sim.Setup of one seed"
+            )
+    timeline, params = jax.tree.map(
+        lambda *leaves: jnp.stack(leaves), *[(setup.timeline, setup.params) for setup in setups]
     )
+    first = dataclasses.replace(setups[0], timeline=timeline, params=params)
+    _, schedule_keys, run_keys = seed_keys(run.seed, run.seeds)
+    attack = attack_of(run.attack, first.task.num_clients, run.population.partition_seed)
+    return Problem(first, run_keys, None, {}, None, schedule_keys, run, attack)
+
+
+def entries_of(study: Study) -> dict[str, AlgorithmEntry]:
+    """Returns the algorithms of a comparison by name.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.studies.setups.registry.algorithms_of`.
+    """
+    return algorithms_of(study.options.algorithms.algorithms, study.algorithms)
+
+
+def _own_rows(study: Study, dataset: Dataset) -> Division:
+    rows = study.rows
+    if callable(rows):
+        rows = rows(dataset, study.options.population.partition_seed)
+    if not isinstance(rows, list | tuple):
+        raise ValueError(
+            f"rows of the study is {type(rows).__name__}; expected a list of row numbers per client"
+        )
+    parts = []
+    for client, part in enumerate(rows):
+        part = np.asarray(part)
+        if part.ndim != 1 or (part.size and not np.issubdtype(part.dtype, np.integer)):
+            raise ValueError(
+                f"rows of the study has {part.dtype}{list(part.shape)} for client {client}; "
+                "expected row numbers, integers [n]"
+            )
+        parts.append(part.astype(np.int64))
+    return Division(parts)
 
 
 def _scaling(dataset: Dataset) -> dict[str, Any]:
@@ -234,58 +337,77 @@ def _scaling(dataset: Dataset) -> dict[str, Any]:
     return {"scaling": {key: values.tolist() for key, values in dataset.scaling._asdict().items()}}
 
 
-def model(
-    config: RunConfig, dataset: Dataset, conv: Convolution = models.auto
-) -> tuple[str, Model]:
+def model(study: Study, dataset: Dataset, conv: Convolution = models.auto) -> tuple[str, Model]:
     """Returns the model's name and the model; "auto" chooses by the examples' shape.
 
     Raises:
-        ValueError: a model that takes examples of another shape.
+        ValueError: an unknown name, or a model that takes examples of another shape.
     """
     x = dataset.train["x"]
-    if config.model == "auto":
+    run = study.options
+    if study.model is not None:
+        net = _own_model(study.model, x)
+        return "of the study", adapted(net, run.adapters)
+    name = run.model.model
+    if name == "auto":
         tokens = np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8
         sequences = dataset.train["y"].ndim == 2
         token_models = AUTO_SEQUENCE_MODELS if sequences else AUTO_TOKEN_MODELS
         known = token_models if tokens else AUTO_MODELS
         name = known.get(x.shape[1:], "softmax_regression")
-        config = dataclasses.replace(config, model=name)
-    return config.model, build_model(config, x.shape[1:], dataset.num_classes, x.dtype, conv)
+    net = named_model(name, x.shape[1:], dataset.num_classes, conv)
+    return name, adapted(net, run.adapters)
 
 
-def build_model(
-    config: RunConfig,
-    shape: tuple[int, ...],
-    num_classes: int,
-    dtype: Any,
-    conv: Convolution = models.auto,
+def named_model(
+    name: str, shape: tuple[int, ...], num_classes: int, conv: Convolution = models.auto
 ) -> Model:
-    """Returns the model that the options name, for examples of a shape and type.
+    """Returns a model by name, for examples of a shape.
 
     Raises:
-        ValueError: a model that takes examples of another shape.
+        ValueError: an unknown name, or a model that takes examples of another shape.
     """
-    dtype = jax.dtypes.canonicalize_dtype(dtype)
-    inputs = jax.eval_shape(as_float, jax.ShapeDtypeStruct((1, *shape), dtype))
-    taken, build = own_objects.model_row(config, inputs.dtype)
+    if name not in MODELS:
+        raise ValueError(
+            f"model is {name!r}; expected auto or one of {', '.join(MODELS)}"
+            f"{did_you_mean(name, MODELS)}"
+        )
+    taken, build = MODELS[name]
     if taken not in (None, shape):
         raise ValueError(
-            f"model is {config.model!r}, which takes examples of shape {list(taken)}; expected one "
-            f"for {list(shape)}, the shape of {config.dataset}{layout_hint(shape, taken)}"
+            f"model is {name!r}, which takes examples of shape {list(taken)}; expected one for "
+            f"{list(shape)}, the shape of the examples{layout_hint(shape, taken)}"
         )
-    net = _built(build, shape, num_classes, conv)
-    return net if config.adapters is None else adapted(net, config.adapters)
+    return _built(build, shape, num_classes, conv)
 
 
 @functools.cache
-def _built(build: Callable, shape: tuple[int, ...], classes: int, conv: Convolution) -> Model:
+def _built(build: Any, shape: tuple[int, ...], classes: int, conv: Convolution) -> Model:
     """One object for equal arguments, so that rebuilding a problem does not recompile."""
     return build(shape, classes, conv)
 
 
+def _own_model(net: Model | linen.Module, x: np.ndarray) -> Model:
+    if isinstance(net, linen.Module):
+        dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+        inputs = jax.eval_shape(as_float, jax.ShapeDtypeStruct((1, *x.shape[1:]), dtype))
+        return _from_linen(net, inputs.shape, inputs.dtype.name)
+    if not isinstance(net, Model):
+        raise ValueError(
+            f"model of the study is {type(net).__name__}; expected a fedjax_sim.models.Model, or a "
+            "flax linen module"
+        )
+    return net
+
+
+@functools.cache
+def _from_linen(net: linen.Module, shape: tuple[int, ...], dtype: str) -> Model:
+    return models.from_linen(net, jax.ShapeDtypeStruct(shape, dtype))
+
+
 @functools.cache
 def _functions(
-    net: Model, half: bool, statistics: str, own: OwnFunctions, ignore: int | None
+    net: Model, half: bool, statistics: str, losses: Losses, ignore: int | None
 ) -> tuple[Objective, Metrics]:
     """Loss and metrics, one object each per model, so that rebuilding a problem does not recompile.
 
@@ -293,20 +415,19 @@ def _functions(
     """
     trained = trained_model(net, statistics)
     trained = in_precision(trained, jnp.bfloat16) if half else trained
-    return own.objective(trained, ignore), own.evaluated(net, ignore)
+    return losses.objective(trained, ignore), losses.evaluated(net, ignore)
 
 
-def batches(config: RunConfig) -> Batches:
+def batches(options: AlgorithmOptions) -> Batches:
     """Returns the minibatch rule: local steps if given, else local epochs."""
-    if config.local_steps is not None:
-        return with_replacement(config.batch_size, config.local_steps)
-    return epochs(config.local_epochs, config.batch_size)
+    if options.local_steps is not None:
+        return with_replacement(options.batch_size, options.local_steps)
+    return epochs(options.local_epochs, options.batch_size)
 
 
-def seed_keys(config: RunConfig) -> tuple[Array, Array, Array]:
-    """Returns keys of the initial models, of the timelines and of the runs, ``[seeds]`` each."""
-    seeds = np.arange(config.seed, config.seed + config.seeds, dtype=np.uint32)
-    return _seed_keys(seeds)
+def seed_keys(first: int, count: int) -> tuple[Array, Array, Array]:
+    """Returns keys of the initial models, of the timelines and of the runs, ``[count]`` each."""
+    return _seed_keys(np.arange(first, first + count, dtype=np.uint32))
 
 
 @jax.jit
@@ -316,61 +437,59 @@ def _seed_keys(seeds: Array) -> tuple[Array, Array, Array]:
     return init, schedule, run
 
 
-def timelines(config: RunConfig, task: Task, keys: Array) -> Timeline:
+def timelines(study: Study, task: Task, keys: Array) -> Timeline:
     """Returns one timeline of rounds per key, ``[n, T, S]``."""
-    reference = own_objects.reference_of(config, "timeline")
-    rule = own_objects.sampling_of(config) if reference is None else own_timeline(reference)
+    run = study.options
+    assert isinstance(run.time, Rounds)
+    rounds, num_strata = run.time.rounds, run.execution.num_strata
 
     def schedule(key: Array) -> Timeline:
         sample_key, dropout_key = usual(jax.random.split(fast(key)))
-        drawn = rule(config, sample_key, task.num_examples, task.num_steps)
-        if config.dropout:
-            drawn = sampling.dropout(dropout_key, drawn, config.dropout)
-        return failing(config, dropout_key, drawn)
+        if study.timeline is None:
+            timeline = drawn(
+                run.sampling,
+                rounds,
+                run.cohort.cohort_size,
+                sample_key,
+                task.num_examples,
+                task.num_steps,
+                num_strata,
+            )
+        else:
+            timeline = _own_timeline(study.timeline, sample_key, task)
+        if run.cohort.dropout:
+            timeline = sampling.dropout(dropout_key, timeline, run.cohort.dropout)
+        return failing(run.cohort, dropout_key, timeline)
 
-    if reference is not None:
+    if study.timeline is not None:
         return stacked([schedule(key) for key in keys])
-    drawn = jax.jit(jax.vmap(schedule))(keys)
-    if config.num_strata is None or config.sampling == "stratified":
-        return drawn
-    return arrange_by_stratum(drawn, task.num_clients, config.num_strata)
+    every = jax.jit(jax.vmap(schedule))(keys)
+    if num_strata is None or isinstance(run.sampling, Stratified):
+        return every
+    return arrange_by_stratum(every, task.num_clients, num_strata)
 
 
-def failing(config: RunConfig, key: Array, timeline: Timeline) -> Timeline:
-    """Returns a timeline with lost and late uploads, as the options say.
-
-    The draws do not depend on the probabilities.
-    """
-    if config.lost:
-        timeline = lose_uploads(jax.random.fold_in(key, 1), timeline, config.lost)
-    if config.late:
-        timeline = delay_uploads(
-            jax.random.fold_in(key, 2), timeline, config.late, delay=config.delay
+def _own_timeline(own: Any, key: Array, task: Task) -> Timeline:
+    timeline = own(key, task) if callable(own) else own
+    if not isinstance(timeline, Timeline) or np.ndim(timeline.clients) != 2:
+        kind = type(timeline).__name__
+        raise ValueError(
+            f"timeline of the study is {kind}; expected a fedjax_sim.Timeline of clients [T, S]"
         )
     return timeline
 
 
-def _clock(config: RunConfig, num_clients: int) -> Clock:
-    law = step_law(
-        config.clock,
-        num_clients,
-        step_time=config.step_time,
-        slow_fraction=config.slow_fraction,
-        slow_factor=config.slow_factor,
-        log_sigma=config.log_sigma,
-        trace=None if config.trace is None else str(config.trace),
-        seed=config.partition_seed,
-    )
+def _clock(run: Run, options: ClockOptions, num_clients: int) -> Clock:
     return Clock(
-        law,
+        options,
+        step_law(options.law, num_clients, run.population.partition_seed),
         num_clients,
-        config.cohort_size,
-        config.local_steps or 1,
-        config.interval,
-        config.interaction,
-        config.buffer_size,
-        config.concurrency,
-        config.horizon,
-        config.updates,
-        functools.partial(failing, config),
+        run.cohort.cohort_size,
+        run.algorithms.local_steps or 1,
+        functools.partial(failing, run.cohort),
     )
+
+
+def changes_data(run: Run) -> bool:
+    """Returns True for an attack that changes the attackers' examples."""
+    return isinstance(run.attack, LabelFlip | Backdoor)

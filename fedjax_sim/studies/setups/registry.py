@@ -1,20 +1,19 @@
 """Algorithms on the command line and the defaults of their hyper-parameters.
 
 Nothing is registered.  Every function of ``fedjax_sim.algorithms.__all__`` that returns a
-:class:`~fedjax_sim.types.FedAlgorithm` is an algorithm, and so is a function ``MODULE:FUNCTION`` of
-the user.  :mod:`fedjax_sim.studies.setups.entries` reads their hyper-parameters,
+:class:`~fedjax_sim.types.FedAlgorithm` is an algorithm; a study module has others.
+:mod:`fedjax_sim.studies.setups.entries` reads their hyper-parameters,
 :mod:`fedjax_sim.studies.setups.settings` the values, :mod:`fedjax_sim.cli.docstrings` descriptions
 and papers.
 """
 
 import inspect
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedjax_sim import algorithms
-from fedjax_sim.studies.setups.entries import COMMON, AlgorithmEntry, Factory
-from fedjax_sim.studies.setups.references import find, is_reference
+from fedjax_sim.checks import did_you_mean
+from fedjax_sim.studies.setups.entries import AlgorithmEntry, Factory
 from fedjax_sim.types import FedAlgorithm
 
 # Defaults of parameters that have none, or another one, in the function.  One client rate for all
@@ -54,8 +53,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 # Algorithms whose clients keep the running statistics of normalisation layers by definition.
 PRIVATE_STATISTICS = ("fedbn",)
-# Options that set a hyper-parameter of several algorithms.
-SHARED = (*COMMON, "lr", "server_lr")
 
 
 def _factories() -> dict[str, Factory]:
@@ -77,57 +74,56 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     )
     for name, factory in sorted(_factories().items())
 }
-GROUP = "algorithms"  # of entry points
 
 
-def algorithms_of(names: Sequence[str]) -> dict[str, AlgorithmEntry]:
-    """Returns the algorithms that an option names, by the names that tables show.
+def algorithms_of(
+    names: Sequence[str], own: Mapping[str, Factory] | None = None
+) -> dict[str, AlgorithmEntry]:
+    """Returns the algorithms that an option names.
 
     Args:
-        names: built-in names, ``MODULE:FUNCTION``, and names of entry points.
+        names: built-in names, and those of ``own``.
+        own: functions that return algorithms, of a study module.
 
     Raises:
-        ValueError: an unknown name, a function that cannot be loaded, or one with a required
-            parameter that is no number, name or flag.
+        ValueError: an unknown name, names that repeat, or a function with a required parameter
+            that is no number, name or flag.
 
     Example:
         >>> list(algorithms_of(["fedavg", "fedprox"]))
         ['fedavg', 'fedprox']
     """
-    return {
-        label: ALGORITHMS[name] if name in ALGORITHMS else _own(label, name)
-        for label, name in labels(names).items()
-    }
+    known = ALGORITHMS | {name: _own(name, factory) for name, factory in (own or {}).items()}
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"algorithms is {tuple(names)}; expected distinct names, at least one")
+    for name in names:
+        if name not in known:
+            raise ValueError(f"algorithms has {name!r}; {_hint(name, known)}")
+    return {name: known[name] for name in names}
 
 
-def labels(names: Sequence[str]) -> dict[str, str]:
-    """Returns the names of an option by the names that tables and folders show.
-
-    ``MODULE:FUNCTION`` is shown as FUNCTION, or as MODULE.FUNCTION if another one, or a built-in
-    algorithm, has that name.
+def _hint(name: str, known: Mapping[str, AlgorithmEntry]) -> str:
+    """Returns what was expected, with the right spelling of a name that is almost known.
 
     Example:
-        >>> labels(["fedavg", "mine:nova", "mine:fedavg"])
-        {'fedavg': 'fedavg', 'nova': 'mine:nova', 'mine.fedavg': 'mine:fedavg'}
+        >>> _hint("fedavg,scaffold", ALGORITHMS), _hint("FedAvg", ALGORITHMS)
+        ('expected blanks between names: fedavg scaffold', 'expected fedavg')
     """
-    short = {name: name.rpartition(":")[2] for name in names}
-    counts = Counter(short.values())
-    unique = {
-        name
-        for name, label in short.items()
-        if counts[label] == 1 and (label not in ALGORITHMS or not is_reference(name))
-    }
-    return {(short[name] if name in unique else name.replace(":", ".")): name for name in names}
+    parts = [part for part in name.lower().split(",") if part]
+    if len(parts) > 1 and all(part in known for part in parts):
+        return f"expected blanks between names: {' '.join(parts)}"
+    if name.lower() in known:
+        return f"expected {name.lower()}"
+    return f"expected a name of fedjax-sim list{did_you_mean(name, known)}"
 
 
-def _own(label: str, name: str) -> AlgorithmEntry:
+def _own(name: str, factory: Factory) -> AlgorithmEntry:
     """The entry of a function that is not built in."""
-    reference = find("algorithms", name, ALGORITHMS, GROUP)
-    entry = AlgorithmEntry(label, reference.function, reference=reference)
+    entry = AlgorithmEntry(name, factory, is_own=True)
     for key in entry.required:
         if key not in entry.hyper_defaults:
-            reference.fail(
-                f"whose parameter {key!r} has no default; expected a number, name or flag: float, "
-                "int, str or bool"
+            raise ValueError(
+                f"algorithms has {name!r}, whose parameter {key!r} has no default; expected a "
+                "number, name or flag: float, int, str or bool"
             )
     return entry

@@ -14,7 +14,7 @@ from fedjax_sim.models import Model
 from fedjax_sim.objectives import as_float
 from fedjax_sim.reports import read_folder, run_folders
 from fedjax_sim.runs import FolderError, Models, RunFolder, Which, joined, read_json
-from fedjax_sim.studies.setups.config_file import SavedRun, named_code, read_saved
+from fedjax_sim.studies.setups.config_file import SavedRun, read_saved
 from fedjax_sim.types import Params
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def load(
-    folder: str | pathlib.Path, model: Model | Callable[..., Any] | None = None
-) -> "SavedResults":
+def load(folder: str | pathlib.Path, model: Model | None = None) -> "SavedResults":
     """Returns the results in a folder that ``simulate``, ``compare`` or ``fedjax-sim run`` wrote.
 
     Nothing is read before it is asked for; unfinished runs have the models of their last call.  No
@@ -32,9 +30,7 @@ def load(
 
     Args:
         folder: the folder.
-        model: the model of the runs, or its function of ``shape`` and ``num_classes`` as for
-            ``--model``; default: the model of the package, or of an installed one, that the folder
-            names.
+        model: the model of the runs; default: the model of the package that the folder names.
 
     Raises:
         ValueError: no such folder, or no run in it.
@@ -74,7 +70,7 @@ class SavedResults:
 
     folder: pathlib.Path
     runs: dict[str, list[pathlib.Path]]  # by algorithm: one folder of all seeds, or one per seed
-    own_model: Model | Callable[..., Any] | None = None  # replaces the one that the folder names
+    own_model: Model | None = None  # replaces the one that the folder names
 
     @property
     def algorithms(self) -> list[str]:
@@ -145,12 +141,13 @@ class SavedResults:
         """The model that ``fedjax-sim run`` trained, or the one that :func:`load` was given.
 
         Raises:
-            ValueError: the folder is not one of ``fedjax-sim run``, or its model is a function
-                ``MODULE:FUNCTION``, which is not imported.
+            ValueError: the folder is not one of ``fedjax-sim run``, or its model is that of a study
+                module.
         """
-        from fedjax_sim.studies.setups.problem import build_model
+        from fedjax_sim.studies.setups.model import adapted
+        from fedjax_sim.studies.setups.problem import named_model
 
-        if isinstance(self.own_model, Model):
+        if self.own_model is not None:
             return self.own_model
         saved, path = self._saved, self.folder / "config.json"
         if saved is None or None in (saved.model.name, saved.data.shape, saved.data.classes):
@@ -158,17 +155,17 @@ class SavedResults:
                 f"folder is '{self.folder}', which does not record its model; expected a folder of "
                 "fedjax-sim run, or apply=... as the model's function of (params, x)"
             )
-        options: Any = dataclasses.replace(saved.config, model=self.own_model or saved.model.name)
-        if (name := dict(named_code(options)).get("model")) is not None:
+        if "model" in saved.own:
             raise ValueError(
-                f"{path} has {name!r} in model, and a folder may not say which code runs; expected "
-                "fs.load(folder, model=...) with that function, or with the model"
+                f"{path} has the model of a study module, and a file names no code; expected "
+                "fs.load(folder, model=...) with that model"
             )
-        data: Any = saved.data
+        data, name = saved.data, saved.model.name
         try:
-            return build_model(options, data.shape, data.classes, data.dtype)
+            net = named_model(name, data.shape, data.classes)  # type: ignore[arg-type]
         except (TypeError, OverflowError) as error:  # of a type or a shape that arrays cannot have
             raise FolderError(f"{path} has data {data}, which no model takes: {error}") from error
+        return adapted(net, saved.config.adapters)
 
     @property
     def _saved(self) -> SavedRun | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.runs import FolderError
+from fedjax_sim.studies.setups import fields
 
 # Kinds of errors of pydantic -> what was expected.
 _EXPECTED = {
@@ -68,7 +69,7 @@ def _adapter(kind: Any) -> Any:
 def _problem(kind: Any, error: Any) -> str:
     if error["type"] == "json_invalid":
         return f" is no valid JSON: {error['ctx']['error']}"
-    name = ".".join(map(str, error["loc"])) or "the file"
+    name = ".".join(map(str, _without_kinds(kind, error["loc"]))) or "the file"
     if error["type"] in ("missing", "missing_argument"):
         return f" lacks {name}"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
@@ -79,9 +80,37 @@ def _problem(kind: Any, error: Any) -> str:
     return f": {name} is {value[:80]}; expected {expected}"
 
 
+def _without_kinds(kind: Any, where: tuple) -> tuple:
+    """Returns the place of an error without the kinds of choices, which are no keys of the file."""
+    place: tuple = ()
+    choice = False
+    for key in where:
+        if not choice:
+            place = (*place, key)
+        field = None if choice else _fields(kind).get(key)
+        if choice:
+            kind = next((k for k in kind if fields.kind_of(k) == key), None)
+            choice = False
+        elif field is None:
+            kind = None
+        else:
+            choice = len(field.alternatives) > 1
+            kind = field.alternatives if choice else next(iter(field.alternatives), None)
+    return place
+
+
+def _fields(kind: Any) -> dict[str, fields.Field]:
+    if not dataclasses.is_dataclass(kind):
+        return {}
+    return {field.name: field for field in fields.fields_of(typing.cast(type, kind))}
+
+
 def _suggestion(kind: Any, where: tuple) -> str:
     """Returns the known key that is most like an unknown one, as a question."""
     for key in where[:-1]:
-        kind = typing.get_type_hints(kind)[key]
-    known = [field.name for field in dataclasses.fields(kind)]
-    return did_you_mean(where[-1], known)
+        if isinstance(kind, tuple):
+            kind = next((k for k in kind if fields.kind_of(k) == key), None)
+        elif (field := _fields(kind).get(key)) is not None:
+            several = len(field.alternatives) > 1
+            kind = field.alternatives if several else next(iter(field.alternatives), None)
+    return did_you_mean(where[-1], list(_fields(kind)))

@@ -1,14 +1,15 @@
-"""The user's loss and metrics: functions of outputs and labels with one value per example."""
+"""Loss and metrics of a model: built in, or functions of outputs and labels of a study module."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from fedjax_sim import objectives
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.models import Model
 from fedjax_sim.objectives import (
@@ -22,43 +23,45 @@ from fedjax_sim.objectives import (
     prepared,
     regression_metrics,
 )
-from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.studies.setups.names import REGRESSION_LOSSES
-from fedjax_sim.studies.setups.own_objects import reference_of
-from fedjax_sim.studies.setups.references import Reference
 from fedjax_sim.types import Params, PyTree
 
 PerExample = Callable[[Array, Array], Any]  # (outputs, y) -> [B], or {name: [B]}
 
 
-class OwnFunctions(NamedTuple):
-    """Loss and metrics of the user; None where the built-in ones are used.
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """Loss and metrics for the targets of a data set; functions are those of a study module.
 
     Example:
         >>> from fedjax_sim.datasets import load
-        >>> OwnFunctions.of(RunConfig(), load("digits"))
-        OwnFunctions(loss=None, metrics=None, regression=None)
+        >>> Losses.of(load("digits"), None)
+        Losses(regression=None, loss=None, metrics=None)
     """
 
-    loss: Reference | None = None
-    metrics: Reference | None = None
     regression: str | None = None  # built-in loss of targets that are numbers
+    loss: PerExample | None = None
+    metrics: PerExample | None = None
 
     @classmethod
-    def of(cls, config: RunConfig, dataset: Dataset) -> "OwnFunctions":
-        """Returns the functions that the options name, for the targets of a data set.
+    def of(
+        cls,
+        dataset: Dataset,
+        name: str | None,
+        loss: PerExample | None = None,
+        metrics: PerExample | None = None,
+    ) -> "Losses":
+        """Returns loss and metrics of a data set.
 
         Raises:
-            ValueError: a loss for numbers with classes.
+            ValueError: a loss for numbers with classes, or the reverse.
         """
-        named = config.loss if config.loss in REGRESSION_LOSSES else None
-        if named is not None and dataset.target == "classes":
+        of_numbers = dataset.target == "numbers"
+        if name is not None and (name == "cross_entropy") == of_numbers:
             raise ValueError(
-                f"loss is {named!r}, for targets that are numbers; expected another one, since the "
-                f"targets of {dataset.name} are classes"
+                f"loss is {name!r}; expected another one, since the targets of {dataset.name} are "
+                f"{dataset.target}"
             )
-        regression = (named or "squared") if dataset.target == "numbers" else None
-        return cls(reference_of(config, "loss"), reference_of(config, "metrics"), regression)
+        return cls((name or "squared") if of_numbers else None, loss, metrics)
 
     def check(self, net: Model, dataset: Dataset) -> None:
         """Refuses functions whose results are not one value per example; compiles nothing.
@@ -71,24 +74,24 @@ class OwnFunctions(NamedTuple):
         params = jax.eval_shape(lambda: net.init(jax.random.key(0)))
         x, y = (np.asarray(dataset.train[key][:3]) for key in ("x", "y"))
         outputs = jax.eval_shape(lambda params: net.apply(params, as_float(x)), params)
-        for reference in filter(None, (self.loss, self.metrics)):
-            try:
-                values = jax.eval_shape(reference.call, outputs, y)
-            except TypeError as error:  # of the results, since errors of the call are ValueErrors
-                reference.fail("which returned no arrays; expected one value per example", error)
-            if reference is self.metrics:
-                reference.check_result(values, dict, "{name: values [B]}")
-                for name, value in values.items():
-                    _check_shape(reference, value, outputs, y, f" for {name!r}")
-            else:
-                _check_shape(reference, values, outputs, y)
+        if self.loss is not None:
+            _check_values("loss", jax.eval_shape(self.loss, outputs, y), outputs, y)
+        if self.metrics is not None:
+            values = jax.eval_shape(self.metrics, outputs, y)
+            if not isinstance(values, dict):
+                raise ValueError(
+                    f"metrics returned {type(values).__name__}; expected {{name: values [B]}}"
+                )
+            for name, value in values.items():
+                _check_values(f"metrics {name!r}", value, outputs, y)
 
     def objective(self, net: Model, ignore: int | None = None) -> Objective:
         """Returns the objective of the clients; labels ``ignore`` do not count."""
         if self.loss is not None:
-            return objective_of(net, self.loss.function)
+            return objective_of(net, self.loss)
         if self.regression is not None:
-            return REGRESSION_LOSSES[self.regression](net)
+            huber = self.regression == "huber"
+            return objectives.huber(net) if huber else objectives.squared_error(net)
         return cross_entropy(net, ignore)
 
     def evaluated(self, net: Model, ignore: int | None = None) -> Metrics:
@@ -96,25 +99,23 @@ class OwnFunctions(NamedTuple):
 
         Built in are ``loss`` and ``accuracy``, or ``loss``, ``rmse`` and ``r2`` of numbers.
         """
-        own = {key: getattr(self, key) for key in ("loss", "metrics")}
-        functions = {key: None if row is None else row.function for key, row in own.items()}
         built_in = classification_metrics(net.apply, ignore)
         if self.regression is not None:
             delta = 1.0 if self.regression == "huber" else None
             built_in = regression_metrics(net.apply, delta)
         is_own = self.loss is not None or self.metrics is not None
-        return _Metrics(net.apply, built_in, **functions) if is_own else built_in
+        return _Metrics(net.apply, built_in, self.loss, self.metrics) if is_own else built_in
 
 
-def _check_shape(reference: Reference, value: Any, outputs: Any, y: Any, name: str = "") -> None:
-    reference.check_result(value, jax.ShapeDtypeStruct, f"one value per example{name}")
-    if value.shape != y.shape[:1]:
-        reference.fail(
-            f"which returned shape {value.shape}{name} for outputs {outputs.shape} and y "
-            f"{y.shape}; expected {y.shape[:1]}, one value per example"
+def _check_values(name: str, value: Any, outputs: Any, y: Any) -> None:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape != y.shape[:1]:
+        raise ValueError(
+            f"{name} returned shape {shape} for outputs {outputs.shape} and y {y.shape}; expected "
+            f"{y.shape[:1]}, one value per example"
         )
-    if not jnp.issubdtype(value.dtype, jnp.floating):
-        reference.fail(f"which returned {value.dtype}{name}; expected floating values")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"{name} returned {dtype}; expected floating values")
 
 
 # Hashable by value, like the objectives of the library.

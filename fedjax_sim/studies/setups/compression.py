@@ -1,0 +1,245 @@
+"""Options of compression: the codec of the uploads, the clients' memory, the codec of messages."""
+
+from typing import Annotated, Literal
+
+import pydantic
+
+from fedjax_sim import compression
+from fedjax_sim.compression import Codec, StatefulCodec, Unbiased
+from fedjax_sim.studies.setups.fields import Count, Positive, PositiveProbability, group
+from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.wrappers import diana, ef14, ef21, ef21_p, marina, pp_marina
+
+
+@group
+class NoCodec:
+    """Tensors as they are."""
+
+    kind: Literal["none"] = "none"
+
+
+@group
+class TopK:
+    """The largest entries."""
+
+    keep: Positive = 0.1
+    """Fraction of the entries of a tensor, if below 1, else their number."""
+    kind: Literal["top_k"] = "top_k"
+
+    def build(self) -> Codec | StatefulCodec:
+        """Returns the codec."""
+        return compression.top_k(_kept(self.keep))
+
+
+@group
+class RandomK:
+    """Random entries."""
+
+    keep: Positive = 0.1
+    """Fraction of the entries of a tensor, if below 1, else their number."""
+    kind: Literal["random_k"] = "random_k"
+
+    def build(self) -> Codec | StatefulCodec:
+        """Returns the codec."""
+        return compression.random_k(_kept(self.keep))
+
+    @property
+    def variance(self) -> float | None:
+        """Bound of the variance omega for tensors of every size, if there is one."""
+        return 1 / self.keep - 1 if self.keep < 1 else None
+
+
+@group
+class Sign:
+    """Signs and the mean magnitude."""
+
+    kind: Literal["sign"] = "sign"
+
+    def build(self) -> Codec | StatefulCodec:
+        """Returns the codec."""
+        return compression.scaled_sign()
+
+
+@group
+class NaturalPowers:
+    """Powers of two."""
+
+    kind: Literal["natural"] = "natural"
+
+    variance = 1 / 8  # bound of omega
+
+    def build(self) -> Codec | StatefulCodec:
+        """Returns the codec."""
+        return compression.natural()
+
+
+@group
+class PowerSgd:
+    """Products of thin matrices."""
+
+    rank: Count = 2
+    """Rank of the products."""
+    kind: Literal["power_sgd"] = "power_sgd"
+
+    def build(self) -> Codec | StatefulCodec:
+        """Returns the codec."""
+        return compression.power_sgd(self.rank)
+
+
+@group
+class Qsgd:
+    """Levels of the norm."""
+
+    levels: Count = 8
+    """Number of levels."""
+    kind: Literal["qsgd"] = "qsgd"
+
+    def build(self) -> Codec | StatefulCodec:
+        """Returns the codec."""
+        return compression.qsgd(self.levels)
+
+
+@group
+class Uniform:
+    """Equidistant values."""
+
+    values: Count = 16
+    """Number of values."""
+    kind: Literal["uniform"] = "uniform"
+
+    def build(self) -> Codec | StatefulCodec:
+        """Returns the codec."""
+        return compression.uniform(self.values)
+
+
+@group
+class Luq:
+    """Powers of two below the largest entry."""
+
+    powers: Count = 7
+    """Number of powers."""
+    kind: Literal["luq"] = "luq"
+
+    def build(self) -> Codec | StatefulCodec:
+        """Returns the codec."""
+        return compression.luq_codec(self.powers)
+
+
+CodecOptions = Annotated[
+    NoCodec | TopK | RandomK | Sign | NaturalPowers | PowerSgd | Qsgd | Uniform | Luq,
+    pydantic.Field(discriminator="kind"),
+]
+
+
+@group
+class NoFeedback:
+    """The clients keep no memory of what compression lost."""
+
+    kind: Literal["none"] = "none"
+
+
+@group
+class Ef14:
+    """Error feedback."""
+
+    kind: Literal["ef14"] = "ef14"
+
+
+@group
+class Ef21:
+    """Error feedback that sends changes of gradients."""
+
+    kind: Literal["ef21"] = "ef21"
+
+
+@group
+class Diana:
+    """Shifts that learn the uploads, for unbiased codecs."""
+
+    rate: PositiveProbability | None = None
+    """Rate of the shifts; default: 1 / (1 + omega) for a codec of variance omega."""
+    kind: Literal["diana"] = "diana"
+
+
+@group
+class Marina:
+    """Changes of gradients, sometimes whole ones, for unbiased codecs; needs sampling:full."""
+
+    rate: PositiveProbability | None = None
+    """Probability of whole uploads; default: 1 / (1 + omega) for a codec of variance omega."""
+    kind: Literal["marina"] = "marina"
+
+
+@group
+class PpMarina:
+    """MARINA of a part of the clients; needs sampling:full-or-uniform."""
+
+    kind: Literal["pp_marina"] = "pp_marina"
+
+
+Feedback = Annotated[
+    NoFeedback | Ef14 | Ef21 | Diana | Marina | PpMarina, pydantic.Field(discriminator="kind")
+]
+
+
+def compressed(
+    algorithm: FedAlgorithm, codec: CodecOptions, feedback: Feedback, down: CodecOptions
+) -> FedAlgorithm:
+    """Returns an algorithm with compressed uploads and messages.
+
+    Args:
+        algorithm: any algorithm; with feedback one whose uploads are changes of the model, and with
+            ``down`` one whose message does not depend on the round.
+        codec: of the uploads.
+        feedback: memory of the clients.
+        down: codec of the changes of the server's message.
+
+    Raises:
+        ValueError: a codec that does not suit the feedback, or another algorithm.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> algorithm = compressed(fedavg(0.1), RandomK(0.1), Diana(), NoCodec())
+    """
+    if not isinstance(down, NoCodec):
+        algorithm = ef21_p(algorithm, _built("compress_down", down))
+    if isinstance(codec, NoCodec):
+        if not isinstance(feedback, NoFeedback):
+            raise ValueError(f"feedback is {feedback.kind!r}; expected --compress with it")
+        return algorithm
+    built = _built("compress", codec)
+    if isinstance(feedback, NoFeedback):
+        if isinstance(built, StatefulCodec):
+            raise ValueError(f"compress is {codec.kind!r}; expected feedback ef14 or ef21 with it")
+        return compression.compressed(algorithm, built, near=compression.zeros)
+    if isinstance(feedback, Ef14 | Ef21):
+        return (ef14 if isinstance(feedback, Ef14) else ef21)(algorithm, built)
+    if not isinstance(built.kind, Unbiased) or not isinstance(built, Codec):
+        raise ValueError(
+            f"compress is {codec.kind!r}; expected an unbiased codec with feedback "
+            f"{feedback.kind}, for example random_k or natural"
+        )
+    if isinstance(feedback, PpMarina):
+        return pp_marina(algorithm, built)
+    variance = codec.variance if isinstance(codec, RandomK | NaturalPowers) else None
+    rate = feedback.rate
+    if rate is None and variance is None:
+        raise ValueError(
+            f"feedback.rate is None; expected a number in (0, 1] with compress {codec.kind}, whose "
+            "variance depends on the tensors"
+        )
+    rate = 1 / (1 + variance) if rate is None and variance is not None else rate
+    return (diana if isinstance(feedback, Diana) else marina)(algorithm, built, rate)
+
+
+def _built(option: str, codec: CodecOptions) -> Codec | StatefulCodec:
+    assert not isinstance(codec, NoCodec)
+    try:
+        return codec.build()
+    except ValueError as error:
+        raise ValueError(f"{option} is {codec.kind!r}: {error}") from error
+
+
+def _kept(keep: float) -> int | float:
+    """Returns a number of entries, or their fraction."""
+    return int(keep) if keep >= 1 else keep

@@ -1,0 +1,50 @@
+"""Options of how a run is computed: execution of the clients, precision, memory, divergence."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+from fedjax_sim.studies.setups.fields import HIDDEN, Count, Gigabytes, group
+
+
+@group
+class MeasuredExecution:
+    """An execution that fedjax-sim measure found."""
+
+    chunk: Count
+    """Clients at once."""
+    num_devices: Count = 1
+    """Devices that clients are divided over."""
+    lowering: str = "auto"
+    """Lowering of convolutions."""
+
+
+@group
+class ExecutionOptions:
+    """How a run is computed."""
+
+    execution: Literal["auto", "vmapped", "chunked", "sequential"] = "auto"
+    """Execution of the clients per round; results agree up to the order of summation."""
+    chunk_size: Count = 10
+    """Clients per chunk of the chunked execution."""
+    # A choice changes the order of sums, so a run records those that it used, None where it went by
+    # the rules: later measurements do not change a run that is resumed or repeated.
+    measured: Annotated[dict[str, MeasuredExecution | None], HIDDEN] = dataclasses.field(
+        default_factory=dict
+    )
+    """With --execution auto: executions by algorithm; default: those that fedjax-sim measure stored
+    for this machine."""
+    precision: Literal["default", "float32", "tf32", "bfloat16", "float64"] = "default"
+    """Precision of the models' arithmetic. default: float32, matrix products as the device prefers;
+    float32: exact products; tf32: products of 10 bits on GPUs; bfloat16: local gradients in
+    bfloat16, the rest in float32; float64: everything."""
+    num_strata: Count | None = None
+    """Store clients' data and states by device: number of blocks of clients, the same number on
+    every device; default: all data on every device. Required for several processes."""
+    examples_memory: Gigabytes | None = None
+    """Gigabytes of device memory for clients' examples; the others stay in host memory until a
+    round needs them; default: all on the device."""
+    states: Literal["device", "host"] = "device"
+    """Storage of client state between rounds; host requires --examples-memory."""
+    on_divergence: Literal["record", "stop", "raise"] = "record"
+    """Reaction to a model that is no longer finite: continue and record it, stop the algorithm
+    after all seeds have diverged, or end with an error."""

@@ -1,0 +1,228 @@
+"""Options of the model: its name, the model that runs start from, adapters, loss."""
+
+import functools
+import pathlib
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import pydantic
+from jax import Array
+
+from fedjax_sim.data import read_npz
+from fedjax_sim.datasets import DataError
+from fedjax_sim.models import Model, ffa_lora_frozen, frozen_statistics, lora, lora_frozen
+from fedjax_sim.studies.setups.entries import AlgorithmEntry
+from fedjax_sim.studies.setups.fields import Count, group
+from fedjax_sim.tree import Where, names
+from fedjax_sim.types import FedAlgorithm, Params
+from fedjax_sim.wrappers.freeze import freeze
+from fedjax_sim.wrappers.running_statistics import running_statistics
+
+
+@group
+class NoAdapters:
+    """The model itself is trained."""
+
+    kind: Literal["none"] = "none"
+
+
+@group
+class Lora:
+    """Adapters of low rank beside the queries and values of the frozen model."""
+
+    rank: Count = 8
+    """Rank of the adapters."""
+    kind: Literal["lora"] = "lora"
+
+
+@group
+class FfaLora:
+    """As lora, with the first factors frozen, too."""
+
+    rank: Count = 8
+    """Rank of the adapters."""
+    kind: Literal["ffa-lora"] = "ffa-lora"
+
+
+Adapters = Annotated[NoAdapters | Lora | FfaLora, pydantic.Field(discriminator="kind")]
+
+
+@group
+class ModelOptions:
+    """The model and its loss."""
+
+    model: str = "auto"
+    """Model (see fedjax-sim list); auto chooses by the shape of the examples."""
+    initial_model: pathlib.Path | None = None
+    """File (.npz) that fedjax-sim export wrote: the initial model of all seeds; default: random."""
+    loss: Literal["cross_entropy", "squared", "huber"] | None = None
+    """Loss; default: cross_entropy of classes, squared of numbers."""
+    statistics: Literal["averaged", "private", "frozen"] = "averaged"
+    """Running statistics of a model with batch normalisation: averaged over clients (fedbn: private
+    by definition); private, kept by each client (the server's model then has the initial ones, and
+    personal/accuracy/mean is that of the clients' models); or frozen at the initial ones, which
+    training uses, too."""
+
+
+@functools.cache
+def adapted(net: Model, adapters: Adapters) -> Model:
+    """Returns a model with adapters beside its queries and values, one object for equal arguments.
+
+    Raises:
+        ValueError: a model without attention.
+
+    Example:
+        >>> from fedjax_sim import models
+        >>> adapted(models.mlp(3, (4,), 2), Lora(2))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        ValueError: adapters is 'lora'; expected a model with kernels of queries and values, ...
+    """
+    if isinstance(adapters, NoAdapters):
+        return net
+    try:
+        return lora(net, adapters.rank)
+    except ValueError as error:
+        if not str(error).startswith("where"):
+            raise
+        raise ValueError(
+            f"adapters is {adapters.kind!r}; expected a model with kernels of queries and values, "
+            "such as transformer or vit_tiny"
+        ) from error
+
+
+def on_adapters(algorithm: FedAlgorithm, adapters: Adapters) -> FedAlgorithm:
+    """Returns the algorithm of the adapters alone; without adapters the algorithm itself.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> algorithm = fedavg(0.1)
+        >>> on_adapters(algorithm, NoAdapters()) is algorithm
+        True
+    """
+    if isinstance(adapters, NoAdapters):
+        return algorithm
+    frozen: Where = lora_frozen if isinstance(adapters, Lora) else ffa_lora_frozen
+    return freeze(algorithm, frozen)
+
+
+def initial_params(
+    path: pathlib.Path | None, adapters: Adapters, net: Model, keys: Array
+) -> Params:
+    """Returns the initial models of all seeds, leaves ``[n, ...]``.
+
+    With ``--initial-model`` all seeds start from the model in a file; adapters are drawn per seed.
+
+    Args:
+        path: the file; None: they are drawn.
+        adapters: adapters of the model.
+        net: the model, with the adapters.
+        keys: one per seed, ``[n]``.
+
+    Raises:
+        DataError: a file that cannot be read, or has a model of another form.
+    """
+    params = jax.jit(jax.vmap(net.init))(keys)
+    if path is None:
+        return params
+    if isinstance(adapters, NoAdapters):
+        return _read(path, params)
+    return {**params, "base": _read(path, params["base"])}
+
+
+def _read(path: pathlib.Path, params: Params) -> Params:
+    """Returns the model in a file, repeated for all seeds."""
+    try:
+        arrays = read_npz(path)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"initial_model is '{path}', which cannot be read ({error}); expected a file that "
+            "fedjax-sim export wrote"
+        ) from error
+
+    def name_of(path_of_leaf: tuple[Any, ...]) -> str:
+        return "/".join(names(path_of_leaf)) or "params"
+
+    of_model = {name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+    if surplus := sorted(arrays.keys() - of_model):
+        raise DataError(
+            f"initial_model is '{path}', which has {', '.join(surplus[:3])} besides the arrays of "
+            "the model; expected a file of the same model"
+        )
+
+    def leaf(path_of_leaf: tuple[Any, ...], drawn: Array) -> Array:
+        name, shape = name_of(path_of_leaf), drawn.shape[1:]
+        if name not in arrays or arrays[name].shape != shape:
+            present = f"of shape {arrays[name].shape}" if name in arrays else "missing"
+            raise DataError(
+                f"initial_model is '{path}', in which {name} is {present}; expected {shape}, as in "
+                "the model"
+            )
+        if not jnp.issubdtype(arrays[name].dtype, jnp.number):
+            raise DataError(
+                f"initial_model is '{path}', in which {name} has dtype {arrays[name].dtype}; "
+                "expected numbers"
+            )
+        return jnp.broadcast_to(jnp.asarray(arrays[name], drawn.dtype), drawn.shape)
+
+    return jax.tree_util.tree_map_with_path(leaf, params)
+
+
+def trained_model(net: Model, statistics: str) -> Model:
+    """Returns the model as the clients train it.
+
+    Raises:
+        ValueError: an option other than the default for a model without running statistics.
+
+    Example:
+        >>> from fedjax_sim import models
+        >>> trained_model(models.mlp(3, (4,), 2), "frozen")
+        Traceback (most recent call last):
+        ...
+        ValueError: statistics is 'frozen'; expected 'averaged', the default, since the model ...
+    """
+    if net.statistics is None and statistics != "averaged":
+        raise ValueError(
+            f"statistics is {statistics!r}; expected 'averaged', the default, since the model has "
+            "no running statistics"
+        )
+    return frozen_statistics(net) if statistics == "frozen" else net
+
+
+def statistics_of(option: str, entries: Iterable[AlgorithmEntry]) -> str:
+    """Returns "private" for algorithms whose clients keep running statistics by definition.
+
+    Args:
+        option: ``--statistics``, which the other algorithms have.
+        entries: of algorithms; one of them is enough.
+
+    Example:
+        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
+        >>> statistics_of("averaged", [ALGORITHMS["fedavg"]])
+        'averaged'
+        >>> statistics_of("averaged", [ALGORITHMS["fedbn"]])
+        'private'
+        >>> statistics_of("frozen", [ALGORITHMS["fedbn"]])
+        'frozen'
+    """
+    keeps = any(entry.private_statistics for entry in entries)
+    return "private" if keeps and option == "averaged" else option
+
+
+def for_model(algorithm: FedAlgorithm, where: Where | None, statistics: str) -> FedAlgorithm:
+    """Returns the algorithm for a model with these running statistics (None: without).
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> algorithm = fedavg(0.1)
+        >>> for_model(algorithm, None, "averaged") is algorithm
+        True
+    """
+    if where is None:
+        return algorithm
+    if statistics == "frozen":
+        return freeze(algorithm, where)
+    combine = "private" if statistics == "private" else "averaged"
+    return running_statistics(algorithm, where, combine)

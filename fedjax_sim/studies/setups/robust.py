@@ -1,0 +1,201 @@
+"""Options of robust aggregation: a rule, or mixing of the uploads before a rule."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+import pydantic
+
+from fedjax_sim.studies.setups.fields import Count, Positive, group
+from fedjax_sim.types import FedAlgorithm, Timeline
+from fedjax_sim.wrappers import check_counts, robust
+
+
+@group
+class NoRule:
+    """The algorithm's own mean."""
+
+    kind: Literal["none"] = "none"
+
+
+@group
+class Mean:
+    """The mean."""
+
+    kind: Literal["mean"] = "mean"
+
+
+@group
+class Median:
+    """The median of every entry."""
+
+    f: Count | None = None
+    """Attackers among the uploads; default: fewer than half."""
+    kind: Literal["median"] = "median"
+
+
+@group
+class TrimmedMean:
+    """The mean without the f largest and smallest of every entry."""
+
+    f: Count = 1
+    """Attackers among the uploads."""
+    kind: Literal["trimmed_mean"] = "trimmed_mean"
+
+
+@group
+class Krum:
+    """The upload that is closest to its neighbours."""
+
+    f: Count = 1
+    """Attackers among the uploads."""
+    kind: Literal["krum"] = "krum"
+
+
+@group
+class MultiKrum:
+    """The mean of the m uploads that are closest to their neighbours."""
+
+    f: Count = 1
+    """Attackers among the uploads."""
+    m: Count | Literal["n-f-2", "n-f"] = "n-f-2"
+    """Number of uploads in the mean."""
+    kind: Literal["multi_krum"] = "multi_krum"
+
+
+@group
+class Bulyan:
+    """Krum's choices, trimmed."""
+
+    f: Count = 1
+    """Attackers among the uploads."""
+    kind: Literal["bulyan"] = "bulyan"
+
+
+@group
+class GeometricMedian:
+    """The point of the least sum of distances."""
+
+    iterations: Count = 32
+    """Steps of Weiszfeld's algorithm."""
+    nu: Positive = 1e-5
+    """Smallest distance that counts."""
+    f: Count | None = None
+    """Attackers among the uploads; default: fewer than half."""
+    kind: Literal["geometric_median"] = "geometric_median"
+
+
+@group
+class Rfa:
+    """The geometric median of few steps."""
+
+    iterations: Count = 4
+    """Steps of Weiszfeld's algorithm."""
+    nu: Positive = 1e-5
+    """Smallest distance that counts."""
+    f: Count | None = None
+    """Attackers among the uploads; default: fewer than half."""
+    kind: Literal["rfa"] = "rfa"
+
+
+@group
+class CentredClipping:
+    """The mean of differences to the last aggregate, clipped."""
+
+    tau: Positive = 100.0
+    """Largest norm of a difference."""
+    iterations: Count = 1
+    """Number of repetitions."""
+    f: Count | None = None
+    """Attackers among the uploads; default: fewer than half."""
+    kind: Literal["centred_clipping"] = "centred_clipping"
+
+
+Rule = Annotated[
+    NoRule | Mean | Median | TrimmedMean | Krum | MultiKrum | Bulyan | GeometricMedian | Rfa
+    | CentredClipping,
+    pydantic.Field(discriminator="kind"),
+]  # fmt: skip
+
+
+@group
+class Nnm:
+    """The mean of each upload's nearest neighbours, before a rule."""
+
+    rule: Rule = TrimmedMean()
+    """Rule of the mixed uploads."""
+    f: Count | None = None
+    """Attackers among the uploads; default: the rule's."""
+    kind: Literal["nnm"] = "nnm"
+
+
+@group
+class Bucketing:
+    """Means of random groups of uploads, before a rule."""
+
+    rule: Rule = TrimmedMean()
+    """Rule of the means."""
+    size: Count = 2
+    """Uploads per group."""
+    kind: Literal["bucketing"] = "bucketing"
+
+
+Robust = Annotated[
+    NoRule | Mean | Median | TrimmedMean | Krum | MultiKrum | Bulyan | GeometricMedian | Rfa
+    | CentredClipping | Nnm | Bucketing,
+    pydantic.Field(discriminator="kind"),
+]  # fmt: skip
+
+
+def aggregated(algorithm: FedAlgorithm, options: Robust) -> FedAlgorithm:
+    """Returns an algorithm with a robust rule.
+
+    Raises:
+        ValueError: a value out of range.
+
+    Example:
+        >>> from fedjax_sim.algorithms import fedavg
+        >>> aggregated(fedavg(0.1), Nnm(Krum(f=2))).aggregation.f
+        2
+    """
+    if isinstance(options, NoRule):
+        return algorithm
+    return robust.aggregate(algorithm, rule_of(options))
+
+
+def check_uploads(options: Robust, timeline: Timeline) -> None:
+    """Refuses timelines with fewer uploads in a round than the rule requires.
+
+    Raises:
+        ValueError: naming the rule and the numbers.
+    """
+    if isinstance(options, NoRule):
+        return
+    try:
+        check_counts(rule_of(options), timeline)
+    except ValueError as error:
+        raise ValueError(f"robust is {options.kind!r}: {error}") from error
+
+
+def rule_of(options: Robust) -> robust.Rule:
+    """Returns the rule of the options.
+
+    Raises:
+        ValueError: a value out of range, or none as the rule of mixed uploads.
+
+    Example:
+        >>> rule_of(Median()).name, rule_of(Bucketing(MultiKrum(f=1, m=2), size=3)).name
+        ('median()', 'bucketing(multi_krum(f=1, m=2), size=3)')
+    """
+    values = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+        if field.name not in ("kind", "rule")
+    }
+    try:
+        if isinstance(options, Nnm | Bucketing):
+            if isinstance(options.rule, NoRule):
+                raise ValueError("rule is 'none'; expected a rule of the mixed uploads")
+            return getattr(robust, options.kind)(rule_of(options.rule), **values)
+        return getattr(robust, options.kind)(**values)
+    except ValueError as error:
+        raise ValueError(f"robust is {options.kind!r}: {error}") from error

@@ -1,0 +1,201 @@
+"""Options of the clients per round, and of reports that fail."""
+
+from typing import Annotated, Any, Literal
+
+import jax
+import numpy as np
+import pydantic
+from jax import Array
+
+from fedjax_sim.studies.setups.fields import (
+    Count,
+    Fraction,
+    Inside,
+    PositiveProbability,
+    Probability,
+    group,
+)
+from fedjax_sim.timelines import (
+    delay_uploads,
+    geometric_steps,
+    lose_uploads,
+    poisson,
+    repeat_rounds,
+    sampling,
+    slots_for,
+)
+from fedjax_sim.types import Timeline
+
+
+@group
+class Uniform:
+    """A uniform subset."""
+
+    kind: Literal["uniform"] = "uniform"
+
+
+@group
+class Weighted:
+    """A subset weighted by examples."""
+
+    kind: Literal["weighted"] = "weighted"
+
+
+@group
+class Bernoulli:
+    """Independent coin flips, --cohort-size clients on average."""
+
+    kind: Literal["bernoulli"] = "bernoulli"
+
+
+@group
+class Poisson:
+    """As bernoulli, with few slots."""
+
+    delta: Inside = 1e-5
+    """The slots are those that a tenth of this delta requires."""
+    kind: Literal["poisson"] = "poisson"
+
+
+@group
+class Cyclic:
+    """Clients in turn."""
+
+    kind: Literal["cyclic"] = "cyclic"
+
+
+@group
+class Full:
+    """All clients."""
+
+    kind: Literal["full"] = "full"
+
+
+@group
+class Pairs:
+    """A uniform subset for every two rounds, as mime and fedlin need."""
+
+    kind: Literal["pairs"] = "pairs"
+
+
+@group
+class Geometric:
+    """All clients with a random number of steps per round, equal for all, --local-steps on average
+    (for scaffnew, with probability 1 / steps)."""
+
+    kind: Literal["geometric"] = "geometric"
+
+
+@group
+class FullOrUniform:
+    """All clients with a probability and in the first round, else a uniform subset, as the feedback
+    pp_marina needs."""
+
+    probability: PositiveProbability | None = None
+    """Probability of a round with all clients; default: the cohort size divided by the number of
+    clients."""
+    kind: Literal["full-or-uniform"] = "full-or-uniform"
+
+
+@group
+class Stratified:
+    """A uniform subset of every stratum (--num-strata)."""
+
+    kind: Literal["stratified"] = "stratified"
+
+
+Sampling = Annotated[
+    Uniform | Weighted | Bernoulli | Poisson | Cyclic | Full | Pairs | Geometric | FullOrUniform
+    | Stratified,
+    pydantic.Field(discriminator="kind"),
+]  # fmt: skip
+
+
+@group
+class Cohort:
+    """Clients that work at the same time, and their reports."""
+
+    cohort_size: Count = 10
+    """Clients per round (on average for bernoulli and poisson; not used by full and geometric); with
+    time:clock those that the server contacts at once."""
+    dropout: Fraction = 0.0
+    """Probability that a sampled client does not report."""
+    weighting: Literal["uniform", "examples"] = "uniform"
+    """Weights of the clients' uploads in the mean."""
+    lost: Probability = 0.0
+    """Probability that an upload does not arrive; unlike with --dropout the client does its work,
+    and its state changes."""
+    late: Probability = 0.0
+    """Probability that an upload is late: the client started from the model of --delay rounds
+    before."""
+    delay: Count = 1
+    """With --late: rounds by which an upload is late."""
+
+
+def drawn(
+    options: Sampling,
+    rounds: int,
+    cohort_size: int,
+    key: Array,
+    sizes: Any,
+    steps: Any,
+    num_strata: int | None = None,
+) -> Timeline:
+    """Returns a timeline of rounds.
+
+    Args:
+        options: the rule.
+        rounds: T.
+        cohort_size: S.
+        key: of the draws.
+        sizes: clients' numbers of examples, ``[M]``.
+        steps: clients' numbers of local steps, ``[M]``.
+        num_strata: with :class:`Stratified`.
+
+    Raises:
+        ValueError: a cohort larger than the population.
+    """
+    clients = len(sizes)
+    match options:
+        case Uniform():
+            return sampling.uniform(key, rounds, clients, cohort_size, steps)
+        case Weighted():
+            return sampling.weighted(key, rounds, np.asarray(sizes), cohort_size, steps)
+        case Bernoulli():
+            return sampling.bernoulli(key, rounds, clients, cohort_size / clients, steps)
+        case Poisson():
+            probability = cohort_size / clients
+            slots = slots_for(clients, probability, rounds, options.delta)
+            return poisson(key, rounds, clients, probability, steps, slots=slots)
+        case Cyclic():
+            return sampling.cyclic(rounds, clients, cohort_size, steps)
+        case Full():
+            return sampling.full(rounds, clients, steps)
+        case Pairs():
+            half = sampling.uniform(key, -(-rounds // 2), clients, cohort_size, steps)
+            return repeat_rounds(half, 2)[:rounds]
+        case Geometric():
+            mean = int(np.max(steps))
+            every = sampling.full(rounds, clients, mean)
+            # The bound of the local loop; 0.7 % of the rounds are cut.
+            return geometric_steps(key, every, 1 / mean, max_steps=5 * mean)
+        case FullOrUniform():
+            probability = options.probability or cohort_size / clients
+            return sampling.full_or_uniform(key, rounds, clients, cohort_size, probability, steps)
+        case Stratified():
+            strata = num_strata or 1
+            return sampling.stratified(key, rounds, clients, cohort_size, steps, num_strata=strata)
+
+
+def failing(options: Cohort, key: Array, timeline: Timeline) -> Timeline:
+    """Returns a timeline with lost and late uploads, as the options say.
+
+    The draws do not depend on the probabilities.
+    """
+    if options.lost:
+        timeline = lose_uploads(jax.random.fold_in(key, 1), timeline, options.lost)
+    if options.late:
+        timeline = delay_uploads(
+            jax.random.fold_in(key, 2), timeline, options.late, delay=options.delay
+        )
+    return timeline
