@@ -1,147 +1,135 @@
-"""From arguments to a configuration: a preset or a file, and the options typed over it."""
+"""From arguments to options: a preset, a file or a study module, and the options typed over it."""
 
 import dataclasses
+import functools
+import inspect
 import pathlib
+import re
 import typing
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar, Union
 
 import docstring_parser
 import tyro
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig, from_comparison
-from fedjax_sim.studies.setups.config_file import read, read_sweep
-from fedjax_sim.studies.setups.names import PRESETS
-from fedjax_sim.studies.setups.registry import SHARED, algorithms_of, labels
-from fedjax_sim.studies.setups.settings import parse_setting
+from fedjax_sim.studies.setups.config_file import read
+from fedjax_sim.studies.setups.fields import HIDDEN, OPEN, Field, fields_of, kind_of, replaced
+from fedjax_sim.studies.setups.modules import load_study
+from fedjax_sim.studies.setups.presets import PRESETS
+from fedjax_sim.studies.setups.registry import ALGORITHMS
+from fedjax_sim.studies.setups.settings import SHARED
+from fedjax_sim.studies.setups.study import Study
 
-Kind = TypeVar("Kind", bound=RunConfig)
 Options = TypeVar("Options")
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the preset or file, and the options.
+    """Returns the preset, file or module, and the options.
 
     Example:
         >>> split_arguments(["--rounds", "4"])
         ('quickstart', ['--rounds', '4'])
     """
-    if arguments and not arguments[0].startswith("-"):
-        return arguments[0], list(arguments[1:])
+    first = arguments[0] if arguments else "-"
+    if not first.startswith("-") and ":" not in first:
+        return first, list(arguments[1:])
     return "quickstart", list(arguments)
 
 
-def run_config(source: str, arguments: Sequence[str] = ()) -> RunConfig:
-    """Returns the configuration of a preset, or the one in a comparison's ``config.json``.
-
-    Args:
-        source: preset or file.
-        arguments: typed options, which replace those of the file.
+def study_of(source: str) -> Study:
+    """Returns the study of a preset, of a comparison's ``config.json`` or of a study module.
 
     Raises:
-        ValueError: neither a preset nor such a file, or a file that names code.
+        ValueError: none of them, or a file that names code.
     """
     if source in PRESETS:
-        return PRESETS[source]
-    return read(_config_file(source), _typed(arguments))
-
-
-def sweep_config(source: str, arguments: Sequence[str] = ()) -> SweepConfig:
-    """Returns a preset's configuration for a sweep, or the one in a ``config.json``.
-
-    Args:
-        source, arguments: as for :func:`run_config`.
-
-    Raises:
-        ValueError: as :func:`run_config`.
-    """
-    if source in PRESETS:
-        return from_comparison(PRESETS[source])
-    return read_sweep(_config_file(source), _typed(arguments))
+        return Study(PRESETS[source])
+    if source.endswith(".json"):
+        return Study(read(pathlib.Path(source)))
+    if source.endswith(".py"):
+        return load_study(pathlib.Path(source))
+    raise ValueError(
+        f"PRESET is {source!r}; expected {', '.join(PRESETS)}, a study module (.py) or the path of "
+        f"a config.json{did_you_mean(source, PRESETS)}"
+    )
 
 
 def parse(
-    kind: type[Kind],
-    command: str,
-    source: str,
-    description: str,
-    arguments: Sequence[str],
-    defaults: Kind,
-) -> Kind:
+    kind: type[Options], prog: str, description: str, arguments: Sequence[str], default: Options
+) -> Options:
     """Returns the options: the typed ones, and the defaults of all others.
-
-    Hyper-parameters of single algorithms are merged one by one.  A default is dropped if its
-    algorithm does not run, or if a typed ``--hyper`` or an option for all algorithms (``--lr``)
-    sets the same hyper-parameter.  A rate for all algorithms is dropped if none of them has one.
 
     Args:
         kind: class of the options.
-        command: name of the command, for ``--help``.
-        source: preset or file of the defaults, for ``--help``.
+        prog: the command, for ``--help``.
         description: text at the top of ``--help``.
         arguments: typed options.
-        defaults: values of the options that are not typed.
+        default: values of the options that are not typed.
 
     Raises:
         SystemExit: after ``--help``, or after an error that tyro has printed.
 
     Example:
-        >>> defaults = RunConfig(hyper=("fedprox.mu=1", "scaffold.server_lr=0.5"))
-        >>> typed = ["--algorithms", "fedavg", "fedprox", "--hyper", "fedavg.lr=0.3"]
-        >>> parse(RunConfig, "run", "quickstart", "", typed, defaults).hyper
-        ('fedprox.mu=1', 'fedavg.lr=0.3')
+        >>> from fedjax_sim.studies.setups.run import Run
+        >>> run = parse(Run, "run", "", ["attack:alie", "--attack.z", "1.5", "--rounds", "4"], Run())
+        >>> run.attack.z, run.time.rounds
+        (1.5, 4)
     """
-    shown = with_help(kind)
-    asks_help = not {"-h", "--help"}.isdisjoint(arguments)
     parsed = tyro.cli(
-        shown,
-        # Errors end with the command for help, which can be copied.
-        prog=f"fedjax-sim {command} {'[PRESET | CONFIG.json]' if asks_help else source}",
+        typing.cast(type[Any], _shown(kind)),
+        prog=prog,
         description=description,
-        args=list(arguments),
-        default=dataclasses.replace(shown(**vars(defaults)), hyper=()),
+        args=[_hyphenated(text) for text in arguments],
+        default=_as_shown(default),
+        config=(tyro.conf.CascadeSubcommandArgs,),
     )
-    typed = kind(**vars(parsed))
-    flags = _typed(arguments)
-    set_for_all = flags.intersection(SHARED)
-    dropped = _without_takers(typed) - set_for_all
-    if "privacy_epsilon" in flags:  # the noise of a file is not the one that it requires
-        dropped |= {"privacy_noise"} - set_for_all
-    typed = dataclasses.replace(typed, **dict.fromkeys(dropped))
-    # Later settings replace earlier ones, so typed ones need no comparison with the defaults.
-    algorithms = labels(typed.algorithms)
-    kept = [
-        setting
-        for setting, (algorithm, key, _) in zip(
-            defaults.hyper, map(parse_setting, defaults.hyper), strict=True
-        )
-        if algorithm in algorithms and key not in set_for_all
-    ]
-    return dataclasses.replace(typed, hyper=(*kept, *typed.hyper))
+    return _as_written(parsed)
 
 
-def _typed(arguments: Sequence[str]) -> set[str]:
-    """Returns the names of the typed options."""
-    names = (text[2:].split("=")[0] for text in arguments if text.startswith("--"))
-    return {name.replace("-", "_") for name in names}
+def _hyphenated(text: str) -> str:
+    """Returns a choice such as ``compress:top_k`` as tyro spells it; other words as they are."""
+    return text.replace("_", "-") if re.fullmatch(r"[a-z_.-]+:[\w-]+", text) else text
 
 
-def _without_takers(config: RunConfig) -> set[str]:
-    """Returns the rates for all algorithms that none of them has."""
-    try:
-        entries = algorithms_of(config.algorithms)
-    except ValueError:  # named when the configuration is checked
-        return set()
-    known = {key for entry in entries.values() for key in entry.hyper}
-    return {"lr", "server_lr"} - known
+def typed_names(arguments: Sequence[str]) -> set[str]:
+    """Returns the names of the typed options.
+
+    Example:
+        >>> sorted(typed_names(["attack:alie", "--attack.z=1", "--num-clients", "5"]))
+        ['attack', 'attack.z', 'num_clients']
+    """
+    words = (text[2:].split("=")[0] for text in arguments if text.startswith("--"))
+    choices = (text.split(":")[0] for text in arguments if ":" in text and text[0] != "-")
+    return {name.replace("-", "_") for name in (*words, *choices)}
 
 
-def with_help(kind: type[Options]) -> type[Options]:
-    """Returns the class with its docstrings as tyro prints them best.
+def with_hyper(study: Study, arguments: Sequence[str]) -> Study:
+    """Returns the study with every hyper-parameter that ``--hyper.ALGORITHM.NAME`` names.
+
+    The values are defaults of their type, so that the parser knows the options; those of
+    algorithms that do not run, or that an option for all algorithms replaces, are left out.
+    """
+    hyper = {name: dict(values) for name, values in study.options.algorithms.hyper.items()}
+    flags = typed_names(arguments)
+    for values in hyper.values():
+        for key in flags.intersection(SHARED):
+            values.pop(key, None)
+    for flag in flags:
+        prefix, _, rest = flag.partition(".")
+        name, dot, key = rest.partition(".")
+        if prefix == "hyper" and dot:
+            kind = ALGORITHMS[name].static_hyper.get(key, float) if name in ALGORITHMS else float
+            hyper.setdefault(name, {}).setdefault(key, kind())
+    return study.replaced(options=replaced(study.options, "hyper", hyper))
+
+
+@functools.cache
+def _shown(kind: type) -> type:
+    """Returns a class of options as tyro prints and parses it best.
 
     tyro keeps the line breaks of indented docstrings, and shows None as a default although the text
-    says what None means.
+    says what None means.  Choices are named by their kind, and open groups have no prefix.
     """
     texts = {
         entry.arg_name: " ".join((entry.description or "").split())
@@ -149,22 +137,63 @@ def with_help(kind: type[Options]) -> type[Options]:
         for entry in docstring_parser.parse_from_object(base).params
     }
     hints = typing.get_type_hints(kind)
-
-    def hint(default: str) -> str:
-        return "" if default in ("None", "") else f"(default: {default})"
-
-    fields = [
-        (name, Annotated[hints[name], tyro.conf.arg(help=text, help_behavior_hint=hint)])
-        for name, text in texts.items()
-    ]
-    shown = dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), frozen=True)
-    return typing.cast(type[Options], shown)
-
-
-def _config_file(source: str) -> pathlib.Path:
-    if not source.endswith(".json"):
-        raise ValueError(
-            f"PRESET is {source!r}; expected {', '.join(PRESETS)} or the path of a config.json"
-            f"{did_you_mean(source, PRESETS)}"
+    types = {field.name: _hint(kind, field, hints[field.name], texts) for field in fields_of(kind)}
+    if "kind" in hints:
+        types["kind"] = tyro.conf.Suppress[hints["kind"]]
+    entries = [
+        (
+            entry.name,
+            types[entry.name],
+            dataclasses.field(default=_as_shown(entry.default))
+            if entry.default_factory is dataclasses.MISSING
+            else dataclasses.field(default_factory=entry.default_factory),
         )
-    return pathlib.Path(source)
+        for entry in dataclasses.fields(kind)
+    ]
+    shown = dataclasses.make_dataclass(kind.__name__, entries, bases=(kind,), frozen=True)
+    shown.__doc__ = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+    return shown
+
+
+def _hint(kind: type, field: Field, hint: Any, texts: dict[str, str]) -> Any:
+    """Returns the type of a field for tyro."""
+    text = texts.get(field.name, "")
+    if HIDDEN in field.marks:
+        return tyro.conf.Suppress[hint]
+    if not field.alternatives:
+        return Annotated[hint, tyro.conf.arg(help=text, help_behavior_hint=_default)]
+    groups = [group for group in field.alternatives if group is not kind]
+    if len(groups) == 1:
+        shown: Any = _shown(groups[0])
+    else:
+        is_open = OPEN in field.marks  # tyro knows no prefix of an open group
+        before = f"{field.name}:" if is_open else ""
+        members = [
+            Annotated[
+                _shown(group),
+                tyro.conf.subcommand(f"{before}{kind_of(group)}", prefix_name=not is_open),
+            ]
+            for group in groups
+        ]
+        shown = Union[tuple(members)]  # noqa: UP007
+    return Annotated[shown, tyro.conf.arg(name="")] if OPEN in field.marks else shown
+
+
+def _default(default: str) -> str:
+    return "" if default in ("None", "") else f"(default: {default})"
+
+
+def _as_shown(value: Any) -> Any:
+    """Returns options as an object of the class that tyro parses."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    values = {f.name: _as_shown(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return _shown(type(value))(**values)
+
+
+def _as_written(value: Any) -> Any:
+    """Returns options as an object of their own class."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    values = {f.name: _as_written(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return type(value).__mro__[1](**values)

@@ -1,0 +1,47 @@
+"""Study modules: Python files with a function ``study`` that returns a :class:`Study`."""
+
+import importlib.util
+import pathlib
+import sys
+
+from fedjax_sim.studies.setups.fields import replaced
+from fedjax_sim.studies.setups.study import Study
+
+FUNCTION = "study"
+
+
+def load_study(path: pathlib.Path) -> Study:
+    """Returns the study of a module; other modules of its folder can be imported.
+
+    Raises:
+        ValueError: no such file, no function ``study``, or one that returns something else.
+    """
+    if not path.is_file():
+        raise ValueError(f"MODULE is '{path}', which does not exist; expected a study module (.py)")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.modules[path.stem] = module  # so that its classes can be found by name
+    spec.loader.exec_module(module)
+    function = getattr(module, FUNCTION, None)
+    if not callable(function):
+        raise ValueError(
+            f"MODULE is '{path}', which has no function {FUNCTION}(); expected one that returns a "
+            "fedjax_sim.Study"
+        )
+    result = function()
+    if not isinstance(result, Study):
+        raise ValueError(
+            f"MODULE is '{path}', whose {FUNCTION}() returned {type(result).__name__}; expected a "
+            "fedjax_sim.Study"
+        )
+    if not result.algorithms:
+        return result
+    # Its own algorithms are compared, unless --algorithms names others.
+    return result.replaced(
+        options=replaced(result.options, "algorithms", tuple(result.algorithms))
+    )
