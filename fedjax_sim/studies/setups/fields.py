@@ -36,7 +36,7 @@ MOST_GIGABYTES = 9e9  # a count of bytes has 63 bits
 
 @typing.dataclass_transform(frozen_default=True)
 def group(kind: Class) -> Class:
-    """Returns the class of a group of options as a frozen dataclass; files may have no other keys."""
+    """Returns a group of options as a frozen dataclass; files may have no other keys."""
     setattr(kind, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010
     return dataclasses.dataclass(frozen=True)(kind)
 
@@ -60,6 +60,7 @@ def _number(expected: str, holds: Callable[[float], bool]) -> Range:
 
 
 Count = Annotated[int, _integer(1)]
+CountOrZero = Annotated[int, _integer(0)]
 Seed = Annotated[int, _integer(0, 2**32 - 1)]  # jax.random.key takes seeds modulo 2^32
 Positive = Annotated[float, _number("a positive number", lambda x: x > 0)]
 NotNegative = Annotated[float, _number("a number of at least 0", lambda x: x >= 0)]
