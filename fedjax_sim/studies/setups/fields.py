@@ -11,7 +11,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pydantic
@@ -264,11 +264,25 @@ def check(group: Any, before: str = "") -> None:
         ValueError: rounds is 0; expected an integer of at least 1
     """
     for field in fields_of(type(group)):
-        value, name = getattr(group, field.name), before + field.name
-        if dataclasses.is_dataclass(value):
-            check(value, "" if field.is_open else f"{name}.")
-        elif value is not None or not _admits_none(field.hint):
-            _check_value(name, field, value)
+        _check_field(before + field.name, field, getattr(group, field.name))
+
+
+def _check_field(name: str, field: Field, value: Any) -> None:
+    if value is None and _admits_none(field.hint):
+        return
+    if field.alternatives:
+        if type(value) not in field.alternatives:
+            kinds = [kind_of(group) or group.__name__ for group in field.alternatives]
+            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(kinds)}")
+        check(value, "" if field.is_open else f"{name}.")
+    elif typing.get_origin(field.hint) is dict:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name} is {value!r}; expected a dictionary")
+        _, hint = typing.get_args(field.hint)
+        for key, entry in value.items():
+            _check_field(f"{name}.{key}", _field(str(key), hint), entry)
+    else:
+        _check_value(name, field, value)
 
 
 def _admits_none(hint: Any) -> bool:
@@ -280,6 +294,8 @@ def _check_value(name: str, field: Field, value: Any) -> None:
     literals = [x for o in options if typing.get_origin(o) is Literal for x in typing.get_args(o)]
     if value in literals:
         return
+    if field.hint is bool and not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; expected True or False")
     for mark in field.marks:
         if isinstance(mark, Range) and not _holds(mark, value):
             raise ValueError(f"{name} is {value!r}; expected {_expected(mark, value)}")
@@ -303,4 +319,5 @@ def _expected(limits: Range, value: Any) -> str:
     if not both:
         return limits.expected
     kind = low.partition(" of at least ")[0]
-    return f"{kind} of at most {high}" if isinstance(value, int) and value > 0 else low
+    too_large = isinstance(value, int) and value > 1
+    return f"{kind} of at most {high}" if too_large else low
