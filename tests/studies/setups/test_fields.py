@@ -237,33 +237,33 @@ def test_replacements_that_are_refused(name, value, message):
     assert str(error.value) == message
 
 
-UNTYPED: Any = Top  # for values of other types
-UNTYPED_FLAT: Any = Flat
+T: Any = Top  # for values of other types
+F: Any = Flat
 
 
 @pytest.mark.parametrize(
     ("top", "message"),
     [
-        (UNTYPED(count=0), "count is 0; expected an integer of at least 1"),
-        (UNTYPED(count=2**31), "count is 2147483648; expected an integer of at most 2147483647"),
-        (UNTYPED(count=True), "count is True; expected an integer of at least 1"),
-        (UNTYPED(count="2"), "count is '2'; expected an integer of at least 1"),
-        (UNTYPED(count=None), "count is None; expected an integer of at least 1"),
-        (UNTYPED(Flat(alpha=0.0)), "alpha is 0.0; expected a positive number"),
-        (UNTYPED(Flat(alpha=math.nan)), "alpha is nan; expected a positive number"),
-        (UNTYPED(UNTYPED_FLAT(mode="tow")), "mode is 'tow'; expected one of one, two; did you mean two?"),
-        (UNTYPED(UNTYPED_FLAT(many=0)), "many is 0; expected an integer of at least 1"),
-        (UNTYPED(UNTYPED_FLAT(many="some")), "many is 'some'; expected an integer of at least 1"),
-        (UNTYPED(nested=Inner(1.5)), r"nested.share is 1.5; expected a number in [0, 1]"),
-        (UNTYPED(nested=Both(Leaf("x", -1))), "nested.rule.size is -1; expected an integer of at le"),
-        (UNTYPED(open=Inner(-1.0)), "share is -1.0; expected a number in [0, 1]"),
-        (UNTYPED(nested=3), "nested is 3; expected one of inner, both"),
-        (UNTYPED(nested=Leaf("x")), "nested is Leaf(file='x', size=1, kind='leaf'); expected one of"),
-        (UNTYPED(nested=None), "nested is None; expected one of inner, both"),
-        (UNTYPED(flat=None), "flat is None; expected one of Flat"),
-        (UNTYPED(rates={"a": 1.0, "b": 2.0}), "rates.b is 2.0; expected a number in [0, 1]"),
-        (UNTYPED(rates=1.0), "rates is 1.0; expected"),
-        (UNTYPED(flag="no"), "flag is 'no'; expected True or False"),
+        (T(count=0), "count is 0; expected an integer of at least 1"),
+        (T(count=2**31), "count is 2147483648; expected an integer of at most 2147483647"),
+        (T(count=True), "count is True; expected an integer of at least 1"),
+        (T(count="2"), "count is '2'; expected an integer of at least 1"),
+        (T(count=None), "count is None; expected an integer of at least 1"),
+        (T(Flat(alpha=0.0)), "alpha is 0.0; expected a positive number"),
+        (T(Flat(alpha=math.nan)), "alpha is nan; expected a positive number"),
+        (T(F(mode="tow")), "mode is 'tow'; expected one of one, two; did you mean two?"),
+        (T(F(many=0)), "many is 0; expected an integer of at least 1"),
+        (T(F(many="some")), "many is 'some'; expected an integer of at least 1"),
+        (T(nested=Inner(1.5)), r"nested.share is 1.5; expected a number in [0, 1]"),
+        (T(nested=Both(Leaf("x", -1))), "nested.rule.size is -1; expected an integer of at le"),
+        (T(open=Inner(-1.0)), "share is -1.0; expected a number in [0, 1]"),
+        (T(nested=3), "nested is 3; expected one of inner, both"),
+        (T(nested=Leaf("x")), "nested is Leaf(file='x', size=1, kind='leaf'); expected one of"),
+        (T(nested=None), "nested is None; expected one of inner, both"),
+        (T(flat=None), "flat is None; expected one of Flat"),
+        (T(rates={"a": 1.0, "b": 2.0}), "rates.b is 2.0; expected a number in [0, 1]"),
+        (T(rates=1.0), "rates is 1.0; expected"),
+        (T(flag="no"), "flag is 'no'; expected True or False"),
     ],
 )  # fmt: skip
 def test_values_out_of_range(top, message):
