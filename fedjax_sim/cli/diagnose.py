@@ -195,7 +195,7 @@ def _unmet(run: Run, hyper: Mapping[str, Any], sizes: Any) -> tuple[str, ...]:
         )
     if cohort.dropout:
         reasons.append(f"--dropout is {cohort.dropout}; the theorems have no dropout")
-    failures = {"--lost": cohort.lost, "--late": cohort.late}
+    failures: dict[str, object] = {"--lost": cohort.lost, "--late": cohort.late}
     failures["attack"] = "" if isinstance(run.attack, NoAttack) else run.attack.kind
     reasons += [
         f"{name} is {value}; the theorems have neither failures nor attacks"
