@@ -60,7 +60,7 @@ def _number(expected: str, holds: Callable[[float], bool]) -> Range:
 
 
 Count = Annotated[int, _integer(1)]
-CountOrZero = Annotated[int, _integer(0)]
+Index = Annotated[int, _integer(0)]
 Seed = Annotated[int, _integer(0, 2**32 - 1)]  # jax.random.key takes seeds modulo 2^32
 Positive = Annotated[float, _number("a positive number", lambda x: x > 0)]
 NotNegative = Annotated[float, _number("a number of at least 0", lambda x: x >= 0)]
@@ -275,14 +275,20 @@ def _check_field(name: str, field: Field, value: Any) -> None:
             kinds = [kind_of(group) or group.__name__ for group in field.alternatives]
             raise ValueError(f"{name} is {value!r}; expected one of {', '.join(kinds)}")
         check(value, "" if field.is_open else f"{name}.")
-    elif typing.get_origin(field.hint) is dict:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{name} is {value!r}; expected a dictionary")
-        _, hint = typing.get_args(field.hint)
+    elif isinstance(value, Mapping):
         for key, entry in value.items():
-            _check_field(f"{name}.{key}", _field(str(key), hint), entry)
+            _check_field(f"{name}.{key}", _entry(field), entry)
+    elif isinstance(value, tuple):
+        for entry in value:
+            _check_field(name, _entry(field), entry)
     else:
         _check_value(name, field, value)
+
+
+def _entry(field: Field) -> Field:
+    """Returns the field of the entries of a tuple, or of the values of a dict."""
+    arguments = [hint for hint in typing.get_args(field.hint) if hint is not Ellipsis]
+    return _field(field.name, arguments[-1] if arguments else Any)
 
 
 def _admits_none(hint: Any) -> bool:
@@ -294,8 +300,10 @@ def _check_value(name: str, field: Field, value: Any) -> None:
     literals = [x for o in options if typing.get_origin(o) is Literal for x in typing.get_args(o)]
     if value in literals:
         return
-    if field.hint is bool and not isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}; expected True or False")
+    expected = {bool: "True or False", dict: "a dictionary", tuple: "a tuple"}
+    kind = typing.get_origin(field.hint) or field.hint
+    if kind in expected and not isinstance(value, kind):
+        raise ValueError(f"{name} is {value!r}; expected {expected[kind]}")
     for mark in field.marks:
         if isinstance(mark, Range) and not _holds(mark, value):
             raise ValueError(f"{name} is {value!r}; expected {_expected(mark, value)}")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from fedjax_sim.studies.setups.fields import Count, CountOrZero, Positive, group
+from fedjax_sim.studies.setups.fields import Count, Index, Positive, group
 from fedjax_sim.types import FedAlgorithm, Timeline
 from fedjax_sim.wrappers import check_counts, robust
 
@@ -28,7 +28,7 @@ class Mean:
 class Median:
     """The median of every entry."""
 
-    f: CountOrZero | None = None
+    f: Index | None = None
     """Attackers among the uploads; default: fewer than half."""
     kind: Literal["median"] = "median"
 
@@ -37,7 +37,7 @@ class Median:
 class TrimmedMean:
     """The mean without the f largest and smallest of every entry."""
 
-    f: CountOrZero = 1
+    f: Index = 1
     """Attackers among the uploads."""
     kind: Literal["trimmed_mean"] = "trimmed_mean"
 
@@ -46,7 +46,7 @@ class TrimmedMean:
 class Krum:
     """The upload that is closest to its neighbours."""
 
-    f: CountOrZero = 1
+    f: Index = 1
     """Attackers among the uploads."""
     kind: Literal["krum"] = "krum"
 
@@ -55,7 +55,7 @@ class Krum:
 class MultiKrum:
     """The mean of the m uploads that are closest to their neighbours."""
 
-    f: CountOrZero = 1
+    f: Index = 1
     """Attackers among the uploads."""
     m: Count | Literal["n-f-2", "n-f"] = "n-f-2"
     """Number of uploads in the mean."""
@@ -66,7 +66,7 @@ class MultiKrum:
 class Bulyan:
     """Krum's choices, trimmed."""
 
-    f: CountOrZero = 1
+    f: Index = 1
     """Attackers among the uploads."""
     kind: Literal["bulyan"] = "bulyan"
 
@@ -79,7 +79,7 @@ class GeometricMedian:
     """Steps of Weiszfeld's algorithm."""
     nu: Positive = 1e-5
     """Smallest distance that counts."""
-    f: CountOrZero | None = None
+    f: Index | None = None
     """Attackers among the uploads; default: fewer than half."""
     kind: Literal["geometric_median"] = "geometric_median"
 
@@ -92,7 +92,7 @@ class Rfa:
     """Steps of Weiszfeld's algorithm."""
     nu: Positive = 1e-5
     """Smallest distance that counts."""
-    f: CountOrZero | None = None
+    f: Index | None = None
     """Attackers among the uploads; default: fewer than half."""
     kind: Literal["rfa"] = "rfa"
 
@@ -105,7 +105,7 @@ class CentredClipping:
     """Largest norm of a difference."""
     iterations: Count = 1
     """Number of repetitions."""
-    f: CountOrZero | None = None
+    f: Index | None = None
     """Attackers among the uploads; default: fewer than half."""
     kind: Literal["centred_clipping"] = "centred_clipping"
 
@@ -123,7 +123,7 @@ class Nnm:
 
     rule: Rule = TrimmedMean()
     """Rule of the mixed uploads."""
-    f: CountOrZero | None = None
+    f: Index | None = None
     """Attackers among the uploads; default: the rule's."""
     kind: Literal["nnm"] = "nnm"
 
