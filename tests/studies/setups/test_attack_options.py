@@ -104,7 +104,7 @@ def test_attacks_on_data_need_all_examples(kind):
 
 
 def test_misspelled_attacks_are_refused():
-    with pytest.raises(ValueError, match="attack is 'alei'; expected one of .* did you mean alie"):
+    with pytest.raises(ValueError, match=r"attack is 'alei'; expected one of .* did you mean alie"):
         options(attack="alei")
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_problems import assert_identical, compiled, quadratic_task
+from traced import digest_of
 
 import fedjax_sim as fs
 from fedjax_sim import compression
@@ -40,10 +41,15 @@ def coded(**values):
     return compressed(PLAIN, run.compress, run.feedback, run.compress_down)
 
 
+def top_k(keep):
+    return fs.compressed(PLAIN, compression.top_k(keep), near=compression.zeros)
+
+
+# A fraction of 6 entries, or a number of them.
 EQUAL = [
-    ({"compress": "top_k", "keep": 2}, fs.compressed(PLAIN, compression.top_k(2), near=compression.zeros)),
-    ({"compress": "top_k", "keep": 0.5}, fs.compressed(PLAIN, compression.top_k(3), near=compression.zeros)),
-    ({"compress": "top_k", "keep": 1.0}, fs.compressed(PLAIN, compression.top_k(1), near=compression.zeros)),
+    ({"compress": "top_k", "keep": 2}, top_k(2)),
+    ({"compress": "top_k", "keep": 0.5}, top_k(3)),
+    ({"compress": "top_k", "keep": 1.0}, top_k(1)),
     ({"compress": "sign", "feedback": "ef14"}, fs.ef14(PLAIN, compression.scaled_sign())),
     (
         {"compress": "random_k", "keep": 0.5, "feedback": "ef21"},
@@ -92,16 +98,17 @@ def test_without_a_codec_the_algorithm_stays():
     assert compressed(PLAIN, NoCodec(), NoFeedback(), NoCodec()) is PLAIN
 
 
-@pytest.mark.parametrize("kind", kinds_of("feedback")[1:])
-def test_every_memory_has_a_codec(kind):
-    algorithm = coded(compress="random_k", feedback=kind)
-    assert jax.tree.leaves(algorithm.init_client(jnp.zeros(6)))
+def test_every_memory_suits_a_codec():
+    """Each in its own way."""
+    kinds = kinds_of("feedback")
+    digests = {digest_of(coded(compress="random_k", feedback=kind)) for kind in kinds}
+    assert len(digests) == len(kinds)
 
 
 @pytest.mark.parametrize("values", [
     {"compress_down": "top_k"}, {"compress_down": "sign"}, {"compress_down": "power_sgd"},
     {"compress_down": "natural"}, {"compress_down": "random_k", "compress_down.keep": 0.5},
-    {"compress_down": "luq"},
+    {"compress_down": "luq"}, {"compress_down": "qsgd", "compress_down.levels": 4},
 ])  # fmt: skip
 def test_codecs_of_messages(values):
     algorithm = coded(**values)
@@ -139,8 +146,6 @@ def test_codecs_of_messages(values):
             r"feedback.rate is None; expected a number in \(0, 1\] with compress qsgd",
         ),
         ({"compress": "random_k", "keep": 2, "feedback": "diana"}, "feedback.rate is None; expec"),
-        ({"compress_down": "qsgd"}, "codec"),
-        ({"compress_down": "uniform"}, "codec"),
     ],
 )
 def test_refusals(values, message):
