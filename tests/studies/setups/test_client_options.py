@@ -1,16 +1,16 @@
-"""The validation part, clients' own test examples, feature shift, and partitions of the user."""
-
-import dataclasses
+"""The validation part, clients' own test examples, shifts, and partitions."""
 
 import numpy as np
 import pytest
 
 from fedjax_sim import datasets
 from fedjax_sim.data import partition as partitions
-from fedjax_sim.studies.setups.build import check, of_seed, resolve
-from fedjax_sim.studies.setups.clients import clients
-from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.studies.setups.own_objects import load_dataset
+from fedjax_sim.studies.setups.build import of_seed, resolve
+from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.partition import divided
+from fedjax_sim.studies.setups.presets import options
+from fedjax_sim.studies.setups.problem import clients_of, load_dataset
+from fedjax_sim.studies.setups.study import Study
 
 ROWS = 200
 DATA = datasets.from_arrays(
@@ -19,7 +19,12 @@ DATA = datasets.from_arrays(
     test=([[0.0]], [0]),
     clients=np.arange(ROWS) % 8,
 )
-CONFIG = RunConfig(num_clients=8, validation=0.25, alpha=1.0)
+VALIDATED = {"num_clients": 8, "validation": 0.25}
+
+
+def clients(dataset=DATA, own=None, **values):
+    """The clients of the options; ``own`` are the rows of a study."""
+    return clients_of(Study(options(**values), rows=own), dataset)
 
 
 def rows(part) -> list[int]:
@@ -29,8 +34,7 @@ def rows(part) -> list[int]:
 @pytest.mark.parametrize("of", ["clients", "pool"])
 @pytest.mark.parametrize("partition", ["iid", "dirichlet-by-class", "natural"])
 def test_validation_examples_do_not_train(partition, of):
-    config = dataclasses.replace(CONFIG, partition=partition, validation_of=of)
-    result = clients(config, DATA)
+    result = clients(**VALIDATED, partition=partition, validation_of=of)
     assert result.valid is not None
     trained, valid = rows(result.data.examples), rows(result.valid)
     assert sorted(trained + valid) == list(range(ROWS))
@@ -38,7 +42,7 @@ def test_validation_examples_do_not_train(partition, of):
     if of == "pool":
         assert len(valid) == ROWS // 4
         return
-    whole = clients(dataclasses.replace(config, validation=0.0), DATA)
+    whole = clients(partition=partition, num_clients=8)
     assert whole.valid is None
     for client, size in enumerate(np.asarray(whole.data.sizes)):
         before, after = (set(rows(x.data.client(client))) for x in (whole, result))
@@ -47,49 +51,59 @@ def test_validation_examples_do_not_train(partition, of):
 
 
 @pytest.mark.parametrize(
-    ("shared", "where"), [([range(9), range(8, 12)], "8 in client 0 and"), ([[1, 7, 7]], "7 twice")]
+    ("own", "message"),
+    [
+        ([np.arange(9), np.arange(8, 12)], "assignment has row 8 in client 0 and"),
+        ([np.array([1, 7, 7])], "assignment has row 7 twice"),
+        ([np.array([1, 300])], "assignment"),
+        ([np.array([0.5])], r"has float64\[1\] for client 0; expected row numbers, integers"),
+        ([[[1], [2]]], r"has int64\[2, 1\] for client 0; expected row numbers"),
+        (lambda dataset, seed: "rows", "is str; expected a list of row numbers per client"),
+    ],
 )
-def test_a_row_of_several_clients_is_refused(shared, where):
-    config = RunConfig(partition=lambda: [np.array(part) for part in shared])  # type: ignore
-    with pytest.raises(ValueError, match=f"assignment has row {where}.*expected every row at most"):
-        clients(config, DATA)
+def test_rows_of_a_study_are_checked(own, message):
+    with pytest.raises(ValueError, match=f"^rows of the study.* {message}"):
+        clients(own=own)
 
 
-def test_functions_divide_with_names():
-    def split(num_clients, seed):
-        return [np.array([i, i + seed]) for i in range(num_clients)], ["a", "b", "c"]
+def test_a_study_divides_the_examples():
+    """By a list, or by a function of the data set and the seed of the partition."""
 
-    config = RunConfig(partition=split, num_clients=3, partition_seed=7)  # type: ignore
-    result = clients(config, DATA)
-    assert result.data.client_ids == ("a", "b", "c")
-    assert rows(result.data.client(1)) == [1, 8]
+    def split(dataset, seed):
+        return [np.array([i, len(dataset.train["y"]) - seed - i]) for i in range(3)]
+
+    for own in (split, split(DATA, 7)):
+        result = clients(own=own, partition_seed=7)
+        assert rows(result.data.client(1)) == [1, 192]
 
 
 def test_each_seed_has_a_partition():
-    config = RunConfig(partition_per_seed=True, partition_seed=10, seed=3, seeds=4)
-    own = of_seed(config, 5)
-    assert (own.partition_seed, own.seed, own.seeds, own.partition_per_seed) == (15, 5, 1, False)
+    study = Study(options(partition_per_seed=True, partition_seed=10, seed=3, seeds=4))
+    own = of_seed(study, 5).options
+    assert (own.population.partition_seed, own.seed, own.seeds) == (15, 5, 1)
+    assert not own.population.partition_per_seed
 
 
 def test_the_clients_shown_of_a_partition_per_seed_are_those_of_the_first_seed():
     """``clients.png`` and config.json show a partition that a seed has."""
-    config = RunConfig(
+    study = Study(options(
         partition_per_seed=True, partition_seed=10, seed=3, seeds=1, num_clients=8, cohort_size=2,
         algorithms=("fedavg",), model="softmax_regression",
-    )  # fmt: skip
-    first = clients(of_seed(config, 3), load_dataset(config)).data
-    shown = resolve(config).problem
-    np.testing.assert_array_equal(shown.data.examples["y"], first.examples["y"])
-    np.testing.assert_array_equal(shown.data.sizes, first.sizes)
+    ))  # fmt: skip
+    first = clients_of(of_seed(study, 3), load_dataset(study)).data
+    shown = resolve(study).problem.parts.data
+    np.testing.assert_array_equal(shown.examples["y"], first.examples["y"])
+    np.testing.assert_array_equal(shown.sizes, first.sizes)
 
 
 def test_the_partition_seeds_of_all_seeds_are_32_bit_words():
-    config = RunConfig(partition_per_seed=True, partition_seed=2**32 - 7, seed=3, seeds=4)
-    check(config)
-    assert of_seed(config, 6).partition_seed == 2**32 - 1
+    values = {"partition_per_seed": True, "seed": 3, "seeds": 4}
+    study = Study(options(**values, partition_seed=2**32 - 7))
+    check(study)
+    assert of_seed(study, 6).options.population.partition_seed == 2**32 - 1
     message = "partition_seed is 4294967290; expected .* 4294967289 with --partition-per-seed"
     with pytest.raises(ValueError, match=message):
-        check(dataclasses.replace(config, partition_seed=2**32 - 6))
+        check(Study(options(**values, partition_seed=2**32 - 6)))
 
 
 def own_rows(data) -> list[list[int]]:
@@ -100,12 +114,12 @@ def own_rows(data) -> list[list[int]]:
 @pytest.mark.parametrize("partition", ["iid", "natural", "pfllib-dir"])
 def test_every_client_has_test_examples(partition, of):
     """Training and test examples are divided together; nothing is in two parts."""
-    config = dataclasses.replace(
-        CONFIG, partition=partition, test_of="clients", validation_of=of, held_out_clients=0.25
-    )
     data = DATA._replace(test_groups=np.zeros(1, np.int32))
     data.test["x"][:] = ROWS
-    result = clients(config, data)
+    result = clients(
+        data, **VALIDATED, partition=partition, test_of="clients", validation_of=of,
+        held_out_clients=0.25,
+    )  # fmt: skip
     own = result.test_of_clients
     assert result.data.num_clients == own.num_clients == 6
     assert result.held_out.num_clients == result.train_of_held_out.num_clients == 2
@@ -124,10 +138,9 @@ def test_every_client_has_test_examples(partition, of):
 
 
 def test_pfllib_has_one_stream_for_partition_and_test_examples():
-    config = RunConfig(
+    result = clients(
         partition="pfllib-dir", test_of="clients", num_clients=5, alpha=0.5, partition_seed=1
     )
-    result = clients(config, DATA)
     random = np.random.RandomState(1)
     labels = np.append(DATA.train["y"], DATA.test["y"])
     train, test = partitions.pfllib_split(
@@ -144,14 +157,15 @@ def image_data(dtype=np.uint8):
 
 
 @pytest.mark.parametrize("shift", ["rotation", "noise"])
-def test_feature_shift_belongs_to_a_client(shift):
+def test_a_shift_belongs_to_a_client(shift):
     """Training, test and validation parts of one client are shifted alike; held-out ones, too."""
-    config = RunConfig(
-        partition="iid", num_clients=8, test_of="clients", validation=0.25, held_out_clients=0.25,
-        feature_shift=shift, noise=4.0,
-    )  # fmt: skip
-    plain = clients(dataclasses.replace(config, feature_shift="none"), image_data())
-    result = clients(config, image_data())
+    values = {
+        "partition": "iid", "num_clients": 8, "test_of": "clients", "validation": 0.25,
+        "held_out_clients": 0.25,
+    }  # fmt: skip
+    plain = clients(image_data(), **values)
+    values |= {"shift": shift} | ({"shift.variance": 4.0} if shift == "noise" else {})
+    result = clients(image_data(), **values)
     kept = [i for i in range(8) if i not in result.held_out_clients]
     for name, numbers in {
         "data": kept, "test_of_clients": kept, "valid_of_clients": kept,
@@ -168,14 +182,14 @@ def test_feature_shift_belongs_to_a_client(shift):
     for name in ("train", "test", "valid"):
         assert getattr(result, name)["x"].dtype == (np.uint8 if shift == "rotation" else np.float32)
     assert result.train is result.data.examples
-    again = clients(config, image_data())
+    again = clients(image_data(), **values)
     np.testing.assert_array_equal(result.data.examples["x"], again.data.examples["x"])
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("values", "message"),
     [
-        ({"feature_shift": "rotation"}, "feature_shift is rotation: 'x' has shape .200, 1."),
+        ({"shift": "rotation"}, "shift is 'rotation': 'x' has shape .200, 1."),
         ({"partition": "pachinko"}, "partition is 'pachinko': data set own has no coarse labels"),
         ({"partition": "shards", "num_clients": 101}, "partition is 'shards': num_clients is 101"),
         (
@@ -184,36 +198,75 @@ def test_feature_shift_belongs_to_a_client(shift):
         ),
     ],
 )
-def test_options_that_the_data_do_not_admit(options, message):
-    config = dataclasses.replace(RunConfig(partition="iid", num_clients=8), **options)
+def test_options_that_the_data_do_not_admit(values, message):
     with pytest.raises(ValueError, match=message):
-        clients(config, DATA)
+        clients(**{"partition": "iid", "num_clients": 8} | values)
 
 
-def test_a_plain_text_is_divided_into_its_parts(tmp_path):
-    """The clients' windows, one after the other, are the text; the last tenth is for testing."""
-    text = "".join(chr(97 + i * i % 13) for i in range(2000))
-    (tmp_path / "some.txt").write_text(text)
-    config = RunConfig(dataset=str(tmp_path / "some.txt"), partition="contiguous", num_clients=3)
-    dataset = load_dataset(config)
-    assert (dataset.name, dataset.train["x"].shape) == ("some", (22, 80))
-    data = clients(config, dataset).data
-    assert data.sizes.tolist() == [8, 7, 7]
-    assert dataset.class_names is not None
-    read = "".join(dataset.class_names[i] for i in data.examples["x"].ravel())
-    assert read == text[: 22 * 80]
-    np.testing.assert_array_equal(data.examples["y"][:, :-1], data.examples["x"][:, 1:])
-    with pytest.raises(ValueError, match="'dirichlet': data set some has a label per position; ex"):
-        clients(dataclasses.replace(config, partition="dirichlet"), dataset)
+LABELS = DATA.train["y"]
+# The rule of every option, called as the library's function.
+RULES = [
+    (
+        {"partition": "dirichlet", "alpha": 0.5},
+        lambda: partitions.dirichlet(LABELS, 4, 0.5, 3, disjoint=True),
+    ),
+    (
+        {"partition": "dirichlet-by-class", "alpha": 0.5},
+        lambda: partitions.dirichlet_by_class(LABELS, 4, 0.5, 3),
+    ),
+    ({"partition": "iid"}, lambda: partitions.iid(ROWS, 4, 3)),
+    ({"partition": "contiguous"}, lambda: np.split(np.arange(ROWS), 4)),
+    (
+        {"partition": "classes"},
+        lambda: partitions.classes_per_client(LABELS, 4, 2, 3, method="pairs"),
+    ),
+    (
+        {"partition": "label-quantity", "classes_per_client": 3},
+        lambda: partitions.label_quantity(LABELS, 4, 3, 3),
+    ),
+    ({"partition": "shards", "classes_per_client": 5}, lambda: partitions.shards(LABELS, 4, 5, 3)),
+    ({"partition": "quantity", "alpha": 0.5}, lambda: partitions.quantity_skew(ROWS, 4, 0.5, 3)),
+    ({"partition": "exponential"}, lambda: partitions.exponential(ROWS, 4, 3)),
+    (
+        {"partition": "log-normal", "size_sigma": 0.5},
+        lambda: partitions.log_normal(ROWS, 4, 0.5, 3),
+    ),
+    (
+        {"partition": "pfllib-dir", "alpha": 0.5},
+        lambda: partitions.pfllib_dirichlet(LABELS, 4, 0.5, RANDOM()),
+    ),
+    ({"partition": "pfllib-pat"}, lambda: partitions.pfllib_pathological(LABELS, 4, 2, RANDOM())),
+    (
+        {"partition": "pfllib-pat", "balanced": True},
+        lambda: partitions.pfllib_pathological(LABELS, 4, 2, RANDOM(), balance=True),
+    ),
+    (
+        {"partition": "pfllib-exdir", "alpha": 100.0},
+        lambda: partitions.pfllib_extended_dirichlet(LABELS, 4, 2, 100.0, RANDOM()),
+    ),
+    ({"partition": "natural"}, lambda: partitions.by_group(np.arange(ROWS) % 8)[0]),
+]
 
 
-def test_texts_that_cannot_be_read_are_refused(tmp_path):
-    path = tmp_path / "some.txt"
-    with pytest.raises(ValueError, match=r"some.txt cannot be read .*; expected plain text, UTF-8"):
-        load_dataset(RunConfig(dataset=str(path)))
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"some.txt cannot be read .*; expected plain text, UTF-8"):
-        load_dataset(RunConfig(dataset=str(path)))
-    path.write_text("short")
-    with pytest.raises(ValueError, match=r"some.txt: .* has [45] characters; expected at least"):
-        load_dataset(RunConfig(dataset=str(path)))
+def RANDOM():
+    return np.random.RandomState(3)
+
+
+@pytest.mark.parametrize(("values", "rule"), RULES, ids=lambda value: str(value)[:60])
+def test_partitions_are_the_functions_of_the_library(values, rule):
+    run = options(**values)
+    found = divided(run.partition, DATA, 4, 3, None)
+    for ours, expected in zip(found.rows, rule(), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_natural_clients_are_in_the_order_of_their_names():
+    """As text; a name that two groups have is one client, and groups without examples are none."""
+    data = DATA._replace(
+        train_groups=np.array([0, 1, 2, 1, 3] * 40, np.int32),
+        group_names=("10", "9", "b", "10", "unseen"),
+    )
+    result = clients(data, partition="natural")
+    assert result.data.client_ids == ("10", "9", "b")
+    assert rows(result.data.client(0)) == [i for i in range(ROWS) if i % 5 in (0, 4)]
+    assert rows(result.data.client(1)) == [i for i in range(ROWS) if i % 5 in (1, 3)]

@@ -56,11 +56,11 @@ def test_options_that_contradict_each_other_are_refused(values, message):
 EQUAL = [
     (GaussianNoise(Norm(0.5), noise=2.0), 0.5, None),
     (
-        GaussianNoise(Adaptive(0.7, 2.0), noise=0.3),
+        GaussianNoise(Adaptive(0.7, 2.0), noise=0.1),
         fs.privacy.adaptive_clip(0.7, initial=2.0),
         None,
     ),
-    (GaussianNoise(Adaptive(), noise=0.3), fs.privacy.adaptive_clip(), None),
+    (GaussianNoise(Adaptive(), noise=0.1), fs.privacy.adaptive_clip(), None),
     (GaussianNoise(Parts({"0": 1.0, "1": 2.0}), noise=2.0), {"0": 1.0, "1": 2.0}, None),
     (GaussianNoise(Norm(0.5), 2.0, law=Tree()), 0.5, fs.privacy.tree_aggregation(4)),
     (GaussianNoise(Norm(0.5), 2.0, law=Tree(3)), 0.5, fs.privacy.tree_aggregation(3)),
@@ -69,10 +69,11 @@ EQUAL = [
         0.5,
         fs.privacy.tree_aggregation(4, efficient=True),
     ),
-    (
+    pytest.param(
         GaussianNoise(Norm(0.5), 2.0, law=Banded(2)),
         0.5,
         fs.privacy.banded(fs.privacy.banded_coefficients(8, 2), 8, separation=4, visits=2),
+        marks=pytest.mark.slow,
     ),
 ]  # fmt: skip
 
@@ -173,6 +174,7 @@ def test_correlated_noise_spends_more():
     assert epsilons["independent"] < epsilons["tree"]
 
 
+@pytest.mark.slow
 def test_slots_of_poisson_sampling_have_a_delta_of_their_own():
     """Fewer slots than the guarantee's delta requires make epsilon larger, with a warning."""
     values = {"sampling": "poisson", "num_clients": 1000, "rounds": 3, "privacy.noise": 1.0}
