@@ -15,13 +15,14 @@ import numpy as np
 import tyro
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli.options import study_of, with_hyper
+from fedjax_sim.cli.options import parse, split_arguments, study_of, with_hyper
 from fedjax_sim.engine import PERSONAL, direction, is_fraction
 from fedjax_sim.runs import Configuration, FolderError
 from fedjax_sim.studies.setups import checks, fields
 from fedjax_sim.studies.setups.config_file import HyperParameters, members_of, refuse_own
 from fedjax_sim.studies.setups.data import Generated
 from fedjax_sim.studies.setups.fields import FREE, OPEN, Count, Field, Finite, Gigabytes, group
+from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.partition import Natural
 from fedjax_sim.studies.setups.presets import PRESETS
 from fedjax_sim.studies.setups.privacy import GaussianNoise
@@ -65,15 +66,19 @@ class Axis:
 
 
 @group
-class Sweep:
+class SweepOptions:
     """Every option of ``fedjax-sim sweep``: a grid over a comparison's options.
 
     Example:
-        >>> [entry["lr"] for entry in configurations(Sweep())]
+        >>> [entry["lr"] for entry in configurations(Study(), SweepOptions())]
         [0.05, 0.1, 0.2, 0.4]
     """
 
-    run: Annotated[Run, OPEN] = Run(output=pathlib.Path("results/sweep"), seeds=3)
+    run: Annotated[Run, OPEN] = Run(
+        output=pathlib.Path("results/sweep"),
+        seeds=3,
+        algorithms=AlgorithmOptions(algorithms=("fedavg",)),
+    )
     grid: dict[str, Axis] = dataclasses.field(
         default_factory=lambda: {"lr": Axis(values=(0.05, 0.1, 0.2, 0.4))}
     )
@@ -104,8 +109,8 @@ class Sweep:
     """With --over: value of the metric at the optimum. Errors are distances from it, and a second
     figure shows them with the speed-up; default: no such figure."""
     part: Count | None = None
-    """Run this part of --parts of the grid only, for separate jobs that share the output folder. The
-    part that ends last writes the tables; default: the whole grid."""
+    """Run this part of --parts of the grid only, for separate jobs that share the output folder.
+    The part that ends last writes the tables; default: the whole grid."""
     parts: Count | None = None
     """Number of parts; default: one."""
     memory: Gigabytes | None = None
@@ -124,7 +129,7 @@ class Sweep:
 class SavedSweep:
     """The parts of a sweep's ``config.json`` that are read again."""
 
-    sweep: Sweep
+    sweep: SweepOptions
     own: tuple[str, ...] = ()  # names of the parts that are a study module's
     # Options and hyper-parameters, as resolved, that a grid did not vary.
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -144,41 +149,48 @@ def read_saved(path: pathlib.Path) -> SavedSweep:
     return validated(SavedSweep, path, json.dumps(members).encode() if members else None)
 
 
-def start(source: str, arguments: Sequence[str]) -> tuple[Study, Sweep]:
-    """Returns the study and the options before the typed ones, which have the typed axes.
+def read_sweep(
+    arguments: Sequence[str], description: str
+) -> tuple[str, list[str], Study, SweepOptions]:
+    """Returns the preset, file or study module, the other arguments, the study and the options.
 
     A preset gives its settings, a comparison's file also its algorithms and hyper-parameters; as
     many seeds as for a curve are too many for a grid.  A study module also decides the seeds.
 
     Args:
-        source: a preset, a ``config.json`` of a comparison or of a sweep, or a study module.
-        arguments: typed options.
+        arguments: of the command.
+        description: text at the top of ``--help``.
 
     Raises:
-        ValueError: none of them, or a file that names code.
+        ValueError: an unknown source, or a file that names code.
+        SystemExit: as :func:`fedjax_sim.cli.options.parse`.
 
     Example:
-        >>> _, sweep = start("quickstart", ["--grid.attack.z.values", "1", "2"])
-        >>> list(sweep.grid), sweep.run.seeds, sweep.run.algorithms.algorithms
-        (['attack.z'], 3, ('fedavg',))
+        >>> *_, config = read_sweep(["attack:alie", "--grid.attack.z.values", "1", "2"], "")
+        >>> config.grid["attack.z"].values, config.run.seeds, config.run.algorithms.algorithms
+        ((1, 2), 3, ('fedavg',))
     """
-    path = pathlib.Path(source)
+    source, rest = split_arguments(arguments)
+    path, config = pathlib.Path(source), SweepOptions()
     if path.suffix == ".json" and "sweep" in members_of(path):
         saved = read_saved(path)
         refuse_own(path, saved.own)
         study, config = Study(saved.sweep.run), saved.sweep
     else:
-        study, config = study_of(source), Sweep()
+        study = study_of(source)
         run = dataclasses.replace(study.options, output=config.run.output)
         if path.suffix != ".py":
             run = dataclasses.replace(run, seeds=config.run.seeds)
         if source in PRESETS:
             run = fields.replaced(run, "algorithms", ("fedavg",))
         study = study.replaced(options=run)
-    study = with_hyper(study, arguments)
-    typed = [match[1] for text in arguments if (match := _AXIS.fullmatch(text))]
-    grid = {name.replace("-", "_"): Axis() for name in typed} or config.grid
-    return study, dataclasses.replace(config, run=study.options, grid=grid)
+    study = with_hyper(study, rest)
+    # The parser knows the options of a dict by the names that its default has.
+    typed = [match[1].replace("-", "_") for text in rest if (match := _AXIS.fullmatch(text))]
+    grid = {name: Axis() for name in typed} or config.grid
+    default = dataclasses.replace(config, run=study.options, grid=grid)
+    config = parse(SweepOptions, f"sweep {source}", description, rest, default)
+    return source, rest, study.replaced(options=config.run), config
 
 
 class Setting(NamedTuple):
@@ -302,7 +314,7 @@ def static_kinds(study: Study, names: Iterable[str]) -> dict[str, type]:
     return {name: kind for name, kind in kinds.items() if kind is not float}
 
 
-def mode_of(config: Sweep) -> Literal["max", "min"]:
+def mode_of(config: SweepOptions) -> Literal["max", "min"]:
     """Returns the better direction of the sweep's metric.
 
     Raises:
@@ -310,7 +322,7 @@ def mode_of(config: Sweep) -> Literal["max", "min"]:
             choose the worst configuration.
 
     Example:
-        >>> mode_of(Sweep(metric="train/loss")), mode_of(Sweep(mode="min"))
+        >>> mode_of(SweepOptions(metric="train/loss")), mode_of(SweepOptions(mode="min"))
         ('min', 'min')
     """
     mode = direction(config.score_metric) if config.mode == "auto" else config.mode
@@ -322,12 +334,12 @@ def mode_of(config: Sweep) -> Literal["max", "min"]:
     return mode
 
 
-def configurations(config: Sweep, study: Study | None = None) -> list[Configuration]:
+def configurations(study: Study, config: SweepOptions) -> list[Configuration]:
     """Returns every configuration of the sweep: algorithm, settings, hyper-parameters.
 
     Args:
+        study: own parts; the options are those of ``config``.
         config: the options.
-        study: parts of the user's own; its options do not count.
 
     Raises:
         ValueError: a name that no algorithm has, a value out of range, or an option about results
@@ -335,10 +347,10 @@ def configurations(config: Sweep, study: Study | None = None) -> list[Configurat
 
     Example:
         >>> grid = {"lr": Axis(values=(0.1, 0.2)), "cohort_size": Axis(values=(5,))}
-        >>> configurations(Sweep(grid=grid))[1]
+        >>> configurations(Study(), SweepOptions(grid=grid))[1]
         {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
     """
-    study = (study or Study()).replaced(options=config.run)
+    study = study.replaced(options=config.run)
     try:
         return _configurations(config, study)
     except ValueError as error:
@@ -347,7 +359,7 @@ def configurations(config: Sweep, study: Study | None = None) -> list[Configurat
         raise ValueError(f"{error} (in {config.points})") from error
 
 
-def _configurations(config: Sweep, study: Study) -> list[Configuration]:
+def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
     run = config.run
     fields.check(dataclasses.replace(config, run=Run()))
     if isinstance(run.privacy, GaussianNoise) and run.privacy.epsilon is not None:
@@ -440,14 +452,14 @@ def _check_run(study: Study) -> None:
     checks.check(study)
     run = study.options
     named = isinstance(run.partition, Natural) and not isinstance(run.data, Generated)
-    own = study.rows or study.dataset or study.timeline or study.setup
+    own = {"rows", "dataset", "timeline", "setup"}.intersection(study.own_parts)
     cohort, clients = run.cohort.cohort_size, run.population.num_clients
-    if not (named or own is not None or isinstance(run.sampling, Full | Geometric)):
-        if cohort > clients:
-            raise ValueError(f"cohort_size is {cohort}; expected 1 .. {clients}, the clients")
+    everybody = isinstance(run.sampling, Full | Geometric)
+    if not (named or own or everybody) and cohort > clients:
+        raise ValueError(f"cohort_size is {cohort}; expected 1 .. {clients}, the clients")
 
 
-def _check_results(config: Sweep, entries: Sequence[Configuration]) -> None:
+def _check_results(config: SweepOptions, entries: Sequence[Configuration]) -> None:
     """Checks the options about results against the configurations."""
     for entry in entries:
         time = with_settings(config.run, entry).time

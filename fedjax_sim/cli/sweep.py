@@ -11,7 +11,7 @@ from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli import report
 from fedjax_sim.cli.grid import (
     SETTINGS,
-    Sweep,
+    SweepOptions,
     configurations,
     mode_of,
     read_saved,
@@ -40,6 +40,7 @@ from fedjax_sim.studies.setups.attack import Attacked
 from fedjax_sim.studies.setups.config_file import as_json, differences, fixed_values, to_json
 from fedjax_sim.studies.setups.data import Generated
 from fedjax_sim.studies.setups.entries import StepsPerVisit
+from fedjax_sim.studies.setups.fields import flat
 from fedjax_sim.studies.setups.privacy import Accounts, NoPrivacy, accounts_of, check_parts
 from fedjax_sim.studies.setups.problem import (
     Problem,
@@ -60,7 +61,7 @@ _FREE = {"seed", "seeds", "execution", "chunk_size"}
 
 
 def run_sweep(
-    config: Sweep, callbacks: Sequence[Callback] = (), study: Study | None = None
+    study: Study, config: SweepOptions, callbacks: Sequence[Callback] = ()
 ) -> SweepResult:
     """Runs a grid and writes the results to the folder ``config.run.output``.
 
@@ -75,9 +76,9 @@ def run_sweep(
     parts are finished: it then writes everything.
 
     Args:
+        study: own parts; the options are those of ``config``.
         config: the options.
         callbacks: as for :func:`fedjax_sim.sweep`.
-        study: algorithms, data and models of the user's own; its options do not count.
 
     Raises:
         ValueError: a value out of range, or an output folder that cannot be created or holds
@@ -88,24 +89,26 @@ def run_sweep(
         >>> from fedjax_sim.cli.grid import Axis
         >>> from fedjax_sim.studies.setups.presets import options
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = options(output=pathlib.Path(folder), algorithms=("fedavg",), rounds=4, seeds=2)
-        ...     result = run_sweep(Sweep(run, {"lr": Axis((0.001, 0.2))}))
+        ...     run = options(output=pathlib.Path(folder), rounds=4,
+        ...                   algorithms=("fedavg",), seeds=2)
+        ...     result = run_sweep(Study(), SweepOptions(run, {"lr": Axis((0.001, 0.2))}))
         >>> result.best["lr"].tolist()
         [0.2]
     """
     run = config.run
-    study = (study or Study()).replaced(options=run)
-    entries = configurations(config, study)
+    study = study.replaced(options=run)
+    entries = configurations(study, config)
     report.check_folder(run.output, "a sweep")
     fixed = _checked(study, entries)
     # Equal for all parts; tables of the folder choose by the same metric.
     shared = dataclasses.replace(config, part=None, parts=None, metric=config.score_metric)
-    own = [
-        field.name
-        for field in dataclasses.fields(study)
-        if field.name != "options" and getattr(study, field.name) not in (None, {})
-    ]
-    header = {"sweep": to_json(shared), "own": own, **fixed, "environment": environment()}
+    header = {
+        "sweep": to_json(shared),
+        "settings": flat(shared),
+        "own": study.own_parts,
+        **fixed,
+        "environment": environment(),
+    }
     runs = _Runs(study, config, entries)
     parts = config.part, config.parts
     grid = entries if None in parts else Part(entries, *parts)
@@ -209,7 +212,7 @@ class _OfSetup(NamedTuple):
 class _Runs:
     """The setups, algorithms and identities of a sweep's configurations."""
 
-    def __init__(self, study: Study, config: Sweep, entries: Sequence[Configuration]):
+    def __init__(self, study: Study, config: SweepOptions, entries: Sequence[Configuration]):
         self.study, self.config, self.entries = study, config, entries
         self.algorithms = entries_of(study)
         self.hyper = resolve_hyper(self.algorithms, study.options.algorithms)

@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.cli.grid import Sweep as SweepOptions
-from fedjax_sim.cli.grid import mode_of
+from fedjax_sim.cli.grid import SweepOptions, mode_of
 from fedjax_sim.reports import (
     best,
     bounds_of,
