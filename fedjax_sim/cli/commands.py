@@ -287,13 +287,11 @@ def advise(arguments: list[str]) -> int:
     """Prints what theory says about the task of a comparison; returns the exit code."""
     from fedjax_sim.cli import advise as advising
     from fedjax_sim.cli import options
-    from fedjax_sim.studies.setups.fields import check
 
     with resolving():
         source, study, rest = options.read_arguments(arguments)
         kind, description = advising.AdviseOptions, _described(advising.DESCRIPTION)
         given = options.parse(kind, f"advise {source}", description, rest, kind(study.options))
-        check(given)
         _start_jax()
         study = study.replaced(options=given.run)
         advice = advising.run_advise(study, given.target, given.gradient_target)
