@@ -102,9 +102,9 @@ def parse(
 
     Example:
         >>> from fedjax_sim.studies.setups.run import Run
-        >>> run = parse(Run, "run", "", ["attack:alie", "--attack.z", "1.5", "--rounds", "4"], Run())
+        >>> run = parse(Run, "run", "", ["attack:alie", "--attack.z", "1.5"], Run())
         >>> run.attack.z, run.time.rounds
-        (1.5, 4)
+        (1.5, 100)
     """
     asks_help = not {"-h", "--help"}.isdisjoint(arguments)
     arguments = [_hyphenated(text) for text in arguments]

@@ -195,8 +195,8 @@ def replaced(group: Group, name: str, value: Any) -> Group:
         return changed
     every = names_of(type(group))
     if name in every:
-        having = sorted(having(type(group), name))
-        raise ValueError(f"{name} is {value!r}; expected {' or '.join(having)} with it")
+        choices = sorted(having(type(group), name))
+        raise ValueError(f"{name} is {value!r}; expected {' or '.join(choices)} with it")
     raise ValueError(f"{name} is no option{did_you_mean(name, every)}")
 
 

@@ -36,7 +36,7 @@ class Study:
         ['fedavg', 'mine']
     """
 
-    options: Run = Run()
+    options: Run = dataclasses.field(default_factory=Run)
     """The options; those that are typed replace them."""
     algorithms: Mapping[str, FedAlgorithm | Factory] = dataclasses.field(default_factory=dict)
     """Algorithms by name, or functions that return them, whose hyper-parameters (numbers, names and
