@@ -4,19 +4,24 @@ Heavy modules are imported inside functions, so that ``--help`` does not wait fo
 """
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedjax_sim.cli.errors import Failure, resolving, running
 from fedjax_sim.runs import exit_code
 
+if TYPE_CHECKING:
+    from fedjax_sim.cli.grid import SweepOptions
+    from fedjax_sim.cli.run_options import RunOptions
+    from fedjax_sim.studies.setups.run import Run
+    from fedjax_sim.studies.setups.study import Study
+
 RUN_DESCRIPTION = """\
 Compares federated algorithms: same clients, cohorts, minibatches and initial models for all.
-PRESET is one of: {presets} (default quickstart); CONFIG.json repeats the run that wrote it.
-Options override either. Compiled programs are cached in {cache}; the environment
+PRESET is one of: {presets} (default quickstart); a study module (.py) has own parts;
+CONFIG.json repeats the run that wrote it. Options override either. Compiled programs are cached in {cache}; the environment
 variable JAX_COMPILATION_CACHE_DIR names another folder."""
 
 SWEEP_DESCRIPTION = """\
@@ -40,59 +45,54 @@ partitions, rules of sampling, codecs, robust rules, attacks and presets. With A
 MODULE:FUNCTION, describes its hyper-parameters.
 """
 
-_WATCHED = ("log", "keep_best", "stop_early", "time_limit")
-
 
 def run(arguments: list[str]) -> int:
     """Runs a comparison, or forecasts it; returns the exit code."""
     from fedjax_sim.cli import options
-    from fedjax_sim.studies.setups.config import RunOptions
+    from fedjax_sim.cli.run_options import RunOptions
 
     with resolving():
-        source, rest = options.split_arguments(arguments)
-        defaults = RunOptions(**vars(options.run_config(source, rest)))
+        source, study, rest = options.read_arguments(arguments)
         description = _described(RUN_DESCRIPTION)
-        given = vars(options.parse(RunOptions, "run", source, description, rest, defaults))
-        diagnose, dry_run = given.pop("diagnose"), given.pop("dry_run")
-        watched = {name: given.pop(name) for name in _WATCHED}
+        default = RunOptions(study.options)
+        given = options.parse(RunOptions, f"run {source}", description, rest, default)
         _start_jax()
-        config = _connected(given)
+        study = study.replaced(options=_connected(given))
 
         from fedjax_sim.cli import report
         from fedjax_sim.studies.setups.build import resolve, untuned
 
-        if not dry_run:
-            report.check_folder(config.output, "a comparison")
-        from fedjax_sim.cli.watching import Watching
-
-        comparison = resolve(config)
+        if not given.dry_run:
+            report.check_folder(given.run.output, "a comparison")
+        comparison = resolve(study)
         with comparison.arithmetic():
             name = next(iter(comparison.hyper))
             setup, algorithm = comparison.setups[name], comparison.algorithm(name)
-            callbacks = Watching(**watched).callbacks(setup, algorithm)
-        _print_once(untuned(config))
-    if dry_run:
+            callbacks = given.watching.callbacks(setup, algorithm)
+        _print_once(untuned(comparison))
+    if given.dry_run:
         return _forecast(comparison)
-    return _compare(comparison, ["fedjax-sim", "run", source, *rest], diagnose, callbacks)
+    command = ["fedjax-sim", "run", source, *rest]
+    return _compare(comparison, command, given.diagnose, callbacks)
 
 
-def _connected(given: dict[str, Any]):
+def _connected(given: "RunOptions") -> "Run":
     """Returns the comparison's options, after connecting this process to the others, if any."""
-    from fedjax_sim.studies.setups.config import RunConfig
-
-    connect = given.pop("distributed")
-    where = {name: given.pop(name) for name in ("coordinator", "num_processes", "process_id")}
-    timeout = given.pop("heartbeat_timeout")
-    if not connect and not any(value is not None for value in where.values()):
-        return RunConfig(**given)
+    cluster, run = given.cluster, given.run
+    where = {
+        name: getattr(cluster, name) for name in ("coordinator", "num_processes", "process_id")
+    }
+    if not cluster.distributed and not any(value is not None for value in where.values()):
+        return run
     import jax
 
     from fedjax_sim.engine import distributed
+    from fedjax_sim.studies.setups.fields import replaced
 
-    distributed.connect(**where, heartbeat_timeout=timeout)
-    if given["num_strata"] is None:
-        given["num_strata"] = _strata_of(given["output"]) or jax.device_count()
-    return RunConfig(**given)
+    distributed.connect(**where, heartbeat_timeout=cluster.heartbeat_timeout)
+    if run.execution.num_strata is not None:
+        return run
+    return replaced(run, "num_strata", _strata_of(run.output) or jax.device_count())
 
 
 def _strata_of(output: pathlib.Path) -> int | None:
@@ -100,7 +100,7 @@ def _strata_of(output: pathlib.Path) -> int | None:
     from fedjax_sim.studies.setups.config_file import read_saved
 
     with contextlib.suppress(OSError, ValueError):  # damage has its message later
-        return read_saved(output / "config.json").config.num_strata
+        return read_saved(output / "config.json").config.execution.num_strata
     return None
 
 
@@ -113,7 +113,7 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     from fedjax_sim.cli.tables import diagnosis_tables, summary_table
     from fedjax_sim.engine import distributed
 
-    output, first = comparison.output, distributed.is_first()
+    output, first = comparison.study.options.output, distributed.is_first()
     console = Console(quiet=not first)  # only process 0 prints
     with contextlib.ExitStack() as stack:
         with resolving():
@@ -121,7 +121,9 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
         with running(output), progress_bars(list(comparison.hyper), console) as bars:
             result = execute(job, [*callbacks, *bars])
     if len(result.summary):
-        console.print(summary_table(result.summary, comparison.options["target_accuracy"]))
+        console.print(
+            summary_table(result.summary, comparison.study.options.evaluation.target_accuracy)
+        )
     _print_guarantees(comparison)
     if result.interrupted:
         if first:
@@ -145,12 +147,11 @@ def _print_once(note: str | None) -> None:
 
 
 def _print_guarantees(comparison) -> None:
-    """Prints the privacy of the whole run, for every private algorithm."""
+    """Prints the privacy of the whole run, if it is private."""
     from fedjax_sim.engine import distributed
 
-    if distributed.is_first():
-        for name, guarantee in comparison.guarantees.items():
-            print(f"{name}: {guarantee}")
+    if distributed.is_first() and comparison.guarantee is not None:
+        print(f"privacy of every algorithm: {comparison.guarantee}")
 
 
 def _forecast(comparison) -> int:
@@ -162,7 +163,7 @@ def _forecast(comparison) -> int:
     from fedjax_sim.engine import distributed
 
     with resolving():
-        measured.parse(comparison.options["measured"])
+        measured.recorded(comparison.study.options)
     with running(None):
         forecasts = dict(run_forecast(comparison, _measured_files()))
     Console(quiet=not distributed.is_first()).print(forecast_table(forecasts))
@@ -175,17 +176,13 @@ def _forecast(comparison) -> int:
 
 def sweep(arguments: list[str]) -> int:
     """Runs a sweep; returns the exit code."""
-    from fedjax_sim.cli import options
-    from fedjax_sim.studies.setups.config import SweepConfig
+    from fedjax_sim.cli.grid import read_sweep
 
     with resolving():
-        source, rest = options.split_arguments(arguments)
-        _refuse_processes(rest)
-        defaults = options.sweep_config(source, rest)
-        description = _described(SWEEP_DESCRIPTION)
-        config = options.parse(SweepConfig, "sweep", source, description, rest, defaults)
+        _refuse_processes(arguments)
+        source, rest, study, config = read_sweep(arguments, _described(SWEEP_DESCRIPTION))
         _start_jax()
-    return _run_sweep(config, ["fedjax-sim", "sweep", source, *rest])
+    return _run_sweep(study, config, ["fedjax-sim", "sweep", source, *rest])
 
 
 def _refuse_processes(arguments: list[str]) -> None:
@@ -199,12 +196,12 @@ def _refuse_processes(arguments: list[str]) -> None:
     for name in names:
         if f"--{name}" in typed:
             raise ValueError(
-                f"--{name} is an option of fedjax-sim run; expected --part I/N, which divides a "
-                "sweep among separate jobs"
+                f"--{name} is an option of fedjax-sim run; expected --part and --parts, which "
+                "divide a sweep among separate jobs"
             )
 
 
-def _run_sweep(config, command: list[str]) -> int:
+def _run_sweep(study: "Study", config: "SweepOptions", command: list[str]) -> int:
     from rich.console import Console
 
     from fedjax_sim.cli.console import sweep_progress
@@ -214,9 +211,9 @@ def _run_sweep(config, command: list[str]) -> int:
     console = Console()
     with sweep_progress(console) as bar:
         try:
-            result = run_sweep(config, [bar])
+            result = run_sweep(study, config, [bar])
         except Exception:  # of bad options until the first program is ready
-            with running(config.output) if bar.began else resolving():
+            with running(config.run.output) if bar.began else resolving():
                 raise
     if len(result.best):
         console.print(best_table(result.best, config.score_metric))
@@ -226,41 +223,39 @@ def _run_sweep(config, command: list[str]) -> int:
         f"{done.compile_seconds:.0f} s, training {done.run_seconds:.0f} s"
     )
     if done.interrupted:
-        print(f"interrupted; finished runs are in {config.output}")
+        print(f"interrupted; finished runs are in {config.run.output}")
         print(f"to resume: {shlex.join(command)}")
         return exit_code()
     if config.part is not None and done.missing:
         print(
-            f"part {config.part} is finished; {done.missing} runs of other parts are missing. The "
+            f"part {config.part} of {config.parts} is finished; {done.missing} runs of other parts are missing. The "
             "last part, or the same command without --part, writes the tables"
         )
         return 0
-    print(f"results: {config.output} (history.csv, scores.csv, best.csv, *.png)")
+    print(f"results: {config.run.output} (history.csv, scores.csv, best.csv, *.png)")
     return 0
 
 
 def measure(arguments: list[str]) -> int:
     """Measures ways to execute a comparison; returns the exit code."""
     from fedjax_sim.cli import options
-    from fedjax_sim.studies.setups.config import MeasureOptions, RunConfig
+    from fedjax_sim.cli.measure import MeasureOptions, run_measure
 
     with resolving():
-        source, rest = options.split_arguments(arguments)
-        defaults = MeasureOptions(**vars(options.run_config(source, rest)))
+        source, study, rest = options.read_arguments(arguments)
         description = _described(MEASURE_DESCRIPTION)
-        given = vars(options.parse(MeasureOptions, "measure", source, description, rest, defaults))
+        default = MeasureOptions(study.options)
+        given = options.parse(MeasureOptions, f"measure {source}", description, rest, default)
         project, user = _measured_files()
-        path = user if given.pop("user") else project
-        config = RunConfig(**given)
+        path = user if given.user else project
         _start_jax()
 
         from rich.console import Console
 
-        from fedjax_sim.cli.measure import run_measure
         from fedjax_sim.cli.tables import measured_table
         from fedjax_sim.studies.setups.build import resolve
 
-        comparison = resolve(config)
+        comparison = resolve(study.replaced(options=given.run))
     console = Console()
     with running(None):
         for name, measured in run_measure(comparison, path, console.status):
@@ -271,43 +266,37 @@ def measure(arguments: list[str]) -> int:
 
 def clients(arguments: list[str]) -> int:
     """Draws the clients of a comparison; returns the exit code."""
-    from fedjax_sim.cli import options
+    from fedjax_sim.cli import draw_clients, options
+    from fedjax_sim.studies.setups.fields import replaced
 
     with resolving():
-        source, rest = options.split_arguments(arguments)
-        from fedjax_sim.cli import draw_clients
-
-        kind, description = draw_clients.ClientsOptions, _described(draw_clients.DESCRIPTION)
-        own = dataclasses.replace(options.run_config(source, rest), output=kind.output)
-        defaults = kind(**vars(own))
-        given = vars(options.parse(kind, "clients", source, description, rest, defaults))
-        max_clients = given.pop("max_clients")
+        source, study, rest = options.read_arguments(arguments)
+        description = _described(draw_clients.DESCRIPTION)
+        folder = replaced(study.options, "output", pathlib.Path("results/clients"))
+        kind = draw_clients.ClientsOptions
+        given = options.parse(kind, f"clients {source}", description, rest, kind(folder))
         from rich.console import Console
 
-        from fedjax_sim.studies.setups.config import RunConfig
-
-        table, names = draw_clients.draw(RunConfig(**given), max_clients)
+        table, names = draw_clients.draw(study.replaced(options=given.run), given.max_clients)
     Console().print(table)
-    print(f"figures: {given['output']} ({', '.join(names)})")
+    print(f"figures: {given.run.output} ({', '.join(names)})")
     return 0
 
 
 def advise(arguments: list[str]) -> int:
     """Prints what theory says about the task of a comparison; returns the exit code."""
+    from fedjax_sim.cli import advise as advising
     from fedjax_sim.cli import options
+    from fedjax_sim.studies.setups.fields import check
 
     with resolving():
-        source, rest = options.split_arguments(arguments)
-        from fedjax_sim.cli import advise as advising
-
+        source, study, rest = options.read_arguments(arguments)
         kind, description = advising.AdviseOptions, _described(advising.DESCRIPTION)
-        defaults = kind(**vars(options.run_config(source, rest)))
-        given = vars(options.parse(kind, "advise", source, description, rest, defaults))
-        targets = {name: given.pop(name) for name in ("target", "gradient_target")}
+        given = options.parse(kind, f"advise {source}", description, rest, kind(study.options))
+        check(given)
         _start_jax()
-        from fedjax_sim.studies.setups.config import RunConfig
-
-        advice = advising.run_advise(RunConfig(**given), **targets)
+        study = study.replaced(options=given.run)
+        advice = advising.run_advise(study, given.target, given.gradient_target)
     print(advice)
     return 0
 
@@ -335,7 +324,7 @@ def list_names(arguments: list[str]) -> int:
 
 
 def _described(template: str) -> str:
-    from fedjax_sim.studies.setups.names import PRESETS
+    from fedjax_sim.studies.setups.presets import PRESETS
 
     return template.format(presets=", ".join(PRESETS), cache=_cache_dir())
 

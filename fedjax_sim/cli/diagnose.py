@@ -38,8 +38,14 @@ from fedjax_sim.diagnostics.optimum import optimum
 from fedjax_sim.engine import NO_PROBES, History, Probes, run
 from fedjax_sim.objectives import cross_entropy, with_l2
 from fedjax_sim.reports.figures.bounds import bound_curves
+from fedjax_sim.studies.setups.attack import NoAttack
 from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.problem import Problem
+from fedjax_sim.studies.setups.compression import NoCodec
+from fedjax_sim.studies.setups.losses import Losses
+from fedjax_sim.studies.setups.problem import Parts, Problem
+from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups.sampling import Full
+from fedjax_sim.studies.setups.time import Rounds
 from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.theory.fedavg import convex
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
@@ -78,16 +84,22 @@ def plan(comparison: ResolvedRun) -> Plan:
             or data that are not all on this process's devices.
         FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`.
     """
-    options, hyper, problem = comparison.options, comparison.hyper, comparison.problem
+    run, hyper, problem = comparison.study.options, comparison.hyper, comparison.problem
+    parts = problem.parts
+    if run.execution.num_strata is not None:
+        raise ValueError(f"num_strata is {run.execution.num_strata}; expected none with --diagnose")
+    if not isinstance(run.time, Rounds):
+        raise ValueError("time is 'clock'; expected rounds with --diagnose")
+    if parts is None:
+        raise ValueError("setup is a study module's; --diagnose needs data and a model by options")
     name = problem.description["model"]["name"]
-    for option, expected in (("num_strata", None), ("clock", "none")):
-        if options[option] != expected:
-            raise ValueError(f"{option} is {options[option]}; expected none with --diagnose")
     if name != MODEL:
         raise ValueError(f"model is {name!r}, which is not convex; --diagnose needs {MODEL}")
     if not is_softmax_regression(problem):
-        loss = problem.config.loss or "the squared error"
-        raise ValueError(f"loss is {loss}; --diagnose needs the cross-entropy of classes")
+        raise ValueError(
+            f"loss is {run.model.loss or 'another one'}; --diagnose needs the cross-entropy of "
+            "classes"
+        )
     if "fedavg" not in hyper:
         raise ValueError(f"algorithms is {tuple(hyper)}; --diagnose needs fedavg among them")
     weight = hyper["fedavg"].get("weight_decay", 0.0)
@@ -96,16 +108,17 @@ def plan(comparison: ResolvedRun) -> Plan:
             f"weight_decay is {weight}; --diagnose needs a positive one, without which separable "
             "examples have no optimum"
         )
-    objective = with_l2(cross_entropy(problem.model.apply), weight)
-    full = mean_loss(objective, problem.data)
+    objective = with_l2(cross_entropy(parts.model.apply), weight)
+    full = mean_loss(objective, parts.data)
     best = optimum(full, jax.tree.map(lambda x: x[0], problem.setup.params))
-    return Plan(objective, weight, full, best, _unmet(options, hyper["fedavg"], problem.data.sizes))
+    return Plan(objective, weight, full, best, _unmet(run, hyper["fedavg"], parts.data.sizes))
 
 
 def is_softmax_regression(problem: Problem) -> bool:
     """Returns True for the model and the loss whose constants are known."""
-    is_model = problem.description["model"]["name"] == MODEL
-    return is_model and problem.config.loss is None and has_classes(problem.data)
+    if problem.parts is None or problem.description["model"]["name"] != MODEL:
+        return False
+    return problem.parts.losses == Losses() and has_classes(problem.parts.data)
 
 
 def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
@@ -119,8 +132,9 @@ def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
     Raises:
         FloatingPointError: no seed's model is finite.
     """
-    options, hyper = comparison.options, comparison.hyper["fedavg"]
-    lr, M, K = hyper["lr"], comparison.problem.data.num_clients, options["local_steps"]
+    run, hyper, parts = comparison.study.options, comparison.hyper["fedavg"], _parts(comparison)
+    assert isinstance(run.time, Rounds)
+    lr, M, K = hyper["lr"], parts.data.num_clients, run.algorithms.local_steps
     setup = comparison.problem.setup
     constants = _constants(comparison, plan, final)
     bounds, prescribed = (*FEDAVG, SHADOW), math.nan
@@ -130,7 +144,7 @@ def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
         names = ", ".join(bound.name for bound in bounds)
         lines = Overlay([], {names: "; ".join(plan.unmet)})
     else:
-        task = empirical_task(plan.objective, comparison.problem.data, comparison.problem.batches)
+        task = empirical_task(plan.objective, parts.data, parts.batches)
         history = _runs(comparison, task, plan.loss, shadowed(lr), shadow_probes)
         rounds = np.asarray(history.round[0])
         drift = _running_mean(history.probes["drift"], rounds).mean(axis=0)
@@ -144,11 +158,11 @@ def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
             drift=drift,
         )
         prescribed = float(
-            convex.prescribed_lr(constants, local_steps=K, rounds=options["rounds"], clients=M)
+            convex.prescribed_lr(constants, local_steps=K, rounds=run.time.rounds, clients=M)
         )
-    measured = _frame(options["seed"], history, plan.optimum.value)
+    measured = _frame(run.seed, history, plan.optimum.value)
     diagnosis = Diagnosis(constants, prescribed, lines, measured, plan.unmet)
-    _write(comparison.output, {"lr": lr, "M": M, "K": K}, plan.optimum, diagnosis)
+    _write(run.output, {"lr": lr, "M": M, "K": K}, plan.optimum, diagnosis)
     return diagnosis
 
 
@@ -166,39 +180,49 @@ def kind_of(constant: str) -> str:
     return "largest value at visited models: a lower estimate"
 
 
-def _unmet(options: Mapping[str, Any], hyper: Mapping[str, Any], sizes: Any) -> tuple[str, ...]:
+def _parts(comparison: ResolvedRun) -> Parts:
+    parts = comparison.problem.parts
+    assert parts is not None  # plan() has refused others
+    return parts
+
+
+def _unmet(run: Run, hyper: Mapping[str, Any], sizes: Any) -> tuple[str, ...]:
     """The assumptions of the theorems on FedAvg that these options violate."""
-    reasons = []
-    if options["sampling"] != "full":
+    reasons, cohort = [], run.cohort
+    if not isinstance(run.sampling, Full):
         reasons.append(
-            f"--sampling is {options['sampling']}; the theorems have all clients in every round "
-            "(full)"
+            f"sampling is {run.sampling.kind}; the theorems have all clients in every round (full)"
         )
-    if options["dropout"]:
-        reasons.append(f"--dropout is {options['dropout']}; the theorems have no dropout")
+    if cohort.dropout:
+        reasons.append(f"--dropout is {cohort.dropout}; the theorems have no dropout")
+    failures: dict[str, object] = {"--lost": cohort.lost, "--late": cohort.late}
+    failures["attack"] = "" if isinstance(run.attack, NoAttack) else run.attack.kind
     reasons += [
-        f"--{name} is {options[name]}; the theorems have neither failures nor attacks"
-        for name, none in (("lost", 0.0), ("late", 0.0), ("attack", "none"))
-        if options[name] != none
+        f"{name} is {value}; the theorems have neither failures nor attacks"
+        for name, value in failures.items()
+        if value
     ]
-    if options["local_steps"] is None:
+    if run.algorithms.local_steps is None:
         reasons.append(
             "--local-steps is not given; the theorems have K independent minibatches per round, "
             "not epochs without replacement"
         )
-    if options["weighting"] == "examples" and len(np.unique(np.asarray(sizes))) > 1:
+    if cohort.weighting == "examples" and len(np.unique(np.asarray(sizes))) > 1:
         reasons.append("--weighting is examples; the theorems weight all clients equally")
+    changed = {name: hyper[name] for name in ("lr_decay", "clip") if name in hyper}
+    if not isinstance(run.compress, NoCodec):
+        changed["compress"] = run.compress.kind
     reasons += [
-        f"{name} is {hyper[name]}; the theorems have constant rates, unclipped gradients and "
+        f"{name} is {value}; the theorems have constant rates, unclipped gradients and "
         "uncompressed uploads"
-        for name in ("lr_decay", "clip", "compress")
-        if name in hyper
+        for name, value in changed.items()
     ]
     return tuple(reasons)
 
 
 def _constants(comparison: ResolvedRun, plan: Plan, final: Params) -> ProblemConstants:
-    problem, batch_size = comparison.problem, comparison.options["batch_size"]
+    problem, parts = comparison.problem, _parts(comparison)
+    batch_size = comparison.study.options.algorithms.batch_size
     final = jax.tree.map(np.asarray, final)
     finite = np.asarray(jax.vmap(tree.all_finite)(final))
     if not finite.any():
@@ -211,9 +235,9 @@ def _constants(comparison: ResolvedRun, plan: Plan, final: Params) -> ProblemCon
         plan.optimum.params,
         final,
     )
-    data = problem.data
+    data = parts.data
     measured = measure(
-        empirical_task(plan.objective, data, problem.batches),
+        empirical_task(plan.objective, data, parts.batches),
         points,
         jax.random.key(0),
         moments=batch_moments(plan.objective, data, points, batch_size),

@@ -1,7 +1,6 @@
 """``fedjax-sim clients``: the clients of a comparison before anything is trained."""
 
-import dataclasses
-import pathlib
+from typing import Annotated
 
 import numpy as np
 from rich.table import Table
@@ -10,11 +9,13 @@ from fedjax_sim.cli.report import write_all
 from fedjax_sim.data import FederatedData, label_counts, summarize
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.reports import figures as plotting
-from fedjax_sim.studies.setups.build import check, of_seed
-from fedjax_sim.studies.setups.clients import Clients
-from fedjax_sim.studies.setups.clients import clients as divide
-from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.studies.setups.own_objects import load_dataset
+from fedjax_sim.studies.setups.build import of_seed
+from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.clients import Clients, NoShift
+from fedjax_sim.studies.setups.fields import OPEN, Count, group
+from fedjax_sim.studies.setups.problem import clients_of, load_dataset
+from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups.study import Study
 
 DESCRIPTION = """\
 Divides the data set of PRESET, one of {presets} (default quickstart), or of a CONFIG.json among the
@@ -22,29 +23,31 @@ clients, as fedjax-sim run does with the same options, prints a summary and draw
 nothing."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ClientsOptions(RunConfig):
+@group
+class ClientsOptions:
     """Options of ``fedjax-sim clients``."""
 
-    output: pathlib.Path = pathlib.Path("results/clients")
-    """Folder for the figures: labels.png, sizes.png, and with --feature-shift examples.png."""
-    max_clients: int = 100
+    run: Annotated[Run, OPEN]
+    max_clients: Count = 100
     """Largest number of clients in the map of labels."""
 
 
-def draw(config: RunConfig, max_clients: int) -> tuple[Table, list[str]]:
-    """Draws the clients to ``config.output``; returns a table and the names of the figures.
+def draw(study: Study, max_clients: int) -> tuple[Table, list[str]]:
+    """Draws the clients to the output folder; returns a table and the names of the figures.
 
-    With a partition per seed they are those of the first seed.
+    They are labels.png, sizes.png, and with a shift of images examples.png.  With a partition per
+    seed the clients are those of the first seed.
 
     Raises:
         ValueError: options or data as for a comparison.
     """
-    check(config)
-    if config.partition_per_seed:
-        config = of_seed(config, config.seed)
-    dataset = load_dataset(config)
-    result = divide(config, dataset)
+    check(study)
+    if study.options.population.partition_per_seed:
+        study = of_seed(study, study.options.seed)
+    dataset = load_dataset(study)
+    if dataset is None:
+        raise ValueError("setup is a study module's; expected data by options or of the study")
+    result, run = clients_of(study, dataset), study.options
     trained, held_out = _parts(result)
     drawn = {"sizes.png": plotting.size_histogram(trained)}
     if dataset.target == "classes":
@@ -56,11 +59,11 @@ def draw(config: RunConfig, max_clients: int) -> tuple[Table, list[str]]:
             held_out=0 if held_out is None else held_out.num_clients,
         )
         drawn = {"labels.png": labels, **drawn}
-    if config.feature_shift != "none" and np.ndim(result.data.examples["x"]) in (3, 4):
+    if not isinstance(run.shift, NoShift) and np.ndim(result.data.examples["x"]) in (3, 4):
         drawn["examples.png"] = plotting.client_examples(result.data)
-    config.output.mkdir(parents=True, exist_ok=True)
-    write_all(config.output, drawn)
-    return _table(config, dataset, result), list(drawn)
+    run.output.mkdir(parents=True, exist_ok=True)
+    write_all(run.output, drawn)
+    return _table(run, dataset, result), list(drawn)
 
 
 def _parts(result: Clients) -> tuple[FederatedData, FederatedData | None]:
@@ -75,8 +78,8 @@ def _short_names(dataset: Dataset) -> tuple[str, ...] | None:
     return names if fits else None
 
 
-def _table(config: RunConfig, dataset: Dataset, result: Clients) -> Table:
-    table = Table("clients", "", title=f"{dataset.name}, partition {config.partition}")
+def _table(run: Run, dataset: Dataset, result: Clients) -> Table:
+    table = Table("clients", "", title=f"{dataset.name}, partition {run.partition.kind}")
     summary = summarize(result.data, dataset.num_classes)
     rows: dict[str, object] = {
         "clients that train": summary.num_clients,
@@ -96,8 +99,8 @@ def _table(config: RunConfig, dataset: Dataset, result: Clients) -> Table:
         rows["validation examples"] = f"{len(result.valid['y']):,}"
     if result.held_out is not None:
         rows["clients that never train"] = result.held_out.num_clients
-    if config.feature_shift != "none":
-        rows["feature shift"] = config.feature_shift
+    if not isinstance(run.shift, NoShift):
+        rows["shift"] = run.shift.kind
     for name, value in rows.items():
         table.add_row(name, str(value))
     return table

@@ -19,9 +19,10 @@ def run_forecast(
 
     Example:
         >>> from fedjax_sim.studies.setups.build import resolve
-        >>> from fedjax_sim.studies.setups.config import RunConfig
-        >>> config = RunConfig(algorithms=("fedavg",), seeds=2, model="softmax_regression")
-        >>> ((name, forecast),) = run_forecast(resolve(config))
+        >>> from fedjax_sim.studies.setups.presets import options
+        >>> from fedjax_sim.studies.setups.study import Study
+        >>> run = options(algorithms=("fedavg",), seeds=2, model="softmax_regression")
+        >>> ((name, forecast),) = run_forecast(resolve(Study(run)))
         >>> name, forecast.parameters
         ('fedavg', 650)
     """
@@ -34,4 +35,4 @@ def run_forecast(
             result = forecast(
                 algorithm, setup, keys, delta=None, options=Options(execution=execution)
             )
-        yield name, result._replace(privacy=comparison.guarantees.get(name))
+        yield name, result._replace(privacy=comparison.guarantee)

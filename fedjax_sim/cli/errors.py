@@ -1,6 +1,7 @@
 """Errors of the command line: one line for everything but defects, which show their traceback."""
 
 import contextlib
+import functools
 import pathlib
 import re
 import sys
@@ -11,9 +12,6 @@ from typing import Any
 
 from fedjax_sim.engine import distributed
 from fedjax_sim.runs import FolderError, FolderInUseError, RecoveryWarning
-from fedjax_sim.studies.setups.references import EntryPointWarning
-
-_OTHERS = ("max_clients", "target", "gradient_target")  # options of clients and advise
 
 
 class Failure(Exception):
@@ -64,11 +62,11 @@ def running(output: pathlib.Path | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def warnings_in_one_line() -> Iterator[None]:
-    """Context in which a warning about a damaged file or a row of another package is one line."""
+    """Context in which a warning about a damaged file is one line."""
     show = warnings.showwarning
 
     def in_one_line(message: Any, category: type[Warning], *where: Any, **options: Any) -> None:
-        if issubclass(category, (RecoveryWarning, EntryPointWarning)):
+        if issubclass(category, RecoveryWarning):
             print(f"fedjax-sim: warning: {message}", file=sys.stderr)
         else:
             show(message, category, *where, **options)
@@ -89,11 +87,22 @@ def _of_system(error: OSError) -> str:
 def _option_named(message: str, options: Mapping[str, str] | None) -> str:
     """The message with ``--name`` for the field that it begins with."""
     if options is None:
-        from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
-
-        known = RunOptions.__dataclass_fields__ | SweepConfig.__dataclass_fields__
-        options = {name: name for name in (*known, *_OTHERS)}
-    field = re.match(r"(?!timeline has )(\w+) (?:is|has|lacks) ", message)  # it has no values
+        options = _every_option()
+    field = re.match(r"([\w.]+) (?:is|has|lacks) ", message)
     if field and field[1] in options:
         return f"--{options[field[1]].replace('_', '-')}{message[field.end(1) :]}"
     return message
+
+
+@functools.cache
+def _every_option() -> dict[str, str]:
+    """Returns the names of the flags of runs, sweeps, clients and advice."""
+    from fedjax_sim.cli.advise import AdviseOptions
+    from fedjax_sim.cli.draw_clients import ClientsOptions
+    from fedjax_sim.cli.grid import SweepOptions
+    from fedjax_sim.cli.run_options import RunOptions
+    from fedjax_sim.studies.setups.fields import names_of
+
+    kinds = (RunOptions, SweepOptions, ClientsOptions, AdviseOptions)
+    fields = {name: field for kind in kinds for name, field in names_of(kind).items()}
+    return {name: name for name, field in fields.items() if not field.alternatives}

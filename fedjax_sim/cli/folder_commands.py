@@ -72,17 +72,25 @@ def fork(arguments: list[str]) -> int:
 
     names = ("alternatives", "algorithm", "metric", "output", "round")
     with resolving({name: name for name in names}):
-        folder, options = _of_folder(forking.ForkOptions, "fork", forking.DESCRIPTION, arguments)
+        from fedjax_sim.cli.options import MISSING
+
+        kind = forking.ForkOptions
+        named = kind(MISSING, alternatives=forking.with_alternatives(arguments))
+        folder, options = _of_folder(kind, "fork", forking.DESCRIPTION, arguments, named)
         table, path = forking.fork(folder, options)
         print(f"{table}\nfigure: {path}")
     return 0
 
 
 def _of_folder(
-    kind: type[Options], command: str, description: str, arguments: list[str]
+    kind: type[Options],
+    command: str,
+    description: str,
+    arguments: list[str],
+    default: Options | None = None,
 ) -> tuple[pathlib.Path, Options]:
     """Returns the folder and the options of a command that takes one folder."""
-    folders, options = _of_folders(kind, command, description, arguments, "FOLDER")
+    folders, options = _of_folders(kind, command, description, arguments, "FOLDER", default)
     if len(folders) > 1:
         raise ValueError(f"FOLDER is given {len(folders)} times; expected one")
     return folders[0], options
@@ -94,19 +102,14 @@ def _of_folders(
     description: str,
     arguments: list[str],
     shown: str = "FOLDER [FOLDER ...]",
+    default: Options | None = None,
 ) -> tuple[list[pathlib.Path], Options]:
     """Returns the folders and the options of a command."""
-    import tyro
-
-    from fedjax_sim.cli.options import with_help
+    from fedjax_sim.cli.options import parse
 
     folders = list(itertools.takewhile(lambda text: not text.startswith("-"), arguments))
-    options = tyro.cli(
-        with_help(kind),
-        prog=f"fedjax-sim {command} {shown}",
-        description=description,
-        args=arguments[len(folders) :],
-    )
+    rest = arguments[len(folders) :]
+    options = parse(kind, f"{command} {shown}", description, rest, default)
     if not folders:
         raise ValueError(f"FOLDER is missing; expected fedjax-sim {command} FOLDER [options]")
     return list(map(pathlib.Path, folders)), options

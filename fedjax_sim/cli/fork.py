@@ -1,48 +1,68 @@
 """``fedjax-sim fork``: a run of a folder continues under alternatives."""
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import os
 import pathlib
-import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
 from fedjax_sim.cli import measured
+from fedjax_sim.cli.options import typed_names
 from fedjax_sim.cli.report import write_all
 from fedjax_sim.studies.forks import fork as forking
 from fedjax_sim.studies.forks.stored import state_at
 from fedjax_sim.studies.setups import build, config_file
 from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.code_digest import changed_code
-from fedjax_sim.studies.setups.registry import SHARED, algorithms_of
-from fedjax_sim.studies.setups.settings import resolve_hyper
+from fedjax_sim.studies.setups.fields import Count, Index, check, group
+from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions, HyperParameters
+from fedjax_sim.studies.setups.registry import ALGORITHMS, algorithms_of
+from fedjax_sim.studies.setups.settings import SHARED, resolve_hyper
+from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 from fedjax_sim.types import FedAlgorithm, Timeline
 
 DESCRIPTION = """\
 Continues a run of FOLDER, which fedjax-sim run wrote, from the state after --round under several
 alternatives with the same cohorts and minibatches, and compares them with the unchanged run. An
-alternative is [ALGORITHM:]NAME=VALUE,... or ALGORITHM, for example lr=0.05, fedprox:mu=0.1,
-remove=3/5 (clients that leave), lose=3 (clients whose uploads are lost), delay=3/5,by=2 (clients
-that are 2 rounds late), or fedadam:restart=true (a new state of the algorithm, with the model).
-The state is read from FOLDER if it is stored there, and computed again otherwise."""
+alternative has a name of yours, for example --alternatives.slow.hyper.lr 0.05,
+--alternatives.prox.algorithm fedprox --alternatives.prox.hyper.mu 0.1,
+--alternatives.without.remove 3 5. The state is read from FOLDER if it is stored there, and computed
+again otherwise."""
 
 UNCHANGED = "unchanged"
 
 
-@dataclasses.dataclass(frozen=True)
+@group
+class AlternativeOptions:
+    """One alternative."""
+
+    algorithm: str | None = None
+    """Algorithm; default: that of the run."""
+    hyper: HyperParameters = dataclasses.field(default_factory=dict)
+    """Hyper-parameters that differ from those of the run."""
+    remove: tuple[Index, ...] = ()
+    """Clients that leave."""
+    lose: tuple[Index, ...] = ()
+    """Clients whose uploads are lost."""
+    late: tuple[Index, ...] = ()
+    """Clients that are late."""
+    delay: Count = 1
+    """With late: rounds by which they are late."""
+    restart: bool = False
+    """Begin with a new state of the algorithm, with the model."""
+
+
+@group
 class ForkOptions:
     """Options of ``fedjax-sim fork``."""
 
-    round: int
+    round: Count
     """Round of the fork: the alternatives differ from the next round on."""
-    alternatives: tuple[str, ...]
-    """Alternatives, such as lr=0.05 fedprox:mu=0.1 remove=3/5."""
+    alternatives: dict[str, AlternativeOptions] = dataclasses.field(default_factory=dict)
+    """Alternatives by name, such as --alternatives.slow.hyper.lr 0.05."""
     algorithm: str | None = None
     """Algorithm of the run; may be left out if FOLDER has only one."""
     metric: str = "test/accuracy"
@@ -50,6 +70,27 @@ class ForkOptions:
     output: pathlib.Path | None = None
     """File of the figure; default: fork_ROUND.png in FOLDER, or fork_ROUND_2.png and so on if there
     is one."""
+
+
+def with_alternatives(arguments: Sequence[str]) -> dict[str, AlternativeOptions]:
+    """Returns the alternatives that the arguments name, with defaults, for the parser.
+
+    Example:
+        >>> with_alternatives(["--alternatives.slow.hyper.lr", "0.05"])["slow"].hyper
+        {'lr': 0.0}
+    """
+    found: dict[str, AlternativeOptions] = {}
+    for flag in typed_names(arguments):
+        first, *rest = flag.split(".")
+        if first != "alternatives" or len(rest) < 2:
+            continue
+        own = found.get(rest[0], AlternativeOptions())
+        if rest[1] == "hyper" and len(rest) == 3:
+            kinds = {key: kind for e in ALGORITHMS.values() for key, kind in e.static_hyper.items()}
+            value = kinds.get(rest[2], float)()
+            own = dataclasses.replace(own, hyper=dict(own.hyper) | {rest[2]: value})
+        found[rest[0]] = own
+    return found
 
 
 def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]:
@@ -62,27 +103,30 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     if not path.exists():
         raise ValueError(f"FOLDER is '{folder}', which has no config.json; expected a folder that "
                          "fedjax-sim run wrote")  # fmt: skip
-    for option, text in config_file.named_code(config_file.read_saved(path).config):
+    check(options)
+    if not options.alternatives:
+        raise ValueError("alternatives is empty; expected at least one")
+    saved = config_file.read_saved(path)
+    if saved.own:
         raise ValueError(
-            f"FOLDER is '{folder}', which has {text!r} in {option}, and a folder may not say which "
-            "code runs; expected fs.fork(fs.simulate(...), {...}, setup, keys) in Python, with the "
-            "algorithm and the setup of the run"
+            f"FOLDER is '{folder}', which has {', '.join(saved.own)} of a study module, and a file "
+            "names no code; expected fs.fork(fs.simulate(...), {...}, setup, keys) in Python, with "
+            "the algorithm and the setup of the run"
         )
-    comparison = build.resolve(config_file.read(path))
+    comparison = build.resolve(Study(config_file.read(path)))
     if comparison.setup_of_seed is not None:
         raise ValueError("FOLDER has a partition per seed; expected one partition of all seeds")
-    if changed := changed_code(config_file.read_saved(path).code, comparison.code):
-        raise ValueError(f"FOLDER cannot be continued: {'; '.join(changed)}")
     name = _name(comparison, options.algorithm)
-    hyper, count = comparison.hyper[name], comparison.problem.setup.task.num_clients
-    parsed = {text: _parsed(text, name, hyper, count) for text in options.alternatives}
+    count = comparison.problem.setup.task.num_clients
+    for key, one in options.alternatives.items():
+        _check_clients(key, one, count)
     with comparison.arithmetic():
-        choice = measured.parse(comparison.options["measured"]).get(name)
+        choice = measured.recorded(comparison.study.options).get(name)
         setup, execution = measured.executed(comparison, name, choice)
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
         alternatives = {UNCHANGED: forking.Alternative(algorithm)} | {
-            text: forking.Alternative(_built(comparison, one), one.change, one.restart)
-            for text, one in parsed.items()
+            key: forking.Alternative(_built(comparison, name, key, one), _change(one), one.restart)
+            for key, one in options.alternatives.items()
         }
         start = state_at(
             algorithm, setup, keys, options.round, directory=folder / name, execution=execution
@@ -96,15 +140,6 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     return _table(result.differences(options.metric), options.metric), figure
 
 
-class _Parsed(NamedTuple):
-    """An alternative as it was written."""
-
-    algorithm: str
-    hyper: Mapping[str, Any]
-    change: Callable[[Timeline], Timeline] | None
-    restart: bool
-
-
 def _name(comparison: ResolvedRun, chosen: str | None) -> str:
     names = list(comparison.hyper)
     if chosen is None and len(names) == 1:
@@ -114,87 +149,47 @@ def _name(comparison: ResolvedRun, chosen: str | None) -> str:
     return chosen
 
 
-def _parsed(text: str, base: str, hyper: Mapping[str, Any], num_clients: int) -> _Parsed:
-    """Returns an alternative.
-
-    Example:
-        >>> _parsed("fedprox:mu=0.1,remove=3/5", "fedavg", {"lr": 0.2}, num_clients=6)[:2]
-        ('fedprox', {'lr': 0.2, 'mu': 0.1})
-    """
-    parts = re.fullmatch(r"(?:([^=]+?)(?::(?=[^:=]+=)|$))?((?:[^:=,]+=[^=,]+,?)*)", text)
-    if parts is None or not text:
-        raise ValueError(
-            f"alternatives has {text!r}; expected ALGORITHM or [ALGORITHM:]NAME=VALUE,..."
-        )
-    name = parts[1] or base
-    settings = dict(item.split("=", 1) for item in parts[2].split(",") if item)
-    if "by" in settings and "delay" not in settings:
-        raise ValueError(f"alternatives has {text!r}; expected delay=CLIENTS with by")
-    delay = settings.pop("by", "1")
-    changes = {
-        "remove": remove_clients,
-        "lose": lose_uploads_of,
-        "delay": functools.partial(delay_clients, delay=_number(text, delay)),
-    }
-    asked = [
-        functools.partial(changes[key], clients=_clients(text, settings.pop(key), num_clients))
-        for key in list(settings)
-        if key in changes
-    ]
-    restart = settings.pop("restart", "false")
-    if restart not in ("true", "false"):
-        raise ValueError(
-            f"alternatives has {text!r} with restart={restart}; expected true or false"
-        )
-    with _naming(text):
-        entries = algorithms_of([name])
-    ((label, entry),) = entries.items()
-    known = {k: v for k, v in hyper.items() if k in entry.hyper and (label == base or k in SHARED)}
-    given = [f"{label}.{key}={value}" for key, value in settings.items()]
-    kept = {key: value for key, value in known.items() if key in SHARED}
-    rest = [
-        f"{label}.{key}={str(value).lower() if isinstance(value, bool) else value}"
-        for key, value in known.items()
-        if key not in SHARED and value is not None
-    ]
-    with _naming(text):
-        resolved = resolve_hyper(entries, [*rest, *given], kept)[label]
-    change = functools.partial(_changed, asked) if asked else None
-    return _Parsed(name, resolved, change, restart == "true")
+def _check_clients(name: str, options: AlternativeOptions, num_clients: int) -> None:
+    for field in ("remove", "lose", "late"):
+        for client in getattr(options, field):
+            if client >= num_clients:
+                raise ValueError(
+                    f"alternatives.{name}.{field} has client {client}; expected clients 0 .. "
+                    f"{num_clients - 1}"
+                )
 
 
-@contextlib.contextmanager
-def _naming(text: str) -> Iterator[None]:
-    """Context whose errors begin with the alternative."""
+def _built(
+    comparison: ResolvedRun, base: str, key: str, options: AlternativeOptions
+) -> FedAlgorithm:
+    """Returns the algorithm of an alternative; hyper-parameters of the run that it has remain."""
+    name = options.algorithm or base
+    (entry,) = algorithms_of([name]).values()
+    known = comparison.hyper[base]
+    kept = {k: v for k, v in known.items() if k in entry.hyper and (name == base or k in SHARED)}
+    own = {name: {**kept, **options.hyper}}
     try:
-        yield
+        hyper = resolve_hyper({name: entry}, AlgorithmOptions(algorithms=(name,), hyper=own))[name]
     except ValueError as error:
-        raise ValueError(f"alternatives has {text!r}: {error}") from error
+        raise ValueError(f"alternatives.{key}: {error}") from error
+    return comparison.problem.algorithm(entry, hyper, comparison.privacy)
+
+
+def _change(options: AlternativeOptions) -> Callable[[Timeline], Timeline] | None:
+    """Returns the change of the timeline; None without one."""
+    changes: list[Callable[[Timeline], Timeline]] = []
+    if options.remove:
+        changes.append(functools.partial(remove_clients, clients=list(options.remove)))
+    if options.lose:
+        changes.append(functools.partial(lose_uploads_of, clients=list(options.lose)))
+    if options.late:
+        late = list(options.late)
+        changes.append(functools.partial(delay_clients, clients=late, delay=options.delay))
+    return functools.partial(_changed, changes) if changes else None
 
 
 def _changed(changes: list[Callable[[Timeline], Timeline]], timeline: Timeline) -> Timeline:
     return functools.reduce(lambda timeline, change: change(timeline), changes, timeline)
-
-
-def _built(comparison: ResolvedRun, parsed: _Parsed) -> FedAlgorithm:
-    (entry,) = algorithms_of([parsed.algorithm]).values()
-    return comparison.problem.algorithm(entry, dict(parsed.hyper))
-
-
-def _clients(text: str, value: str, num_clients: int) -> list[int]:
-    clients = [_number(text, part) for part in value.split("/")]
-    if max(clients) >= num_clients:
-        raise ValueError(
-            f"alternatives has {text!r} with client {max(clients)}; expected clients 0 .. "
-            f"{num_clients - 1}"
-        )
-    return clients
-
-
-def _number(text: str, value: str) -> int:
-    if not value.isdecimal():
-        raise ValueError(f"alternatives has {text!r} with {value!r}; expected a number")
-    return int(value)
 
 
 def _unused(path: pathlib.Path) -> pathlib.Path:

@@ -1,26 +1,24 @@
 """``fedjax-sim list``: the names that options take, and an algorithm's hyper-parameters."""
 
-from collections.abc import Collection, Iterator
+import inspect
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
 from fedjax_sim import datasets, models
 from fedjax_sim.cli import docstrings
 from fedjax_sim.datasets import data_folder, folder_of
-from fedjax_sim.studies.setups import names, registry
-from fedjax_sim.studies.setups.aggregators import MIXING, RULES, described, hyper_parameters
-from fedjax_sim.studies.setups.attacks import ATTACKS
-from fedjax_sim.studies.setups.codecs import CODECS
+from fedjax_sim.studies.setups import registry
 from fedjax_sim.studies.setups.entries import AlgorithmEntry
-from fedjax_sim.studies.setups.partitions import PARTITIONS
-from fedjax_sim.studies.setups.references import installed
+from fedjax_sim.studies.setups.fields import OPEN, fields_of, flat, kind_of
+from fedjax_sim.studies.setups.presets import PRESETS
+from fedjax_sim.studies.setups.run import Run
 
 
 def list_tables() -> Iterator[Table]:
     """Yields the names that options take: algorithms, data sets, models, partitions, presets."""
     table = Table("algorithm", "hyper-parameters and defaults", "paper")
-    others = installed("algorithms", registry.GROUP, registry.ALGORITHMS)
-    entries = registry.ALGORITHMS | registry.algorithms_of(list(others))
+    entries = registry.ALGORITHMS
     for name, entry in entries.items():
         settings = [f"{key}={_shown(value)}" for key, value in entry.hyper_defaults.items()]
         table.add_row(name, " ".join(settings), docstrings.paper(entry))
@@ -32,35 +30,31 @@ def list_tables() -> Iterator[Table]:
     )
     for name in datasets.NAMES:
         table.add_row(name, _source(name))
-    yield _with_installed(table, "dataset", "datasets", datasets.NAMES)
+    yield table
     table = Table("model", "shape of the examples")
     for name, (shape, _) in models.MODELS.items():
         table.add_row(name, "any" if shape is None else " x ".join(map(str, shape)))
-    yield _with_installed(table, "model", "models", models.MODELS)
-    table = Table("partition", "clients' examples")
-    for name, (description, _) in PARTITIONS.items():
-        table.add_row(name, description)
-    yield _with_installed(table, "partition", "partitions", PARTITIONS)
-    table = Table("sampling", "clients per round")
-    for name, (description, _) in names.SAMPLINGS.items():
-        table.add_row(name, description)
     yield table
-    table = Table("compress", "what is sent", "number")
-    for name, codec in CODECS.items():
-        table.add_row(name, codec.description, codec.number or "none")
-    yield table
-    table = Table("aggregator", "hyper-parameters")
-    for name, rule in {**RULES, **{f"{name}+": rule for name, rule in MIXING.items()}}.items():
-        table.add_row(name, described(hyper_parameters(rule)))
-    yield table
-    table = Table("attack", "what attackers send, or do", "number, default")
-    for name, attack in ATTACKS.items():
-        table.add_row(name, attack.description, attack.number or "none")
-    yield table
+    for field in fields_of(Run):
+        if len(field.alternatives) > 1:
+            yield _choices(field.name, field.alternatives, OPEN in field.marks)
     table = Table("preset", "algorithms", "data set")
-    for name, preset in names.PRESETS.items():
-        table.add_row(name, " ".join(preset.algorithms), preset.dataset)
+    for name, preset in PRESETS.items():
+        values = flat(preset)
+        table.add_row(name, " ".join(values["algorithms"]), values["dataset"])
     yield table
+
+
+def _choices(name: str, kinds: Sequence[type], is_open: bool) -> Table:
+    """Returns the kinds of a choice: the word that is typed, its flags, and what it does."""
+    table = Table(name.replace("_", "-"), "flags", "")
+    before = "--" if is_open else f"--{name.replace('_', '-')}."
+    for kind in kinds:
+        flags = [before + field.name.replace("_", "-") for field in fields_of(kind)]
+        text = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+        word = f"{name}:{kind_of(kind)}".replace("_", "-")
+        table.add_row(word, " ".join(flags) or "none", text)
+    return table
 
 
 def _source(name: str) -> str:
@@ -68,13 +62,6 @@ def _source(name: str) -> str:
         return "scikit-learn"
     folder = folder_of(name)
     return "not found" if folder is None else f"found in {folder}"
-
-
-def _with_installed(table: Table, option: str, group: str, known: Collection[str]) -> Table:
-    """Adds the rows of other packages."""
-    for name, reference in installed(option, group, known).items():
-        table.add_row(name, f"of {reference.function.__module__}")
-    return table
 
 
 def algorithm_table(entry: AlgorithmEntry) -> Table:

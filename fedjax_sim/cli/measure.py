@@ -5,11 +5,24 @@ import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Annotated
 
 from fedjax_sim.models import Convolution
 from fedjax_sim.studies import executions
 from fedjax_sim.studies.setups.build import ResolvedRun
+from fedjax_sim.studies.setups.fields import OPEN, group
+from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.types import Setup
+
+
+@group
+class MeasureOptions:
+    """Options of ``fedjax-sim measure``."""
+
+    run: Annotated[Run, OPEN]
+    user: bool = False
+    """Store the fastest execution for all folders of this user; default: for the current one."""
+
 
 # Rounds that a measurement dispatches at once.
 _ROUNDS = 5
@@ -33,11 +46,12 @@ def run_measure(
     Example:
         >>> import tempfile
         >>> from fedjax_sim.studies.setups.build import resolve
-        >>> from fedjax_sim.studies.setups.config import RunConfig
-        >>> config = RunConfig(algorithms=("fedavg",), cohort_size=4, seeds=2)
+        >>> from fedjax_sim.studies.setups.presets import options
+        >>> from fedjax_sim.studies.setups.study import Study
+        >>> study = Study(options(algorithms=("fedavg",), cohort_size=4, seeds=2))
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder) / "executions.json"
-        ...     ((name, measured),) = run_measure(resolve(config), path)
+        ...     ((name, measured),) = run_measure(resolve(study), path)
         ...     path.exists(), name, measured[0].seconds < 1
         (True, 'fedavg', True)
     """
@@ -45,7 +59,7 @@ def run_measure(
     for name in comparison.hyper:
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
         whole = executions.Problem(algorithm, comparison.setups[name], keys)
-        described = executions.describe(whole, comparison.options["batch_size"])
+        described = executions.describe(whole, comparison.study.options.algorithms.batch_size)
         if described["client_state"] in measured_kinds:
             continue
         measured_kinds.add(described["client_state"])

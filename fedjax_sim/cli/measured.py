@@ -6,17 +6,18 @@ repeating use those, whatever was measured since.
 """
 
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedjax_sim.engine import Execution
 from fedjax_sim.models import Convolution
 from fedjax_sim.studies import executions
 from fedjax_sim.studies.executions import LOWERINGS, ExecutionChoice
 from fedjax_sim.studies.setups.build import ResolvedRun
+from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.types import Setup
 
-NONE = "rules"  # no choice was stored: the rules of strategies.auto
-Choices = dict[str, ExecutionChoice | None]  # by algorithm
+Choices = dict[str, ExecutionChoice | None]  # by algorithm; None: the rules of strategies.auto
 
 
 def as_text(choice: ExecutionChoice | None) -> str:
@@ -27,39 +28,33 @@ def as_text(choice: ExecutionChoice | None) -> str:
         ('4x2:im2col', 'rules')
     """
     if choice is None:
-        return NONE
+        return "rules"
     return f"{choice.chunk}x{choice.num_devices}:{choice.lowering}"
 
 
-def parse(settings: Iterable[str]) -> Choices:
-    """Returns the choices in texts ``ALGORITHM=CLIENTSxDEVICES:LOWERING``.
+def recorded(run: Run) -> Choices:
+    """Returns the choices that the options of a run hold.
 
     Raises:
-        ValueError: a text of another form.
+        ValueError: an unknown lowering.
 
     Example:
-        >>> parse(["fedavg=4x2:im2col", "scaffold=rules"])
-        {'fedavg': ExecutionChoice(chunk=4, num_devices=2, lowering='im2col'), 'scaffold': None}
+        >>> recorded(Run())
+        {}
     """
     choices: Choices = {}
-    for setting in settings:
-        name, _, text = setting.rpartition("=")
-        numbers, _, lowering = text.partition(":")
-        chunk, _, devices = numbers.partition("x")
-        whole = chunk.isdecimal() and devices.isdecimal() and int(chunk) and int(devices)
-        if not name or not (text == NONE or (whole and lowering in LOWERINGS)):
+    for name, measured in run.execution.measured.items():
+        if measured is not None and measured.lowering not in LOWERINGS:
             raise ValueError(
-                f"measured has {setting!r}; expected ALGORITHM=CLIENTSxDEVICES:LOWERING, as "
-                f"fedavg=4x2:auto, or ALGORITHM={NONE}; lowerings are {', '.join(LOWERINGS)}"
+                f"measured has {name}.lowering={measured.lowering!r}; expected one of "
+                f"{', '.join(LOWERINGS)}"
             )
-        choices[name] = (
-            None if text == NONE else ExecutionChoice(int(chunk), int(devices), lowering)
-        )
+        choices[name] = None if measured is None else ExecutionChoice(**vars(measured))
     return choices
 
 
 def choices(
-    comparison: ResolvedRun, files: Sequence[pathlib.Path], recorded: Iterable[str] = ()
+    comparison: ResolvedRun, files: Sequence[pathlib.Path], earlier: Mapping[str, Any] | None = None
 ) -> Choices:
     """Returns the choice of every algorithm: given, else recorded, else stored in the first file.
 
@@ -67,16 +62,16 @@ def choices(
         comparison: the comparison; with an execution of its own, or with clients divided over
             devices, it takes no choices.
         files: files that :func:`fedjax_sim.studies.executions.store` wrote.
-        recorded: choices of earlier calls.
+        earlier: choices of earlier calls.
 
     Raises:
-        ValueError: choices of another form, or a damaged file.
+        ValueError: an unknown lowering, or a damaged file.
     """
+    run = comparison.study.options
     placed = comparison.problem.setup.task.placement is not None
-    if comparison.options["execution"] != "auto" or placed:
+    if run.execution.execution != "auto" or placed:
         return {}
-    given = parse(comparison.options["measured"])
-    known = parse(recorded) | given
+    known = {**(earlier or {}), **recorded(run)}
     result: Choices = {}
     for name in comparison.hyper:
         if name not in known:
@@ -84,7 +79,7 @@ def choices(
                 comparison.algorithm(name), comparison.setups[name], comparison.problem.keys
             )
             with comparison.arithmetic():
-                described = executions.describe(problem, comparison.options["batch_size"])
+                described = executions.describe(problem, run.algorithms.batch_size)
             found = (executions.stored(file, described) for file in files)
             known[name] = next((choice for choice in found if choice is not None), None)
         result[name] = known[name]

@@ -22,6 +22,7 @@ from fedjax_sim.studies.setups.settings import SHARED
 from fedjax_sim.studies.setups.study import Study
 
 Options = TypeVar("Options")
+MISSING: Any = tyro.MISSING  # default of an option that has to be typed
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -35,6 +36,16 @@ def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str]]:
     if not first.startswith("-") and ":" not in first:
         return first, list(arguments[1:])
     return "quickstart", list(arguments)
+
+
+def read_arguments(arguments: Sequence[str]) -> tuple[str, Study, list[str]]:
+    """Returns the preset, file or module, its study, and the other arguments.
+
+    Raises:
+        ValueError: as :func:`study_of`.
+    """
+    source, rest = split_arguments(arguments)
+    return source, with_hyper(study_of(source), rest), rest
 
 
 def study_of(source: str) -> Study:
@@ -56,16 +67,21 @@ def study_of(source: str) -> Study:
 
 
 def parse(
-    kind: type[Options], prog: str, description: str, arguments: Sequence[str], default: Options
+    kind: type[Options],
+    command: str,
+    description: str,
+    arguments: Sequence[str],
+    default: Options | None,
 ) -> Options:
     """Returns the options: the typed ones, and the defaults of all others.
 
     Args:
         kind: class of the options.
-        prog: the command, for ``--help``.
+        command: name of the command and the source of the defaults, for ``--help``.
         description: text at the top of ``--help``.
         arguments: typed options.
-        default: values of the options that are not typed.
+        default: values of the options that are not typed; MISSING where one has to be; None: those
+            of the class.
 
     Raises:
         SystemExit: after ``--help``, or after an error that tyro has printed.
@@ -76,15 +92,23 @@ def parse(
         >>> run.attack.z, run.time.rounds
         (1.5, 4)
     """
+    asks_help = not {"-h", "--help"}.isdisjoint(arguments)
     parsed = tyro.cli(
         typing.cast(type[Any], _shown(kind)),
-        prog=prog,
+        # Errors end with the command for help, which can be copied.
+        prog=f"fedjax-sim {_usage(command) if asks_help else command}",
         description=description,
         args=[_hyphenated(text) for text in arguments],
-        default=_as_shown(default),
+        default=tyro.MISSING_NONPROP if default is None else _as_shown(default),
         config=(tyro.conf.CascadeSubcommandArgs,),
     )
     return _as_written(parsed)
+
+
+def _usage(command: str) -> str:
+    """Returns a command with every kind of source of its options."""
+    name, source = command.split(maxsplit=1)
+    return command if source.startswith("FOLDER") else f"{name} [PRESET | STUDY.py | CONFIG.json]"
 
 
 def _hyphenated(text: str) -> str:

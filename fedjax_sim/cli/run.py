@@ -6,6 +6,7 @@ to objects), :func:`ready` (everything that can be refused before anything runs)
 """
 
 import contextlib
+import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -45,10 +46,17 @@ from fedjax_sim.runs import (
 from fedjax_sim.runs import compare as compare_algorithms
 from fedjax_sim.studies.setups import build
 from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.code_digest import changed_code
-from fedjax_sim.studies.setups.config import EXTENSIBLE_FIELDS, FREE_FIELDS, RunConfig
-from fedjax_sim.studies.setups.config_file import differences, read_saved, to_json
-from fedjax_sim.studies.setups.registry import labels
+from fedjax_sim.studies.setups.config_file import (
+    as_json,
+    differences,
+    fixed_values,
+    read_saved,
+    to_json,
+)
+from fedjax_sim.studies.setups.execution import MeasuredExecution
+from fedjax_sim.studies.setups.fields import EXTENSIBLE, flat, replaced
+from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups.time import Rounds
 from fedjax_sim.types import Setup
 
 
@@ -72,13 +80,13 @@ class Job(NamedTuple):
 
 
 def compare(
-    config: RunConfig,
+    study: Study,
     measured_files: Sequence[pathlib.Path] = (),
     *,
     diagnose: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> ComparisonResult:
-    """Runs every algorithm of the configuration and writes the results to ``config.output``.
+    """Runs every algorithm of a study and writes the results to its output folder.
 
     ``history.csv`` (algorithm, seed, diverged_at, round, metric, value; with a clock also time),
     ``summary.json``, ``config.json`` (everything needed to repeat the run), ``curves.png``,
@@ -89,7 +97,7 @@ def compare(
     on disk.
 
     Args:
-        config: the comparison.
+        study: the comparison.
         measured_files: files of choices that :func:`fedjax_sim.studies.executions.store` kept;
             with ``execution="auto"`` they precede the rules of
             :func:`fedjax_sim.engine.execution.strategies.auto`.  ``config.json`` records the
@@ -105,13 +113,15 @@ def compare(
 
     Example:
         >>> import pathlib, tempfile
+        >>> from fedjax_sim.studies.setups.presets import options
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result = compare(RunConfig(
-        ...         output=pathlib.Path(folder), algorithms=("fedavg",), rounds=2, seeds=2))
+        ...     run = options(
+        ...         output=pathlib.Path(folder), algorithms=("fedavg",), rounds=2, seeds=2)
+        ...     result = compare(Study(run))
         >>> result.summary.loc["fedavg", "rounds"]
         np.int64(2)
     """
-    with ready(build.resolve(config), measured_files, diagnose=diagnose) as job:
+    with ready(build.resolve(study), measured_files, diagnose=diagnose) as job:
         return execute(job, callbacks)
 
 
@@ -129,20 +139,19 @@ def ready(
         ~fedjax_sim.runs.storage.locks.FolderInUseError: another process works in the folder.
         FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`, with ``diagnose``.
     """
-    output = comparison.output
+    output = comparison.study.options.output
     report.check_folder(output, "a comparison")
     plan = None
     if diagnose:
         with comparison.arithmetic():
             plan = diagnosing.plan(comparison)
     with locked(output):
-        header = _header(comparison, measured_files)
+        header, choices = _header(comparison, measured_files)
         for name in header["algorithms"]:  # also of earlier calls; damage ends this one at once
             for folder in report.run_folders(output / name):
                 report.read_timing(folder)
                 RunFolder(folder).history()  # verified
                 _check_rounds(comparison, name, folder)
-        choices = measured.parse(header["config"]["measured"])
         yield Job(comparison, header, plan, choices)
 
 
@@ -153,14 +162,16 @@ def execute(job: Job, callbacks: Sequence[Callback] = ()) -> ComparisonResult:
 
 
 def _execute(job: Job, callbacks: Sequence[Callback]) -> ComparisonResult:
-    comparison, output = job.comparison, job.comparison.output
+    comparison = job.comparison
+    output = comparison.study.options.output
     distributed.wait("configuration compared")
     writes = distributed.is_first() and not report.is_read_only(output)
     if writes:
         header = job.header | comparison.problem.description
         write_json(output / "config.json", report.as_json(header | {"environment": environment()}))
-        if has_classes(comparison.problem.data):
-            counts = label_counts(comparison.problem.data, comparison.problem.num_classes)
+        parts = comparison.problem.parts
+        if parts is not None and has_classes(parts.data):
+            counts = label_counts(parts.data, parts.num_classes)
             report.write_all(output, {"clients.png": plotting.client_label_map(counts)})
 
     try:
@@ -181,8 +192,9 @@ def _run_all(job: Job, callbacks: Sequence[Callback]) -> Comparison:
         name: measured.executed(comparison, name, job.choices.get(name))
         for name in comparison.hyper
     }
-    free = FREE_FIELDS | EXTENSIBLE_FIELDS
-    fixed = {key: v for key, v in comparison.options.items() if key not in free}
+    run = comparison.study.options
+    values = fixed_values(dataclasses.replace(run, privacy=comparison.privacy))
+    fixed = {key: value for key, value in values.items() if key not in EXTENSIBLE}
 
     of_seed = comparison.setup_of_seed
     own = None if of_seed is None else _own_setups(of_seed, job.choices)
@@ -192,11 +204,11 @@ def _run_all(job: Job, callbacks: Sequence[Callback]) -> Comparison:
         comparison.problem.keys,
         callbacks=[
             *callbacks,
-            Divergence(comparison.options["on_divergence"]),
+            Divergence(run.execution.on_divergence),
             _Timings(comparison, {name: setup for name, (setup, _) in chosen.items()}),
         ],
         storage=Storage(
-            comparison.output,
+            run.output,
             config=lambda name: {"algorithm": name, "hyper": dict(comparison.hyper[name]), **fixed},
         ),
         options=Options(
@@ -214,7 +226,7 @@ class _Timings(NamedTuple):
     setups: Mapping[str, Setup]
 
     def finished(self, name: str, result: Simulation) -> None:
-        output = self.comparison.output
+        output = self.comparison.study.options.output
         if distributed.is_first() and not report.is_read_only(output):
             timing = report.Timing(
                 result.compile_seconds,
@@ -238,60 +250,81 @@ def _own_setups(
     return own_setup
 
 
-def _header(comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()) -> dict[str, Any]:
-    """Returns the part of config.json that identifies a comparison.
+def _header(
+    comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()
+) -> tuple[dict[str, Any], measured.Choices]:
+    """Returns the part of config.json that identifies a comparison, and its executions.
 
     Raises:
         ValueError: the output folder's config.json is of another comparison, or damaged.
     """
-    new = report.as_json(
-        {"config": comparison.options, "algorithms": comparison.hyper, "code": comparison.code}
-    )
-    path = comparison.output / "config.json"
+    study = comparison.study
+    run, hyper = study.options, report.as_json(comparison.hyper)
+    path = run.output / "config.json"
     if not path.exists():
-        return _with_choices(new, measured.choices(comparison, measured_files))
+        choices = measured.choices(comparison, measured_files)
+        return _written(comparison, run.algorithms.algorithms, hyper, choices), choices
     try:
         old = read_saved(path)
     except FolderError as error:
         raise FolderError(f"{error}; restore it, or choose another folder") from error
-    old_options, old_hyper = to_json(old.config), report.as_json(old.algorithms)
-    options = new["config"]
-    free = FREE_FIELDS | {name for name in EXTENSIBLE_FIELDS if options[name] > old_options[name]}
-    compared = {name: value for name, value in options.items() if name not in free}
-    differing = differences(old_options, compared)
-    recorded = measured.parse(old.config.measured)
+    there, here = fixed_values(old.config), fixed_values(run)
+    grown = {name for name in EXTENSIBLE if here.get(name, 0) > there.get(name, 0)}
+    differing = differences(there, {name: here[name] for name in here if name not in grown})
     differing += [
-        f"{name} was executed as {measured.as_text(recorded[name])} there and "
+        f"{name} is given {'here' if name in here else 'there'} only"
+        for name in sorted(here.keys() ^ there.keys())
+    ]
+    earlier = measured.recorded(old.config)
+    differing += [
+        f"{name} was executed as {measured.as_text(earlier[name])} there and "
         f"{measured.as_text(choice)} is given here"
-        for name, choice in measured.parse(comparison.options["measured"]).items()
-        if recorded.get(name, choice) != choice
+        for name, choice in measured.recorded(run).items()
+        if earlier.get(name, choice) != choice
     ]
+    known = report.as_json(old.algorithms)
     differing += [
-        f"{name} has {old_hyper[name]} there and {values} here"
-        for name, values in new["algorithms"].items()
-        if old_hyper.get(name, values) != values
+        f"{name} has {known[name]} there and {values} here"
+        for name, values in hyper.items()
+        if known.get(name, values) != values
     ]
-    differing += changed_code(old.code, new["code"])
-    # Algorithms of earlier calls stay in the comparison, by the names that their folders have.
-    names = [*dict.fromkeys([*old.config.algorithms, *comparison.options["algorithms"]])]
-    known = old_hyper | new["algorithms"]
-    differing += [
-        f"{label} is {name} here and another function there"
-        for label, name in labels(names).items()
-        if label not in known
-    ]
+    own = study.own_parts
+    if own != old.own:
+        differing.append(
+            f"the parts of a study module are {', '.join(old.own) or 'none'} there and "
+            f"{', '.join(own) or 'none'} here"
+        )
     if differing:
         raise ValueError(
-            f"output is '{comparison.output}', which holds another comparison: "
+            f"output is '{run.output}', which holds another comparison: "
             f"{'; '.join(differing)}; choose another folder or delete that one"
         )
-    header = {
-        "config": new["config"] | {"algorithms": names},
-        "algorithms": known,
-        "code": dict(old.code) | new["code"],
+    # Algorithms of earlier calls stay in the comparison, by the names that their folders have.
+    names = [*dict.fromkeys([*old.config.algorithms.algorithms, *run.algorithms.algorithms])]
+    choices = measured.choices(comparison, measured_files, earlier)
+    return _written(comparison, names, known | hyper, earlier | choices), earlier | choices
+
+
+def _written(
+    comparison: ResolvedRun,
+    names: Sequence[str],
+    hyper: Mapping[str, Any],
+    choices: measured.Choices,
+) -> dict[str, Any]:
+    """Returns the options, all algorithms with their hyper-parameters, and the executions."""
+    kept = {
+        name: None if choice is None else MeasuredExecution(*choice)
+        for name, choice in choices.items()
     }
-    choices = measured.choices(comparison, measured_files, old.config.measured)
-    return _with_choices(header, recorded | choices)
+    run = replaced(comparison.study.options, "algorithms", tuple(names))
+    run = replaced(run, "measured", kept)
+    return {
+        "config": to_json(run),
+        "settings": as_json(flat(run)),  # by name, for tables and figures
+        "algorithms": dict(hyper),
+        "privacy": to_json(comparison.privacy),
+        "own": list(comparison.study.own_parts),
+    }
 
 
 def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path) -> None:
@@ -300,29 +333,23 @@ def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path)
     Raises:
         FolderError: as :func:`~fedjax_sim.runs.storage.store.check_extension`.
     """
-    options = comparison.options
-    if options["clock"] != "none":
+    time = comparison.study.options.time
+    if not isinstance(time, Rounds):
         return
     timeline = None  # of one seed, which its own run compares
     if comparison.setup_of_seed is None:
         timeline = comparison.setups.get(algorithm, comparison.problem.setup).timeline
-    check_extension(folder, options["rounds"], options["eval_every"], timeline)
-
-
-def _with_choices(header: dict[str, Any], choices: measured.Choices) -> dict[str, Any]:
-    """Returns the header with the executions that were chosen, as the option ``measured``."""
-    texts = [f"{name}={measured.as_text(choice)}" for name, choice in choices.items()]
-    return header | {"config": header["config"] | {"measured": texts}}
+    check_extension(folder, time.rounds, time.eval_every, timeline)
 
 
 def _figures_of_clients(comparison: ResolvedRun, caption: str) -> dict[str, Figure]:
     """Returns the distributions of accuracies over clients, if evaluated, a figure per split."""
-    figures = {}
-    if comparison.options["personal"] is None and comparison.options["per_client"] is None:
+    figures, run = {}, comparison.study.options
+    if run.evaluation.personal is None and run.evaluation.per_client is None:
         return figures
     # Runs that ended before their first evaluation, or without a finite value, have no figure.
     with contextlib.suppress(FolderError, ValueError):
-        values = read_client_values(comparison.output)
+        values = read_client_values(run.output)
         for split in sorted(set(values["split"])):
             name = split.replace("/", "_") if split.startswith("personal/") else f"clients_{split}"
             figures[f"{name}.png"] = plotting.client_distribution(
@@ -335,7 +362,8 @@ def _write_results(
     comparison: ResolvedRun, hyper: Mapping[str, Mapping[str, Any]], writes: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Writes history.csv, summary.json and curves.png from the algorithms' folders."""
-    output, target = comparison.output, comparison.options["target_accuracy"]
+    run = comparison.study.options
+    output, target = run.output, run.evaluation.target_accuracy
     clock = comparison.problem.clock is not None
     distributed.wait("histories written")
     history = report.merge_histories(
@@ -343,19 +371,16 @@ def _write_results(
         list(hyper),
         write=writes,
         clock=clock,
-        epsilon=lambda name, rounds: comparison.accounts.per_round(hyper[name], rounds),
+        epsilon=lambda name, rounds: comparison.accounts.per_round(rounds),
     )
     timings = report.read_timings(output, list(hyper))
     partial = report.partial_models(output, list(hyper))
-    summary = report.summarize(history, target, timings, comparison.options["seeds"])
+    summary = report.summarize(history, target, timings, run.seeds)
     summary["partial_model"] = [name in partial for name in summary.index]
-    private = {name: hyper[name] for name in map(str, summary.index)}
-    privacy = {
-        name: {"privacy": guarantee._asdict()}
-        for name, guarantee in comparison.accounts.guarantees(private).items()
-    }
+    guarantee = comparison.guarantee
+    privacy = {} if guarantee is None else {"privacy": guarantee._asdict()}
     rows = {
-        str(name): {**row, "hyper_parameters": hyper[str(name)], **privacy.get(str(name), {})}
+        str(name): {**row, "hyper_parameters": hyper[str(name)], **privacy}
         for name, row in summary.to_dict(orient="index").items()
     }
     if not writes:
@@ -365,7 +390,7 @@ def _write_results(
         axis = "time" if clock else "round"
         # Seeds with fewer updates than others repeat their last time, in updates without uploads.
         points = history.drop_duplicates(["algorithm", "seed", axis, "metric"])
-        caption = setting_text(report.as_json(comparison.options))
+        caption = setting_text(as_json(flat(run)))
         if partial:
             marked = {name: f"{name} {PARTIAL}" for name in partial}
             points = points.assign(algorithm=points["algorithm"].replace(marked))

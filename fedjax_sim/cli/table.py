@@ -97,7 +97,7 @@ def _modes(folders: Sequence[pathlib.Path]) -> dict[str, Mode]:
 def _planned_rounds(folders: Sequence[pathlib.Path]) -> int | None:
     """Returns the number of rounds of runs in several folders, if it is one number."""
     configs = [read_config(folder) for folder in folders]
-    counts = {config.get("rounds") for config in configs if config.get("clock", "none") == "none"}
+    counts = {config.get("rounds") for config in configs if config.get("time") != "clock"}
     sweeps = any((folder / "slices").is_dir() for folder in folders)
     return counts.pop() if len(counts) == 1 and not sweeps else None
 

@@ -1,30 +1,54 @@
 """Callbacks of ``fedjax-sim run``: logs, best models, early stopping and a time limit."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import pathlib
+from typing import Any, Literal
 
 import jax
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.engine import direction, is_mark, takes_state
-from fedjax_sim.runs import Callback, Mode, callbacks, metric_shapes
+from fedjax_sim.runs import Callback, callbacks, metric_shapes
+from fedjax_sim.studies.setups.fields import Count, Positive, group
 from fedjax_sim.types import FedAlgorithm, Setup
 
-_LOGS: dict[str, tuple[str, Callable[[str], Callback]]] = {
-    "csv": ("FILE", callbacks.CsvLog),
-    "mlflow": ("EXPERIMENT", callbacks.MLflow),
-    "tensorboard": ("DIRECTORY", callbacks.TensorBoard),
-    "wandb": ("PROJECT", callbacks.WandB),
-}
 
+@group
+class Watching:
+    """Options of a run that do not change its results up to the round in which it ends.
 
-class Watching(NamedTuple):
-    """Options of a run that do not change its results up to the round in which it ends."""
+    Example:
+        >>> import numpy as np
+        >>> setup = Setup(None, None, np.zeros(2), lambda w: {"test/loss": w**2})
+        >>> watching = Watching(stop_early="test/loss", patience=5)
+        >>> [type(callback).__name__ for callback in watching.callbacks(setup)]
+        ['EarlyStopping']
+        >>> Watching(keep_best="test/los").callbacks(setup)
+        Traceback (most recent call last):
+        ValueError: keep_best is 'test/los'; expected one of test/loss; did you mean test/loss?
+    """
 
-    log: Sequence[str] = ()
+    log_csv: pathlib.Path | None = None
+    """File for every evaluation; default: none."""
+    log_tensorboard: pathlib.Path | None = None
+    """Directory of TensorBoard for every evaluation; default: none."""
+    log_wandb: str | None = None
+    """Project of Weights & Biases for every evaluation; default: none."""
+    log_mlflow: str | None = None
+    """Experiment of MLflow for every evaluation; default: none."""
     keep_best: str | None = None
+    """Metric, e.g. valid/accuracy, by which the best model of every seed is kept (best.npz);
+    default: none."""
     stop_early: str | None = None
-    time_limit: float | None = None
+    """Metric, e.g. valid/loss: ends an algorithm when its mean over the seeds has not improved for
+    --patience evaluations; default: none."""
+    patience: Count = 10
+    """With --stop-early: evaluations without an improvement."""
+    mode: Literal["auto", "max", "min"] = "auto"
+    """Better values of --keep-best and --stop-early: larger (max) or smaller (min); auto: as the
+    metric's name says."""
+    time_limit: Positive | None = None
+    """Seconds after which the comparison is interrupted; the same command continues; default:
+    none."""
 
     def callbacks(self, setup: Setup, algorithm: FedAlgorithm | None = None) -> list[Callback]:
         """Returns the callbacks for a setup of n seeds.
@@ -35,75 +59,58 @@ class Watching(NamedTuple):
                 state of a run are not checked.
 
         Raises:
-            ValueError: an option of another form, or an unknown metric.
+            ValueError: an unknown metric, or one whose name does not say which values are better.
             ImportError: the package of a log is not installed.
-
-        Example:
-            >>> import numpy as np
-            >>> setup = Setup(None, None, np.zeros(2), lambda w: {"test/loss": w**2})
-            >>> [type(f).__name__ for f in Watching(stop_early="test/loss:5").callbacks(setup)]
-            ['EarlyStopping']
-            >>> Watching(keep_best="test/los").callbacks(setup)
-            Traceback (most recent call last):
-            ValueError: keep_best is 'test/los'; expected one of test/loss; did you mean test/loss?
         """
-        result = [_log(text) for text in self.log]
+        result = self._logs()
         needed = self.keep_best is not None or self.stop_early is not None
         names = _metrics(setup, algorithm) if needed else []
         if self.keep_best is not None:
-            metric, mode = _with_mode("keep_best", self.keep_best, self.keep_best, names)
-            result.append(callbacks.BestModel(metric, mode=mode))
+            mode = self._mode("keep_best", self.keep_best, names)
+            result.append(callbacks.BestModel(self.keep_best, mode=mode))
         if self.stop_early is not None:
-            text = self.stop_early.removesuffix(":min").removesuffix(":max")
-            metric, colon, patience = text.rpartition(":")
-            if not (colon and metric and patience.isdecimal() and int(patience)):
-                raise ValueError(
-                    f"stop_early is {self.stop_early!r}; expected METRIC:PATIENCE, as "
-                    "valid/loss:10 for 10 evaluations"
-                )
-            metric += self.stop_early.removeprefix(text)
-            metric, mode = _with_mode("stop_early", self.stop_early, metric, names)
-            result.append(callbacks.EarlyStopping(metric, int(patience), mode=mode))
+            mode = self._mode("stop_early", self.stop_early, names)
+            result.append(callbacks.EarlyStopping(self.stop_early, self.patience, mode=mode))
         if self.time_limit is not None:
-            if not self.time_limit > 0:
-                raise ValueError(f"time_limit is {self.time_limit}; expected a positive number")
             result.append(callbacks.TimeLimit(self.time_limit))
         return result
 
+    def _logs(self) -> list[Callback]:
+        kinds = {
+            "log_csv": callbacks.CsvLog,
+            "log_tensorboard": callbacks.TensorBoard,
+            "log_wandb": callbacks.WandB,
+            "log_mlflow": callbacks.MLflow,
+        }
+        result: list[Callback] = []
+        for name, kind in kinds.items():
+            target = getattr(self, name)
+            if target is None:
+                continue
+            try:
+                result.append(kind(str(target)))
+            except ImportError as error:
+                need = f"needs {error.name}; pip install 'fedjax_sim[tracking]'"
+                raise ImportError(f"{name} is '{target}', which {need}") from error
+        return result
 
-def _log(text: str) -> Callback:
-    kind, colon, target = text.partition(":")
-    if kind not in _LOGS or not (colon and target):
-        expected = ", ".join(f"{name}:{what}" for name, (what, _) in _LOGS.items())
-        raise ValueError(f"log has {text!r}; expected {expected}")
-    try:
-        return _LOGS[kind][1](target)
-    except ImportError as error:
-        need = f"needs {error.name}; pip install 'fedjax_sim[tracking]'"
-        raise ImportError(f"log has {text!r}, which {need}") from error
+    def _mode(self, option: str, metric: str, names: list[str]) -> Literal["max", "min"]:
+        """Returns the better direction of a metric.
 
-
-def _with_mode(option: str, value: str, text: str, names: list[str]) -> tuple[str, Mode]:
-    """Returns the metric and the mode of METRIC[:MODE].
-
-    Refuses a metric that the evaluation does not have, before anything is compiled, and one whose
-    name does not say whether smaller or larger values are better, without a mode.
-    """
-    metric, _, word = text.rpartition(":")
-    modes: dict[str, Mode] = {"min": "min", "max": "max"}
-    mode = modes.get(word)
-    metric = text if mode is None else metric
-    if names and metric not in names:
-        raise ValueError(
-            f"{option} is {value!r}; expected one of {', '.join(names)}"
-            f"{did_you_mean(metric, names)}"
-        )
-    if mode is None and direction(metric) is None:
-        raise ValueError(
-            f"{option} is {value!r}; expected {value}:min or {value}:max, since the name does not "
-            "say whether smaller or larger values are better"
-        )
-    return metric, mode
+        Refuses a metric that the evaluation does not have, before anything is compiled.
+        """
+        if names and metric not in names:
+            raise ValueError(
+                f"{option} is {metric!r}; expected one of {', '.join(names)}"
+                f"{did_you_mean(metric, names)}"
+            )
+        mode = direction(metric) if self.mode == "auto" else self.mode
+        if mode is None:
+            raise ValueError(
+                f"{option} is {metric!r}; expected --mode min or --mode max with it, since the "
+                "name does not say whether smaller or larger values are better"
+            )
+        return mode
 
 
 def _metrics(setup: Setup, algorithm: FedAlgorithm | None) -> list[str]:

@@ -152,7 +152,7 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
     file = path / "config.json"
     if not file.exists():
         return {}
-    return read_json(file, "restore it from a copy", by_hand=True).get("config", {})
+    return read_json(file, "restore it from a copy", by_hand=True).get("settings", {})
 
 
 def _found_runs(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list[pathlib.Path]]:
@@ -277,11 +277,12 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
     cohort = f"{config.get('cohort_size')} clients per round"
     if config.get("sampling") == "full":
         cohort = "all clients per round"
-    if config.get("clock", "none") != "none":
-        cohort = f"clock {config['clock']}"
+    if config.get("time") == "clock":
+        cohort = f"clock {config['law']}"
     model = config.get("model")
+    data = next((config[name] for name in ("dataset", "table", "text", "data") if name in config), "")
     return (
-        f"{config.get('dataset')}: {clients}partition {partition}, {cohort}, {work}, "
+        f"{data}: {clients}partition {partition}, {cohort}, {work}, "
         f"{config.get('batch_size')} examples per step"
         + (f", model {model}." if model not in (None, "auto") else ".")
     )

@@ -60,6 +60,7 @@ def _number(expected: str, holds: Callable[[float], bool]) -> Range:
 
 
 Count = Annotated[int, _integer(1)]
+Index = Annotated[int, _integer(0)]
 Seed = Annotated[int, _integer(0, 2**32 - 1)]  # jax.random.key takes seeds modulo 2^32
 Positive = Annotated[float, _number("a positive number", lambda x: x > 0)]
 NotNegative = Annotated[float, _number("a number of at least 0", lambda x: x >= 0)]
@@ -266,8 +267,23 @@ def check(group: Any, before: str = "") -> None:
         value, name = getattr(group, field.name), before + field.name
         if dataclasses.is_dataclass(value):
             check(value, "" if field.is_open else f"{name}.")
+        elif isinstance(value, dict):
+            for key, entry in value.items():
+                if dataclasses.is_dataclass(entry):
+                    check(entry, f"{name}.{key}.")
+                else:
+                    _check_value(f"{name}.{key}", _entry(field), entry)
+        elif isinstance(value, tuple):
+            for entry in value:
+                _check_value(name, _entry(field), entry)
         elif value is not None or not _admits_none(field.hint):
             _check_value(name, field, value)
+
+
+def _entry(field: Field) -> Field:
+    """Returns the field of the entries of a tuple, or of the values of a dict."""
+    arguments = [hint for hint in typing.get_args(field.hint) if hint is not Ellipsis]
+    return _field(field.name, arguments[-1] if arguments else Any)
 
 
 def _admits_none(hint: Any) -> bool:

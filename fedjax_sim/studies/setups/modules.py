@@ -42,6 +42,4 @@ def load_study(path: pathlib.Path) -> Study:
     if not result.algorithms:
         return result
     # Its own algorithms are compared, unless --algorithms names others.
-    return result.replaced(
-        options=replaced(result.options, "algorithms", tuple(result.algorithms))
-    )
+    return result.replaced(options=replaced(result.options, "algorithms", tuple(result.algorithms)))

@@ -131,6 +131,7 @@ class Parts(NamedTuple):
     batches: Batches
     model: Model
     num_classes: int  # 1: of numbers
+    losses: Losses
     clients: Clients
 
 
@@ -215,11 +216,7 @@ def prepare(
     ignore = IGNORE if dataset.train["y"].ndim == 2 else None
     half = run.execution.precision == "bfloat16"
     loss, metrics = _functions(net, half, run.model.statistics, losses, ignore)
-    placed = Placement(
-        run.execution.num_strata, run.execution.examples_memory, run.execution.states == "host"
-    )
-    partition = run.partition if study.rows is None else _own_rows(study, dataset)
-    divided = clients(run.population, partition, run.shift, placed, dataset)
+    divided = clients_of(study, dataset)
     data, source, placement, train, _, valid, *_ = divided
     all_take_part = isinstance(run.sampling, Full | Geometric) or study.timeline is not None
     if not all_take_part and run.cohort.cohort_size > data.num_clients:
@@ -272,12 +269,12 @@ def prepare(
             metrics,
             divided,
             lambda data: empirical_task(loss, data, rule),
-            own_statistics and not placed.num_strata and not placed.states_on_host,
+            own_statistics and not run.execution.num_strata and run.execution.states == "device",
         ),
         eval_every=run.time.eval_every if isinstance(run.time, Rounds) else 1,
         weighting=weight_by_examples if run.cohort.weighting == "examples" else uniform_weights,
     )
-    parts = Parts(data, rule, net, dataset.num_classes, divided)
+    parts = Parts(data, rule, net, dataset.num_classes, losses, divided)
     return Problem(setup, run_keys, parts, description, clock, schedule_keys, run, attack)
 
 
@@ -307,7 +304,29 @@ def entries_of(study: Study) -> dict[str, AlgorithmEntry]:
     Raises:
         ValueError: as :func:`~fedjax_sim.studies.setups.registry.algorithms_of`.
     """
-    return algorithms_of(study.options.algorithms.algorithms, study.algorithms)
+    own = {
+        name: functools.partial(_itself, value) if isinstance(value, FedAlgorithm) else value
+        for name, value in study.algorithms.items()
+    }
+    return algorithms_of(study.options.algorithms.algorithms, own)
+
+
+def _itself(algorithm: FedAlgorithm) -> FedAlgorithm:
+    return algorithm
+
+
+def clients_of(study: Study, dataset: Dataset) -> Clients:
+    """Returns the training examples of a comparison, divided among the clients.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.studies.setups.clients.clients`.
+    """
+    run = study.options
+    placed = Placement(
+        run.execution.num_strata, run.execution.examples_memory, run.execution.states == "host"
+    )
+    partition = run.partition if study.rows is None else _own_rows(study, dataset)
+    return clients(run.population, partition, run.shift, placed, dataset)
 
 
 def _own_rows(study: Study, dataset: Dataset) -> Division:

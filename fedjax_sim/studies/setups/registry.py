@@ -93,7 +93,10 @@ def algorithms_of(
         >>> list(algorithms_of(["fedavg", "fedprox"]))
         ['fedavg', 'fedprox']
     """
-    known = ALGORITHMS | {name: _own(name, factory) for name, factory in (own or {}).items()}
+    known = dict(ALGORITHMS)
+    for name, factory in (own or {}).items():
+        if name not in known or factory is not known[name].factory:
+            known[name] = _own(name, factory)
     if not names or len(set(names)) != len(names):
         raise ValueError(f"algorithms is {tuple(names)}; expected distinct names, at least one")
     for name in names:

@@ -54,6 +54,21 @@ class Study:
     """Setup of a seed, in place of everything above but the algorithms; the seeds then run one
     after the other."""
 
+    @property
+    def own_parts(self) -> tuple[str, ...]:
+        """Names of the parts that are objects, which a file does not name.
+
+        Example:
+            >>> Study(metrics=lambda outputs, y: {}).own_parts
+            ('metrics',)
+        """
+        names = [field.name for field in dataclasses.fields(self) if field.name != "options"]
+        return tuple(name for name in names if not _is_empty(getattr(self, name)))
+
     def replaced(self, **changes: Any) -> "Study":
         """Returns the study with other fields."""
         return dataclasses.replace(self, **changes)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and not value)
