@@ -25,7 +25,7 @@ DESCRIPTION = """\
 Writes FILE.py, a study module to start from. Of a preset (default quickstart) it has the options,
 and an algorithm and a metric of your own; of a table (.csv, .tsv, .parquet, .npz) the labels, the
 clients and the scale that its columns suggest. fedjax-sim run FILE.py runs it."""
-USAGE = "fedjax-sim init FILE.py [PRESET | TABLE]"
+USAGE = "init FILE.py [PRESET | TABLE]"
 
 # Names of columns with labels or clients, without a plural s and _id.
 _LABELS = (*LABELS, "target", "class", "outcome", "diagnosis", "species", "category")
@@ -157,7 +157,7 @@ def init(arguments: list[str]) -> int:
         typed = arguments[len(names) :]
         options = parse(InitOptions, USAGE, DESCRIPTION, typed, InitOptions())
         if not 1 <= len(names) <= 2:
-            raise ValueError(f"FILE is {' '.join(names)!r}; expected {USAGE}")
+            raise ValueError(f"FILE is {' '.join(names)!r}; expected fedjax-sim {USAGE}")
         path, source = pathlib.Path(names[0]), names[1] if len(names) > 1 else "quickstart"
         if path.suffix != ".py":
             raise ValueError(f"FILE is '{path}'; expected a name that ends with .py")
