@@ -6,6 +6,7 @@ from fedjax_sim.algorithms import fedavg
 from fedjax_sim.studies.setups import fields, privacy
 from fedjax_sim.studies.setups.attack import Attacked, Backdoor, LabelFlip
 from fedjax_sim.studies.setups.clients import NoShift
+from fedjax_sim.studies.setups.compression import compressed
 from fedjax_sim.studies.setups.data import Table
 from fedjax_sim.studies.setups.partition import Natural
 from fedjax_sim.studies.setups.privacy import NoPrivacy
@@ -131,6 +132,7 @@ def _check_evaluation(run: Run) -> None:
 
 
 def _check_wrappers(run: Run) -> None:
+    compressed(fedavg(1.0), run.compress, run.feedback, run.compress_down)
     if not isinstance(run.robust, NoRule):
         rule_of(run.robust)
     Attacked(run.attack, Mask(np.ones(1, bool))).on(fedavg(1.0))
