@@ -1,0 +1,320 @@
+"""Sections of a report: headings, texts, tables and charts of what was recorded."""
+
+import html
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedjax_sim.reports.divergence import divergence_text, first_divergences
+from fedjax_sim.reports.figures.style import COLORS
+from fedjax_sim.reports.folders import default_metrics
+from fedjax_sim.reports.frames import configuration_columns, score_values
+from fedjax_sim.reports.labels import (
+    PARTIAL,
+    PARTIAL_NOTE,
+    algorithm_labels,
+    better,
+    bounds_of,
+    measures_quality,
+    metric_label,
+    setting_label,
+)
+from fedjax_sim.reports.methods import labelled
+from fedjax_sim.reports.page import charts
+from fedjax_sim.reports.page.charts import Chart
+from fedjax_sim.reports.page.sources import Source
+from fedjax_sim.reports.results import results
+from fedjax_sim.reports.selection import best, complete, scores
+from fedjax_sim.reports.statistics import paired_differences
+from fedjax_sim.reports.tables import interval_text, render, results_table
+
+_DASHES = ((1, 0), (8, 4), (8, 3, 2, 3), (2, 3))
+_MOST_PAIRS = 45  # of ten methods
+_BAND = (
+    "Lines: mean over seeds. Bands: 95 % confidence interval of the mean (Student's t), of at least "
+    f"{charts.FEWEST_SEEDS} seeds. A cross: a seed diverged."
+)
+
+
+class Section(NamedTuple):
+    """Part of a report."""
+
+    title: str
+    body: str  # HTML
+    charts: tuple[Chart, ...] = ()
+    starts: tuple[tuple[int, ...], ...] = ()  # a figure per entry, of the chart of its position
+    caption: str = ""
+    legend: bool = False
+
+
+class Method(NamedTuple):
+    """Look of a method's lines, and its label."""
+
+    label: str
+    color: str
+    dash: Sequence[int]
+
+
+def methods_of(history: pd.DataFrame) -> list[Method]:
+    """Returns label, colour and dashes of every method, in the order of the history."""
+    return [
+        Method(name, COLORS[i % len(COLORS)], _DASHES[i % len(_DASHES)])
+        for i, name in enumerate(charts.algorithm_names(history))
+    ]
+
+
+def joint_history(sources: Sequence[Source]) -> pd.DataFrame:
+    """Returns one history of all sources, with a method per value of ``algorithm``."""
+    several = len(sources) > 1
+    return pd.concat(
+        [
+            labelled(x.history, "best", x.rule, x.name if several else "", x.partial)
+            for x in sources
+        ],
+        ignore_index=True,
+    )
+
+
+def sections_of(sources: Sequence[Source], most: int) -> list[Section]:
+    """Returns the sections of a report, with at most ``most`` points per curve."""
+    history = joint_history(sources)
+    metrics = _metrics(history)
+    every = [
+        *(_setting(source, len(sources) > 1) for source in sources),
+        _results(history, metrics),
+        _curves(history, metrics, most),
+        *(_sweep(source, len(sources) > 1) for source in sources if source.kind == "sweep"),
+        _distributions(history, most),
+        *(_clients(source, len(sources) > 1, most) for source in sources),
+        *(_repeat(source, len(sources) > 1) for source in sources),
+    ]
+    return [section for section in every if section is not None]
+
+
+def _titled(title: str, source: Source, several: bool) -> str:
+    return f"{title}: {source.name}" if several else title
+
+
+def _metrics(history: pd.DataFrame) -> list[str]:
+    """Returns the metrics of a model, the usual ones first; parts of distributions are not."""
+    quantiles = tuple(f"{name}/q" for name in charts.distribution_names(history))
+    usual = default_metrics(history)
+    others = [name for name in history["metric"].unique() if measures_quality(name)]
+    every = dict.fromkeys([*usual, *others])
+    return [name for name in every if not (quantiles and name.startswith(quantiles))]
+
+
+def _setting(source: Source, several: bool) -> Section:
+    history = source.history
+    seeds, rounds = history["seed"].unique(), history["round"]
+    facts = dict(source.facts)
+    if source.setting:
+        facts["setting"] = source.setting
+    facts["seeds"] = f"{len(seeds)} ({', '.join(map(str, seeds[:10]))}{' ...' * (len(seeds) > 10)})"
+    if len(rounds):
+        facts["rounds"] = f"{int(rounds.max())}, {rounds.nunique()} evaluations"
+    if source.kind == "sweep":
+        facts["configurations"] = str(_num_configurations(history))
+    labels = algorithm_labels(source.algorithms)
+    names = {f"algorithm {labels[name]}": text for name, text in source.algorithms.items()}
+    body = _facts(facts | names)
+    if source.options:
+        body += f"<details><summary>All options</summary>{_facts(source.options)}</details>"
+    return Section(_titled("Setting", source, several), body)
+
+
+def _num_configurations(history: pd.DataFrame) -> int:
+    fixed = ("seed", "diverged_at", "round", "metric", "value")
+    names = [name for name in history.columns if name not in fixed]
+    return len(history[names].drop_duplicates()) if names else 1
+
+
+def _results(history: pd.DataFrame, metrics: Sequence[str]) -> Section:
+    shown = [name for name in default_metrics(history) if name in _common(history, metrics)]
+    if not shown:
+        return Section("Results", _paragraph("No metric was evaluated for all methods."))
+    partial = [name for name in history["algorithm"].unique() if name.endswith(PARTIAL)]
+    note = PARTIAL_NOTE if partial else ""
+    frame = results(history, shown, partial=partial)
+    body = _wide(results_table(frame, "html", note=note))
+    diverged = _divergences(history)
+    if diverged:
+        body += _wide(render(diverged, "html"))
+    return Section("Results", body + _pairs(history, shown[0]))
+
+
+def _divergences(history: pd.DataFrame) -> pd.DataFrame | None:
+    rows = [
+        (name, text)
+        for name in charts.algorithm_names(history)
+        if (text := divergence_text(first_divergences(_of(history, name))))
+    ]
+    return pd.DataFrame(rows, columns=["method", "divergence"]) if rows else None
+
+
+def _of(history: pd.DataFrame, name: str) -> pd.DataFrame:
+    return history.loc[history["algorithm"] == name, :]
+
+
+def _common(history: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
+    counts = history.groupby("metric")["algorithm"].nunique()
+    return [x for x in metrics if counts.loc[x] == history["algorithm"].nunique()]
+
+
+def _pairs(history: pd.DataFrame, metric: str) -> str:
+    """Returns the paired tests of all pairs of methods, over the seeds that all of them have."""
+    mode = better(metric)
+    score = scores(history, metric, mode=mode)
+    num_methods = history["algorithm"].nunique()
+    counts = score.groupby("seed")["algorithm"].nunique()
+    common = counts.loc[counts == num_methods].index
+    score = score.loc[score["seed"].isin(common), :]
+    if len(common) < 2 or not 1 < num_methods <= _MOST_PAIRS:
+        return ""
+    frame = paired_differences(score, mode=mode)
+    if len(frame) > _MOST_PAIRS:
+        return ""
+    names = {"mean": "a - b", "low": "from", "high": "to", "p_value": "p", "p_holm": "p (Holm)",
+             "num_seeds": "seeds"}  # fmt: skip
+    shown = frame[["a", "b", *names]].rename(columns=names)
+    note = (
+        f"Differences of {metric_label(metric)}, seed by seed: mean, its 95 % interval, and the "
+        "two-sided paired t test; p (Holm) is adjusted for the number of pairs."
+    )
+    table = _wide(render(shown, "html", note=note))
+    return f"<details open><summary>Paired tests</summary>{table}</details>"
+
+
+def _curves(history: pd.DataFrame, metrics: Sequence[str], most: int) -> Section | None:
+    chart = charts.curves(history, metrics, most)
+    if chart is None:
+        return None
+    starts = [(i, 0) for i in range(min(2, len(metrics)))]
+    body = _paragraph("Click a method to hide it; move over a chart for values.", "note")
+    return Section("Curves", body, (chart,), tuple(starts), _BAND, legend=True)
+
+
+def _distributions(history: pd.DataFrame, most: int) -> Section | None:
+    names = charts.distribution_names(history)
+    chart = charts.distributions(history, names, most) if names else None
+    if chart is None:
+        return None
+    starts = tuple((i, 0) for i in range(min(2, len(names))))
+    caption = (
+        "Lines: median over clients. Bands: 10 % to 90 % of the clients. Both are means over seeds."
+    )
+    return Section("Distributions over clients", "", (chart,), starts, caption, legend=True)
+
+
+def _clients(source: Source, several: bool, most: int) -> Section | None:
+    drawn, starts, parts = [], [], []
+    if source.clients is not None:
+        names = list(source.clients["algorithm"].unique())
+        chart = charts.shares(source.clients, names, most)
+        if chart is not None:
+            drawn.append(chart)
+    if source.labels is not None and len(source.labels):
+        chart = charts.client_map(source.labels)
+        drawn.append(chart)
+    del starts, parts
+    if not drawn:
+        return None
+    return Section(_titled("Clients", source, several), "", tuple(drawn))
+
+
+def _sweep(source: Source, several: bool) -> Section | None:
+    history = source.history
+    metric = source.rule.metric or next(iter(default_metrics(history)), None)
+    if metric is None or not (history["metric"] == metric).any():
+        return None
+    if "algorithm" not in history:
+        history = history.assign(algorithm="run")
+    mode = source.rule.mode or better(metric)
+    score = complete(
+        scores(history, metric, last=source.rule.last, reduce=source.rule.reduce, mode=mode)
+    )
+    swept = [
+        name
+        for name in configuration_columns(score)
+        if name != "algorithm"
+        and pd.api.types.is_numeric_dtype(score[name])
+        and score[name].nunique() > 1
+    ]
+    names = charts.algorithm_names(history)
+    labels = algorithm_labels(names)
+    parts = [
+        charts.sensitivity(score, swept, names, metric, mode),
+        charts.grids(score, swept, labels, metric, mode),
+    ]
+    body = _wide(_best(score, metric, labels, mode))
+    return Section(
+        _titled("Sweep", source, several),
+        body,
+        tuple(part for part in parts if part is not None),
+        caption="Points: best mean over the other settings. Grey cells: a seed failed.",
+    )
+
+
+def _best(
+    score: pd.DataFrame, metric: str, labels: Mapping[str, str], mode: Any
+) -> str:
+    bounds = bounds_of(metric, score_values(score))
+    found = best(score, per=["algorithm"], mode=mode, bounds=bounds)
+    settings = [name for name in configuration_columns(score) if name != "algorithm"]
+    rows = []
+    for row in found.to_dict(orient="records"):
+        texts = {"best of": labels[row["algorithm"]]}
+        for name in settings:
+            value = row[name]
+            known = "" if pd.isna(value) else f"{value:g}" if isinstance(value, float) else value
+            texts[setting_label(name)] = f"{known}{'*' * bool(row.get(f'{name}_at_edge'))}"
+        lost = row["diverged"] or f"{row['num_failed']} of {row['num_seeds']} seeds failed"
+        mean = interval_text(row["mean"], row["low"], row["high"], 3)
+        texts[metric_label(metric)] = lost if row["num_failed"] else mean
+        rows.append(texts)
+    note = "Mean over seeds and its 95 % interval. *: at the edge of the grid."
+    return render(pd.DataFrame(rows), "html", note=note)
+
+
+def _repeat(source: Source, several: bool) -> Section:
+    known = source.environment
+    facts = {name: str(text) for name, text in known.get("versions", {}).items()}
+    for name in ("device", "backend", "num_devices", "num_processes", "double_precision",
+                 "xla_flags", "execution"):  # fmt: skip
+        if known.get(name) not in (None, "", False):
+            facts[name.replace("_", " ")] = str(known[name])
+    if (git := known.get("git")) is not None:
+        facts["git revision"] = git["revision"] + (", with changes" if git.get("modified") else "")
+    if source.command is None:
+        body = _paragraph(
+            "These results come from Python: the same call of fs.simulate, fs.compare or fs.sweep "
+            "with the same arguments repeats them. The folder of a run has digests of its data, "
+            "functions and initial model in run.json."
+        )
+    else:
+        body = _paragraph("With these versions, this command repeats the results:")
+        body += f"<pre>{html.escape(source.command)}</pre>"
+    title = _titled("Versions, and how to repeat it", source, several)
+    return Section(title, body + (_facts(facts) if facts else ""))
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    rows = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(text)}</td></tr>"
+        for name, text in facts.items()
+    )
+    return f'<div class="scroll"><table class="facts">{rows}</table></div>'
+
+
+def _wide(table: str) -> str:
+    """Returns a table that scrolls inside the page."""
+    return f'<div class="scroll">{table}</div>'
+
+
+def _paragraph(text: str, kind: str = "") -> str:
+    attribute = f' class="{kind}"' if kind else ""
+    return f"<p{attribute}>{html.escape(text)}</p>"
