@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from fedjax_sim.datasets import from_table
     from fedjax_sim.reports import figures as plotting
     from fedjax_sim.reports.figures.results import plot
+    from fedjax_sim.reports.page import report
     from fedjax_sim.runs import callbacks
     from fedjax_sim.studies import advice, valuation
     from fedjax_sim.studies.advice.advise import advise
@@ -120,6 +121,7 @@ _LAZY_NAMES = {
     "from_table": "datasets",
     "load": "studies.setups.saved",
     "plot": "reports.figures.results",
+    "report": "reports.page",
     "measure_executions": "studies.executions",
 }
 
@@ -198,6 +200,7 @@ __all__ = [
     "private",
     "problems",
     "prox",
+    "report",
     "robust",
     "run",
     "running_statistics",

@@ -18,10 +18,9 @@ from fedjax_sim.reports.figures.dashboard import QUANTILES, is_distribution
 from fedjax_sim.reports.figures.results import against
 from fedjax_sim.reports.frames import grid_values
 from fedjax_sim.reports.intervals import mean_interval
-from fedjax_sim.reports.labels import PROGRESS, better, bounds_of, metric_label, setting_label
+from fedjax_sim.reports.labels import PROGRESS, bounds_of, metric_label, setting_label
 from fedjax_sim.reports.selection import Mode, best
 
-FEWEST_SEEDS = 3  # with an interval: that of two is 12.7 standard errors wide to each side
 MOST_CLIENTS = 100  # of a map
 MOST_ROUNDS = 12  # with a distribution over clients
 MOST_SHARES = 100  # points of a distribution over clients
@@ -36,6 +35,7 @@ class Chart(NamedTuple):
     views: dict[str, dict[str, Any]]
     start: tuple[int, ...] = ()  # positions that are shown first; () for zeros
     thinned: int = 0  # points of the longest curve, where not all are shown
+    names: tuple[str, ...] = ()  # of the lines, if they are not the report's methods
 
 
 def curves(history: pd.DataFrame, metrics: Sequence[str], most: int) -> Chart | None:
@@ -85,8 +85,9 @@ def shares(clients: pd.DataFrame, names: Sequence[str], most: int) -> Chart | No
             for name in names:
                 every = np.asarray(rows.loc[rows["algorithm"] == name, metric], np.float64)
                 kept = np.sort(every[np.isfinite(every)])
-                share = np.arange(1, len(kept) + 1) / max(len(kept), 1)
-                lines.append(_Line(kept, share, None, None, False))
+                at = np.concatenate([kept[:1], kept])
+                share = np.arange(len(at)) / max(len(kept), 1)
+                lines.append(_Line(at, share, None, None, False))
             columns, _ = _lines(lines, min(most, MOST_SHARES))
             view = _view("", "share of clients up to the value", columns, "share of clients")
             views[f"{i}/{j}"] = view | {"x": metric_label(metric), "zero": [False, True]}
@@ -105,14 +106,14 @@ def client_map(labels: pd.DataFrame) -> Chart:
 
 
 def sensitivity(
-    score: pd.DataFrame, swept: Sequence[str], names: Sequence[str], metric: str, mode: Mode
+    score: pd.DataFrame, swept: Sequence[str], labels: Mapping[str, str], metric: str, mode: Mode
 ) -> Chart | None:
     """Returns the best mean over the other settings against one number of the grid."""
     views = {}
     bounds = bounds_of(metric, np.asarray(score["score"], np.float64))
     for i, x in enumerate(swept):
         lines, at_all = [], []
-        for name in names:
+        for name in labels:
             own = score.loc[(score["algorithm"] == name) & score[x].notna(), :]
             if own.empty:
                 lines.append(_Line.empty())
@@ -122,13 +123,12 @@ def sensitivity(
                 np.asarray(points[key], np.float64) for key in (x, "mean", "low", "high")
             )
             at_all += at.tolist()
-            few = np.asarray(points["num_seeds"]) < FEWEST_SEEDS
-            band = (np.where(few, np.nan, low), np.where(few, np.nan, high))
-            lines.append(_Line(at, mean, *band, False, gaps=True))
+            lines.append(_Line(at, mean, low, high, False, gaps=True))
         columns, _ = _lines(lines, len(score))
         view = _view("", metric_label(metric), columns, "best mean")
         views[str(i)] = view | {"x": setting_label(x), "logs": [is_geometric(at_all), False]}
-    return Chart("lines", [("against", list(map(setting_label, swept)))], views) if views else None
+    choices = [("against", list(map(setting_label, swept)))]
+    return Chart("lines", choices, views, names=tuple(labels.values())) if views else None
 
 
 def grids(
@@ -204,9 +204,7 @@ def _mean_band(part: pd.DataFrame, x: str, metric: str) -> _Line:
     grid, values = on_one_grid(by_seed(part, x), x)
     means = until_failure(mean_of_seeds(values))
     length = int(np.isfinite(means).sum())
-    low = high = None
-    if len(values) >= FEWEST_SEEDS:
-        _, low, high = mean_interval(values[:, :length], bounds=bounds_of(metric, values))
+    _, low, high = mean_interval(values[:, :length], bounds=bounds_of(metric, values))
     return _Line(grid[:length], means[:length], low, high, length < len(means))
 
 
@@ -217,8 +215,8 @@ def _median_band(parts: Sequence[pd.DataFrame], x: str) -> _Line:
     grids, lines = zip(*(on_one_grid(by_seed(part, x), x) for part in parts), strict=True)
     low, middle, high = (until_failure(mean_of_seeds(values)) for values in lines)
     length = int(np.isfinite(low + middle + high).sum())
-    cut = (values[:length] for values in (grids[0], middle, low, high))
-    return _Line(*cut, length < len(middle))
+    at, middle_part, low, high = (x[:length] for x in (grids[0], middle, low, high))
+    return _Line(at, middle_part, low, high, length < len(middle))
 
 
 def _lines(lines: Sequence[_Line], most: int) -> tuple[dict[str, list], int]:

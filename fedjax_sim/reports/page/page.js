@@ -1,7 +1,6 @@
 (() => {
   "use strict";
   const content = JSON.parse(document.getElementById("data").textContent);
-  const methods = content.methods;
   const hidden = new Set();
   const figures = [];
 
@@ -30,8 +29,10 @@
     return low <= high ? [low, high] : [0, 1];
   }
 
-  function linesOf(view, logX, logY) {
-    let rows = rowsOf(view.columns).filter(row => !hidden.has(row.m));
+  function linesOf(chart, view, logX, logY) {
+    const own = chart.methods.length > 0;  // of a sweep: no button hides its lines
+    const methods = own ? chart.methods : content.methods;
+    let rows = rowsOf(view.columns).filter(row => own || !hidden.has(row.m));
     if (logX) rows = rows.filter(row => row.x > 0);
     if (logY) rows = rows.filter(row => row.mean > 0);
     rows.forEach(row => { row.method = methods[row.m].label; });
@@ -58,10 +59,10 @@
     const view = chart.views[figure.chosen.join("/")];
     let rows, values;
     if (chart.kind === "lines" || chart.kind === "shares") {
-      [rows, values] = linesOf(view, figure.log[0].checked, figure.log[1].checked);
+      [rows, values] = linesOf(chart, view, figure.log[0].checked, figure.log[1].checked);
     } else {
       rows = rowsOf(view.columns);
-      values = { ...view, height: Math.min(460, Math.max(110, 26 * view.rows)) };
+      values = { ...view, height: 110 + Math.min(420, 28 * view.rows) };
     }
     const spec = filled(content.specs[chart.kind], values);
     spec.data = { values: rows };
@@ -103,6 +104,7 @@
       log: [], shown: null,
     };
     chart.choices.forEach((choice, i) => select(figure, i, choice, figure.chosen[i]));
+    const logs = document.createElement("span");
     for (const axis of ["x", "y"]) {
       const label = document.createElement("label");
       const box = document.createElement("input");
@@ -110,8 +112,9 @@
       box.addEventListener("change", () => draw(figure));
       label.append(box, `log ${axis}`);
       figure.log.push(box);
-      if (chart.kind === "lines" || (chart.kind === "shares" && axis === "x")) figure.controls.append(label);
+      if (chart.kind === "lines" || (chart.kind === "shares" && axis === "x")) logs.append(label);
     }
+    figure.controls.append(logs);
     preset(figure);
     figures.push(figure);
   }

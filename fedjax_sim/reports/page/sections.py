@@ -1,8 +1,6 @@
 """Sections of a report: headings, texts, tables and charts of what was recorded."""
 
 import html
-import itertools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +10,7 @@ import pandas as pd
 from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.figures.style import COLORS
 from fedjax_sim.reports.folders import default_metrics
-from fedjax_sim.reports.frames import configuration_columns, score_values
+from fedjax_sim.reports.frames import configuration_columns, grid_values, score_values
 from fedjax_sim.reports.labels import (
     PARTIAL,
     PARTIAL_NOTE,
@@ -33,10 +31,10 @@ from fedjax_sim.reports.statistics import paired_differences
 from fedjax_sim.reports.tables import interval_text, render, results_table
 
 _DASHES = ((1, 0), (8, 4), (8, 3, 2, 3), (2, 3))
-_MOST_PAIRS = 45  # of ten methods
+_MOST_PAIRED = 10  # methods, with 45 pairs
 _BAND = (
-    "Lines: mean over seeds. Bands: 95 % confidence interval of the mean (Student's t), of at least "
-    f"{charts.FEWEST_SEEDS} seeds. A cross: a seed diverged."
+    "Lines: mean over seeds. Bands: 95 % interval of the mean (Student's t). A cross: a seed "
+    "diverged."
 )
 
 
@@ -59,11 +57,11 @@ class Method(NamedTuple):
     dash: Sequence[int]
 
 
-def methods_of(history: pd.DataFrame) -> list[Method]:
-    """Returns label, colour and dashes of every method, in the order of the history."""
+def methods_of(names: Sequence[str]) -> list[Method]:
+    """Returns label, colour and dashes of methods in an order."""
     return [
         Method(name, COLORS[i % len(COLORS)], _DASHES[i % len(_DASHES)])
-        for i, name in enumerate(charts.algorithm_names(history))
+        for i, name in enumerate(names)
     ]
 
 
@@ -85,11 +83,12 @@ def sections_of(sources: Sequence[Source], most: int) -> list[Section]:
     metrics = _metrics(history)
     every = [
         *(_setting(source, len(sources) > 1) for source in sources),
-        _results(history, metrics),
+        _results(history, metrics, any(source.kind == "sweep" for source in sources)),
         _curves(history, metrics, most),
         *(_sweep(source, len(sources) > 1) for source in sources if source.kind == "sweep"),
         _distributions(history, most),
-        *(_clients(source, len(sources) > 1, most) for source in sources),
+        _shares(sources, charts.algorithm_names(history), most),
+        *(_labels(source, len(sources) > 1) for source in sources),
         *(_repeat(source, len(sources) > 1) for source in sources),
     ]
     return [section for section in every if section is not None]
@@ -110,17 +109,16 @@ def _metrics(history: pd.DataFrame) -> list[str]:
 
 def _setting(source: Source, several: bool) -> Section:
     history = source.history
-    seeds, rounds = history["seed"].unique(), history["round"]
+    seeds, rounds = history["seed"].unique(), np.asarray(history["round"])
     facts = dict(source.facts)
     if source.setting:
         facts["setting"] = source.setting
     facts["seeds"] = f"{len(seeds)} ({', '.join(map(str, seeds[:10]))}{' ...' * (len(seeds) > 10)})"
-    if len(rounds):
-        facts["rounds"] = f"{int(rounds.max())}, {rounds.nunique()} evaluations"
+    facts["rounds"] = f"{rounds.max()}, {len(set(rounds))} evaluations"
     if source.kind == "sweep":
         facts["configurations"] = str(_num_configurations(history))
     labels = algorithm_labels(source.algorithms)
-    names = {f"algorithm {labels[name]}": text for name, text in source.algorithms.items()}
+    names = {f"algorithm {labels[name]}": text for name, text in source.algorithms.items() if text}
     body = _facts(facts | names)
     if source.options:
         body += f"<details><summary>All options</summary>{_facts(source.options)}</details>"
@@ -133,7 +131,7 @@ def _num_configurations(history: pd.DataFrame) -> int:
     return len(history[names].drop_duplicates()) if names else 1
 
 
-def _results(history: pd.DataFrame, metrics: Sequence[str]) -> Section:
+def _results(history: pd.DataFrame, metrics: Sequence[str], chosen: bool) -> Section:
     shown = [name for name in default_metrics(history) if name in _common(history, metrics)]
     if not shown:
         return Section("Results", _paragraph("No metric was evaluated for all methods."))
@@ -142,9 +140,9 @@ def _results(history: pd.DataFrame, metrics: Sequence[str]) -> Section:
     frame = results(history, shown, partial=partial)
     body = _wide(results_table(frame, "html", note=note))
     diverged = _divergences(history)
-    if diverged:
+    if diverged is not None:
         body += _wide(render(diverged, "html"))
-    return Section("Results", body + _pairs(history, shown[0]))
+    return Section("Results", body + _pairs(history, shown[0], chosen))
 
 
 def _divergences(history: pd.DataFrame) -> pd.DataFrame | None:
@@ -165,26 +163,28 @@ def _common(history: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
     return [x for x in metrics if counts.loc[x] == history["algorithm"].nunique()]
 
 
-def _pairs(history: pd.DataFrame, metric: str) -> str:
+def _pairs(history: pd.DataFrame, metric: str, chosen: bool) -> str:
     """Returns the paired tests of all pairs of methods, over the seeds that all of them have."""
     mode = better(metric)
     score = scores(history, metric, mode=mode)
-    num_methods = history["algorithm"].nunique()
-    counts = score.groupby("seed")["algorithm"].nunique()
-    common = counts.loc[counts == num_methods].index
-    score = score.loc[score["seed"].isin(common), :]
-    if len(common) < 2 or not 1 < num_methods <= _MOST_PAIRS:
+    names = charts.algorithm_names(history)
+    common = set.intersection(*(set(_of(score, name)["seed"]) for name in names))
+    if len(common) < 2 or not 1 < len(names) <= _MOST_PAIRED:
         return ""
-    frame = paired_differences(score, mode=mode)
-    if len(frame) > _MOST_PAIRS:
-        return ""
-    names = {"mean": "a - b", "low": "from", "high": "to", "p_value": "p", "p_holm": "p (Holm)",
+    frame = paired_differences(score.loc[[x in common for x in score["seed"]], :], mode=mode)
+    heads = {"mean": "a - b", "low": "from", "high": "to", "p_value": "p", "p_holm": "p (Holm)",
              "num_seeds": "seeds"}  # fmt: skip
-    shown = frame[["a", "b", *names]].rename(columns=names)
+    index = pd.MultiIndex.from_arrays([frame["a"].array, frame["b"].array], names=["a", "b"])
+    shown = pd.DataFrame({text: frame[name].array for name, text in heads.items()}, index)
     note = (
         f"Differences of {metric_label(metric)}, seed by seed: mean, its 95 % interval, and the "
         "two-sided paired t test; p (Holm) is adjusted for the number of pairs."
     )
+    if chosen:
+        note += (
+            " Settings of a sweep were chosen by the same scores, which makes small p values too "
+            "likely."
+        )
     table = _wide(render(shown, "html", note=note))
     return f"<details open><summary>Paired tests</summary>{table}</details>"
 
@@ -210,26 +210,45 @@ def _distributions(history: pd.DataFrame, most: int) -> Section | None:
     return Section("Distributions over clients", "", (chart,), starts, caption, legend=True)
 
 
-def _clients(source: Source, several: bool, most: int) -> Section | None:
-    drawn, starts, parts = [], [], []
-    if source.clients is not None:
-        names = list(source.clients["algorithm"].unique())
-        chart = charts.shares(source.clients, names, most)
-        if chart is not None:
-            drawn.append(chart)
-    if source.labels is not None and len(source.labels):
-        chart = charts.client_map(source.labels)
-        drawn.append(chart)
-    del starts, parts
-    if not drawn:
+def _shares(sources: Sequence[Source], methods: Sequence[str], most: int) -> Section | None:
+    """Returns the values of single clients, of all sources that have them."""
+    parts = []
+    for source, names in zip(sources, _names_of(sources, methods), strict=True):
+        if source.clients is not None:
+            labels = [names[name] for name in source.clients["algorithm"]]
+            parts.append(source.clients.assign(algorithm=labels))
+    chart = charts.shares(pd.concat(parts, ignore_index=True), methods, most) if parts else None
+    if chart is None:
         return None
-    return Section(_titled("Clients", source, several), "", tuple(drawn))
+    caption = "Clients of all seeds. A curve to the right is better for an accuracy."
+    return Section("Values of clients", "", (chart,), (), caption, legend=True)
+
+
+def _names_of(sources: Sequence[Source], methods: Sequence[str]) -> list[dict[str, str]]:
+    """Returns per source its methods' names in the joint history by those in its own."""
+    rest, found = iter(methods), []
+    for source in sources:
+        own = [] if source.kind == "sweep" else charts.algorithm_names(source.history)
+        found.append(dict(zip(own, rest, strict=False)))
+    return found
+
+
+def _labels(source: Source, several: bool) -> Section | None:
+    """Returns the map of labels."""
+    if source.labels is None or source.labels.empty:
+        return None
+    chart = charts.client_map(source.labels)
+    last = np.max(source.labels["client"])
+    caption = "A cell per client and label; white: no example."
+    if last >= charts.MOST_CLIENTS:
+        caption += f" The first {charts.MOST_CLIENTS} clients."
+    return Section(_titled("Labels of clients", source, several), "", (chart,), (), caption)
 
 
 def _sweep(source: Source, several: bool) -> Section | None:
     history = source.history
     metric = source.rule.metric or next(iter(default_metrics(history)), None)
-    if metric is None or not (history["metric"] == metric).any():
+    if metric is None or metric not in set(history["metric"]):
         return None
     if "algorithm" not in history:
         history = history.assign(algorithm="run")
@@ -242,12 +261,11 @@ def _sweep(source: Source, several: bool) -> Section | None:
         for name in configuration_columns(score)
         if name != "algorithm"
         and pd.api.types.is_numeric_dtype(score[name])
-        and score[name].nunique() > 1
+        and sum(not pd.isna(value) for value in grid_values(score, name)) > 1
     ]
-    names = charts.algorithm_names(history)
-    labels = algorithm_labels(names)
+    labels = algorithm_labels(charts.algorithm_names(history))
     parts = [
-        charts.sensitivity(score, swept, names, metric, mode),
+        charts.sensitivity(score, swept, labels, metric, mode),
         charts.grids(score, swept, labels, metric, mode),
     ]
     body = _wide(_best(score, metric, labels, mode))
@@ -255,13 +273,14 @@ def _sweep(source: Source, several: bool) -> Section | None:
         _titled("Sweep", source, several),
         body,
         tuple(part for part in parts if part is not None),
-        caption="Points: best mean over the other settings. Grey cells: a seed failed.",
+        caption=(
+            "Points and cells: best mean over the other settings. Bands: its 95 % interval. Grey: "
+            "a seed failed. Outlined: the best."
+        ),
     )
 
 
-def _best(
-    score: pd.DataFrame, metric: str, labels: Mapping[str, str], mode: Any
-) -> str:
+def _best(score: pd.DataFrame, metric: str, labels: Mapping[str, str], mode: Any) -> str:
     bounds = bounds_of(metric, score_values(score))
     found = best(score, per=["algorithm"], mode=mode, bounds=bounds)
     settings = [name for name in configuration_columns(score) if name != "algorithm"]

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from fedjax_sim.reports.folders import (
@@ -17,7 +18,6 @@ from fedjax_sim.reports.folders import (
 from fedjax_sim.reports.methods import Rule, rule_of
 from fedjax_sim.runs import (
     Comparison,
-
     RunFolder,
     Simulation,
     Sweep,
@@ -26,6 +26,7 @@ from fedjax_sim.runs import (
 )
 
 LABELS = "labels.csv"  # beside config.json: examples of the first clients by label
+MOST_LABELLED = 1000  # clients in it
 
 
 class Source(NamedTuple):
@@ -72,6 +73,17 @@ def _(result: Sweep) -> Source:
     partial = {run.configuration.get("algorithm", "") for run in result.runs if run.partial_model}
     content = _in_memory("sweep", result.to_frame(), None)
     return content._replace(partial=frozenset(map(str, partial)))
+
+
+def label_rows(counts: np.ndarray) -> pd.DataFrame:
+    """Returns the labels of the first clients, as ``labels.csv`` has them.
+
+    Args:
+        counts: [M, C] examples of each label at each client.
+    """
+    clients, labels = np.nonzero(counts[:MOST_LABELLED])
+    columns = {"client": clients, "label": labels, "examples": counts[clients, labels]}
+    return pd.DataFrame(columns)
 
 
 def _in_memory(kind: str, history: pd.DataFrame, clients: pd.DataFrame | None) -> Source:

@@ -27,6 +27,7 @@ _DASH = {
     "legend": None,
 }
 _CONFIG = {
+    "customFormatTypes": True,
     "font": "system-ui, 'Segoe UI', Roboto, 'Liberation Sans', sans-serif",
     "axis": {
         "labelFontSize": 12,
@@ -102,7 +103,10 @@ def _lines(interpolate: str, band: str) -> dict[str, Any]:
                     "opacity": {"condition": {"param": "hover", "empty": False, "value": 1},
                                 "value": 0},
                     "tooltip": [
-                        {"field": "method", "type": "nominal", "title": "method"},
+                        # Without a format, Vega-Lite reads texts from the wrong object when the
+                        # nearest point is chosen, and shows "undefined".
+                        {"field": "method", "type": "nominal", "title": "method",
+                         "formatType": "toString", "format": ""},
                         _number("x", "$x"),
                         _number("mean", "$value"),
                         *ends,

@@ -7,9 +7,12 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from fedjax_sim.checks import import_extra
+from fedjax_sim.data import FederatedData, label_counts
 from fedjax_sim.reports.methods import distinct_names
-from fedjax_sim.reports.page.charts import Chart
+from fedjax_sim.reports.page.charts import Chart, algorithm_names
 from fedjax_sim.reports.page.sections import (
     Method,
     Section,
@@ -17,7 +20,7 @@ from fedjax_sim.reports.page.sections import (
     methods_of,
     sections_of,
 )
-from fedjax_sim.reports.page.sources import Source, source_of
+from fedjax_sim.reports.page.sources import Source, label_rows, source_of
 from fedjax_sim.reports.page.specs import SPECS
 from fedjax_sim.runs import write_text
 
@@ -29,7 +32,12 @@ _LICENCE = (
 )
 
 
-def report(result: Any, path: str | pathlib.Path = "report.html") -> pathlib.Path:
+def report(
+    result: Any,
+    path: str | pathlib.Path = "report.html",
+    *,
+    data: FederatedData | None = None,
+) -> pathlib.Path:
     """Writes a result, or folders of results, as one HTML file with interactive charts.
 
     The file has the setting, a table with paired tests, learning curves against rounds and whatever
@@ -43,13 +51,16 @@ def report(result: Any, path: str | pathlib.Path = "report.html") -> pathlib.Pat
             :func:`fedjax_sim.sweep`; or the folder of one, also of ``fedjax-sim``; or a list of
             folders, whose methods are compared.
         path: the file.
+        data: training data of the clients, with classes ``y``, whose labels the map shows; folders
+            of ``fedjax-sim run`` record them.
 
     Returns:
         The path.
 
     Raises:
         ValueError: another result; a folder without results; a path that does not end in .html;
-            more methods and metrics than fit into the data of a report.
+            more methods and metrics than fit into the data of a report; ``data`` with several
+            results, or without classes.
         ImportError: vl-convert is not installed (the extra ``report``).
 
     Example:
@@ -71,10 +82,22 @@ def report(result: Any, path: str | pathlib.Path = "report.html") -> pathlib.Pat
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"path is '{path}'; expected a name that ends in .html")
     bundle = import_extra("vl_convert", "report").javascript_bundle()
-    text = document(_sources(result), bundle)
+    sources = _sources(result)
+    if data is not None:
+        if len(sources) > 1:
+            raise ValueError(f"data is given with {len(sources)} results; expected one result")
+        sources = [sources[0]._replace(labels=label_rows(label_counts(data, _num_classes(data))))]
+    text = document(sources, bundle)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path.resolve(), text)  # a link of the user's stays
     return path
+
+
+def _num_classes(data: FederatedData) -> int:
+    labels = data.examples.get("y") if isinstance(data.examples, dict) else None
+    if labels is None or not np.issubdtype(np.asarray(labels).dtype, np.integer):
+        raise ValueError("data has no integer labels 'y'; expected classes, which a map shows")
+    return int(np.max(labels)) + 1
 
 
 def _sources(result: Any) -> list[Source]:
@@ -96,7 +119,10 @@ def document(sources: Sequence[Source], bundle: str) -> str:
         sources: what is reported.
         bundle: JavaScript with the function ``vegaEmbed``.
     """
-    methods = methods_of(joint_history(sources))
+    history = joint_history(sources)
+    if history.empty:
+        raise ValueError("result has no evaluations; expected at least one")
+    methods, data = methods_of(algorithm_names(history)), ""
     for most in _POINTS:
         sections = sections_of(sources, most)
         data = _data(methods, sections)
@@ -114,7 +140,13 @@ def _data(methods: Sequence[Method], sections: Sequence[Section]) -> str:
     values = {
         "methods": [method._asdict() for method in methods],
         "charts": [
-            {"kind": chart.kind, "choices": chart.choices, "views": chart.views} for chart in every
+            {
+                "kind": chart.kind,
+                "choices": chart.choices,
+                "views": chart.views,
+                "methods": [method._asdict() for method in methods_of(chart.names)],
+            }
+            for chart in every
         ],
         "specs": {chart.kind: SPECS[chart.kind] for chart in every},
     }
@@ -163,10 +195,11 @@ def _section(
     section: Section, identifier: str, methods: Sequence[Method], number: int, most: int
 ) -> str:
     """Returns the HTML of a section whose first chart has that number."""
-    figures = []
-    for i, chart in enumerate(section.charts):
-        for start in section.starts or (chart.start or (0,) * len(chart.choices),):
-            figures.append(_figure(chart, number + i, start, most))
+    figures = [
+        _figure(chart, number + i, start, most)
+        for i, chart in enumerate(section.charts)
+        for start in section.starts or (chart.start or (0,) * len(chart.choices),)
+    ]
     legend = _legend(methods) if section.legend else ""
     charts = f'<div class="charts">{"".join(figures)}</div>' if figures else ""
     caption = f'<p class="note">{html.escape(section.caption)}</p>' if section.caption else ""
@@ -181,28 +214,27 @@ def _figure(chart: Chart, number: int, start: tuple[int, ...], most: int) -> str
             f"<p>Curves are thinned to {most} of up to {chart.thinned:,} points, evenly spaced, "
             "the first and the last among them.</p>"
         )
+    legend = _legend(methods_of(chart.names), hides=False) if chart.names else ""
     return (
-        f'<figure data-chart="{number}" data-start="{json.dumps(list(start))}">'
+        f'<figure data-chart="{number}" data-start="{json.dumps(list(start))}">{legend}'
         '<div class="controls"></div><div class="plot"></div>'
         f'<figcaption><span class="view-note"></span>{thinned}</figcaption></figure>'
     )
 
 
-def _legend(methods: Sequence[Method]) -> str:
-    """Returns a button per method, which hides its lines."""
-    buttons = []
+def _legend(methods: Sequence[Method], *, hides: bool = True) -> str:
+    """Returns the methods with their lines; with ``hides`` as buttons that hide the lines."""
+    entries = []
     for i, method in enumerate(methods):
         dashes = ",".join(map(str, method.dash)) if method.dash[1] else "none"
         line = (
             f'<svg width="26" height="8" aria-hidden="true"><line x1="0" y1="4" x2="26" y2="4" '
             f'stroke="{method.color}" stroke-width="2.5" stroke-dasharray="{dashes}"/></svg>'
         )
-        buttons.append(
-            f'<button type="button" aria-pressed="true" data-method="{i}">{line}'
-            f"{html.escape(method.label)}</button>"
-        )
-    return f'<div class="methods">{"".join(buttons)}</div>'
+        tag = f'button type="button" aria-pressed="true" data-method="{i}"' if hides else "span"
+        entries.append(f"<{tag}>{line}{html.escape(method.label)}</{tag.split()[0]}>")
+    return f'<div class="methods">{"".join(entries)}</div>'
 
 
 def _asset(name: str) -> str:
-    return importlib.resources.files(__package__).joinpath(name).read_text()
+    return importlib.resources.files("fedjax_sim.reports.page").joinpath(name).read_text()
