@@ -52,7 +52,7 @@ def curves(history: pd.DataFrame, metrics: Sequence[str], most: int) -> Chart | 
             absent = [name for name, part in zip(names, parts, strict=True) if part.empty]
             views[f"{i}/{j}"] = _view(x, metric_label(metric), columns, "mean", absent)
     choices = [("metric", list(map(metric_label, metrics))), ("against", _axis_names(axes))]
-    return Chart("lines", choices, views, thinned=longest) if views else None
+    return Chart("lines", choices, views, _start(axes), longest) if views else None
 
 
 def distributions(history: pd.DataFrame, values: Sequence[str], most: int) -> Chart | None:
@@ -68,7 +68,18 @@ def distributions(history: pd.DataFrame, values: Sequence[str], most: int) -> Ch
             longest = max(longest, points)
             views[f"{i}/{j}"] = _view(x, metric_label(name), columns, "median")
     choices = [("value", list(map(metric_label, values))), ("against", _axis_names(axes))]
-    return Chart("lines", choices, views, thinned=longest) if views else None
+    return Chart("lines", choices, views, _start(axes), longest) if views else None
+
+
+def diagnosis(measured: pd.DataFrame, most: int) -> Chart:
+    """Returns measured quantities, means over seeds, and the bounds of theory over them."""
+    names = [str(name) for name in measured["quantity"].unique()]
+    parts = [measured.loc[measured["quantity"] == name, :] for name in names]
+    metric = str(measured["metric"].iloc[0])
+    lines = [_mean_band(part.fillna({"seed": 0}), "round", metric) for part in parts]
+    columns, longest = _lines(lines, most)
+    view = _view("round", metric, columns, "mean") | {"logs": [False, True]}
+    return Chart("lines", [], {"": view}, thinned=longest, names=tuple(names))
 
 
 def shares(clients: pd.DataFrame, names: Sequence[str], most: int) -> Chart | None:
@@ -257,6 +268,11 @@ def progress_axes(history: pd.DataFrame) -> list[str]:
         if len(rows) and not (np.asarray(rows["value"]) == np.asarray(rows["round"])).all():
             found.append(name)
     return found
+
+
+def _start(axes: Sequence[str]) -> tuple[int, int]:
+    """Returns the choices at first: simulated time, where it differs from the round."""
+    return 0, axes.index("time") if "time" in axes else 0
 
 
 def _axis_names(axes: Sequence[str]) -> list[str]:

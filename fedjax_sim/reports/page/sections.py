@@ -32,6 +32,7 @@ from fedjax_sim.reports.tables import interval_text, render, results_table
 
 _DASHES = ((1, 0), (8, 4), (8, 3, 2, 3), (2, 3))
 _MOST_PAIRED = 10  # methods, with 45 pairs
+_FEW = 4  # methods whose pairs are shown at once
 _BAND = (
     "Lines: mean over seeds. Bands: 95 % interval of the mean (Student's t). A cross: a seed "
     "diverged."
@@ -89,6 +90,7 @@ def sections_of(sources: Sequence[Source], most: int) -> list[Section]:
         _distributions(history, most),
         _shares(sources, charts.algorithm_names(history), most),
         *(_labels(source, len(sources) > 1) for source in sources),
+        *(_diagnosis(source, len(sources) > 1, most) for source in sources),
         *(_repeat(source, len(sources) > 1) for source in sources),
     ]
     return [section for section in every if section is not None]
@@ -186,14 +188,15 @@ def _pairs(history: pd.DataFrame, metric: str, chosen: bool) -> str:
             "likely."
         )
     table = _wide(render(shown, "html", note=note))
-    return f"<details open><summary>Paired tests</summary>{table}</details>"
+    shown_first = " open" if len(names) <= _FEW else ""
+    return f"<details{shown_first}><summary>Paired tests</summary>{table}</details>"
 
 
 def _curves(history: pd.DataFrame, metrics: Sequence[str], most: int) -> Section | None:
     chart = charts.curves(history, metrics, most)
     if chart is None:
         return None
-    starts = [(i, 0) for i in range(min(2, len(metrics)))]
+    starts = [(i, chart.start[1]) for i in range(min(2, len(metrics)))]
     body = _paragraph("Click a method to hide it; move over a chart for values.", "note")
     return Section("Curves", body, (chart,), tuple(starts), _BAND, legend=True)
 
@@ -203,7 +206,7 @@ def _distributions(history: pd.DataFrame, most: int) -> Section | None:
     chart = charts.distributions(history, names, most) if names else None
     if chart is None:
         return None
-    starts = tuple((i, 0) for i in range(min(2, len(names))))
+    starts = tuple((i, chart.start[1]) for i in range(min(2, len(names))))
     caption = (
         "Lines: median over clients. Bands: 10 % to 90 % of the clients. Both are means over seeds."
     )
@@ -243,6 +246,21 @@ def _labels(source: Source, several: bool) -> Section | None:
     if last >= charts.MOST_CLIENTS:
         caption += f" The first {charts.MOST_CLIENTS} clients."
     return Section(_titled("Labels of clients", source, several), "", (chart,), (), caption)
+
+
+def _diagnosis(source: Source, several: bool, most: int) -> Section | None:
+    """Returns the measured constants of theory, and its bounds over the measured suboptimality."""
+    if source.diagnosis is None:
+        return None
+    constants, measured = source.diagnosis
+    rows = [(name, each["value"], each["kind"]) for name, each in constants.items()]
+    table = pd.DataFrame(rows, columns=["constant", "value", "kind"])
+    return Section(
+        _titled("Diagnosis", source, several),
+        _wide(render(table, "html")),
+        (charts.diagnosis(measured, most),),
+        caption=_BAND,
+    )
 
 
 def _sweep(source: Source, several: bool) -> Section | None:

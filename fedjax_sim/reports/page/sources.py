@@ -1,6 +1,7 @@
 """Contents of a report: what a result, or a folder of results, has recorded."""
 
 import functools
+import json
 import pathlib
 import shlex
 from collections.abc import Mapping
@@ -42,6 +43,8 @@ class Source(NamedTuple):
     options: Mapping[str, str] = {}  # all options by name
     clients: pd.DataFrame | None = None  # a row per client, evaluated round and split
     labels: pd.DataFrame | None = None  # columns client, label, examples
+    # Constants of theory by name, and columns quantity, seed, round, metric, value.
+    diagnosis: tuple[Mapping[str, Any], pd.DataFrame] | None = None
     environment: Mapping[str, Any] = {}  # versions and devices
     command: str | None = None  # that repeats it
     name: str = ""  # of the folder
@@ -111,6 +114,7 @@ def _(result: str | pathlib.Path) -> Source:
         {name: _text(value) for name, value in _flat(config) if value not in (None, [], {})},
         None if swept else _clients(path),
         pd.read_csv(rows) if rows.exists() else None,
+        _diagnosis(path),
         saved.get("environment") or _environment(runs),
         f"fedjax-sim {command} {shlex.quote(str(path / 'config.json'))} --output results/repeated"
         if config
@@ -159,15 +163,11 @@ def _algorithms(saved: Mapping[str, Any], runs: Mapping[str, list[pathlib.Path]]
     if isinstance(hyper, dict):
         return {name: _arguments(values) for name, values in hyper.items()}
     specs = {name: RunFolder(folders[0]).identity().get("spec") for name, folders in runs.items()}
-    return {
-        name: f"{spec['name']}({_arguments(spec['arguments'])})"
-        for name, spec in specs.items()
-        if spec is not None
-    }
+    return {name: _text(spec) for name, spec in specs.items() if spec is not None}
 
 
 def _arguments(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_text(value)}" for name, value in values.items())
+    return ", ".join(f"{name}={_text(x)}" for name, x in values.items() if x is not None)
 
 
 def _environment(runs: Mapping[str, list[pathlib.Path]]) -> dict[str, Any]:
@@ -185,6 +185,14 @@ def _clients(path: pathlib.Path) -> pd.DataFrame | None:
     return values if len(values) else None
 
 
+def _diagnosis(path: pathlib.Path) -> tuple[Mapping[str, Any], pd.DataFrame] | None:
+    """Returns the files of ``fedjax-sim run --diagnose``; None if there are none."""
+    constants, measured = path / "diagnosis.json", path / "diagnosis.csv"
+    if not (constants.exists() and measured.exists()):
+        return None
+    return json.loads(constants.read_text())["constants"], pd.read_csv(measured)
+
+
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Returns the entries of nested mappings by dotted names."""
     pairs = []
@@ -195,6 +203,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
+    """Returns a value of config.json or run.json as a text; a spec as a call."""
+    if isinstance(value, Mapping) and value.keys() == {"name", "arguments"}:
+        return f"{value['name']}({_arguments(value['arguments'])})"
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

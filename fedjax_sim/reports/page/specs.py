@@ -13,6 +13,7 @@ _X = {
     "type": "quantitative",
     "title": "$x",
     "scale": {"type": "$xScale", "domain": "$xDomain", "nice": False},
+    "axis": {"labelExpr": "abs(datum.value) < 1e5 ? datum.label : format(datum.value, '~s')"},
 }
 _COLOR = {
     "field": "method",
@@ -40,7 +41,6 @@ _CONFIG = {
         "tickColor": "#333333",
         "tickCount": 6,
         "labelOverlap": True,
-        "format": "~g",
     },
     "view": {"stroke": None},
 }
@@ -122,8 +122,8 @@ _MAP = _FRAME | {
     "mark": {"type": "rect", "stroke": "white", "strokeWidth": 0.3},
     "encoding": {
         "x": {"field": "client", "type": "ordinal", "title": "$x",
-              "axis": {"labelAngle": 0, "labelOverlap": True, "format": ""}},
-        "y": {"field": "label", "type": "ordinal", "title": "$y", "axis": {"format": ""}},
+              "axis": {"labelAngle": 0}},
+        "y": {"field": "label", "type": "ordinal", "title": "$y"},
         "color": {
             "field": "examples",
             "type": "quantitative",
@@ -140,9 +140,9 @@ _MAP = _FRAME | {
 }  # fmt: skip
 
 _CELL_X = {"field": "x", "type": "ordinal", "title": "$x", "sort": "$xs",
-           "scale": {"domain": "$xs"}, "axis": {"labelAngle": 0, "format": ""}}  # fmt: skip
+           "scale": {"domain": "$xs"}, "axis": {"labelAngle": 0}}  # fmt: skip
 _CELL_Y = {"field": "y", "type": "ordinal", "title": "$y", "sort": "$ys",
-           "scale": {"domain": "$ys"}, "axis": {"format": ""}}  # fmt: skip
+           "scale": {"domain": "$ys"}}  # fmt: skip
 _GRID = _FRAME | {
     "height": "$height",
     "encoding": {"x": _CELL_X, "y": _CELL_Y},
