@@ -60,6 +60,6 @@ def test_tables_choose_the_configuration_that_the_sweep_chose(config, options, r
     rows = [(lr, 0, 0, r, "score", values[lr][r]) for lr in values for r in (0, 1)]
     frame = pd.DataFrame(rows, columns=["lr", "seed", "diverged_at", "round", "metric", "value"])
     metric, mode, last = (options.get(name) for name in ("metric", "mode", "last"))
-    rule = methods._rule(config, metric, mode, last or 1)
+    rule = methods.rule_of(config, metric, mode, last or 1)
     labels = methods.labelled(frame, "best", rule, "")["algorithm"].unique().tolist()
     assert labels == [f"learning rate {rate}"]

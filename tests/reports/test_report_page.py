@@ -177,12 +177,13 @@ def test_other_axes_are_those_that_were_recorded():
 def test_sweep_has_best_settings_sensitivity_and_heat_map():
     rows = [
         (lr, steps, seed, 0, 4, "loss", (lr - 0.2) ** 2 + 1 / steps)
-        for lr in (0.1, 0.2, 2.0)
+        for lr in (0.1, 0.2, 2.0, 4.0)
         for steps in (1, 2)
         for seed in range(3)
     ]
     history = pd.DataFrame(rows, columns=["lr", "steps", *COLUMNS[1:]])
     history.loc[(history["lr"] == 2.0) & (history["steps"] == 1), "diverged_at"] = 2
+    history.loc[history["lr"] == 4.0, "diverged_at"] = 1
     page = _page(Source("sweep", history))
     curves, sensitivity, grid = page.data["charts"]
     assert curves["views"]["0/0"]["columns"]["mean"] == [0.5]  # the best: lr 0.2, 2 steps
@@ -190,12 +191,13 @@ def test_sweep_has_best_settings_sensitivity_and_heat_map():
     lines = sensitivity["views"]["0"]
     assert lines["columns"]["x"] == [0.1, 0.2, 2.0]
     np.testing.assert_allclose(lines["columns"]["mean"], [0.51, 0.5, 3.74])  # with 2 steps each
-    assert lines["logs"] == [True, False]  # a factor of 20
+    assert lines["logs"] == [True, False]  # a factor of 40
+    assert lines["note"] == "Every setting failed: run at 4."
     cells = pd.DataFrame(grid["views"]["0"]["columns"]).set_index(["x", "y"])
     assert cells.loc[("2", "1"), "failed"] == "3 of 3 seeds failed"
     assert cells.loc[("2", "1"), "mean"] is None or np.isnan(cells.loc[("2", "1"), "mean"])
     assert cells.index[cells["best"]].tolist() == [("0.2", "2")]
-    assert "6" in page.texts  # configurations
+    assert "8" in page.texts  # configurations
 
 
 def test_clients_have_shares_and_quantiles():

@@ -123,7 +123,7 @@ def sensitivity(
     views = {}
     bounds = bounds_of(metric, np.asarray(score["score"], np.float64))
     for i, x in enumerate(swept):
-        lines, at_all = [], []
+        lines, at_all, failures = [], [], []
         for name in labels:
             own = score.loc[(score["algorithm"] == name) & score[x].notna(), :]
             if own.empty:
@@ -134,10 +134,13 @@ def sensitivity(
                 np.asarray(points[key], np.float64) for key in (x, "mean", "low", "high")
             )
             at_all += at.tolist()
+            failures += [f"{labels[name]} at {value:g}" for value in at[~np.isfinite(mean)]]
             lines.append(_Line(at, mean, low, high, False, gaps=True))
         columns, _ = _lines(lines, len(score))
         view = _view("", metric_label(metric), columns, "best mean")
-        views[str(i)] = view | {"x": setting_label(x), "logs": [is_geometric(at_all), False]}
+        note = f"Every setting failed: {', '.join(failures)}." if failures else ""
+        logs = [is_geometric(at_all), False]
+        views[str(i)] = view | {"x": setting_label(x), "logs": logs, "note": note}
     choices = [("against", list(map(setting_label, swept)))]
     return Chart("lines", choices, views, names=tuple(labels.values())) if views else None
 

@@ -143,32 +143,35 @@ _CELL_X = {"field": "x", "type": "ordinal", "title": "$x", "sort": "$xs",
            "scale": {"domain": "$xs"}, "axis": {"labelAngle": 0}}  # fmt: skip
 _CELL_Y = {"field": "y", "type": "ordinal", "title": "$y", "sort": "$ys",
            "scale": {"domain": "$ys"}}  # fmt: skip
+_CELL_TIP = [
+    {"field": "x", "type": "nominal", "title": "$x"},
+    {"field": "y", "type": "nominal", "title": "$y"},
+]
 _GRID = _FRAME | {
     "height": "$height",
     "encoding": {"x": _CELL_X, "y": _CELL_Y},
     "layer": [
         {
+            "transform": [{"filter": "isValid(datum.mean)"}],
             "mark": {"type": "rect", "stroke": "white"},
             "encoding": {
                 "color": {
-                    "condition": {
-                        "test": "isValid(datum.mean)",
-                        "field": "mean",
-                        "type": "quantitative",
-                        "title": "$value",
-                        "scale": {"range": ["#EEF4F9", "#8DBBDC", "#3E8CC2"],
-                                  "reverse": "$reversed", "zero": False},
-                        "legend": {"orient": "top", "direction": "horizontal",
-                                   "gradientThickness": 10, "format": ".3~g"},
-                    },
-                    "value": "#E9E9E9",
+                    "field": "mean",
+                    "type": "quantitative",
+                    "title": "$value",
+                    "scale": {"range": ["#EEF4F9", "#8DBBDC", "#3E8CC2"],
+                              "reverse": "$reversed", "zero": False},
+                    "legend": {"orient": "top", "direction": "horizontal",
+                               "gradientThickness": 10, "format": ".3~g"},
                 },
-                "tooltip": [
-                    {"field": "x", "type": "nominal", "title": "$x"},
-                    {"field": "y", "type": "nominal", "title": "$y"},
-                    _number("mean", "$value"),
-                    {"field": "failed", "type": "nominal", "title": "failed"},
-                ],
+                "tooltip": [*_CELL_TIP, _number("mean", "$value")],
+            },
+        },
+        {
+            "transform": [{"filter": "!isValid(datum.mean)"}],
+            "mark": {"type": "rect", "stroke": "white", "fill": "#E4E4E4"},
+            "encoding": {
+                "tooltip": [*_CELL_TIP, {"field": "failed", "type": "nominal", "title": "failed"}]
             },
         },
         {
