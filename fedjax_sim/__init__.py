@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from fedjax_sim.datasets import from_table
     from fedjax_sim.reports import figures as plotting
     from fedjax_sim.reports.figures.results import plot
+    from fedjax_sim.reports.live import LiveCurves
     from fedjax_sim.reports.page import report
     from fedjax_sim.runs import callbacks
     from fedjax_sim.studies import advice, valuation
@@ -116,6 +117,7 @@ _LAZY = {
 }
 _LAZY_NAMES = {
     "Alternative": "studies.forks.fork",
+    "LiveCurves": "reports.live",
     "advise": "studies.advice.advise",
     "fork": "studies.forks.fork",
     "from_table": "datasets",
@@ -131,6 +133,7 @@ __all__ = [
     "FedAlgorithm",
     "FederatedData",
     "History",
+    "LiveCurves",
     "Options",
     "Oracle",
     "Part",

@@ -10,9 +10,9 @@ import fedjax_sim as fs
 
 # Without the algorithms: their files' ``__all__`` are the list.
 PUBLIC = """
-Alternative Comparison FedAlgorithm FederatedData History Options Oracle Part Probes ProgressBar
-Requires Round RunState Setup Simulation Spec Storage Sweep Task Timeline Update Visit Work advance
-advice advise algorithms analysis average_rounds callbacks compare compressed compression data
+Alternative Comparison FedAlgorithm FederatedData History LiveCurves Options Oracle Part Probes
+ProgressBar Requires Round RunState Setup Simulation Spec Storage Sweep Task Timeline Update Visit
+Work advance advice advise algorithms analysis average_rounds callbacks compare compressed compression data
 datasets diagnostics diana ef14 ef21 ef21_p empirical_task epochs evaluation execution fine_tuned
 finished_runs fixed_order forecast fork freeze from_assignment from_clients from_table full_batch
 generated_data generated_task hypergradient init load local marina measure_executions models
