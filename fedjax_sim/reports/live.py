@@ -17,7 +17,7 @@ from fedjax_sim.runs import Event, in_jupyter
 
 MOST_METHODS = 10  # lines of a figure
 _SECONDS = 0.5  # between two figures, at least
-_SHARE = 0.05  # of the time that drawing may take
+_SHARE = 0.1  # of the time that drawing may take
 
 
 class LiveCurves:
@@ -28,7 +28,7 @@ class LiveCurves:
     :class:`~fedjax_sim.ProgressBar`; each call needs its own.  The figure is that of
     ``result.plot()``: means over seeds with a band, a panel per metric, a line per algorithm.  It
     stays when the run ends.  There are at most two figures per second, and drawing takes at most
-    5 % of the time, besides one figure at the end of every algorithm.  The compiled program is that
+    10 % of the time, besides one figure at the end of every algorithm.  The compiled program is that
     of a run without it; the evaluations arrive segment by segment.  Outside of a notebook nothing
     is drawn.
 
