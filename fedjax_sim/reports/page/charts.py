@@ -284,9 +284,9 @@ def _axis_names(axes: Sequence[str]) -> list[str]:
 
 def distribution_names(history: pd.DataFrame) -> list[str]:
     """Returns the metrics that the history has as quantiles over clients."""
-    known = set(history["metric"])
-    names = dict.fromkeys(name.rpartition("/")[0] for name in history["metric"].unique())
-    return [name for name in names if is_distribution(name, known)]
+    known = [str(name) for name in history["metric"].unique()]
+    names = dict.fromkeys(name.rpartition("/")[0] for name in known)
+    return [name for name in names if is_distribution(name, set(known))]
 
 
 def algorithm_names(history: pd.DataFrame) -> list[str]:

@@ -124,7 +124,7 @@ def document(sources: Sequence[Source], bundle: str) -> str:
         raise ValueError("result has no evaluations; expected at least one")
     methods, data = methods_of(algorithm_names(history)), ""
     for most in _POINTS:
-        sections = sections_of(sources, most)
+        sections = sections_of(sources, history, most)
         data = _data(methods, sections)
         if len(data.encode()) <= MOST_BYTES:
             return _page(sources, methods, sections, data, bundle, most)

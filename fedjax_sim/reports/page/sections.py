@@ -78,9 +78,13 @@ def joint_history(sources: Sequence[Source]) -> pd.DataFrame:
     )
 
 
-def sections_of(sources: Sequence[Source], most: int) -> list[Section]:
-    """Returns the sections of a report, with at most ``most`` points per curve."""
-    history = joint_history(sources)
+def sections_of(sources: Sequence[Source], history: pd.DataFrame, most: int) -> list[Section]:
+    """Returns the sections of a report, with at most ``most`` points per curve.
+
+    Args:
+        sources, history: what is reported, and its :func:`joint_history`.
+        most: points.
+    """
     metrics = _metrics(history)
     every = [
         *(_setting(source, len(sources) > 1) for source in sources),
