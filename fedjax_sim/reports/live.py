@@ -28,9 +28,9 @@ class LiveCurves:
     :class:`~fedjax_sim.ProgressBar`; each call needs its own.  The figure is that of
     ``result.plot()``: means over seeds with a band, a panel per metric, a line per algorithm.  It
     stays when the run ends.  There are at most two figures per second, and drawing takes at most
-    10 % of the time, besides one figure at the end of every algorithm.  The compiled program is that
-    of a run without it; the evaluations arrive segment by segment.  Outside of a notebook nothing
-    is drawn.
+    10 % of the time, besides one figure at the end of every algorithm.  The compiled program is
+    that of a run without it; the evaluations arrive segment by segment.  Outside of a notebook
+    nothing is drawn.
 
     Of seeds that run one after the other, the one in progress is drawn when it has ended, unless
     it is the first.  Of many methods, as the configurations of a sweep, the best ten are drawn.  An

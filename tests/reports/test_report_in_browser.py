@@ -21,7 +21,11 @@ webdriver = pytest.importorskip("selenium.webdriver", reason="Selenium is not in
 pytestmark = pytest.mark.slow
 
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
-NAMES = ["fedavg", '<b>mine</b> & "another\'s"', "a name that is as long as a sentence " * 3]
+NAMES = [
+    "<u>first</u>",
+    '<b>mine</b> & "another\'s"',
+    "a <i>name</i> that is as long as a sentence " * 3,
+]
 
 
 def _sources():
@@ -53,7 +57,7 @@ def _sources():
          for lr in (0.01, 0.1, 1.0, 2.0) for steps in (1, 2, 4) for seed in range(3)],
         columns=["lr", "steps", *columns[1:]],
     )  # fmt: skip
-    return [comparison, Source("sweep", grid, name="b")]
+    return [comparison, Source("sweep", grid, name="<s>b</s>")]
 
 
 @pytest.fixture(scope="module")
