@@ -14,6 +14,8 @@ import vl_convert
 
 import fedjax_sim as fs
 from fedjax_sim.cli.main import main
+from fedjax_sim.engine import PERSONAL
+from fedjax_sim.reports.labels import PARTIAL
 from fedjax_sim.reports.page import document as document_of
 from fedjax_sim.reports.page import label_rows
 from fedjax_sim.reports.page.document import document
@@ -99,6 +101,15 @@ def test_table_and_paired_tests_are_those_of_scipy():
     mean = last["scaffold"].mean()
     half = scipy.stats.sem(last["scaffold"]) * scipy.stats.t.ppf(0.975, 2)
     assert f"{mean:.3f} ± {half:.3f}" in page.texts
+
+
+@pytest.mark.parametrize(("metric", "in_pairs"), [("test/accuracy", 0), (PERSONAL, 2)])
+def test_parts_of_models_are_compared_by_personal_metrics_only(metric, in_pairs):
+    """Besides the pairs of three methods, a name is in the table and above the curves."""
+    history = _history(["fedavg", "fedper", "scaffold"], metrics=(metric,))
+    page = _page(Source("comparison", history, partial=frozenset({"fedper"})))
+    assert page.data["methods"][1]["label"] == f"FedPer {PARTIAL}"
+    assert page.texts.count(f"FedPer {PARTIAL}") == 2 + in_pairs
 
 
 def test_line_ends_with_a_cross_where_a_seed_diverged():

@@ -171,11 +171,14 @@ def _common(history: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
 
 def _pairs(history: pd.DataFrame, metric: str, chosen: bool) -> str:
     """Returns the paired tests of all pairs of methods, over the seeds that all of them have."""
-    mode = better(metric)
-    score = scores(history, metric, mode=mode)
-    names = charts.algorithm_names(history)
+    mode, names = better(metric), charts.algorithm_names(history)
+    if not metric.startswith("personal/"):  # others mean nothing for a part of a model
+        names = [name for name in names if not name.endswith(PARTIAL)]
+    if not 1 < len(names) <= _MOST_PAIRED:
+        return ""
+    score = scores(history.loc[[x in names for x in history["algorithm"]], :], metric, mode=mode)
     common = set.intersection(*(set(_of(score, name)["seed"]) for name in names))
-    if len(common) < 2 or not 1 < len(names) <= _MOST_PAIRED:
+    if len(common) < 2:
         return ""
     frame = paired_differences(score.loc[[x in common for x in score["seed"]], :], mode=mode)
     heads = {"mean": "a - b", "low": "from", "high": "to", "p_value": "p", "p_holm": "p (Holm)",

@@ -103,7 +103,7 @@ def _lines(interpolate: str, band: str) -> dict[str, Any]:
                     "opacity": {"condition": {"param": "hover", "empty": False, "value": 1},
                                 "value": 0},
                     "tooltip": [
-                        # Without a format, Vega-Lite reads texts from the wrong object when the
+                        # Without a format, Vega-Lite 6.4 reads texts from the wrong object when the
                         # nearest point is chosen, and shows "undefined".
                         {"field": "method", "type": "nominal", "title": "method",
                          "formatType": "toString", "format": ""},
