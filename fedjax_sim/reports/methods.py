@@ -67,12 +67,12 @@ def read_folders(
     if configurations not in ("best", "all"):
         raise ValueError(f"configurations is {configurations!r}; expected 'best' or 'all'")
     folders = [pathlib.Path(path) for path in paths]
-    names = _distinct_names(folders) if len(folders) > 1 else [""]
+    names = distinct_names(folders) if len(folders) > 1 else [""]
     parts, settings, targets = [], [], []
     for folder, name in zip(folders, names, strict=True):
         part = read_folder(folder, bits)
-        rule = _rule(read_config(folder), metric, mode, last)
-        frame = _labelled(part.history, configurations, rule, name, part.partial)
+        rule = rule_of(read_config(folder), metric, mode, last)
+        frame = labelled(part.history, configurations, rule, name, part.partial)
         parts.append(frame)
         settings.append(part.setting)
         targets.append(part.target)
@@ -87,7 +87,7 @@ def read_folders(
     return FolderHistory(history, setting, targets[0], partial)
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
     """Rule by which the best configuration of a sweep is chosen."""
 
     metric: str | None = None  # None: the first
@@ -96,22 +96,24 @@ class _Rule(NamedTuple):
     reduce: Literal["mean", "best"] = "mean"
 
 
-def _rule(config: Mapping[str, Any], metric: str | None, mode: Mode | None, last: int) -> _Rule:
+def rule_of(
+    config: Mapping[str, Any], metric: str | None = None, mode: Mode | None = None, last: int = 1
+) -> Rule:
     """Returns the rule for a folder whose config.json has these options."""
     known = config.get("mode")
     recorded = known if known in ("max", "min") else None
     if metric is None and "metric" in config:
         reduce = "best" if config.get("best") else "mean"
-        return _Rule(config["metric"], recorded, config.get("last", 1), reduce)
+        return Rule(config["metric"], recorded, config.get("last", 1), reduce)
     if mode is None and metric == config.get("metric"):
         mode = recorded
-    return _Rule(metric, mode, last)
+    return Rule(metric, mode, last)
 
 
-def _labelled(
+def labelled(
     history: pd.DataFrame,
     configurations: str,
-    rule: _Rule,
+    rule: Rule,
     folder: str,
     partial: Collection[str] = (),
 ) -> pd.DataFrame:
@@ -156,7 +158,7 @@ def _value_texts(values: Sequence[Any]) -> dict[str, str]:
     return {key: text if twice[text] == 1 else key for key, text in short.items()}
 
 
-def _best_only(history: pd.DataFrame, rule: _Rule) -> pd.DataFrame:
+def _best_only(history: pd.DataFrame, rule: Rule) -> pd.DataFrame:
     """Returns the best configuration of every algorithm; configurations with all seeds count."""
     assert rule.metric is not None
     mode = rule.mode or better(rule.metric)
@@ -166,7 +168,7 @@ def _best_only(history: pd.DataFrame, rule: _Rule) -> pd.DataFrame:
     return pd.DataFrame(history.merge(pd.DataFrame(chosen), on=config))
 
 
-def _distinct_names(folders: Sequence[pathlib.Path]) -> list[str]:
+def distinct_names(folders: Sequence[pathlib.Path]) -> list[str]:
     """Returns the shortest ends of the paths that differ."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts)) + 1):

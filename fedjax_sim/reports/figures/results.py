@@ -108,22 +108,29 @@ def result_curves(
         raise ValueError(f"x is {x!r}; expected one of {', '.join(map(repr, PROGRESS))}")
     if metrics is None:
         metrics = [name for name in history["metric"].unique() if measures_quality(name)]
-    if x != "round":
-        if x not in set(history["metric"]):
-            known = ["round", *(name for name in PROGRESS if name in set(history["metric"]))]
-            raise ValueError(
-                f"x is {x!r}, which the history does not have; expected one of "
-                f"{', '.join(map(repr, known))}"
-                + (" (fs.plot of the folder of a run has bits)" if x == "bits" else "")
-            )
-        run = [*([] if by is None else [by]), "seed"]
-        measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
-        history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])
-        # Of several evaluations at one point, the last one is of the current model.  Updates
-        # without reports, at the end of shorter timelines, repeat the last point.
-        by_round = history.sort_values("round", kind="stable")
-        history = by_round.drop_duplicates([*run, x, "metric"], keep="last").sort_index()
+    if x != "round" and x not in set(history["metric"]):
+        known = ["round", *(name for name in PROGRESS if name in set(history["metric"]))]
+        raise ValueError(
+            f"x is {x!r}, which the history does not have; expected one of "
+            f"{', '.join(map(repr, known))}"
+            + (" (fs.plot of the folder of a run has bits)" if x == "bits" else "")
+        )
+    history = against(history, x, by)
     return curves(history, metrics, x=x, by=by, **options)
+
+
+def against(history: pd.DataFrame, x: str, by: str | None) -> pd.DataFrame:
+    """Returns the history with the measure of progress ``x``, one of its metrics, as a column."""
+    if x == "round":
+        return history
+    run = [*([] if by is None else [by]), "seed"]
+    measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
+    history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])
+    # Of several evaluations at one point, the last one is of the current model.  Updates
+    # without reports, at the end of shorter timelines, repeat the last point.
+    by_round = history.sort_values("round", kind="stable")
+    history = by_round.drop_duplicates([*run, x, "metric"], keep="last").sort_index()
+    return pd.DataFrame(history)
 
 
 def sweep_figure(
