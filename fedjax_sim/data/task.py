@@ -17,7 +17,7 @@ from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
 from fedjax_sim.tree import Where, fast, usual
-from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
+from fedjax_sim.types import Oracle, Params, PyTree, Step, Summary, Task, value_text
 
 __all__ = ["empirical_task", "shared_task"]
 
@@ -202,6 +202,10 @@ class _EmpiricalOracle(NamedTuple):
     batches: Batches
     sizes: tuple[int, int]  # examples of the smallest and of the largest client
     full_grad_batch: int
+
+    def _summary(self) -> Summary:
+        rows = {"objective": value_text(self.objective)}
+        return Summary("", rows | {"minibatches": self.batches.draw.__qualname__.partition(".")[0]})
 
     def check(self, data: Any, params: Params) -> None:
         """Refuses an objective, inputs (also token ids) or labels that do not fit the model."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jax import Array
 
 from fedjax_sim.types.aliases import Params, PyTree
+from fedjax_sim.types.shown import shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Described:
         return dataclasses.replace(known, **facts)
 
 
+@shown
 class Model(NamedTuple):
     """A model: ``init(key) -> params`` and ``apply(params, x) -> outputs``.
 
@@ -62,9 +64,11 @@ class Model(NamedTuple):
         (2,)
     """
 
-    init: Callable[[Array], Params]
-    apply: Callable[[Params, Any], Any]
+    init: Callable[[Array], Params]  # key -> params
+    apply: Callable[[Params, Any], Any]  # (params, x [B, ...]) -> outputs [B, ...]
+    # (params, x, key, weights [B]) -> (outputs, statistics). None: `apply` also trains.
     train: Callable[[Params, Any, Array, Array], tuple[Any, PyTree]] | None = None
     # (path, leaf) -> bool: running statistics, which no optimiser may move. None: there are none.
     statistics: Callable[[tuple[str, ...], Any], bool] | None = None
+    # (path, leaf) -> a letter per axis, for adapters of low rank. None: "oi" of two axes.
     axis_roles: Callable[[tuple[str, ...], Any], str | None] | None = None

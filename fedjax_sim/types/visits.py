@@ -9,8 +9,10 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.types.aliases import Params, Step, Upload
+from fedjax_sim.types.shown import shown
 
 
+@shown
 class Oracle(NamedTuple):
     """Access to one client's data during one visit.
 
@@ -34,6 +36,7 @@ class Oracle(NamedTuple):
     full_loss: Callable[[Params], Array] | None = None
 
 
+@shown
 class Work(NamedTuple):
     """One client's visit.
 
@@ -53,7 +56,7 @@ class Work(NamedTuple):
     num_examples: Array  # int    size of the client's data set
     staleness: Array  # int    server updates since the client's download; 0 when synchronous
     key: Array  # PRNG key of this visit, independent of the minibatches
-    max_steps: int
+    max_steps: int  # bound of the local loop
 
     def inside(self) -> "Work":
         """Returns the visit with another key, for the algorithm inside a wrapper that draws.
@@ -73,6 +76,7 @@ EvalFn: TypeAlias = Callable[[Params], Mapping[str, Array]]
 Weighting: TypeAlias = Callable[[Work], Array]  # a batched Work [S] -> weights [S]
 
 
+@shown
 class Round(NamedTuple):
     """One server update.
 
@@ -121,6 +125,7 @@ def _inside(key: Array) -> Array:
     return jax.random.fold_in(key, np.uint32(2**31 + 16))
 
 
+@shown
 class Stack(NamedTuple):
     """All uploads of a round, as a server without a mean receives them.
 
