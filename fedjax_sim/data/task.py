@@ -204,8 +204,7 @@ class _EmpiricalOracle(NamedTuple):
     full_grad_batch: int
 
     def _summary(self) -> Summary:
-        rows = {"objective": value_text(self.objective)}
-        return Summary("", rows | {"minibatches": self.batches.draw.__qualname__.partition(".")[0]})
+        return Summary("oracle", {"objective": value_text(self.objective)})
 
     def check(self, data: Any, params: Params) -> None:
         """Refuses an objective, inputs (also token ids) or labels that do not fit the model."""

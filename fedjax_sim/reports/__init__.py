@@ -30,7 +30,7 @@ from fedjax_sim.reports.statistics import (
     speed_up,
 )
 from fedjax_sim.reports.tables import Format, Mean, interval_text, render, results_table, table
-from fedjax_sim.reports.views import runs_html
+from fedjax_sim.reports.views import runs_table
 
 __all__ = [
     "FolderHistory",

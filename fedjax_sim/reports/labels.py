@@ -67,11 +67,6 @@ def metric_label(name: str) -> str:
     return " ".join(words) + (f", {quantile[1]} % quantile" if quantile else "")
 
 
-def measures_quality(metric: str) -> bool:
-    """Returns whether a metric measures a model: neither progress nor a number of examples."""
-    return metric not in PROGRESS and metric.rpartition("/")[2] != "examples"
-
-
 def setting_label(name: str | None) -> str:
     """Returns the name of a hyper-parameter or another column as a text; "" for None."""
     parts = [] if name is None else name.split("_")

@@ -41,7 +41,16 @@ from fedjax_sim.runs.simulation import Call, Prepared, execute, prepare
 from fedjax_sim.runs.storage.files import own
 from fedjax_sim.runs.storage.folders import check_kind, folder_names, record_names
 from fedjax_sim.runs.storage.locks import locked
-from fedjax_sim.types import FedAlgorithm, PyTree, Setup
+from fedjax_sim.types import (
+    KEY_ROWS,
+    FedAlgorithm,
+    PyTree,
+    Setup,
+    Summary,
+    common_rows,
+    listed,
+    shown,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,13 +58,14 @@ if TYPE_CHECKING:
 MakeSetup = Callable[..., Setup]
 
 
+@shown
 class Comparison(NamedTuple):
     """Results of several algorithms on one setup."""
 
     # By algorithm, in the order given: one simulation of all seeds, or one per seed if each seed
     # has a setup of its own. An interrupted comparison lacks those that had not started.
     simulations: dict[str, list[Simulation]]
-    interrupted: bool
+    interrupted: bool  # an interrupt ended it, and rounds are missing
 
     def to_frame(self) -> "pd.DataFrame":
         """Returns the tidy history.
@@ -103,7 +113,18 @@ class Comparison(NamedTuple):
         }
 
     plot = views.plot
-    _repr_html_ = views.html
+
+    def _summary(self) -> Summary:
+        parts = [part for simulations in self.simulations.values() for part in simulations]
+        rounds = sorted({part.rounds_done for part in parts})
+        last = " to ".join(map(str, dict.fromkeys((rounds[0], rounds[-1])))) if rounds else "0"
+        state = "interrupted" if self.interrupted else "finished"
+        about = common_rows(part.record.about for part in parts)
+        rows = {name: about[name] for name in KEY_ROWS if name in about}
+        if parts:
+            rows["seeds"] = listed(dict.fromkeys(x for part in parts for x in part.record.seeds))
+        title = f"Comparison of {len(self.simulations)} algorithms, {state} after round {last}"
+        return Summary(title, rows, lambda form: views.table(self, form))
 
 
 def compare(

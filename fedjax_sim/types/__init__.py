@@ -31,6 +31,7 @@ from fedjax_sim.types.annotations import annotated_kinds
 from fedjax_sim.types.arrays import readable, tree_text
 from fedjax_sim.types.models import Described, Model
 from fedjax_sim.types.setup import (
+    KEY_ROWS,
     Setup,
     Task,
     Timeline,
@@ -38,11 +39,20 @@ from fedjax_sim.types.setup import (
     uniform_weights,
     weight_by_examples,
 )
-from fedjax_sim.types.shown import Rows, Summary, common_rows, field_comments, rows_of, shown
+from fedjax_sim.types.shown import (
+    Rows,
+    Summary,
+    common_rows,
+    field_comments,
+    listed,
+    rows_of,
+    shown,
+)
 from fedjax_sim.types.specs import Same, Spec, spec_of, specified, value_text, with_spec
 from fedjax_sim.types.visits import EvalFn, Oracle, Round, Stack, Weighting, Work
 
 __all__ = [
+    "KEY_ROWS",
     "Aggregation",
     "Bits",
     "ClientState",
@@ -76,6 +86,7 @@ __all__ = [
     "annotated_kinds",
     "common_rows",
     "field_comments",
+    "listed",
     "readable",
     "rows_of",
     "send_state",

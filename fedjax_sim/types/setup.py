@@ -172,16 +172,17 @@ class Timeline:
 
     def _summary(self) -> Summary:
         rounds = f"{self.num_rounds:,}, with {self.cohort_size:,} slots each"
+        if self.sampling is not None:
+            rounds += f", {str(getattr(self.sampling, 'kind', 'unknown')).replace('_', ' ')}"
         if batch := self.clients.shape[:-2]:
             rounds += f"; batch of {' x '.join(map(str, batch))} timelines"
-        staleness = "none" if not self.max_staleness else f"at most {self.max_staleness} rounds"
-        rows = {"rounds": rounds, "staleness": staleness}
+        rows = {"rounds": rounds}
         mask, lost = readable(self.mask), readable(self.lost)
         if mask is not None and (lost is None) == (self.lost is None):
             mean = (mask if lost is None else mask & ~lost).sum(axis=-1).mean()
-            rows["uploads"] = f"{mean:.4g} per round, mean of all rounds"
-        if self.sampling is not None:
-            rows["sampling"] = str(getattr(self.sampling, "kind", "unknown")).replace("_", " ")
+            rows["rounds"] += f"; {mean:.4g} uploads per round"
+        if self.max_staleness:
+            rows["staleness"] = f"at most {self.max_staleness:,} rounds"
         if self.own_models:
             rows["start"] = "clients start from their own models"
         return Summary(f"Timeline: {self.num_rounds:,} rounds", rows)
@@ -223,6 +224,10 @@ def weight_by_examples(work: Work) -> Array:
         [30, 20]
     """
     return work.num_examples
+
+
+# Rows of a setup that results of several algorithms or configurations show beside their table.
+KEY_ROWS = ("clients", "examples", "local steps", "rounds", "model")
 
 
 @shown

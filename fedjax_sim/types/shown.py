@@ -20,7 +20,8 @@ Rows = Mapping[str, str]  # names and values
 Form = Literal["text", "html"]
 
 WIDTH = 80  # columns of a terminal
-_MOST_LINES = 3  # of one value
+LINES = 25
+_MOST_NAMES = 8
 
 
 class Summary(NamedTuple):
@@ -39,21 +40,29 @@ class Summary(NamedTuple):
     table: Callable[[Form], str] | None = None
 
     def text(self) -> str:
-        """Returns lines of at most 80 characters; only the title may be longer."""
+        """Returns at most 25 lines of 80 characters; only the title may be longer."""
+        below = self._below("text")
+        for most in (2, 1):  # lines of one value
+            text = "\n".join([self.title, *self._lines(most), *below])
+            if text.count("\n") < LINES:
+                break
+        return text
+
+    def _lines(self, most: int) -> list[str]:
         width = max(map(len, self.rows), default=0)
-        lines = [self.title]
+        lines: list[str] = []
         for name, value in self.rows.items():
             lines += textwrap.wrap(
                 value or "none",
                 WIDTH,
                 initial_indent=f"  {name:<{width}}  ",
                 subsequent_indent=" " * (width + 4),
-                max_lines=_MOST_LINES,
+                max_lines=most,
                 placeholder=" ...",
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-        return "\n".join([*lines, *self._below("text")])
+        return lines
 
     def html(self) -> str:
         """Returns the same as a paragraph and a table."""
@@ -78,18 +87,31 @@ def rows_of(*parts: Any) -> dict[str, str]:
     """Returns the rows of all parts that have a summary."""
     found: dict[str, str] = {}
     for part in parts:
-        if not isinstance(part, type) and hasattr(part, "_summary"):
-            found |= part._summary().rows
+        if hasattr(part, "_summary"):
+            found |= _summary_of(part).rows
     return found
 
 
 def common_rows(every: Iterable[Rows]) -> dict[str, str]:
     """Returns the rows of several records; values that are not the same in all are listed."""
-    values: dict[str, dict[str, None]] = {}
+    values: dict[str, dict[str, None]] = {}  # ordered sets
     for rows in every:
         for name, value in rows.items():
             values.setdefault(name, {})[value] = None
     return {name: _either(list(texts)) for name, texts in values.items()}
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Returns the first names, and how many there are of more than a few.
+
+    Example:
+        >>> listed("abc"), listed(range(20))
+        ('a, b, c', '0, 1, 2, 3, 4, 5, 6, 7, ...; 20 in all')
+    """
+    texts = list(map(str, names))
+    if len(texts) <= _MOST_NAMES:
+        return ", ".join(texts)
+    return f"{', '.join(texts[:_MOST_NAMES])}, ...; {len(texts):,} in all"
 
 
 def _either(texts: list[str]) -> str:

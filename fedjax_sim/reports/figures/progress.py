@@ -82,7 +82,7 @@ def progress_curves(
     *,
     bits: Mapping[Any, tuple[int, int]] | None = None,
     by: str = "algorithm",
-    band: Literal["std", "minmax", "ci"] | None = "std",
+    band: Literal["std", "minmax", "ci"] | None = "ci",
     yscale: Literal["linear", "log"] = "linear",
     max_columns: int = 2,
 ) -> Figure:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedjax_sim.engine import headline
 from fedjax_sim.reports.figures.curves import curves
 from fedjax_sim.reports.figures.heat_maps import heat_map
 from fedjax_sim.reports.figures.sweeps import sensitivity
@@ -15,7 +16,6 @@ from fedjax_sim.reports.labels import (
     PROGRESS,
     better,
     bounds_of,
-    measures_quality,
     metric_label,
 )
 from fedjax_sim.reports.selection import Mode, scores
@@ -31,7 +31,8 @@ def plot(result: Any, *arguments: Any, **options: Any) -> Figure:
             a panel per metric and a line per algorithm.  Of ``fs.sweep``: the sensitivity to one
             hyper-parameter, or a heat map over two.  Of a fork, a valuation or advice: as their
             method ``plot``.  A folder or a list of them: learning curves of what ran there.
-        arguments: names of metrics, of a sweep one; default, except for sweeps and forks: all.
+        arguments: names of metrics, of a sweep or a fork one; default: all, of a sweep or a fork the
+            most important one.
         options: of :func:`~fedjax_sim.reports.figures.result_curves`,
             :func:`~fedjax_sim.reports.figures.sweep_figure` or
             :func:`~fedjax_sim.reports.figures.plot_folder`.
@@ -107,7 +108,7 @@ def result_curves(
     if x not in PROGRESS:
         raise ValueError(f"x is {x!r}; expected one of {', '.join(map(repr, PROGRESS))}")
     if metrics is None:
-        metrics = [name for name in history["metric"].unique() if measures_quality(name)]
+        metrics = headline(history["metric"].unique())
     if x != "round":
         if x not in set(history["metric"]):
             known = ["round", *(name for name in PROGRESS if name in set(history["metric"]))]
@@ -128,7 +129,7 @@ def result_curves(
 
 def sweep_figure(
     history: pd.DataFrame,
-    metric: str,
+    metric: str | None = None,
     *,
     x: str | None = None,
     y: str | None = None,
@@ -142,7 +143,7 @@ def sweep_figure(
 
     Args:
         history: frame of a sweep, see :mod:`fedjax_sim.reports.selection`.
-        metric: metric of the runs.
+        metric: metric of the runs; default: the most important one, such as test accuracy.
         x: hyper-parameter of the horizontal axis.
         y: hyper-parameter of the vertical axis; None: the vertical axis is the metric.
         mode: ``"min"`` or ``"max"``, whether smaller or larger values are better; default: as
@@ -160,6 +161,8 @@ def sweep_figure(
         >>> axes.get_xlabel(), axes.get_ylabel()
         ('learning rate', 'loss')
     """
+    if metric is None:
+        metric = next(iter(headline(history["metric"].unique())), "")
     mode = mode or better(metric)
     table = scores(history, metric, last=last, mode=mode)
     if x is None:
