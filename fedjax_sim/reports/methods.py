@@ -38,10 +38,11 @@ def read_folders(
 ) -> FolderHistory:
     """Returns the histories of several folders as one, with a method per value of ``algorithm``.
 
-    A sweep's folder gives the best configuration of every algorithm (and of every cell, if the
-    sweep has cells), among those with the most seeds, or all of them, of all grids that ran there; the values of its hyper-parameters follow
-    the name.  With several folders, the folder's name follows.  The names of methods whose server's
-    model is no complete one (FedPer) end with a dagger, which the setting explains.
+    A sweep's folder gives the best configuration of every algorithm and of every cell that the
+    sweep had, among those with the most seeds, or all of them, of all grids that ran there; the
+    values of its hyper-parameters follow the name.  With several folders, the folder's name
+    follows.  The names of methods whose server's model is no complete one (FedPer) end with a
+    dagger, which the setting explains.
 
     Args:
         paths: folders, as for :func:`read_folder`.

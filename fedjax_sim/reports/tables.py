@@ -100,6 +100,7 @@ def results_table(
     percent: bool = False,
     target: float | None = None,
     note: str = "",
+    width: int = WIDTH,
 ) -> str:
     r"""Returns the frame of :func:`results` as text: a row per configuration, a column per metric.
 
@@ -116,6 +117,7 @@ def results_table(
         percent: write accuracies in percent, with ``digits`` - 2 decimals.
         target: value of the rounds to the target, for the column's heading.
         note: text before the note.
+        width: columns of the terminal, for text.
 
     Raises:
         ValueError: another format, missing columns, digits < 1.
@@ -156,7 +158,7 @@ def results_table(
         index = pd.MultiIndex.from_tuples(texts, names=names)
     frame = pd.DataFrame(list(rows.values()), index, heads)
     notes = " ".join(filter(None, (note, explanation(table, "*" if format == "text" else "Bold"))))
-    return render(frame, format, note=notes)
+    return render(frame, format, note=notes, width=width)
 
 
 def explanation(table: pd.DataFrame, mark: str = "Bold") -> str:
@@ -166,8 +168,8 @@ def explanation(table: pd.DataFrame, mark: str = "Bold") -> str:
     if np.isfinite(np.asarray(table["p_holm"], np.float64)).any():
         text += (
             f" {mark}: the best mean, and those that a two-sided paired t test over the seeds does"
-            f" not distinguish from it (p of at least {table.attrs.get('alpha', 0.05):g} after Holm's"
-            " correction)."
+            f" not distinguish from it (p of at least {table.attrs.get('alpha', 0.05):g} after"
+            " Holm's correction)."
         )
         if num_seeds.min() < _FEW_SEEDS:
             text += f" With fewer than {_FEW_SEEDS} seeds the test distinguishes little."

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedjax_sim.engine import headline
-from fedjax_sim.reports.frames import configuration_columns, row_ids, score_values
+from fedjax_sim.reports.frames import configuration_columns, grid_values, row_ids, score_values
 from fedjax_sim.reports.intervals import interval_note
 from fedjax_sim.reports.labels import (
     better,
@@ -71,7 +71,7 @@ def sweep_table(history: pd.DataFrame, form: Form, settings: Sequence[str] = ())
         return render(pd.DataFrame(), form, note="No finished runs.")
     # Bests are of one algorithm and one setting: a larger alpha is no better configuration.
     cells = [name for name in ("algorithm", *settings) if name in history]
-    cells = [name for name in cells if history[name].nunique(dropna=False) > 1]
+    cells = [name for name in cells if len(grid_values(history, name)) > 1]
     chosen = [_best_by(history, metric, cells) for metric in metrics[: 1 if cells else None]]
     frame = pd.concat([rows for rows, _ in chosen]).fillna("")
     counts = [count for _, every in chosen for count in every]

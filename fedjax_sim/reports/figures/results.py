@@ -31,8 +31,8 @@ def plot(result: Any, *arguments: Any, **options: Any) -> Figure:
             a panel per metric and a line per algorithm.  Of ``fs.sweep``: the sensitivity to one
             hyper-parameter, or a heat map over two.  Of a fork, a valuation or advice: as their
             method ``plot``.  A folder or a list of them: learning curves of what ran there.
-        arguments: names of metrics, of a sweep or a fork one; default: all, of a sweep or a fork the
-            most important one.
+        arguments: names of metrics, of a sweep or a fork one; default: all, or the most important
+            one of a sweep or a fork.
         options: of :func:`~fedjax_sim.reports.figures.result_curves`,
             :func:`~fedjax_sim.reports.figures.sweep_figure` or
             :func:`~fedjax_sim.reports.figures.plot_folder`.

@@ -270,7 +270,9 @@ def test_speed_up_figure_shows_the_frame_beside_linear_speed_up():
     figure = sweeps.speed_up_figure(
         frame, by="algorithm", panel="local_steps", label="suboptimality"
     )
-    assert figure.get_supxlabel() == "Bands: 90 % confidence intervals."
+    assert figure.get_supxlabel() == (
+        "Lines: mean over 4 seeds; bands: its 90 % interval (Student's t)."
+    )
     panels = np.array(figure.axes).reshape(2, 2)  # [row, local_steps]
     for k, (upper, lower) in zip((1, 8), panels.T, strict=True):
         part = frame.loc[frame["local_steps"] == k]
@@ -319,8 +321,9 @@ def test_speed_up_figure_of_curves_with_their_own_base_and_gaps():
 
 @pytest.mark.parametrize("lowest", [1e-9, -0.5])
 def test_a_band_down_to_zero_does_not_stretch_a_logarithmic_axis(lowest):
-    spread = (1 - lowest) / stats.t.ppf(0.975, 1)  # 1 +- spread have the interval from `lowest`
-    rows = [(m, s, v / m) for m in (2, 8) for s, v in enumerate((1 - spread, 1 + spread))]
+    # 1 and 1 +- spread have the interval from `lowest`: their standard deviation is the spread.
+    spread = (1 - lowest) * np.sqrt(3) / stats.t.ppf(0.975, 2)
+    rows = [(m, s, v / m) for m in (2, 8) for s, v in enumerate((1 - spread, 1, 1 + spread))]
     frame = statistics.speed_up(pd.DataFrame(rows, columns=["num_clients", "seed", "score"]))
     np.testing.assert_allclose(frame["error_low"], [lowest / 2, lowest / 8], rtol=1e-5)
     left, _ = (figure := sweeps.speed_up_figure(frame)).axes
