@@ -1,5 +1,7 @@
 """Client data without padding: concatenated examples and the offsets of the clients."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

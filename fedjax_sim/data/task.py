@@ -1,5 +1,7 @@
 """Tasks from client data and an objective."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -167,7 +169,7 @@ def _on_device(data: FederatedData) -> FederatedData:
     return jax.device_put(data)
 
 
-def _task(oracle: "_EmpiricalOracle", data: Any, sizes: np.ndarray) -> Task:
+def _task(oracle: _EmpiricalOracle, data: Any, sizes: np.ndarray) -> Task:
     # In 64 bits, since the steps of a large client could exceed 32 bits.
     num_steps = np.asarray(oracle.batches.num_steps(np.asarray(sizes, np.int64)))
     check_at_most(INT32_MAX, num_steps=int(num_steps.max()))
@@ -286,7 +288,7 @@ class _EmpiricalOracle(NamedTuple):
 
 def empirical_oracle(
     objective: Objective, batches: Batches, sizes: tuple[int, int], full_grad_batch: int
-) -> "_EmpiricalOracle":
+) -> _EmpiricalOracle:
     """Returns the oracle ``(data, client, key, max_steps) -> Oracle`` of clients with own rows.
 
     Args:

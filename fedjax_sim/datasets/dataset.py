@@ -1,5 +1,7 @@
 """The type of a data set, and helpers of all readers."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 

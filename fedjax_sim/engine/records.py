@@ -1,5 +1,7 @@
 """Records of runs: states, histories, and what probes receive."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 

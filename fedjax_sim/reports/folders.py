@@ -1,5 +1,7 @@
 """Histories of the folders that ``simulate``, ``compare``, ``sweep`` and the command line write."""
 
+from __future__ import annotations
+
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -23,10 +25,12 @@ from fedjax_sim.runs import (
     runs_in,
     seed_column,
 )
+from fedjax_sim.types import shown
 
 Bits = Mapping[str, tuple[int, int]]
 
 
+@shown
 class FolderHistory(NamedTuple):
     """Content of a folder of results."""
 

@@ -1,5 +1,7 @@
 """Means over seeds and their confidence intervals."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -7,9 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from fedjax_sim.types import shown
+
 FEWEST = 3  # values of which an interval is shown
 
 
+@shown
 class Interval(NamedTuple):
     """A mean over seeds and its confidence interval."""
 

@@ -4,6 +4,8 @@ An algorithm's name is the beginning of its docstring, up to the first colon.  S
 costs no line here.
 """
 
+from __future__ import annotations
+
 import inspect
 import re
 from collections.abc import Iterable

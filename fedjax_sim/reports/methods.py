@@ -1,5 +1,7 @@
 """Histories of several folders as one, with a method per configuration."""
 
+from __future__ import annotations
+
 import collections
 import pathlib
 from collections.abc import Collection, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Results of a comparison: means over seeds, paired tests against the best, rounds to a target."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,8 +13,10 @@ from fedjax_sim.reports.frames import configuration_columns, first_rows, row_ids
 from fedjax_sim.reports.labels import better, bounds_of
 from fedjax_sim.reports.selection import Mode, over_seeds, rounds_to_target, scores, sign_of
 from fedjax_sim.reports.statistics import holm, paired_difference
+from fedjax_sim.types import shown
 
 
+@shown
 class Target(NamedTuple):
     """A value of a metric; a table shows the rounds until runs reach it.
 

@@ -1,5 +1,7 @@
 """Tables as text: frames for terminals, in Markdown, LaTeX, HTML and CSV."""
 
+from __future__ import annotations
+
 import html
 import math
 import re
@@ -19,6 +21,7 @@ from fedjax_sim.reports.labels import (
     metric_label,
     setting_label,
 )
+from fedjax_sim.types import shown
 
 Format: TypeAlias = Literal["text", "markdown", "latex", "html", "csv"]
 
@@ -34,6 +37,7 @@ _SPECIAL = {**{c: f"\\{c}" for c in "&%$#_{}"}, "~": r"\textasciitilde{}", "^": 
 _FEW_SEEDS = 5
 
 
+@shown
 class Mean(NamedTuple):
     r"""A cell of a table: a mean and its interval as text, which LaTeX writes as a formula.
 

@@ -4,6 +4,8 @@ Phases: :func:`check` refuses what cannot run, :func:`trace` traces all algorith
 :func:`run_all` runs one after the other by the phases of :mod:`fedjax_sim.runs.simulation`.
 """
 
+from __future__ import annotations
+
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -67,7 +69,7 @@ class Comparison(NamedTuple):
     simulations: dict[str, list[Simulation]]
     interrupted: bool  # an interrupt ended it, and rounds are missing
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Returns the tidy history.
 
         Returns:
@@ -85,7 +87,7 @@ class Comparison(NamedTuple):
         frame = pd.DataFrame(rows, columns=["algorithm", *FRAME_COLUMNS])
         return frame.astype({"value": float})
 
-    def per_client(self) -> "pd.DataFrame":
+    def per_client(self) -> pd.DataFrame:
         """Returns the clients' values: ``algorithm``, then as :meth:`Simulation.per_client`.
 
         Requires an evaluation with ``per_client=True``; without one there are no rows.
@@ -196,7 +198,7 @@ class Plan(NamedTuple):
     """Arguments of a comparison, checked except for the setups of later seeds."""
 
     algorithms: Mapping[str, FedAlgorithm]
-    parts: "_Parts"
+    parts: _Parts
     keys: Array
     callbacks: Sequence[Callback]
     storage: Storage
@@ -204,7 +206,7 @@ class Plan(NamedTuple):
     options: Options
     executions: Mapping[str, Execution | None]
 
-    def call(self, name: str, part: "_Part", number: int) -> Call:
+    def call(self, name: str, part: _Part, number: int) -> Call:
         """Returns one of an algorithm's simulations, by its number."""
         folder, config = self.storage.path, self.storage.config_of(name)
         if folder is not None:
@@ -230,7 +232,7 @@ class Plan(NamedTuple):
             self.check_part(part, [name])
             yield prepare(self.call(name, part, number), trace=self.storage.path is not None)
 
-    def check_part(self, part: "_Part", names: Iterable[str]) -> None:
+    def check_part(self, part: _Part, names: Iterable[str]) -> None:
         """Refuses a setup that does not fit these algorithms, by the one door for checks."""
         check_run(
             {name: self.algorithms[name] for name in names},

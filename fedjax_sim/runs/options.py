@@ -1,5 +1,7 @@
 """Settings of ``simulate``, ``compare`` and ``sweep``: where results are kept, how runs execute."""
 
+from __future__ import annotations
+
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +92,7 @@ class Storage:
         return config
 
 
-def storage_of(storage: "Storage | str | pathlib.Path | None") -> Storage:
+def storage_of(storage: Storage | str | pathlib.Path | None) -> Storage:
     """Returns the storage that an argument ``storage`` means."""
     if isinstance(storage, Storage):
         return storage

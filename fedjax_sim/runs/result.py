@@ -1,5 +1,7 @@
 """Result of one simulation."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -106,14 +108,14 @@ class Simulation(NamedTuple):
         for name, done, metric, value in entries:
             yield *known[name], done, metric, value
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Returns the tidy history: columns seed, diverged_at, round, metric, value."""
         pd = import_extra("pandas", "cli")
 
         frame = pd.DataFrame(self.rows(), columns=list(FRAME_COLUMNS))
         return frame.astype({"value": float})
 
-    def per_client(self) -> "pd.DataFrame":
+    def per_client(self) -> pd.DataFrame:
         """Returns the clients' values: seed, round, client, split, num_examples and metrics.
 
         If the data that are evaluated have ``client_ids``, a column ``name`` follows num_examples.

@@ -5,6 +5,8 @@ Phases: :func:`check` refuses what cannot run, :func:`prepare` returns the compi
 the simulation.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import pathlib

@@ -1,5 +1,7 @@
 """Algorithms: five pure functions, and what they require of setups and wrappers."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -174,7 +176,7 @@ class FedAlgorithm(NamedTuple):
     # The factory and its arguments. None: no factory under `specified` made it.
     spec: Spec | None = None
 
-    def requiring(self, **changes: Any) -> "FedAlgorithm":
+    def requiring(self, **changes: Any) -> FedAlgorithm:
         """Returns the algorithm with other fields of ``requires``.
 
         Example:

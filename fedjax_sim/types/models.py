@@ -1,5 +1,7 @@
 """Models, and what objectives and adapters need to know of a model's function."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -29,7 +31,7 @@ class Described:
         return self.function(params, x)
 
     @staticmethod
-    def of(apply: Callable[[Params, Any], Any], **facts: Any) -> "Described":
+    def of(apply: Callable[[Params, Any], Any], **facts: Any) -> Described:
         """Returns a function with further facts, beside those that it has."""
         known = apply if isinstance(apply, Described) else Described(apply)
         return dataclasses.replace(known, **facts)

@@ -1,5 +1,7 @@
 """Setups: everything that stays fixed when algorithms are compared."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -149,7 +151,7 @@ class Timeline:
         """Slots whose upload reaches the server, ``[T, S]``: not empty and not lost."""
         return self.mask if self.lost is None else self.mask & ~self.lost
 
-    def __getitem__(self, rounds: slice) -> "Timeline":
+    def __getitem__(self, rounds: slice) -> Timeline:
         """Returns the given rounds of a timeline ``[T, S]`` or of a batch ``[n, T, S]``.
 
         Raises:

@@ -3,6 +3,8 @@
 Two calls of a factory return different closures that compute the same.  Their specs are equal.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import hashlib
@@ -92,7 +94,7 @@ class Spec:
         scaffold(lr=0.2, server_lr=2.0, option='II')
     """
 
-    _form: "_Form"
+    _form: _Form
     _numbers: tuple[Any, ...]  # leaves
 
     def __init__(self, factory: str | Callable, /, **arguments: Any):
@@ -173,7 +175,7 @@ class _Form(NamedTuple):
     factory: Factory
     names: tuple[str, ...]
     structure: Any  # of the arguments' values, a list
-    fixed: "tuple[_Fixed | None, ...]"  # their leaves; None where it is a leaf of the spec
+    fixed: tuple[_Fixed | None, ...]  # their leaves; None where it is a leaf of the spec
 
 
 class _Fixed:

@@ -1,5 +1,7 @@
 """Views of a run that an algorithm has: a client's data, its visit, a round, all uploads."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -58,7 +60,7 @@ class Work(NamedTuple):
     key: Array  # PRNG key of this visit, independent of the minibatches
     max_steps: int  # bound of the local loop
 
-    def inside(self) -> "Work":
+    def inside(self) -> Work:
         """Returns the visit with another key, for the algorithm inside a wrapper that draws.
 
         The draws of two wrappers of the same kind, one inside the other, are then independent.
@@ -99,7 +101,7 @@ class Round(NamedTuple):
         """Number of uploads that clients know from the broadcast, which wrappers do not change."""
         return jnp.asarray(self.num_uploads if self.at_broadcast is None else self.at_broadcast)
 
-    def counting(self, num_uploads: Array) -> "Round":
+    def counting(self, num_uploads: Array) -> Round:
         """Returns the round of an update whose mean has another number of uploads.
 
         Example:
@@ -110,7 +112,7 @@ class Round(NamedTuple):
         """
         return self._replace(num_uploads=num_uploads, at_broadcast=self.announced_uploads)
 
-    def inside(self) -> "Round":
+    def inside(self) -> Round:
         """Returns the round with another key, for the algorithm inside a wrapper that draws.
 
         Example:

@@ -5,6 +5,8 @@ state: it uses no pyplot and needs no display.  Save a figure with
 :func:`fedjax_sim.reports.figures.save`; notebooks display it.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias

@@ -1,5 +1,7 @@
 """One figure of a run: losses, distributions over clients, dynamics of clients."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Protocol

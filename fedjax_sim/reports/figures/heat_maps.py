@@ -1,5 +1,7 @@
 """Heat maps of sweeps over two hyper-parameters."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """One history against different measures of progress: time, updates, local steps, bits."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

@@ -1,5 +1,7 @@
 """Figures of the results of ``simulate``, ``compare`` and ``sweep``, and of their frames."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import singledispatch
 from typing import Any, Literal

@@ -4,6 +4,8 @@ They take the frames of :mod:`fedjax_sim.reports.selection` and choose with its 
 hyper-parameter that is on no axis is tuned for every point, and the title names it.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

@@ -1,5 +1,7 @@
 """Results of sweeps."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -54,7 +56,7 @@ class Sweep(NamedTuple):
             for done, name, value in melted(run.history):
                 yield run.configuration, run.seed, run.diverged_at, done, name, value
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Returns the tidy history of all runs.
 
         Returns:
@@ -77,7 +79,7 @@ class Sweep(NamedTuple):
         tail = ["seed", "diverged_at", "round", "metric", "value"]
         return pd.DataFrame(rows, columns=[*names, *tail])
 
-    def per_client(self) -> "pd.DataFrame":
+    def per_client(self) -> pd.DataFrame:
         """Returns the clients' values: a row per run, evaluated round, client and split.
 
         Requires an evaluation with ``per_client=True``

@@ -9,6 +9,8 @@ Phases: :func:`check` refuses what cannot run, :func:`open_store` opens the fold
 :func:`run_groups` compiles and runs what is missing, and :func:`result_of` returns all runs.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import pathlib
 import time

@@ -1,5 +1,7 @@
 """``fork``: a run continues from one state under several alternatives."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -31,9 +33,10 @@ from fedjax_sim.runs import (
     seed_names,
 )
 from fedjax_sim.studies.forks.result import Fork
-from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
+from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline, shown
 
 
+@shown
 class Alternative(NamedTuple):
     """One way to continue a run.
 
