@@ -256,9 +256,8 @@ class Setup:
     params: Params  # initial model [...], or one per seed [n, ...]
     eval_fn: EvalFn | None = None  # params -> metrics by name; carries the evaluation set
     eval_every: int = 1  # static: rounds between evaluations; the last round is always evaluated
-    weighting: Weighting = (
-        uniform_weights  # static: weights of the uploads; a negative weight makes the model NaN
-    )
+    # Static: weights of the uploads. A negative weight makes the model NaN.
+    weighting: Weighting = uniform_weights
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "eval_fn", _as_pytree(self.eval_fn))

@@ -6,10 +6,11 @@ their defaults.  The comments beside the fields are the source of ``help``.
 """
 
 import html
-import inspect
+import linecache
 import re
+import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from fedjax_sim.types.specs import record_text
@@ -131,14 +132,14 @@ def shown(cls: type[T]) -> type[T]:
     setattr(cls, "_repr_html_", lambda self: _summary_of(self).html())  # noqa: B010
     comments = field_comments(cls)
     cls.__doc__ = _with_attributes(cls.__doc__ or "", comments)
-    for name, comment in comments.items():
-        field = cls.__dict__.get(name)
-        if type(field).__name__ == "_tuplegetter":
-            field.__doc__ = comment
-    if "_fields" in cls.__dict__:  # texts of annotations, which named tuples wrap
-        kinds = cls.__annotations__
-        text = {name: getattr(kind, "__forward_arg__", kind) for name, kind in kinds.items()}
-        cls.__new__.__annotations__ = text
+    if "_fields" in cls.__dict__:
+        kinds = {  # texts of annotations, which named tuples wrap
+            name: getattr(kind, "__forward_arg__", kind)
+            for name, kind in cls.__annotations__.items()
+        }
+        cls.__new__.__annotations__ = kinds
+        for name, kind in kinds.items():
+            getattr(cls, name).__doc__ = comments.get(name, str(kind))
     return cls
 
 
@@ -151,13 +152,9 @@ def _summary_of(record: Any) -> Summary:
 
 def field_comments(cls: type) -> dict[str, str]:
     """Returns the comments of a class's fields: beside each, or on the lines above it."""
-    try:
-        source = inspect.getsource(cls)
-    except (OSError, TypeError):  # no source, such as in a frozen program
-        return {}
     comments: dict[str, str] = {}
     above: list[str] = []
-    for line in source.splitlines():
+    for line in _body(cls):
         if comment := re.fullmatch(r"    # (.*)", line):
             above.append(comment[1])
             continue
@@ -167,6 +164,19 @@ def field_comments(cls: type) -> dict[str, str]:
                 comments[field[1]] = re.sub(r" {2,}", "; ", text)
         above = []
     return comments
+
+
+def _body(cls: type) -> Iterator[str]:
+    """Yields the lines of a class in its module; none without source, as in a frozen program."""
+    # `inspect.getsource` parses the module, which takes longer than importing it.
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    inside = False
+    for line in linecache.getlines(file):
+        if inside and line[:1] not in ("\n", " ", ")", "#"):
+            return
+        inside = inside or re.match(rf"class {cls.__name__}\b", line) is not None
+        if inside:
+            yield line.rstrip("\n")
 
 
 def _with_attributes(docstring: str, comments: Mapping[str, str]) -> str:

@@ -46,7 +46,7 @@ class Alternative(NamedTuple):
         >>> alternative = fs.Alternative(fs.fedavg(0.1), without_3)
     """
 
-    algorithm: FedAlgorithm
+    algorithm: FedAlgorithm  # that continues the run
     # Intervention: a function of the timeline of the remaining rounds. None: it stays as it is.
     change: Callable[[Timeline], Timeline] | None = None
     # True: server and clients get new states of the algorithm, with the server's model of round t;
