@@ -12,7 +12,7 @@ from fedjax_sim.reports.folders import (
     setting_text,
 )
 from fedjax_sim.reports.frames import configuration_columns, rows_with, score_values
-from fedjax_sim.reports.intervals import Interval, mean_interval
+from fedjax_sim.reports.intervals import Interval, interval_note, mean_interval
 from fedjax_sim.reports.labels import (
     PARTIAL,
     PARTIAL_NOTE,

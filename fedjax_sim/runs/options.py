@@ -11,12 +11,14 @@ from fedjax_sim.checks import check_bytes, is_concrete
 from fedjax_sim.engine import NO_PROBES, Execution, Probes, check_options
 from fedjax_sim.runs.seeds import Seed
 from fedjax_sim.runs.storage.identity import check_json
+from fedjax_sim.types import shown
 
 Config: TypeAlias = Mapping[str, Any]
 SEGMENT_SECONDS = 30.0
 CHECKPOINT_SECONDS = 5.0
 
 
+@shown
 @dataclasses.dataclass(frozen=True)
 class Storage:
     """Folder of results, and what is kept in it.
@@ -101,6 +103,7 @@ def storage_of(storage: Storage | str | pathlib.Path | None) -> Storage:
     raise ValueError(f"storage is {storage!r:.60}; expected a folder, an fs.Storage or None")
 
 
+@shown
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Settings that do not change what an algorithm computes in its rounds.
