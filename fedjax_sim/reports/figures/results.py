@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from typing import Any, Literal
 
@@ -31,8 +31,9 @@ def plot(result: Any, *arguments: Any, **options: Any) -> Figure:
     Args:
         result: of ``fs.simulate`` or ``fs.compare``: learning curves, means over seeds with bands,
             a panel per metric and a line per algorithm.  Of ``fs.sweep``: the sensitivity to one
-            hyper-parameter, or a heat map over two.  Of a fork, a valuation or advice: as their
-            method ``plot``.  A folder or a list of them: learning curves of what ran there.
+            hyper-parameter, or a heat map over two; learning curves if none varies.  Of a fork, a
+            valuation or advice: as their method ``plot``.  A folder or a list of them: learning
+            curves of what ran there.
         arguments: names of metrics, of a sweep or a fork one; default: all, or the most important
             one of a sweep or a fork.
         options: of :func:`~fedjax_sim.reports.figures.result_curves`,
@@ -74,7 +75,17 @@ def _(result: Comparison, *arguments: Any, **options: Any) -> Figure:
 
 @plot.register
 def _(result: Sweep, *arguments: Any, **options: Any) -> Figure:
-    return sweep_figure(result.to_frame(), *arguments, **options)
+    history = result.to_frame()
+    if not options and not _varied(history, [name for run in result.runs for name in run[0]]):
+        by = "algorithm" if "algorithm" in history else None
+        return result_curves(history, *arguments, by=by)
+    return sweep_figure(history, *arguments, **options)
+
+
+def _varied(history: pd.DataFrame, names: Iterable[str]) -> list[str]:
+    """Returns the hyper-parameters that have several values."""
+    known = [name for name in dict.fromkeys(names) if name != "algorithm"]
+    return [name for name in known if len(grid_values(history, name)) > 1]
 
 
 def result_curves(
@@ -171,8 +182,7 @@ def sweep_figure(
         if y is not None:
             raise ValueError(f"y is {y!r} and x is None; expected both, or neither")
         names = [name for name in configuration_columns(table) if name != "algorithm"]
-        varied = [name for name in names if len(grid_values(table, name)) > 1]
-        if not varied:
+        if not (varied := _varied(table, names)):
             raise ValueError(f"history has one value of {names}; expected a name with several")
         x, y = varied[0], varied[1] if len(varied) > 1 else None
     label = metric_label(metric)

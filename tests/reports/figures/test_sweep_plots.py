@@ -363,3 +363,34 @@ def test_long_values_of_the_horizontal_axis_do_not_overlap(values, rotation):
     )
     ticks = figure.axes[0].get_xticklabels()
     assert {tick.get_rotation() for tick in ticks} == {rotation}
+
+
+@pytest.mark.parametrize(
+    ("mode", "log", "far"), [("min", False, 1e30), ("min", True, 1e30), ("max", False, -1e30)]
+)
+def test_a_far_worse_mean_does_not_set_the_colours(mode, log, far):
+    """64 means from 1 to 2 (max: -2 to -1), the last one replaced: others set the colours."""
+    sign = 1 if mode == "min" else -1
+    means = sign * np.linspace(1, 2, 64)
+    means[-1] = far
+    cells = [(a, b) for a in range(8) for b in range(8)]
+    frame = pd.DataFrame(
+        [(a, b, 0, mean) for (a, b), mean in zip(cells, means, strict=True)],
+        columns=["lr", "mu", "seed", "score"],
+    )
+    axes, _ = (figure := heat_maps.heat_map(frame, "lr", "mu", mode=mode, log=log)).axes
+    (colors,) = [x for x in axes.collections if x.get_array() is not None]
+    others = sign * means[:-1]
+    np.testing.assert_allclose(sorted(np.abs(colors.get_clim())), [others.min(), others.max()])
+    assert len(axes.texts) == 64
+    assert any(text.get_text() == f"{far:.2e}" for text in axes.texts)
+    render(figure)
+
+
+def test_equal_means_and_few_of_them_keep_all_colours():
+    for scores in ([1.0, 1.0, 1.0, 5.0], [1.0, 9.0], [2.0]):
+        rows = [(i, 0, 0, score) for i, score in enumerate(scores)]
+        frame = pd.DataFrame(rows, columns=["lr", "mu", "seed", "score"])
+        axes = heat_maps.heat_map(frame, "lr", "mu").axes[0]
+        (colors,) = [x for x in axes.collections if x.get_array() is not None]
+        assert colors.norm.vmax >= max(scores)
