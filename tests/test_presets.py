@@ -6,12 +6,12 @@ import re
 import jax
 import numpy as np
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.references import __doc__ as CONTRACTS
 
 import fedjax_sim as fs
 from fedjax_sim.cli.options import split_arguments
 from fedjax_sim.studies.setups.build import resolve
-from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.studies.setups.references import __doc__ as CONTRACTS
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "your_own.md"
 SMALL = {"seeds": 2, "rounds": 3, "model": "softmax_regression"}

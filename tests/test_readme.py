@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 import tyro
+from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
+from fedjax_sim.studies.setups.config_checks import check
+from fedjax_sim.studies.setups.names import PRESETS
 
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.cli.grid import configurations
@@ -16,9 +19,6 @@ from fedjax_sim.engine.evaluation import evaluator
 from fedjax_sim.studies.setups import registry
 from fedjax_sim.studies.setups.build import hyper_parameters
 from fedjax_sim.studies.setups.clients import clients
-from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
-from fedjax_sim.studies.setups.config_checks import check
-from fedjax_sim.studies.setups.names import PRESETS
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

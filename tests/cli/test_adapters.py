@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig
 
 import fedjax_sim as fs
 from fedjax_sim.cli import main
 from fedjax_sim.models import Model, mlp
 from fedjax_sim.studies.setups import adapters
-from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.wrappers.received import upload_shapes
 
 MODULE = """

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import small_runs
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 
 import fedjax_sim as fs
 from fedjax_sim.cli.grid import configurations
@@ -16,7 +17,6 @@ from fedjax_sim.runs.storage.model_files import Models
 from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.studies.setups import config_file, own_objects, references
 from fedjax_sim.studies.setups.build import hyper_parameters
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 
 # Leaves a file when it is imported; has a function for every option.
 MODULE = """

@@ -3,10 +3,10 @@
 import dataclasses
 
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig
 
 from fedjax_sim.cli.draw_clients import draw
 from fedjax_sim.cli.main import main
-from fedjax_sim.studies.setups.config import RunConfig
 
 
 @pytest.mark.slow

@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from fedjax_sim.studies.setups.config import SweepConfig
 
 from fedjax_sim import analysis, plotting
 from fedjax_sim.cli import main
-from fedjax_sim.studies.setups.config import SweepConfig
 
 pytestmark = pytest.mark.slow
 PERSONAL = "personal/test/accuracy/weighted_mean"

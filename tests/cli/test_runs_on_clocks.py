@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from fedjax_sim.studies.setups.clocks import Clock, step_law
 
 from fedjax_sim import datasets
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.run import compare
 from fedjax_sim.studies.setups import clocks, names
-from fedjax_sim.studies.setups.clocks import Clock, step_law
 from fedjax_sim.studies.setups.problem import prepare
 
 PRESET = names.PRESETS["asynchronous"]

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from scipy import stats
 
 from fedjax_sim import datasets
@@ -29,7 +30,6 @@ from fedjax_sim.runs.sweeps import program
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.sweep import SweepProgress
 from fedjax_sim.studies.setups import own_objects
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from fedjax_sim.studies.setups.problem import prepare
 
 DIVERGING = 2e38  # two steps of it leave float32

@@ -19,9 +19,9 @@ import sys
 import processes
 import pytest
 import tyro
+from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
 
 from fedjax_sim.cli.main import main
-from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "clusters.md"

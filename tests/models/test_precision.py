@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
 from small_problems import KEY
@@ -13,7 +14,6 @@ from fedjax_sim import datasets, models, objectives
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import run_sweep
 from fedjax_sim.studies.setups import build
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from fedjax_sim.studies.setups.problem import prepare
 from fedjax_sim.timelines import sampling
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig
 from small_problems import compiled
 
 import fedjax_sim as fs
@@ -19,7 +20,6 @@ from fedjax_sim.studies import executions
 from fedjax_sim.studies.executions import ExecutionChoice
 from fedjax_sim.studies.setups import problem
 from fedjax_sim.studies.setups.build import resolve
-from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.studies.setups.config_file import read
 
 TINY = RunConfig(

@@ -8,10 +8,10 @@ import types
 import numpy as np
 import pandas as pd
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig
 
 from experiments.system import precision
 from experiments.system.redraw import redraw
-from fedjax_sim.studies.setups.config import RunConfig
 
 
 def test_effect_is_paired_with_the_exact_run_of_the_same_seed():

@@ -4,14 +4,14 @@ import importlib.metadata
 import sys
 
 import pytest
+from fedjax_sim.studies.setups.code_digest import code_digests
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.own_objects import model_row, reference_of
 
 from fedjax_sim import models
 from fedjax_sim.cli.main import main
 from fedjax_sim.studies.setups import references
-from fedjax_sim.studies.setups.code_digest import code_digests
-from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.studies.setups.entries import AGGREGATOR, COMPRESSION, NOISE_LAW, TUNING
-from fedjax_sim.studies.setups.own_objects import model_row, reference_of
 from fedjax_sim.studies.setups.registry import algorithms_of
 from fedjax_sim.types import FedAlgorithm
 
