@@ -8,6 +8,7 @@ Round t draws from ``fold_in(key, t)``, so the first rounds do not depend on ``n
 
 import dataclasses
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -48,9 +49,7 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array)
         >>> full(num_rounds=2, num_clients=3, num_steps=5).clients.tolist()
         [[0, 1, 2], [0, 1, 2]]
     """
-    check_cohort(num_rounds, num_clients, num_clients)
-    clients = jnp.broadcast_to(jnp.arange(num_clients), (num_rounds, num_clients))
-    return rounds_of(clients, _fixed(num_clients), num_clients, num_steps)
+    return _everybody(np, num_rounds, num_clients, num_steps)
 
 
 def single(
@@ -71,7 +70,7 @@ def single(
     check_count(client=client)
     if client >= num_clients:
         raise ValueError(f"client is {client}; expected 0 .. {num_clients - 1}")
-    clients = jnp.full((num_rounds, 1), client)
+    clients = np.full((num_rounds, 1), client)
     return rounds_of(clients, _fixed(1), num_clients, num_steps)
 
 
@@ -181,8 +180,8 @@ def bernoulli(
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
     check_count(1, num_clients=num_clients)
     rule = Sampling("poisson", float(num_clients), num_clients)
-    timeline = dataclasses.replace(full(num_rounds, num_clients, num_steps), sampling=rule)
-    return _thinned(key, timeline, probability)
+    everybody = _everybody(_arrays(key), num_rounds, num_clients, num_steps)
+    return _thinned(key, dataclasses.replace(everybody, sampling=rule), probability)
 
 
 def full_or_uniform(
@@ -213,7 +212,7 @@ def full_or_uniform(
     if not isinstance(probability, Tracer) and not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
     check_cohort(num_rounds, num_clients, cohort_size)
-    timeline = full(num_rounds, num_clients, num_steps)
+    timeline = _everybody(_arrays(key), num_rounds, num_clients, num_steps)
 
     def draw(key: Array) -> Array:
         coin, cohort = jax.random.split(fast(key))
@@ -241,7 +240,7 @@ def cyclic(
     """
     check_cohort(num_rounds, num_clients, cohort_size)
     first = np.arange(num_rounds, dtype=np.int64) * cohort_size
-    clients = jnp.asarray((first[:, None] + np.arange(cohort_size)) % num_clients, jnp.int32)
+    clients = (first[:, None] + np.arange(cohort_size)) % num_clients
     return rounds_of(clients, _fixed(cohort_size), num_clients, num_steps)
 
 
@@ -373,8 +372,28 @@ def _fixed(cohort_size: int) -> Sampling:
     return Sampling("fixed", float(cohort_size))
 
 
+def _everybody(
+    arrays: ModuleType, num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array
+) -> Timeline:
+    """Timeline of all clients, computed by NumPy or ``jax.numpy``."""
+    check_cohort(num_rounds, num_clients, num_clients)
+    clients = arrays.broadcast_to(arrays.arange(num_clients), (num_rounds, num_clients))
+    return rounds_of(clients, _fixed(num_clients), num_clients, num_steps)
+
+
+def _arrays(x: Any) -> ModuleType:
+    """Module that computes with an array: NumPy, which compiles no programs, unless it is traced.
+
+    A traced program does not get the arrays of all rounds as constants.
+    """
+    return jnp if isinstance(x, Tracer) else np
+
+
 def rounds_of(
-    clients: Array, rule: Sampling, num_clients: int, num_steps: int | np.ndarray | Array
+    clients: Array | np.ndarray,
+    rule: Sampling,
+    num_clients: int,
+    num_steps: int | np.ndarray | Array,
 ) -> Timeline:
     """Timeline of these clients, without empty slots."""
     if isinstance(num_steps, Tracer):
@@ -390,30 +409,28 @@ def rounds_of(
     if not np.issubdtype(steps.dtype, np.integer) or (steps < 0).any():
         raise ValueError(f"num_steps is {num_steps!r:.60}; expected integers of at least 0")
     check_at_most(INT32_MAX, num_steps=steps.max())
+    arrays = _arrays(clients)
+    clients = arrays.asarray(clients, np.int32)
     num_rounds = clients.shape[0]
-    rounds = jnp.arange(num_rounds, dtype=jnp.int32)
-    clients = clients.astype(jnp.int32)
+    rounds = arrays.arange(num_rounds, dtype=np.int32)
+    values = arrays.asarray(steps, np.int32)
+    each = values[clients] if values.ndim else arrays.broadcast_to(values, clients.shape)
     return Timeline(
-        clients=clients,
-        version=jnp.broadcast_to(rounds[:, None], clients.shape),
-        num_steps=_per_slot(steps, clients),
-        mask=jnp.ones_like(clients, dtype=bool),
+        clients=jnp.asarray(clients),
+        version=jnp.asarray(arrays.broadcast_to(rounds[:, None], clients.shape)),
+        num_steps=jnp.asarray(each),
+        mask=jnp.asarray(arrays.ones(clients.shape, bool)),
         time=np.arange(1.0, num_rounds + 1),
         max_steps=int(steps.max()),
         sampling=rule,
     )
 
 
-def _per_slot(steps: np.ndarray, clients: Array) -> Array:
-    values = jnp.asarray(steps, jnp.int32)
-    return values[clients] if values.ndim else jnp.broadcast_to(values, clients.shape)
-
-
 def per_round(key: Array, num_rounds: int, draw: Callable[[Array], Any]) -> Any:
     """One draw per round, sequentially, to limit the memory that a draw needs."""
     check_key(key)
     key = fast(key)
-    rounds = jnp.arange(num_rounds)
+    rounds = np.arange(num_rounds)
     return jax.lax.map(lambda t: draw(usual(jax.random.fold_in(key, t))), rounds)
 
 
