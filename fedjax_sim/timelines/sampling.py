@@ -415,11 +415,14 @@ def rounds_of(
     rounds = arrays.arange(num_rounds, dtype=np.int32)
     values = arrays.asarray(steps, np.int32)
     each = values[clients] if values.ndim else arrays.broadcast_to(values, clients.shape)
+    version = arrays.broadcast_to(rounds[:, None], clients.shape)
+    mask = arrays.ones(clients.shape, bool)
+    clients, version, each, mask = jax.device_put((clients, version, each, mask))
     return Timeline(
-        clients=jnp.asarray(clients),
-        version=jnp.asarray(arrays.broadcast_to(rounds[:, None], clients.shape)),
-        num_steps=jnp.asarray(each),
-        mask=jnp.asarray(arrays.ones(clients.shape, bool)),
+        clients=clients,
+        version=version,
+        num_steps=each,
+        mask=mask,
         time=np.arange(1.0, num_rounds + 1),
         max_steps=int(steps.max()),
         sampling=rule,
