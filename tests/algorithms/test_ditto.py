@@ -43,6 +43,7 @@ def test_ditto():
     assert_close(state.server.params, trained("fedavg").server.params, TOLERANCE)
 
 
+@pytest.mark.slow
 def test_figures_on_instance_q():
     algorithm = fs.ditto(0.1)
     state, _ = instance_q.final_state(algorithm, instance_q.setup(rounds=2))

@@ -106,6 +106,7 @@ def fixed_point(lr, num_steps):
     return np.linalg.solve(left.sum(0), np.einsum("mij,mj->i", left, CENTRES))
 
 
+@pytest.mark.slow
 def test_trajectory_on_quadratics_is_affine():
     """x_t = z + P^t (x_0 - z) with P the mean contraction and z its fixed point."""
     lr, num_steps, num_rounds = 0.1, 5, 4

@@ -137,6 +137,7 @@ def frozen(algorithm):
     return algorithm._replace(local=local)
 
 
+@pytest.mark.slow
 def test_coincide_with_simpler_methods():
     assert_close(model("fedswa", rho=1.0, alpha=1.0), model("fedavg"), TOLERANCE)
     slow = model("fedavgm", server_lr=0.7, momentum=0.0)

@@ -134,6 +134,7 @@ def test_an_upload_is_one_model_and_the_number_of_its_cluster():
     assert bits == 14 * 64 + 32 + 3
 
 
+@pytest.mark.slow
 def test_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="num_models is 0; expected at least 1"):
         fs.ifca(0.1, num_models=0)

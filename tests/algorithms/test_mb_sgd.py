@@ -67,6 +67,7 @@ def test_mb_ac_sgd():
     assert_close((flat(state.params), flat(state.main)), (ag, x), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_one_local_step_is_fedavg():
     """With minibatches, not full gradients."""
     once = dataclasses.replace(

@@ -55,6 +55,7 @@ def pairs(rounds):
     return fs.timelines.repeat_rounds(timeline, 2)
 
 
+@pytest.mark.slow
 def test_mimelite_on_instance_q():
     path = models(fs.mimelite(LR), 600)
     assert_printed(path[:3], "0.0706329871", "0.1994126564", "0.3682114362")

@@ -37,6 +37,7 @@ def test_mofedsam(regularize):
     assert_close((flat(server.params), flat(server.direction)), (x, direction), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_without_momentum_it_is_fedsam():
     assert_close(model("mofedsam", radius=0.0, mix=1.0), model("fedavg"), TOLERANCE)
     assert_close(model("mofedsam", radius=0.3, mix=1.0), model("fedsam", radius=0.3), TOLERANCE)

@@ -110,6 +110,7 @@ def test_numbers_of_schedules_are_arguments(lowered):
     assert not np.array_equal(first["w"], second["w"])
 
 
+@pytest.mark.slow
 def test_kept_programs_are_bounded(monkeypatch):
     """Each of these runs has a program of its own, since the period is a static value."""
     monkeypatch.setattr(programs, "_MOST_FUNCTIONS", 2)

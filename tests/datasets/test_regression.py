@@ -184,6 +184,7 @@ def test_numbers_as_text_are_no_classes(values, message, tmp_path):
             from_arrays(X[:10], ["2.5", "?"] * 5, target="numbers")
 
 
+@pytest.mark.slow
 def test_a_table_with_a_number_to_predict(tmp_path):
     path = tmp_path / "houses.csv"
     rows = "".join(f"{x[0]},{y},{k % 4}\n" for k, (x, y) in enumerate(zip(X, Y, strict=True)))

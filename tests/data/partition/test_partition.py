@@ -273,6 +273,7 @@ def refill_statistics(assignment, labels):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.1, 0.6])
 def test_dirichlet_with_refill_has_the_law_of_popping_one_by_one(alpha):
     # Classes of 3, 6 and 15 rows, 4 clients of 6: pools run out between clients and within one.

@@ -322,6 +322,7 @@ def test_a_part_at_some_rounds_needs_a_name():
     assert not evaluate(merge_evaluators(slow), state)["evaluated"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "message"), [(7, "eval_every 5 in 12 rounds"), (4, None)])
 def test_a_period_that_no_evaluation_reaches_is_refused(every, message):
     data = FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))

@@ -131,6 +131,7 @@ def test_an_interruption_before_the_first_round(tmp_path, whole):
     np.testing.assert_array_equal(result.models(), whole.models())
 
 
+@pytest.mark.slow
 def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_path):
     def values(params):
         return {"per_client/size": abs(params), "per_client/num_examples": jnp.ones(2, jnp.int32)}
@@ -146,6 +147,7 @@ def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_
     assert sorted(set(run(storage=tmp_path).per_client()["round"])) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_an_initial_evaluation_beside_probes_of_clients(tmp_path):
     """The initial model has no visit, so the probe's rows begin with round 1."""
     probes = fs.Probes(client={"moved": lambda visit: jnp.abs(visit.upload[0]).sum()})

@@ -58,6 +58,7 @@ def test_noise_solves_the_triangular_system(law, factor):
     np.testing.assert_allclose(drawn, solved, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_one_visit_of_the_identity_is_independent_noise():
     noise, like = privacy.banded([1.0], 16, visits=1), jnp.zeros(3)
     key, t = jax.random.key(0), jnp.array(0)
