@@ -33,6 +33,7 @@ def test_fedacg():
     assert_close(flat(final(fs.fedacg(lr, momentum, mu)).server.params), x, TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mu", "other"), [(0.0, "fedavg"), (0.4, "fedprox")])
 def test_without_momentum_it_is_fedprox(mu, other):
     expected = model(other) if other == "fedavg" else model(other, mu=mu)

@@ -51,6 +51,7 @@ def test_fedadamw(name):
     assert_close(sent, second if by_entry else second[2:], TOLERANCE)
 
 
+@pytest.mark.slow
 def test_instance_q():
     state, path = final_state(fs.fedadamw(0.01), setup(rounds=1, start=0.5))
     assert_printed(state.server.second_moment, "0.0057552868")

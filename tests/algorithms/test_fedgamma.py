@@ -48,6 +48,7 @@ def frozen(algorithm):
     return algorithm._replace(local=local)
 
 
+@pytest.mark.slow
 def test_without_radius_it_is_scaffold():
     expected = model("scaffold_II", server_lr=1.0)
     assert_close(model("fedgamma", radius=0.0, server_lr=1.0), expected, TOLERANCE)

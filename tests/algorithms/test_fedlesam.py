@@ -33,6 +33,7 @@ def test_fedlesam():
     assert_close(flat(final(fs.fedlesam(lr, radius)).server.params), x, TOLERANCE)
 
 
+@pytest.mark.slow
 def test_without_radius_it_is_fedavg():
     assert_close(model("fedlesam", radius=0.0), model("fedavg"), TOLERANCE)
     assert moved(model("fedlesam", radius=0.3), model("fedavg")) > 1e-3

@@ -110,6 +110,7 @@ def test_averaged_gradients_are_not_divided_by_the_share_of_the_cluster():
     np.testing.assert_allclose(trained_on_q(average="gradients"), expected, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_recovers_clusters_from_models_near_them():
     """Clients with optima around -2 and 2: each model finds its cluster's, FedAvg's fits none."""
     rng = np.random.default_rng(0)

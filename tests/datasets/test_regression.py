@@ -64,6 +64,7 @@ def test_metrics_of_a_subsample_and_under_vmap():
     assert_close({name: value[0] for name, value in both.items()}, expected())
 
 
+@pytest.mark.slow
 def test_metrics_of_clients():
     """R^2 of a client is about the mean of its own targets; client 1 has no examples."""
     offsets = np.array([0, 10, 10, 37])

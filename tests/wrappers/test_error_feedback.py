@@ -258,6 +258,7 @@ def test_exact_codecs_change_nothing():
     assert unit[-1] > 10  # the server's rate is 1, not 0.05
 
 
+@pytest.mark.slow
 def test_per_step_uploads_are_gradients():
     algorithms = {
         "gradients": fs.ef21(fs.fedsgd(RATE), top_k(2)),

@@ -280,6 +280,7 @@ def test_bad_arguments_are_named(call, match):
         call()
 
 
+@pytest.mark.slow
 def test_legend_of_many_groups_fits_and_their_bars_differ():
     timeline = fs.timelines.cyclic(12, 9, 1, num_steps=3)
     groups = {f"clients of group {i}": [i] for i in range(9)}

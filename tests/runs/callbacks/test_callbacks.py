@@ -388,6 +388,7 @@ def tracked(request, monkeypatch):
     return service.runs, lambda: make("federated"), value
 
 
+@pytest.mark.slow
 def test_different_runs_do_not_share_a_tracked_run(tracked, tmp_path):
     """Names and folders are equal; rates, seeds' keys, data's order or descriptions differ."""
     runs, make, value = tracked
@@ -430,6 +431,7 @@ def test_a_resumed_run_continues_its_tracked_run(tracked, tmp_path):
     assert [run["steps"] for run in runs.values()] == [[*range(1, 9)]] * 2
 
 
+@pytest.mark.slow
 def test_runs_of_comparisons_and_sweeps_are_tracked_apart(tracked):
     runs, make, value = tracked
     algorithms = {"a, lr=0.1": fs.fedavg(0.1), "it's b": fs.fedavg(0.2)}

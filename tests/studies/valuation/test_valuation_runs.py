@@ -147,6 +147,7 @@ def test_fed_sv_values_only_uploads_that_arrived():
     assert result.values.sum() == pytest.approx(total, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_fed_sv_reads_a_coalition_as_a_part_of_its_round():
     """PP-MARINA's rounds of all clients have whole uploads, also for a coalition of some."""
     setup = estimation(fs.timelines.full(2, 4, 1))
@@ -330,6 +331,7 @@ def test_drawn_cohorts_have_no_lost_uploads():
         valuation.game(fs.fedavg(1.0), failing, KEY, loss, mode="min", resample=KEY)
 
 
+@pytest.mark.slow
 def test_bad_arguments():
     setup, algorithm = estimation(), fs.fedavg(1.0)
     call = valuation.game
