@@ -90,6 +90,7 @@ def test_one_step_is_fedsgd():
     assert np.abs(expected - START).max() > 0.1
 
 
+@pytest.mark.slow
 def test_identical_clients_act_as_one():
     expected = final(fs.fedavg(0.2), clients=same_clients(1))
     assert_close(final(fs.fedavg(0.2), clients=same_clients(NUM_CLIENTS)), expected, TOLERANCE)

@@ -34,6 +34,7 @@ def test_proximal_term_matters_from_the_second_step():
     assert np.abs(final(fedprox, num_steps=2) - final(fedavg, num_steps=2)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_identical_clients_act_as_one():
     algorithm = fs.fedprox(0.2, mu=0.5)
     expected = final(algorithm, clients=same_clients(1))

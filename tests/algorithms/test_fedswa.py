@@ -233,6 +233,7 @@ def test_rate_decayed_to_zero_keeps_controls():
     assert_close((late.server, late.clients), (early.server, early.clients), TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fs.fedswa(0.1), fs.fedmoswa(0.1, gamma=1.0)])
 def test_identical_clients_act_as_one(algorithm):
     several = state_after(algorithm, 3, 6, clients=same_clients(6))

@@ -78,6 +78,7 @@ def test_one_local_step_is_fedavg():
     assert_close(trained("fedsgd", once, lr=0.2).server.params, other, TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fs.mb_sgd(0.1), fs.mb_ac_sgd(0.1, 0.3)])
 def test_identical_clients_act_as_one(algorithm):
     several = state_after(algorithm, 3, 4, clients=same_clients(4)).server

@@ -44,6 +44,7 @@ def test_without_momentum_it_is_fedsam():
     assert moved(model("mofedsam", radius=0.0, mix=0.5), model("fedavg")) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fs.mofedsam(0.1)])
 def test_identical_clients_act_as_one(algorithm):
     several = state_after(algorithm, 3, 6, clients=same_clients(6))
