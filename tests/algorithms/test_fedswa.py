@@ -234,8 +234,9 @@ def test_rate_decayed_to_zero_keeps_controls():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [fs.fedswa(0.1), fs.fedmoswa(0.1, gamma=1.0)])
-def test_identical_clients_act_as_one(algorithm):
+@pytest.mark.parametrize(("factory", "options"), [(fs.fedswa, {}), (fs.fedmoswa, {"gamma": 1.0})])
+def test_identical_clients_act_as_one(factory, options):
+    algorithm = factory(0.1, **options)
     several = state_after(algorithm, 3, 6, clients=same_clients(6))
     one = state_after(algorithm, 3, 1, clients=same_clients(1))
     assert_close(several.server.params, one.server.params, TOLERANCE)

@@ -79,8 +79,9 @@ def test_one_local_step_is_fedavg():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", [fs.mb_sgd(0.1), fs.mb_ac_sgd(0.1, 0.3)])
-def test_identical_clients_act_as_one(algorithm):
+@pytest.mark.parametrize(("factory", "rates"), [(fs.mb_sgd, (0.1,)), (fs.mb_ac_sgd, (0.1, 0.3))])
+def test_identical_clients_act_as_one(factory, rates):
+    algorithm = factory(*rates)
     several = state_after(algorithm, 3, 4, clients=same_clients(4)).server
     assert_close(several, state_after(algorithm, 3, 1, clients=same_clients(1)).server, TOLERANCE)
 
