@@ -237,7 +237,9 @@ def test_subsample_is_fixed_and_counted():
     results = [evaluate(jnp.asarray(W)) for evaluate in evaluators]
     chex.assert_trees_all_equal(*results)
     assert results[0]["examples"] == 9
-    rows = {tuple(row) for row in np.asarray(evaluators[0].args[0]["x"])}
+    kept = np.asarray(evaluators[0].args[0]["x"])
+    np.testing.assert_array_equal(kept, fs.evaluation.subsample({"x": X}, 9)["x"])
+    rows = {tuple(row) for row in kept}
     assert len(rows) == 9  # distinct examples, all of them from the data
     assert rows <= {tuple(row) for row in X}
     everything = evaluator(metrics, {"x": X, "y": Y}, max_examples=100)(jnp.asarray(W))
