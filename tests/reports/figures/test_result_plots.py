@@ -30,6 +30,7 @@ def keys():
     return jax.random.split(jax.random.key(0), 2)
 
 
+@pytest.mark.slow
 def test_simulations_draw_the_mean_over_seeds(setup, keys):
     """With rate 1/4 the error halves per round; its mean over the seeds begins with 1.5."""
     figure = fs.simulate(fs.fedavg(0.25), setup, keys).plot(x="time")
@@ -55,6 +56,7 @@ def test_comparisons_draw_a_line_per_algorithm(setup, keys):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fast", "slow"]
 
 
+@pytest.mark.slow
 def test_sweeps_draw_one_or_two_hyper_parameters(setup, keys):
     grid = {"lr": [0.0625, 0.125, 0.25]}
     figure = fs.sweep(fs.fedavg, setup, grid, keys).plot("error")
