@@ -287,23 +287,26 @@ def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def static_kinds(study: Study, names: Iterable[str]) -> dict[str, type]:
-    """Returns the types of what cannot vary inside a program: words, flags and integers.
+    """Returns the types of what cannot vary inside a program: settings of the setup, no numbers.
 
     Args:
         study: the algorithms.
         names: of settings and hyper-parameters.
 
     Example:
-        >>> static_kinds(Study(Run()), ["lr", "robust.f", "fedavg.tuning_steps"])
-        {'robust.f': <class 'int'>, 'fedavg.tuning_steps': <class 'int'>}
+        >>> kinds = static_kinds(Study(Run()), ["lr", "alpha", "robust.f", "fedavg.tuning_steps"])
+        >>> [(name, kind.__name__) for name, kind in kinds.items()]
+        [('alpha', 'float'), ('robust.f', 'int'), ('fedavg.tuning_steps', 'int')]
     """
     entries = entries_of(study).values()
     hyper = {key: kind for entry in entries for key, kind in entry.static_hyper.items()}
-    kinds = {
-        name: SETTINGS[name].kind if name in SETTINGS else hyper.get(name.rpartition(".")[2], float)
-        for name in names
-    }
-    return {name: kind for name, kind in kinds.items() if kind is not float}
+    kinds: dict[str, type] = {}
+    for name in names:
+        setting = SETTINGS.get(name)
+        kind = hyper.get(name.rpartition(".")[2], float) if setting is None else setting.kind
+        if kind is not float or (setting is not None and setting.of_setup):
+            kinds[name] = kind
+    return kinds
 
 
 def mode_of(config: SweepOptions) -> Literal["max", "min"]:
