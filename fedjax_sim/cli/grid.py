@@ -1,153 +1,278 @@
-"""Grids of ``fedjax-sim sweep``: from ``--grid`` or ``--points`` to configurations."""
+"""Grids of ``fedjax-sim sweep``: its options, and the configurations that they describe."""
 
 import csv
 import dataclasses
+import itertools
+import json
 import math
 import pathlib
-import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+import tyro
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.engine import direction, is_fraction
-from fedjax_sim.runs import Configuration, expand
-from fedjax_sim.studies.setups.build import check, hyper_parameters
-from fedjax_sim.studies.setups.config import SweepConfig
-from fedjax_sim.studies.setups.config_checks import MOST_GIGABYTES, check_client_column
-from fedjax_sim.studies.setups.entries import PRIVACY_CLIP, AlgorithmEntry
-from fedjax_sim.studies.setups.references import FUNCTIONS, is_reference
-from fedjax_sim.studies.setups.registry import algorithms_of, labels
-from fedjax_sim.studies.setups.settings import value_of
+from fedjax_sim.cli.options import parse, split_arguments, study_of, with_hyper
+from fedjax_sim.engine import PERSONAL, direction, is_fraction
+from fedjax_sim.runs import Configuration, FolderError
+from fedjax_sim.studies.setups import checks, fields
+from fedjax_sim.studies.setups.config_file import HyperParameters, members_of, refuse_own
+from fedjax_sim.studies.setups.data import Generated
+from fedjax_sim.studies.setups.fields import FREE, OPEN, Count, Finite, Gigabytes, group
+from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
+from fedjax_sim.studies.setups.partition import Natural
+from fedjax_sim.studies.setups.presets import PRESETS
+from fedjax_sim.studies.setups.privacy import GaussianNoise
+from fedjax_sim.studies.setups.problem import entries_of
+from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups.sampling import Full, Geometric
+from fedjax_sim.studies.setups.settings import checked, resolve_hyper
+from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups.time import Rounds
+from fedjax_sim.studies.setups.validation import validated
+from fedjax_sim.types import annotated_kinds
 
-# Options of a run that a grid may vary, besides the algorithms' hyper-parameters.
-RUN_SETTINGS = (
-    "model", "partition", "num_clients", "alpha", "fine_alpha", "classes_per_client", "size_sigma",
-    "partition_seed", "noise",
-    "sampling", "full_probability", "cohort_size", "dropout", "weighting", "lost", "late", "delay",
-    "attack", "attackers",
-    "rounds", "local_epochs", "local_steps", "batch_size",
-)  # fmt: skip
-CLOCK_SETTINGS = (
-    "step_time", "slow_fraction", "slow_factor", "interval", "interaction", "buffer_size",
-)  # fmt: skip
-SETTINGS = (*RUN_SETTINGS, *CLOCK_SETTINGS)
+# Groups of options that no grid varies, and options of other groups: they decide what is measured.
+_FIXED_GROUPS = ("output", "seeds", "seed", "evaluation", "execution")
+_FIXED = FREE | {"eval_every", "eval_time", "partition_per_seed", "privacy.epsilon"}
+WRAPPERS = ("compress", "feedback", "compress_down", "robust", "attack", "privacy")
+# Groups that no setup depends on: their numbers vary inside a program.
+_OF_ALGORITHM = ("feedback", "robust", "privacy")
+# A part of a study's own -> groups and options without effect beside it.
+_REPLACED = {
+    "dataset": ("data",),
+    "rows": ("partition", "num_clients"),
+    "timeline": ("sampling", "time", "cohort_size"),
+    "model": ("model",),
+    "loss": ("loss",),
+}
+_AXIS = re.compile(r"--grid\.(.+)\.(values|from|to|points)(=.*)?")
 
 
-def configurations(config: SweepConfig) -> list[Configuration]:
-    """Returns every configuration of the sweep: algorithm, settings, hyper-parameters.
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """Values of one name: a list, or a geometric range."""
 
-    Raises:
-        ValueError: a name that no algorithm has, a value out of range, or an option about results
-            that the grid cannot give.
+    values: tuple[bool | int | float | str, ...] = ()
+    """The values."""
+    first: Annotated[float | None, tyro.conf.arg(name="from")] = None
+    """First value of a geometric range, positive."""
+    to: float | None = None
+    """Last value of the range; those of an integer are rounded."""
+    points: int | None = None
+    """Number of values of the range, at least 2."""
+
+
+@group
+class SweepOptions:
+    """Every option of ``fedjax-sim sweep``: a grid over a comparison's options.
 
     Example:
-        >>> configurations(SweepConfig(grid=("lr=0.1,0.2", "cohort_size=5")))[1]
-        {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
+        >>> [entry["lr"] for entry in configurations(Study(), SweepOptions())]
+        [0.05, 0.1, 0.2, 0.4]
     """
-    try:
-        return _configurations(config)
-    except ValueError as error:
-        if config.points is None or str(config.points) in str(error):
-            raise
-        raise ValueError(f"{error} (in {config.points})") from error
 
-
-def _configurations(config: SweepConfig) -> list[Configuration]:
-    check(config)
-    if config.privacy_epsilon is not None:
-        raise ValueError(
-            f"privacy_epsilon is {config.privacy_epsilon}; expected privacy_noise in a sweep, "
-            "whose grid may vary it"
-        )
-    if config.examples_memory is not None:
-        raise ValueError(
-            f"examples_memory is {config.examples_memory}; expected none, since the runs of a "
-            "sweep share examples on the device"
-        )
-    resolved = hyper_parameters(config)
-    option = "points" if config.points else "grid"
-    kinds = static_hyper(config)
-    algorithms = algorithms_of(config.algorithms)
-    takers = {name: set(entry.hyper) for name, entry in algorithms.items()}
-    known = RUN_SETTINGS if config.clock == "none" else SETTINGS
-
-    def check_name(name: str) -> None:
-        _check_taker(option, name, takers, known)
-
-    entries = (
-        _read_points(config.points, kinds, check_name)
-        if config.points
-        else [_parse_grid(config.grid, kinds, check_name)]
+    run: Annotated[Run, OPEN] = Run(
+        output=pathlib.Path("results/sweep"),
+        seeds=3,
+        algorithms=AlgorithmOptions(algorithms=("fedavg",)),
     )
-    expanded: list[Configuration] = []
-    for entry in entries:
-        for algorithm, own in takers.items():
-            settings = {name: values for name, values in entry.items() if name in SETTINGS}
-            hyper = {
-                _column(algorithm, short): entry.get(f"{algorithm}.{short}", values)
-                for name, values in entry.items()
-                if name not in SETTINGS and (short := name.removeprefix(f"{algorithm}.")) in own
-            }
-            expanded += expand({"algorithm": [algorithm], **settings, **hyper})
-    expanded = [entry for i, entry in enumerate(expanded) if entry not in expanded[:i]]
-    check_client_column(config, {str(e.get("partition", config.partition)) for e in expanded})
-    for entry in expanded:
-        algorithm = entry["algorithm"]
-        _check_entry(option, config, entry, algorithms[algorithm], resolved[algorithm])
-    _check_results(config, expanded)
-    return expanded
+    grid: dict[str, Axis] = dataclasses.field(
+        default_factory=lambda: {"lr": Axis(values=(0.05, 0.1, 0.2, 0.4))}
+    )
+    """Values that vary, as --grid.NAME.values V1 V2 or --grid.NAME.from LOW --grid.NAME.to HIGH
+    --grid.NAME.points N. NAME is a hyper-parameter, of all algorithms that have it or as
+    ALGORITHM.NAME of one (the value then replaces the common one), or an option, as cohort-size or
+    attack.z; of a choice the kind. A name of both, as alpha, is the option."""
+    points: pathlib.Path | None = None
+    """CSV file with a column per name and a row per configuration, which replaces --grid; default:
+    none."""
+    metric: str | None = None
+    """Metric by which configurations are chosen; default: test/accuracy, with --personal
+    personal/test/accuracy/weighted_mean. With --validation, valid/accuracy keeps the test examples
+    out of the choice."""
+    mode: Literal["auto", "max", "min"] = "auto"
+    """Better values: larger (max) or smaller (min); auto: as the metric's name says."""
+    last: Count = 1
+    """Number of evaluations at the end of a run over which the metric is averaged."""
+    best: bool = False
+    """Score a run by its best evaluation instead."""
+    cells: tuple[str, ...] = ()
+    """Names for each of whose values a best configuration is chosen, e.g. cohort_size local_steps;
+    default: one best configuration per algorithm."""
+    over: Literal["cohort_size", "num_clients"] | None = None
+    """Choose a best configuration for each of these numbers of clients, and draw the metric against
+    them, a curve per algorithm; default: no such figure."""
+    reference: Finite | None = None
+    """With --over: value of the metric at the optimum. Errors are distances from it, and a second
+    figure shows them with the speed-up; default: no such figure."""
+    part: Count | None = None
+    """Run this part of --parts of the grid only, for separate jobs that share the output folder.
+    The part that ends last writes the tables; default: the whole grid."""
+    parts: Count | None = None
+    """Number of parts; default: one."""
+    memory: Gigabytes | None = None
+    """Gigabytes of device memory per program; default: most of an accelerator's memory, half of the
+    host's."""
+
+    @property
+    def score_metric(self) -> str:
+        """Name of the metric by which configurations are chosen."""
+        if self.metric is not None:
+            return self.metric
+        return "test/accuracy" if self.run.evaluation.personal is None else PERSONAL
 
 
-def _column(algorithm: str, hyper: str) -> str:
-    """Returns a hyper-parameter's name in configurations: ALGORITHM.NAME if an option is NAME."""
-    return f"{algorithm}.{hyper}" if hyper in SETTINGS else hyper
+@dataclasses.dataclass(frozen=True)
+class SavedSweep:
+    """The parts of a sweep's ``config.json`` that are read again."""
+
+    sweep: SweepOptions
+    own: tuple[str, ...] = ()  # names of the parts that are a study module's
+    # Options and hyper-parameters, as resolved, that a grid did not vary.
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    algorithms: dict[str, HyperParameters] = dataclasses.field(default_factory=dict)
+    files: tuple[str, ...] = ()  # names of its tables and figures
 
 
-def with_settings(config: SweepConfig, configuration: Mapping[str, Any]) -> SweepConfig:
-    """Returns the options of one configuration's runs.
-
-    Example:
-        >>> with_settings(SweepConfig(), {"algorithm": "fedavg", "cohort_size": 5}).cohort_size
-        5
-    """
-    settings = {name: value for name, value in configuration.items() if name in SETTINGS}
-    name = labels(config.algorithms).get(configuration["algorithm"], configuration["algorithm"])
-    return dataclasses.replace(config, **settings, algorithms=(name,))
-
-
-def mode_of(config: SweepConfig) -> Literal["max", "min"]:
-    """Returns the better direction of the sweep's metric.
+def read_saved(path: pathlib.Path) -> SavedSweep:
+    """Returns what is read again of a sweep's ``config.json``.
 
     Raises:
-        ValueError: ``auto`` for a metric whose name does not say it: the wrong direction would
-            choose the worst configuration.
+        FolderError: not a file that ``fedjax-sim sweep`` wrote.
+    """
+    members = members_of(path)
+    if members and "sweep" not in members:
+        raise FolderError(f"{path} is no file of a sweep; expected one that fedjax-sim sweep wrote")
+    return validated(SavedSweep, path, json.dumps(members).encode() if members else None)
+
+
+def read_sweep(
+    arguments: Sequence[str], description: str
+) -> tuple[str, list[str], Study, SweepOptions]:
+    """Returns the preset, file or study module, the other arguments, the study and the options.
+
+    A preset gives its settings, a comparison's file also its algorithms and hyper-parameters; as
+    many seeds as for a curve are too many for a grid.  A study module also decides the seeds.
+
+    Args:
+        arguments: of the command.
+        description: text at the top of ``--help``.
+
+    Raises:
+        ValueError: an unknown source, or a file that names code.
+        SystemExit: as :func:`fedjax_sim.cli.options.parse`.
 
     Example:
-        >>> mode_of(SweepConfig(metric="train/loss")), mode_of(SweepConfig(mode="min"))
-        ('min', 'min')
+        >>> *_, config = read_sweep(["attack:alie", "--grid.attack.z.values", "1", "2"], "")
+        >>> config.grid["attack.z"].values, config.run.seeds, config.run.algorithms.algorithms
+        ((1, 2), 3, ('fedavg',))
     """
-    if config.mode != "auto":
-        return config.mode
-    mode = direction(config.score_metric)
-    if mode is None:
-        raise ValueError(
-            "mode is auto; expected max or min, since the name of metric "
-            f"{config.score_metric!r} does not say whether larger or smaller values are better"
-        )
-    return mode
+    source, rest = split_arguments(arguments)
+    path, config = pathlib.Path(source), SweepOptions()
+    if path.suffix == ".json" and "sweep" in members_of(path):
+        saved = read_saved(path)
+        refuse_own(path, saved.own)
+        study, config = Study(saved.sweep.run), saved.sweep
+    else:
+        study = study_of(source)
+        run = dataclasses.replace(study.options, output=config.run.output)
+        if path.suffix != ".py":
+            run = dataclasses.replace(run, seeds=config.run.seeds)
+        if source in PRESETS:
+            run = fields.replaced(run, "algorithms", ("fedavg",))
+        study = study.replaced(options=run)
+    study = with_hyper(study, rest)
+    # The parser knows the options of a dict by the names that its default has.
+    typed = [match[1].replace("-", "_") for text in rest if (match := _AXIS.fullmatch(text))]
+    grid = {name: Axis() for name in typed} or config.grid
+    default = dataclasses.replace(config, run=study.options, grid=grid)
+    config = parse(SweepOptions, f"sweep {source}", description, rest, default)
+    return source, rest, study.replaced(options=config.run), config
 
 
-def static_hyper(config: SweepConfig) -> dict[str, type]:
-    """Returns the hyper-parameters that cannot vary inside a program: names, flags, integers.
+class Setting(NamedTuple):
+    """An option of a comparison that a grid may vary."""
+
+    group: str  # field of Run that has it
+    kind: type  # of its values; text for a choice
+    depth: float  # of a choice in others; infinity for a value
+
+    @property
+    def of_setup(self) -> bool:
+        """True for an option on which the setup may depend, of which every value has its own."""
+        return self.group not in _OF_ALGORITHM
+
+
+def _settings(
+    kind: type, top: str | None = None, before: str = "", depth: int = 0
+) -> Iterator[tuple[str, Setting]]:
+    kinds = annotated_kinds(kind)
+    for field in fields.fields_of(kind):
+        name, own = before + field.name, top or field.name
+        plain = (of for of in (float, int, bool, str) if of in kinds[field.name])
+        values = str if field.alternatives else next(plain, None)
+        if field.has_name and values is not None and name not in _FIXED:
+            yield name, Setting(own, values, depth if field.alternatives else math.inf)
+        for alternative in field.alternatives:
+            if alternative is not kind and own not in _FIXED_GROUPS:
+                inner = "" if field.is_open else f"{name}."
+                yield from _settings(alternative, own, inner, depth + 1)
+
+
+SETTINGS: dict[str, Setting] = {
+    name: setting for name, setting in _settings(Run) if setting.group not in _FIXED_GROUPS
+}
+
+
+def settings_of(study: Study) -> dict[str, Setting]:
+    """Returns the options of a study that a grid may vary: those that its own parts do not replace.
 
     Example:
-        >>> list(static_hyper(SweepConfig(algorithms=("scaffold",))))
-        ['option', 'tuning_steps', 'compress', 'feedback', ..., 'privacy_noise_law']
+        >>> "cohort_size" in settings_of(Study()), "eval_every" in settings_of(Study())
+        (True, False)
     """
-    entries = algorithms_of(config.algorithms).values()
-    return {key: kind for entry in entries for key, kind in entry.static_hyper.items()}
+    if study.setup is not None:
+        return {name: own for name, own in SETTINGS.items() if own.group in WRAPPERS}
+    gone = {
+        n for part, names in _REPLACED.items() if getattr(study, part) is not None for n in names
+    }
+    return {
+        name: own
+        for name, own in SETTINGS.items()
+        if name not in gone and (own.group not in gone or own.group == "model")
+    }
+
+
+def with_settings(run: Run, configuration: Mapping[str, Any]) -> Run:
+    """Returns the options of one configuration's runs, with its settings in their order.
+
+    Example:
+        >>> run = with_settings(Run(), {"algorithm": "fedavg", "cohort_size": 5, "lr": 0.1})
+        >>> run.cohort.cohort_size, run.algorithms.lr
+        (5, None)
+    """
+    for name, value in configuration.items():
+        if name in SETTINGS:
+            run = _with_value(run, name, value)
+    return run
+
+
+def _with_value(run: Run, name: str, value: Any) -> Run:
+    """Returns the options with another value; another kind keeps typed values that it has, too."""
+    if not isinstance(value, str) or SETTINGS[name].depth == math.inf:
+        return fields.replaced(run, name, value)
+    before = fields.flat(run)
+    if name in before and before[name] == value:
+        return run
+    changed = fields.replaced(run, name, value)
+    now, default = fields.flat(changed), fields.flat(fields.replaced(run, name, before[name]))
+    for key in now.keys() & before.keys():
+        if key != name and before[key] != default[key] and before[key] != now[key]:
+            changed = fields.replaced(changed, key, before[key])
+    return changed
 
 
 def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,46 +282,183 @@ def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
         >>> swept_hyper({"algorithm": "fedswa", "alpha": 0.1, "fedswa.alpha": 1.5, "lr": 0.2})
         {'alpha': 1.5, 'lr': 0.2}
     """
-    names = (name for name in configuration if name not in (*SETTINGS, "algorithm"))
+    names = (name for name in configuration if name not in SETTINGS and name != "algorithm")
     return {name.rpartition(".")[2]: configuration[name] for name in names}
 
 
-def _check_entry(
-    option: str,
-    config: SweepConfig,
-    entry: Configuration,
-    algorithm: AlgorithmEntry,
-    hyper: Mapping[str, Any],
-) -> None:
-    """Checks one configuration before data are loaded."""
+def static_kinds(study: Study, names: Iterable[str]) -> dict[str, type]:
+    """Returns the types of what cannot vary inside a program: words, flags and integers.
+
+    Args:
+        study: the algorithms.
+        names: of settings and hyper-parameters.
+
+    Example:
+        >>> static_kinds(Study(Run()), ["lr", "robust.f", "fedavg.tuning_steps"])
+        {'robust.f': <class 'int'>, 'fedavg.tuning_steps': <class 'int'>}
+    """
+    entries = entries_of(study).values()
+    hyper = {key: kind for entry in entries for key, kind in entry.static_hyper.items()}
+    kinds = {
+        name: SETTINGS[name].kind if name in SETTINGS else hyper.get(name.rpartition(".")[2], float)
+        for name in names
+    }
+    return {name: kind for name, kind in kinds.items() if kind is not float}
+
+
+def mode_of(config: SweepOptions) -> Literal["max", "min"]:
+    """Returns the better direction of the sweep's metric.
+
+    Raises:
+        ValueError: ``auto`` for a metric whose name does not say it: the wrong direction would
+            choose the worst configuration.
+
+    Example:
+        >>> mode_of(SweepOptions(metric="train/loss")), mode_of(SweepOptions(mode="min"))
+        ('min', 'min')
+    """
+    mode = direction(config.score_metric) if config.mode == "auto" else config.mode
+    if mode is None:
+        raise ValueError(
+            "mode is auto; expected max or min, since the name of metric "
+            f"{config.score_metric!r} does not say whether larger or smaller values are better"
+        )
+    return mode
+
+
+def configurations(study: Study, config: SweepOptions) -> list[Configuration]:
+    """Returns every configuration of the sweep: algorithm, settings, hyper-parameters.
+
+    Args:
+        study: own parts; the options are those of ``config``.
+        config: the options.
+
+    Raises:
+        ValueError: a name that no algorithm has, a value out of range, or an option about results
+            that the grid cannot give.
+
+    Example:
+        >>> grid = {"lr": Axis(values=(0.1, 0.2)), "cohort_size": Axis(values=(5,))}
+        >>> configurations(Study(), SweepOptions(grid=grid))[1]
+        {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
+    """
+    study = study.replaced(options=config.run)
     try:
-        own = with_settings(config, entry)
-        check(own)
-        cohort, clients = own.cohort_size, own.num_clients
-        if (
-            own.partition != "natural"
-            and own.sampling not in ("full", "geometric")
-            and cohort > clients
-        ):
-            raise ValueError(f"cohort_size is {cohort}; expected 1 .. {clients}, the clients")
-        swept = swept_hyper(entry)
-        for name, value in swept.items():
-            if not isinstance(value, str | bool):
-                value_of(f"{algorithm.name}.{name}={value}", algorithm, name, str(value))
-        algorithm.build({**hyper, **swept})
+        return _configurations(config, study)
     except ValueError as error:
-        raise ValueError(f"{option} has {entry}: {error}") from error
+        if config.points is None or str(config.points) in str(error):
+            raise
+        raise ValueError(f"{error} (in {config.points})") from error
 
 
-def _check_results(config: SweepConfig, entries: Sequence[Configuration]) -> None:
+def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
+    run = config.run
+    fields.check(dataclasses.replace(config, run=Run()))
+    if not (config.points or config.grid):
+        raise ValueError("grid is empty; expected at least one --grid.NAME.values V1 V2")
+    if isinstance(run.privacy, GaussianNoise) and run.privacy.epsilon is not None:
+        raise ValueError(
+            f"privacy.epsilon is {run.privacy.epsilon}; expected privacy.noise in a sweep, whose "
+            "grid may vary it"
+        )
+    if run.execution.examples_memory is not None:
+        raise ValueError(
+            f"examples_memory is {run.execution.examples_memory}; expected none, since the runs of "
+            "a sweep share examples on the device"
+        )
+    algorithms = entries_of(study)
+    hyper = resolve_hyper(algorithms, run.algorithms)
+    takers = {name: set(entry.hyper) for name, entry in algorithms.items()}
+    option = "points" if config.points else "grid"
+    found: list[Configuration] = []
+    for axes in _read_points(config.points) if config.points else [config.grid]:
+        for name in axes:
+            _check_taker(option, name, takers, settings_of(study))
+        kinds = static_kinds(study, axes)
+        grid = {
+            name: _values(option, name, axis, kinds.get(name, float)) for name, axis in axes.items()
+        }
+        settings = _product_of_settings(run, grid)
+        for algorithm, own in takers.items():
+            values = {
+                _column(algorithm, short): grid.get(f"{algorithm}.{short}", grid[name])
+                for name in grid
+                if name not in SETTINGS and (short := name.removeprefix(f"{algorithm}.")) in own
+            }
+            found += [
+                {"algorithm": algorithm, **setting, **dict(zip(values, chosen, strict=True))}
+                for setting in settings
+                for chosen in itertools.product(*values.values())
+            ]
+    found = [entry for i, entry in enumerate(found) if entry not in found[:i]]
+    for entry in found:
+        try:
+            name = entry["algorithm"]
+            _check_run(study.replaced(options=with_settings(run, entry)))
+            for key, value in (swept := swept_hyper(entry)).items():
+                checked(algorithms[name], key, value)
+            algorithms[name].build({**hyper[name], **swept})
+        except ValueError as error:
+            if str(error) == _problem(study):  # of the options, whatever the grid says
+                raise
+            raise ValueError(f"{option} has {entry}: {error}") from error
+    _check_results(config, found)
+    return found
+
+
+def _column(algorithm: str, hyper: str) -> str:
+    """Returns a hyper-parameter's name in configurations: ALGORITHM.NAME if an option is NAME."""
+    return f"{algorithm}.{hyper}" if hyper in SETTINGS else hyper
+
+
+def _product_of_settings(run: Run, grid: Mapping[str, Sequence[Any]]) -> list[Configuration]:
+    """Returns the settings of all configurations; a kind of a choice has the names of its own only.
+
+    Raises:
+        ValueError: a name that only other kinds have.
+    """
+    found: list[tuple[Configuration, Run]] = [({}, run)]
+    for name in sorted(SETTINGS.keys() & grid, key=lambda n: (SETTINGS[n].depth, [*grid].index(n))):
+        if not any(name in fields.flat(own) for _, own in found):
+            fields.replaced(run, name, grid[name][0])  # which says what has it
+        found = [
+            (entry | {name: value}, _with_value(own, name, value)) if has else (entry, own)
+            for entry, own in found
+            for has in [name in fields.flat(own)]
+            for value in (grid[name] if has else [None])
+        ]
+    return [entry for entry, _ in found]
+
+
+def _problem(study: Study) -> str | None:
+    """Returns what is wrong without a grid, if anything is."""
+    try:
+        _check_run(study)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _check_run(study: Study) -> None:
+    """Checks the options of one configuration before data are loaded."""
+    checks.check(study)
+    run = study.options
+    named = isinstance(run.partition, Natural) and not isinstance(run.data, Generated)
+    own = {"rows", "dataset", "timeline", "setup"}.intersection(study.own_parts)
+    cohort, clients = run.cohort.cohort_size, run.population.num_clients
+    everybody = isinstance(run.sampling, Full | Geometric)
+    if not (named or own or everybody) and cohort > clients:
+        raise ValueError(f"cohort_size is {cohort}; expected 1 .. {clients}, the clients")
+
+
+def _check_results(config: SweepOptions, entries: Sequence[Configuration]) -> None:
     """Checks the options about results against the configurations."""
-    if config.mode not in ("auto", "max", "min"):
-        raise ValueError(f"mode is {config.mode!r}; expected auto, max or min")
-    if config.clock == "none":
-        rounds = min(with_settings(config, entry).rounds for entry in entries)
-        most = 1 if config.best else -(-rounds // config.eval_every)
-        if not 1 <= config.last <= most:
-            why = "with --best" if config.best else f"the evaluations of {rounds} rounds"
+    for entry in entries:
+        time = with_settings(config.run, entry).time
+        evaluations = -(-time.rounds // time.eval_every) if isinstance(time, Rounds) else math.inf
+        most = 1 if config.best else evaluations
+        if config.last > most:
+            why = "with --best" if config.best else f"the evaluations of {time.rounds} rounds"
             raise ValueError(f"last is {config.last}; expected 1 .. {most}, {why}")
     names = list(dict.fromkeys(name for entry in entries for name in entry if name != "algorithm"))
     for name in config.cells:
@@ -206,81 +468,87 @@ def _check_results(config: SweepConfig, entries: Sequence[Configuration]) -> Non
             )
     if config.over is not None and not all(config.over in entry for entry in entries):
         raise ValueError(f"over is {config.over!r}; expected a name with values in the grid")
-    mode = direction(config.score_metric) if config.mode == "auto" else config.mode
-    is_worst = mode == "max" and config.reference <= 0 and is_fraction(config.score_metric)
-    if config.over is not None and is_worst:
+    if config.reference is not None:
+        if config.over is None:
+            raise ValueError(f"reference is {config.reference}; expected --over with it")
+        mode = direction(config.score_metric) if config.mode == "auto" else config.mode
+        if mode == "max" and config.reference <= 0 and is_fraction(config.score_metric):
+            raise ValueError(
+                f"reference is {config.reference}; expected a positive number, such as 1, with "
+                f"--metric {config.score_metric}, whose error is its distance from the reference"
+            )
+    if (config.part is None) != (config.parts is None) or (config.part or 1) > (config.parts or 1):
         raise ValueError(
-            f"reference is {config.reference}; expected a positive number, such as 1, with --over "
-            f"and --metric {config.score_metric}, whose error is its distance from the reference"
-        )
-    if not math.isfinite(config.reference):
-        raise ValueError(f"reference is {config.reference}; expected a finite number")
-    if config.memory is not None and not 0 < config.memory <= MOST_GIGABYTES:
-        raise ValueError(
-            f"memory is {config.memory}; expected a positive number of gigabytes, at most "
-            f"{MOST_GIGABYTES:g}"
+            f"part is {config.part}; expected 1 .. --parts, which is {config.parts}, or neither"
         )
 
 
 def _check_taker(
-    option: str, name: str, takers: Mapping[str, set[str]], settings: Sequence[str]
+    option: str, name: str, takers: Mapping[str, set[str]], settings: Mapping[str, Setting]
 ) -> None:
-    """Refuses a name that is neither a hyper-parameter nor a setting of the run."""
+    """Refuses a name that is neither a hyper-parameter nor an option that a grid may vary."""
     algorithm, dot, own = name.rpartition(".")
-    names = {own} if dot else {name}
-    having = [a for a in takers if names & takers[a] and (not dot or a == algorithm)]
-    if name not in settings and not having:
-        known = "; ".join(f"{a}: {', '.join(sorted(names))}" for a, names in takers.items())
-        every = [*settings, *(key for names in takers.values() for key in names)]
+    if name in settings or any(
+        {own, name} & takers[a] for a in takers if not dot or a == algorithm
+    ):
+        return
+    if name in SETTINGS:
+        raise ValueError(f"{option} has {name!r}, which the study's own parts replace")
+    known = "; ".join(f"{a}: {', '.join(sorted(names))}" for a, names in takers.items())
+    every = [*settings, *(key for names in takers.values() for key in names)]
+    raise ValueError(
+        f"{option} has {name!r}; expected a hyper-parameter ({known}) or an option that a grid may "
+        f"vary, as cohort_size{did_you_mean(own if dot and name not in every else name, every)}"
+    )
+
+
+def _values(option: str, name: str, axis: Axis, kind: type) -> list[Any]:
+    """Returns the values of an axis in the type of their name."""
+    limits = (axis.first, axis.to, axis.points)
+    if limits == (None, None, None):
+        values = [_value(f"{option} has {name}={value}", kind, value) for value in axis.values]
+    else:
+        values = _geometric(f"{option} has {name}", kind, axis)
+    if not values:
+        raise ValueError(f"{option} has {name} without values; expected --{option}.{name}.values")
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise ValueError(f"{option} has {name}={value} twice; expected distinct values")
+    return values
+
+
+def _geometric(where: str, kind: type, axis: Axis) -> list[Any]:
+    if kind not in (int, float):
+        raise ValueError(f"{where}.from={axis.first}; expected values, which are no numbers")
+    low, high, count = axis.first or 0.0, axis.to or 0.0, axis.points or 0
+    if axis.values or not (0 < low < high < math.inf and count > 1):
+        given = f"values={axis.values}, " if axis.values else ""
         raise ValueError(
-            f"{option} has {name!r}; expected a hyper-parameter ({known}) or an option "
-            f"({', '.join(settings)}){did_you_mean(own if dot else name, every)}"
+            f"{where} with {given}from={axis.first}, to={axis.to}, points={axis.points}; expected "
+            "0 < from < to and points > 1, or values alone"
         )
-
-
-def _parse_grid(
-    grid: Sequence[str], kinds: Mapping[str, type], check_name: Callable[[str], None]
-) -> dict[str, list[Any]]:
-    """Returns ``{name: values}`` for ``NAME=...`` strings; the name decides how values are read."""
-    parsed: dict[str, list[Any]] = {}
-    for text in grid:
-        name, equals, values = text.partition("=")
-        if not (name and equals and values) or name in parsed:
-            raise ValueError(
-                f"grid has {text!r}; expected NAME=V1,V2,... or NAME=LOW:HIGH:COUNT, each name once"
-            )
-        check_name(name)
-        kind = _kind(name, kinds)
-        if values.count(":") == 2 and "," not in values:
-            parsed[name] = _geometric(text, name, kind, *values.split(":"))
-        else:
-            parsed[name] = [_value("grid", name, kind, value) for value in values.split(",")]
-    if not parsed:
-        raise ValueError("grid is empty; expected at least one NAME=V1,V2,...")
-    return parsed
-
-
-def _geometric(text: str, name: str, kind: type, low: str, high: str, count: str) -> list[Any]:
-    if kind is str:
-        raise ValueError(
-            f"grid has {text!r}; expected {name}=V1,V2,..., whose values are no numbers"
-        )
-    try:
-        first, last, number = float(low), float(high), int(count)
-    except ValueError:
-        first = last = number = 0
-    if not (0 < first < last < math.inf and number > 1):
-        raise ValueError(f"grid has {text!r}; expected LOW:HIGH:COUNT, 0 < LOW < HIGH, COUNT > 1")
-    values = np.geomspace(first, last, number)
+    values = np.geomspace(low, high, count).tolist()
     if kind is int:
-        return list(dict.fromkeys(round(value) for value in values.tolist()))
+        return list(dict.fromkeys(map(round, values)))
     # Twelve digits: 0.1, not 0.10000000000000002.
     return [float(f"{value:.12g}") for value in values]
 
 
-def _read_points(
-    path: pathlib.Path, kinds: Mapping[str, type], check_name: Callable[[str], None]
-) -> list[dict[str, list[Any]]]:
+def _value(where: str, kind: type, value: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is float and number:
+        return float(value)
+    if kind is str:
+        return str(value)
+    if kind is bool and str(value).lower() in ("true", "false"):
+        return str(value).lower() == "true"
+    if kind is int and number and isinstance(value, int):
+        return value
+    expected = {int: "an integer", bool: "true or false"}.get(kind, "a number")
+    raise ValueError(f"{where}; expected {expected}")
+
+
+def _read_points(path: pathlib.Path) -> list[dict[str, Axis]]:
     """The rows of a CSV file; empty fields are left out."""
     try:
         with path.open(newline="") as file:
@@ -292,46 +560,16 @@ def _read_points(
         raise ValueError(
             f"points is {str(path)!r}; expected a line of distinct names and a row or more"
         )
-    for name in names:
-        if any(row[name] for row in rows):
-            check_name(name)
-    for name in set(names) & set(FUNCTIONS):
-        for row in rows:
-            if is_reference(row[name] or ""):
-                raise ValueError(
-                    f"points is {str(path)!r}, which has {name}={row[name]}, and a file may not "
-                    f"say which code runs; expected --grid {name}={row[name]} if you trust it"
-                )
     return [
-        {name: [_value("points", name, _kind(name, kinds), v)] for name, v in row.items() if v}
-        for row in rows
+        {name: Axis(values=(_parsed(text),)) for name, text in row.items() if text} for row in rows
     ]
 
 
-def _value(option: str, name: str, kind: type, text: str) -> Any:
-    """A value as its type: that of the setting; a number, name or flag for a hyper-parameter."""
-    text = text.strip()
-    if name.rpartition(".")[2] == PRIVACY_CLIP and not _is_number(text):
-        return text
-    convert = {"true": True, "false": False}.__getitem__ if kind is bool else kind
-    try:
-        return convert(text)
-    except (ValueError, KeyError):
-        expected = {int: "an integer", bool: "true or false"}.get(kind, "a number")
-        raise ValueError(f"{option} has {name}={text}; expected {expected}") from None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return not math.isnan(float(text))
-    except ValueError:
-        return False
-
-
-def _kind(name: str, static: Mapping[str, type]) -> type:
-    """The type of the values of a setting or hyper-parameter."""
-    if name not in SETTINGS:
-        return static.get(name.rpartition(".")[2], float)
-    hint = typing.get_type_hints(SweepConfig)[name]
-    kinds = typing.get_args(hint) or (hint,)
-    return int if int in kinds else float if float in kinds else str
+def _parsed(text: str) -> int | float | str:
+    """Returns the number that a text stands for, else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip()

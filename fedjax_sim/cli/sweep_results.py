@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.cli.grid import mode_of
+from fedjax_sim.cli.grid import SweepOptions, mode_of
 from fedjax_sim.reports import (
     best,
     bounds_of,
@@ -23,12 +23,11 @@ from fedjax_sim.reports import (
 )
 from fedjax_sim.reports.figures import client_distribution, heat_maps, sweeps
 from fedjax_sim.runs import Sweep
-from fedjax_sim.studies.setups.config import SweepConfig
 
 # Tables and figures that only some grids have; see results_of.
 _OF_GRID = (
     "best.csv", "paired.csv", "cells.md", "privacy.csv", "speed_up.*", "clients.csv",
-    "sensitivity_*.png", "heat_map_*.png", "clients_*.png",
+    "over_*.png", "sensitivity_*.png", "heat_map_*.png", "clients_*.png",
 )  # fmt: skip
 
 
@@ -50,7 +49,7 @@ def no_results(result: Sweep) -> SweepResult:
     return SweepResult(none, none, none, result)
 
 
-def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[str, Any]]:
+def results_of(config: SweepOptions, result: Sweep) -> tuple[SweepResult, dict[str, Any]]:
     """Returns the results of the finished runs, with the files that hold them by name.
 
     Those of the speed-up are not among them, see :func:`speed_up_of`.
@@ -67,16 +66,16 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
         mode=mode,
     )
     files: dict[str, Any] = {"history.csv": history, "scores.csv": score}
-    complete = _complete(score, config.seeds)
+    complete = _complete(score, config.run.seeds)
     if complete.empty:
         return SweepResult(history, score, complete, result), files
-    per = ["algorithm", *config.cells]
+    cells = _cells(config)
     bounds = bounds_of(config.score_metric, score_values(complete))
-    chosen = best(complete, per=per, mode=mode, bounds=bounds)
+    chosen = best(complete, per=["algorithm", *cells], mode=mode, bounds=bounds)
     files["best.csv"] = chosen
     label = metric_label(config.score_metric)
-    if len(set(complete["algorithm"])) > 1 and config.seeds > 1:
-        files["paired.csv"] = paired_differences(complete, mode=mode)
+    if len(set(complete["algorithm"])) > 1 and config.run.seeds > 1:
+        files["paired.csv"] = _paired(complete, cells, mode)
     if len(config.cells) == 2:
         rows, columns = config.cells
         files["cells.md"] = render(table(chosen, ["algorithm", rows], columns)) + "\n"
@@ -88,17 +87,19 @@ def results_of(config: SweepConfig, result: Sweep) -> tuple[SweepResult, dict[st
     return SweepResult(history, score, chosen, result), files
 
 
-def speed_up_of(config: SweepConfig, results: SweepResult) -> dict[str, Any]:
-    """Returns the table and the figure of the speed-up, with ``over``, by the names of their files.
+def speed_up_of(config: SweepOptions, results: SweepResult) -> dict[str, Any]:
+    """Returns the table and the figure of the speed-up by the names of their files.
+
+    There are some with ``over`` and ``reference``.
 
     Raises:
         ValueError: as :func:`~fedjax_sim.reports.statistics.speed_up`.
     """
-    if config.over is None or results.best.empty:
+    if config.over is None or config.reference is None or results.best.empty:
         return {}
     mode, label = mode_of(config), metric_label(config.score_metric)
-    others = [name for name in ("algorithm", *config.cells) if name != config.over]
-    complete = _complete(results.scores, config.seeds)
+    others = ["algorithm", *(name for name in config.cells if name != config.over)]
+    complete = _complete(results.scores, config.run.seeds)
     curve = speed_up(complete, config.over, per=others, mode=mode, reference=config.reference)
     panel = next((name for name in others if name != "algorithm"), None)
     error = f"{label} - {config.reference:g}" if config.reference else label
@@ -128,9 +129,37 @@ def outdated(written: Iterable[str], files: Collection[str]) -> list[str]:
     ]
 
 
-def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, Figure]:
-    """Returns per algorithm the sensitivity to every swept number, and a heat map of two."""
+def _cells(config: SweepOptions) -> list[str]:
+    """Returns the names for each of whose values a best configuration is chosen."""
+    over = [] if config.over in (None, *config.cells) else [config.over]
+    return [*over, *config.cells]
+
+
+def _paired(score: pd.DataFrame, cells: list[str], mode: Literal["max", "min"]) -> pd.DataFrame:
+    """Returns the paired differences of algorithms in every cell, and the cell before them."""
+    if not cells:
+        return paired_differences(score, mode=mode)
+    tables = []
+    for values, part in score.groupby(cells, sort=False, dropna=False):
+        if part["algorithm"].nunique() > 1:
+            table = paired_differences(part, mode=mode)
+            for i, name in enumerate(cells):
+                table.insert(i, name, values[i])
+            tables.append(table)
+    return pd.concat(tables) if tables else pd.DataFrame(columns=cells)
+
+
+def _figures(config: SweepOptions, score: pd.DataFrame, label: str) -> dict[str, Figure]:
+    """Returns per algorithm the sensitivity to every swept number, and a heat map of two.
+
+    The figure over a number of clients has a curve per algorithm.
+    """
     figures, mode = {}, mode_of(config)
+    if config.over is not None:
+        bounds = bounds_of(config.score_metric, score_values(score))
+        figures[f"over_{config.over}"] = sweeps.sensitivity(
+            score, config.over, by="algorithm", mode=mode, label=label, bounds=bounds
+        )
     for algorithm in score["algorithm"].unique():
         own = score.loc[score["algorithm"] == algorithm].dropna(axis="columns", how="all")
         if "score" not in own:  # all diverged
@@ -138,7 +167,7 @@ def _figures(config: SweepConfig, score: pd.DataFrame, label: str) -> dict[str, 
         swept = [
             name
             for name in own
-            if name not in ("seed", "score", "diverged_at")
+            if name not in ("seed", "score", "diverged_at", config.over)
             and pd.api.types.is_numeric_dtype(own[name])
             and own[name].nunique() > 1
         ]

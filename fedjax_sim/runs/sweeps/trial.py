@@ -17,7 +17,7 @@ from fedjax_sim.runs.storage.identity import arrays_digest, timeline_arrays
 from fedjax_sim.runs.storage.run_functions import RunTraces, identified, trace_run
 from fedjax_sim.runs.sweeps.grid import Configuration, Group, groups
 from fedjax_sim.runs.sweeps.static import static_names
-from fedjax_sim.types import FedAlgorithm, Setup
+from fedjax_sim.types import FedAlgorithm, Setup, annotated_kinds
 
 ALGORITHM = "algorithm"  # name of the algorithm in configurations, if a sweep has several
 
@@ -84,7 +84,7 @@ class Trials:
                 )
         self._factories: Any = factories
         self._setup, self._execution, self._probes = setup, execution, probes
-        taken = set() if isinstance(setup, Setup) else set(inspect.signature(setup).parameters)
+        taken = set() if isinstance(setup, Setup) else parameter_names(setup)
         self.per_seed = "seed" in taken
         self._taken = taken - {"seed"}
 
@@ -142,7 +142,7 @@ class Trials:
         return self._factories[static[ALGORITHM]] if self._several else self._factories
 
     def _of_factory(self, static: Configuration) -> Configuration:
-        own = set(inspect.signature(self._factory(static)).parameters)
+        own = parameter_names(self._factory(static))
         names = [name for name in static if name not in self._taken or name in own]
         return {name: static[name] for name in names if not (self._several and name == ALGORITHM)}
 
@@ -205,6 +205,11 @@ def identities(
         return digest(data, *arrays, words[seed], setup.eval_every, dict(extra or {}))
 
     return [RunDigests(of_seed(seed), algorithm, functions, settings) for seed in range(len(words))]
+
+
+def parameter_names(function: Callable) -> set[str]:
+    """Returns the names of a function's parameters, with those of ``**names: Unpack[TypedDict]``."""
+    return {*inspect.signature(function).parameters, *annotated_kinds(function)} - {"return"}
 
 
 def check_names(function: Callable, names: Sequence[str]) -> None:

@@ -253,8 +253,8 @@ def _own_tests(
     tested = np.unique(np.concatenate(tests))
     if not len(tested):
         raise ValueError(
-            f"test_fraction is {population.test_fraction}, which leaves no test examples; expected a "
-            "larger fraction, or fewer clients"
+            f"test_fraction is {population.test_fraction}, which leaves no test examples; expected "
+            "a larger fraction, or fewer clients"
         )
     return assignment, tests, tested
 
@@ -289,8 +289,9 @@ def _named(partition: Partition | Division) -> Iterator[None]:
     except ValueError as error:
         if str(error).startswith("partition "):
             raise
-        kind = "given" if isinstance(partition, Division) else partition.kind
-        raise ValueError(f"partition is {kind!r}: {error}") from error
+        own = isinstance(partition, Division)
+        name = "rows of the study" if own else f"partition is {partition.kind!r}"
+        raise ValueError(f"{name}: {error}") from error
 
 
 def _subset(dataset: Dataset, rows: np.ndarray) -> Dataset:

@@ -1,14 +1,24 @@
 """Options of compression: the codec of the uploads, the clients' memory, the codec of messages."""
 
+import math
 from typing import Annotated, Literal
 
 import pydantic
 
 from fedjax_sim import compression
 from fedjax_sim.compression import Codec, StatefulCodec, Unbiased
-from fedjax_sim.studies.setups.fields import Count, Positive, PositiveProbability, group
+from fedjax_sim.studies.setups.fields import Count, PositiveProbability, Range, group
 from fedjax_sim.types import FedAlgorithm
 from fedjax_sim.wrappers import diana, ef14, ef21, ef21_p, marina, pp_marina
+
+# The fraction 1 would be all entries, and the number 1 one of them.
+Kept = Annotated[
+    float,
+    Range(
+        "a fraction of the entries, below 1, or their number, a whole one",
+        lambda x: 0 < x < 1 or (x >= 1 and math.isfinite(x) and x == int(x)),
+    ),
+]
 
 
 @group
@@ -22,7 +32,7 @@ class NoCodec:
 class TopK:
     """The largest entries."""
 
-    keep: Positive = 0.1
+    keep: Kept = 0.1
     """Fraction of the entries of a tensor, if below 1, else their number."""
     kind: Literal["top_k"] = "top_k"
 
@@ -35,7 +45,7 @@ class TopK:
 class RandomK:
     """Random entries."""
 
-    keep: Positive = 0.1
+    keep: Kept = 0.1
     """Fraction of the entries of a tensor, if below 1, else their number."""
     kind: Literal["random_k"] = "random_k"
 
@@ -116,7 +126,7 @@ class Uniform:
 class Luq:
     """Powers of two below the largest entry."""
 
-    powers: Count = 7
+    powers: Count = 6
     """Number of powers."""
     kind: Literal["luq"] = "luq"
 
@@ -222,13 +232,13 @@ def compressed(
     if isinstance(feedback, PpMarina):
         return pp_marina(algorithm, built)
     variance = codec.variance if isinstance(codec, RandomK | NaturalPowers) else None
-    rate = feedback.rate
-    if rate is None and variance is None:
+    default = None if variance is None else 1 / (1 + variance)
+    rate = default if feedback.rate is None else feedback.rate
+    if rate is None:
         raise ValueError(
             f"feedback.rate is None; expected a number in (0, 1] with compress {codec.kind}, whose "
             "variance depends on the tensors"
         )
-    rate = 1 / (1 + variance) if rate is None and variance is not None else rate
     return (diana if isinstance(feedback, Diana) else marina)(algorithm, built, rate)
 
 

@@ -10,6 +10,8 @@ from fedjax_sim import datasets
 from fedjax_sim.datasets import Dataset, read_table, read_text
 from fedjax_sim.studies.setups.fields import Count, NotNegative, group
 
+_TEST_EXAMPLES = 10_000  # of generated data
+
 
 @group
 class Named:
@@ -129,7 +131,8 @@ def generated(options: Generated, num_clients: int, seed: int) -> Dataset:
 
     Client i has the mean m_i ~ N(0, s_x^2 I) of its features x ~ N(m_i, I) and the model
     W_i = W + s_w V_i with standard normal W and V_i; the label of x is the largest entry of W_i x.
-    The test examples are one further example of each of at most 10,000 clients.
+    The test examples are further ones of the same clients, as many of each, about 10,000 in all:
+    of every client, or of 10,000 of them, which are a sample since all clients have one law.
 
     Args:
         options: sizes, and the deviations s_x and s_w between clients.
@@ -137,28 +140,39 @@ def generated(options: Generated, num_clients: int, seed: int) -> Dataset:
         seed: of all draws.
 
     Example:
-        >>> data = generated(Generated(features=3, examples=4), num_clients=5, seed=0)
+        >>> data = generated(Generated(features=3, examples=4), num_clients=3, seed=0)
         >>> data.train["x"].shape, data.test["x"].shape, data.num_classes
-        ((20, 3), (5, 3), 2)
+        ((12, 3), (9999, 3), 2)
     """
     random = np.random.default_rng(seed)
     M, n, d, K = num_clients, options.examples, options.features, options.classes
-    common = random.standard_normal((K, d), np.float32)
-    x = random.standard_normal((M, n + 1, d), np.float32)
-    x += np.float32(options.feature_spread) * random.standard_normal((M, 1, d), np.float32)
-    scores = np.einsum("mnd,kd->mnk", x, common)
+    tested = min(M, _TEST_EXAMPLES)
+
+    def normal(*shape: int) -> np.ndarray:
+        return random.standard_normal(shape, np.float32)
+
+    common, means = normal(K, d), np.float32(options.feature_spread) * normal(M, 1, d)
+    parts = [normal(M, n, d), normal(tested, _TEST_EXAMPLES // tested, d)]
+    for x in parts:
+        x += means[: len(x)]
+    scores = [x.reshape(-1, d) @ common.T for x in parts]
     for k in range(K):  # one class at a time, so that a million clients need little memory
-        own = random.standard_normal((M, d), np.float32)
-        scores[..., k] += np.float32(options.model_spread) * np.einsum("mnd,md->mn", x, own)
-    y = scores.argmax(-1).astype(np.int32)
-    tested = min(M, 10_000)
-    names = tuple(map(str, range(M)))
+        own = np.float32(options.model_spread) * normal(M, d)
+        for x, score in zip(parts, scores, strict=True):
+            score[:, k] += np.einsum("mnd,md->mn", x, own[: len(x)]).ravel()
+    train, test = (
+        {"x": x.reshape(-1, d), "y": score.argmax(-1).astype(np.int32)}
+        for x, score in zip(parts, scores, strict=True)
+    )
+    owners = [np.repeat(np.arange(len(x), dtype=np.int32), x.shape[1]) for x in parts]
+    width = len(str(M - 1))
     return Dataset(
         name="generated",
         source=f"seed {seed}",
-        train={"x": x[:, :n].reshape(M * n, d), "y": y[:, :n].reshape(M * n)},
-        test={"x": x[:tested, n], "y": y[:tested, n]},
+        train=train,
+        test=test,
         num_classes=K,
-        train_groups=np.repeat(np.arange(M, dtype=np.int32), n),
-        group_names=names,
+        train_groups=owners[0],
+        test_groups=owners[1],
+        group_names=tuple(f"{i:0{width}}" for i in range(M)),  # sorted as numbers and as text
     )

@@ -112,13 +112,18 @@ class AlgorithmEntry:
     @functools.cached_property
     def parameters(self) -> dict[str, inspect.Parameter]:
         """Parameters of the factory."""
-        return dict(inspect.signature(self.factory, eval_str=True).parameters)
+        for eval_str in (True, False):
+            try:
+                return dict(inspect.signature(self.factory, eval_str=eval_str).parameters)
+            except (NameError, AttributeError, SyntaxError):  # names for type checkers only
+                continue
+        return {}
 
     @property
     def tuned_defaults(self) -> dict[str, Any]:
         """Defaults of the command line: those that the function lacks, and tuned ones."""
         lr = self.parameters.get("lr")
-        needs_lr = lr is not None and (not self.is_own or lr.default is lr.empty)
+        needs_lr = lr is not None and (not self.is_own or lr.default in (lr.empty, None))
         return ({"lr": LR} if needs_lr else {}) | dict(self.defaults)
 
     @property
@@ -245,9 +250,10 @@ class AlgorithmEntry:
         if self.takes_population:
             own[NUM_CLIENTS] = num_clients
         tuning = {key: common.pop(key) for key in TUNING if key in common}
+        lr: Any = own.get("lr", self.hyper_defaults.get("lr"))
         if "lr_decay" in common:
-            own["lr"] = exponential_decay(own["lr"], common.pop("lr_decay"))
-        return _tuned(self._transformed(own, common), own.get("lr"), **tuning)
+            lr = own["lr"] = exponential_decay(lr, common.pop("lr_decay"))
+        return _tuned(self._transformed(own, common), lr, **tuning)
 
     def _transformed(self, own: dict[str, Any], common: Hyper) -> FedAlgorithm:
         """The algorithm with transformed gradients."""
@@ -263,8 +269,8 @@ class AlgorithmEntry:
         algorithm = self.factory(**arguments)
         if not isinstance(algorithm, FedAlgorithm):
             raise ValueError(
-                f"algorithms has {self.name!r}, which returned {type(algorithm).__name__}; expected "
-                "a fedjax_sim.FedAlgorithm"
+                f"algorithms has {self.name!r}, which returned {type(algorithm).__name__}; "
+                "expected a fedjax_sim.FedAlgorithm"
             )
         return algorithm
 

@@ -11,7 +11,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pydantic
@@ -36,7 +36,7 @@ MOST_GIGABYTES = 9e9  # a count of bytes has 63 bits
 
 @typing.dataclass_transform(frozen_default=True)
 def group(kind: Class) -> Class:
-    """Returns the class of a group of options as a frozen dataclass; files may have no other keys."""
+    """Returns a group of options as a frozen dataclass; files may have no other keys."""
     setattr(kind, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010
     return dataclasses.dataclass(frozen=True)(kind)
 
@@ -264,20 +264,25 @@ def check(group: Any, before: str = "") -> None:
         ValueError: rounds is 0; expected an integer of at least 1
     """
     for field in fields_of(type(group)):
-        value, name = getattr(group, field.name), before + field.name
-        if dataclasses.is_dataclass(value):
-            check(value, "" if field.is_open else f"{name}.")
-        elif isinstance(value, dict):
-            for key, entry in value.items():
-                if dataclasses.is_dataclass(entry):
-                    check(entry, f"{name}.{key}.")
-                else:
-                    _check_value(f"{name}.{key}", _entry(field), entry)
-        elif isinstance(value, tuple):
-            for entry in value:
-                _check_value(name, _entry(field), entry)
-        elif value is not None or not _admits_none(field.hint):
-            _check_value(name, field, value)
+        _check_field(before + field.name, field, getattr(group, field.name))
+
+
+def _check_field(name: str, field: Field, value: Any) -> None:
+    if value is None and _admits_none(field.hint):
+        return
+    if field.alternatives:
+        if type(value) not in field.alternatives:
+            kinds = [kind_of(group) or group.__name__ for group in field.alternatives]
+            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(kinds)}")
+        check(value, "" if field.is_open else f"{name}.")
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            _check_field(f"{name}.{key}", _entry(field), entry)
+    elif isinstance(value, tuple):
+        for entry in value:
+            _check_field(name, _entry(field), entry)
+    else:
+        _check_value(name, field, value)
 
 
 def _entry(field: Field) -> Field:
@@ -295,6 +300,10 @@ def _check_value(name: str, field: Field, value: Any) -> None:
     literals = [x for o in options if typing.get_origin(o) is Literal for x in typing.get_args(o)]
     if value in literals:
         return
+    expected = {bool: "True or False", dict: "a dictionary", tuple: "a tuple"}
+    kind = typing.get_origin(field.hint) or field.hint
+    if kind in expected and not isinstance(value, kind):
+        raise ValueError(f"{name} is {value!r}; expected {expected[kind]}")
     for mark in field.marks:
         if isinstance(mark, Range) and not _holds(mark, value):
             raise ValueError(f"{name} is {value!r}; expected {_expected(mark, value)}")
@@ -318,4 +327,5 @@ def _expected(limits: Range, value: Any) -> str:
     if not both:
         return limits.expected
     kind = low.partition(" of at least ")[0]
-    return f"{kind} of at most {high}" if isinstance(value, int) and value > 0 else low
+    too_large = isinstance(value, int) and value > 1
+    return f"{kind} of at most {high}" if too_large else low

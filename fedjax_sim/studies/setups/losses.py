@@ -74,16 +74,21 @@ class Losses:
         params = jax.eval_shape(lambda: net.init(jax.random.key(0)))
         x, y = (np.asarray(dataset.train[key][:3]) for key in ("x", "y"))
         outputs = jax.eval_shape(lambda params: net.apply(params, as_float(x)), params)
+        jax.eval_shape(self._check, outputs, y)
+
+    def _check(self, outputs: Array, y: Array) -> None:
+        """Refuses results for traced outputs; those that are no arrays have no shape to return."""
         if self.loss is not None:
-            _check_values("loss", jax.eval_shape(self.loss, outputs, y), outputs, y)
-        if self.metrics is not None:
-            values = jax.eval_shape(self.metrics, outputs, y)
-            if not isinstance(values, dict):
-                raise ValueError(
-                    f"metrics returned {type(values).__name__}; expected {{name: values [B]}}"
-                )
-            for name, value in values.items():
-                _check_values(f"metrics {name!r}", value, outputs, y)
+            _check_values("loss", self.loss(outputs, y), outputs, y)
+        if self.metrics is None:
+            return
+        values = self.metrics(outputs, y)
+        if not isinstance(values, dict):
+            raise ValueError(
+                f"metrics returned {type(values).__name__}; expected {{name: values [B]}}"
+            )
+        for name, value in values.items():
+            _check_values(f"metrics {name!r}", value, outputs, y)
 
     def objective(self, net: Model, ignore: int | None = None) -> Objective:
         """Returns the objective of the clients; labels ``ignore`` do not count."""
@@ -107,15 +112,16 @@ class Losses:
         return _Metrics(net.apply, built_in, self.loss, self.metrics) if is_own else built_in
 
 
-def _check_values(name: str, value: Any, outputs: Any, y: Any) -> None:
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape != y.shape[:1]:
+def _check_values(name: str, value: Any, outputs: Array, y: Array) -> None:
+    if not isinstance(value, Array | np.ndarray):
+        raise ValueError(f"{name} returned {type(value).__name__}; expected one value per example")
+    if value.shape != y.shape[:1]:
         raise ValueError(
-            f"{name} returned shape {shape} for outputs {outputs.shape} and y {y.shape}; expected "
-            f"{y.shape[:1]}, one value per example"
+            f"{name} returned shape {value.shape} for outputs {outputs.shape} and y {y.shape}; "
+            f"expected {y.shape[:1]}, one value per example"
         )
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"{name} returned {dtype}; expected floating values")
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ValueError(f"{name} returned {value.dtype}; expected floating values")
 
 
 # Hashable by value, like the objectives of the library.

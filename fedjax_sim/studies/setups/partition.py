@@ -227,8 +227,10 @@ def _by_size(
 def _natural(dataset: Dataset) -> Division:
     if dataset.train_groups is None or dataset.group_names is None:
         raise ValueError(f"data set {dataset.name} does not say which client an example is from")
-    names = np.asarray(dataset.group_names)[dataset.train_groups]
-    return Division(*partition.by_group(names))
+    # Groups in the order of their names are as the names themselves, and faster to sort.
+    names, order = np.unique(np.asarray(dataset.group_names), return_inverse=True)
+    rows, groups = partition.by_group(order[dataset.train_groups])
+    return Division(rows, tuple(str(names[int(group)]) for group in groups))
 
 
 def _classes(dataset: Dataset) -> np.ndarray:

@@ -12,7 +12,14 @@ import numpy as np
 import pydantic
 
 from fedjax_sim.algorithms import fedavg
-from fedjax_sim.studies.setups.fields import Count, Inside, NotNegative, Positive, group
+from fedjax_sim.studies.setups.fields import (
+    Count,
+    Inside,
+    NotNegative,
+    Positive,
+    Probability,
+    group,
+)
 from fedjax_sim.types import FedAlgorithm, Setup, Task, Timeline
 from fedjax_sim.wrappers import dry_visit, min_separation, most_visits, num_draws, privacy
 
@@ -30,7 +37,7 @@ class Norm:
 class Adaptive:
     """A bound that follows a quantile of the norms of the uploads."""
 
-    quantile: Inside = 0.5
+    quantile: Probability = 0.5
     """Quantile of the norms."""
     initial: Positive = 0.1
     """First bound."""
@@ -149,7 +156,7 @@ def privatized(
         timeline: concrete, of all seeds; None: there is no private algorithm.
 
     Raises:
-        ValueError: an unknown number of uploads, or as
+        ValueError: no noise multiplier, an unknown number of uploads, or as
             :func:`~fedjax_sim.wrappers.privacy.privatize` and :func:`law_of`.
 
     Example:
@@ -161,6 +168,8 @@ def privatized(
     """
     if isinstance(options, NoPrivacy):
         return algorithm
+    if options.noise is None:
+        raise ValueError(f"privacy.noise is None; expected that of epsilon {options.epsilon}")
     if timeline is None or timeline.sampling is None:
         raise ValueError(
             "timeline has no sampling rule; expected a named one (sampling) in a private run, "

@@ -309,15 +309,7 @@ def entries_of(study: Study) -> dict[str, AlgorithmEntry]:
     Raises:
         ValueError: as :func:`~fedjax_sim.studies.setups.registry.algorithms_of`.
     """
-    own = {
-        name: functools.partial(_itself, value) if isinstance(value, FedAlgorithm) else value
-        for name, value in study.algorithms.items()
-    }
-    return algorithms_of(study.options.algorithms.algorithms, own)
-
-
-def _itself(algorithm: FedAlgorithm) -> FedAlgorithm:
-    return algorithm
+    return algorithms_of(study.options.algorithms.algorithms, study.algorithms)
 
 
 def clients_of(study: Study, dataset: Dataset) -> Clients:

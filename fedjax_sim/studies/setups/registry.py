@@ -77,17 +77,17 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
 
 
 def algorithms_of(
-    names: Sequence[str], own: Mapping[str, Factory] | None = None
+    names: Sequence[str], own: Mapping[str, FedAlgorithm | Factory] | None = None
 ) -> dict[str, AlgorithmEntry]:
     """Returns the algorithms that an option names.
 
     Args:
         names: built-in names, and those of ``own``.
-        own: functions that return algorithms, of a study module.
+        own: algorithms of a study module, or functions that return them.
 
     Raises:
-        ValueError: an unknown name, names that repeat, or a function with a required parameter
-            that is no number, name or flag.
+        ValueError: an unknown name, names that repeat, an object that is no algorithm, or a
+            function with a required parameter that is no number, name or flag.
 
     Example:
         >>> list(algorithms_of(["fedavg", "fedprox"]))
@@ -120,8 +120,14 @@ def _hint(name: str, known: Mapping[str, AlgorithmEntry]) -> str:
     return f"expected a name of fedjax-sim list{did_you_mean(name, known)}"
 
 
-def _own(name: str, factory: Factory) -> AlgorithmEntry:
-    """The entry of a function that is not built in."""
+def _own(name: str, own: FedAlgorithm | Factory) -> AlgorithmEntry:
+    """The entry of an algorithm or a function that is not built in."""
+    factory = (lambda: own) if isinstance(own, FedAlgorithm) else own
+    if not callable(factory):
+        raise ValueError(
+            f"algorithms has {name!r}, which is {type(own).__name__}; expected a "
+            "fedjax_sim.FedAlgorithm, or a function that returns one"
+        )
     entry = AlgorithmEntry(name, factory, is_own=True)
     for key in entry.required:
         if key not in entry.hyper_defaults:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import pydantic
 
-from fedjax_sim.studies.setups.fields import Count, Positive, group
+from fedjax_sim.studies.setups.fields import Count, Index, Positive, group
 from fedjax_sim.types import FedAlgorithm, Timeline
 from fedjax_sim.wrappers import check_counts, robust
 
@@ -28,7 +28,7 @@ class Mean:
 class Median:
     """The median of every entry."""
 
-    f: Count | None = None
+    f: Index | None = None
     """Attackers among the uploads; default: fewer than half."""
     kind: Literal["median"] = "median"
 
@@ -37,7 +37,7 @@ class Median:
 class TrimmedMean:
     """The mean without the f largest and smallest of every entry."""
 
-    f: Count = 1
+    f: Index = 1
     """Attackers among the uploads."""
     kind: Literal["trimmed_mean"] = "trimmed_mean"
 
@@ -46,7 +46,7 @@ class TrimmedMean:
 class Krum:
     """The upload that is closest to its neighbours."""
 
-    f: Count = 1
+    f: Index = 1
     """Attackers among the uploads."""
     kind: Literal["krum"] = "krum"
 
@@ -55,7 +55,7 @@ class Krum:
 class MultiKrum:
     """The mean of the m uploads that are closest to their neighbours."""
 
-    f: Count = 1
+    f: Index = 1
     """Attackers among the uploads."""
     m: Count | Literal["n-f-2", "n-f"] = "n-f-2"
     """Number of uploads in the mean."""
@@ -66,7 +66,7 @@ class MultiKrum:
 class Bulyan:
     """Krum's choices, trimmed."""
 
-    f: Count = 1
+    f: Index = 1
     """Attackers among the uploads."""
     kind: Literal["bulyan"] = "bulyan"
 
@@ -79,7 +79,7 @@ class GeometricMedian:
     """Steps of Weiszfeld's algorithm."""
     nu: Positive = 1e-5
     """Smallest distance that counts."""
-    f: Count | None = None
+    f: Index | None = None
     """Attackers among the uploads; default: fewer than half."""
     kind: Literal["geometric_median"] = "geometric_median"
 
@@ -92,7 +92,7 @@ class Rfa:
     """Steps of Weiszfeld's algorithm."""
     nu: Positive = 1e-5
     """Smallest distance that counts."""
-    f: Count | None = None
+    f: Index | None = None
     """Attackers among the uploads; default: fewer than half."""
     kind: Literal["rfa"] = "rfa"
 
@@ -105,7 +105,7 @@ class CentredClipping:
     """Largest norm of a difference."""
     iterations: Count = 1
     """Number of repetitions."""
-    f: Count | None = None
+    f: Index | None = None
     """Attackers among the uploads; default: fewer than half."""
     kind: Literal["centred_clipping"] = "centred_clipping"
 
@@ -123,7 +123,7 @@ class Nnm:
 
     rule: Rule = TrimmedMean()
     """Rule of the mixed uploads."""
-    f: Count | None = None
+    f: Index | None = None
     """Attackers among the uploads; default: the rule's."""
     kind: Literal["nnm"] = "nnm"
 
@@ -176,8 +176,12 @@ def check_uploads(options: Robust, timeline: Timeline) -> None:
         raise ValueError(f"robust is {options.kind!r}: {error}") from error
 
 
-def rule_of(options: Robust) -> robust.Rule:
+def rule_of(options: Robust, name: str = "robust") -> robust.Rule:
     """Returns the rule of the options.
+
+    Args:
+        options: the options.
+        name: of the options in messages.
 
     Raises:
         ValueError: a value out of range, or none as the rule of mixed uploads.
@@ -186,16 +190,15 @@ def rule_of(options: Robust) -> robust.Rule:
         >>> rule_of(Median()).name, rule_of(Bucketing(MultiKrum(f=1, m=2), size=3)).name
         ('median()', 'bucketing(multi_krum(f=1, m=2), size=3)')
     """
+    if isinstance(options, NoRule):
+        raise ValueError(f"{name} is 'none'; expected a rule of the mixed uploads")
     values = {
         field.name: getattr(options, field.name)
         for field in dataclasses.fields(options)
         if field.name not in ("kind", "rule")
     }
+    rules = [rule_of(options.rule, f"{name}.rule")] if isinstance(options, Nnm | Bucketing) else []
     try:
-        if isinstance(options, Nnm | Bucketing):
-            if isinstance(options.rule, NoRule):
-                raise ValueError("rule is 'none'; expected a rule of the mixed uploads")
-            return getattr(robust, options.kind)(rule_of(options.rule), **values)
-        return getattr(robust, options.kind)(**values)
+        return getattr(robust, options.kind)(*rules, **values)
     except ValueError as error:
-        raise ValueError(f"robust is {options.kind!r}: {error}") from error
+        raise ValueError(f"{name} is {options.kind!r}: {error}") from error

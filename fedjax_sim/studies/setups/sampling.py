@@ -116,8 +116,8 @@ class Cohort:
     """Clients that work at the same time, and their reports."""
 
     cohort_size: Count = 10
-    """Clients per round (on average for bernoulli and poisson; not used by full and geometric); with
-    time:clock those that the server contacts at once."""
+    """Clients per round (on average for bernoulli and poisson; not used by full and geometric);
+    with time:clock those that the server contacts at once."""
     dropout: Fraction = 0.0
     """Probability that a sampled client does not report."""
     weighting: Literal["uniform", "examples"] = "uniform"

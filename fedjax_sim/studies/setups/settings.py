@@ -8,6 +8,7 @@ import numpy as np
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.studies.setups.entries import COMMON, AlgorithmEntry, Hyper
 from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
+from fedjax_sim.studies.setups.registry import ALGORITHMS
 from fedjax_sim.studies.setups.study import own_code
 
 # Options that set a hyper-parameter of several algorithms.
@@ -24,11 +25,12 @@ def resolve_hyper(
 
     Args:
         entries: algorithms by name.
-        options: the options; those of algorithms that are not among the entries are left out.
+        options: the options; those of known algorithms that are not among the entries are left
+            out.
 
     Raises:
-        ValueError: an unknown hyper-parameter, a required one that is missing, or a value out of
-            range.
+        ValueError: an unknown algorithm or hyper-parameter, a required one that is missing, or a
+            value out of range.
 
     Example:
         >>> from fedjax_sim.studies.setups.registry import algorithms_of
@@ -52,6 +54,11 @@ def resolve_hyper(
         for name in takers:
             resolved[name][key] = value
     for name, values in options.hyper.items():
+        if name not in entries and name not in ALGORITHMS:
+            raise ValueError(
+                f"hyper has {name!r}; expected one of {', '.join(resolved)}"
+                f"{did_you_mean(name, [*resolved, *ALGORITHMS])}"
+            )
         for key, value in values.items() if name in resolved else ():
             known = entries[name].hyper
             if key not in known:
