@@ -7,7 +7,6 @@ import json
 import math
 import pathlib
 import re
-import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -21,7 +20,7 @@ from fedjax_sim.runs import Configuration, FolderError
 from fedjax_sim.studies.setups import checks, fields
 from fedjax_sim.studies.setups.config_file import HyperParameters, members_of, refuse_own
 from fedjax_sim.studies.setups.data import Generated
-from fedjax_sim.studies.setups.fields import FREE, OPEN, Count, Field, Finite, Gigabytes, group
+from fedjax_sim.studies.setups.fields import FREE, OPEN, Count, Finite, Gigabytes, group
 from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.partition import Natural
 from fedjax_sim.studies.setups.presets import PRESETS
@@ -33,6 +32,7 @@ from fedjax_sim.studies.setups.settings import check_tuning, checked, resolve_hy
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.studies.setups.time import Rounds
 from fedjax_sim.studies.setups.validation import validated
+from fedjax_sim.types import annotated_kinds
 
 # Groups of options that no grid varies, and options of other groups: they decide what is measured.
 _FIXED_GROUPS = ("output", "seeds", "seed", "evaluation", "execution")
@@ -209,25 +209,17 @@ class Setting(NamedTuple):
 def _settings(
     kind: type, top: str | None = None, before: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Setting]]:
+    kinds = annotated_kinds(kind)
     for field in fields.fields_of(kind):
         name, own = before + field.name, top or field.name
-        values = str if field.alternatives else _kind_of(field)
+        plain = (of for of in (float, int, bool, str) if of in kinds[field.name])
+        values = str if field.alternatives else next(plain, None)
         if field.has_name and values is not None and name not in _FIXED:
             yield name, Setting(own, values, depth if field.alternatives else math.inf)
         for alternative in field.alternatives:
             if alternative is not kind and own not in _FIXED_GROUPS:
                 inner = "" if field.is_open else f"{name}."
                 yield from _settings(alternative, own, inner, depth + 1)
-
-
-def _kind_of(field: Field) -> type | None:
-    """Returns the type of a field's values; None for one that no text stands for."""
-    kinds = set()
-    for option in typing.get_args(field.hint) or (field.hint,):
-        option = typing.get_args(option)[0] if typing.get_origin(option) is Annotated else option
-        kinds.add(str if typing.get_origin(field.hint) is Literal else option)
-        kinds.add(str if typing.get_origin(option) is Literal else option)
-    return next((kind for kind in (float, int, bool, str) if kind in kinds), None)
 
 
 SETTINGS: dict[str, Setting] = {
@@ -362,6 +354,8 @@ def configurations(study: Study, config: SweepOptions) -> list[Configuration]:
 def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
     run = config.run
     fields.check(dataclasses.replace(config, run=Run()))
+    if not (config.points or config.grid):
+        raise ValueError("grid is empty; expected at least one --grid.NAME.values V1 V2")
     if isinstance(run.privacy, GaussianNoise) and run.privacy.epsilon is not None:
         raise ValueError(
             f"privacy.epsilon is {run.privacy.epsilon}; expected privacy.noise in a sweep, whose "
@@ -396,8 +390,6 @@ def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
                 for setting in settings
                 for chosen in itertools.product(*values.values())
             ]
-    if not found:
-        raise ValueError("grid is empty; expected at least one --grid.NAME.values V1 V2")
     found = [entry for i, entry in enumerate(found) if entry not in found[:i]]
     for entry in found:
         try:

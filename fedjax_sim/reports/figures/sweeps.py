@@ -124,9 +124,9 @@ def speed_up_figure(
 ) -> Figure:
     """Error and speed-up against the number of clients M, both axes logarithmic.
 
-    The left panels (upper, with ``panel``) show the mean error, and 1/M from the largest error at
-    the smallest M.  The right (lower) ones show the speed-up over the smallest M, and the linear
-    one.  Bands are confidence intervals.
+    The left panels (upper, with ``panel``) show the mean error, the right (lower) ones the speed-up
+    over the smallest M.  Where a curve speeds up, dotted lines show the linear speed-up, in the left
+    panels 1/M from the largest error at the smallest M.  Bands are confidence intervals.
 
     With ``panel="local_steps"`` and ``by="algorithm"`` the upper row has the layout of the figures
     of Yuan and Ma (2020), "Federated Accelerated Stochastic Gradient Descent".
@@ -175,7 +175,9 @@ def speed_up_figure(
         right.set_ylabel(f"speed-up over {setting_label(over)} = {' or '.join(map(short, bases))}")
     for axes in pairs[:, 1] if panel is not None else pairs.ravel():
         axes.set_xlabel(setting_label(over))
-    legend_above(figure, [*labels, "linear speed-up"], 6, legend_title(by))
+    keys = [*labels, "linear speed-up"] if _speeds_up(frame) else labels
+    if keys:
+        legend_above(figure, keys, 6, legend_title(by))
     add_caption(figure, _about_bands(frame))
     return figure
 
@@ -200,6 +202,20 @@ def _speed_up_pair(
             _line(axes, np.asarray(part[over]), part, columns, i, shown)
         _place_ticks(axes, sizes, room)
         style_axes(axes)
+    if _speeds_up(frame):
+        _linear_guides(left, right, frame, over, sizes)
+    right.yaxis.set_major_locator(LogLocator(base=2, numticks=9))
+    right.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    right.yaxis.set_minor_locator(NullLocator())
+
+
+def _speeds_up(frame: pd.DataFrame) -> bool:
+    return bool((frame["speed_up"] > 1).any())
+
+
+def _linear_guides(
+    left: Axes, right: Axes, frame: pd.DataFrame, over: str, sizes: Sequence[Any]
+) -> None:
     guide = {
         "color": GREY,
         "ls": (0, (1, 1.5)),
@@ -213,9 +229,6 @@ def _speed_up_pair(
         left.plot(at, np.max(first[np.isfinite(first)]) * at[0] / at, **guide)
     for base in _bases(frame, over):
         right.plot(at[at >= base], at[at >= base] / base, **guide)
-    right.yaxis.set_major_locator(LogLocator(base=2, numticks=9))
-    right.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    right.yaxis.set_minor_locator(NullLocator())
 
 
 def value_labels(by: str | None, names: Sequence[Any]) -> list[str]:

@@ -9,6 +9,7 @@ from fedjax_sim.checks import did_you_mean
 from fedjax_sim.studies.setups.entries import COMMON, AlgorithmEntry, Hyper
 from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.registry import ALGORITHMS
+from fedjax_sim.studies.setups.study import own_code
 
 # Options that set a hyper-parameter of several algorithms.
 SHARED = (*COMMON, "lr", "server_lr")
@@ -71,7 +72,8 @@ def resolve_hyper(
         if missing:
             raise ValueError(f"hyper lacks {name}.{missing[0]}; expected a value")
         try:
-            entries[name].build(hyper)
+            with own_code(f"algorithms has {name!r}, which"):
+                entries[name].build(hyper)
         except ValueError as error:  # a range that only the function checks
             field = str(error).partition(" ")[0]
             if entries[name].is_own:
