@@ -250,6 +250,11 @@ class AlgorithmEntry:
         if self.takes_population:
             own[NUM_CLIENTS] = num_clients
         tuning = {key: common.pop(key) for key in TUNING if key in common}
+        if list(tuning) == ["tuning_lr"]:
+            raise ValueError(
+                f"tuning_lr is {tuning['tuning_lr']} for {self.name}; expected --tuning-steps with "
+                "it"
+            )
         lr: Any = own.get("lr", self.hyper_defaults.get("lr"))
         if "lr_decay" in common:
             lr = own["lr"] = exponential_decay(lr, common.pop("lr_decay"))

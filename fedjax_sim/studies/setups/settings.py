@@ -70,12 +70,11 @@ def resolve_hyper(
         missing = [key for key in entries[name].required if key not in hyper]
         if missing:
             raise ValueError(f"hyper lacks {name}.{missing[0]}; expected a value")
-        unused = "tuning_lr" not in entries[name].parameters and "tuning_steps" not in hyper
-        if "tuning_lr" in hyper and unused:
-            value = hyper["tuning_lr"]
-            raise ValueError(f"tuning_lr is {value} for {name}; expected --tuning-steps with it")
+        # The steps of fine-tuning may be those of a grid, unlike those of a run, which is built.
+        without = "tuning_steps" not in hyper and "tuning_lr" not in entries[name].parameters
+        built = {k: v for k, v in hyper.items() if k != "tuning_lr" or not without}
         try:
-            entries[name].build(hyper)
+            entries[name].build(built)
         except ValueError as error:  # a range that only the function checks
             field = str(error).partition(" ")[0]
             if entries[name].is_own:

@@ -331,8 +331,10 @@ def test_fine_tuning_is_refused(name, hyper, message):
 
 def test_a_rate_of_fine_tuning_needs_steps():
     names, values = ("fedavg", "fedbabu"), {"tuning_lr": 0.1, "personal": 2}
+    alone = hyper_of(*names, **values)
     with pytest.raises(ValueError, match=r"tuning_lr is 0\.1 for fedavg; expected --tuning-steps"):
-        hyper_of(*names, **values)
+        registry.ALGORITHMS["fedavg"].build(alone["fedavg"])
+    registry.ALGORITHMS["fedbabu"].build(alone["fedbabu"])
     hyper = hyper_of(*names, **values, hyper={"fedavg": {"tuning_steps": 3}})
     assert hyper["fedavg"]["tuning_steps"] == 3
     assert hyper["fedavg"]["tuning_lr"] == hyper["fedbabu"]["tuning_lr"] == 0.1
