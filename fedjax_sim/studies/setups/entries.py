@@ -123,7 +123,7 @@ class AlgorithmEntry:
     def tuned_defaults(self) -> dict[str, Any]:
         """Defaults of the command line: those that the function lacks, and tuned ones."""
         lr = self.parameters.get("lr")
-        needs_lr = lr is not None and (not self.is_own or lr.default is lr.empty)
+        needs_lr = lr is not None and (not self.is_own or lr.default in (lr.empty, None))
         return ({"lr": LR} if needs_lr else {}) | dict(self.defaults)
 
     @property
@@ -250,11 +250,6 @@ class AlgorithmEntry:
         if self.takes_population:
             own[NUM_CLIENTS] = num_clients
         tuning = {key: common.pop(key) for key in TUNING if key in common}
-        if list(tuning) == ["tuning_lr"]:
-            raise ValueError(
-                f"tuning_lr is {tuning['tuning_lr']} for {self.name}; expected --tuning-steps with "
-                "it"
-            )
         lr: Any = own.get("lr", self.hyper_defaults.get("lr"))
         if "lr_decay" in common:
             lr = own["lr"] = exponential_decay(lr, common.pop("lr_decay"))

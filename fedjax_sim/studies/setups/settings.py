@@ -9,6 +9,7 @@ from fedjax_sim.checks import did_you_mean
 from fedjax_sim.studies.setups.entries import COMMON, AlgorithmEntry, Hyper
 from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.registry import ALGORITHMS
+from fedjax_sim.studies.setups.study import own_code
 
 # Options that set a hyper-parameter of several algorithms.
 SHARED = (*COMMON, "lr", "server_lr")
@@ -70,11 +71,13 @@ def resolve_hyper(
         missing = [key for key in entries[name].required if key not in hyper]
         if missing:
             raise ValueError(f"hyper lacks {name}.{missing[0]}; expected a value")
-        # The steps of fine-tuning may be those of a grid, unlike those of a run, which is built.
-        without = "tuning_steps" not in hyper and "tuning_lr" not in entries[name].parameters
-        built = {k: v for k, v in hyper.items() if k != "tuning_lr" or not without}
+        unused = "tuning_lr" not in entries[name].parameters and "tuning_steps" not in hyper
+        if "tuning_lr" in hyper and unused:
+            value = hyper["tuning_lr"]
+            raise ValueError(f"tuning_lr is {value} for {name}; expected --tuning-steps with it")
         try:
-            entries[name].build(built)
+            with own_code(f"algorithms has {name!r}, which"):
+                entries[name].build(hyper)
         except ValueError as error:  # a range that only the function checks
             field = str(error).partition(" ")[0]
             if entries[name].is_own:
