@@ -28,7 +28,7 @@ from fedjax_sim.studies.setups.privacy import GaussianNoise
 from fedjax_sim.studies.setups.problem import entries_of
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.studies.setups.sampling import Full, Geometric
-from fedjax_sim.studies.setups.settings import checked, resolve_hyper
+from fedjax_sim.studies.setups.settings import check_tuning, checked, resolve_hyper
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.studies.setups.time import Rounds
 from fedjax_sim.studies.setups.validation import validated
@@ -397,7 +397,8 @@ def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
             _check_run(study.replaced(options=with_settings(run, entry)))
             for key, value in (swept := swept_hyper(entry)).items():
                 checked(algorithms[name], key, value)
-            algorithms[name].build({**hyper[name], **swept})
+            check_tuning(algorithms[name], resolved := {**hyper[name], **swept})
+            algorithms[name].build(resolved)
         except ValueError as error:
             if str(error) == _problem(study):  # of the options, whatever the grid says
                 raise
