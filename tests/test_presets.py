@@ -3,8 +3,6 @@
 import jax
 import numpy as np
 import pytest
-from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.studies.setups.references import __doc__ as CONTRACTS
 
 import fedjax_sim as fs
 from fedjax_sim.studies.setups.build import resolve

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 import pandas as pd
 import tyro
+from fedjax_sim.studies.setups.config import RunConfig
 
 import fedjax_sim as fs
 from experiments.harness import (
@@ -31,7 +32,6 @@ from experiments.harness import (
     settings,
 )
 from fedjax_sim.cli.run import compare
-from fedjax_sim.studies.setups.config import RunConfig
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"

@@ -284,7 +284,8 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
     if config.get("time") == "clock":
         cohort = f"clock {config['law']}"
     model = config.get("model")
-    data = next((config[name] for name in ("dataset", "table", "text", "data") if name in config), "")
+    names = ("dataset", "table", "text", "data")  # the last one is the kind of the others
+    data = next((config[name] for name in names if name in config), "")
     return (
         f"{data}: {clients}partition {partition}, {cohort}, {work}, "
         f"{config.get('batch_size')} examples per step"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedjax_sim.engine import headline
 from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.figures.style import COLORS
 from fedjax_sim.reports.folders import default_metrics
@@ -17,7 +18,6 @@ from fedjax_sim.reports.labels import (
     algorithm_labels,
     better,
     bounds_of,
-    measures_quality,
     metric_label,
     setting_label,
 )
@@ -108,8 +108,7 @@ def _metrics(history: pd.DataFrame) -> list[str]:
     """Returns the metrics of a model, the usual ones first; parts of distributions are not."""
     quantiles = tuple(f"{name}/q" for name in charts.distribution_names(history))
     usual = default_metrics(history)
-    others = [name for name in history["metric"].unique() if measures_quality(name)]
-    every = dict.fromkeys([*usual, *others])
+    every = dict.fromkeys([*usual, *headline(history["metric"].unique())])
     return [name for name in every if not (quantiles and name.startswith(quantiles))]
 
 
