@@ -128,8 +128,15 @@ def shown(cls: type[T]) -> type[T]:
     ``help`` shows the comments beside the fields in the source: in a section "Attributes" of the
     docstring, and at each field of a named tuple.
     """
-    cls.__repr__ = lambda self: _summary_of(self).text()
-    setattr(cls, "_repr_html_", lambda self: _summary_of(self).html())  # noqa: B010
+
+    def __repr__(self: Any) -> str:
+        return _summary_of(self).text()
+
+    def _repr_html_(self: Any) -> str:
+        return _summary_of(self).html()
+
+    for method in (__repr__, _repr_html_):
+        setattr(cls, method.__name__, method)
     comments = field_comments(cls)
     cls.__doc__ = _with_attributes(cls.__doc__ or "", comments)
     if "_fields" in cls.__dict__:
