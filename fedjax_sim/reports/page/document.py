@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedjax_sim.checks import import_extra
 from fedjax_sim.data import FederatedData, label_counts
@@ -20,7 +21,7 @@ from fedjax_sim.reports.page.sections import (
     methods_of,
     sections_of,
 )
-from fedjax_sim.reports.page.sources import Source, label_rows, source_of
+from fedjax_sim.reports.page.sources import Source, label_columns, source_of
 from fedjax_sim.reports.page.specs import SPECS
 from fedjax_sim.runs import write_text
 
@@ -86,7 +87,8 @@ def report(
     if data is not None:
         if len(sources) > 1:
             raise ValueError(f"data is given with {len(sources)} results; expected one result")
-        sources = [sources[0]._replace(labels=label_rows(label_counts(data, _num_classes(data))))]
+        columns = label_columns(label_counts(data, _num_classes(data)))
+        sources = [sources[0]._replace(labels=pd.DataFrame(columns))]
     text = document(sources, bundle)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path.resolve(), text)  # a link of the user's stays
@@ -105,6 +107,8 @@ def _sources(result: Any) -> list[Source]:
         return [source_of(result)]
     if not result:
         raise ValueError("result is an empty list; expected at least one folder")
+    if others := [x for x in result if not isinstance(x, str | pathlib.Path)]:
+        raise ValueError(f"result has a {type(others[0]).__name__}; expected one, or folders")
     sources = [source_of(each) for each in result]
     if len(sources) == 1:
         return sources

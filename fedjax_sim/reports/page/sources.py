@@ -26,7 +26,7 @@ from fedjax_sim.runs import (
     read_json,
 )
 
-LABELS = "labels.csv"  # beside config.json: examples of the first clients by label
+LABELS = "labels.json"  # beside config.json: examples of the first clients by label
 MOST_LABELLED = 1000  # clients in it
 
 
@@ -78,15 +78,15 @@ def _(result: Sweep) -> Source:
     return content._replace(partial=frozenset(map(str, partial)))
 
 
-def label_rows(counts: np.ndarray) -> pd.DataFrame:
-    """Returns the labels of the first clients, as ``labels.csv`` has them.
+def label_columns(counts: np.ndarray) -> dict[str, list[int]]:
+    """Returns the labels of the first clients, as ``labels.json`` has them.
 
     Args:
         counts: [M, C] examples of each label at each client.
     """
     clients, labels = np.nonzero(counts[:MOST_LABELLED])
     columns = {"client": clients, "label": labels, "examples": counts[clients, labels]}
-    return pd.DataFrame(columns)
+    return {name: values.tolist() for name, values in columns.items()}
 
 
 def _in_memory(kind: str, history: pd.DataFrame, clients: pd.DataFrame | None) -> Source:
@@ -102,7 +102,6 @@ def _(result: str | pathlib.Path) -> Source:
     swept = (path / "slices").is_dir()
     runs = {} if swept else run_folders(path, config)
     command = "sweep" if swept else "run"
-    rows = path / LABELS
     return Source(
         "sweep" if swept else "run" if RunFolder(path).exists else "comparison",
         content.history,
@@ -113,7 +112,7 @@ def _(result: str | pathlib.Path) -> Source:
         _algorithms(saved, runs),
         {name: _text(value) for name, value in _flat(config) if value not in (None, [], {})},
         None if swept else _clients(path),
-        pd.read_csv(rows) if rows.exists() else None,
+        _labels(path),
         _diagnosis(path),
         saved.get("environment") or _environment(runs),
         f"fedjax-sim {command} {shlex.quote(str(path / 'config.json'))} --output results/repeated"
@@ -183,6 +182,15 @@ def _clients(path: pathlib.Path) -> pd.DataFrame | None:
         return None
     values = read_client_values(path)
     return values if len(values) else None
+
+
+def _labels(path: pathlib.Path) -> pd.DataFrame | None:
+    """Returns the labels of the clients; None if they are not recorded."""
+    file = path / LABELS
+    if not file.exists():
+        return None
+    columns = read_json(file, "delete it (it can be missed)")
+    return pd.DataFrame({name: columns[name] for name in ("client", "label", "examples")})
 
 
 def _diagnosis(path: pathlib.Path) -> tuple[Mapping[str, Any], pd.DataFrame] | None:
