@@ -82,14 +82,14 @@ def report(
     path = pathlib.Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"path is '{path}'; expected a name that ends in .html")
-    bundle = import_extra("vl_convert", "report").javascript_bundle()
+    library = import_extra("vl_convert", "report")
     sources = _sources(result)
     if data is not None:
         if len(sources) > 1:
             raise ValueError(f"data is given with {len(sources)} results; expected one result")
         columns = label_columns(label_counts(data, _num_classes(data)))
         sources = [sources[0]._replace(labels=pd.DataFrame(columns))]
-    text = document(sources, bundle)
+    text = document(sources, library.javascript_bundle())
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path.resolve(), text)  # a link of the user's stays
     return path
