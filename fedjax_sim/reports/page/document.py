@@ -17,7 +17,7 @@ from fedjax_sim.reports.page.charts import Chart, algorithm_names
 from fedjax_sim.reports.page.sections import (
     Method,
     Section,
-    joint_history,
+    joint,
     methods_of,
     sections_of,
 )
@@ -123,12 +123,12 @@ def document(sources: Sequence[Source], bundle: str) -> str:
         sources: what is reported.
         bundle: JavaScript with the function ``vegaEmbed``.
     """
-    history = joint_history(sources)
-    if history.empty:
+    joined = joint(sources)
+    if joined.history.empty:
         raise ValueError("result has no evaluations; expected at least one")
-    methods, data = methods_of(algorithm_names(history)), ""
+    methods, data = methods_of(algorithm_names(joined.history)), ""
     for most in _POINTS:
-        sections = sections_of(sources, history, most)
+        sections = sections_of(sources, joined, most)
         data = _data(methods, sections)
         if len(data.encode()) <= MOST_BYTES:
             return _page(sources, methods, sections, data, bundle, most)
