@@ -247,5 +247,5 @@ def __dir__() -> list[str]:
 
 _views.register(
     plot=lambda *arguments, **options: __getattr__("plot")(*arguments, **options),
-    html=lambda result: importlib.import_module(f"{__name__}.reports.views").result_html(result),
+    table=lambda *arguments: importlib.import_module(f"{__name__}.reports.views").table(*arguments),
 )

@@ -48,9 +48,9 @@ class PlotOptions:
     """Width and height in inches, e.g. 3.5 2.6 for one of two columns; default: by the panels."""
     dpi: float = 200
     """Dots per inch of a PNG file."""
-    band: Literal["std", "ci", "minmax", "none"] = "std"
-    """Band around the mean over seeds: one standard deviation, the 95 % confidence interval of the
-    mean, or from the smallest to the largest seed."""
+    band: Literal["ci", "std", "minmax", "none"] = "ci"
+    """Band around the mean over seeds: the 95 % interval of the mean, one standard deviation, or
+    from the smallest to the largest seed."""
     seeds_as_lines: bool = False
     """Draw the single seeds as thin lines; replaces --band."""
     clients: Literal["none", "distribution", "rounds"] = "none"

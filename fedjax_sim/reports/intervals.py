@@ -1,12 +1,20 @@
 """Means over seeds and their confidence intervals."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
 
+from fedjax_sim.types import shown
 
+FEWEST = 3  # values of which an interval is shown
+
+
+@shown
 class Interval(NamedTuple):
     """A mean over seeds and its confidence interval."""
 
@@ -47,6 +55,42 @@ def mean_interval(
         low, high = mean - half, mean + half
     # Cut, and not on a logit scale, where a seed at 1 has no value.
     return Interval(mean, *(np.clip([low, high], *bounds) if bounds else (low, high)))
+
+
+def shown_interval(
+    values: Any, level: float = 0.95, bounds: tuple[float, float] | None = None
+) -> Interval:
+    """Returns the interval that all tables, figures and sweeps show; NaN for two values.
+
+    It is :func:`mean_interval`.  Of two values t is 12.7 at 95 %, and the interval says nothing.
+
+    Example:
+        >>> float(shown_interval([0.9, 1.0]).low), round(float(shown_interval([1, 2, 3]).low), 3)
+        (nan, -0.484)
+    """
+    interval = mean_interval(values, level, bounds)
+    if len(values) >= FEWEST:
+        return interval
+    none = np.full(np.shape(interval.mean), math.nan)
+    return interval._replace(low=none, high=none)
+
+
+def interval_note(num_seeds: Iterable[int], level: float = 0.95) -> str:
+    """Returns the sentence on the means and the intervals of results of so many seeds.
+
+    Example:
+        >>> interval_note([1]), interval_note([2, 2])
+        ('One seed.', 'Mean over 2 seeds, without an interval, which needs 3.')
+    """
+    counts = list(num_seeds)
+    fewest, most = min(counts), max(counts)
+    if most == 1:
+        return "One seed."
+    seeds = f"{most}" if fewest == most else f"{fewest} to {most}"
+    if most < FEWEST:
+        return f"Mean over {seeds} seeds, without an interval, which needs {FEWEST}."
+    needs = f", from {FEWEST} seeds on" if fewest < FEWEST else ""
+    return f"Mean over {seeds} seeds and its {100 * level:g} % interval (Student's t){needs}."
 
 
 def standard_error(values: np.ndarray) -> Any:

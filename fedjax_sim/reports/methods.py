@@ -1,5 +1,7 @@
 """Histories of several folders as one, with a method per configuration."""
 
+from __future__ import annotations
+
 import collections
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
@@ -38,10 +40,11 @@ def read_folders(
 ) -> FolderHistory:
     """Returns the histories of several folders as one, with a method per value of ``algorithm``.
 
-    A sweep's folder gives the best configuration of every algorithm, among those with the most
-    seeds, or all of them, of all grids that ran there; the values of its hyper-parameters follow
-    the name.  With several folders, the folder's name follows.  The names of methods whose server's
-    model is no complete one (FedPer) end with a dagger, which the setting explains.
+    A sweep's folder gives the best configuration of every algorithm and of every cell that the
+    sweep had, among those with the most seeds, or all of them, of all grids that ran there; the
+    values of its hyper-parameters follow the name.  With several folders, the folder's name
+    follows.  The names of methods whose server's model is no complete one (FedPer) end with a
+    dagger, which the setting explains.
 
     Args:
         paths: folders, as for :func:`read_folder`.
@@ -69,11 +72,16 @@ def read_folders(
     folders = [pathlib.Path(path) for path in paths]
     names = distinct_names(folders) if len(folders) > 1 else [""]
     parts, settings, targets = [], [], []
+    compared: dict[str, str] = {}
     for folder, name in zip(folders, names, strict=True):
         part = read_folder(folder, bits)
-        rule = rule_of(read_config(folder), metric, mode, last)
-        frame = labelled(part.history, configurations, rule, name, part.partial)
-        parts.append(frame)
+        config = read_config(folder)
+        rule = rule_of(config, metric, mode, last)
+        cells = [cell for cell in config.get("cells", ()) if cell in part.history]
+        frame = labelled(part.history, configurations, rule, name, part.partial, cells)
+        for method, *values in frame[["algorithm", *cells]].drop_duplicates().values.tolist():
+            compared[method] = ", ".join([part.setting, *map(str, values)])
+        parts.append(frame.drop(columns=cells))
         settings.append(part.setting)
         targets.append(part.target)
     if len(set(settings)) == 1:
@@ -84,7 +92,7 @@ def read_folders(
     partial = frozenset(x for x in history["algorithm"].unique() if x.endswith(PARTIAL))
     if partial:
         setting = f"{setting}\n{PARTIAL_NOTE}".strip()
-    return FolderHistory(history, setting, targets[0], partial)
+    return FolderHistory(history, setting, targets[0], partial, compared)
 
 
 class Rule(NamedTuple):
@@ -116,8 +124,9 @@ def labelled(
     rule: Rule,
     folder: str,
     partial: Collection[str] = (),
+    cells: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Returns the history with one column for the configuration, "algorithm"."""
+    """Returns the history with columns "algorithm", of the configuration, and the cells."""
     hyper = [name for name in history.columns if name not in (*_FIXED, "algorithm")]
     if "algorithm" not in history:
         history = history.assign(algorithm="")
@@ -127,7 +136,7 @@ def labelled(
                 f"history has the metrics {history['metric'].unique().tolist()}; expected one of "
                 "the model, by which the best configuration is chosen, or configurations='all'"
             )
-        history = _best_only(history, rule._replace(metric=metric))
+        history = _best_only(history, rule._replace(metric=metric), cells)
     known = algorithm_labels(str(name) for name in history["algorithm"].unique())
     varied = [name for name in hyper if len(grid_values(history, name)) > 1]
     shown = hyper if configurations == "best" else varied
@@ -147,7 +156,7 @@ def labelled(
             mark = f" {PARTIAL}" if name in partial else ""
             cache[key] = ", ".join(filter(None, parts)) + mark
         labels.append(cache[key])
-    return history.assign(algorithm=labels).loc[:, ["algorithm", *_FIXED]]
+    return history.assign(algorithm=labels).loc[:, ["algorithm", *cells, *_FIXED]]
 
 
 def _value_texts(values: Sequence[Any]) -> dict[str, str]:
@@ -158,13 +167,13 @@ def _value_texts(values: Sequence[Any]) -> dict[str, str]:
     return {key: text if twice[text] == 1 else key for key, text in short.items()}
 
 
-def _best_only(history: pd.DataFrame, rule: Rule) -> pd.DataFrame:
-    """Returns the best configuration of every algorithm; configurations with all seeds count."""
+def _best_only(history: pd.DataFrame, rule: Rule, cells: Sequence[str]) -> pd.DataFrame:
+    """Returns the best configuration of every algorithm and cell, among those with all seeds."""
     assert rule.metric is not None
     mode = rule.mode or better(rule.metric)
     score = scores(history, rule.metric, last=rule.last, reduce=rule.reduce, mode=mode)
     config = configuration_columns(score)
-    chosen = best(complete(score), per=["algorithm"], mode=mode)[config]
+    chosen = best(complete(score), per=["algorithm", *cells], mode=mode)[config]
     return pd.DataFrame(history.merge(pd.DataFrame(chosen), on=config))
 
 

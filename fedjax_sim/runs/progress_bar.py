@@ -1,5 +1,7 @@
 """A progress display for notebooks, terminals and the logs of jobs."""
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Cohorts of clients in groups that take turns."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import jax.numpy as jnp

@@ -1,5 +1,7 @@
 """Poisson sampling with few slots: cohorts of random size at the cost of a fixed one."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 

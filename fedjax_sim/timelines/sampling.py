@@ -6,6 +6,8 @@ or one per client as in ``task.num_steps``) must be concrete, because it bounds 
 Round t draws from ``fold_in(key, t)``, so the first rounds do not depend on ``num_rounds``.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

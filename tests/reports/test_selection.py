@@ -221,6 +221,9 @@ def test_mean_interval_of_columns_of_one_seed_and_of_failed_seeds():
         np.testing.assert_array_equal(together[:, i], intervals.mean_interval(values[:, i]))
     mean, low, high = intervals.mean_interval([2.0])
     assert (mean, math.isnan(low), math.isnan(high)) == (2.0, True, True)
+    mean, low, high = intervals.shown_interval([1.0, 3.0])  # of two values it says nothing
+    assert (mean, math.isnan(low), math.isnan(high)) == (2.0, True, True)
+    np.testing.assert_array_equal(intervals.shown_interval(values), together)
     assert np.isnan(intervals.mean_interval([2.0, NAN])).all()
     mean, low, high = intervals.mean_interval([2.0, math.inf])  # a seed that misses its target
     assert (mean, math.isnan(low), math.isnan(high)) == (math.inf, True, True)

@@ -1,5 +1,7 @@
 """One figure of a run: losses, distributions over clients, dynamics of clients."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -69,8 +71,8 @@ def dashboard(
     ``NAME/q90``, from :func:`~fedjax_sim.engine.evaluation.client_evaluator` or
     :func:`~fedjax_sim.diagnostics.dynamics.client_dynamics`) has a panel with the median over
     clients and a band from 10 % to 90 % of the clients, averaged over the seeds.  Other metrics are
-    drawn as their mean over the seeds with a band of one standard deviation.  Lines of diverged
-    runs end with a cross.  Axes of positive values that differ much are logarithmic.
+    drawn as their mean over the seeds with its 95 % interval.  Lines of diverged runs end with a
+    cross.  Axes of positive values that differ much are logarithmic.
 
     Args:
         result: of :func:`fedjax_sim.simulate` or :func:`fedjax_sim.compare`, or its ``to_frame()``.
@@ -120,7 +122,7 @@ def dashboard(
                     _draw_distribution(axes, group, name, i, label)
                 elif name in set(group["metric"]):
                     part = group.loc[group["metric"] == name, :]
-                    draw_line(axes, part, "round", "std", i, label, name)
+                    draw_line(axes, part, "round", "ci", i, label, name)
         for name, axes in zip(panels, every, strict=False):
             _finish(axes, name, chosen)
         for axes in every[len(panels) :]:
@@ -130,7 +132,7 @@ def dashboard(
         if any(distributions):
             add_caption(figure, "Of clients: median, and band from 10 % to 90 % of the clients.")
         if not all(distributions):
-            lines = explained("std", num_seeds)
+            lines = explained("ci", num_seeds)
             if any(distributions):
                 lines = f"Others: {lines.removeprefix('Lines: ')}"
             add_caption(figure, lines)

@@ -7,17 +7,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedjax_sim.engine import headline
 from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.figures.style import COLORS
 from fedjax_sim.reports.folders import default_metrics
 from fedjax_sim.reports.frames import configuration_columns, grid_values, score_values
+from fedjax_sim.reports.intervals import FEWEST, interval_note
 from fedjax_sim.reports.labels import (
     PARTIAL,
     PARTIAL_NOTE,
     algorithm_labels,
     better,
     bounds_of,
-    measures_quality,
     metric_label,
     setting_label,
 )
@@ -34,8 +35,8 @@ _DASHES = ((1, 0), (8, 4), (8, 3, 2, 3), (2, 3))
 _MOST_PAIRED = 10  # methods, with 45 pairs
 _FEW = 6  # pairs that are shown at once
 _BAND = (
-    "Lines: mean over seeds. Bands: 95 % interval of the mean (Student's t). A cross: a seed "
-    "diverged."
+    f"Lines: mean over seeds. Bands: 95 % interval of the mean (Student's t), from {FEWEST} seeds "
+    "on. A cross: a seed diverged."
 )
 
 
@@ -78,8 +79,11 @@ def joint(sources: Sequence[Source]) -> Joint:
     parts, settings = [], {}
     for source in sources:
         name = source.name if len(sources) > 1 else ""
-        parts.append(labelled(source.history, "best", source.rule, name, source.partial))
-        settings |= dict.fromkeys(charts.algorithm_names(parts[-1]), source.setting)
+        cells = [cell for cell in source.cells if cell in source.history]
+        part = labelled(source.history, "best", source.rule, name, source.partial, cells)
+        for method, *values in part[["algorithm", *cells]].drop_duplicates().values.tolist():
+            settings[method] = ", ".join([source.setting, *map(str, values)])
+        parts.append(part.drop(columns=cells))
     return Joint(pd.concat(parts, ignore_index=True), settings)
 
 
@@ -114,8 +118,7 @@ def _metrics(history: pd.DataFrame) -> list[str]:
     """Returns the metrics of a model, the usual ones first; parts of distributions are not."""
     quantiles = tuple(f"{name}/q" for name in charts.distribution_names(history))
     usual = default_metrics(history)
-    others = [name for name in history["metric"].unique() if measures_quality(name)]
-    every = dict.fromkeys([*usual, *others])
+    every = dict.fromkeys([*usual, *headline(history["metric"].unique())])
     return [name for name in every if not (quantiles and name.startswith(quantiles))]
 
 
@@ -150,7 +153,7 @@ def _results(joined: Joint, metrics: Sequence[str], chosen: bool) -> Section:
         return Section("Results", _paragraph("No metric was evaluated for all methods."))
     partial = [name for name in history["algorithm"].unique() if name.endswith(PARTIAL)]
     note = PARTIAL_NOTE if partial else ""
-    frame = results(history, shown, partial=partial)
+    frame = results(history, shown, partial=partial, among=joined.settings)
     body = _wide(results_table(frame, "html", note=note))
     diverged = _divergences(history)
     if diverged is not None:
@@ -341,7 +344,7 @@ def _best(score: pd.DataFrame, metric: str, labels: Mapping[str, str], mode: Any
         mean = interval_text(row["mean"], row["low"], row["high"], 3)
         texts[metric_label(metric)] = lost if row["num_failed"] else mean
         rows.append(texts)
-    note = "Mean over seeds and its 95 % interval. *: at the edge of the grid."
+    note = f"{interval_note(found['num_seeds'])} *: at the edge of the grid."
     return render(pd.DataFrame(rows), "html", note=note)
 
 

@@ -36,6 +36,7 @@ class Source(NamedTuple):
     kind: str  # "run", "comparison" or "sweep"
     history: pd.DataFrame  # tidy, with the configuration's columns
     rule: Rule = Rule()  # by which the best configuration of a sweep is chosen
+    cells: tuple[str, ...] = ()  # columns of a sweep that are settings, each with its best
     partial: frozenset[str] = frozenset()  # algorithms whose server's model is no complete one
     setting: str = ""  # one line: data set, clients, cohort, local work
     facts: Mapping[str, str] = {}  # of data, model and size, by their labels
@@ -63,18 +64,20 @@ def source_of(result: Any) -> Source:
 def _(result: Simulation) -> Source:
     history = result.to_frame().assign(algorithm="run")
     clients = result.per_client()
-    return _in_memory("run", history, clients if clients.empty else clients.assign(algorithm="run"))
+    return _in_memory(
+        "run", result, history, clients if clients.empty else clients.assign(algorithm="run")
+    )
 
 
 @source_of.register
 def _(result: Comparison) -> Source:
-    return _in_memory("comparison", result.to_frame(), result.per_client())
+    return _in_memory("comparison", result, result.to_frame(), result.per_client())
 
 
 @source_of.register
 def _(result: Sweep) -> Source:
     partial = {run.configuration.get("algorithm", "") for run in result.runs if run.partial_model}
-    content = _in_memory("sweep", result.to_frame(), None)
+    content = _in_memory("sweep", result, result.to_frame(), None)
     return content._replace(partial=frozenset(map(str, partial)))
 
 
@@ -89,9 +92,12 @@ def label_columns(counts: np.ndarray) -> dict[str, list[int]]:
     return {name: values.tolist() for name, values in columns.items()}
 
 
-def _in_memory(kind: str, history: pd.DataFrame, clients: pd.DataFrame | None) -> Source:
+def _in_memory(
+    kind: str, result: Simulation | Comparison | Sweep, history: pd.DataFrame, clients: Any
+) -> Source:
     known = clients if clients is not None and len(clients) else None
-    return Source(kind, history, clients=known, environment=environment())
+    facts = {name: str(text) for name, text in result._summary().rows.items()}
+    return Source(kind, history, facts=facts, clients=known, environment=environment())
 
 
 @source_of.register
@@ -105,7 +111,8 @@ def _(result: str | pathlib.Path) -> Source:
     return Source(
         "sweep" if swept else "run" if RunFolder(path).exists else "comparison",
         content.history,
-        rule_of(read_config(path)),
+        rule_of(config),
+        tuple(config.get("cells", ())),
         content.partial,
         content.setting,
         _facts(saved),

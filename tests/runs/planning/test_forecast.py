@@ -250,7 +250,7 @@ def test_epsilon_is_shown():
     needs = plain._replace(privacy=guarantee)
     assert needs.rows["epsilon at delta 0.001"] == "2 (replace_one)"
     assert str(needs).splitlines()[-1].split(maxsplit=4)[-1] == "2 (replace_one)"
-    assert "<td>epsilon at delta 0.001</td><td>2 (replace_one)</td>" in needs._repr_html_()
+    assert "<th>epsilon at delta 0.001</th><td>2 (replace_one)</td>" in needs._repr_html_()
     assert "epsilon" not in str(plain)
     with pytest.raises(ValueError, match=r"delta is 0.0; expected a number in \(0, 1\)"):
         forecast(
