@@ -12,7 +12,6 @@ import pandas as pd
 
 from fedjax_sim.reports.folders import (
     read_client_values,
-    read_config,
     read_folder,
     run_folders,
 )
