@@ -100,10 +100,10 @@ def test_gradient_controls_of_random_objectives_have_draws_of_their_own():
     data = fs.from_clients([{"x": np.zeros(2, np.float32)}] * 2)
 
     def objective(w, batch, key):
-        return w * jax.random.uniform(key, batch["x"].shape)
+        return w * jax.random.uniform(key, batch["x"].shape, w.dtype)
 
     task = fs.empirical_task(objective, data, fs.full_batch(1))
-    setup = fs.Setup(task, fs.timelines.full(1, 2, 1), jnp.array(0.0, jnp.float32))
+    setup = fs.Setup(task, fs.timelines.full(1, 2, 1), jnp.array(0.0))
     state = fs.init(fs.scaffold(0.1), setup)
     one, other = fs.gradient_controls(state, task, jax.random.key(0)).clients
     assert one != other
