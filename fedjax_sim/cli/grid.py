@@ -448,8 +448,8 @@ def _check_counts(config: SweepOptions, entry: Configuration, run: Run) -> None:
     natural = isinstance(run.partition, Natural) and not isinstance(run.data, Generated)
     if natural and "num_clients" in entry:
         raise ValueError("partition is 'natural'; expected another one with a grid of num_clients")
-    rounds = isinstance(run.time, Rounds)
-    most = -(-run.time.rounds // run.time.eval_every) if rounds else math.inf
+    time = run.time
+    most = -(-time.rounds // time.eval_every) if isinstance(time, Rounds) else math.inf
     if config.last > (1 if config.best else most):
         why = "1, with --best" if config.best else f"{most}, the evaluations"
         raise ValueError(f"last is {config.last}; expected 1 .. {why}")
