@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from fedjax_sim.studies.forks.fork import Alternative, fork
     from fedjax_sim.studies.setups import presets
     from fedjax_sim.studies.setups.saved import load
+    from fedjax_sim.studies.setups.study import Study
     from fedjax_sim.wrappers import privacy
 
 # Modules, and modules of names, that load on first use: `import fedjax_sim` stays fast and needs
@@ -115,6 +116,7 @@ _LAZY = {
 }
 _LAZY_NAMES = {
     "Alternative": "studies.forks.fork",
+    "Study": "studies.setups.study",
     "advise": "studies.advice.advise",
     "fork": "studies.forks.fork",
     "from_table": "datasets",
@@ -141,6 +143,7 @@ __all__ = [
     "Simulation",
     "Spec",
     "Storage",
+    "Study",
     "Sweep",
     "Task",
     "Timeline",

@@ -11,14 +11,14 @@ import fedjax_sim as fs
 # Without the algorithms: their files' ``__all__`` are the list.
 PUBLIC = """
 Alternative Comparison FedAlgorithm FederatedData History Options Oracle Part Probes ProgressBar
-Requires Round RunState Setup Simulation Spec Storage Sweep Task Timeline Update Visit Work advance
-advice advise algorithms analysis average_rounds callbacks compare compressed compression data
-datasets diagnostics diana ef14 ef21 ef21_p empirical_task epochs evaluation execution fine_tuned
-finished_runs fixed_order forecast fork freeze from_assignment from_clients from_table full_batch
-generated_data generated_task hypergradient init load local marina measure_executions models
-objectives per_step_uploads personal_model plot plotting pp_marina presets privacy private problems
-prox robust run running_statistics shared_task simulate skip_nonfinite specified stream sweep theory
-timelines transforms tree uniform_weights valuation weight_by_client weight_by_examples
+Requires Round RunState Setup Simulation Spec Storage Study Sweep Task Timeline Update Visit Work
+advance advice advise algorithms analysis average_rounds callbacks compare compressed compression
+data datasets diagnostics diana ef14 ef21 ef21_p empirical_task epochs evaluation execution
+fine_tuned finished_runs fixed_order forecast fork freeze from_assignment from_clients from_table
+full_batch generated_data generated_task hypergradient init load local marina measure_executions
+models objectives per_step_uploads personal_model plot plotting pp_marina presets privacy private
+problems prox robust run running_statistics shared_task simulate skip_nonfinite specified stream
+sweep theory timelines transforms tree uniform_weights valuation weight_by_client weight_by_examples
 with_replacement
 """.split()
 
@@ -51,7 +51,7 @@ def test_import_is_light():
     pandas matplotlib rich tyro sklearn tensorflow_datasets PIL orbax scipy.stats flax
     fedjax_sim.models fedjax_sim.datasets fedjax_sim.reports.figures fedjax_sim.diagnostics
     fedjax_sim.studies.advice fedjax_sim.theory fedjax_sim.problems fedjax_sim.reports
-    fedjax_sim.studies.setups.presets fedjax_sim.studies.valuation
+    fedjax_sim.studies.setups.presets fedjax_sim.studies.setups.study fedjax_sim.studies.valuation
     """.split()
     code = f"import sys, fedjax_sim; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -28,10 +28,10 @@ EXPERIMENTS = {
 }
 # Options without which the quickstart does not suit an algorithm.
 OPTIONS = {
-    "fedlin": ("--sampling pairs",),
-    "mime": ("--sampling pairs",),
-    "scaffnew": ("--sampling geometric", "--local-steps 10"),
-    "streaming_diloco": ("--sampling full",),
+    "fedlin": ("sampling:pairs",),
+    "mime": ("sampling:pairs",),
+    "scaffnew": ("sampling:geometric", "--local-steps 10"),
+    "streaming_diloco": ("sampling:full",),
 }
 SIZE = 1000  # of the model whose messages are counted
 STEPS = 6  # of the visit that is traced: a multiple of the minibatches of a meta-step
@@ -174,7 +174,7 @@ def _experiment(name: str) -> str:
         if name in names.split():
             return f"Used by `python -m {module}`."
     options = "".join(f" {option}" for option in OPTIONS.get(name, ()))
-    return f"Run it: `fedjax-sim run quickstart --algorithms {name}{options}`."
+    return f"Run it: `fedjax-sim run quickstart{options} --algorithms {name}`."
 
 
 def formulas(doc: str) -> list[str]:

@@ -119,7 +119,7 @@ def check_all_clients(
     if len(some):
         raise ValueError(
             f"a round of the timeline has {some[0]} of {task.num_clients} clients; "
-            f"expected all of them, as from timelines.full or --sampling full: {reason}"
+            f"expected all of them, as from timelines.full or sampling:full: {reason}"
         )
 
 

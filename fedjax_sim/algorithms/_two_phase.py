@@ -62,7 +62,7 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
         raise ValueError(
             f"rounds {number - 1} and {number} of the timeline have different cohorts; expected "
             "two rounds in a row for every cohort, the first for gradients, as from "
-            "timelines.repeat_rounds(timeline, 2) or --sampling pairs"
+            "timelines.repeat_rounds(timeline, 2) or sampling:pairs"
         )
     sent, received = (x[..., : 2 * pairs : 2, :].any(axis=-1) for x in (mask, arrived))
     lost = np.atleast_2d(sent & ~received).any(axis=0)

@@ -119,5 +119,5 @@ def _check(task: Task, timeline: Timeline) -> None:
         raise ValueError(
             f"a round of the timeline has visits of {least[differ][0]} to {most[differ][0]} steps; "
             "expected the same number for all clients, as from timelines.geometric_steps or "
-            "--sampling geometric"
+            "sampling:geometric"
         )

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 RUN_DESCRIPTION = """\
 Compares federated algorithms: same clients, cohorts, minibatches and initial models for all.
 PRESET is one of: {presets} (default quickstart); a study module (.py) has own parts;
-CONFIG.json repeats the run that wrote it. Options override either. Compiled programs are cached in {cache}; the environment
-variable JAX_COMPILATION_CACHE_DIR names another folder."""
+CONFIG.json repeats the run that wrote it. Options override either. Compiled programs are cached in
+{cache}; the environment variable JAX_COMPILATION_CACHE_DIR names another folder."""
 
 SWEEP_DESCRIPTION = """\
 Runs every configuration of a grid with every seed and chooses the best; numbers vary inside one
@@ -228,8 +228,8 @@ def _run_sweep(study: "Study", config: "SweepOptions", command: list[str]) -> in
         return exit_code()
     if config.part is not None and done.missing:
         print(
-            f"part {config.part} of {config.parts} is finished; {done.missing} runs of other parts are missing. The "
-            "last part, or the same command without --part, writes the tables"
+            f"part {config.part} of {config.parts} is finished; {done.missing} runs of other parts "
+            "are missing. The last part, or the same command without --part, writes the tables"
         )
         return 0
     print(f"results: {config.run.output} (history.csv, scores.csv, best.csv, *.png)")
@@ -287,13 +287,11 @@ def advise(arguments: list[str]) -> int:
     """Prints what theory says about the task of a comparison; returns the exit code."""
     from fedjax_sim.cli import advise as advising
     from fedjax_sim.cli import options
-    from fedjax_sim.studies.setups.fields import check
 
     with resolving():
         source, study, rest = options.read_arguments(arguments)
         kind, description = advising.AdviseOptions, _described(advising.DESCRIPTION)
         given = options.parse(kind, f"advise {source}", description, rest, kind(study.options))
-        check(given)
         _start_jax()
         study = study.replaced(options=given.run)
         advice = advising.run_advise(study, given.target, given.gradient_target)

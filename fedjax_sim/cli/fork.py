@@ -16,7 +16,7 @@ from fedjax_sim.studies.forks import fork as forking
 from fedjax_sim.studies.forks.stored import state_at
 from fedjax_sim.studies.setups import build, config_file
 from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.fields import Count, Index, check, group
+from fedjax_sim.studies.setups.fields import Count, Index, group
 from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions, HyperParameters
 from fedjax_sim.studies.setups.registry import ALGORITHMS, algorithms_of
 from fedjax_sim.studies.setups.settings import SHARED, resolve_hyper
@@ -103,7 +103,6 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     if not path.exists():
         raise ValueError(f"FOLDER is '{folder}', which has no config.json; expected a folder that "
                          "fedjax-sim run wrote")  # fmt: skip
-    check(options)
     if not options.alternatives:
         raise ValueError("alternatives is empty; expected at least one")
     saved = config_file.read_saved(path)

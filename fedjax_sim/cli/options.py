@@ -6,7 +6,7 @@ import inspect
 import pathlib
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypeVar, Union
 
 import docstring_parser
@@ -14,9 +14,21 @@ import tyro
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.studies.setups.config_file import read
-from fedjax_sim.studies.setups.fields import HIDDEN, OPEN, Field, fields_of, kind_of, replaced
+from fedjax_sim.studies.setups.fields import (
+    HIDDEN,
+    OPEN,
+    Field,
+    check,
+    fields_of,
+    flat,
+    having,
+    kind_of,
+    names_of,
+    replaced,
+)
 from fedjax_sim.studies.setups.modules import load_study
 from fedjax_sim.studies.setups.presets import PRESETS
+from fedjax_sim.studies.setups.problem import entries_of
 from fedjax_sim.studies.setups.registry import ALGORITHMS
 from fedjax_sim.studies.setups.settings import SHARED
 from fedjax_sim.studies.setups.study import Study
@@ -84,25 +96,133 @@ def parse(
             of the class.
 
     Raises:
+        ValueError: an unknown name or kind, an option of a choice that is not chosen, a value out
+            of range, or hyper-parameters of an algorithm that does not run.
         SystemExit: after ``--help``, or after an error that tyro has printed.
 
     Example:
         >>> from fedjax_sim.studies.setups.run import Run
-        >>> run = parse(Run, "run", "", ["attack:alie", "--attack.z", "1.5", "--rounds", "4"], Run())
+        >>> run = parse(Run, "run", "", ["attack:alie", "--attack.z", "1.5"], Run())
         >>> run.attack.z, run.time.rounds
-        (1.5, 4)
+        (1.5, 100)
     """
     asks_help = not {"-h", "--help"}.isdisjoint(arguments)
+    arguments = [_hyphenated(text) for text in arguments]
+    if not asks_help:
+        arguments = _choices_first(kind, default, arguments)
     parsed = tyro.cli(
         typing.cast(type[Any], _shown(kind)),
         # Errors end with the command for help, which can be copied.
         prog=f"fedjax-sim {_usage(command) if asks_help else command}",
         description=description,
-        args=[_hyphenated(text) for text in arguments],
+        args=arguments,
         default=tyro.MISSING_NONPROP if default is None else _as_shown(default),
         config=(tyro.conf.CascadeSubcommandArgs,),
     )
-    return _as_written(parsed)
+    options = _as_written(parsed)
+    check(options)
+    return _of_algorithms(options, typed_names(arguments))
+
+
+def _choices_first(kind: type, default: Any, arguments: Sequence[str]) -> list[str]:
+    """Returns the arguments with the words of choices first, which tyro needs before their flags.
+
+    Raises:
+        ValueError: as :func:`parse`; tyro's messages list all choices and no similar name.
+    """
+    every, words, flags = names_of(kind), list[str](), list[str]()
+    for text in arguments:
+        name = text.partition(":")[0].replace("-", "_")
+        is_choice = ":" in text and name in every and len(every[name].alternatives) > 1
+        (words if is_choice else flags).append(text)
+    typed = dict(word.split(":") for word in words)
+    known: dict[str, Field] = dict(_available(kind, default, typed))
+    if len(typed) < len(words):
+        raise ValueError(f"{' '.join(words)} has a choice twice; expected one word for each")
+    for word in words:
+        _check_name(kind, word.partition(":")[0], known, word)
+    for flag in flags:
+        if flag.startswith("--"):
+            _check_name(kind, flag[2:].partition("=")[0], known, flag.partition("=")[0])
+    order = [name.replace("_", "-") for name in known]
+    return [f"{name}:{typed[name]}" for name in order if name in typed] + flags
+
+
+def _available(
+    kind: type, value: Any, typed: dict[str, str], before: str = ""
+) -> Iterator[tuple[str, Field]]:
+    """Yields the names of the options that the choices leave, a choice before its fields.
+
+    Args:
+        kind: class of the options.
+        value: their defaults, or the class.
+        typed: kinds of choices by name, as they are typed.
+        before: start of the names.
+    """
+    for field in fields_of(kind):
+        name, own = before + field.name, getattr(value, field.name, None)
+        if not field.alternatives:
+            if HIDDEN not in field.marks:
+                yield name, field
+            continue
+        kinds = {str(kind_of(group)).replace("_", "-"): group for group in field.alternatives}
+        chosen = type(own) if isinstance(own, field.alternatives) else field.alternatives[0]
+        if len(kinds) > 1:
+            yield name, field
+            word = typed.get(name.replace("_", "-"))
+            if word is not None and word not in kinds:
+                raise ValueError(
+                    f"{name} is {word!r}; expected one of {', '.join(kinds)}"
+                    f"{did_you_mean(word, kinds)}"
+                )
+            chosen = chosen if word is None else kinds[word]
+        own = own if isinstance(own, chosen) else chosen
+        yield from _available(chosen, own, typed, "" if field.is_open else f"{name}.")
+
+
+def _check_name(kind: type, typed: str, known: dict[str, Field], text: str) -> None:
+    """Refuses a name that no option or choice has, or another choice than the chosen one."""
+    name = typed.replace("-", "_")
+    before, dot, last = name.rpartition(".")
+    positive = f"{before}{dot}{last.removeprefix('no_')}"
+    if positive != name and positive in known and known[positive].hint is bool:
+        return
+    entries = [n for n, field in known.items() if typing.get_origin(field.hint) is dict]
+    if any(name.startswith(f"{entry}.") and name.count(".") > 1 for entry in entries):
+        return
+    if name.partition(".")[0] in entries:
+        raise ValueError(f"{text} is no option; expected further names behind it (see --help)")
+    is_choice = name in known and len(known[name].alternatives) > 1
+    if name in known and is_choice == (not text.startswith("--")):
+        return
+    if is_choice:
+        kinds = (str(kind_of(group)).replace("_", "-") for group in known[name].alternatives)
+        raise ValueError(f"{text} is no option; expected {typed}:KIND, one of {', '.join(kinds)}")
+    if choices := sorted({choice.replace("_", "-") for choice in having(kind, name)}):
+        one_of = "one of " if len(choices) > 1 else ""
+        raise ValueError(f"{text} is given; expected {one_of}{', '.join(choices)} with it")
+    flags = [f"--{name}".replace("_", "-") for name in known]
+    raise ValueError(f"{text} is no option{did_you_mean(text, flags)}")
+
+
+def _of_algorithms(options: Options, typed: set[str]) -> Options:
+    """Returns the options without hyper-parameters of algorithms that do not run.
+
+    Raises:
+        ValueError: such hyper-parameters that are typed.
+    """
+    values = flat(options)
+    if "hyper" not in values:
+        return options
+    hyper, names = values["hyper"], values["algorithms"]
+    for name in hyper.keys() - names:
+        flags = [flag for flag in typed if flag.startswith(f"hyper.{name}.".replace("-", "_"))]
+        if flags:
+            raise ValueError(
+                f"--{flags[0]} is given; expected a hyper-parameter of {', '.join(names)}"
+                f"{did_you_mean(name, names)}"
+            )
+    return replaced(options, "hyper", {name: hyper[name] for name in names if name in hyper})
 
 
 def _usage(command: str) -> str:
@@ -132,8 +252,9 @@ def with_hyper(study: Study, arguments: Sequence[str]) -> Study:
     """Returns the study with every hyper-parameter that ``--hyper.ALGORITHM.NAME`` names.
 
     The values are defaults of their type, so that the parser knows the options; those of
-    algorithms that do not run, or that an option for all algorithms replaces, are left out.
+    algorithms that an option for all algorithms replaces are left out.
     """
+    known = {name.replace("-", "_"): name for name in (*ALGORITHMS, *study.algorithms)}
     hyper = {name: dict(values) for name, values in study.options.algorithms.hyper.items()}
     flags = typed_names(arguments)
     for values in hyper.values():
@@ -143,7 +264,10 @@ def with_hyper(study: Study, arguments: Sequence[str]) -> Study:
         prefix, _, rest = flag.partition(".")
         name, dot, key = rest.partition(".")
         if prefix == "hyper" and dot:
-            kind = ALGORITHMS[name].static_hyper.get(key, float) if name in ALGORITHMS else float
+            kind, name = float, known.get(name, name)
+            if name in known.values():
+                one = study.replaced(options=replaced(study.options, "algorithms", (name,)))
+                kind = entries_of(one)[name].static_hyper.get(key, float)
             hyper.setdefault(name, {}).setdefault(key, kind())
     return study.replaced(options=replaced(study.options, "hyper", hyper))
 

@@ -95,16 +95,7 @@ def read_table(
         (('x',), (1,), ['ann', 'bob'])
     """
     path = Path(path)
-    if not path.is_file():
-        raise DataError(f"{path} does not exist; expected a table ({', '.join(SUFFIXES)})")
-    is_npz = path.suffix.lower() == ".npz"
-    drop = [drop] if isinstance(drop, str) else drop
-    parts = (
-        _read_npz(path)
-        if is_npz
-        else {"train": _read_rows(path, client_column, drop, separator, decimal)}
-    )
-    parts = _without(str(path), parts, drop)
+    parts = read_columns(path, client_column, drop, separator, decimal)
     form = Form(scale, layout, target, encode)
     try:
         return _from_parts(parts, str(path), path.stem, label_column, client_column, None, form)
@@ -112,6 +103,32 @@ def read_table(
         if str(path) in str(error):
             raise
         raise DataError(f"{path}: {error}") from error
+
+
+def read_columns(
+    path: Path,
+    client_column: str | None = None,
+    drop: str | Sequence[str] = (),
+    separator: str | None = None,
+    decimal: str = ".",
+) -> dict[str, Columns]:
+    """Returns the columns of the parts "train" and, if an npz file has one, "test" of a table.
+
+    Args:
+        path, client_column, drop, separator, decimal: as for :func:`read_table`.
+
+    Raises:
+        DataError: as :func:`read_table`, of the file and its columns.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; expected a table ({', '.join(SUFFIXES)})")
+    drop = [drop] if isinstance(drop, str) else drop
+    parts = (
+        _read_npz(path)
+        if path.suffix.lower() == ".npz"
+        else {"train": _read_rows(path, client_column, drop, separator, decimal)}
+    )
+    return _without(str(path), parts, drop)
 
 
 def from_table(

@@ -153,7 +153,7 @@ check "complete" complete requeued "${LONG}"
 
 echo "--- sweep"
 SWEEP=(quickstart --seeds 2 --num-clients 16 --cohort-size 4 --model softmax_regression \
-    --rounds 2000 --eval-every 100 --grid lr=0.1,0.2 batch_size=5,10)
+    --rounds 2000 --eval-every 100 --grid.lr.values 0.1 0.2 --grid.batch-size.values 5 10)
 job=$(PARTS=2 submit --array=1-2 docs/clusters/sweep_array.sbatch "${SWEEP[@]}")
 check "a part runs" wait_for "${job}_2" RUNNING
 scancel "${job}_2"

@@ -318,7 +318,7 @@ def check(
             # together.
             f"jax.distributed connects {jax.process_count()} processes; expected one: a sweep "
             "runs in one process. Divide it among separate jobs with fs.Part(grid, i, n), on the "
-            "command line --part I/N"
+            "command line --part I --parts N"
         )
     several = list(factories) if isinstance(factories, Mapping) else None
     configurations = expand_all(grid if part is None else part.grid, several)

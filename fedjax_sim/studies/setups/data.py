@@ -100,7 +100,13 @@ def load(options: Data, num_clients: int, seed: int, *, numbers: bool = False) -
     """
     match options:
         case Named():
-            return datasets.load(options.dataset, options.data_dir)
+            try:
+                return datasets.load(options.dataset, options.data_dir)
+            except ValueError as error:  # of an unknown name
+                text = str(error)
+                if not text.startswith("name is"):
+                    raise
+                raise ValueError(f"dataset{text.removeprefix('name')}") from error
         case Text():
             return read_text(options.text, context=options.context)
         case Generated():

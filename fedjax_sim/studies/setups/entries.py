@@ -123,7 +123,7 @@ class AlgorithmEntry:
     def tuned_defaults(self) -> dict[str, Any]:
         """Defaults of the command line: those that the function lacks, and tuned ones."""
         lr = self.parameters.get("lr")
-        needs_lr = lr is not None and (not self.is_own or lr.default is lr.empty)
+        needs_lr = lr is not None and (not self.is_own or lr.default in (lr.empty, None))
         return ({"lr": LR} if needs_lr else {}) | dict(self.defaults)
 
     @property

@@ -195,8 +195,8 @@ def replaced(group: Group, name: str, value: Any) -> Group:
         return changed
     every = names_of(type(group))
     if name in every:
-        having = sorted(_having(type(group), name))
-        raise ValueError(f"{name} is {value!r}; expected {' or '.join(having)} with it")
+        choices = sorted(having(type(group), name))
+        raise ValueError(f"{name} is {value!r}; expected {' or '.join(choices)} with it")
     raise ValueError(f"{name} is no option{did_you_mean(name, every)}")
 
 
@@ -236,7 +236,7 @@ def _chosen(field: Field, value: Any) -> Any:
     return chosen()
 
 
-def _having(kind: type, name: str, before: str = "") -> Iterator[str]:
+def having(kind: type, name: str, before: str = "") -> Iterator[str]:
     """Yields the choices, as ``partition:shards``, that have a name."""
     for field in fields_of(kind):
         path = before + field.name
@@ -248,7 +248,7 @@ def _having(kind: type, name: str, before: str = "") -> Iterator[str]:
                 inner + own.name for own in fields_of(group)
             }:
                 yield f"{path}:{kind_of(group)}"
-            yield from _having(group, name, inner)
+            yield from having(group, name, inner)
 
 
 def check(group: Any, before: str = "") -> None:

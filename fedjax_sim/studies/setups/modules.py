@@ -5,7 +5,7 @@ import pathlib
 import sys
 
 from fedjax_sim.studies.setups.fields import replaced
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups.study import Study, own_code
 
 FUNCTION = "study"
 
@@ -14,7 +14,8 @@ def load_study(path: pathlib.Path) -> Study:
     """Returns the study of a module; other modules of its folder can be imported.
 
     Raises:
-        ValueError: no such file, no function ``study``, or one that returns something else.
+        ValueError: no such file, one that cannot be imported, no function ``study``, or one that
+            fails or returns something else.
     """
     if not path.is_file():
         raise ValueError(f"MODULE is '{path}', which does not exist; expected a study module (.py)")
@@ -26,14 +27,16 @@ def load_study(path: pathlib.Path) -> Study:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     sys.modules[path.stem] = module  # so that its classes can be found by name
-    spec.loader.exec_module(module)
+    with own_code(f"MODULE is '{path}', which"):
+        spec.loader.exec_module(module)
     function = getattr(module, FUNCTION, None)
     if not callable(function):
         raise ValueError(
             f"MODULE is '{path}', which has no function {FUNCTION}(); expected one that returns a "
             "fedjax_sim.Study"
         )
-    result = function()
+    with own_code(f"MODULE is '{path}', whose {FUNCTION}()"):
+        result = function()
     if not isinstance(result, Study):
         raise ValueError(
             f"MODULE is '{path}', whose {FUNCTION}() returned {type(result).__name__}; expected a "

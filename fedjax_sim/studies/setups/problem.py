@@ -47,7 +47,7 @@ from fedjax_sim.studies.setups.registry import algorithms_of
 from fedjax_sim.studies.setups.robust import aggregated
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.studies.setups.sampling import Full, Geometric, Stratified, drawn, failing
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups.study import Study, own_code
 from fedjax_sim.studies.setups.time import Clock, ClockOptions, Rounds, step_law
 from fedjax_sim.timelines import arrange_by_stratum, sampling, stacked
 from fedjax_sim.tree import fast, usual
@@ -212,7 +212,10 @@ def prepare(
     assert dataset is not None
     model_name, net = model(study, dataset, conv)
     losses = Losses.of(dataset, run.model.loss, study.loss, study.metrics)
-    losses.check(net, dataset)
+    with own_code("model, loss or metrics of the study"):
+        losses.check(net, dataset)
+        if study.model is not None and study.loss is None:
+            _check_outputs(net, dataset)
     ignore = IGNORE if dataset.train["y"].ndim == 2 else None
     half = run.execution.precision == "bfloat16"
     loss, metrics = _functions(net, half, run.model.statistics, losses, ignore)
@@ -231,7 +234,8 @@ def prepare(
         source = attack.poisoned(source, dataset.num_classes)
     task = empirical_task(loss, source, rule, placement=placement)
     init_keys, schedule_keys, run_keys = seed_keys(run.seed, run.seeds)
-    params = initial_params(run.model.initial_model, run.adapters, net, init_keys)
+    with own_code("model of the study"):
+        params = initial_params(run.model.initial_model, run.adapters, net, init_keys)
     if run.execution.precision == "float64":
         params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
     description = {
@@ -282,7 +286,8 @@ def _of_setup(study: Study) -> Problem:
     """Returns the problem of a study with a setup of its own for every seed."""
     assert study.setup is not None
     run = study.options
-    setups = [study.setup(seed) for seed in range(run.seed, run.seed + run.seeds)]
+    with own_code("setup of the study"):
+        setups = [study.setup(seed) for seed in range(run.seed, run.seed + run.seeds)]
     for setup in setups:
         if not isinstance(setup, Setup) or setup.timeline.clients.ndim != 2:
             raise ValueError(
@@ -324,7 +329,8 @@ def clients_of(study: Study, dataset: Dataset) -> Clients:
 def _own_rows(study: Study, dataset: Dataset) -> Division:
     rows = study.rows
     if callable(rows):
-        rows = rows(dataset, study.options.population.partition_seed)
+        with own_code("rows of the study"):
+            rows = rows(dataset, study.options.population.partition_seed)
     if not isinstance(rows, list | tuple):
         raise ValueError(
             f"rows of the study is {type(rows).__name__}; expected a list of row numbers per client"
@@ -403,12 +409,19 @@ def _own_model(net: Model | linen.Module, x: np.ndarray) -> Model:
         dtype = jax.dtypes.canonicalize_dtype(x.dtype)
         inputs = jax.eval_shape(as_float, jax.ShapeDtypeStruct((1, *x.shape[1:]), dtype))
         return _from_linen(net, inputs.shape, inputs.dtype.name)
-    if not isinstance(net, Model):
-        raise ValueError(
-            f"model of the study is {type(net).__name__}; expected a fedjax_sim.models.Model, or a "
-            "flax linen module"
-        )
     return net
+
+
+def _check_outputs(net: Model, dataset: Dataset) -> None:
+    """Refuses a model whose outputs do not suit the labels; compiles nothing."""
+    x, y = (np.asarray(dataset.train[key][:3]) for key in ("x", "y"))
+    outputs = jax.eval_shape(lambda: net.apply(net.init(jax.random.key(0)), as_float(x)))
+    shape, expected = getattr(outputs, "shape", None), (*y.shape, dataset.num_classes)
+    if shape != expected and not (dataset.target == "numbers" and shape == y.shape):
+        raise ValueError(
+            f"model of the study returned outputs of shape {shape} for {len(y)} examples; expected "
+            f"{expected}"
+        )
 
 
 @functools.cache
@@ -481,7 +494,8 @@ def timelines(study: Study, task: Task, keys: Array) -> Timeline:
 
 
 def _own_timeline(own: Any, key: Array, task: Task) -> Timeline:
-    timeline = own(key, task) if callable(own) else own
+    with own_code("timeline of the study"):
+        timeline = own(key, task) if callable(own) else own
     if not isinstance(timeline, Timeline) or np.ndim(timeline.clients) != 2:
         kind = type(timeline).__name__
         raise ValueError(

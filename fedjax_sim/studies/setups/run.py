@@ -55,7 +55,7 @@ class Run:
     feedback: Feedback = NoFeedback()
     """Memory of compression; the uploads of the algorithm have to be changes of the model."""
     compress_down: CodecOptions = NoCodec()
-    """Codec of the changes of the server's messages (EF21-P), neither qsgd nor uniform."""
+    """Codec of the changes of the server's messages (EF21-P)."""
     robust: Robust = NoRule()
     """Robust rule in place of the mean of the uploads."""
     attack: Attack = NoAttack()

@@ -9,6 +9,7 @@ from fedjax_sim.checks import did_you_mean
 from fedjax_sim.studies.setups.entries import COMMON, AlgorithmEntry, Hyper
 from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.registry import ALGORITHMS
+from fedjax_sim.studies.setups.study import own_code
 
 # Options that set a hyper-parameter of several algorithms.
 SHARED = (*COMMON, "lr", "server_lr")
@@ -75,7 +76,8 @@ def resolve_hyper(
             value = hyper["tuning_lr"]
             raise ValueError(f"tuning_lr is {value} for {name}; expected --tuning-steps with it")
         try:
-            entries[name].build(hyper)
+            with own_code(f"algorithms has {name!r}, which"):
+                entries[name].build(hyper)
         except ValueError as error:  # a range that only the function checks
             field = str(error).partition(" ")[0]
             if entries[name].is_own:

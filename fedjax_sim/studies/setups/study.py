@@ -1,7 +1,12 @@
 """A comparison with parts of one's own: what a study module returns."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import os
+import pathlib
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +36,7 @@ class Study:
         ['fedavg', 'mine']
     """
 
-    options: Run = Run()
+    options: Run = dataclasses.field(default_factory=Run)
     """The options; those that are typed replace them."""
     algorithms: Mapping[str, FedAlgorithm | Factory] = dataclasses.field(default_factory=dict)
     """Algorithms by name, or functions that return them, whose hyper-parameters (numbers, names and
@@ -54,6 +59,14 @@ class Study:
     """Setup of a seed, in place of everything above but the algorithms; the seeds then run one
     after the other."""
 
+    def __post_init__(self):
+        for name, (kinds, expected) in _KINDS.items():
+            value = getattr(self, name)
+            may_be_called = name in _CALLED and callable(value)
+            if not (isinstance(value, kinds) or may_be_called or _is_empty(value)):
+                given = type(value).__name__
+                raise ValueError(f"{name} of the study is {given}; expected {expected}")
+
     @property
     def own_parts(self) -> tuple[str, ...]:
         """Names of the parts that are objects, which a file does not name.
@@ -72,3 +85,56 @@ class Study:
 
 def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, Mapping) and not value)
+
+
+# Types of the fields of a study, and how messages name them.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "options": ((Run,), "those of fs.presets.options(...)"),
+    "algorithms": ((Mapping,), "a dictionary of algorithms by name"),
+    "dataset": ((Dataset,), "a fedjax_sim.datasets.Dataset"),
+    "model": (
+        (Model, linen.Module),
+        "a fedjax_sim.models.Model or a flax linen module (of flax nnx fs.models.from_nnx(...))",
+    ),
+    "loss": ((), "a function of outputs and labels"),
+    "metrics": ((), "a function of outputs and labels"),
+    "rows": ((list, tuple), "a list of row numbers per client, or a function"),
+    "timeline": ((Timeline,), "a fedjax_sim.Timeline, or a function"),
+    "setup": ((), "a function of a seed"),
+}
+_CALLED = ("loss", "metrics", "rows", "timeline", "setup")
+
+
+@contextlib.contextmanager
+def own_code(part: str) -> Iterator[None]:
+    """Context of calls of a study's functions: an error in them is one line that names the place.
+
+    Args:
+        part: the part of the study, with which the line begins.
+
+    Raises:
+        ValueError: an error whose traceback has a frame of neither this nor an installed package.
+    """
+    try:
+        yield
+    except Exception as error:
+        frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+        text = (str(error).strip().splitlines() or [""])[0]
+        if isinstance(error, SyntaxError):
+            frames.append((error.filename or "", error.lineno))
+            text = error.msg
+        own = [(file, line) for file, line in frames if _is_own(file)]
+        if not own:
+            raise
+        file, line = own[-1]
+        place = f"{os.path.basename(file)}, line {line}"
+        raise ValueError(f"{part} raised {type(error).__name__}: {text} ({place})") from error
+
+
+_PACKAGE = str(pathlib.Path(__file__).parents[2])
+
+
+def _is_own(file: str) -> bool:
+    """Returns True for a file of neither this package, an installed one nor Python itself."""
+    installed = (_PACKAGE, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+    return os.path.isfile(file) and not file.startswith(installed)

@@ -54,7 +54,7 @@ def test_a_part_needs_a_folder_and_one_process(monkeypatch):
     with pytest.raises(ValueError, match="part is '3/2'; expected I/N"):
         fs.Part(small_runs.GRID, 3, 2)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match=r"connects 2 processes; .*--part I/N"):
+    with pytest.raises(ValueError, match=r"connects 2 processes; .*--part I --parts N"):
         small_runs.sweep(None)
 
 

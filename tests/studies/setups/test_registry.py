@@ -1,6 +1,5 @@
-"""Algorithms on the command line: discovery, hyper-parameters, defaults."""
+"""Algorithms as options: discovery, hyper-parameters, defaults."""
 
-import dataclasses
 import inspect
 import re
 from typing import Literal
@@ -14,13 +13,23 @@ from small_problems import quadratic_task
 import fedjax_sim as fs
 from fedjax_sim import algorithms
 from fedjax_sim.cli import docstrings
+from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.studies.setups import entries, registry
-from fedjax_sim.studies.setups.build import hyper_parameters, resolve, untuned
-from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.build import resolve, untuned
 from fedjax_sim.studies.setups.entries import AlgorithmEntry
-from fedjax_sim.studies.setups.names import PRESETS
-from fedjax_sim.studies.setups.settings import parse_setting, resolve_hyper
+from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
+from fedjax_sim.studies.setups.presets import PRESETS, options
+from fedjax_sim.studies.setups.problem import entries_of
+from fedjax_sim.studies.setups.registry import algorithms_of
+from fedjax_sim.studies.setups.settings import resolve_hyper, untuned_rates
+from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.types import FedAlgorithm, Scalar
+
+
+def hyper_of(*names, preset="quickstart", **values):
+    """Hyper-parameters of algorithms by the options of a preset."""
+    run = options(preset, algorithms=names, **values)
+    return resolve_hyper(algorithms_of(names), run.algorithms)
 
 
 def test_every_algorithm_of_the_library_is_on_the_command_line():
@@ -67,13 +76,113 @@ def test_a_new_algorithm_needs_nothing_but_its_function():
         "Toy",
         "Nobody et al., 2026",
     )
-    with pytest.raises(ValueError, match=r"hyper lacks toy\.strength; expected toy\.str"):
-        resolve_hyper({"toy": entry})
-    with pytest.raises(ValueError, match=r"hyper has 'toy\.twice=yes'; expected true or false"):
-        resolve_hyper({"toy": entry}, ["toy.twice=yes"])
-    settings = ["toy.strength=3", "toy.twice=true", "toy.rule=b"]
+    values = {"strength": 3, "twice": True, "rule": "b"}
     expected = {"lr": 0.2, "strength": 3.0, "rule": "b", "twice": True}
-    assert resolve_hyper({"toy": entry}, settings) == {"toy": expected}
+    assert resolved(entry, values) == expected
+
+
+def resolved(entry, values):
+    """Hyper-parameters of one algorithm, some of which are given."""
+    return resolve_hyper({entry.name: entry}, AlgorithmOptions(hyper={entry.name: values}))[
+        entry.name
+    ]
+
+
+TOY = AlgorithmEntry("toy", toy)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "hyper lacks toy.strength; expected a value"),
+        ({"strength": -1.0}, "hyper has toy.strength=-1.0; expected a number of at least 0"),
+        ({"strength": True}, "hyper has toy.strength=True; expected a number of at least 0"),
+        ({"strength": "1"}, "hyper has toy.strength='1'; expected a number of at least 0"),
+        ({"strength": float("nan")}, "hyper has toy.strength=nan; expected a number of at least"),
+        ({"lr": 0.0}, "hyper has toy.lr=0.0; expected a positive number"),
+        ({"twice": "yes"}, "hyper has toy.twice='yes'; expected true or false"),
+        ({"rule": 1}, "hyper has toy.rule=1; expected a name"),
+        ({"tuning_steps": 2.0}, "hyper has toy.tuning_steps=2.0; expected an integer of at least"),
+        ({"tuning_steps": True}, "hyper has toy.tuning_steps=True; expected an integer of at le"),
+        ({"strenght": 1.0}, "hyper has toy.strenght; toy has lr, .*; did you mean strength"),
+    ],
+)
+def test_hyper_parameters_that_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        resolved(TOY, values)
+
+
+@pytest.mark.parametrize(
+    ("names", "hyper", "message"),
+    [
+        (("fedavg",), {"fedprx": {"mu": 1.0}}, "hyper has 'fedprx'; expected one of fedavg; did y"),
+        (("fedavg,scaffold",), {}, "expected blanks between names: fedavg scaffold"),
+        (("FedAvg",), {}, "algorithms has 'FedAvg'; expected fedavg"),
+        (("fedavgg",), {}, "algorithms has 'fedavgg'; .* did you mean fedavg"),
+        (("fedavg", "fedavg"), {}, "expected distinct names, at least one"),
+        ((), {}, "expected distinct names, at least one"),
+    ],
+)
+def test_names_of_algorithms_that_are_refused(names, hyper, message):
+    with pytest.raises(ValueError, match=message):
+        hyper_of(*names, hyper=hyper)
+
+
+def test_hyper_parameters_of_known_algorithms_that_do_not_run_wait():
+    """A file has those of its algorithms, of which a command may name some."""
+    assert hyper_of("fedavg", hyper={"fedprox": {"mu": 1.0}}) == {"fedavg": {"lr": 0.2}}
+
+
+def own(lr: "Unknown" = 0.3, mu=0.5, *, name="a"):  # noqa: F821  # pyright: ignore
+    """A function of a study, one of whose annotations only a type checker knows."""
+    assert name == "a"
+    return algorithms.fedprox(lr, mu)
+
+
+def test_algorithms_of_a_study():
+    """Objects, functions, and a name of the library for something else."""
+    given = {"mine": fs.fedsam(0.1, 0.05), "own": own, "fedavg": lambda lr=0.7: fs.fedavg(lr)}
+    study = Study(options(algorithms=tuple(given), lr=0.4), algorithms=given)
+    rows = entries_of(study)
+    assert [rows[name].hyper_defaults for name in given] == [
+        {}, {"mu": 0.5, "name": "a"}, {"lr": 0.7}
+    ]  # fmt: skip
+    assert rows["mine"].build({}) is given["mine"]
+    found = resolve_hyper(rows, study.options.algorithms)
+    assert found == {"mine": {}, "own": {}, "fedavg": {"lr": 0.4}}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, "algorithms has 'mine', which is int; expected a fedjax_sim.FedAlgorithm, or a funct"),
+        (lambda tree: None, "algorithms has 'mine', which returned NoneType; expected a fedjax_s"),
+        (
+            AlgorithmEntry.build,
+            "algorithms has 'mine', whose parameter 'hyper' has no default; expected a number",
+        ),
+    ],
+)
+def test_other_objects_of_a_study_are_refused(given, message):
+    study = Study(options(algorithms=("mine",)), algorithms={"mine": given})
+    with pytest.raises(ValueError, match=message):
+        entries_of(study)["mine"].build({"tree": 1.0})
+
+
+def test_a_rate_that_only_the_function_knows_decays_and_tunes():
+    """``lr=0.3`` is the function's default, not a hyper-parameter that is given."""
+
+    def mine(lr: ScalarOrSchedule = 0.3):
+        return fs.fedavg(lr)
+
+    (entry,) = algorithms_of(["mine"], {"mine": mine}).values()
+    one = jnp.array(1)
+    work = fs.Work(one, one, one, one, one * 0, one, max_steps=1)
+    oracle = fs.Oracle(lambda x, k: x, lambda x, k: x.sum(), lambda x: x)
+    x = jnp.ones(2)
+    algorithm = entry.build({"lr_decay": 0.5, "tuning_steps": 1})
+    delta, _ = algorithm.local(x, algorithm.init_client(x), oracle, work)
+    np.testing.assert_allclose(delta, 0.3 * 0.5 * x, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
@@ -87,40 +196,32 @@ def test_defaults_and_descriptions_name_parameters(name):
     described = docstrings.descriptions(entry)
     assert all(described[key] for key in entry.hyper_defaults)
     assert not re.search(r"[\\`]|math", " ".join([docstrings.summary(entry), *described.values()]))
-    assert resolve_hyper({name: entry})  # the defaults are complete and in range
+    assert resolved(entry, {}) is not None  # the defaults are complete and in range
 
 
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
     entry = registry.ALGORITHMS[name]
     defaults = dict.fromkeys(entry.hyper) | entry.hyper_defaults
-    special = (*entries.COMPRESSION, entries.AGGREGATOR, entries.NOISE_LAW)
-    for key in special:  # they have tests of their own
-        del defaults[key]
     values = {key: v if isinstance(v, str | int) else 0.25 for key, v in defaults.items()}
     values |= {key: 2 for key in ("head_steps", "tuning_steps") if key in values}
     if "lr" not in values:  # there is no rate of fine-tuning
         values = {key: value for key, value in values.items() if key not in entries.TUNING}
-    settings = [
-        f"{name}.{key}={str(v).lower() if v in (True, False) else v}" for key, v in values.items()
-    ]
-    assert resolve_hyper({name: entry}, settings)[name] == values
+    assert resolved(entry, values) == values
 
 
 def test_hyper_parameters_that_all_algorithms_have():
-    config = RunConfig(
-        algorithms=("fedavg", "fedsam"), lr=0.5, lr_decay=0.9, clip=3.0, weight_decay=0.01,
-        hyper=("fedsam.clip=2", "fedsam.radius=0"),
+    hyper = hyper_of(
+        "fedavg", "fedsam", lr=0.5, lr_decay=0.9, clip=3.0, weight_decay=0.01,
+        hyper={"fedsam": {"clip": 2, "radius": 0}},
     )  # fmt: skip
-    hyper = hyper_parameters(config)
     common = {"lr": 0.5, "lr_decay": 0.9, "weight_decay": 0.01}
     assert hyper == {"fedavg": common | {"clip": 3.0}, "fedsam": common | {"clip": 2, "radius": 0}}
 
 
 def test_an_algorithm_may_have_a_weight_decay_of_its_own():
     """AdamW's is decoupled: the option sets it, and no gradient is changed."""
-    config = RunConfig(algorithms=("fedavg", "diloco"), weight_decay=0.05)
-    hyper = hyper_parameters(config)
+    hyper = hyper_of("fedavg", "diloco", weight_decay=0.05)
     assert hyper["fedavg"]["weight_decay"] == hyper["diloco"]["weight_decay"] == 0.05
     entry = registry.ALGORITHMS["diloco"]
     assert "weight_decay" not in entry.common
@@ -148,63 +249,67 @@ def test_rate_decays_over_rounds_and_decay_comes_after_clipping(name):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("names", "values", "message"),
     [
-        ({"clip": 0.0}, "clip is 0.0; expected a positive number"),
-        ({"lr_decay": -1.0}, "lr_decay is -1.0; expected a positive number"),
-        ({"weight_decay": -0.1}, "weight_decay is -0.1; expected a number of at least 0"),
-        ({"lr_decay": 0.9, "algorithms": ("fedac",)}, "lr_decay is 0.9, but fedac does not have"),
+        (("fedac",), {"lr_decay": 0.9}, "lr_decay is 0.9, but fedac does not have it"),
+        (("fedavg",), {"server_lr": 0.9}, "server_lr is 0.9, but none of fedavg has one"),
     ],
 )
-def test_refuses_hyper_parameters_out_of_range(options, message):
+def test_options_that_an_algorithm_lacks(names, values, message):
     with pytest.raises(ValueError, match=message):
-        resolve(RunConfig(**options))
+        resolve(Study(options(algorithms=names, **values)))
 
 
 def test_hyper_parameters_override_each_other():
-    config = RunConfig(
-        algorithms=("fedavg", "fedadam"), lr=0.5, server_lr=0.7, hyper=("fedadam.lr=0.9",)
-    )
-    assert hyper_parameters(config) == {
+    values = {"lr": 0.5, "server_lr": 0.7, "hyper": {"fedadam": {"lr": 0.9}}}
+    assert hyper_of("fedavg", "fedadam", **values) == {
         "fedavg": {"lr": 0.5},
         "fedadam": {"lr": 0.9, "server_lr": 0.7},
     }
 
 
 def test_rates_of_a_preset_are_replaced_by_all_other_options():
-    rates = ("fedavg.lr=0.1", "scaffold.lr=0.05")
-    assert (
-        resolve_hyper({"scaffold": registry.ALGORITHMS["scaffold"]}, rates=rates)["scaffold"]["lr"]
-        == 0.05
-    )
-    both = {name: registry.ALGORITHMS[name] for name in ("fedavg", "scaffold")}
-    resolved = resolve_hyper(both, ["scaffold.lr=0.3"], {"lr": 0.7}, rates)
-    assert [resolved[name]["lr"] for name in both] == [0.7, 0.3]
+    rates = {"fedavg": 0.1, "scaffold": 0.05}
+    assert hyper_of("scaffold", rates=rates)["scaffold"]["lr"] == 0.05
+    hyper = {"scaffold": {"lr": 0.3}}
+    both = hyper_of("fedavg", "scaffold", rates=rates, lr=0.7, hyper=hyper)
+    assert [values["lr"] for values in both.values()] == [0.7, 0.3]
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_rates_of_presets_belong_to_their_algorithms(preset):
-    config = PRESETS[preset]
-    resolved = hyper_parameters(config)
-    for setting in config.rates:
-        name, key, text = parse_setting(setting)
-        assert resolved[name][key] == float(text)
+    chosen = PRESETS[preset].algorithms
+    found = resolve_hyper(algorithms_of(chosen.algorithms), chosen)
+    for name, rate in chosen.rates.items():
+        assert found[name]["lr"] == rate
 
 
 @pytest.mark.parametrize(
-    ("preset", "options", "note"),
+    ("preset", "values", "expected"),
     [
-        ("femnist", {"algorithms": ("fedavg", "ditto", "pfedme")}, "ditto.lr=0.2 pfedme.lr=0.04"),
-        ("femnist", {"algorithms": ("fedavg", "ditto"), "hyper": ("ditto.lr=0.1",)}, None),
-        ("femnist", {"algorithms": ("fedavg", "ditto"), "lr": 0.1}, None),
-        ("femnist", {}, None),
-        ("asynchronous", {"algorithms": ("favano", "fedexp")}, "fedexp.lr=0.2"),
-        ("quickstart", {"algorithms": ("ditto",)}, None),
+        (
+            "femnist",
+            {"algorithms": ("fedavg", "ditto", "pfedme")},
+            {"ditto": 0.2, "pfedme": 0.04},
+        ),
+        ("femnist", {"algorithms": ("fedavg", "ditto"), "hyper": {"ditto": {"lr": 0.1}}}, {}),
+        ("femnist", {"algorithms": ("fedavg", "ditto"), "lr": 0.1}, {}),
+        ("femnist", {}, {}),
+        ("asynchronous", {"algorithms": ("favano", "fedexp")}, {"fedexp": 0.2}),
+        ("quickstart", {"algorithms": ("ditto",)}, {}),
     ],
 )
-def test_rates_that_were_not_tuned_for_a_preset_are_named(preset, options, note):
-    found = untuned(dataclasses.replace(PRESETS[preset], **options))
-    assert found == (note and f"not tuned for these settings, default rate: {note}")
+def test_rates_that_were_not_tuned_for_a_preset(preset, values, expected):
+    chosen = options(preset, **values).algorithms
+    rows = algorithms_of(chosen.algorithms)
+    assert untuned_rates(rows, resolve_hyper(rows, chosen), chosen) == expected
+
+
+@pytest.mark.slow
+def test_rates_that_were_not_tuned_for_a_preset_are_named():
+    values = {"algorithms": ("favano", "fedexp"), "seeds": 1, "horizon": 400.0}
+    note = untuned(resolve(Study(options("asynchronous", **values))))
+    assert note == "not tuned for these settings, default rate: fedexp.lr=0.2"
 
 
 @pytest.mark.parametrize(
@@ -225,10 +330,10 @@ def test_fine_tuning_is_refused(name, hyper, message):
 
 
 def test_a_rate_of_fine_tuning_needs_steps():
-    config = RunConfig(algorithms=("fedavg", "fedbabu"), tuning_lr=0.1, personal=2)
+    names, values = ("fedavg", "fedbabu"), {"tuning_lr": 0.1, "personal": 2}
     with pytest.raises(ValueError, match=r"tuning_lr is 0\.1 for fedavg; expected --tuning-steps"):
-        hyper_parameters(config)
-    hyper = hyper_parameters(dataclasses.replace(config, hyper=("fedavg.tuning_steps=3",)))
+        hyper_of(*names, **values)
+    hyper = hyper_of(*names, **values, hyper={"fedavg": {"tuning_steps": 3}})
     assert hyper["fedavg"]["tuning_steps"] == 3
     assert hyper["fedavg"]["tuning_lr"] == hyper["fedbabu"]["tuning_lr"] == 0.1
 
