@@ -1,4 +1,4 @@
-"""Checks of README.md and of the commands on the site's pages: examples run, commands parse."""
+"""Checks of README.md: its example runs, its numbers, links and pictures are right."""
 
 import ast
 import pathlib
@@ -8,28 +8,17 @@ import shlex
 import jax
 import jax.numpy as jnp
 import pytest
-import tyro
 
 from fedjax_sim import datasets, models, objectives
-from fedjax_sim.cli.grid import configurations
+from fedjax_sim.cli.grid import configurations, read_sweep
 from fedjax_sim.engine.evaluation import evaluator
 from fedjax_sim.studies.setups import registry
-from fedjax_sim.studies.setups.build import hyper_parameters
-from fedjax_sim.studies.setups.clients import clients
-from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
-from fedjax_sim.studies.setups.config_checks import check
-from fedjax_sim.studies.setups.names import PRESETS
+from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.presets import options
+from fedjax_sim.studies.setups.study import Study
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = [path.read_text() for path in sorted((ROOT / "docs").glob("**/*.md"))]
-
-
-def commands(start: str) -> list[str]:
-    """Rests of the lines with commands in the README and on the pages."""
-    pattern = rf"^(?:\$ )?fedjax-sim {start} (.*)$"
-    texts = [re.sub(r"\\\n\s*", "", text) for text in (README, *PAGES)]  # lines that continue
-    return [rest for text in texts for rest in re.findall(pattern, text, re.MULTILINE)]
 
 
 @pytest.mark.slow
@@ -47,40 +36,11 @@ def test_python_example_runs_and_learns():
     assert jnp.min(accuracy) > 0.85
 
 
-@pytest.mark.parametrize("command", commands("run quickstart"))
-def test_commands_are_accepted(command):
-    config = tyro.cli(RunOptions, args=shlex.split(command))
-    check(config)
-    hyper_parameters(config)
-
-
-@pytest.mark.parametrize(
-    "command", [c for c in commands("(?:run|sweep|clients)") if "--partition pfllib" in c]
-)
-def test_partitions_of_the_pages_are_possible(command):
-    """PFLlib's rule ends without a partition if the smallest client cannot have enough examples."""
-    given = re.findall(r"--(alpha|num-clients|partition|test-of) (\S+)", command)
-    config = tyro.cli(
-        RunOptions, args=[word for name, value in given for word in (f"--{name}", value)]
-    )
-    divided = clients(config, datasets.load("digits"))
-    assert divided.data.num_clients == config.num_clients == 20
-
-
-def test_pages_have_commands():
-    assert len(commands("run quickstart")) >= 5
-    assert len(commands("sweep quickstart")) >= 3
-
-
-def test_sweep_commands_are_accepted():
-    counts = [
-        len(configurations(tyro.cli(SweepConfig, args=shlex.split(command))))
-        for command in commands("sweep quickstart")
-    ]
-    assert counts[0] == 36  # with three seeds the 108 runs that the README names
-    assert "108 FedAvgM runs" in README
-    assert SweepConfig().seeds == 3
-    assert min(counts) > 1
+def test_the_sweep_has_as_many_runs_as_the_readme_says():
+    (command,) = re.findall(r"^fedjax-sim sweep (.*)$", README.replace("\\\n", ""), re.MULTILINE)
+    *_, study, sweep = read_sweep(shlex.split(command), "")
+    count = len(configurations(study, sweep)) * study.options.seeds
+    assert f"{count} FedAvgM runs" in README
 
 
 def test_experiments_of_the_page_of_algorithms_exist():
@@ -97,12 +57,7 @@ def test_experiments_of_the_page_of_algorithms_exist():
     for module in experiments:
         assert (ROOT / f"{module.replace('.', '/')}.py").exists()
     for name in set(registry.ALGORITHMS) - set(named):
-        config = tyro.cli(
-            RunOptions,
-            args=["--algorithms", name],
-            default=RunOptions(**vars(PRESETS["quickstart"])),
-        )
-        check(config)
+        check(Study(options("quickstart", algorithms=(name,))))
 
 
 def test_number_of_algorithms():

@@ -19,7 +19,7 @@ from fedjax_sim.studies.setups.build import ResolvedRun
 from fedjax_sim.studies.setups.fields import Count, Index, group
 from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions, HyperParameters
 from fedjax_sim.studies.setups.registry import ALGORITHMS, algorithms_of
-from fedjax_sim.studies.setups.settings import SHARED, resolve_hyper
+from fedjax_sim.studies.setups.settings import SHARED, check_tuning, resolve_hyper
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 from fedjax_sim.types import FedAlgorithm, Timeline
@@ -169,6 +169,7 @@ def _built(
     own = {name: {**kept, **options.hyper}}
     try:
         hyper = resolve_hyper({name: entry}, AlgorithmOptions(algorithms=(name,), hyper=own))[name]
+        check_tuning(entry, hyper)
     except ValueError as error:
         raise ValueError(f"alternatives.{key}: {error}") from error
     return comparison.problem.algorithm(entry, hyper, comparison.privacy)

@@ -28,7 +28,7 @@ from fedjax_sim.studies.setups.presets import PRESETS
 from fedjax_sim.studies.setups.privacy import GaussianNoise
 from fedjax_sim.studies.setups.problem import entries_of
 from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.settings import checked, resolve_hyper
+from fedjax_sim.studies.setups.settings import check_tuning, checked, resolve_hyper
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.studies.setups.time import Rounds
 from fedjax_sim.studies.setups.validation import validated
@@ -400,7 +400,8 @@ def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
             checks.check(study.replaced(options=own))
             for key, value in (swept := swept_hyper(entry)).items():
                 checked(algorithms[name], key, value)
-            algorithms[name].build({**hyper[name], **swept})
+            check_tuning(algorithms[name], resolved := {**hyper[name], **swept})
+            algorithms[name].build(resolved)
             _check_counts(config, entry, own)
         except ValueError as error:
             if str(error) == _problem(study):  # of the options, whatever the grid says

@@ -8,7 +8,8 @@ import pytest
 
 from fedjax_sim import analysis, plotting
 from fedjax_sim.cli import main
-from fedjax_sim.studies.setups.config import SweepConfig
+from fedjax_sim.cli.grid import SweepOptions
+from fedjax_sim.studies.setups.presets import options
 
 pytestmark = pytest.mark.slow
 PERSONAL = "personal/test/accuracy/weighted_mean"
@@ -90,7 +91,15 @@ def test_without_personal_models_a_partial_one_is_marked_and_never_the_best(tmp_
     assert "fedper \N{DAGGER}" in capsys.readouterr().out
     main.main(["table", str(tmp_path / "run")])
     assert "**" not in "".join(cells(capsys.readouterr().out)["FedPer \N{DAGGER}"])
-    sweep = ["sweep", *PARTIAL[1:], "--grid", "lr=0.1,0.2", "--output", str(tmp_path / "sweep")]
+    sweep = [
+        "sweep",
+        *PARTIAL[1:],
+        "--grid.lr.values",
+        "0.1",
+        "0.2",
+        "--output",
+        str(tmp_path / "sweep"),
+    ]
     main.main(sweep)
     capsys.readouterr()
     main.main(["table", str(tmp_path / "sweep")])
@@ -101,13 +110,14 @@ def test_without_personal_models_a_partial_one_is_marked_and_never_the_best(tmp_
 
 
 def test_the_metric_of_a_sweep_follows_from_personal():
-    assert SweepConfig().score_metric == "test/accuracy"
-    assert SweepConfig(personal=2, test_of="clients").score_metric == PERSONAL
-    assert SweepConfig(personal=2, metric="test/loss").score_metric == "test/loss"
+    personal = options(personal=2, test_of="clients")
+    assert SweepOptions().score_metric == "test/accuracy"
+    assert SweepOptions(personal).score_metric == PERSONAL
+    assert SweepOptions(personal, metric="test/loss").score_metric == "test/loss"
 
 
 def test_sweep(tmp_path):
-    grid = ["--grid", "lr=0.1,0.2"]
+    grid = ["--grid.lr.values", "0.1", "0.2"]
     main.main(["sweep", *OPTIONS[:-2], "ditto", *grid, "--output", str(tmp_path)])
     keys = ["algorithm", "lr", "seed"]
     own, of_clients = from_history(tmp_path, keys), from_clients(tmp_path, keys)
@@ -124,7 +134,7 @@ def test_sweep(tmp_path):
 
 def test_models_after_steps_of_fine_tuning(tmp_path):
     """More steps fit better; the server's model does not depend on them."""
-    sweep = ["sweep", *OPTIONS[:-1], "--grid", "tuning_steps=1,6", "--metric", PERSONAL]
+    sweep = ["sweep", *OPTIONS[:-1], "--grid.tuning-steps.values", "1", "6", "--metric", PERSONAL]
     main.main([*sweep, "--tuning-lr", "0.3", "--output", str(tmp_path)])
     keys = ["algorithm", "tuning_steps"]
     own = from_history(tmp_path, [*keys, "seed"]).groupby(keys).mean()

@@ -27,9 +27,9 @@ def table(tmp_path_factory):
 @pytest.mark.parametrize("loss", [(), ("--loss", "huber")])
 def test_a_table_with_a_number_to_predict(table, tmp_path, capsys, loss):
     options = (
-        f"run --dataset {table} --label-column price --client-column town --partition natural "
-        f"--algorithms fedavg --cohort-size 6 --rounds 20 --seeds 1 --per-client 20 "
-        f"--output {tmp_path}"
+        f"run data:table --table {table} --label-column price --client-column town "
+        f"partition:natural --algorithms fedavg --cohort-size 6 --rounds 20 --seeds 1 "
+        f"--per-client 20 --output {tmp_path}"
     )
     assert main([*options.split(), *loss]) == 0
     assert "test r2" in capsys.readouterr().out
@@ -67,8 +67,8 @@ def test_whole_numbers_are_a_regression_if_the_loss_says_it(table, tmp_path, cap
     path = tmp_path / "whole.csv"
     frame.assign(price=frame["price"].round()).to_csv(path, index=False)
     options = (
-        f"run --dataset {path} --label-column price --client-column town --partition natural "
-        f"--algorithms fedavg --cohort-size 6 --output {tmp_path / 'out'} --dry-run"
+        f"run data:table --table {path} --label-column price --client-column town "
+        f"partition:natural --algorithms fedavg --cohort-size 6 --dry-run --output {tmp_path}"
     ).split()
     assert main(options) != 0
     assert "whole floats" in capsys.readouterr().err

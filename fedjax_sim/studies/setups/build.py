@@ -17,7 +17,7 @@ from fedjax_sim.studies.setups.execution import ExecutionOptions
 from fedjax_sim.studies.setups.privacy import Accounts, Privacy, accounts_of, check_parts
 from fedjax_sim.studies.setups.problem import Problem, entries_of, load_dataset, prepare
 from fedjax_sim.studies.setups.robust import check_uploads
-from fedjax_sim.studies.setups.settings import resolve_hyper, untuned_rates
+from fedjax_sim.studies.setups.settings import check_tuning, resolve_hyper, untuned_rates
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.types import FedAlgorithm, Setup
 from fedjax_sim.wrappers import Guarantee
@@ -73,6 +73,8 @@ def resolve(study: Study) -> ResolvedRun:
     run = study.options
     entries = entries_of(study)
     hyper = resolve_hyper(entries, run.algorithms)
+    for name, entry in entries.items():
+        check_tuning(entry, hyper[name])
     if jax.process_count() > 1 and run.execution.num_strata is None:
         raise ValueError(
             f"num_strata is None; expected a multiple of the {jax.device_count()} devices of the "

@@ -1,7 +1,7 @@
 """Clients of a comparison: the division of the training examples, and the validation part."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Literal, NamedTuple
 
 import jax
@@ -102,7 +102,7 @@ class Clients(NamedTuple):
 
 def clients(
     population: Population,
-    partition: Partition | Division,
+    partition: Partition | Callable[[Dataset, int], Division],
     shift: Shift,
     storage: "Placement",
     dataset: Dataset,
@@ -116,7 +116,7 @@ def clients(
 
     Args:
         population: numbers of clients, fractions and seed.
-        partition: the rule, or the rows of each client.
+        partition: the rule, or a function of data set and seed that returns the rows.
         shift: change of the examples.
         storage: where the examples are kept.
         dataset: the examples.
@@ -135,10 +135,11 @@ def clients(
         rows = np.arange(len(dataset.train["y"]))
         (remaining,), (kept_out,) = train_test_split([rows], fraction, seed)
         pool = _subset(dataset, np.sort(remaining))
-    with _named(partition):
+    own = partition(pool, seed) if callable(partition) else None
+    with _named(own or partition):
         assignment, names, tests = (
-            partition
-            if isinstance(partition, Division)
+            own
+            if own is not None
             else divided(
                 partition,
                 pool,

@@ -322,15 +322,14 @@ def clients_of(study: Study, dataset: Dataset) -> Clients:
     placed = Placement(
         run.execution.num_strata, run.execution.examples_memory, run.execution.states == "host"
     )
-    partition = run.partition if study.rows is None else _own_rows(study, dataset)
-    return clients(run.population, partition, run.shift, placed, dataset)
+    own = None if study.rows is None else functools.partial(_own_rows, study.rows)
+    return clients(run.population, own or run.partition, run.shift, placed, dataset)
 
 
-def _own_rows(study: Study, dataset: Dataset) -> Division:
-    rows = study.rows
+def _own_rows(rows: Any, dataset: Dataset, seed: int) -> Division:
     if callable(rows):
         with own_code("rows of the study"):
-            rows = rows(dataset, study.options.population.partition_seed)
+            rows = rows(dataset, seed)
     if not isinstance(rows, list | tuple):
         raise ValueError(
             f"rows of the study is {type(rows).__name__}; expected a list of row numbers per client"
@@ -363,7 +362,8 @@ def model(study: Study, dataset: Dataset, conv: Convolution = models.auto) -> tu
     x = dataset.train["x"]
     run = study.options
     if study.model is not None:
-        net = _own_model(study.model, x)
+        with own_code("model of the study"):
+            net = _own_model(study.model, x)
         return "of the study", adapted(net, run.adapters)
     name = run.model.model
     if name == "auto":

@@ -30,7 +30,8 @@ def load(folder: str | pathlib.Path, model: Model | None = None) -> "SavedResult
 
     Args:
         folder: the folder.
-        model: the model of the runs; default: the model of the package that the folder names.
+        model: the model of the runs, without adapters; default: the model of the package that the
+            folder names.
 
     Raises:
         ValueError: no such folder, or no run in it.
@@ -144,12 +145,13 @@ class SavedResults:
             ValueError: the folder is not one of ``fedjax-sim run``, or its model is that of a study
                 module.
         """
-        from fedjax_sim.studies.setups.model import adapted
+        from fedjax_sim.studies.setups.model import NoAdapters, adapted
         from fedjax_sim.studies.setups.problem import named_model
 
-        if self.own_model is not None:
-            return self.own_model
         saved, path = self._saved, self.folder / "config.json"
+        if self.own_model is not None:
+            adapters = NoAdapters() if saved is None else saved.config.adapters
+            return adapted(self.own_model, adapters)
         if saved is None or None in (saved.model.name, saved.data.shape, saved.data.classes):
             raise ValueError(
                 f"folder is '{self.folder}', which does not record its model; expected a folder of "

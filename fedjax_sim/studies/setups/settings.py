@@ -71,10 +71,6 @@ def resolve_hyper(
         missing = [key for key in entries[name].required if key not in hyper]
         if missing:
             raise ValueError(f"hyper lacks {name}.{missing[0]}; expected a value")
-        unused = "tuning_lr" not in entries[name].parameters and "tuning_steps" not in hyper
-        if "tuning_lr" in hyper and unused:
-            value = hyper["tuning_lr"]
-            raise ValueError(f"tuning_lr is {value} for {name}; expected --tuning-steps with it")
         try:
             with own_code(f"algorithms has {name!r}, which"):
                 entries[name].build(hyper)
@@ -86,6 +82,24 @@ def resolve_hyper(
                 raise
             raise ValueError(f"hyper has {hyper} for {name}: {error}") from error
     return resolved
+
+
+def check_tuning(entry: AlgorithmEntry, hyper: Hyper) -> None:
+    """Refuses a rate of fine-tuning without steps that take it; a grid may have the steps.
+
+    Raises:
+        ValueError: naming the rate and the algorithm.
+
+    Example:
+        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
+        >>> check_tuning(ALGORITHMS["fedavg"], {"lr": 0.2, "tuning_lr": 0.1})
+        Traceback (most recent call last):
+        ValueError: tuning_lr is 0.1 for fedavg; expected --tuning-steps with it
+    """
+    unused = "tuning_lr" not in entry.parameters and "tuning_steps" not in hyper
+    if "tuning_lr" in hyper and unused:
+        value = hyper["tuning_lr"]
+        raise ValueError(f"tuning_lr is {value} for {entry.name}; expected --tuning-steps with it")
 
 
 def untuned_rates(

@@ -50,8 +50,9 @@ class Study:
     metrics: PerExample | None = None
     """Metrics beside the built-in ones, ``(outputs, y) -> {name: [B]}``."""
     rows: Sequence[np.ndarray] | Callable[[Dataset, int], Sequence[np.ndarray]] | None = None
-    """Rows of the training examples of every client, or a function of data set and partition seed
-    that returns them."""
+    """Rows of the examples of every client, or a function of data set and partition seed that returns
+    them. The data set has the examples that are divided: without a validation part of the pool, and
+    of clients with own test examples those for testing, too."""
     timeline: Timeline | Callable[[Array, Task], Timeline] | None = None
     """Timeline ``[T, S]`` of all seeds, or a function of a seed's key and the task, which is called
     outside of compiled programs."""

@@ -21,7 +21,7 @@ from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.presets import PRESETS, options
 from fedjax_sim.studies.setups.problem import entries_of
 from fedjax_sim.studies.setups.registry import algorithms_of
-from fedjax_sim.studies.setups.settings import resolve_hyper, untuned_rates
+from fedjax_sim.studies.setups.settings import check_tuning, resolve_hyper, untuned_rates
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.types import FedAlgorithm, Scalar
 
@@ -331,8 +331,10 @@ def test_fine_tuning_is_refused(name, hyper, message):
 
 def test_a_rate_of_fine_tuning_needs_steps():
     names, values = ("fedavg", "fedbabu"), {"tuning_lr": 0.1, "personal": 2}
+    alone = hyper_of(*names, **values)
     with pytest.raises(ValueError, match=r"tuning_lr is 0\.1 for fedavg; expected --tuning-steps"):
-        hyper_of(*names, **values)
+        check_tuning(registry.ALGORITHMS["fedavg"], alone["fedavg"])
+    check_tuning(registry.ALGORITHMS["fedbabu"], alone["fedbabu"])
     hyper = hyper_of(*names, **values, hyper={"fedavg": {"tuning_steps": 3}})
     assert hyper["fedavg"]["tuning_steps"] == 3
     assert hyper["fedavg"]["tuning_lr"] == hyper["fedbabu"]["tuning_lr"] == 0.1

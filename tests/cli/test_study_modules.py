@@ -1,0 +1,475 @@
+"""Study modules: an own algorithm, model, data set, loss, metrics, clients, timeline or setup."""
+
+import json
+import pathlib
+import re
+import shutil
+import sys
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedjax_sim as fs
+from fedjax_sim.cli.main import main
+from fedjax_sim.runs import comparison as comparing
+
+MODULE = '''
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen
+
+import fedjax_sim as fs
+from fedjax_sim import datasets
+
+SCALE = 1.0
+FACTOR = 3.0
+
+
+class State(NamedTuple):
+    params: Any
+
+
+def nova(lr, mu: float = 0.0, *, server_lr=1.0, option: str = "I"):
+    """FedNova: progress per local step. Wang et al., 2020."""
+
+    def local(start, state, oracle, work):
+        def step(k, x):
+            grad = oracle.grad(x, k)
+            new = jax.tree.map(lambda x, g, s: x - lr * (g + mu * (x - s)), x, grad, start)
+            return jax.tree.map(lambda n, o: jnp.where(k < work.num_steps, n, o), new, x)
+
+        end = jax.lax.fori_loop(0, work.max_steps, step, start)
+        steps = jnp.maximum(work.num_steps, 1).astype(jnp.float32)
+        return jax.tree.map(lambda e, s: (e - s) / steps, end, start), state
+
+    def update(server, mean, round):
+        return State(jax.tree.map(lambda x, d: x + FACTOR * server_lr * d, server.params, mean))
+
+    return fs.FedAlgorithm(init=State, local=local, update=update)
+
+
+class Net(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        x = linen.relu(linen.Dense(8)(x.reshape(len(x), -1)))
+        return linen.Dense(3)(x)
+
+
+def load():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    x = rng.normal(size=(300, 1, 4, 4)) + y[:, None, None, None]
+    return datasets.from_arrays(x, np.array(["cat", "dog", "eel"])[y])
+
+
+def loss(outputs, y):
+    return -SCALE * jnp.take_along_axis(jax.nn.log_softmax(outputs), y[:, None], 1)[:, 0]
+
+
+def metrics(outputs, y):
+    return {"margin": jax.lax.top_k(outputs, 2)[0] @ jnp.array([1.0, -1.0])}
+
+
+def rows(dataset, seed):
+    return np.array_split(np.random.default_rng(seed).permutation(len(dataset.train["y"])), 12)
+
+
+def timeline(key, task):
+    return fs.timelines.uniform(key, 4, task.num_clients, 3, task.num_steps)
+
+
+def study():
+    options = fs.presets.options(
+        "quickstart", rounds=4, seeds=2, local_steps=3, cohort_size=3, eval_every=4,
+        validation=0.2, validation_of="pool",
+    )
+    own = {"fedavg": fs.fedavg, "nova": nova, "fixed": fs.fedprox(0.1, mu=1.0)}
+    return fs.Study(
+        options, own, load(), Net(), loss, metrics, rows=rows, timeline=timeline
+    )
+'''
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory) -> pathlib.Path:
+    """A file with all own parts but a setup."""
+    path = tmp_path_factory.mktemp("own") / "own_study.py"
+    path.write_text(MODULE)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def unchanged_path(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
+@pytest.fixture(scope="module")
+def finished(module, tmp_path_factory) -> pathlib.Path:
+    """The results of the module; not to be changed."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    arguments = ["run", str(module), "--hyper.nova.mu", "1", "--output", str(folder)]
+    assert main(arguments) == 0
+    return folder
+
+
+@pytest.mark.slow
+def test_own_parts_beside_a_built_in_algorithm(module, finished, capsys):
+    frame = pd.read_csv(finished / "history.csv")
+    assert set(frame["algorithm"]) == {"fedavg", "nova", "fixed"}
+    assert {"valid/accuracy", "valid/margin", "test/margin"} <= set(frame["metric"])
+    saved = json.loads((finished / "config.json").read_text())
+    assert saved["algorithms"]["nova"] == {"lr": 0.2, "mu": 1.0}
+    assert saved["algorithms"]["fixed"] == {}
+    assert saved["data"]["class_names"] == ["cat", "dog", "eel"]
+    assert saved["data"]["valid_examples"] == 48  # a fifth of 240
+    own = ["algorithms", "dataset", "model", "loss", "metrics", "rows", "timeline"]
+    assert saved["own"] == own
+    assert "own_study" not in (finished / "config.json").read_text()
+
+    before = (finished / "history.csv").read_bytes()
+    command = ["run", str(module), "--hyper.nova.mu", "1", "--output", str(finished)]
+    assert main(command) == 0  # finished before
+    assert "finished before" in capsys.readouterr().out
+    assert (finished / "history.csv").read_bytes() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new", "differing"),
+    [
+        ("FACTOR = 3.0", "FACTOR = 2.0", "what the algorithm computes has changed"),
+        ("0.1, mu=1.0", "0.1, mu=2.0", "it is fedprox(lr=0.1, mu=1.0, server=None) there, and"),
+        ("linen.relu", "linen.gelu", "what the objective and the evaluation compute has changed"),
+        ("SCALE = 1.0", "SCALE = 2.0", "what the objective and the evaluation compute has changed"),
+        ("[1.0, -1.0]", "[2.0, -2.0]", "what the evaluation computes has changed"),
+        ("default_rng(0)", "default_rng(1)", "data"),
+        ("default_rng(seed)", "default_rng(seed + 1)", "data"),
+        ("uniform(key,", "uniform(jax.random.fold_in(key, 1),", "timeline"),
+    ],
+)
+def test_a_changed_part_is_noticed_when_the_run_is_resumed(
+    finished, tmp_path, capsys, old, new, differing
+):
+    assert old in MODULE
+    folder, path = shutil.copytree(finished, tmp_path / "copied"), tmp_path / "own_study.py"
+    path.write_text(MODULE.replace(old, new))
+    before = {file: file.read_bytes() for file in folder.rglob("*.csv")}
+    assert main(["run", str(path), "--hyper.nova.mu", "1", "--output", str(folder)]) == 1
+    assert re.search(f"holds another run: .*{re.escape(differing)}", one_line(capsys))
+    assert {file: file.read_bytes() for file in folder.rglob("*.csv")} == before
+
+
+def one_line(capsys) -> str:
+    """Returns the error, which is one line."""
+    error = capsys.readouterr().err
+    assert error.startswith("fedjax-sim: error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", ["run", "run --dry-run", "sweep", "clients", "advise", "measure"]
+)
+def test_the_file_of_a_study_module_names_no_code(finished, capsys, command):
+    path = finished / "config.json"
+    name, *flags = command.split()
+    assert main([name, str(path), *flags]) == 2
+    expected = (
+        f"{path} has algorithms, dataset, model, loss, metrics, rows, timeline of a study module, "
+        "and a file names no code; expected the study module in place of the file"
+    )
+    assert expected in one_line(capsys)
+
+
+@pytest.mark.slow
+def test_a_folder_of_a_study_module_runs_nothing(finished, tmp_path, capsys):
+    fork = ["fork", str(finished), "--round", "2", "--algorithm", "nova"]
+    assert main([*fork, "--alternatives.slow.hyper.lr", "0.1"]) == 2
+    assert "of a study module, and a file names no code; expected fs.fork(" in one_line(capsys)
+    assert main(["table", str(finished)]) == 0
+    assert main(["plot", str(finished), "--output", str(tmp_path / "figure.png")]) == 0
+    export = ["export", str(finished), "--algorithm", "nova", "--output", str(tmp_path / "a.npz")]
+    assert main(export) == 0
+    # The same options without the module are another comparison.
+    capsys.readouterr()
+    assert main(["run", "quickstart", "--output", str(finished), "--seeds", "2"]) == 2
+    assert "the parts of a study module are algorithms, dataset, model" in one_line(capsys)
+
+
+@pytest.mark.slow
+def test_a_model_of_a_study_module_is_an_argument(finished):
+    """The accuracy that was recorded is that of the loaded model."""
+    saved, own = fs.load(finished), load_module()
+    with pytest.raises(ValueError, match=r"a file names no code; expected fs.load\(folder, model="):
+        saved.predict(np.ones((4, 1, 4, 4), np.float32), "nova")
+    x = own.load().test["x"]
+    model = fs.models.from_linen(own.Net(), jax.ShapeDtypeStruct((1, *x.shape[1:]), np.float32))
+    labels = fs.load(finished, model=model).classify(x, "nova", seed=1)
+    right = np.array(["cat", "dog", "eel"])[own.load().test["y"]]
+    frame = saved.to_frame().query("algorithm == 'nova' and seed == 1 and round == 4")
+    recorded = frame.loc[frame["metric"] == "test/accuracy", "value"].item()
+    assert (labels == right).mean() == pytest.approx(recorded, abs=1e-6)  # a float32 mean
+
+
+def load_module():
+    """The module of the finished run, which load_study keeps by its name."""
+    return sys.modules["own_study"]
+
+
+@pytest.mark.slow
+def test_other_algorithms_and_hyper_parameters_are_typed(module, tmp_path):
+    """Names and flags keep their type; an algorithm of the library needs no own one."""
+    folder = tmp_path / "run"
+    typed = "--algorithms nova fedsgd --hyper.nova.option II --hyper.nova.server-lr 0.5 --lr 0.1"
+    assert main(["run", str(module), *typed.split(), "--output", str(folder)]) == 0
+    saved = json.loads((folder / "config.json").read_text())
+    nova = {"lr": 0.1, "option": "II", "server_lr": 0.5}
+    assert saved["algorithms"] == {"nova": nova, "fedsgd": {"lr": 0.1}}
+    assert saved["own"][0] == "algorithms"
+
+
+SMALL = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+import fedjax_sim as fs
+from fedjax_sim import datasets
+from flax import linen, nnx
+
+OPTIONS = fs.presets.options(
+    "quickstart", rounds=2, seeds=2, local_steps=1, num_clients=4, cohort_size=2, eval_every=2,
+    algorithms=("fedavg",), model="softmax_regression",
+)
+
+class Nnx(nnx.Module):
+    def __init__(self, *, rngs):
+        self.layer = nnx.Linear(64, 10, rngs=rngs)
+
+    def __call__(self, x):
+        return self.layer(x.reshape(len(x), -1))
+
+class Scalar(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(1)(x.reshape(len(x), -1))[:, 0]
+
+class Broken(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return x @ jnp.ones((3, 3))
+
+def made(x, y):
+    part = {"x": np.asarray(x), "y": np.asarray(y)}
+    return datasets.Dataset("mine", part, part, 3, None, None, None, "made")
+
+def no_luck(*arguments):
+    raise RuntimeError("no luck")
+
+def needs_model(lr, model: fs.FedAlgorithm): ...
+
+def study():
+    return fs.Study(OPTIONS, PARTS)
+"""
+
+
+def small_study(folder: pathlib.Path, parts: str) -> pathlib.Path:
+    path = folder / "small_study.py"
+    path.write_text(SMALL.replace("PARTS", parts))
+    return path
+
+
+@pytest.mark.slow
+def test_a_timeline_and_rows_as_objects_and_a_model_of_nnx(tmp_path):
+    """All seeds have the same cohorts, and different minibatches."""
+    parts = (
+        "model=fs.models.from_nnx(lambda rngs: Nnx(rngs=rngs)), "
+        "rows=[np.arange(0, 700), np.arange(700, 1438)], timeline=fs.timelines.full(2, 2, 1)"
+    )
+    folder = tmp_path / "run"
+    assert main(["run", str(small_study(tmp_path, parts)), "--output", str(folder)]) == 0
+    saved = json.loads((folder / "config.json").read_text())
+    assert saved["partition"]["num_clients"] == 2
+    assert saved["model"]["parameters"] == 650
+    frame = pd.read_csv(folder / "history.csv").query("round == 2")
+    steps = frame.loc[frame["metric"] == "local_steps", "value"]
+    assert steps.tolist() == [4, 4]  # 2 rounds x 2 clients x 1 step, both seeds
+    assert frame.loc[frame["metric"] == "test/loss", "value"].nunique() == 2
+
+
+@pytest.mark.slow
+def test_a_setup_per_seed(tmp_path):
+    """Seed s has the split of seed s; its values are those of Python."""
+    parts = "setup=lambda seed: fs.presets.quickstart(seed=seed, partition_seed=seed, seeds=None, "
+    options = "rounds=2, num_clients=4, cohort_size=2, local_steps=1, model='softmax_regression')"
+    folder = tmp_path / "run"
+    path = small_study(tmp_path, parts + options)
+    assert main(["run", str(path), "--output", str(folder)]) == 0
+    frame = pd.read_csv(folder / "history.csv").query("round == 2")
+    losses = frame.loc[frame["metric"] == "test/loss"].set_index("seed")["value"]
+    setup = fs.presets.quickstart(
+        seed=1, partition_seed=1, seeds=None, rounds=2, num_clients=4, cohort_size=2,
+        local_steps=1, model="softmax_regression",
+    )  # fmt: skip
+    result = fs.simulate(fs.fedavg(0.2), setup, fs.presets.keys(2)[1])
+    expected = result.history.metrics["test/loss"][-1]
+    np.testing.assert_allclose(losses[1], expected, rtol=1e-5)  # another program
+    assert losses[0] != losses[1]
+
+
+OWN = 'algorithms={"mine": %s}'
+DATA = "dataset=made(%s)"
+
+WRONG = [
+    (OWN % "3", "--algorithms has 'mine', which is int; expected a fedjax_sim.FedAlgorithm, or a"),
+    (
+        OWN % "lambda lr: {}",
+        "--algorithms has 'mine', which returned dict; expected a fedjax_sim.F",
+    ),
+    (
+        OWN % "needs_model",
+        "'mine', whose parameter 'model' has no default; expected a number, name",
+    ),
+    (OWN % "no_luck", "'mine', which raised RuntimeError: no luck (small_study.py, line 36)"),
+    (
+        OWN % "lambda lr: fs.fedprox(lr, mu=-1.0)",
+        "'mine', which raised ValueError: mu is -1.0; exp",
+    ),
+    ("algorithms=[fs.fedavg]", "algorithms of the study is list; expected a dictionary of algor"),
+    ("model=Nnx(rngs=nnx.Rngs(0))", "model of the study is Nnx; expected a fedjax_sim.models.Mode"),
+    (
+        "model=Scalar()",
+        "model of the study returned outputs of shape (3,) for 3 examples; expected",
+    ),
+    (
+        "model=Broken()",
+        "model of the study raised TypeError: dot_general requires",
+    ),
+    ("dataset='digits'", "dataset of the study is str; expected a fedjax_sim.datasets.Dataset"),
+    (
+        DATA % "np.zeros((3, 2)), [1, 2, 3]",
+        "not usable: mine: train labels are in 1 .. 3; expected",
+    ),
+    (DATA % "np.zeros((3, 2)), ['a', 'b', 'c']", "mine: train labels are <U1[3]; expected integer"),
+    (
+        DATA % "np.full((3, 2), np.nan), [0, 1, 2]",
+        "mine: train examples have NaN or infinity at [0",
+    ),
+    (
+        "loss=lambda outputs, y: outputs.mean()",
+        "loss returned shape () for outputs (3, 10) and y (",
+    ),
+    ("loss='squared'", "loss of the study is str; expected a function of outputs and labels"),
+    (
+        "loss=no_luck",
+        "model, loss or metrics of the study raised RuntimeError: no luck (small_study",
+    ),
+    ("metrics=lambda outputs, y: outputs[:, 0]", "metrics returned "),
+    ("metrics=lambda outputs, y: {'a': 'b'}", "metrics 'a' returned "),
+    (
+        "rows=lambda dataset, seed: [np.array([0.5])]",
+        "rows of the study has float64[1] for client 0",
+    ),
+    (
+        "rows=lambda dataset, seed: [np.array([10**6])]",
+        "assignment has rows 1000000 .. 1000000; ex",
+    ),
+    (
+        "rows=lambda dataset, seed: None",
+        "rows of the study is NoneType; expected a list of row num",
+    ),
+    ("rows=no_luck", "rows of the study raised RuntimeError: no luck (small_study.py, line 36)"),
+    (
+        "rows=3",
+        "rows of the study is int; expected a list of row numbers per client, or a function",
+    ),
+    (
+        "timeline=lambda key, task: None",
+        "timeline of the study is NoneType; expected a fedjax_sim.T",
+    ),
+    ("timeline=3", "timeline of the study is int; expected a fedjax_sim.Timeline, or a function"),
+    (
+        "timeline=no_luck",
+        "timeline of the study raised RuntimeError: no luck (small_study.py, line",
+    ),
+    ("timeline=fs.timelines.full(2, 9, 1)", "clients"),
+    (
+        "setup=lambda seed: None",
+        "setup of the study returned NoneType; expected a fedjax_sim.Setup",
+    ),
+    ("setup=lambda seed: fs.presets.quickstart(rounds=2)", "setup of the study returned "),
+    ("setup=no_luck", "setup of the study raised RuntimeError: no luck (small_study.py, line 36)"),
+]
+FILES = {
+    "no_study.py": (
+        "x = 1",
+        "MODULE is 'no_study.py', which has no function study(); expected one",
+    ),
+    "other.py": (
+        "def study():\n    return 3",
+        "whose study() returned int; expected a fedjax_sim.S",
+    ),
+    "syntax.py": ("def study(:", "which raised SyntaxError: invalid syntax (syntax.py, line 1)\n"),
+    "imports.py": (
+        "import nowhere_at_all",
+        "which raised ModuleNotFoundError: No module named 'now",
+    ),
+    "option.py": (
+        "import fedjax_sim as fs\ndef study():\n    return fs.Study(fs.presets.options(roundz=3))",
+        "whose study() raised ValueError: roundz is no option; did you mean rounds? (option.py, lin",
+    ),
+    "preset.py": (
+        "import fedjax_sim as fs\ndef study():\n    return fs.Study(fs.presets.quickstart)",
+        "ValueError: options of the study is function; expected those of fs.presets.options(...)",
+    ),
+}
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Names of the functions that a test compiles; no run begins."""
+    events = []
+    monkeypatch.setattr(comparing, "execute", lambda *_: pytest.fail("reached the simulation"))
+
+    def listen(event, duration, **options):
+        if "backend_compile" in event:
+            events.append(options.get("fun_name"))
+
+    fs.datasets.load("digits")  # imports scikit-learn
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize(("parts", "message"), WRONG, ids=[part for part, _ in WRONG])
+def test_a_wrong_part_is_one_line(tmp_path, capsys, compiled, parts, message):
+    output = tmp_path / "run"
+    assert main(["run", str(small_study(tmp_path, parts)), "--output", str(output)]) == 2
+    assert message in one_line(capsys)
+    assert not output.exists()
+    own = parts.startswith(("timeline", "setup", "model=Nnx"))  # they compile their own programs
+    assert own or compiled == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_without_a_study_is_one_line(tmp_path, monkeypatch, capsys, compiled, name):
+    monkeypatch.chdir(tmp_path)
+    text, message = FILES[name]
+    (tmp_path / name).write_text(text)
+    assert main(["run", name, "--output", "run"]) == 2
+    error = one_line(capsys)
+    assert compiled == []
+    assert message in error
+    assert error.startswith(f"fedjax-sim: error: MODULE is '{name}', wh")
+
+
+def test_a_file_that_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "nowhere.py"]) == 2
+    assert "MODULE is 'nowhere.py', which does not exist; expected a study" in one_line(capsys)
