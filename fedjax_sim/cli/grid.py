@@ -53,7 +53,10 @@ _AXIS = re.compile(r"--grid\.(.+)\.(values|from|to|points)(=.*)?")
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """Values of one name: a list, or a geometric range."""
+    """Values of --grid.NAME: a list, or a geometric range. NAME is a hyper-parameter, of all
+    algorithms that have it or as ALGORITHM.NAME of one (the value then replaces the common one), or
+    an option, as cohort-size or attack.z; of a choice, as partition, values are kinds. A name of
+    both, as alpha, is the option."""
 
     values: tuple[bool | int | float | str, ...] = ()
     """The values."""
@@ -82,10 +85,7 @@ class SweepOptions:
     grid: dict[str, Axis] = dataclasses.field(
         default_factory=lambda: {"lr": Axis(values=(0.05, 0.1, 0.2, 0.4))}
     )
-    """Values that vary, as --grid.NAME.values V1 V2 or --grid.NAME.from LOW --grid.NAME.to HIGH
-    --grid.NAME.points N. NAME is a hyper-parameter, of all algorithms that have it or as
-    ALGORITHM.NAME of one (the value then replaces the common one), or an option, as cohort-size or
-    attack.z; of a choice the kind. A name of both, as alpha, is the option."""
+    """Values that vary, by name."""
     points: pathlib.Path | None = None
     """CSV file with a column per name and a row per configuration, which replaces --grid; default:
     none."""
