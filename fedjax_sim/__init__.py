@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from fedjax_sim.datasets import from_table
     from fedjax_sim.reports import figures as plotting
     from fedjax_sim.reports.figures.results import plot
+    from fedjax_sim.reports.live import LiveCurves
+    from fedjax_sim.reports.page import report
     from fedjax_sim.runs import callbacks
     from fedjax_sim.studies import advice, valuation
     from fedjax_sim.studies.advice.advise import advise
@@ -116,12 +118,14 @@ _LAZY = {
 }
 _LAZY_NAMES = {
     "Alternative": "studies.forks.fork",
+    "LiveCurves": "reports.live",
     "Study": "studies.setups.study",
     "advise": "studies.advice.advise",
     "fork": "studies.forks.fork",
     "from_table": "datasets",
     "load": "studies.setups.saved",
     "plot": "reports.figures.results",
+    "report": "reports.page",
     "measure_executions": "studies.executions",
 }
 
@@ -131,6 +135,7 @@ __all__ = [
     "FedAlgorithm",
     "FederatedData",
     "History",
+    "LiveCurves",
     "Options",
     "Oracle",
     "Part",
@@ -201,6 +206,7 @@ __all__ = [
     "private",
     "problems",
     "prox",
+    "report",
     "robust",
     "run",
     "running_statistics",
@@ -244,5 +250,5 @@ def __dir__() -> list[str]:
 
 _views.register(
     plot=lambda *arguments, **options: __getattr__("plot")(*arguments, **options),
-    html=lambda result: importlib.import_module(f"{__name__}.reports.views").result_html(result),
+    table=lambda *arguments: importlib.import_module(f"{__name__}.reports.views").table(*arguments),
 )

@@ -35,7 +35,15 @@ hypothesis.settings.load_profile("fedjax_sim")
 
 
 def pytest_collection_finish():
-    """Lets garbage collections skip the modules and tests, and happen less often."""
+    """Lets garbage collections skip the modules and tests, and happen less often.
+
+    Every process imports all modules, so what they compile is compiled by every process.
+    """
+    if len(programs) > _MOST_COLLECTED:
+        raise pytest.UsageError(
+            f"test modules compile {len(programs)} programs while they are imported; expected at "
+            f"most {_MOST_COLLECTED}: call functions of JAX in fixtures, tests or lambdas"
+        )
     release_programs()  # of values that modules compute
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -45,6 +53,7 @@ def pytest_collection_finish():
 # may have 65,530 memory maps, of which a program takes 4 to 8; XLA crashes beyond.
 _MOST_MEMORY = 1100 * 2**20  # bytes of a process, 550 MB of them modules; a test adds up to 360
 _MOST_PROGRAMS = 5_000  # where the system tells no memory
+_MOST_COLLECTED = 100  # of keys and small arrays
 programs = []  # seconds of every compilation since the last release
 
 

@@ -16,7 +16,10 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.nodes import make_refnode
 
+from fedjax_sim.types import field_comments
+
 FOLDER = "reference"
+_SECTION = re.compile(r"(Attributes|Args|Returns|Yields|Raises|References|Example):$")
 
 
 def write_pages(app: Sphinx) -> None:
@@ -81,37 +84,16 @@ def _field(field: ast.AnnAssign) -> str:
 def describe_fields(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Adds a class's fields, with the comments beside them in the source, to its docstring."""
-    if what == "module":
+    """Lists a class's fields, with the comments beside them in the source, in its docstring."""
+    comments = field_comments(obj) if what != "module" and inspect.isclass(obj) else {}
+    if not comments:
         return
-    node = public_names.definition(obj) if inspect.isclass(obj) else None
-    if not isinstance(node, ast.ClassDef) or not _fields(node):
-        return
-    source = inspect.getsource(importlib.import_module(obj.__module__)).splitlines()
-    added = [
-        f"* ``{ast.unparse(field.target)}``: {comment}"
-        for field in _fields(node)
-        if (comment := _comment(source, field))
-    ]
-    if added:
-        at = next(
-            (i for i, line in enumerate(lines) if re.match(r"\.\. rubric::|:\w+", line)), None
-        )
-        at = len(lines) if at is None else at
-        lines[at:at] = ["", *added, ""]
-
-
-def _comment(source: list[str], field: ast.AnnAssign) -> str:
-    """The comment at the end of a field's line, or on the lines above it."""
-    line = source[field.end_lineno - 1][field.end_col_offset :]
-    if "#" in line:
-        return _literal(line.partition("#")[2].strip())
-    above = []
-    for text in reversed(source[: field.lineno - 1]):
-        if not text.strip().startswith("#"):
-            break
-        above.insert(0, text.strip().removeprefix("#").strip())
-    return _literal(" ".join(above))
+    added = [f"* ``{field}``: {_literal(comment)}" for field, comment in comments.items()]
+    at = next((i for i, line in enumerate(lines) if _SECTION.match(line)), len(lines))
+    end = at
+    if lines[at : at + 1] == ["Attributes:"]:  # as `help` shows them
+        end = next((i for i in range(at, len(lines)) if not lines[i]), len(lines))
+    lines[at:end] = ["", *added, ""]
 
 
 def _literal(comment: str) -> str:
@@ -265,7 +247,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-process-docstring", list_references, priority=400)  # before napoleon
-    app.connect("autodoc-process-docstring", describe_fields)
+    # Before napoleon (500), which would make objects of the fields.
+    app.connect("autodoc-process-docstring", describe_fields, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("missing-reference", resolve)
     app.connect("html-page-context", repair_back_links)

@@ -4,6 +4,8 @@ References:
     Mohri, Sivek, Suresh, "Agnostic Federated Learning", 2019, arXiv 1902.00146.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

@@ -4,6 +4,8 @@ References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Algorithm 3.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

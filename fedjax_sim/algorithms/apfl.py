@@ -4,6 +4,8 @@ References:
     Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461.
 """
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp

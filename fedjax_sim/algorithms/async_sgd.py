@@ -5,6 +5,8 @@ References:
         and Federated Learning", 2022.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 
 from fedjax_sim import tree

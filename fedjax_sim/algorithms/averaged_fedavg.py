@@ -5,6 +5,8 @@ References:
         Theorems 2.19 and B.18.
 """
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp

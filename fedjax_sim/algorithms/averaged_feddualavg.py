@@ -5,6 +5,8 @@ References:
         whose equations and theorems are cited.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

@@ -6,6 +6,8 @@ References:
         2025.
 """
 
+from __future__ import annotations
+
 import functools
 from typing import Literal
 

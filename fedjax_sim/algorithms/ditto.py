@@ -5,6 +5,8 @@ References:
         2021, arXiv 2012.04221.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 import numpy as np
 import optax

@@ -4,6 +4,8 @@ References:
     Leconte et al., "FAVANO: Federated AVeraging with Asynchronous Nodes", 2023, arXiv 2305.16099.
 """
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp

@@ -5,6 +5,8 @@ References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, chapter 3.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 

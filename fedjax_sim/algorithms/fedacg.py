@@ -4,6 +4,8 @@ References:
     Kim et al., "Communication-Efficient Federated Learning with Accelerated Client Gradient", 2024.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from fedjax_sim import tree

@@ -5,6 +5,8 @@ References:
         Guarantees for Federated Large Models", 2025.
 """
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 import jax

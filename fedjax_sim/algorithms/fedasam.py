@@ -4,6 +4,8 @@ References:
     Caldarola et al., "Improving Generalization in Federated Learning by Seeking Flat Minima", 2022.
 """
 
+from __future__ import annotations
+
 import optax
 
 from fedjax_sim.algorithms._shared import Transform

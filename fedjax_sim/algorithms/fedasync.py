@@ -4,6 +4,8 @@ References:
     Xie, Koyejo, Gupta, "Asynchronous Federated Optimization", 2019.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 
 from fedjax_sim import tree

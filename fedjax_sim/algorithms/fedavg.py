@@ -6,6 +6,8 @@ References:
     Reddi et al., "Adaptive Federated Optimization", 2021 (server optimizers).
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import NamedTuple

@@ -6,6 +6,8 @@ References:
     Wang et al., "Federated Evaluation of On-device Personalization", 2019 (fine-tuning).
 """
 
+from __future__ import annotations
+
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule

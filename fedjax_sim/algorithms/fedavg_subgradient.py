@@ -4,6 +4,8 @@ References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, section 4.5.
 """
 
+from __future__ import annotations
+
 from jax import Array
 
 from fedjax_sim import tree

@@ -5,6 +5,8 @@ References:
         2022.
 """
 
+from __future__ import annotations
+
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule

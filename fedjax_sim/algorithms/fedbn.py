@@ -4,6 +4,8 @@ References:
     Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", 2021.
 """
 
+from __future__ import annotations
+
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree import Selection, normalisation

@@ -4,6 +4,8 @@ References:
     Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 import optax
 

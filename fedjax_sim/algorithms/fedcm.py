@@ -4,6 +4,8 @@ References:
     Xu, Wang, Wang, Yao, "FedCM: Federated Learning with Client-level Momentum", 2021.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from jax import Array

@@ -6,6 +6,8 @@ References:
         algorithms are cited.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

@@ -4,6 +4,8 @@ References:
     Acar et al., "Federated Learning Based on Dynamic Regularization", 2021.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from fedjax_sim import tree

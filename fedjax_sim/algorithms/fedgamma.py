@@ -4,6 +4,8 @@ References:
     Dai et al., "FedGAMMA: Federated Learning With Global Sharpness-Aware Minimization", 2023.
 """
 
+from __future__ import annotations
+
 from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.scaffold import scaffold
 from fedjax_sim.checks import check_at_least

@@ -5,6 +5,8 @@ References:
         Federated Sharpness-aware Minimization", 2024.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

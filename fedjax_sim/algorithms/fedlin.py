@@ -5,6 +5,8 @@ References:
         Heterogeneity and Sparse Gradients", 2021.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

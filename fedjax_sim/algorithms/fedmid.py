@@ -6,6 +6,8 @@ References:
         equations and algorithms are cited.
 """
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 from jax import Array

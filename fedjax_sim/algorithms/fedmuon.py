@@ -4,6 +4,8 @@ References:
     Liu et al., "FedMuon: Accelerating Federated Learning with Matrix Orthogonalization", 2025.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import optax

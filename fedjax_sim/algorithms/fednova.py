@@ -5,6 +5,8 @@ References:
         Federated Optimization", 2020.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

@@ -5,6 +5,8 @@ References:
     Reddi et al., "Adaptive Federated Optimization", 2021 (FedAdagrad, FedAdam, FedYogi).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 

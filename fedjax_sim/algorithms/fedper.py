@@ -4,6 +4,8 @@ References:
     Arivazhagan et al., "Federated Learning with Personalization Layers", 2019.
 """
 
+from __future__ import annotations
+
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree import Selection, last_layer

@@ -4,6 +4,8 @@ References:
     Li et al., "Federated Optimization in Heterogeneous Networks", 2020.
 """
 
+from __future__ import annotations
+
 import optax
 
 from fedjax_sim.algorithms.fedavg import fedavg

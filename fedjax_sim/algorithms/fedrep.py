@@ -5,6 +5,8 @@ References:
         Federated Learning", 2021.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

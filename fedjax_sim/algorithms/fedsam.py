@@ -4,6 +4,8 @@ References:
     Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", 2022.
 """
 
+from __future__ import annotations
+
 import optax
 
 from fedjax_sim.algorithms._shared import Transform

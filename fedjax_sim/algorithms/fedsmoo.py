@@ -5,6 +5,8 @@ References:
         Global Consistency and Smooth Landscape", 2023.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from jax import Array

@@ -10,6 +10,8 @@ the client does not have yet; here it is the received model.  Its line 16 abbrev
 :math:`\Delta c_i` what Eq. (7) writes out: :math:`c_i^+ - m`, not SCAFFOLD's :math:`c_i^+ - c_i`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 

@@ -5,6 +5,8 @@ References:
         Participation in Federated Learning", 2022.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from fedjax_sim import tree

@@ -5,6 +5,8 @@ References:
         2020, arXiv 2006.04088.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -46,7 +48,7 @@ class IfcaUpload(NamedTuple):
         """Returns the part that a codec encodes, the one model that a client sends."""
         return jax.tree.map(lambda x: x.sum(0), self.change)
 
-    def restored(self, model: Params) -> "IfcaUpload":
+    def restored(self, model: Params) -> IfcaUpload:
         """Returns the upload with another model for the client's cluster."""
         return self._replace(change=_at_cluster(self.chosen > 0, model))
 

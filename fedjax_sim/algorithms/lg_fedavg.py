@@ -5,6 +5,8 @@ References:
         Representations", 2020.
 """
 
+from __future__ import annotations
+
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree import Selection, last_layer, others

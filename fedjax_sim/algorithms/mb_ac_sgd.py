@@ -4,6 +4,8 @@ References:
     Yuan and Ma, "Federated Accelerated Stochastic Gradient Descent", 2020, section 5.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from jax import Array

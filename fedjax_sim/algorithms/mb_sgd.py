@@ -4,6 +4,8 @@ References:
     Woodworth et al., "Is Local SGD Better than Minibatch SGD?", 2020.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

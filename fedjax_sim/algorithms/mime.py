@@ -5,6 +5,8 @@ References:
         Algorithms in Federated Learning", 2020.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 

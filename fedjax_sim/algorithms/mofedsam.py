@@ -4,6 +4,8 @@ References:
     Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", 2022.
 """
 
+from __future__ import annotations
+
 from fedjax_sim.algorithms._shared import Transform
 from fedjax_sim.algorithms.fedcm import fedcm
 from fedjax_sim.checks import check_at_least

@@ -5,6 +5,8 @@ References:
         Model-Agnostic Meta-Learning Approach", 2020, arXiv 2002.07948.
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax

@@ -5,6 +5,8 @@ References:
         arXiv 2006.08848.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

@@ -5,6 +5,8 @@ References:
         arXiv 1905.10497.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

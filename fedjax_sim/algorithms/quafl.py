@@ -5,6 +5,8 @@ References:
         Communication-Efficient", 2022.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

@@ -5,6 +5,8 @@ References:
         Communication Acceleration! Finally!", 2022.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

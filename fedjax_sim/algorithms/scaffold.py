@@ -4,6 +4,8 @@ References:
     Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", 2020.
 """
 
+from __future__ import annotations
+
 from typing import Any, Literal, NamedTuple
 
 import jax

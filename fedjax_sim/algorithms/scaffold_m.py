@@ -5,6 +5,8 @@ References:
         2024.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from jax import Array

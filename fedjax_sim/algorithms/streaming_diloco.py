@@ -5,6 +5,8 @@ References:
         Lunch", 2025.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple

@@ -4,6 +4,8 @@ References:
     Li, Beirami, Sanjabi, Smith, "Tilted Empirical Risk Minimization", 2021, arXiv 2007.01162.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The commands ``plot``, ``table``, ``export`` and ``fork``, which read the folders of results.
+"""The commands that read folders of results: ``plot``, ``table``, ``report``, ``export``, ``fork``.
 
 Heavy modules are imported inside functions, so that ``--help`` of other commands does not wait for
 them.
@@ -50,6 +50,18 @@ def table(arguments: list[str]) -> int:
             options.output.parent.mkdir(parents=True, exist_ok=True)
             write_text(options.output.resolve(), text + "\n")  # a link of the user's stays
             print(f"table: {options.output}")
+    return 0
+
+
+def report(arguments: list[str]) -> int:
+    """Writes folders of results as one HTML file; returns the exit code."""
+    from fedjax_sim.cli import report_page
+
+    with resolving({"path": "output"}):
+        folders, options = _of_folders(
+            report_page.ReportOptions, "report", report_page.DESCRIPTION, arguments
+        )
+        print(f"report: {report_page.report(folders, options)}")
     return 0
 
 

@@ -1,5 +1,6 @@
 """Grids of ``fedjax-sim sweep``: its options, and the configurations that they describe."""
 
+import contextlib
 import csv
 import dataclasses
 import itertools
@@ -27,7 +28,6 @@ from fedjax_sim.studies.setups.presets import PRESETS
 from fedjax_sim.studies.setups.privacy import GaussianNoise
 from fedjax_sim.studies.setups.problem import entries_of
 from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.sampling import Full, Geometric
 from fedjax_sim.studies.setups.settings import check_tuning, checked, resolve_hyper
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.studies.setups.time import Rounds
@@ -217,7 +217,7 @@ def _settings(
         if field.has_name and values is not None and name not in _FIXED:
             yield name, Setting(own, values, depth if field.alternatives else math.inf)
         for alternative in field.alternatives:
-            if alternative is not kind and own not in _FIXED_GROUPS:
+            if alternative is not kind:  # rules that mix uploads have rules
                 inner = "" if field.is_open else f"{name}."
                 yield from _settings(alternative, own, inner, depth + 1)
 
@@ -236,9 +236,7 @@ def settings_of(study: Study) -> dict[str, Setting]:
     """
     if study.setup is not None:
         return {name: own for name, own in SETTINGS.items() if own.group in WRAPPERS}
-    gone = {
-        n for part, names in _REPLACED.items() if getattr(study, part) is not None for n in names
-    }
+    gone = {name for part in study.own_parts for name in _REPLACED.get(part, ())}
     return {
         name: own
         for name, own in SETTINGS.items()
@@ -267,11 +265,13 @@ def _with_value(run: Run, name: str, value: Any) -> Run:
     before = fields.flat(run)
     if name in before and before[name] == value:
         return run
-    changed = fields.replaced(run, name, value)
-    now, default = fields.flat(changed), fields.flat(fields.replaced(run, name, before[name]))
-    for key in now.keys() & before.keys():
-        if key != name and before[key] != default[key] and before[key] != now[key]:
-            changed = fields.replaced(changed, key, before[key])
+    changed, default = fields.replaced(run, name, value), {}
+    with contextlib.suppress(ValueError):  # a kind that has no defaults
+        default = fields.flat(fields.replaced(run, name, before[name]))
+    for key, own in before.items():  # choices before their fields
+        typed = key not in default or own != default[key]
+        if typed and key != name and key in fields.flat(changed):
+            changed = fields.replaced(changed, key, own)
     return changed
 
 
@@ -287,23 +287,26 @@ def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def static_kinds(study: Study, names: Iterable[str]) -> dict[str, type]:
-    """Returns the types of what cannot vary inside a program: words, flags and integers.
+    """Returns the types of what cannot vary inside a program: settings of the setup, no numbers.
 
     Args:
         study: the algorithms.
         names: of settings and hyper-parameters.
 
     Example:
-        >>> static_kinds(Study(Run()), ["lr", "robust.f", "fedavg.tuning_steps"])
-        {'robust.f': <class 'int'>, 'fedavg.tuning_steps': <class 'int'>}
+        >>> kinds = static_kinds(Study(Run()), ["lr", "alpha", "robust.f", "fedavg.tuning_steps"])
+        >>> [(name, kind.__name__) for name, kind in kinds.items()]
+        [('alpha', 'float'), ('robust.f', 'int'), ('fedavg.tuning_steps', 'int')]
     """
     entries = entries_of(study).values()
     hyper = {key: kind for entry in entries for key, kind in entry.static_hyper.items()}
-    kinds = {
-        name: SETTINGS[name].kind if name in SETTINGS else hyper.get(name.rpartition(".")[2], float)
-        for name in names
-    }
-    return {name: kind for name, kind in kinds.items() if kind is not float}
+    kinds: dict[str, type] = {}
+    for name in names:
+        setting = SETTINGS.get(name)
+        kind = hyper.get(name.rpartition(".")[2], float) if setting is None else setting.kind
+        if kind is not float or (setting is not None and setting.of_setup):
+            kinds[name] = kind
+    return kinds
 
 
 def mode_of(config: SweepOptions) -> Literal["max", "min"]:
@@ -392,13 +395,14 @@ def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
             ]
     found = [entry for i, entry in enumerate(found) if entry not in found[:i]]
     for entry in found:
+        name, own = entry["algorithm"], with_settings(run, entry)
         try:
-            name = entry["algorithm"]
-            _check_run(study.replaced(options=with_settings(run, entry)))
+            checks.check(study.replaced(options=own))
             for key, value in (swept := swept_hyper(entry)).items():
                 checked(algorithms[name], key, value)
             check_tuning(algorithms[name], resolved := {**hyper[name], **swept})
             algorithms[name].build(resolved)
+            _check_counts(config, entry, own)
         except ValueError as error:
             if str(error) == _problem(study):  # of the options, whatever the grid says
                 raise
@@ -434,33 +438,26 @@ def _product_of_settings(run: Run, grid: Mapping[str, Sequence[Any]]) -> list[Co
 def _problem(study: Study) -> str | None:
     """Returns what is wrong without a grid, if anything is."""
     try:
-        _check_run(study)
+        checks.check(study)
     except ValueError as error:
         return str(error)
     return None
 
 
-def _check_run(study: Study) -> None:
-    """Checks the options of one configuration before data are loaded."""
-    checks.check(study)
-    run = study.options
-    named = isinstance(run.partition, Natural) and not isinstance(run.data, Generated)
-    own = {"rows", "dataset", "timeline", "setup"}.intersection(study.own_parts)
-    cohort, clients = run.cohort.cohort_size, run.population.num_clients
-    everybody = isinstance(run.sampling, Full | Geometric)
-    if not (named or own or everybody) and cohort > clients:
-        raise ValueError(f"cohort_size is {cohort}; expected 1 .. {clients}, the clients")
+def _check_counts(config: SweepOptions, entry: Configuration, run: Run) -> None:
+    """Checks numbers of clients and evaluations of one configuration."""
+    natural = isinstance(run.partition, Natural) and not isinstance(run.data, Generated)
+    if natural and "num_clients" in entry:
+        raise ValueError("partition is 'natural'; expected another one with a grid of num_clients")
+    rounds = isinstance(run.time, Rounds)
+    most = -(-run.time.rounds // run.time.eval_every) if rounds else math.inf
+    if config.last > (1 if config.best else most):
+        why = "1, with --best" if config.best else f"{most}, the evaluations"
+        raise ValueError(f"last is {config.last}; expected 1 .. {why}")
 
 
 def _check_results(config: SweepOptions, entries: Sequence[Configuration]) -> None:
     """Checks the options about results against the configurations."""
-    for entry in entries:
-        time = with_settings(config.run, entry).time
-        evaluations = -(-time.rounds // time.eval_every) if isinstance(time, Rounds) else math.inf
-        most = 1 if config.best else evaluations
-        if config.last > most:
-            why = "with --best" if config.best else f"the evaluations of {time.rounds} rounds"
-            raise ValueError(f"last is {config.last}; expected 1 .. {most}, {why}")
     names = list(dict.fromkeys(name for entry in entries for name in entry if name != "algorithm"))
     for name in config.cells:
         if name not in names or config.cells.count(name) > 1:
@@ -536,15 +533,12 @@ def _geometric(where: str, kind: type, axis: Axis) -> list[Any]:
 
 
 def _value(where: str, kind: type, value: Any) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is float and number:
-        return float(value)
     if kind is str:
         return str(value)
     if kind is bool and str(value).lower() in ("true", "false"):
         return str(value).lower() == "true"
-    if kind is int and number and isinstance(value, int):
-        return value
+    if (type(value) is int and kind in (int, float)) or type(value) is kind is float:
+        return kind(value)
     expected = {int: "an integer", bool: "true or false"}.get(kind, "a number")
     raise ValueError(f"{where}; expected {expected}")
 

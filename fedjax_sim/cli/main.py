@@ -3,10 +3,10 @@
 ``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
 grids of their hyper-parameters, ``fedjax-sim clients`` draws the clients before any training,
 ``fedjax-sim advise`` prints what theory says about the task, ``fedjax-sim measure`` measures ways
-to execute a comparison, ``fedjax-sim plot`` and ``fedjax-sim table`` show results, ``fedjax-sim
-export`` writes models, ``fedjax-sim fork`` continues a run under alternatives, ``fedjax-sim list``
-prints the names that options take.  Exit codes: 0 done, 1 a run that failed, 2 bad options, 130
-interrupted by Ctrl-C, 143 by SIGTERM; docs/files.md has the details.
+to execute a comparison, ``fedjax-sim plot``, ``fedjax-sim table`` and ``fedjax-sim report`` show
+results, ``fedjax-sim export`` writes models, ``fedjax-sim fork`` continues a run under
+alternatives, ``fedjax-sim list`` prints the names that options take.  Exit codes: 0 done, 1 a run
+that failed, 2 bad options, 130 interrupted by Ctrl-C, 143 by SIGTERM; docs/files.md has details.
 """
 
 import importlib.metadata
@@ -28,6 +28,7 @@ usage: fedjax-sim run [PRESET | CONFIG.json] [options]     compare federated alg
        fedjax-sim measure [PRESET | CONFIG.json] [options] measure ways to execute a run
        fedjax-sim plot FOLDER [FOLDER ...] [options]       figures of finished and unfinished runs
        fedjax-sim table FOLDER [FOLDER ...] [options]      tables: Markdown, LaTeX, CSV
+       fedjax-sim report FOLDER [FOLDER ...] [options]     one HTML file of results
        fedjax-sim export FOLDER [options]                  a trained model: npz, safetensors, orbax
        fedjax-sim fork FOLDER --round T [options]          "what if, from round T": alternatives
        fedjax-sim run | sweep | ... --help                 all options and their defaults
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "advise": commands.advise,
         "plot": folder_commands.plot,
         "table": folder_commands.table,
+        "report": folder_commands.report,
         "export": folder_commands.export,
         "fork": folder_commands.fork,
         "list": commands.list_names,

@@ -228,7 +228,9 @@ def _of_algorithms(options: Options, typed: set[str]) -> Options:
 def _usage(command: str) -> str:
     """Returns a command with every kind of source of its options."""
     name, source = command.split(maxsplit=1)
-    return command if source.startswith(("FOLDER", "FILE")) else f"{name} [PRESET | STUDY.py | CONFIG.json]"
+    if source.startswith(("FOLDER", "FILE")):
+        return command
+    return f"{name} [PRESET | STUDY.py | CONFIG.json]"
 
 
 def _hyphenated(text: str) -> str:

@@ -48,7 +48,7 @@ class PlotOptions:
     """Width and height in inches, e.g. 3.5 2.6 for one of two columns; default: by the panels."""
     dpi: float = 200
     """Dots per inch of a PNG file."""
-    band: Literal["std", "ci", "minmax", "none"] = "std"
+    band: Literal["ci", "std", "minmax", "none"] = "ci"
     """Band around the mean over seeds: one standard deviation, the 95 % confidence interval of the
     mean, or from the smallest to the largest seed."""
     seeds_as_lines: bool = False

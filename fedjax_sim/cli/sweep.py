@@ -337,7 +337,7 @@ class _Runs:
         options = {
             name: value
             for name, value in fixed_values(run).items()
-            if name not in _FREE and (name not in inside or SETTINGS[name].of_setup)
+            if name not in _FREE and name not in inside
         }
         swept = swept_hyper(configuration)
         hyper = {name: v for name, v in self.hyper_of(configuration).items() if name not in swept}

@@ -76,6 +76,7 @@ def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
         last=options.last,
         target=target,
         partial=content.partial,
+        among=content.settings,
     )
     rounds = _last_rounds(content.history, metrics[0], _planned_rounds(folders))
     return results_table(

@@ -1,18 +1,61 @@
 """Tables of ``fedjax-sim`` in a terminal."""
 
+import copy
+import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Column, Table
 
 from fedjax_sim.cli.diagnose import Diagnosis, kind_of
-from fedjax_sim.reports import PARTIAL, PARTIAL_NOTE, interval_text
+from fedjax_sim.reports import PARTIAL, PARTIAL_NOTE, interval_note, interval_text
 from fedjax_sim.runs import Forecast
 from fedjax_sim.studies.executions import Measured
 
-INTERVALS = "mean over seeds and its 95 % interval (Student's t)"
+
+class Fitted(Table):
+    """Table that cuts no value: it leaves out the last columns that have no room, and names them.
+
+    Example:
+        >>> table = Fitted("name", "value")
+        >>> table.add_row("a", "0.123456789")
+        >>> console = Console(width=30)
+        >>> with console.capture() as text:
+        ...     console.print(table)
+        >>> max(map(len, text.get().split("\\n")))
+        22
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = list(map(_width, self.columns))
+        ends = list(itertools.accumulate(size + 3 for size in widths))  # with padding and a line
+        shown = max(sum(end < options.max_width for end in ends), 1)
+        fitted = copy.copy(self)
+        fitted.columns = self.columns[:shown]
+        whole = sum(
+            max(size, len(str(c.header))) + 3
+            for size, c in zip(widths, fitted.columns, strict=False)
+        )
+        if whole >= options.max_width:  # headings are wrapped
+            fitted.columns = [
+                dataclasses.replace(column, width=size, no_wrap=False)
+                for column, size in zip(fitted.columns, widths, strict=False)
+            ]
+        if hidden := [str(column.header) for column in self.columns[shown:]]:
+            notes = [str(self.caption or ""), f"Without room: {', '.join(hidden)}."]
+            fitted.caption = "\n".join(filter(None, notes))
+            fitted.caption_justify = "left"
+        yield from Table.__rich_console__(fitted, console, options)
+
+
+def _width(column: Column) -> int:
+    """Returns the width of a column whose cells are not wrapped; its heading may be."""
+    lines = [line for cell in column.cells for line in str(cell).split("\n")]
+    return max(map(len, [*lines, *str(column.header).split()]), default=0)
 
 
 def summary_table(summary: pd.DataFrame, target: float) -> Table:
@@ -31,11 +74,12 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
     clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
     rows = summary.to_dict(orient="index")
     partial = {name for name, row in rows.items() if row.get("partial_model")}
+    seeds = summary["seeds"].tolist()
     notes = [
-        *([f"{score}: {INTERVALS}"] if bool((summary["seeds"] > 1).any()) else []),
+        *([interval_note(seeds)] if max(seeds) > 1 else []),
         *([PARTIAL_NOTE] if partial else []),
     ]
-    table = Table(caption="\n".join(notes) or None, caption_justify="left")
+    table = Fitted(caption="\n".join(notes) or None, caption_justify="left")
     table.add_column("algorithm", no_wrap=True)
     for name in (
         *(["personal models"] if personal else []),
@@ -85,11 +129,15 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
         ...        "num_seeds": 3, "num_failed": 0, "lr_at_edge": True}
         >>> table = best_table(pd.DataFrame([row]), "test/accuracy")
         >>> [next(iter(column.cells)) for column in table.columns]
-        ['fedavg', '0.1 (edge)', '0.9 [0.8, 1]', '3']
+        ['fedavg', '0.1 (edge)', '0.9000 ± 0.1000', '3']
     """
     known = ("mean", "low", "high", "num_seeds", "num_failed", "diverged")
     names = [n for n in best if n not in known and not str(n).endswith("_at_edge")]
-    table = Table(*map(str, names), f"{metric}, 95 % interval", "seeds")
+    seeds = best["num_seeds"].tolist()
+    table = Fitted(
+        *map(str, names), metric, "seeds",
+        caption=interval_note(seeds) if seeds else None, caption_justify="left",
+    )  # fmt: skip
     for row in best.to_dict(orient="records"):
         cells = []
         for name in names:
@@ -98,9 +146,9 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
             text = "" if text == "nan" else text
             cells.append(text + (" (edge)" if row.get(f"{name}_at_edge") is True else ""))
         failed = row.get("diverged") or f"{row['num_failed']} seeds failed"
-        score = failed if math.isnan(row["mean"]) else f"{row['mean']:.4g}"
-        if not math.isnan(row["low"]):
-            score += f" [{row['low']:.4g}, {row['high']:.4g}]"
+        score = failed
+        if not math.isnan(row["mean"]):
+            score = interval_text(row["mean"], row["low"], row["high"], 4)
         table.add_row(*cells, score, str(row["num_seeds"]))
     return table
 
@@ -114,7 +162,7 @@ def measured_table(algorithm: str, measured: Sequence[Measured]) -> Table:
         >>> [next(iter(column.cells)) for column in measured_table("fedavg", rows).columns]
         ['4', '2', 'auto', '2.00', '1.00', '3.0', '1']
     """
-    table = Table(
+    table = Fitted(
         "clients together", "devices", "convolutions", "ms per round", "ratio", "compile s", "MB",
         title=algorithm,
     )  # fmt: skip
@@ -142,7 +190,7 @@ def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
         >>> [next(iter(column.cells)) for column in table.columns]
         ['parameters of a model', '650']
     """
-    table = Table("", *forecasts, title="forecast")
+    table = Fitted("", *forecasts, title="forecast")
     columns = [forecast.rows for forecast in forecasts.values()]
     most_first = sorted(columns, key=len, reverse=True)
     for name in dict.fromkeys(name for column in most_first for name in column):

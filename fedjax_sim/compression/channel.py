@@ -1,5 +1,7 @@
 """The wrapper that passes uploads and messages through codecs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

@@ -1,5 +1,7 @@
 """Codecs as pairs of functions, with and without memory, and the number of bits of a message."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -11,9 +13,10 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, is_concrete
 from fedjax_sim.tree import plain_bits
-from fedjax_sim.types import PyTree, Scalar, Spec, specified, with_spec
+from fedjax_sim.types import PyTree, Scalar, Spec, shown, specified, with_spec
 
 
+@shown
 class Unbiased(NamedTuple):
     r"""Statement of a codec Q: :math:`\mathbb{E}\, Q(v) = v`, with the variance :math:`\omega`.
 
@@ -35,6 +38,7 @@ Kind = Literal["contraction"] | Unbiased | None
 
 
 @with_spec
+@shown
 class Codec(NamedTuple):
     r"""Channel from a sender to a receiver, as two functions.
 
@@ -70,6 +74,7 @@ class Codec(NamedTuple):
 
 
 @with_spec
+@shown
 class StatefulCodec(NamedTuple):
     """Codec whose sender keeps a memory between its messages.
 

@@ -9,6 +9,8 @@ References:
         Communication-Efficient", 2022, https://arxiv.org/abs/2206.10032, and its authors' program.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

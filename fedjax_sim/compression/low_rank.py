@@ -15,6 +15,8 @@ References:
         Optimization", 2019, https://arxiv.org/abs/1905.13727.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

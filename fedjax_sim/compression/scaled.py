@@ -9,6 +9,8 @@ References:
         2021, https://arxiv.org/abs/2112.10769.
 """
 
+from __future__ import annotations
+
 import math
 
 import jax.numpy as jnp

@@ -9,6 +9,8 @@ References:
         https://arxiv.org/abs/1905.10988.
 """
 
+from __future__ import annotations
+
 import math
 
 import jax

@@ -9,6 +9,8 @@ References:
     Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", 2018, https://arxiv.org/abs/1809.07599.
 """
 
+from __future__ import annotations
+
 import math
 import numbers
 from typing import Any

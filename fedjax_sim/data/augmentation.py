@@ -17,6 +17,8 @@ step: a second gradient at the same step (SAM) sees the same images.  A full loc
 transforms every example once, with keys that depend on the task's ``full_grad_batch``.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

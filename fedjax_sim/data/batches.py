@@ -7,6 +7,8 @@ cohort, on the execution strategy, or on resuming.  Rules are cached: equal argu
 same object, so rebuilding a task does not trigger recompilation.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,7 +20,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.tree import fast
-from fedjax_sim.types import Step
+from fedjax_sim.types import Step, shown
 
 __all__ = [
     "Batches",
@@ -43,6 +45,7 @@ _MOST_REDRAWN_ROWS = 16
 _TIE_BREAKING_BITS = 22
 
 
+@shown
 class Batches(NamedTuple):
     """A minibatch rule.
 

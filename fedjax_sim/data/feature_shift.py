@@ -4,6 +4,8 @@ Both functions change the examples once, before training.  The parts of one clie
 take the same entry of ``turns`` or ``std``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,5 +1,7 @@
 """Client data without padding: concatenated examples and the offsets of the clients."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from fedjax_sim.checks import INT32_MAX
 from fedjax_sim.data.inspection import check_disjoint, check_unmasked
-from fedjax_sim.types import PyTree
+from fedjax_sim.types import PyTree, Summary, readable, shown, sizes_text, tree_text
 
 __all__ = [
     "FederatedData",
@@ -19,6 +21,7 @@ __all__ = [
 ]
 
 
+@shown
 @dataclasses.dataclass(frozen=True)
 class FederatedData:
     """The examples of M clients, concatenated client after client.
@@ -27,11 +30,6 @@ class FederatedData:
     million clients with ten examples each need ten million rows.  The object is a pytree;
     ``jax.device_put`` moves it to the device.
 
-    Attributes:
-        examples: pytree of arrays ``[N, ...]``, usually ``{"x": inputs, "y": labels}``.
-        offsets: int ``[M + 1]``, non-decreasing, from 0 to N.
-        client_ids: names of the clients in the source (writers, roles, ...), or None.
-
     Example:
         >>> import numpy as np
         >>> data = FederatedData({"x": np.arange(5.0)}, np.array([0, 2, 5]), ("ann", "bob"))
@@ -39,8 +37,9 @@ class FederatedData:
         (2, [2, 3], [2.0, 3.0, 4.0])
     """
 
-    examples: PyTree
-    offsets: np.ndarray | jax.Array
+    examples: PyTree  # arrays [N, ...], usually {"x": inputs, "y": labels}
+    offsets: np.ndarray | jax.Array  # [M + 1] int    non-decreasing, from 0 to N
+    # Names of the clients in the source (writers, roles, ...). None: they have none.
     client_ids: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -79,6 +78,15 @@ class FederatedData:
     def owners(self) -> np.ndarray:
         """Client that owns each example, int ``[N]`` (on the host)."""
         return np.repeat(np.arange(self.num_clients), np.asarray(self.sizes))
+
+    def _summary(self) -> Summary:
+        offsets = readable(self.offsets)
+        sizes = None if offsets is None else np.diff(offsets)
+        clients = sizes_text(self.num_clients, sizes)
+        if self.client_ids:
+            clients += f"; the first one is {self.client_ids[0]!r}"
+        title = f"FederatedData: {self.num_clients:,} clients, {self.num_examples:,} examples"
+        return Summary(title, {"clients": clients, "examples": tree_text(self.examples)})
 
 
 jax.tree_util.register_dataclass(

@@ -4,6 +4,8 @@ No example is stored.  A visit generates its client's examples once, before its 
 memory grows with the cohort and not with the population.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,7 +26,7 @@ from fedjax_sim.data.task import (
     losses_of_two,
 )
 from fedjax_sim.tree import Repeated
-from fedjax_sim.types import Oracle, Params, PyTree, Task
+from fedjax_sim.types import Oracle, Params, PyTree, Task, shown
 
 Generate = Callable[[Array, Array], PyTree]  # (client, key) -> examples, leaves [n, ...]
 
@@ -127,6 +129,7 @@ def generated_data(generate: Generate, clients: Any, *, key: Array) -> Federated
     return FederatedData(examples, np.arange(len(numbers) + 1, dtype=np.int32) * size)
 
 
+@shown
 class GeneratedData(NamedTuple):
     """Dynamic part of a task of generated clients.
 

@@ -1,10 +1,13 @@
 """Summaries of partitions: label counts, sizes, and distances between label distributions."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.types import Summary, shown
 
 __all__ = [
     "PartitionSummary",
@@ -14,6 +17,7 @@ __all__ = [
 ]
 
 
+@shown
 class Spread(NamedTuple):
     """Minimum, median and maximum over the clients."""
 
@@ -25,6 +29,7 @@ class Spread(NamedTuple):
         return f"min {self.min}, median {self.median:g}, max {self.max}"
 
 
+@shown
 class PartitionSummary(NamedTuple):
     """Key figures of a partition; ``print`` shows a table (see :func:`summarize`)."""
 
@@ -34,19 +39,13 @@ class PartitionSummary(NamedTuple):
     classes: Spread | None  # distinct labels per client; None: the labels are numbers
     label_distance: float | None  # mean total variation from the pooled distribution, in [0, 1)
 
-    def __str__(self) -> str:
-        text = (
-            f"clients              {self.num_clients}\n"
-            f"examples             {self.num_examples}\n"
-            f"examples per client  {self.sizes}"
-        )
-        if self.classes is None:
-            return text
-        return (
-            f"{text}\n"
-            f"classes per client   {self.classes}\n"
-            f"label distance       {self.label_distance:.3f}  (0: equal)"
-        )
+    def _summary(self) -> Summary:
+        rows = {"examples per client": str(self.sizes)}
+        if self.classes is not None:
+            rows["classes per client"] = str(self.classes)
+            rows["label distance"] = f"{self.label_distance:.3f} (0: equal)"
+        title = f"Partition: {self.num_clients:,} clients, {self.num_examples:,} examples"
+        return Summary(title, rows)
 
 
 def label_counts(data: FederatedData, num_classes: int, label: str = "y") -> np.ndarray:
@@ -111,11 +110,10 @@ def summarize(data: FederatedData, num_classes: int, label: str = "y") -> Partit
     Example:
         >>> data = FederatedData({"y": np.array([0, 0, 0, 1, 1, 1])}, np.array([0, 3, 6]))
         >>> print(summarize(data, num_classes=2))
-        clients              2
-        examples             6
-        examples per client  min 3, median 3, max 3
-        classes per client   min 1, median 1, max 1
-        label distance       0.500  (0: equal)
+        Partition: 2 clients, 6 examples
+          examples per client  min 3, median 3, max 3
+          classes per client   min 1, median 1, max 1
+          label distance       0.500 (0: equal)
     """
     sizes = _spread(np.asarray(data.sizes))
     if data.num_examples and not has_classes(data, label):

@@ -1,5 +1,7 @@
 """Tasks from client data and an objective."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
 from fedjax_sim.tree import Where, fast, usual
-from fedjax_sim.types import Oracle, Params, PyTree, Step, Task
+from fedjax_sim.types import Oracle, Params, PyTree, Step, Summary, Task, value_text
 
 __all__ = ["empirical_task", "shared_task"]
 
@@ -167,7 +169,7 @@ def _on_device(data: FederatedData) -> FederatedData:
     return jax.device_put(data)
 
 
-def _task(oracle: "_EmpiricalOracle", data: Any, sizes: np.ndarray) -> Task:
+def _task(oracle: _EmpiricalOracle, data: Any, sizes: np.ndarray) -> Task:
     # In 64 bits, since the steps of a large client could exceed 32 bits.
     num_steps = np.asarray(oracle.batches.num_steps(np.asarray(sizes, np.int64)))
     check_at_most(INT32_MAX, num_steps=int(num_steps.max()))
@@ -202,6 +204,9 @@ class _EmpiricalOracle(NamedTuple):
     batches: Batches
     sizes: tuple[int, int]  # examples of the smallest and of the largest client
     full_grad_batch: int
+
+    def _summary(self) -> Summary:
+        return Summary("oracle", {"objective": value_text(self.objective)})
 
     def check(self, data: Any, params: Params) -> None:
         """Refuses an objective, inputs (also token ids) or labels that do not fit the model."""
@@ -283,7 +288,7 @@ class _EmpiricalOracle(NamedTuple):
 
 def empirical_oracle(
     objective: Objective, batches: Batches, sizes: tuple[int, int], full_grad_batch: int
-) -> "_EmpiricalOracle":
+) -> _EmpiricalOracle:
     """Returns the oracle ``(data, client, key, max_steps) -> Oracle`` of clients with own rows.
 
     Args:

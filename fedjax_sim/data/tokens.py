@@ -1,11 +1,14 @@
 """Examples of language models."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from fedjax_sim.checks import INT32_MAX, check_count
+from fedjax_sim.types import shown
 
 __all__ = [
     "TokenWindows",
@@ -17,6 +20,7 @@ __all__ = [
 Short = Literal["pad", "drop"]
 
 
+@shown
 class TokenWindows(NamedTuple):
     """Windows of sequences, with the number of real tokens of each."""
 

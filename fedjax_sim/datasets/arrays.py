@@ -1,5 +1,7 @@
 """Data sets from arrays and lists: labels and clients may be text, images of a given layout."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,11 +1,14 @@
 """The type of a data set, and helpers of all readers."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fedjax_sim.data import FederatedData, from_assignment, group_rows
+from fedjax_sim.types import Summary, shown, tree_text
 
 
 class DataError(ValueError):
@@ -23,6 +26,7 @@ class DataError(ValueError):
     """
 
 
+@shown
 class Scaling(NamedTuple):
     """Map of raw features to those that a model is trained with: ``(x - shift) / divisor``.
 
@@ -31,14 +35,15 @@ class Scaling(NamedTuple):
         [[1.0, 4.0]]
     """
 
-    shift: np.ndarray
-    divisor: np.ndarray
+    shift: np.ndarray  # of each feature
+    divisor: np.ndarray  # of each feature
 
     def __call__(self, x: Any) -> np.ndarray:
         """Returns the features ``[N, ...]`` of other examples, such as later ones, in float32."""
         return ((np.asarray(x, np.float64) - self.shift) / self.divisor).astype(np.float32)
 
 
+@shown
 class Dataset(NamedTuple):
     """A supervised data set in host memory, with the natural client of each example if known.
 
@@ -53,13 +58,13 @@ class Dataset(NamedTuple):
         ((1438, 8, 8, 1), dtype('uint8'), 10)
     """
 
-    name: str
+    name: str  # of the data set
     train: dict[str, np.ndarray]  # {"x": [N, ...], "y": int32 [N]}, CIFAR-100 also "coarse"
-    test: dict[str, np.ndarray]
+    test: dict[str, np.ndarray]  # with the keys of the train part
     num_classes: int  # outputs of a classifier; 1 for regression
     train_groups: np.ndarray | None  # int32 [N], indices into group_names
-    test_groups: np.ndarray | None
-    group_names: tuple[str, ...] | None  # groups of the train part come first
+    test_groups: np.ndarray | None  # int32 [N] of the test part
+    group_names: tuple[str, ...] | None  # natural clients; groups of the train part come first
     source: str  # origin: "tfds", "files", "scikit-learn", "download" or "arrays"
     class_names: tuple[str, ...] | None = None  # of the labels in the source; None: 0, 1, ...
     scaling: Scaling | None = None  # from raw features to those of x; None: they are equal
@@ -109,6 +114,21 @@ class Dataset(NamedTuple):
         rows, none = rows_by_group(groups), np.empty(0, np.int64)
         names = [self.group_names[group] for group in chosen]
         return from_assignment(examples, [rows.get(int(group), none) for group in chosen], names)
+
+    def _summary(self) -> Summary:
+        targets = "numbers" if self.target == "numbers" else f"{self.num_classes} classes"
+        if self.class_names is not None:
+            targets += f": {', '.join(map(str, self.class_names[:5]))}"
+            targets += ", ..." if len(self.class_names) > 5 else ""
+        clients = "none" if self.group_names is None else f"{len(self.group_names):,}"
+        rows = {
+            "train": tree_text(self.train),
+            "test": tree_text(self.test),
+            "targets": targets,
+            "natural clients": clients,
+            "source": self.source,
+        }
+        return Summary(f"Dataset {self.name}", rows)
 
 
 def drop_duplicates(dataset: Dataset) -> Dataset:

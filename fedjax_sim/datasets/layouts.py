@@ -1,5 +1,7 @@
 """Layouts of images: models take ``[H, W, C]`` per example, channels last."""
 
+from __future__ import annotations
+
 from typing import Any, Literal, get_args
 
 import numpy as np

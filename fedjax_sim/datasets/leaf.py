@@ -1,5 +1,7 @@
 """Data sets in LEAF's json format whose examples are numbers, such as FedProx's synthetic one."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

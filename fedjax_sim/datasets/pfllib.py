@@ -1,5 +1,7 @@
 """Data of clients that PFLlib's scripts have generated: a file per client and part."""
 
+from __future__ import annotations
+
 import io
 import re
 import zipfile

@@ -1,5 +1,7 @@
 """Registry of data sets: loading by name."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from functools import partial

@@ -3,6 +3,8 @@
 :mod:`fedjax_sim.datasets.shakespeare_tff` has the other task, the next character at every position.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath

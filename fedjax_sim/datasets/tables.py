@@ -1,5 +1,7 @@
 """Data sets from tables: NumPy arrays, pandas, Hugging Face; CSV, Parquet and npz files."""
 
+from __future__ import annotations
+
 import csv
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,7 @@
 """Plain text as clients: contiguous shards, or one text per client, cut into windows."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,8 +12,10 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.data import Short, check_short, next_tokens, token_windows
 from fedjax_sim.datasets.dataset import DataError, Dataset
 from fedjax_sim.datasets.division import report
+from fedjax_sim.types import shown
 
 
+@shown
 class Characters(NamedTuple):
     """Vocabulary of characters; the token id of a character is its index.
 
@@ -26,7 +30,7 @@ class Characters(NamedTuple):
     characters: str
 
     @classmethod
-    def of(cls, *texts: str) -> "Characters":
+    def of(cls, *texts: str) -> Characters:
         """Returns the vocabulary of all characters of some texts, in sorted order."""
         return cls("".join(sorted(set().union(*texts))))
 

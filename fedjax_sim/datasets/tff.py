@@ -1,5 +1,7 @@
 """Per-client files of TensorFlow Federated: SQLite of today, HDF5 of earlier versions."""
 
+from __future__ import annotations
+
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,5 +1,7 @@
 """Sequences of token ids with authors, such as the columns of a tokenised table."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

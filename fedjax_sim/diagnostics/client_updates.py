@@ -1,5 +1,7 @@
 """Updates and models of single clients: visits from a run's state whose uploads are discarded."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

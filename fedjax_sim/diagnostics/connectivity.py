@@ -9,6 +9,8 @@ The models may be those of clients (:func:`~fedjax_sim.diagnostics.client_update
 of seeds or of algorithms.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -22,9 +24,10 @@ from jax.tree_util import Partial
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
-from fedjax_sim.types import Params, PyTree
+from fedjax_sim.types import Params, PyTree, shown
 
 
+@shown
 class Segments(NamedTuple):
     """Values of a loss at K points on each of P segments from ``x`` to ``y``."""
 

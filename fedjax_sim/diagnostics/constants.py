@@ -1,5 +1,7 @@
 """Measurement of the constants of convergence bounds on a task."""
 
+from __future__ import annotations
+
 import math
 
 import jax

@@ -7,6 +7,8 @@ iterates, so the engine's mean of the uploads contains the shadow sequence; :fun
 reduce it to numbers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -18,9 +20,10 @@ from jax import Array
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.engine import Probes, Update
 from fedjax_sim.local import ScalarOrSchedule, local_path, rate, sgd
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Upload, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Upload, Work, shown
 
 
+@shown
 class ShadowUpload(NamedTuple):
     """An upload with the client's iterates, whose mean is the shadow sequence.
 

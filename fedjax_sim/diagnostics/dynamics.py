@@ -6,6 +6,8 @@ of other evaluators go.  It lets clients do the work of a round and discards the
 measure all clients, also those that no round selects, and it changes no run.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 

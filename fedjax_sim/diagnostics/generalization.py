@@ -1,5 +1,7 @@
 """Metrics on training and test data, and the gap between them."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 from jax import Array

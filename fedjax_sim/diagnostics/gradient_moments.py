@@ -1,5 +1,7 @@
 """Moments of gradient noise: exact for finite data, estimated for other oracles."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,11 +14,12 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_count, check_key
 from fedjax_sim.data import FederatedData, Objective, empirical_task, full_batch
 from fedjax_sim.diagnostics.heterogeneity import check_points
-from fedjax_sim.types import Params, Task
+from fedjax_sim.types import Params, Task, shown
 
 _BATCH = 8  # clients evaluated at once
 
 
+@shown
 class Moments(NamedTuple):
     """Moments of the noise ``g - grad F_m(x)`` of M clients' stochastic gradients at P points."""
 

@@ -1,5 +1,7 @@
 """Distributions of gradient noise, with samplers and quadrature rules."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,12 +10,14 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_positive
+from fedjax_sim.types import shown
 
 Sampler = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> draws
 
 _TAIL = 8.5  # standard deviations; a Gaussian has mass 2e-17 beyond
 
 
+@shown
 class Noise(NamedTuple):
     """A symmetric distribution of gradient noise, with a quadrature rule and a sampler."""
 

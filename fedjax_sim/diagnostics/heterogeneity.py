@@ -1,5 +1,7 @@
 """Distances of the clients' gradients from their mean, at models that a run visited."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,11 +15,12 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_key
 from fedjax_sim.diagnostics.sharpness import Gradient, check_examples
 from fedjax_sim.engine import Execution, auto
-from fedjax_sim.types import Params, Task
+from fedjax_sim.types import Params, Task, shown
 
 __all__ = ["ClientMap", "Heterogeneity", "heterogeneity"]
 
 
+@shown
 class Heterogeneity(NamedTuple):
     """Gradients of M clients at P points."""
 
@@ -100,6 +103,7 @@ def _largest_mean(values: Array) -> float:
     return float(np.sqrt((np.asarray(values) ** 2).mean(axis=1)).max())
 
 
+@shown
 class ClientMap(NamedTuple):
     """Evaluates functions of the full gradients of all clients.
 

@@ -11,6 +11,8 @@ References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, chapter 2.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -22,11 +24,12 @@ from jax import Array
 
 from fedjax_sim.checks import check_key, check_positive
 from fedjax_sim.diagnostics.gradient_noise import Noise, Sampler
-from fedjax_sim.types import Scalar
+from fedjax_sim.types import Scalar, shown
 
 Derivative = Callable[[Array], Array]  # x -> F'(x); elementwise for scalar x
 
 
+@shown
 class Bias(NamedTuple):
     """Result of :func:`mean_iterates`, in double precision, for k = 0 .. num_steps."""
 

@@ -1,5 +1,7 @@
 """Extreme eigenvalues and spectral densities of symmetric operators on pytrees, by Lanczos."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,11 +13,12 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from fedjax_sim.checks import check_count, check_key
-from fedjax_sim.types import Params
+from fedjax_sim.types import Params, shown
 
 Operator = Callable[[Params], Params]
 
 
+@shown
 class Ritz(NamedTuple):
     """Approximate eigenvalues of a symmetric operator."""
 

@@ -6,6 +6,8 @@ latter (:class:`Link`) bound gradients, Hessians and third derivatives at every 
 at visited models.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 from typing import Any, NamedTuple
@@ -16,8 +18,10 @@ import numpy as np
 from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.objectives import as_float
 from fedjax_sim.theory import ProblemConstants
+from fedjax_sim.types import shown
 
 
+@shown
 class Link(NamedTuple):
     """Suprema of the norms of a loss function's derivatives with respect to the scores.
 
@@ -45,6 +49,7 @@ LEAST_SQUARES = Link(math.inf, 1.0, 0.0)
 """``(z - y)^2 / 2``."""
 
 
+@shown
 class LinearModelBounds(NamedTuple):
     """Bounds that hold at every model; sigma is for gradients of one example."""
 

@@ -5,6 +5,8 @@ About a dozen Newton steps in double precision compute it. Models with up to a f
 parameters use the Hessian; larger models use conjugate gradients.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,7 +23,7 @@ from fedjax_sim.data import FederatedData, Objective
 from fedjax_sim.diagnostics.generalization import metric
 from fedjax_sim.diagnostics.sharpness import hessian_product
 from fedjax_sim.engine import evaluator
-from fedjax_sim.types import Params, PyTree
+from fedjax_sim.types import Params, PyTree, shown
 
 _COLUMNS = 128  # Hessian-vector products at once
 _SUFFICIENT = 1e-4  # Armijo: required share of the predicted decrease
@@ -31,6 +33,7 @@ _HALVINGS = 60
 _LAST_STEP = 1e-3
 
 
+@shown
 class Optimum(NamedTuple):
     """A minimiser, with the norm of the gradient."""
 

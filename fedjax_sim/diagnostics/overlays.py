@@ -1,5 +1,7 @@
 """Bounds at the rounds of a run, and the reasons why some of them do not apply to it."""
 
+from __future__ import annotations
+
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -13,8 +15,10 @@ from jax import Array
 
 from fedjax_sim.engine import History
 from fedjax_sim.theory import ProblemConstants, fedac, fedavg
+from fedjax_sim.types import shown
 
 
+@shown
 class Bound(NamedTuple):
     """A bound that holds for any learning rate.
 
@@ -73,6 +77,7 @@ FEDAC_II = (
 )
 
 
+@shown
 class Row(NamedTuple):
     """The value of a bound after a number of rounds."""
 
@@ -82,6 +87,7 @@ class Row(NamedTuple):
     valid: bool
 
 
+@shown
 class Overlay(NamedTuple):
     """Bounds at a run's rounds."""
 

@@ -4,6 +4,8 @@
 random direction. :func:`fedjax_sim.diagnostics.surfaces.surface` evaluates a loss on a plane.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,11 +17,12 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_key, is_concrete
-from fedjax_sim.types import Params
+from fedjax_sim.types import Params, shown
 
 Interval = tuple[float, float]
 
 
+@shown
 class Plane(NamedTuple):
     """Two orthonormal directions, and the coordinates of models in the plane."""
 

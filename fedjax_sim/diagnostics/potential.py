@@ -10,6 +10,8 @@ References:
     Section 5.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

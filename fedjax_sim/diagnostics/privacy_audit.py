@@ -5,6 +5,8 @@ References:
         Differentially Private Machine Learning", 2021, https://arxiv.org/abs/2101.04535.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,10 +18,11 @@ from jax import Array
 
 from fedjax_sim.checks import check_count, check_is_setup, check_split_keys, import_extra
 from fedjax_sim.engine import check_run, run
-from fedjax_sim.types import FedAlgorithm, Params, Setup, Timeline
+from fedjax_sim.types import FedAlgorithm, Params, Setup, Timeline, shown
 from fedjax_sim.wrappers import check_delta
 
 
+@shown
 class Audit(NamedTuple):
     """Result of an audit of n runs with and n runs without the planted client."""
 

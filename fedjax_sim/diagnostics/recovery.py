@@ -5,6 +5,8 @@ as zero if its magnitude is at most a cutoff: averages of sparse models have sma
 of zeros, so densities and ranks depend on the cutoff. NaN counts as zero, too.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -13,11 +15,12 @@ from jax.typing import DTypeLike
 
 from fedjax_sim.prox import like
 from fedjax_sim.tree import singular_values
-from fedjax_sim.types import Scalar
+from fedjax_sim.types import Scalar, shown
 
 CUTOFF = 1e-2
 
 
+@shown
 class SupportScores(NamedTuple):
     """Scores of a support, in [0, 1]; 1 is perfect."""
 

@@ -3,6 +3,8 @@
 Hessians are not formed: ``H v`` is the directional derivative of a gradient function.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,11 +18,12 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_key, is_concrete, least_entries
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
 from fedjax_sim.engine import Execution, auto
-from fedjax_sim.types import Params, Scalar, Task
+from fedjax_sim.types import Params, Scalar, Task, shown
 
 Gradient = Callable[[Params], Params]
 
 
+@shown
 class Sharpness(NamedTuple):
     """Sharpness of one objective at one model."""
 
@@ -29,6 +32,7 @@ class Sharpness(NamedTuple):
     residuals: Array  # [num] an eigenvalue is at most this far away
 
 
+@shown
 class ClientSharpness(NamedTuple):
     """Sharpness of the global objective and of the clients' objectives."""
 

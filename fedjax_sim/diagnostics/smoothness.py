@@ -1,5 +1,7 @@
 """Smoothness, strong convexity and Lipschitz constant of the Hessian, at visited models."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax
@@ -13,9 +15,10 @@ from fedjax_sim.diagnostics.heterogeneity import ClientMap, check_points
 from fedjax_sim.diagnostics.lanczos import ritz
 from fedjax_sim.diagnostics.sharpness import Gradient, hessian_product
 from fedjax_sim.engine import Execution
-from fedjax_sim.types import Params, Task
+from fedjax_sim.types import Params, Task, shown
 
 
+@shown
 class Extremes(NamedTuple):
     """Extreme eigenvalues of a Hessian."""
 
@@ -23,6 +26,7 @@ class Extremes(NamedTuple):
     smallest: Array
 
 
+@shown
 class Curvature(NamedTuple):
     """Extreme Hessian eigenvalues of M clients' objectives and of their mean, at P points."""
 

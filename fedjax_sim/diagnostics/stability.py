@@ -5,6 +5,8 @@ initial model, participation, minibatches and augmentation. The data set is not 
 has one replacement example, which is inserted after the minibatch is gathered.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax
@@ -22,12 +24,14 @@ from fedjax_sim.types import (
     Setup,
     Timeline,
     Weighting,
+    shown,
     uniform_weights,
 )
 
 _AXIS = "neighbours"
 
 
+@shown
 class Neighbours(NamedTuple):
     """n data sets: in the j-th, ``replacements[j]`` replaces row ``rows[j]`` of the original."""
 
@@ -54,6 +58,7 @@ class Neighbours(NamedTuple):
         return FederatedData(examples, self.data.offsets, self.data.client_ids)
 
 
+@shown
 class Stability(NamedTuple):
     """Distances of the runs on n neighbours from the run on the original, at E evaluations."""
 

@@ -3,6 +3,8 @@
 Module :mod:`fedjax_sim.diagnostics.planes` computes the directions of planes.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,9 +19,10 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics.planes import Interval
 from fedjax_sim.engine import chunked, make_mesh, sharded, workers
-from fedjax_sim.types import Params, PyTree
+from fedjax_sim.types import Params, PyTree, shown
 
 
+@shown
 class Surface(NamedTuple):
     """Values on a grid: ``values[i, j]`` is the loss of ``params + a[i] d1 + b[j] d2``."""
 

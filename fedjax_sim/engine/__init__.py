@@ -24,7 +24,13 @@ from fedjax_sim.engine.evaluation import (
     takes_state,
 )
 from fedjax_sim.engine.evaluation.clients import PER_CLIENT, QUANTILES, quantile_names
-from fedjax_sim.engine.evaluation.direction import PERSONAL, PERSONAL_R2, direction, is_fraction
+from fedjax_sim.engine.evaluation.direction import (
+    PERSONAL,
+    PERSONAL_R2,
+    direction,
+    headline,
+    is_fraction,
+)
 from fedjax_sim.engine.evaluation.names import ClientNames, client_names, split_of
 from fedjax_sim.engine.evaluation.state import (
     CLOCK,
@@ -130,6 +136,7 @@ __all__ = [
     "first_state",
     "gathered",
     "has_kernels",
+    "headline",
     "init",
     "inner_programs",
     "is_fraction",

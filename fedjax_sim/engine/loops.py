@@ -1,5 +1,7 @@
 """Loops over rounds: whole runs, and parts of runs."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple

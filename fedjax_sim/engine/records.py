@@ -1,24 +1,37 @@
 """Records of runs: states, histories, and what probes receive."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.types import ClientState, Message, Oracle, Round, ServerState, Upload, Work
+from fedjax_sim.types import (
+    ClientState,
+    Message,
+    Oracle,
+    Round,
+    ServerState,
+    Upload,
+    Work,
+    shown,
+)
 
 
+@shown
 class RunState(NamedTuple):
     """State from which a run continues."""
 
     round: Array  # int    server updates done
-    server: ServerState
-    clients: ClientState  # [M, ...]
+    server: ServerState  # its attribute `params` is the model
+    clients: ClientState  # [M, ...] states of all clients
     past: Message  # [buffers, ...] past broadcasts; () when synchronous
     # In the state, so that a sweep records it for each of its configurations.
     diverged_at: Array  # int    first server update that is not finite, counted from 1; 0: none
 
 
+@shown
 class History(NamedTuple):
     """Records of a run: E evaluations, T rounds, S slots."""
 
@@ -27,6 +40,7 @@ class History(NamedTuple):
     probes: dict[str, Array]  # [T, S, ...] of client probes, [T, ...] of the others
 
 
+@shown
 class Visit(NamedTuple):
     """Argument of a client probe: one client's visit.
 
@@ -38,14 +52,15 @@ class Visit(NamedTuple):
         2.0
     """
 
-    message: Message
-    upload: Upload
-    state: ClientState
-    new_state: ClientState
-    oracle: Oracle
-    work: Work
+    message: Message  # that the client received
+    upload: Upload  # that it sends
+    state: ClientState  # before the visit
+    new_state: ClientState  # after the visit
+    oracle: Oracle  # access to the client's data
+    work: Work  # the visit
 
 
+@shown
 class Update(NamedTuple):
     """Argument of a server probe: one server update.
 
@@ -56,12 +71,14 @@ class Update(NamedTuple):
         -0.5
     """
 
-    state: ServerState
-    new_state: ServerState
-    mean: Upload  # or the Stack of all uploads, for an algorithm with such an aggregation
-    round: Round
+    state: ServerState  # before the update
+    new_state: ServerState  # after the update
+    # Of the uploads; or the Stack of all uploads, for an algorithm with such an aggregation.
+    mean: Upload
+    round: Round  # the server update
 
 
+@shown
 class Probes(NamedTuple):
     """Diagnostics evaluated inside every round and recorded in the history.
 
@@ -82,9 +99,9 @@ class Probes(NamedTuple):
         [[-0.5, -1.5], [0.0, -1.0]]
     """
 
-    client: Mapping[str, Callable[[Visit], Array]] = {}
-    server: Mapping[str, Callable[[Update], Array]] = {}
-    run: Mapping[str, Callable[[RunState], Array]] = {}
+    client: Mapping[str, Callable[[Visit], Array]] = {}  # by name, of every visit
+    server: Mapping[str, Callable[[Update], Array]] = {}  # by name, of every server update
+    run: Mapping[str, Callable[[RunState], Array]] = {}  # by name, of every state after a round
 
 
 NO_PROBES = Probes()

@@ -1,5 +1,7 @@
 """The local loop, one masked scan over the steps of a visit, and learning rates."""
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
 from collections.abc import Callable, Iterator

@@ -8,6 +8,8 @@ stay those of the data.  The order of composition is the order of operations:
 have an argument ``transform`` instead: it acts on that gradient, not on the one that perturbs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

@@ -1,5 +1,7 @@
 """Models as pure functions: adapters for flax modules."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 from collections.abc import Callable

@@ -4,6 +4,8 @@ All models are configurations of :func:`cnn`.  Inputs are floating images ``[B, 
 logits ``[B, num_classes]``; biases start at zero.
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 from collections.abc import Callable, Sequence

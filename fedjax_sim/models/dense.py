@@ -1,5 +1,7 @@
 """Linear models and multilayer perceptrons."""
 
+from __future__ import annotations
+
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence

@@ -6,6 +6,8 @@ References:
         is trained).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 

@@ -1,5 +1,7 @@
 """Long short-term memory networks of tokens, as pure functions of nested dicts of arrays."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

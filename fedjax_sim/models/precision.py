@@ -1,5 +1,7 @@
 """Models whose precision differs from that of their parameters."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 

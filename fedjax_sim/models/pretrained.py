@@ -6,6 +6,8 @@ in the file.  The layout of a file follows from its format: ``.safetensors`` hol
 (``[inputs, outputs]``, channels last, attention kernels with an axis of heads).
 """
 
+from __future__ import annotations
+
 import math
 import pathlib
 import re
@@ -20,9 +22,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fedjax_sim.checks import import_extra
 from fedjax_sim.data import read_npz
-from fedjax_sim.types import Params
+from fedjax_sim.types import Params, shown
 
 
+@shown
 class LoadedViT(NamedTuple):
     """Result of :func:`load_vit`."""
 

@@ -3,6 +3,8 @@
 Parameters stay in full precision; the forward and backward passes use their quantised values.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -15,7 +17,7 @@ from fedjax_sim.models.base import Model
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.dense import Product, dense_product
 from fedjax_sim.objectives import KeyedApply
-from fedjax_sim.types import Params
+from fedjax_sim.types import Params, shown
 
 Build: TypeAlias = Callable[[Convolution, Product], Model]
 
@@ -29,6 +31,7 @@ def _unchanged_gradient(key: Array, x: Array) -> Array:
     return x
 
 
+@shown
 class Quantizers(NamedTuple):
     """Quantisation functions of a layer; the default leaves all values unchanged.
 

@@ -1,5 +1,7 @@
 """Residual networks for small images, with group normalisation."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Sequence
 

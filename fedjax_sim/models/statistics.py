@@ -1,5 +1,7 @@
 """Models that keep their running statistics."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,7 @@
 """Decoder-only transformers of tokens, as flax ``nnx`` modules."""
 
+from __future__ import annotations
+
 from typing import ClassVar
 
 import jax

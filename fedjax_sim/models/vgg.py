@@ -1,5 +1,7 @@
 """VGG-11 for 32 x 32 images, without normalisation and without dropout."""
 
+from __future__ import annotations
+
 import jax
 from flax import nnx
 from jax import Array

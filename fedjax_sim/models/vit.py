@@ -4,6 +4,8 @@ Every layer with parameters is a matrix product, so ``vmap`` over clients with t
 gives batched matrix products.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

@@ -18,6 +18,8 @@ gradient of a statistic s is ``s - next(s)``: the loss contains the term
 next statistics there, so oracles need no other channel.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 from fedjax_sim.checks import check_at_least, check_positive

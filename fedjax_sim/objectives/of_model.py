@@ -3,6 +3,8 @@
 :mod:`fedjax_sim.objectives` has the functions for users.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias

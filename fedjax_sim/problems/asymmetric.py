@@ -6,6 +6,8 @@ References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, chapter 2.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array

@@ -3,14 +3,18 @@
 Draws and the optimum are in float64; :func:`quadratics` casts to ``dtype``.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.types import shown
 
 
+@shown
 class Quadratics(NamedTuple):
     """Clients ``F_i(x) = 1/2 (x - b_i)^T A_i (x - b_i)``; the objective is their mean."""
 

@@ -8,6 +8,8 @@ References:
     Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,8 +18,10 @@ from numpy.typing import DTypeLike
 
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
 from fedjax_sim.data import FederatedData
+from fedjax_sim.types import shown
 
 
+@shown
 class RecoveryProblem(NamedTuple):
     """Data of the clients, and the true model to recover."""
 

@@ -1,5 +1,7 @@
 """Protocols of regularisers, their registration as pytrees, and numerical helpers."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any, Protocol, TypeVar, runtime_checkable
 

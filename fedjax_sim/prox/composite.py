@@ -1,5 +1,7 @@
 """Regulariser and mirror map, applied to the leaves of a model."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,7 +12,7 @@ from jax import Array
 from fedjax_sim.prox.base import Penalty, Regularizer
 from fedjax_sim.prox.mirror import Euclidean, Mirror
 from fedjax_sim.prox.penalties import Zero
-from fedjax_sim.types import Params, Scalar
+from fedjax_sim.types import Params, Scalar, shown
 
 Where = Callable[[str, Any], bool]  # (path of a leaf, the leaf) -> True if it is regularised
 
@@ -37,6 +39,7 @@ def kernels(path: str, leaf: Any) -> bool:
     return jnp.ndim(leaf) >= 2
 
 
+@shown
 class Composite(NamedTuple):
     r"""The functions of :math:`F + \psi` that a composite method needs besides gradients of F.
 

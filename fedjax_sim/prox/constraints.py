@@ -6,6 +6,8 @@ References:
         Simplex of R^n", 1986.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import jax

@@ -16,6 +16,8 @@ References:
     Yuan, Zaheer, Reddi, "Federated Composite Optimization", 2021.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Protocol, runtime_checkable
 

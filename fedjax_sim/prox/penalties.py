@@ -5,6 +5,8 @@ References:
     Cai, Candes, Shen, "A Singular Value Thresholding Algorithm for Matrix Completion", 2010.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 

@@ -12,7 +12,7 @@ from fedjax_sim.reports.folders import (
     setting_text,
 )
 from fedjax_sim.reports.frames import configuration_columns, rows_with, score_values
-from fedjax_sim.reports.intervals import Interval, mean_interval
+from fedjax_sim.reports.intervals import Interval, interval_note, mean_interval
 from fedjax_sim.reports.labels import (
     PARTIAL,
     PARTIAL_NOTE,
@@ -30,7 +30,7 @@ from fedjax_sim.reports.statistics import (
     speed_up,
 )
 from fedjax_sim.reports.tables import Format, Mean, interval_text, render, results_table, table
-from fedjax_sim.reports.views import runs_html
+from fedjax_sim.reports.views import runs_table
 
 __all__ = [
     "FolderHistory",

@@ -5,6 +5,8 @@ A mean over seeds therefore exists only where all its seeds are finite; dropping
 diverged would reward an algorithm for diverging.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 import numpy as np

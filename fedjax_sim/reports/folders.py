@@ -1,14 +1,16 @@
 """Histories of the folders that ``simulate``, ``compare``, ``sweep`` and the command line write."""
 
+from __future__ import annotations
+
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.engine import PERSONAL, PERSONAL_R2
-from fedjax_sim.reports.labels import measures_quality
+from fedjax_sim.engine import PERSONAL, PERSONAL_R2, headline
 from fedjax_sim.runs import (
     CLIENT_NAME,
     ROW_INDEX,
@@ -23,10 +25,12 @@ from fedjax_sim.runs import (
     runs_in,
     seed_column,
 )
+from fedjax_sim.types import shown
 
 Bits = Mapping[str, tuple[int, int]]
 
 
+@shown
 class FolderHistory(NamedTuple):
     """Content of a folder of results."""
 
@@ -37,6 +41,8 @@ class FolderHistory(NamedTuple):
     target: float | None  # target accuracy of `fedjax-sim run`
     # Algorithms whose server's model is no complete one (`Requires.partial_model`).
     partial: frozenset[str] = frozenset()
+    # By algorithm: what it runs on. Only algorithms of one setting are compared.
+    settings: Mapping[str, str] = MappingProxyType({})
 
 
 def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHistory:
@@ -134,17 +140,15 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
 
 
 def default_metrics(history: pd.DataFrame) -> list[str]:
-    """Returns the default metrics of a figure: test accuracy, or R^2, and training loss."""
-    # Where personal models were evaluated, theirs come first: by them all methods can be compared.
-    # Histories that have none of these: the first three.
-    known = [name for name in history["metric"].unique() if measures_quality(name)]
-    order = (PERSONAL, PERSONAL_R2, "test/accuracy", "test/r2", "train/loss")
-    usual = [name for name in order if name in known]
-    return usual or sorted(known, key=lambda name: not _is_personal_mean(name))[:3]
+    """Returns the default metrics of a figure: test accuracy, or R^2, and a loss.
 
-
-def _is_personal_mean(metric: str) -> bool:
-    return metric.startswith("personal/test/") and metric.endswith("/weighted_mean")
+    The loss is that of training, or of the test without it.  Histories that have none of these: the
+    first three by importance.
+    """
+    known = headline(history["metric"].unique())
+    loss = "train/loss" if "train/loss" in known else "test/loss"
+    order = (PERSONAL, PERSONAL_R2, "test/accuracy", "test/r2", loss)
+    return [name for name in known if name in order] or known[:3]
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
@@ -280,7 +284,8 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
     if config.get("time") == "clock":
         cohort = f"clock {config['law']}"
     model = config.get("model")
-    data = next((config[name] for name in ("dataset", "table", "text", "data") if name in config), "")
+    names = ("dataset", "table", "text", "data")  # the last one is the kind of the others
+    data = next((config[name] for name in names if name in config), "")
     return (
         f"{data}: {clients}partition {partition}, {cohort}, {work}, "
         f"{config.get('batch_size')} examples per step"

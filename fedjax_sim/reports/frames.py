@@ -3,6 +3,8 @@
 Grid order sorts numbers ascending, then strings alphabetically, then NaN; first column first.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

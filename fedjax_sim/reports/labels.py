@@ -4,6 +4,8 @@ An algorithm's name is the beginning of its docstring, up to the first colon.  S
 costs no line here.
 """
 
+from __future__ import annotations
+
 import inspect
 import re
 from collections.abc import Iterable
@@ -65,11 +67,6 @@ def metric_label(name: str) -> str:
     name, quantile = re.sub(r"/q(\d+)$", "", name), re.search(r"/q(\d+)$", name)
     words = [_WORDS.get(word, word) for word in re.split(r"[_/\s]+", name)]
     return " ".join(words) + (f", {quantile[1]} % quantile" if quantile else "")
-
-
-def measures_quality(metric: str) -> bool:
-    """Returns whether a metric measures a model: neither progress nor a number of examples."""
-    return metric not in PROGRESS and metric.rpartition("/")[2] != "examples"
 
 
 def setting_label(name: str | None) -> str:

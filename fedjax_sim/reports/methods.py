@@ -1,5 +1,7 @@
 """Histories of several folders as one, with a method per configuration."""
 
+from __future__ import annotations
+
 import collections
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
@@ -38,10 +40,11 @@ def read_folders(
 ) -> FolderHistory:
     """Returns the histories of several folders as one, with a method per value of ``algorithm``.
 
-    A sweep's folder gives the best configuration of every algorithm, among those with the most
-    seeds, or all of them, of all grids that ran there; the values of its hyper-parameters follow
-    the name.  With several folders, the folder's name follows.  The names of methods whose server's
-    model is no complete one (FedPer) end with a dagger, which the setting explains.
+    A sweep's folder gives the best configuration of every algorithm and of every cell that the
+    sweep had, among those with the most seeds, or all of them, of all grids that ran there; the
+    values of its hyper-parameters follow the name.  With several folders, the folder's name
+    follows.  The names of methods whose server's model is no complete one (FedPer) end with a
+    dagger, which the setting explains.
 
     Args:
         paths: folders, as for :func:`read_folder`.
@@ -67,13 +70,18 @@ def read_folders(
     if configurations not in ("best", "all"):
         raise ValueError(f"configurations is {configurations!r}; expected 'best' or 'all'")
     folders = [pathlib.Path(path) for path in paths]
-    names = _distinct_names(folders) if len(folders) > 1 else [""]
+    names = distinct_names(folders) if len(folders) > 1 else [""]
     parts, settings, targets = [], [], []
+    compared: dict[str, str] = {}
     for folder, name in zip(folders, names, strict=True):
         part = read_folder(folder, bits)
-        rule = _rule(read_config(folder), metric, mode, last)
-        frame = _labelled(part.history, configurations, rule, name, part.partial)
-        parts.append(frame)
+        config = read_config(folder)
+        rule = rule_of(config, metric, mode, last)
+        cells = [cell for cell in config.get("cells", ()) if cell in part.history]
+        frame = labelled(part.history, configurations, rule, name, part.partial, cells)
+        for method, *values in frame[["algorithm", *cells]].drop_duplicates().values.tolist():
+            compared[method] = ", ".join([part.setting, *map(str, values)])
+        parts.append(frame.drop(columns=cells))
         settings.append(part.setting)
         targets.append(part.target)
     if len(set(settings)) == 1:
@@ -84,10 +92,10 @@ def read_folders(
     partial = frozenset(x for x in history["algorithm"].unique() if x.endswith(PARTIAL))
     if partial:
         setting = f"{setting}\n{PARTIAL_NOTE}".strip()
-    return FolderHistory(history, setting, targets[0], partial)
+    return FolderHistory(history, setting, targets[0], partial, compared)
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
     """Rule by which the best configuration of a sweep is chosen."""
 
     metric: str | None = None  # None: the first
@@ -96,26 +104,29 @@ class _Rule(NamedTuple):
     reduce: Literal["mean", "best"] = "mean"
 
 
-def _rule(config: Mapping[str, Any], metric: str | None, mode: Mode | None, last: int) -> _Rule:
+def rule_of(
+    config: Mapping[str, Any], metric: str | None = None, mode: Mode | None = None, last: int = 1
+) -> Rule:
     """Returns the rule for a folder whose config.json has these options."""
     known = config.get("mode")
     recorded = known if known in ("max", "min") else None
     if metric is None and "metric" in config:
         reduce = "best" if config.get("best") else "mean"
-        return _Rule(config["metric"], recorded, config.get("last", 1), reduce)
+        return Rule(config["metric"], recorded, config.get("last", 1), reduce)
     if mode is None and metric == config.get("metric"):
         mode = recorded
-    return _Rule(metric, mode, last)
+    return Rule(metric, mode, last)
 
 
-def _labelled(
+def labelled(
     history: pd.DataFrame,
     configurations: str,
-    rule: _Rule,
+    rule: Rule,
     folder: str,
     partial: Collection[str] = (),
+    cells: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Returns the history with one column for the configuration, "algorithm"."""
+    """Returns the history with columns "algorithm", of the configuration, and the cells."""
     hyper = [name for name in history.columns if name not in (*_FIXED, "algorithm")]
     if "algorithm" not in history:
         history = history.assign(algorithm="")
@@ -125,7 +136,7 @@ def _labelled(
                 f"history has the metrics {history['metric'].unique().tolist()}; expected one of "
                 "the model, by which the best configuration is chosen, or configurations='all'"
             )
-        history = _best_only(history, rule._replace(metric=metric))
+        history = _best_only(history, rule._replace(metric=metric), cells)
     known = algorithm_labels(str(name) for name in history["algorithm"].unique())
     varied = [name for name in hyper if len(grid_values(history, name)) > 1]
     shown = hyper if configurations == "best" else varied
@@ -145,7 +156,7 @@ def _labelled(
             mark = f" {PARTIAL}" if name in partial else ""
             cache[key] = ", ".join(filter(None, parts)) + mark
         labels.append(cache[key])
-    return history.assign(algorithm=labels).loc[:, ["algorithm", *_FIXED]]
+    return history.assign(algorithm=labels).loc[:, ["algorithm", *cells, *_FIXED]]
 
 
 def _value_texts(values: Sequence[Any]) -> dict[str, str]:
@@ -156,17 +167,17 @@ def _value_texts(values: Sequence[Any]) -> dict[str, str]:
     return {key: text if twice[text] == 1 else key for key, text in short.items()}
 
 
-def _best_only(history: pd.DataFrame, rule: _Rule) -> pd.DataFrame:
-    """Returns the best configuration of every algorithm; configurations with all seeds count."""
+def _best_only(history: pd.DataFrame, rule: Rule, cells: Sequence[str]) -> pd.DataFrame:
+    """Returns the best configuration of every algorithm and cell, among those with all seeds."""
     assert rule.metric is not None
     mode = rule.mode or better(rule.metric)
     score = scores(history, rule.metric, last=rule.last, reduce=rule.reduce, mode=mode)
     config = configuration_columns(score)
-    chosen = best(complete(score), per=["algorithm"], mode=mode)[config]
+    chosen = best(complete(score), per=["algorithm", *cells], mode=mode)[config]
     return pd.DataFrame(history.merge(pd.DataFrame(chosen), on=config))
 
 
-def _distinct_names(folders: Sequence[pathlib.Path]) -> list[str]:
+def distinct_names(folders: Sequence[pathlib.Path]) -> list[str]:
     """Returns the shortest ends of the paths that differ."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts)) + 1):

@@ -1,7 +1,9 @@
 """Results of a comparison: means over seeds, paired tests against the best, rounds to a target."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +13,10 @@ from fedjax_sim.reports.frames import configuration_columns, first_rows, row_ids
 from fedjax_sim.reports.labels import better, bounds_of
 from fedjax_sim.reports.selection import Mode, over_seeds, rounds_to_target, scores, sign_of
 from fedjax_sim.reports.statistics import holm, paired_difference
+from fedjax_sim.types import shown
 
 
+@shown
 class Target(NamedTuple):
     """A value of a metric; a table shows the rounds until runs reach it.
 
@@ -35,6 +39,7 @@ def results(
     level: float = 0.95,
     alpha: float = 0.05,
     partial: Collection[str] = (),
+    among: Sequence[str] | Mapping[str, str] = (),
 ) -> pd.DataFrame:
     """Returns a row per metric and configuration (algorithm, hyper-parameters), in their order.
 
@@ -46,7 +51,8 @@ def results(
     adjusted for the number of tests by Holm (1979), "A simple sequentially rejective multiple test
     procedure".  Only seeds that both have count.  With fewer than two such seeds there is no test,
     and the best mean alone is marked.  Few seeds distinguish little: with three, a t test needs a
-    mean difference of 2.5 of its standard deviations.
+    mean difference of 2.5 of its standard deviations.  Only configurations of one setting
+    (``among``), such as the same data, are compared; one alone is not marked.
 
     Args:
         history: tidy frame: columns of the configuration, ``seed``, ``round``, ``metric``,
@@ -60,6 +66,8 @@ def results(
         alpha: level of the tests.
         partial: values of ``algorithm`` whose server's model is no complete one (FedPer): by
             metrics of this model, which do not begin with ``personal/``, they are not compared.
+        among: columns of the setting, such as ``["alpha"]`` of a partition; or the setting by the
+            value of ``algorithm``, as :class:`~fedjax_sim.reports.FolderHistory` has it.
 
     Returns:
         columns: the configuration, ``metric``, ``mean``, ``std`` (sample standard deviation),
@@ -99,7 +107,10 @@ def results(
         skipped = np.zeros(len(part), bool)
         if "algorithm" in config and not metric.startswith("personal/"):
             skipped = np.asarray(part["algorithm"].isin(list(partial)))
-        part = _compared(part, score, config, mode, alpha, skipped)
+        groups = row_ids(part, [name for name in config if name in among])
+        if isinstance(among, Mapping):
+            groups = np.asarray([among.get(name, "") for name in part["algorithm"]])
+        part = _compared(part, score, config, mode, alpha, skipped, groups)
         order = pd.unique(row_ids(history, config))  # of appearance; rows are in grid order
         parts.append(part.iloc[order].assign(metric=metric))
     table = pd.concat(parts, ignore_index=True)
@@ -132,26 +143,29 @@ def _compared(
     mode: Mode,
     alpha: float,
     skipped: np.ndarray,
+    groups: np.ndarray,
 ) -> pd.DataFrame:
     """Adds the columns ``p_holm`` and ``is_best``; rows that are skipped are never the best."""
     sign = sign_of(mode)
     mean = np.where(skipped, math.nan, np.asarray(table["mean"], np.float64))
     p, is_best = np.full(len(table), math.nan), np.zeros(len(table), bool)
-    if np.isfinite(mean).any():
-        winner = int(np.nanargmin(np.where(np.isfinite(mean), sign * mean, math.nan)))
+    numbered = score.assign(row=row_ids(score, config))[["row", "seed", "score"]]
+    seeds = {i: set(part["seed"]) for i, part in numbered.groupby("row")}
+    for group in np.unique(groups):
+        rivals = np.flatnonzero((groups == group) & np.isfinite(mean))
+        if len(rivals) < 2:
+            continue
+        winner = int(rivals[np.argmin(sign * mean[rivals])])
         is_best[winner] = True
-        numbered = score.assign(row=row_ids(score, config))[["row", "seed", "score"]]
-        seeds = {i: set(part["seed"]) for i, part in numbered.groupby("row")}
-        others = [i for i in np.flatnonzero(np.isfinite(mean)) if i != winner]
-        for i in others:
+        for i in rivals[rivals != winner]:
             common = seeds[i] & seeds[winner]
             if len(common) > 1:
                 paired = numbered.loc[[seed in common for seed in numbered["seed"]], :]
                 pair = paired_difference(paired, "row", i, winner, mode=mode)
                 # Equal scores have no deviation to test with.
                 p[i] = 1.0 if not pair.differences.any() else pair.p_value
-        p = holm(p)
-        is_best |= p >= alpha
+        p[rivals] = holm(p[rivals])
+        is_best[rivals] |= p[rivals] >= alpha
     return table.assign(p_holm=p, is_best=is_best)
 
 

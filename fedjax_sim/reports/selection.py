@@ -11,6 +11,8 @@ the other runs would reward a configuration for failing.  :mod:`fedjax_sim.repor
 grid order.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias

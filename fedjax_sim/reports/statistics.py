@@ -4,6 +4,8 @@ They start from the scores of :mod:`fedjax_sim.reports.selection`, which explain
 runs.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -24,8 +26,10 @@ from fedjax_sim.reports.frames import (
 )
 from fedjax_sim.reports.intervals import mean_interval, standard_error
 from fedjax_sim.reports.selection import Mode, best, choose, sign_of
+from fedjax_sim.types import shown
 
 
+@shown
 class PairedDifference(NamedTuple):
     """Score of a minus score of b, seed by seed, with interval and test of the mean difference."""
 

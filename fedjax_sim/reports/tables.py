@@ -1,8 +1,11 @@
-"""Tables as text: frames in Markdown, LaTeX, HTML and CSV."""
+"""Tables as text: frames for terminals, in Markdown, LaTeX, HTML and CSV."""
+
+from __future__ import annotations
 
 import html
 import math
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -10,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.reports.frames import check_columns, check_unique
-from fedjax_sim.reports.intervals import is_symmetric
+from fedjax_sim.reports.intervals import interval_note, is_symmetric
 from fedjax_sim.reports.labels import (
     PARTIAL,
     algorithm_labels,
@@ -18,8 +21,11 @@ from fedjax_sim.reports.labels import (
     metric_label,
     setting_label,
 )
+from fedjax_sim.types import shown
 
-Format: TypeAlias = Literal["markdown", "latex", "html", "csv"]
+Format: TypeAlias = Literal["text", "markdown", "latex", "html", "csv"]
+
+WIDTH = 80  # columns of a terminal
 
 _STATISTICS = (
     "metric", "mean", "std", "low", "high", "num_seeds", "num_failed", "diverged", "p_holm",
@@ -31,6 +37,7 @@ _SPECIAL = {**{c: f"\\{c}" for c in "&%$#_{}"}, "~": r"\textasciitilde{}", "^": 
 _FEW_SEEDS = 5
 
 
+@shown
 class Mean(NamedTuple):
     r"""A cell of a table: a mean and its interval as text, which LaTeX writes as a formula.
 
@@ -44,17 +51,21 @@ class Mean(NamedTuple):
     bold: bool = False
 
 
-def render(frame: pd.DataFrame, format: Format = "markdown", *, note: str = "") -> str:
+def render(
+    frame: pd.DataFrame, format: Format = "markdown", *, note: str = "", width: int = WIDTH
+) -> str:
     """Returns a frame as a table.
 
     Named index levels are the first columns; the name of the columns is part of their headings.
     Numbers have four significant digits and NaN is empty; CSV has all numbers in full.  LaTeX needs
-    the package booktabs.
+    the package booktabs.  Text leaves out the last columns that have no room, and names them; it
+    cuts no value, and its bold cells end with a star.
 
     Args:
         frame: of numbers, texts and :class:`Mean`.
-        format: "markdown", "latex", "html" or "csv".
+        format: "text", "markdown", "latex", "html" or "csv".
         note: text under the table, in LaTeX a comment above it; CSV has none.
+        width: columns of the terminal, for text.
 
     Raises:
         ValueError: another format.
@@ -64,6 +75,10 @@ def render(frame: pd.DataFrame, format: Format = "markdown", *, note: str = "") 
         | lr | mean | low |
         |---|---|---|
         | 0.1 | 0.3333 |  |
+        >>> print(render(pd.DataFrame({"lr": [0.1], "mean": [0.25]}), "text", width=8))
+        lr
+        0.1
+        Without room: mean.
     """
     if format not in get_args(Format):
         known = ", ".join(map(repr, get_args(Format)))
@@ -75,6 +90,8 @@ def render(frame: pd.DataFrame, format: Format = "markdown", *, note: str = "") 
     heads = [*levels, *(prefix + _text(name) for name in frame.columns)]
     whole = frame.reset_index(allow_duplicates=True) if levels else frame
     rows = [[_cell(x, format) for x in row] for row in whole.itertuples(index=False, name=None)]
+    if format == "text":
+        return _plain(heads, rows, len(levels), note, width)
     form = {"markdown": _markdown, "latex": _latex, "html": _html}[format]
     return form([_escaped(head, format) for head in heads], rows, len(levels), note)
 
@@ -87,21 +104,24 @@ def results_table(
     percent: bool = False,
     target: float | None = None,
     note: str = "",
+    width: int = WIDTH,
 ) -> str:
     r"""Returns the frame of :func:`results` as text: a row per configuration, a column per metric.
 
     Cells are "mean ± half-width of the interval"; an interval that was cut at 0 or 1 is written as
-    [low, high].  The best mean and those that a paired test does not distinguish from it are bold.
+    [low, high], and fewer than three seeds have none.  The best mean and those that a paired test
+    does not distinguish from it are bold, among configurations with the same setting.
     A configuration with a diverged seed shows the round and the number of seeds instead.  A note
     under the table says so.  LaTeX needs the package booktabs; CSV has all numbers in full.
 
     Args:
         table: as :func:`results` returns it.
-        format: "markdown", "latex", "html" or "csv".
+        format: "text", "markdown", "latex", "html" or "csv".
         digits: decimals of the means and intervals.
         percent: write accuracies in percent, with ``digits`` - 2 decimals.
         target: value of the rounds to the target, for the column's heading.
         note: text before the note.
+        width: columns of the terminal, for text.
 
     Raises:
         ValueError: another format, missing columns, digits < 1.
@@ -141,27 +161,21 @@ def results_table(
         texts = [tuple(labels.get(x, _setting(x)) for x in key) for key in rows]
         index = pd.MultiIndex.from_tuples(texts, names=names)
     frame = pd.DataFrame(list(rows.values()), index, heads)
-    notes = " ".join(filter(None, (note, explanation(table))))
-    return render(frame, format, note=notes)
+    notes = " ".join(filter(None, (note, explanation(table, "*" if format == "text" else "Bold"))))
+    return render(frame, format, note=notes, width=width)
 
 
-def explanation(table: pd.DataFrame) -> str:
+def explanation(table: pd.DataFrame, mark: str = "Bold") -> str:
     """Returns the sentences that explain a table of :func:`results`."""
-    percent = 100 * table.attrs.get("level", 0.95)
     num_seeds = np.asarray(table["num_seeds"], int)
-    fewest, most = num_seeds.min(), num_seeds.max()
-    if most == 1:
-        text = "One seed."
-    else:
-        seeds = f"{most}" if fewest == most else f"{fewest} to {most}"
-        text = f"Mean over {seeds} seeds and its {percent:g} % interval (Student's t)."
+    text = interval_note(num_seeds.tolist(), table.attrs.get("level", 0.95))
     if np.isfinite(np.asarray(table["p_holm"], np.float64)).any():
         text += (
-            " Bold: the best mean, and those that a two-sided paired t test over the seeds does not"
-            f" distinguish from it (p of at least {table.attrs.get('alpha', 0.05):g} after Holm's"
-            " correction)."
+            f" {mark}: the best mean, and those that a two-sided paired t test over the seeds does"
+            f" not distinguish from it (p of at least {table.attrs.get('alpha', 0.05):g} after"
+            " Holm's correction)."
         )
-        if fewest < _FEW_SEEDS:
+        if num_seeds.min() < _FEW_SEEDS:
             text += f" With fewer than {_FEW_SEEDS} seeds the test distinguishes little."
     if any(table["diverged"]):
         text += " A method with a diverged seed has no mean."
@@ -282,7 +296,8 @@ def _text(value: Any) -> str:
 
 
 def _bold(mean: Mean, format: Format) -> str:
-    opening, closing = ("<b>", "</b>") if format == "html" else ("**", "**")
+    marks = {"html": ("<b>", "</b>"), "text": ("", " *")}
+    opening, closing = marks.get(format, ("**", "**"))
     return f"{opening}{mean.text}{closing}" if mean.bold else mean.text
 
 
@@ -295,7 +310,9 @@ def _formula(mean: Mean) -> str:
 def _escaped(text: str, format: Format) -> str:
     if format == "latex":
         return "".join(_SPECIAL.get(character, character) for character in text)
-    return html.escape(text) if format == "html" else text.replace("|", "\\|")
+    if format == "html":
+        return html.escape(text)
+    return text if format == "text" else text.replace("|", "\\|")
 
 
 def _markdown(
@@ -305,6 +322,27 @@ def _markdown(
     lines = ["| " + " | ".join(line) + " |" for line in (heads, *rows)]
     under = ["", note] if note else []
     return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:], *under])
+
+
+def _plain(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    num_levels: int,
+    note: str,
+    width: int,
+) -> str:
+    """Returns a table of as many columns as the width has room for, the first one at least."""
+    columns = list(zip(heads, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    ends = np.cumsum([size + 2 for size in widths]) - 2
+    shown = max(int((ends <= width).sum()), min(num_levels + 1, len(columns)))
+    lines = [
+        "  ".join(f"{x:<{size}}" for x, size in zip(line[:shown], widths, strict=False)).rstrip()
+        for line in ((heads, *rows) if columns else ())
+    ]
+    left = f"Without room: {', '.join(heads[shown:])}." if heads[shown:] else ""
+    under = textwrap.wrap(" ".join(filter(None, (left, note))), width)
+    return "\n".join([*lines, *under])
 
 
 def _latex(heads: Sequence[str], rows: Sequence[Sequence[str]], num_levels: int, note: str) -> str:
@@ -330,4 +368,5 @@ def _html(heads: Sequence[str], rows: Sequence[Sequence[str]], num_levels: int, 
         tags = ["th"] * num_levels + ["td"] * (len(row) - num_levels)
         lines.append("".join(f"<{tag}>{x}</{tag}>" for tag, x in zip(tags, row, strict=True)))
     under = [f"<p>{html.escape(note)}</p>"] if note else []
-    return "\n".join(["<table>", *(f"<tr>{line}</tr>" for line in lines), "</table>", *under])
+    table = ["<table>", *(f"<tr>{line}</tr>" for line in lines), "</table>"] if heads else []
+    return "\n".join([*table, *under])

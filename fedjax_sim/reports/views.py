@@ -1,16 +1,17 @@
-"""Tables that Jupyter shows for the results of ``simulate``, ``compare`` and ``sweep``."""
+"""Tables of the results of ``simulate``, ``compare`` and ``sweep``, below what they print."""
 
+from collections.abc import Sequence
 from functools import singledispatch
-from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
-from fedjax_sim.reports.frames import configuration_columns, row_ids, score_values
+from fedjax_sim.engine import headline
+from fedjax_sim.reports.frames import configuration_columns, grid_values, row_ids, score_values
+from fedjax_sim.reports.intervals import interval_note
 from fedjax_sim.reports.labels import (
     better,
     bounds_of,
-    measures_quality,
     metric_label,
     setting_label,
 )
@@ -20,81 +21,96 @@ from fedjax_sim.reports.tables import interval_text, render, results_table
 from fedjax_sim.runs import Comparison, Simulation, Sweep
 
 MOST_METRICS = 4
+MOST_METHODS = 10  # the lines of a summary, a table and its notes fit a screen
 
 _VALUES = ("seed", "diverged_at", "round", "metric", "value")  # columns besides the configuration
 
+Form = Literal["text", "html"]
+
 
 @singledispatch
-def result_html(result: Any) -> str:
-    """Returns the table that Jupyter shows for the result of a simulation, comparison or sweep."""
+def table(result: Any, form: Form) -> str:
+    """Returns the table of a simulation, a comparison or a sweep as text or as HTML."""
     raise TypeError(
         f"result is a {type(result).__name__}; expected Simulation, Comparison or Sweep"
     )
 
 
-@result_html.register
-def _(result: Simulation) -> str:
-    state = "interrupted" if result.interrupted else "stopped" if result.stopped else "finished"
-    return runs_html(result.to_frame(), f"Simulation, {state} after round {result.rounds_done}.")
+@table.register
+def _(result: Simulation | Comparison, form: Form) -> str:
+    return runs_table(result.to_frame(), form)
 
 
-@result_html.register
-def _(result: Comparison) -> str:
-    rounds = {part.rounds_done for parts in result.simulations.values() for part in parts}
-    last = " to ".join(map(str, sorted({min(rounds), max(rounds)}))) if rounds else "0"
-    note = f"Comparison after round {last}." + (" Interrupted." if result.interrupted else "")
-    return runs_html(result.to_frame(), note)
+@table.register
+def _(result: Sweep, form: Form) -> str:
+    return sweep_table(result.to_frame(), form, result.settings)
 
 
-@result_html.register
-def _(result: Sweep) -> str:
-    diverged = sum(run.diverged_at > 0 for run in result.runs)
-    note = f"Sweep of {len(result.runs)} runs, of which {diverged} diverged."
-    if result.missing or result.interrupted:
-        note += f" {result.missing} runs of the grid are not finished."
-    return sweep_html(result.to_frame(), note)
-
-
-def runs_html(history: pd.DataFrame, note: str) -> str:
+def runs_table(history: pd.DataFrame, form: Form) -> str:
     """Returns the final metrics of a simulation or a comparison: a row per algorithm."""
     metrics = _common_metrics(history)
     if not metrics:
-        return f"<p>{escape(note)} No evaluations.</p>"
-    return results_table(results(history, metrics), "html", note=note)
+        return render(pd.DataFrame(), form, note="No evaluations.")
+    frame = results(history, metrics)
+    note = ""
+    if "algorithm" in frame and len(names := frame["algorithm"].unique().tolist()) > MOST_METHODS:
+        frame, attrs = frame.loc[frame["algorithm"].isin(names[:MOST_METHODS])], frame.attrs
+        frame.attrs |= attrs
+        note = f"The first {MOST_METHODS} of {len(names)} methods; to_frame() has all."
+    return results_table(frame, form, note=note)
 
 
-def sweep_html(history: pd.DataFrame, note: str) -> str:
-    """Returns the best configuration of a sweep by each metric at the last evaluation."""
-    # Configurations with the most seeds count; those of an unfinished sweep may have fewer.
+def sweep_table(history: pd.DataFrame, form: Form, settings: Sequence[str] = ()) -> str:
+    """Returns the best configurations of a sweep at the last evaluation.
+
+    With several algorithms, or values of ``settings``, that is a row for each of them, by the first
+    metric; otherwise a row per metric.
+    """
     metrics = _common_metrics(history)
     if not metrics:
-        return f"<p>{escape(note)} No finished runs.</p>"
-    frame = pd.DataFrame([_best_by(history, metric) for metric in metrics]).fillna("")
-    settings = [name for name in frame if name != "mean"]
-    note += " Mean over seeds and its 95 % interval. *: at the edge of the grid."
-    return render(frame[[*settings, "mean"]].set_index("best by"), "html", note=note)
+        return render(pd.DataFrame(), form, note="No finished runs.")
+    # Bests are of one algorithm and one setting: a larger alpha is no better configuration.
+    cells = [name for name in ("algorithm", *settings) if name in history]
+    cells = [name for name in cells if len(grid_values(history, name)) > 1]
+    chosen = [_best_by(history, metric, cells) for metric in metrics[: 1 if cells else None]]
+    frame = pd.concat([rows for rows, _ in chosen]).fillna("")
+    counts = [count for _, every in chosen for count in every]
+    note = f"{interval_note(counts)} *: at the edge of the grid."
+    if len(frame) > MOST_METHODS:
+        note = f"The first {MOST_METHODS} of {len(frame)} rows; to_frame() has all. {note}"
+    columns = [name for name in frame if name != "mean"]
+    frame = frame[[*columns, "mean"]].head(MOST_METHODS)
+    return render(frame.set_index("best by"), form, note=note)
 
 
-def _best_by(history: pd.DataFrame, metric: str) -> dict[str, str]:
-    """Returns the texts of a row: the metric, the best configuration, its mean and interval."""
+def _best_by(
+    history: pd.DataFrame, metric: str, cells: Sequence[str]
+) -> tuple[pd.DataFrame, list[int]]:
+    """Returns texts, a row per cell (metric, best configuration, mean), and numbers of seeds."""
     mode = better(metric)
-    table = complete(scores(history, metric, mode=mode))
-    bounds = bounds_of(metric, score_values(table))
-    row: dict[str, Any] = best(table, mode=mode, bounds=bounds).to_dict(orient="records")[0]
-    texts = {"best by": metric_label(metric)}
-    for name in configuration_columns(table):
-        if not pd.isna(value := row[name]):
-            text = f"{value:.4g}" if isinstance(value, float) else str(value)
-            texts[setting_label(name)] = text + ("*" if row.get(f"{name}_at_edge") else "")
-    if row["num_failed"]:
-        return texts | {"mean": row["diverged"] or f"{row['num_failed']} seeds failed"}
-    return texts | {"mean": interval_text(row["mean"], row["low"], row["high"], 3)}
+    every = complete(scores(history, metric, mode=mode))
+    bounds = bounds_of(metric, score_values(every))
+    chosen = best(every, per=cells, mode=mode, bounds=bounds)
+    names = [*cells, *(name for name in configuration_columns(every) if name not in cells)]
+    rows = []
+    for row in chosen.to_dict(orient="records"):
+        texts = {"best by": metric_label(metric)}
+        for name in names:
+            if not pd.isna(value := row[name]):
+                text = f"{value:.4g}" if isinstance(value, float) else str(value)
+                mark = "*" if row.get(f"{name}_at_edge") is True else ""
+                texts[setting_label(name)] = text + mark
+        mean = interval_text(row["mean"], row["low"], row["high"], 3)
+        if row["num_failed"]:
+            mean = row["diverged"] or f"{row['num_failed']} seeds failed"
+        rows.append(texts | {"mean": mean})
+    return pd.DataFrame(rows), chosen["num_seeds"].tolist()
 
 
 def _common_metrics(history: pd.DataFrame) -> list[str]:
-    """Returns the first metrics that all configurations have."""
+    """Returns the first metrics, by importance, that all configurations have."""
     config = row_ids(history, [name for name in history.columns if name not in _VALUES])
     number = history.assign(config=config).groupby("metric", sort=False)["config"].nunique()
     counts = {str(name): int(number.loc[name]) for name in number.index}
     common = [name for name, count in counts.items() if count == len(set(config))]
-    return [name for name in common if measures_quality(name)][:MOST_METRICS]
+    return headline(common)[:MOST_METRICS]

@@ -26,7 +26,7 @@ from fedjax_sim.runs.planning.forecast import forecast
 from fedjax_sim.runs.planning.measuring import metric_shapes
 from fedjax_sim.runs.planning.needs import Forecast, Seconds
 from fedjax_sim.runs.programs import Programs, programs_of
-from fedjax_sim.runs.progress_bar import ProgressBar
+from fedjax_sim.runs.progress_bar import ProgressBar, in_jupyter
 from fedjax_sim.runs.result import Progress, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
 from fedjax_sim.runs.simulation import simulate
@@ -128,6 +128,7 @@ __all__ = [
     "folder_names",
     "forecast",
     "identified",
+    "in_jupyter",
     "interrupt",
     "is_sealed",
     "is_seed",

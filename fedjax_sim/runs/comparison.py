@@ -4,6 +4,8 @@ Phases: :func:`check` refuses what cannot run, :func:`trace` traces all algorith
 :func:`run_all` runs one after the other by the phases of :mod:`fedjax_sim.runs.simulation`.
 """
 
+from __future__ import annotations
+
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -41,7 +43,16 @@ from fedjax_sim.runs.simulation import Call, Prepared, execute, prepare
 from fedjax_sim.runs.storage.files import own
 from fedjax_sim.runs.storage.folders import check_kind, folder_names, record_names
 from fedjax_sim.runs.storage.locks import locked
-from fedjax_sim.types import FedAlgorithm, PyTree, Setup
+from fedjax_sim.types import (
+    KEY_ROWS,
+    FedAlgorithm,
+    PyTree,
+    Setup,
+    Summary,
+    common_rows,
+    listed,
+    shown,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,15 +60,16 @@ if TYPE_CHECKING:
 MakeSetup = Callable[..., Setup]
 
 
+@shown
 class Comparison(NamedTuple):
     """Results of several algorithms on one setup."""
 
     # By algorithm, in the order given: one simulation of all seeds, or one per seed if each seed
     # has a setup of its own. An interrupted comparison lacks those that had not started.
     simulations: dict[str, list[Simulation]]
-    interrupted: bool
+    interrupted: bool  # an interrupt ended it, and rounds are missing
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Returns the tidy history.
 
         Returns:
@@ -75,7 +87,7 @@ class Comparison(NamedTuple):
         frame = pd.DataFrame(rows, columns=["algorithm", *FRAME_COLUMNS])
         return frame.astype({"value": float})
 
-    def per_client(self) -> "pd.DataFrame":
+    def per_client(self) -> pd.DataFrame:
         """Returns the clients' values: ``algorithm``, then as :meth:`Simulation.per_client`.
 
         Requires an evaluation with ``per_client=True``; without one there are no rows.
@@ -103,7 +115,18 @@ class Comparison(NamedTuple):
         }
 
     plot = views.plot
-    _repr_html_ = views.html
+
+    def _summary(self) -> Summary:
+        parts = [part for simulations in self.simulations.values() for part in simulations]
+        rounds = sorted({part.rounds_done for part in parts})
+        last = " to ".join(map(str, dict.fromkeys((rounds[0], rounds[-1])))) if rounds else "0"
+        state = "interrupted" if self.interrupted else "finished"
+        about = common_rows(part.record.about for part in parts)
+        rows = {name: about[name] for name in KEY_ROWS if name in about}
+        if parts:
+            rows["seeds"] = listed(dict.fromkeys(x for part in parts for x in part.record.seeds))
+        title = f"Comparison of {len(self.simulations)} algorithms, {state} after round {last}"
+        return Summary(title, rows, lambda form: views.table(self, form))
 
 
 def compare(
@@ -175,7 +198,7 @@ class Plan(NamedTuple):
     """Arguments of a comparison, checked except for the setups of later seeds."""
 
     algorithms: Mapping[str, FedAlgorithm]
-    parts: "_Parts"
+    parts: _Parts
     keys: Array
     callbacks: Sequence[Callback]
     storage: Storage
@@ -183,7 +206,7 @@ class Plan(NamedTuple):
     options: Options
     executions: Mapping[str, Execution | None]
 
-    def call(self, name: str, part: "_Part", number: int) -> Call:
+    def call(self, name: str, part: _Part, number: int) -> Call:
         """Returns one of an algorithm's simulations, by its number."""
         folder, config = self.storage.path, self.storage.config_of(name)
         if folder is not None:
@@ -209,7 +232,7 @@ class Plan(NamedTuple):
             self.check_part(part, [name])
             yield prepare(self.call(name, part, number), trace=self.storage.path is not None)
 
-    def check_part(self, part: "_Part", names: Iterable[str]) -> None:
+    def check_part(self, part: _Part, names: Iterable[str]) -> None:
         """Refuses a setup that does not fit these algorithms, by the one door for checks."""
         check_run(
             {name: self.algorithms[name] for name in names},

@@ -18,6 +18,8 @@ per evaluation, whose event has the models; ``needs_models`` too, which a sweep 
 ``needs_identity`` for ``event.identity``.
 """
 
+from __future__ import annotations
+
 import math
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +30,7 @@ import numpy as np
 from fedjax_sim.checks import check_choice
 from fedjax_sim.engine import History
 from fedjax_sim.runs.history import Entry, measured
-from fedjax_sim.types import PyTree
+from fedjax_sim.types import PyTree, shown
 
 Action: TypeAlias = Literal["stop", "interrupt"] | None
 Callback: TypeAlias = Callable[["Event"], Action] | object  # an object with some of METHODS
@@ -44,6 +46,7 @@ class DivergenceError(FloatingPointError):
     """
 
 
+@shown
 class Diverged(NamedTuple):
     """Argument of ``diverged``: server states of a run that are no longer finite.
 
@@ -95,6 +98,7 @@ class Divergence:
         return "stop" if self._action == "stop" and divergence.all else None
 
 
+@shown
 class Event(NamedTuple):
     """Argument of a callback: one evaluation of a run with n seeds.
 

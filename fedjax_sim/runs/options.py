@@ -1,5 +1,7 @@
 """Settings of ``simulate``, ``compare`` and ``sweep``: where results are kept, how runs execute."""
 
+from __future__ import annotations
+
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -9,12 +11,14 @@ from fedjax_sim.checks import check_bytes, is_concrete
 from fedjax_sim.engine import NO_PROBES, Execution, Probes, check_options
 from fedjax_sim.runs.seeds import Seed
 from fedjax_sim.runs.storage.identity import check_json
+from fedjax_sim.types import shown
 
 Config: TypeAlias = Mapping[str, Any]
 SEGMENT_SECONDS = 30.0
 CHECKPOINT_SECONDS = 5.0
 
 
+@shown
 @dataclasses.dataclass(frozen=True)
 class Storage:
     """Folder of results, and what is kept in it.
@@ -90,7 +94,7 @@ class Storage:
         return config
 
 
-def storage_of(storage: "Storage | str | pathlib.Path | None") -> Storage:
+def storage_of(storage: Storage | str | pathlib.Path | None) -> Storage:
     """Returns the storage that an argument ``storage`` means."""
     if isinstance(storage, Storage):
         return storage
@@ -99,6 +103,7 @@ def storage_of(storage: "Storage | str | pathlib.Path | None") -> Storage:
     raise ValueError(f"storage is {storage!r:.60}; expected a folder, an fs.Storage or None")
 
 
+@shown
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Settings that do not change what an algorithm computes in its rounds.

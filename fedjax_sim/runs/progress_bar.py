@@ -1,5 +1,7 @@
 """A progress display for notebooks, terminals and the logs of jobs."""
 
+from __future__ import annotations
+
 import sys
 import time
 from collections.abc import Callable
@@ -46,7 +48,7 @@ class ProgressBar:
         self._start = clock()
         self._lines: dict[str, _Line] = {}
         self._handle: Any = None
-        self._in_jupyter = _in_jupyter()
+        self._in_jupyter = in_jupyter()
 
     def begin(self, name: str) -> None:
         """Shows that an algorithm of a comparison begins; a call without names has begun before."""
@@ -121,7 +123,7 @@ def _seconds(line: _Line) -> str:
     return f"{passed}, {left:.0f} s left"
 
 
-def _in_jupyter() -> bool:
+def in_jupyter() -> bool:
     """Returns True in a notebook's kernel, which can replace what it has displayed."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()

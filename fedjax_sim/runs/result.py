@@ -1,5 +1,7 @@
 """Result of one simulation."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -7,13 +9,13 @@ import jax
 import numpy as np
 
 from fedjax_sim.checks import import_extra
-from fedjax_sim.engine import ClientNames, History, RunState
+from fedjax_sim.engine import ClientNames, History, RunState, headline
 from fedjax_sim.runs import views
 from fedjax_sim.runs.history import Clock, complete, melted
 from fedjax_sim.runs.seeds import Seed, seed_column
 from fedjax_sim.runs.storage.client_rows import client_frame
 from fedjax_sim.runs.storage.store import RunFolder
-from fedjax_sim.types import PyTree
+from fedjax_sim.types import PyTree, Rows, Summary, listed, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,8 +53,8 @@ class Progress(NamedTuple):
 
     @property
     def status(self) -> str:
-        """Position and the first three metrics as a text."""
-        metrics = [name for name in self.metrics if name not in ("time", "local_steps")][:3]
+        """Position and the three most important metrics as a text."""
+        metrics = headline(self.metrics)[:3]
         return ", ".join([self.position, *(f"{name} {self.metrics[name]:.3g}" for name in metrics)])
 
 
@@ -64,19 +66,21 @@ class Record(NamedTuple):
     client_probes: Sequence[str]
     folder: RunFolder | None  # with the rounds of earlier calls
     client_names: ClientNames  # of the clients that are evaluated, by split
+    about: Rows  # algorithm and setup as texts
 
 
+@shown
 class Simulation(NamedTuple):
     """A finished, stopped or interrupted run."""
 
-    state: RunState
+    state: RunState  # after the last round
     history: History | None  # of this call's rounds; None if none were left to do
-    rounds_done: int
+    rounds_done: int  # of this call and of earlier ones
     interrupted: bool  # an interrupt ended the run, and rounds are missing
     compile_seconds: float  # of the segments' programs, also while something else ran
-    run_seconds: float
+    run_seconds: float  # without compilation
     local_steps: int  # of this call, all replicas together
-    record: Record
+    record: Record  # context of the history
     stopped: bool = False  # ended early: a callback stopped it, or all replicas have diverged
     # Ctrl-C, SIGTERM or a callback asked for an interrupt, possibly in the last rounds.
     interrupt_requested: bool = False
@@ -104,14 +108,14 @@ class Simulation(NamedTuple):
         for name, done, metric, value in entries:
             yield *known[name], done, metric, value
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Returns the tidy history: columns seed, diverged_at, round, metric, value."""
         pd = import_extra("pandas", "cli")
 
         frame = pd.DataFrame(self.rows(), columns=list(FRAME_COLUMNS))
         return frame.astype({"value": float})
 
-    def per_client(self) -> "pd.DataFrame":
+    def per_client(self) -> pd.DataFrame:
         """Returns the clients' values: seed, round, client, split, num_examples and metrics.
 
         If the data that are evaluated have ``client_ids``, a column ``name`` follows num_examples.
@@ -130,7 +134,15 @@ class Simulation(NamedTuple):
         return frame if frame.empty else frame.assign(seed=seed_column(frame["seed"].tolist()))
 
     plot = views.plot
-    _repr_html_ = views.html
+
+    def _summary(self) -> Summary:
+        state = "interrupted" if self.interrupted else "stopped" if self.stopped else "finished"
+        rows = dict(self.record.about)
+        rows["seeds"] = listed(self.record.seeds)
+        compiled = f"and {self.compile_seconds:.3g} s of compilation"
+        rows["time"] = f"{self.run_seconds:.3g} s, {compiled}"
+        title = f"Simulation, {state} after round {self.rounds_done}"
+        return Summary(title, rows, lambda form: views.table(self, form))
 
     def _by_seed(self, values: PyTree) -> PyTree:
         """Returns arrays on the host, with a leading axis of seeds."""

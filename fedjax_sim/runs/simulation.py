@@ -5,6 +5,8 @@ Phases: :func:`check` refuses what cannot run, :func:`prepare` returns the compi
 the simulation.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import pathlib
@@ -63,7 +65,7 @@ from fedjax_sim.runs.storage.folders import check_kind
 from fedjax_sim.runs.storage.locks import locked
 from fedjax_sim.runs.storage.run_identity import RunIdentity, identify
 from fedjax_sim.runs.storage.store import RunFolder
-from fedjax_sim.types import FedAlgorithm, Setup
+from fedjax_sim.types import FedAlgorithm, Rows, Setup, rows_of
 
 
 def simulate(
@@ -192,6 +194,7 @@ class Prepared(NamedTuple):
     clients: ClientNames  # names of the clients that are evaluated
     compiled: Programs
     step: int  # most rounds of a segment
+    about: Rows  # algorithm and setup as texts
     ahead: Ahead | None = None  # begins to compile the first segment, if it was traced
 
 
@@ -220,7 +223,8 @@ def prepare(call: Call, *, trace: bool) -> Prepared:
     if trace:
         ahead = trace_first(compiled, setup, call.keys, step, call.storage.path)
     setup = dataclasses.replace(setup, timeline=jax.tree.map(np.asarray, setup.timeline))
-    return Prepared(call, setup, clients, compiled, step, ahead)
+    about = {"algorithm": repr(call.algorithm).partition("\n")[0]} | rows_of(setup)
+    return Prepared(call, setup, clients, compiled, step, about, ahead)
 
 
 class Begun(NamedTuple):
@@ -367,6 +371,7 @@ def result_of(prepared: Prepared, begun: Begun, ended: Ended) -> Simulation:
             list(call.options.probes.client),
             None if begun.store is None else RunFolder(begun.store.path),  # keeps no setup alive
             prepared.clients,
+            prepared.about,
         ),
         stopped=ended.action == "stop" and missing,
         interrupt_requested=ended.interrupt_requested,

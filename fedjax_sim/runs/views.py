@@ -10,7 +10,7 @@ _registered: dict[str, Callable[..., Any]] = {}
 
 
 def register(**functions: Callable[..., Any]) -> None:
-    """Sets the functions behind :func:`plot` and :func:`html`."""
+    """Sets the functions behind :func:`plot` and :func:`table`."""
     _registered.update(functions)
 
 
@@ -19,6 +19,6 @@ def plot(result: Any, *arguments: Any, **options: Any) -> Any:
     return _registered["plot"](result, *arguments, **options)
 
 
-def html(result: Any) -> str:
-    """Returns the table that Jupyter shows for the result."""
-    return _registered["html"](result)
+def table(result: Any, form: str) -> str:
+    """Returns the table of a result, as "text" or as "html"."""
+    return _registered["table"](result, form)

@@ -5,6 +5,8 @@
 host devices, and the lowerings of convolutions.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import pathlib

@@ -21,6 +21,8 @@ References:
         Learning", 2021 (the step sizes, as its program computes them).
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax.numpy as jnp

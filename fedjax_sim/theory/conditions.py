@@ -4,6 +4,8 @@ Every bound raises a ValueError that names a missing constant, or a constant or 
 negative (or 0, where it must be positive).  Traced values are not checked.
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 from typing import Any, get_args

@@ -36,6 +36,8 @@ In formulas M is ``clients``, K ``local_steps``, R ``rounds`` and eta ``lr``: th
 small client rates the product of both rates.
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax.numpy as jnp

@@ -20,6 +20,8 @@ In formulas mu is ``constants.lojasiewicz_mu``, alpha ``constants.lojasiewicz_al
 :func:`recursion_bound`, which is the one to plot.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -8,6 +8,8 @@ change, not their values: none is a bound before it is multiplied by an unknown 
 In formulas M is ``clients``, K ``local_steps`` and R ``rounds``.
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax.numpy as jnp

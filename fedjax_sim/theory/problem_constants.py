@@ -5,15 +5,20 @@ minimiser of F.  Every bound documents the constants it needs; the others may be
 Euclidean, except in :mod:`~fedjax_sim.theory.feddualavg`.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from fedjax_sim.types import shown
+
 Scalar: TypeAlias = Array | float  # a number, or a traced one
 
 
+@shown
 class ProblemConstants(NamedTuple):
     r"""Constants of a problem; None or NaN means unknown.
 

@@ -11,12 +11,17 @@ References:
     and Appendix C.2.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_sim.types import shown
 
+
+@shown
 class CappedSteps(NamedTuple):
     """Moments of ``S = E ^ K``: arrays of one shape, usually one entry per client."""
 

@@ -5,6 +5,8 @@ is logarithms of ratios such as ``mu^5 K^2 R^8 Phi / (Q^2 sigma^4)``, which exce
 functions here therefore take the logarithms of such ratios.
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
 from collections.abc import Callable
@@ -16,10 +18,12 @@ from jax import Array
 
 from fedjax_sim.theory.conditions import positive
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
+from fedjax_sim.types import shown
 
 __all__ = ["BestRate", "best_lr", "largest", "log_monomial", "optimal_lr", "smallest"]
 
 
+@shown
 class BestRate(NamedTuple):
     """The best rate of a grid."""
 

@@ -1,13 +1,16 @@
 """Computing times, waiting times and bits sent of a timeline."""
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fedjax_sim.checks import check_at_least, check_choice, check_count
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, shown
 
 
+@shown
 class Spans(NamedTuple):
     """The V visits of a timeline in simulated time, in the order of its T updates.
 

@@ -5,6 +5,8 @@ From Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation",
 Asynchronous SGD", 2022; runtimes as in "FAVANO", Appendix C.2.
 """
 
+from __future__ import annotations
+
 import heapq
 from typing import Literal
 

@@ -3,6 +3,8 @@
 A client computes only while it is present and reports only when it has returned.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +12,10 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.timelines.durations import host_generator
+from fedjax_sim.types import shown
 
 
+@shown
 class Availability(NamedTuple):
     """Periods of presence ``[M, P]``, ordered, from ``start`` to before ``end``.
 

@@ -1,5 +1,7 @@
 """Timelines from lists of visits, with buffers for past broadcasts."""
 
+from __future__ import annotations
+
 import dataclasses
 import heapq
 from collections.abc import Sequence

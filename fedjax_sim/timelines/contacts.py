@@ -4,6 +4,8 @@ From "FAVANO: Federated AVeraging with Asynchronous Nodes", Section 3 and Append
 al., "QuAFL: Federated Averaging Can Be Both Asynchronous and Communication-Efficient", 2022.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
@@ -22,9 +24,10 @@ from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import host_generator
 from fedjax_sim.timelines.stepping import Stepper, Stepping
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, shown
 
 
+@shown
 class InFlight(NamedTuple):
     """State of all M clients at L moments of an asynchronous schedule."""
 

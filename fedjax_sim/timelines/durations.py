@@ -6,6 +6,8 @@ share one law; :func:`two_speeds` assigns its parameters.  A law with fewer para
 are clients raises ValueError.
 """
 
+from __future__ import annotations
+
 import pathlib
 from collections.abc import Callable
 

@@ -9,6 +9,8 @@ example a sweep whose ``make_setup`` takes the probability, has common random nu
 Uploads that arrive with wrong values are :func:`fedjax_sim.wrappers.robust.attacks.corrupted`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 
 import jax

@@ -1,5 +1,7 @@
 """Cohorts of clients in groups that take turns."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import jax.numpy as jnp
@@ -63,5 +65,5 @@ def grouped_bernoulli(
     filled = np.array([slots < len(g) for g in groups])
     turn = np.arange(num_rounds) % num_groups
     rule = Sampling("poisson", num_clients / num_groups, len(groups[-1]), groups=num_groups)
-    timeline = rounds_of(jnp.asarray(members[turn]), rule, num_clients, num_steps)
+    timeline = rounds_of(members[turn], rule, num_clients, num_steps)
     return _thinned(key, dataclasses.replace(timeline, mask=jnp.asarray(filled[turn])), probability)

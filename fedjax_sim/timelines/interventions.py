@@ -5,6 +5,8 @@ with the unchanged timeline has common random numbers.  Random failures are in
 :mod:`fedjax_sim.timelines.failures`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,11 @@
 """Poisson sampling with few slots: cohorts of random size at the cost of a fixed one."""
 
+from __future__ import annotations
+
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -84,9 +88,16 @@ def poisson(
     tails = _tail(num_clients, float(probability), slots - 1)
     high = np.minimum(np.floor(tails * 2.0**32), 2.0**32 - 1)
     low = np.minimum((tails * 2.0**32 - high) * 2.0**32, 2.0**32 - 1)
-    high, low = jnp.asarray(high.astype(np.uint32)), jnp.asarray(low.astype(np.uint32))
+    words = high.astype(np.uint32), low.astype(np.uint32)
+    clients, mask = per_round(key, num_rounds, _cohort(num_clients, slots), *words)
+    expected = float(tails.sum())  # of min(N, S), the number of k < S with N > k
+    rule = Sampling("poisson", expected, num_clients, probability=probability, slots=slots)
+    return dataclasses.replace(rounds_of(clients, rule, num_clients, num_steps), mask=mask)
 
-    def draw(key: Array) -> tuple[Array, Array]:
+
+@functools.cache
+def _cohort(num_clients: int, slots: int) -> Callable[[Array, Array, Array], tuple[Array, Array]]:
+    def draw(key: Array, high: Array, low: Array) -> tuple[Array, Array]:
         size_key, key_of_clients, order = jax.random.split(fast(key), 3)
         first, second = jax.random.bits(size_key, (2,), jnp.uint32)
         filled = (first < high) | ((first == high) & (second < low))
@@ -94,10 +105,7 @@ def poisson(
         clients = sample_without_replacement(key_of_clients, num_clients, slots)
         return jax.random.permutation(order, clients), filled
 
-    clients, mask = per_round(key, num_rounds, draw)
-    expected = float(tails.sum())  # of min(N, S), the number of k < S with N > k
-    rule = Sampling("poisson", expected, num_clients, probability=probability, slots=slots)
-    return dataclasses.replace(rounds_of(clients, rule, num_clients, num_steps), mask=mask)
+    return draw
 
 
 def overflow_probability(num_clients: int, probability: float, slots: int) -> float:

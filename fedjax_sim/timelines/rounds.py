@@ -1,5 +1,7 @@
 """Timelines from others: rounds that are repeated, and random numbers of steps per round."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import jax

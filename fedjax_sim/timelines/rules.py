@@ -1,5 +1,7 @@
 """Rules by which the clients of a timeline were drawn, as accountants of privacy need them."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Literal
 

@@ -6,8 +6,12 @@ or one per client as in ``task.num_steps``) must be concrete, because it bounds 
 Round t draws from ``fold_in(key, t)``, so the first rounds do not depend on ``num_rounds``.
 """
 
+from __future__ import annotations
+
 import dataclasses
+import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -30,7 +34,7 @@ from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata
 from fedjax_sim.tree import Repeated, fast, usual
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Scalar, Timeline
 
 
 def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array) -> Timeline:
@@ -48,9 +52,7 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array)
         >>> full(num_rounds=2, num_clients=3, num_steps=5).clients.tolist()
         [[0, 1, 2], [0, 1, 2]]
     """
-    check_cohort(num_rounds, num_clients, num_clients)
-    clients = jnp.broadcast_to(jnp.arange(num_clients), (num_rounds, num_clients))
-    return rounds_of(clients, _fixed(num_clients), num_clients, num_steps)
+    return _everybody(np, num_rounds, num_clients, num_steps)
 
 
 def single(
@@ -71,7 +73,7 @@ def single(
     check_count(client=client)
     if client >= num_clients:
         raise ValueError(f"client is {client}; expected 0 .. {num_clients - 1}")
-    clients = jnp.full((num_rounds, 1), client)
+    clients = np.full((num_rounds, 1), client)
     return rounds_of(clients, _fixed(1), num_clients, num_steps)
 
 
@@ -100,9 +102,7 @@ def uniform(
         ((3, 4), 4)
     """
     check_cohort(num_rounds, num_clients, cohort_size)
-    clients = per_round(
-        key, num_rounds, lambda key: sample_without_replacement(key, num_clients, cohort_size)
-    )
+    clients = per_round(key, num_rounds, _cohort(num_clients, cohort_size))
     rule = Sampling("without_replacement", float(cohort_size), num_clients, cohort_size)
     return rounds_of(clients, rule, num_clients, num_steps)
 
@@ -142,14 +142,8 @@ def weighted(
         )
     check_cohort(num_rounds, len(weights), cohort_size)
     with np.errstate(divide="ignore"):
-        log_weights = jnp.asarray(np.log(weights / weights.sum()), jnp.float32)
-
-    def draw(key: Array) -> Array:
-        # Mode "low" has so few large values that clients with small numbers would win ties.
-        noise = jax.random.gumbel(fast(key), log_weights.shape, jnp.float32, mode="high")
-        return jax.lax.top_k(log_weights + noise, cohort_size)[1]
-
-    clients = per_round(key, num_rounds, draw)
+        log_weights = np.log(weights / weights.sum()).astype(np.float32)
+    clients = per_round(key, num_rounds, _by_weights(cohort_size), log_weights)
     return rounds_of(clients, _fixed(cohort_size), len(weights), num_steps)
 
 
@@ -181,8 +175,8 @@ def bernoulli(
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
     check_count(1, num_clients=num_clients)
     rule = Sampling("poisson", float(num_clients), num_clients)
-    timeline = dataclasses.replace(full(num_rounds, num_clients, num_steps), sampling=rule)
-    return _thinned(key, timeline, probability)
+    everybody = _everybody(_arrays(key), num_rounds, num_clients, num_steps)
+    return _thinned(key, dataclasses.replace(everybody, sampling=rule), probability)
 
 
 def full_or_uniform(
@@ -213,15 +207,9 @@ def full_or_uniform(
     if not isinstance(probability, Tracer) and not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
     check_cohort(num_rounds, num_clients, cohort_size)
-    timeline = full(num_rounds, num_clients, num_steps)
-
-    def draw(key: Array) -> Array:
-        coin, cohort = jax.random.split(fast(key))
-        chosen = sample_without_replacement(cohort, num_clients, cohort_size)
-        some = jnp.zeros(num_clients, bool).at[chosen].set(True)
-        return some | occurs(jax.random.bits(coin, (), jnp.uint32), probability)
-
-    mask = per_round(key, num_rounds, draw).at[0].set(True)
+    timeline = _everybody(_arrays(key), num_rounds, num_clients, num_steps)
+    draw = _all_or_some(num_clients, cohort_size)
+    mask = per_round(key, num_rounds, draw, probability).at[0].set(True)
     return dataclasses.replace(timeline, mask=mask, sampling=None)
 
 
@@ -241,7 +229,7 @@ def cyclic(
     """
     check_cohort(num_rounds, num_clients, cohort_size)
     first = np.arange(num_rounds, dtype=np.int64) * cohort_size
-    clients = jnp.asarray((first[:, None] + np.arange(cohort_size)) % num_clients, jnp.int32)
+    clients = (first[:, None] + np.arange(cohort_size)) % num_clients
     return rounds_of(clients, _fixed(cohort_size), num_clients, num_steps)
 
 
@@ -282,19 +270,7 @@ def stratified(
             f"cohort_size is {cohort_size}; expected a multiple of num_strata = {num_strata} of at "
             f"most {num_strata * min(sizes)}"
         )
-
-    def draw(key: Array) -> Array:
-        # One vmap per size of a stratum; there are at most two sizes.
-        parts = []
-        for size in dict.fromkeys(sizes):
-            equal = np.array([s for s in range(num_strata) if sizes[s] == size])
-            keys = jax.vmap(lambda s: jax.random.fold_in(key, s))(equal)
-            drawn = jax.vmap(lambda k, n=size: sample_without_replacement(k, n, each))(keys)
-            first = np.array([blocks.clients(int(s)).start for s in equal])
-            parts.append(drawn.astype(jnp.int32) + first[:, None].astype(np.int32))
-        return jnp.concatenate(parts).reshape(-1)
-
-    clients = per_round(key, num_rounds, draw)
+    clients = per_round(key, num_rounds, _of_strata(num_clients, num_strata, each))
     # A change of one client changes one stratum; the smallest is sampled most densely.
     rule = Sampling("without_replacement", float(cohort_size), min(sizes), each)
     return rounds_of(clients, rule, num_clients, num_steps)
@@ -373,8 +349,28 @@ def _fixed(cohort_size: int) -> Sampling:
     return Sampling("fixed", float(cohort_size))
 
 
+def _everybody(
+    arrays: ModuleType, num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array
+) -> Timeline:
+    """Timeline of all clients, computed by NumPy or ``jax.numpy``."""
+    check_cohort(num_rounds, num_clients, num_clients)
+    clients = arrays.broadcast_to(arrays.arange(num_clients), (num_rounds, num_clients))
+    return rounds_of(clients, _fixed(num_clients), num_clients, num_steps)
+
+
+def _arrays(x: Any) -> ModuleType:
+    """Module that computes with an array: NumPy, which compiles no programs, unless it is traced.
+
+    A traced program does not get the arrays of all rounds as constants.
+    """
+    return jnp if isinstance(x, Tracer) else np
+
+
 def rounds_of(
-    clients: Array, rule: Sampling, num_clients: int, num_steps: int | np.ndarray | Array
+    clients: Array | np.ndarray,
+    rule: Sampling,
+    num_clients: int,
+    num_steps: int | np.ndarray | Array,
 ) -> Timeline:
     """Timeline of these clients, without empty slots."""
     if isinstance(num_steps, Tracer):
@@ -390,40 +386,95 @@ def rounds_of(
     if not np.issubdtype(steps.dtype, np.integer) or (steps < 0).any():
         raise ValueError(f"num_steps is {num_steps!r:.60}; expected integers of at least 0")
     check_at_most(INT32_MAX, num_steps=steps.max())
+    arrays = _arrays(clients)
+    clients = arrays.asarray(clients, np.int32)
     num_rounds = clients.shape[0]
-    rounds = jnp.arange(num_rounds, dtype=jnp.int32)
-    clients = clients.astype(jnp.int32)
+    rounds = arrays.arange(num_rounds, dtype=np.int32)
+    values = arrays.asarray(steps, np.int32)
+    each = values[clients] if values.ndim else arrays.broadcast_to(values, clients.shape)
+    version = arrays.broadcast_to(rounds[:, None], clients.shape)
+    mask = arrays.ones(clients.shape, bool)
+    if arrays is np:
+        clients, version, each, mask = jax.device_put((clients, version, each, mask))
     return Timeline(
         clients=clients,
-        version=jnp.broadcast_to(rounds[:, None], clients.shape),
-        num_steps=_per_slot(steps, clients),
-        mask=jnp.ones_like(clients, dtype=bool),
+        version=version,
+        num_steps=each,
+        mask=mask,
         time=np.arange(1.0, num_rounds + 1),
         max_steps=int(steps.max()),
         sampling=rule,
     )
 
 
-def _per_slot(steps: np.ndarray, clients: Array) -> Array:
-    values = jnp.asarray(steps, jnp.int32)
-    return values[clients] if values.ndim else jnp.broadcast_to(values, clients.shape)
+def per_round(key: Array, num_rounds: int, draw: Callable[..., Any], *arguments: Any) -> Any:
+    """One draw per round, sequentially, to limit the memory that a draw needs.
 
-
-def per_round(key: Array, num_rounds: int, draw: Callable[[Array], Any]) -> Any:
-    """One draw per round, sequentially, to limit the memory that a draw needs."""
+    The same ``draw`` of a key and the arguments has one program, so callers make it once.
+    """
     check_key(key)
+    return _per_round(key, num_rounds, draw, *arguments)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _per_round(key: Array, num_rounds: int, draw: Callable[..., Any], *arguments: Any) -> Any:
     key = fast(key)
     rounds = jnp.arange(num_rounds)
-    return jax.lax.map(lambda t: draw(usual(jax.random.fold_in(key, t))), rounds)
+    return jax.lax.map(lambda t: draw(usual(jax.random.fold_in(key, t)), *arguments), rounds)
 
 
-def _thinned(key: Array, timeline: Timeline, keep: float) -> Timeline:
-    shape = (timeline.cohort_size,)
-    stays = per_round(
-        key,
-        timeline.num_rounds,
-        lambda key: occurs(jax.random.bits(fast(key), shape, jnp.uint32), keep),
-    )
+@functools.cache
+def _cohort(num_clients: int, cohort_size: int) -> Callable[[Array], Array]:
+    return lambda key: sample_without_replacement(key, num_clients, cohort_size)
+
+
+@functools.cache
+def _by_weights(cohort_size: int) -> Callable[[Array, Array], Array]:
+    def draw(key: Array, log_weights: Array) -> Array:
+        # Mode "low" has so few large values that clients with small numbers would win ties.
+        noise = jax.random.gumbel(fast(key), log_weights.shape, jnp.float32, mode="high")
+        return jax.lax.top_k(log_weights + noise, cohort_size)[1]
+
+    return draw
+
+
+@functools.cache
+def _all_or_some(num_clients: int, cohort_size: int) -> Callable[[Array, Scalar], Array]:
+    def draw(key: Array, probability: Scalar) -> Array:
+        coin, cohort = jax.random.split(fast(key))
+        chosen = sample_without_replacement(cohort, num_clients, cohort_size)
+        some = jnp.zeros(num_clients, bool).at[chosen].set(True)
+        return some | occurs(jax.random.bits(coin, (), jnp.uint32), probability)
+
+    return draw
+
+
+@functools.cache
+def _of_strata(num_clients: int, num_strata: int, each: int) -> Callable[[Array], Array]:
+    blocks = strata(num_clients, num_strata)
+    sizes = [len(blocks.clients(s)) for s in range(num_strata)]
+
+    def draw(key: Array) -> Array:
+        # One vmap per size of a stratum; there are at most two sizes.
+        parts = []
+        for size in dict.fromkeys(sizes):
+            equal = np.array([s for s in range(num_strata) if sizes[s] == size])
+            keys = jax.vmap(lambda s: jax.random.fold_in(key, s))(equal)
+            drawn = jax.vmap(lambda k, n=size: sample_without_replacement(k, n, each))(keys)
+            first = np.array([blocks.clients(int(s)).start for s in equal])
+            parts.append(drawn.astype(jnp.int32) + first[:, None].astype(np.int32))
+        return jnp.concatenate(parts).reshape(-1)
+
+    return draw
+
+
+@functools.cache
+def _stays(cohort_size: int) -> Callable[[Array, Scalar], Array]:
+    return lambda key, keep: occurs(jax.random.bits(fast(key), (cohort_size,), jnp.uint32), keep)
+
+
+def _thinned(key: Array, timeline: Timeline, keep: Scalar) -> Timeline:
+    stays = per_round(key, timeline.num_rounds, _stays(timeline.cohort_size), keep)
     rule = thinned(timeline.sampling, keep)
     return dataclasses.replace(timeline, mask=timeline.mask & stays, sampling=rule)
 

@@ -8,6 +8,8 @@ while a timeline is built.  Closed forms of their moments are in
 :mod:`fedjax_sim.theory.step_counts`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Strata of a population: blocks of consecutive clients whose sizes differ by at most one."""
 
+from __future__ import annotations
+
 import dataclasses
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Timelines of synchronous rounds in simulated time: the server waits for the slowest client."""
 
+from __future__ import annotations
+
 import numpy as np
 from jax import Array
 

@@ -5,6 +5,8 @@ learning rate swept over a bfloat16 or float64 model would change the dtype of t
 carry (or fail under strict promotion).
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 import optax.tree

@@ -5,13 +5,15 @@ belong to it.  ``None`` is a pytree without leaves, so every tree function appli
 the paths of its leaves are those of the model.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
-from fedjax_sim.types import Params, PyTree
+from fedjax_sim.types import Params, PyTree, shown
 
 Path: TypeAlias = tuple[str, ...]  # keys from the root to a leaf, for example ("dense1", "kernel")
 # True for the leaves that belong to a part. Filters of flax (nnx.PathContains, nnx.Not, nnx.Any)
@@ -19,6 +21,7 @@ Path: TypeAlias = tuple[str, ...]  # keys from the root to a leaf, for example (
 Where: TypeAlias = Callable[[Path, Any], bool]
 
 
+@shown
 class OfModel(NamedTuple):
     """Selection of leaves that depends on the whole model.
 

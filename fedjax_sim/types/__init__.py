@@ -28,12 +28,31 @@ from fedjax_sim.types.aliases import (
     Upload,
 )
 from fedjax_sim.types.annotations import annotated_kinds
+from fedjax_sim.types.arrays import readable, tree_text
 from fedjax_sim.types.models import Described, Model
-from fedjax_sim.types.setup import Setup, Task, Timeline, uniform_weights, weight_by_examples
-from fedjax_sim.types.specs import Same, Spec, spec_of, specified, with_spec
+from fedjax_sim.types.setup import (
+    KEY_ROWS,
+    Setup,
+    Task,
+    Timeline,
+    sizes_text,
+    uniform_weights,
+    weight_by_examples,
+)
+from fedjax_sim.types.shown import (
+    Rows,
+    Summary,
+    common_rows,
+    field_comments,
+    listed,
+    rows_of,
+    shown,
+)
+from fedjax_sim.types.specs import Same, Spec, spec_of, specified, value_text, with_spec
 from fedjax_sim.types.visits import EvalFn, Oracle, Round, Stack, Weighting, Work
 
 __all__ = [
+    "KEY_ROWS",
     "Aggregation",
     "Bits",
     "ClientState",
@@ -49,6 +68,7 @@ __all__ = [
     "PyTree",
     "Requires",
     "Round",
+    "Rows",
     "RunningStatistics",
     "Same",
     "Scalar",
@@ -57,16 +77,26 @@ __all__ = [
     "Spec",
     "Stack",
     "Step",
+    "Summary",
     "Task",
     "Timeline",
     "Upload",
     "Weighting",
     "Work",
     "annotated_kinds",
+    "common_rows",
+    "field_comments",
+    "listed",
+    "readable",
+    "rows_of",
     "send_state",
+    "shown",
+    "sizes_text",
     "spec_of",
     "specified",
+    "tree_text",
     "uniform_weights",
+    "value_text",
     "weight_by_examples",
     "with_spec",
 ]

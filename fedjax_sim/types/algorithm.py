@@ -1,11 +1,14 @@
 """Algorithms: five pure functions, and what they require of setups and wrappers."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedjax_sim.types.aliases import ClientState, Message, Params, PyTree, ServerState, Upload
 from fedjax_sim.types.setup import Task, Timeline
-from fedjax_sim.types.specs import Spec, with_spec
+from fedjax_sim.types.shown import Summary, shown
+from fedjax_sim.types.specs import Spec, changed_texts, with_spec
 from fedjax_sim.types.visits import Oracle, Round, Work
 
 
@@ -18,6 +21,7 @@ def _no_bytes(upload: PyTree, num_slots: int) -> int:
     return 0
 
 
+@shown
 class Aggregation(NamedTuple):
     """Another aggregation of uploads than their weighted mean.
 
@@ -57,6 +61,7 @@ def send_state(state: ServerState, round: Round) -> Message:
     return state
 
 
+@shown
 class Bits(NamedTuple):
     """Bits that a client sends and receives, where encoded values have fewer than their arrays."""
 
@@ -66,6 +71,7 @@ class Bits(NamedTuple):
     message: Callable[[Message], int] | None = None  # None: those of its arrays
 
 
+@shown
 class RunningStatistics(NamedTuple):
     """Running statistics of a model that an algorithm updates."""
 
@@ -73,6 +79,7 @@ class RunningStatistics(NamedTuple):
     uploaded: bool  # clients upload their statistics
 
 
+@shown
 class LastWrapper(NamedTuple):
     """Wrapper that no other wrapper may enclose, such as a private one.
 
@@ -89,6 +96,7 @@ class LastWrapper(NamedTuple):
     mechanism: Any = None
 
 
+@shown
 class Requires(NamedTuple):
     """Requirements of an algorithm: of a setup, of wrappers around it and of the files of its runs.
 
@@ -121,12 +129,13 @@ class Requires(NamedTuple):
     # Clients keep or train leaves that the server's model does not: its own metrics mean nothing,
     # those of the personal models do.
     partial_model: bool = False
-    bits: Bits = Bits()
-    statistics: RunningStatistics | None = None
-    last: LastWrapper | None = None
+    bits: Bits = Bits()  # that a client sends and receives
+    statistics: RunningStatistics | None = None  # that the algorithm updates; None: none
+    last: LastWrapper | None = None  # the wrapper that no other may enclose; None: none
 
 
 @with_spec
+@shown
 class FedAlgorithm(NamedTuple):
     """A federated algorithm: five pure functions.
 
@@ -149,21 +158,25 @@ class FedAlgorithm(NamedTuple):
         (2,)
     """
 
-    init: Callable[[Params], ServerState]
+    init: Callable[[Params], ServerState]  # initial model -> state with an attribute `params`
+    # (message, state of the client, oracle, work) -> (upload, new state). One client's visit.
     local: Callable[[Message, ClientState, Oracle, Work], tuple[Upload, ClientState]]
+    # (state, weighted mean of the uploads, round) -> new state.
     update: Callable[[ServerState, Upload, Round], ServerState]
+    # (state, round) -> what clients receive. Default: the model `state.params`.
     broadcast: Callable[[ServerState, Round], Message] = _send_params
+    # Initial model -> state that each client keeps between its visits. Default: ().
     init_client: Callable[[Params], ClientState] = _no_state
     # The model that a client uses itself, from the current broadcast, its state, and the oracle and
     # the visit of its training data; changes no state. None: the server's model.
     personal: Callable[[Message, ClientState, Oracle, Work], Params] | None = None
     # What `update` receives. None: the weighted mean of the uploads.
     aggregation: Aggregation | None = None
-    requires: Requires = Requires()
+    requires: Requires = Requires()  # of setups, wrappers and files
     # The factory and its arguments. None: no factory under `specified` made it.
     spec: Spec | None = None
 
-    def requiring(self, **changes: Any) -> "FedAlgorithm":
+    def requiring(self, **changes: Any) -> FedAlgorithm:
         """Returns the algorithm with other fields of ``requires``.
 
         Example:
@@ -172,3 +185,8 @@ class FedAlgorithm(NamedTuple):
             'a reason'
         """
         return self._replace(requires=self.requires._replace(**changes))
+
+    def _summary(self) -> Summary:
+        if self.spec is not None:
+            return Summary(repr(self.spec), {})
+        return Summary("FedAlgorithm without a spec", changed_texts(self))

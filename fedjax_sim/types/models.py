@@ -1,5 +1,7 @@
 """Models, and what objectives and adapters need to know of a model's function."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,6 +9,7 @@ from typing import Any, NamedTuple
 from jax import Array
 
 from fedjax_sim.types.aliases import Params, PyTree
+from fedjax_sim.types.shown import shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +31,13 @@ class Described:
         return self.function(params, x)
 
     @staticmethod
-    def of(apply: Callable[[Params, Any], Any], **facts: Any) -> "Described":
+    def of(apply: Callable[[Params, Any], Any], **facts: Any) -> Described:
         """Returns a function with further facts, beside those that it has."""
         known = apply if isinstance(apply, Described) else Described(apply)
         return dataclasses.replace(known, **facts)
 
 
+@shown
 class Model(NamedTuple):
     """A model: ``init(key) -> params`` and ``apply(params, x) -> outputs``.
 
@@ -62,9 +66,11 @@ class Model(NamedTuple):
         (2,)
     """
 
-    init: Callable[[Array], Params]
-    apply: Callable[[Params, Any], Any]
+    init: Callable[[Array], Params]  # key -> params
+    apply: Callable[[Params, Any], Any]  # (params, x [B, ...]) -> outputs [B, ...]
+    # (params, x, key, weights [B]) -> (outputs, statistics). None: `apply` also trains.
     train: Callable[[Params, Any, Array, Array], tuple[Any, PyTree]] | None = None
     # (path, leaf) -> bool: running statistics, which no optimiser may move. None: there are none.
     statistics: Callable[[tuple[str, ...], Any], bool] | None = None
+    # (path, leaf) -> a letter per axis, for adapters of low rank. None: "oi" of two axes.
     axis_roles: Callable[[tuple[str, ...], Any], str | None] | None = None

@@ -1,5 +1,7 @@
 """Setups: everything that stays fixed when algorithms are compared."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +12,13 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.types.aliases import Params
+from fedjax_sim.types.arrays import readable, tree_text
+from fedjax_sim.types.shown import Summary, rows_of, shown
+from fedjax_sim.types.specs import value_text
 from fedjax_sim.types.visits import EvalFn, Oracle, Weighting, Work
 
 
+@shown
 @dataclasses.dataclass(frozen=True)
 class Task:
     """Objectives of all clients: a gradient oracle per client, and the clients' sizes.
@@ -31,7 +37,7 @@ class Task:
     """
 
     oracle: Callable[..., Oracle]  # (client, key, max_steps) -> Oracle
-    num_examples: Array | np.ndarray  # [M] int
+    num_examples: Array | np.ndarray  # [M] int    size of each client's data set
     num_steps: Array | np.ndarray  # [M] int    local steps of one visit; concrete
     # Static. True: a visit can continue the client's previous visit. `oracle` then takes the first
     # step of the visit as a fourth argument, and its key is the client's, equal in all visits.
@@ -48,6 +54,15 @@ class Task:
         """Number of clients M."""
         return self.num_examples.shape[0]
 
+    def _summary(self) -> Summary:
+        rows = rows_of(getattr(self.oracle, "func", None), *getattr(self.oracle, "args", ()))
+        rows |= {"clients": sizes_text(self.num_clients, self.num_examples)}
+        if steps := range_text(self.num_steps):
+            rows |= {"local steps": f"{steps} per visit"}
+        if self.placement is not None:
+            rows |= {"placement": type(self.placement).__name__}
+        return Summary(f"Task: {self.num_clients:,} clients", rows)
+
 
 jax.tree_util.register_dataclass(
     Task,
@@ -56,6 +71,7 @@ jax.tree_util.register_dataclass(
 )
 
 
+@shown
 @dataclasses.dataclass(frozen=True)
 class Timeline:
     """Reports of clients: T server updates with S slots each.
@@ -85,11 +101,11 @@ class Timeline:
         (2, 2, [[2, 0]])
     """
 
-    clients: Array | np.ndarray  # [T, S] int
+    clients: Array | np.ndarray  # [T, S] int    number of the client in each slot
     # [T, S] int    server update whose broadcast the client started from
     version: Array | np.ndarray
     num_steps: Array | np.ndarray  # [T, S] int    local steps done
-    mask: Array | np.ndarray  # [T, S] bool
+    mask: Array | np.ndarray  # [T, S] bool    False: the slot is empty
     time: Array | np.ndarray  # [T] float    simulated time of each server update
     max_steps: int  # static: bounds num_steps
     max_staleness: int = 0  # static: bounds t - version[t]
@@ -135,7 +151,7 @@ class Timeline:
         """Slots whose upload reaches the server, ``[T, S]``: not empty and not lost."""
         return self.mask if self.lost is None else self.mask & ~self.lost
 
-    def __getitem__(self, rounds: slice) -> "Timeline":
+    def __getitem__(self, rounds: slice) -> Timeline:
         """Returns the given rounds of a timeline ``[T, S]`` or of a batch ``[n, T, S]``.
 
         Raises:
@@ -155,6 +171,23 @@ class Timeline:
             return value[..., rounds] if name in ("time", "write_buffer") else value[..., rounds, :]
 
         return dataclasses.replace(self, **{name: cut(name) for name in _TIMELINE_DATA})
+
+    def _summary(self) -> Summary:
+        rounds = f"{self.num_rounds:,}, with {self.cohort_size:,} slots each"
+        if self.sampling is not None:
+            rounds += f", {str(getattr(self.sampling, 'kind', 'unknown')).replace('_', ' ')}"
+        if batch := self.clients.shape[:-2]:
+            rounds += f"; batch of {' x '.join(map(str, batch))} timelines"
+        rows = {"rounds": rounds}
+        mask, lost = readable(self.mask), readable(self.lost)
+        if mask is not None and (lost is None) == (self.lost is None):
+            mean = (mask if lost is None else mask & ~lost).sum(axis=-1).mean()
+            rows["rounds"] += f"; {mean:.4g} uploads per round"
+        if self.max_staleness:
+            rows["staleness"] = f"at most {self.max_staleness:,} rounds"
+        if self.own_models:
+            rows["start"] = "clients start from their own models"
+        return Summary(f"Timeline: {self.num_rounds:,} rounds", rows)
 
 
 _TIMELINE_DATA = [
@@ -195,6 +228,11 @@ def weight_by_examples(work: Work) -> Array:
     return work.num_examples
 
 
+# Rows of a setup that results of several algorithms or configurations show beside their table.
+KEY_ROWS = ("clients", "examples", "local steps", "rounds", "model")
+
+
+@shown
 @dataclasses.dataclass(frozen=True)
 class Setup:
     """Everything that stays fixed when algorithms are compared.
@@ -213,15 +251,24 @@ class Setup:
         2.0
     """
 
-    task: Task
+    task: Task  # objectives of all clients
     timeline: Timeline  # [T, S], or one per seed [n, T, S]
     params: Params  # initial model [...], or one per seed [n, ...]
-    eval_fn: EvalFn | None = None  # carries the evaluation set
+    eval_fn: EvalFn | None = None  # params -> metrics by name; carries the evaluation set
     eval_every: int = 1  # static: rounds between evaluations; the last round is always evaluated
-    weighting: Weighting = uniform_weights  # static; a negative weight makes the model NaN
+    # Static: weights of the uploads. A negative weight makes the model NaN.
+    weighting: Weighting = uniform_weights
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "eval_fn", _as_pytree(self.eval_fn))
+
+    def _summary(self) -> Summary:
+        rows = rows_of(self.task, self.timeline) | {"model": tree_text(self.params)}
+        every = "every round" if self.eval_every == 1 else f"every {self.eval_every} rounds"
+        rows["evaluation"] = "none" if self.eval_fn is None else every
+        if self.weighting is not uniform_weights:
+            rows["weighting"] = value_text(self.weighting)
+        return Summary(f"Setup: {rows['clients'].partition(',')[0]} clients", rows)
 
 
 jax.tree_util.register_dataclass(
@@ -229,6 +276,22 @@ jax.tree_util.register_dataclass(
     data_fields=["task", "timeline", "params", "eval_fn"],
     meta_fields=["eval_every", "weighting"],
 )
+
+
+def sizes_text(num_clients: int, sizes: Any) -> str:
+    """Returns the number of clients with their sizes, where these can be read."""
+    known = readable(sizes)
+    about = "" if known is None else f", with {range_text(known)} examples; {known.sum():,} in all"
+    return f"{num_clients:,}{about}"
+
+
+def range_text(numbers: Any) -> str:
+    """Returns the smallest and the largest number; nothing of numbers that cannot be read."""
+    known = readable(numbers)
+    if known is None or not known.size:
+        return ""
+    low, high = known.min(), known.max()
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _as_pytree(function: Any) -> Any:

@@ -3,13 +3,15 @@
 Two calls of a factory return different closures that compute the same.  Their specs are equal.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import hashlib
 import inspect
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 import jax
@@ -19,6 +21,9 @@ from jax.core import Tracer
 from jax.tree_util import Partial
 
 from fedjax_sim.types.annotations import annotated_kinds
+from fedjax_sim.types.arrays import dtype_and_shape, is_array, readable
+
+_LONGEST = 120  # characters of a field in the text of a record
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,7 +94,7 @@ class Spec:
         scaffold(lr=0.2, server_lr=2.0, option='II')
     """
 
-    _form: "_Form"
+    _form: _Form
     _numbers: tuple[Any, ...]  # leaves
 
     def __init__(self, factory: str | Callable, /, **arguments: Any):
@@ -158,7 +163,7 @@ class Spec:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        return _text(self)
+        return value_text(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _of_arguments, (self.factory, self.arguments)
@@ -170,7 +175,7 @@ class _Form(NamedTuple):
     factory: Factory
     names: tuple[str, ...]
     structure: Any  # of the arguments' values, a list
-    fixed: "tuple[_Fixed | None, ...]"  # their leaves; None where it is a leaf of the spec
+    fixed: tuple[_Fixed | None, ...]  # their leaves; None where it is a leaf of the spec
 
 
 class _Fixed:
@@ -278,7 +283,7 @@ def _key(value: Any) -> Hashable:
     if isinstance(value, Tracer) or not getattr(value, "is_fully_addressable", True):
         return Same(value)  # its values are not known here
     if isinstance(value, _ARRAYS):
-        return _dtype_and_shape(value), _array_digest(value)
+        return dtype_and_shape(value), _array_digest(value)
     if isinstance(value, (float, complex)):
         return type(value), repr(value)  # NaN equals itself, and -0.0 is not 0.0
     leaves, structure = jax.tree.flatten(value)
@@ -292,10 +297,6 @@ def _key(value: Any) -> Hashable:
     except TypeError:
         return Same(value)
     return type(value), value
-
-
-def _dtype_and_shape(array: Any) -> str:
-    return f"{array.dtype}{list(array.shape)}"
 
 
 def _array_digest(array: Any) -> str:
@@ -314,9 +315,9 @@ def _json(value: Any) -> Any:
         return value if math.isfinite(value) else str(value)
     if isinstance(value, _ARRAYS):
         if isinstance(value, Tracer):
-            return {"traced": _dtype_and_shape(value)}
+            return {"traced": dtype_and_shape(value)}
         content = {"value": value.item()} if value.ndim == 0 and value.dtype.kind in "biuf" else {}
-        return {"array": _dtype_and_shape(value), "sha256": _array_digest(value)} | content
+        return {"array": dtype_and_shape(value), "sha256": _array_digest(value)} | content
     if isinstance(value, Mapping):
         return {str(name): _json(one) for name, one in value.items()}
     if names := _fields(value):
@@ -327,26 +328,53 @@ def _json(value: Any) -> Any:
     return _name(value if hasattr(value, "__qualname__") else type(value))
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Returns a value as the text of the call that made it."""
-    if isinstance(value, Spec):
-        return _call(value.name, value.arguments)
-    if isinstance(value, _ARRAYS):
-        return _dtype_and_shape(value) if value.ndim or isinstance(value, Tracer) else str(value)
+    spec = value if isinstance(value, Spec) else spec_of(value)
+    if spec is not None:
+        return _call(spec.name, spec.arguments)
+    if is_array(value):
+        number = None if value.ndim else readable(value)
+        return dtype_and_shape(value) if number is None else str(number)
     if names := _fields(value):
         return _call(type(value).__qualname__, {name: getattr(value, name) for name in names})
     if isinstance(value, (tuple, list)):
         ends = "()" if isinstance(value, tuple) else "[]"
-        return ends[0] + ", ".join(map(_text, value)) + ends[1]
+        return ends[0] + ", ".join(map(value_text, value)) + ends[1]
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name!r}: {_text(one)}" for name, one in value.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {value_text(one)}" for name, one in value.items()) + "}"
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
         return repr(value)
     return _name(value if hasattr(value, "__qualname__") else type(value))
 
 
+def record_text(value: Any) -> str:
+    """Returns a record as a call, without the fields that have their defaults."""
+    return f"{type(value).__qualname__}({', '.join(map('='.join, changed_texts(value).items()))})"
+
+
+def changed_texts(record: Any) -> dict[str, str]:
+    """Returns the texts of the fields whose values are not their defaults."""
+    texts = {name: value_text(value) for name, value in _changed(record)}
+    return {name: x if len(x) <= _LONGEST else f"{x[:_LONGEST]} ..." for name, x in texts.items()}
+
+
+def _changed(record: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the fields of a record whose values are not their defaults."""
+    if dataclasses.is_dataclass(record):
+        defaults = {field.name: field.default for field in dataclasses.fields(record)}
+    else:
+        defaults = record._field_defaults
+    for name in _fields(record):
+        value = getattr(record, name)
+        default = defaults.get(name, dataclasses.MISSING)
+        plain = type(value) in (bool, int, float, str)  # others may have no truth value of `==`
+        if value is not default and not (plain and value == default):
+            yield name, value
+
+
 def _call(name: str, arguments: Mapping[str, Any]) -> str:
-    return f"{name}({', '.join(f'{key}={_text(value)}' for key, value in arguments.items())})"
+    return f"{name}({', '.join(f'{key}={value_text(value)}' for key, value in arguments.items())})"
 
 
 def _fields(value: Any) -> tuple[str, ...]:

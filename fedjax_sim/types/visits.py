@@ -1,5 +1,7 @@
 """Views of a run that an algorithm has: a client's data, its visit, a round, all uploads."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
@@ -9,8 +11,10 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.types.aliases import Params, Step, Upload
+from fedjax_sim.types.shown import shown
 
 
+@shown
 class Oracle(NamedTuple):
     """Access to one client's data during one visit.
 
@@ -34,6 +38,7 @@ class Oracle(NamedTuple):
     full_loss: Callable[[Params], Array] | None = None
 
 
+@shown
 class Work(NamedTuple):
     """One client's visit.
 
@@ -53,9 +58,9 @@ class Work(NamedTuple):
     num_examples: Array  # int    size of the client's data set
     staleness: Array  # int    server updates since the client's download; 0 when synchronous
     key: Array  # PRNG key of this visit, independent of the minibatches
-    max_steps: int
+    max_steps: int  # bound of the local loop
 
-    def inside(self) -> "Work":
+    def inside(self) -> Work:
         """Returns the visit with another key, for the algorithm inside a wrapper that draws.
 
         The draws of two wrappers of the same kind, one inside the other, are then independent.
@@ -73,6 +78,7 @@ EvalFn: TypeAlias = Callable[[Params], Mapping[str, Array]]
 Weighting: TypeAlias = Callable[[Work], Array]  # a batched Work [S] -> weights [S]
 
 
+@shown
 class Round(NamedTuple):
     """One server update.
 
@@ -95,7 +101,7 @@ class Round(NamedTuple):
         """Number of uploads that clients know from the broadcast, which wrappers do not change."""
         return jnp.asarray(self.num_uploads if self.at_broadcast is None else self.at_broadcast)
 
-    def counting(self, num_uploads: Array) -> "Round":
+    def counting(self, num_uploads: Array) -> Round:
         """Returns the round of an update whose mean has another number of uploads.
 
         Example:
@@ -106,7 +112,7 @@ class Round(NamedTuple):
         """
         return self._replace(num_uploads=num_uploads, at_broadcast=self.announced_uploads)
 
-    def inside(self) -> "Round":
+    def inside(self) -> Round:
         """Returns the round with another key, for the algorithm inside a wrapper that draws.
 
         Example:
@@ -121,6 +127,7 @@ def _inside(key: Array) -> Array:
     return jax.random.fold_in(key, np.uint32(2**31 + 16))
 
 
+@shown
 class Stack(NamedTuple):
     """All uploads of a round, as a server without a mean receives them.
 

@@ -10,6 +10,8 @@ References:
         (averages over rounds).
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

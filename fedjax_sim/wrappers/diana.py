@@ -5,6 +5,8 @@ References:
         Differences", 2019, https://arxiv.org/abs/1901.09269.
 """
 
+from __future__ import annotations
+
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most, check_statistics_last
 from fedjax_sim.compression import Codec, StatefulCodec, check_unbiased, stateful

@@ -10,6 +10,8 @@ References:
         https://arxiv.org/abs/2209.15218 (messages of the server).
 """
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 import jax

@@ -6,6 +6,8 @@ References:
     Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", 2018, https://arxiv.org/abs/1809.07599.
 """
 
+from __future__ import annotations
+
 from fedjax_sim import tree
 from fedjax_sim.checks import check_statistics_last
 from fedjax_sim.compression import Codec, StatefulCodec, contractive, stateful

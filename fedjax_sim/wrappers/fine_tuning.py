@@ -5,6 +5,8 @@ References:
         2022 (fine-tuning of a global model is a strong baseline).
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax.numpy as jnp

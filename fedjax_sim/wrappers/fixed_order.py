@@ -1,5 +1,7 @@
 """Means whose order of summation does not depend on the execution."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

@@ -4,6 +4,8 @@ Apply this wrapper last, so that clipping, weight decay, codecs and averages ove
 trainable leaves: ``freeze(compressed(fedavg(0.1), codec), where)``.
 """
 
+from __future__ import annotations
+
 import jax
 
 from fedjax_sim.checks import check_is_algorithm

@@ -5,6 +5,8 @@ References:
         Compression", 2021, https://arxiv.org/abs/2102.07845.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -4,6 +4,8 @@ The algorithm sees a model of its own leaves only; the other leaves are beside i
 messages, or with the clients.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Uploads in the units of a gradient."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 

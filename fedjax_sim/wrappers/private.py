@@ -6,6 +6,8 @@ References:
         Representations", 2020 (private bodies).
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp

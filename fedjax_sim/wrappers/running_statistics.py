@@ -13,6 +13,8 @@ References:
         (statistics, scales and biases private).
 """
 
+from __future__ import annotations
+
 from typing import Any, Literal, NamedTuple
 
 import jax

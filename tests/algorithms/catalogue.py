@@ -251,6 +251,9 @@ COMPOSED = {
     "fedmuon", "diloco", "ef14", "ef21", "ef21_p", "diana", "marina",
     "pp_marina",
     "ditto", "pfedme", "apfl", "perfedavg_FO", "q_fedavg", "term", "afl",
+    "fedavg_schedule", "fedavgm", "fedadagrad", "fedyogi", "fedasam", "fedlesam", "fedacg",
+    "average_rounds", "averaged_feddualavg", "mb_ac_sgd", "fedmid_osp", "fedavg_subgradient",
+    "fedrep", "async_sgd",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}

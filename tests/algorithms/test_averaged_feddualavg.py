@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 TOLERANCE = 1e-11
 
 
+@pytest.mark.slow
 def test_averages_over_rounds_and_over_steps():
     """Full batches, so that all visits are equally long."""
     composite = prox.composite(prox.L1(0.4), where=prox.kernels)

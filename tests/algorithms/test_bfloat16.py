@@ -42,6 +42,7 @@ def shrinking(model, params):
 MODEL = models.Model(lambda key: jnp.array([START]), lambda w, x: x @ w)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "dtype"),
     [(lambda: fs.fedavg(LR), jnp.bfloat16), (lambda: fs.fedadam(LR, 0.02), jnp.float16)],

@@ -57,10 +57,8 @@ TOLERANCE = 1e-12
 pytestmark = pytest.mark.usefixtures("x64")
 every_algorithm = for_each()
 every_algorithm_but_few_quick = for_each(quick=REPRESENTATIVES)
-# Beside them, of messages of several parts, with statistics, several models, or private leaves.
-every_algorithm_but_some_quick = for_each(
-    quick=REPRESENTATIVES | {"fedac", "averaged_fedavg", "ifca", "fedbn", "mime"}
-)
+# Of a server's state, clients' states, and old broadcasts, which gradients and replicas go through.
+every_algorithm_but_three_quick = for_each(quick={"fedadam", "scaffold_II", "fedasync"})
 
 
 def test_no_algorithm_is_missing():
@@ -94,7 +92,7 @@ def test_timelines_exercise_what_they_should():
 # ---- executions
 
 
-@every_algorithm_but_some_quick
+@every_algorithm_but_few_quick
 def test_chunks_on_two_devices(name):
     """Slots by device, on each device in chunks: only the order of summation differs.
 
@@ -123,7 +121,7 @@ def test_clients_on_a_mesh_by_client(name):
     assert_close(rows_of(state.clients, table), expected.clients, TOLERANCE)
 
 
-@every_algorithm_but_few_quick
+@for_each(quick={"scaffold_II"})
 def test_without_compilation_in_single_precision(name):
     """Two rounds operation by operation, which round at 6e-8, few local steps deep."""
     timeline = timeline_of(name)
@@ -148,19 +146,18 @@ def test_states_have_the_precision_of_the_model(name):
     Hyper-parameters in float32, as in a sweep, adopt the precision of a model in float64.
     """
     values = {key: value.astype(jnp.float32) for key, value in hyper(name).items()}
-    for double in (True, False):
-        with jax.enable_x64(double), jax.numpy_rank_promotion("raise"):
-            go = functools.partial(train, name)
-            state = jax.eval_shape(go, values, task(), timeline_of(name), jax.random.key(2))
-        leaves = jax.tree.leaves((state.server.params, state.clients) if double else state)
-        expected = np.dtype(np.float64 if double else np.float32)
-        assert {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"} == {expected}
+    with jax.numpy_rank_promotion("raise"):
+        go = functools.partial(train, name)
+        state = jax.eval_shape(go, values, task(), timeline_of(name), jax.random.key(2))
+    leaves = jax.tree.leaves((state.server.params, state.clients))
+    dtypes = {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"}
+    assert dtypes == {np.dtype(np.float64)}
 
 
 # ---- hyper-parameters
 
 
-@every_algorithm_but_few_quick
+@every_algorithm_but_three_quick
 def test_vmap_and_gradient(name):
     """One program of a vmapped gradient of a final loss.
 

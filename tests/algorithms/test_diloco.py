@@ -154,6 +154,7 @@ def followed(num_steps, period, delay, mix, lr, outer, beta):
     return glob, y
 
 
+@pytest.mark.slow
 def test_streaming_figure():
     """P = 2, H = 4, tau = 1, a = 0.5, the server's rate of DiLoCo, nine steps."""
     glob, y = followed(9, 4, 1, 0.5, LR, 0.7, 0.9)
@@ -234,6 +235,7 @@ def streamed_setup(algorithm, timeline):
     return fs.init(algorithm, fs.Setup(two_leaves(5), timeline, params))
 
 
+@pytest.mark.slow
 def test_streaming_takes_fragments_of_different_precision():
     """The fragment in double precision moves as it does beside another one in double precision."""
 

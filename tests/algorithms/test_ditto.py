@@ -43,6 +43,7 @@ def test_ditto():
     assert_close(state.server.params, trained("fedavg").server.params, TOLERANCE)
 
 
+@pytest.mark.slow
 def test_figures_on_instance_q():
     algorithm = fs.ditto(0.1)
     state, _ = instance_q.final_state(algorithm, instance_q.setup(rounds=2))
@@ -76,6 +77,7 @@ def test_more_personal_steps_take_the_minibatches_again(algorithm, expected):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_without_its_term_a_client_trains_alone():
     """And with a huge one, solved exactly, its model is the one that it received."""
     state = state_after(fs.ditto(0.1, mu=0.0), 2, NUM_CLIENTS, 5)
@@ -87,6 +89,7 @@ def test_without_its_term_a_client_trains_alone():
     np.testing.assert_allclose(state.clients - received, 0, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_weights_and_steps_of_the_personal_models():
     """One weight per client; two steps v <- v - 0.1 (a (v - b) + mu v), since x = 0."""
     mu = np.array([0.5, 2.0])

@@ -91,6 +91,7 @@ def test_favano_of_a_network_with_identity_quantizers():
     assert np.asarray(contacts().time).tolist() == [7.0 * r for r in range(1, 13)]
 
 
+@pytest.mark.slow
 def test_mean_model_moves_by_the_progress_of_the_contacted():
     """FAVANO and QuAFL, whoever is contacted and however many steps each has done (Eq. 53)."""
     for receives, algorithm in (

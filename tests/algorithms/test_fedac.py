@@ -95,6 +95,7 @@ def test_number_of_steps_defaults_to_the_timelines():
     assert_close(state_after(fs.fedac(0.1, 0.3)).server, expected, TOLERANCE)
 
 
+@pytest.mark.slow
 def test_identical_clients_act_as_one():
     algorithm = fs.fedac(0.1, 0.3, 5)
     several = state_after(algorithm, 3, 4, clients=same_clients(4)).server

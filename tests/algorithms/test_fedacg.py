@@ -33,6 +33,7 @@ def test_fedacg():
     assert_close(flat(final(fs.fedacg(lr, momentum, mu)).server.params), x, TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mu", "other"), [(0.0, "fedavg"), (0.4, "fedprox")])
 def test_without_momentum_it_is_fedprox(mu, other):
     expected = model(other) if other == "fedavg" else model(other, mu=mu)
@@ -49,6 +50,7 @@ def test_fedacg_model_is_the_mean_of_the_clients_models():
     assert_close(values["params"], values["model"].mean(1), TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fs.fedacg(0.1)])
 def test_identical_clients_act_as_one(algorithm):
     several = state_after(algorithm, 3, 6, clients=same_clients(6))

@@ -51,6 +51,7 @@ def test_fedadamw(name):
     assert_close(sent, second if by_entry else second[2:], TOLERANCE)
 
 
+@pytest.mark.slow
 def test_instance_q():
     state, path = final_state(fs.fedadamw(0.01), setup(rounds=1, start=0.5))
     assert_printed(state.server.second_moment, "0.0057552868")
@@ -109,6 +110,7 @@ def test_a_leaf_without_entries_leaves_the_state_finite():
     chex.assert_tree_all_finite((state, algorithm.update(state, sent, now)))
 
 
+@pytest.mark.slow
 def test_first_round_is_local_adamw():
     """From v = 0 and without a direction, as FedAvg with AdamW whose state is reset."""
     adamw = fs.fedavg(local_optimizer=optax.adamw(0.01, weight_decay=0.1))
@@ -119,6 +121,7 @@ def test_first_round_is_local_adamw():
     assert abs(actual[1] - expected[1]) > 1e-4  # the second round starts from the mean of v
 
 
+@pytest.mark.slow
 def test_kept_second_moments_end_the_oscillation_of_local_adamw():
     """The claim for the mean of v: from v = 0 a visit begins with a step of the whole rate.
 

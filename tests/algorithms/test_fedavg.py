@@ -90,6 +90,7 @@ def test_one_step_is_fedsgd():
     assert np.abs(expected - START).max() > 0.1
 
 
+@pytest.mark.slow
 def test_identical_clients_act_as_one():
     expected = final(fs.fedavg(0.2), clients=same_clients(1))
     assert_close(final(fs.fedavg(0.2), clients=same_clients(NUM_CLIENTS)), expected, TOLERANCE)
@@ -106,6 +107,7 @@ def fixed_point(lr, num_steps):
     return np.linalg.solve(left.sum(0), np.einsum("mij,mj->i", left, CENTRES))
 
 
+@pytest.mark.slow
 def test_trajectory_on_quadratics_is_affine():
     """x_t = z + P^t (x_0 - z) with P the mean contraction and z its fixed point."""
     lr, num_steps, num_rounds = 0.1, 5, 4

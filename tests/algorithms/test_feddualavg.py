@@ -179,6 +179,7 @@ def test_feddualavg_solves_the_regularised_problem():
     assert abs(scalar_problem(fs.feddualavg(0.1, HALF), 500) - 2.5) < 1e-9
 
 
+@pytest.mark.slow
 def test_feddualavg_is_exact_on_linear_losses():
     """With any number of local steps: as if clients were averaged after each. FedMiD is not."""
     slopes = np.random.default_rng(0).normal(size=(4, DIM))

@@ -43,10 +43,12 @@ def test_feddyn():
     assert_close((flat(state.server.params), flat(state.clients)), (x, duals), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_the_term_matters():
     assert moved(model("feddyn", mu=0.3), model("fedavg")) > 1e-3
 
 
+@pytest.mark.slow
 def test_released_feddyn_is_another_method():
     """Its penalties have no gradient, and its server adds a multiple of all past displacements."""
     a = 0.3

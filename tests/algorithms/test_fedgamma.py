@@ -48,6 +48,7 @@ def frozen(algorithm):
     return algorithm._replace(local=local)
 
 
+@pytest.mark.slow
 def test_without_radius_it_is_scaffold():
     expected = model("scaffold_II", server_lr=1.0)
     assert_close(model("fedgamma", radius=0.0, server_lr=1.0), expected, TOLERANCE)
@@ -60,6 +61,7 @@ def test_without_controls_it_is_fedsam():
     assert moved(actual, state_after(fs.fedgamma(0.1, radius=0.3)).server.params) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fs.fedgamma(0.1)])
 def test_identical_clients_act_as_one(algorithm):
     several = state_after(algorithm, 3, 6, clients=same_clients(6))

@@ -33,11 +33,13 @@ def test_fedlesam():
     assert_close(flat(final(fs.fedlesam(lr, radius)).server.params), x, TOLERANCE)
 
 
+@pytest.mark.slow
 def test_without_radius_it_is_fedavg():
     assert_close(model("fedlesam", radius=0.0), model("fedavg"), TOLERANCE)
     assert moved(model("fedlesam", radius=0.3), model("fedavg")) > 1e-3
 
 
+@pytest.mark.slow
 def test_first_visits_of_fedlesam_are_fedavg():
     """Three rounds of two clients, nobody twice; from the fourth round on it differs."""
     fedlesam, fedavg = fs.fedlesam(0.1, radius=0.3), fs.fedavg(0.1)

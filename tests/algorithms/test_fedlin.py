@@ -34,6 +34,7 @@ def pairs(rounds, num_steps):
     return fs.timelines.repeat_rounds(fs.timelines.full(rounds, 2, np.array(num_steps)), 2)
 
 
+@pytest.mark.slow
 def test_unequal_steps_do_not_bias_the_limit():
     """The paper's claim: linear convergence to the optimum."""
     path = models(fs.fedlin(0.3), timeline=pairs(60, (1, 9)), num_steps=(1, 9))[1::2]

@@ -142,6 +142,7 @@ def test_dual_changes_fit_a_geometry_that_is_not_euclidean():
     assert np.abs(final(printed, 1, task=task, start=positive) - x).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_server_only_form_has_dual_changes():
     """One local step under the entropy: the options are those of FedMiD without local prox."""
     positive = np.array([0.4, 0.3, 0.2, 0.1])

@@ -133,6 +133,7 @@ def test_models_without_matrices_have_no_momentum():
     assert jax.tree.leaves(fs.fedmuon(0.1).init(logistic_params()).momentum) == []
 
 
+@pytest.mark.slow
 def test_selected_leaves_of_several_kernels():
     """Kernels [blocks, outputs, inputs] take one Muon step each; stacked biases take Adam's."""
     blocks = {"kernel": RNG.normal(size=(2, 4, 3)), "bias": RNG.normal(size=(2, 4))}

@@ -109,6 +109,7 @@ def test_without_momentum_it_is_fedavg():
     assert_close(model("fedavgm", server_lr=1.0, momentum=0.0), model("fedavg"), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_identical_clients_act_as_one():
     expected = final(fs.fedavgm(0.2), clients=same_clients(1))
     assert_close(final(fs.fedavgm(0.2), clients=same_clients(NUM_CLIENTS)), expected, TOLERANCE)

@@ -26,6 +26,7 @@ def test_without_proximal_term_it_is_fedavg():
     assert_close(model("fedprox", mu=0.0), model("fedavg"), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_proximal_term_matters_from_the_second_step():
     """The proximal gradient is 0 at the start of the visit."""
     fedprox, fedavg = fs.fedprox(0.2, mu=0.5), fs.fedavg(0.2)
@@ -33,6 +34,7 @@ def test_proximal_term_matters_from_the_second_step():
     assert np.abs(final(fedprox, num_steps=2) - final(fedavg, num_steps=2)).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_identical_clients_act_as_one():
     algorithm = fs.fedprox(0.2, mu=0.5)
     expected = final(algorithm, clients=same_clients(1))

@@ -48,6 +48,7 @@ def test_without_radius_it_is_fedavg(name):
     assert moved(model(name, radius=0.3), model("fedavg")) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fs.fedsam(0.1), fs.fedasam(0.1)])
 def test_identical_clients_act_as_one(algorithm):
     several = state_after(algorithm, 3, 6, clients=same_clients(6))

@@ -43,5 +43,6 @@ def test_fedsmoo(regularize):
     assert_close(actual, (x, duals, pulls), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_without_radius_it_is_feddyn():
     assert_close(model("fedsmoo", mu=0.4, radius=0.0), model("feddyn", mu=0.4), TOLERANCE)

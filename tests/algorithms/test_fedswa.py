@@ -137,6 +137,7 @@ def frozen(algorithm):
     return algorithm._replace(local=local)
 
 
+@pytest.mark.slow
 def test_coincide_with_simpler_methods():
     assert_close(model("fedswa", rho=1.0, alpha=1.0), model("fedavg"), TOLERANCE)
     slow = model("fedavgm", server_lr=0.7, momentum=0.0)
@@ -232,8 +233,10 @@ def test_rate_decayed_to_zero_keeps_controls():
     assert_close((late.server, late.clients), (early.server, early.clients), TOLERANCE)
 
 
-@pytest.mark.parametrize("algorithm", [fs.fedswa(0.1), fs.fedmoswa(0.1, gamma=1.0)])
-def test_identical_clients_act_as_one(algorithm):
+@pytest.mark.slow
+@pytest.mark.parametrize(("factory", "options"), [(fs.fedswa, {}), (fs.fedmoswa, {"gamma": 1.0})])
+def test_identical_clients_act_as_one(factory, options):
+    algorithm = factory(0.1, **options)
     several = state_after(algorithm, 3, 6, clients=same_clients(6))
     one = state_after(algorithm, 3, 1, clients=same_clients(1))
     assert_close(several.server.params, one.server.params, TOLERANCE)

@@ -110,6 +110,7 @@ def test_averaged_gradients_are_not_divided_by_the_share_of_the_cluster():
     np.testing.assert_allclose(trained_on_q(average="gradients"), expected, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_recovers_clusters_from_models_near_them():
     """Clients with optima around -2 and 2: each model finds its cluster's, FedAvg's fits none."""
     rng = np.random.default_rng(0)
@@ -134,6 +135,7 @@ def test_an_upload_is_one_model_and_the_number_of_its_cluster():
     assert bits == 14 * 64 + 32 + 3
 
 
+@pytest.mark.slow
 def test_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="num_models is 0; expected at least 1"):
         fs.ifca(0.1, num_models=0)

@@ -87,6 +87,7 @@ def apply(params, x):
     return x @ params["w"] + params["b"]
 
 
+@pytest.mark.slow
 @for_each(quick={"scaffold_II"})
 def test_running_statistics_do_not_change_the_run(name):
     """The other leaves are those of a model without statistics; variances stay variances."""

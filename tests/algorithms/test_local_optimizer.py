@@ -136,6 +136,7 @@ def test_refuses_contradictions(arguments, message):
         fs.fedavg(**arguments)
 
 
+@pytest.mark.slow
 def test_mean_refuses_states_without_a_mean():
     """optax's apply_if_finite keeps a flag."""
     optimizer = optax.apply_if_finite(optax.sgd(0.1), 3)

@@ -67,6 +67,7 @@ def test_mb_ac_sgd():
     assert_close((flat(state.params), flat(state.main)), (ag, x), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_one_local_step_is_fedavg():
     """With minibatches, not full gradients."""
     once = dataclasses.replace(
@@ -77,8 +78,10 @@ def test_one_local_step_is_fedavg():
     assert_close(trained("fedsgd", once, lr=0.2).server.params, other, TOLERANCE)
 
 
-@pytest.mark.parametrize("algorithm", [fs.mb_sgd(0.1), fs.mb_ac_sgd(0.1, 0.3)])
-def test_identical_clients_act_as_one(algorithm):
+@pytest.mark.slow
+@pytest.mark.parametrize(("factory", "rates"), [(fs.mb_sgd, (0.1,)), (fs.mb_ac_sgd, (0.1, 0.3))])
+def test_identical_clients_act_as_one(factory, rates):
+    algorithm = factory(*rates)
     several = state_after(algorithm, 3, 4, clients=same_clients(4)).server
     assert_close(several, state_after(algorithm, 3, 1, clients=same_clients(1)).server, TOLERANCE)
 

@@ -37,12 +37,14 @@ def test_mofedsam(regularize):
     assert_close((flat(server.params), flat(server.direction)), (x, direction), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_without_momentum_it_is_fedsam():
     assert_close(model("mofedsam", radius=0.0, mix=1.0), model("fedavg"), TOLERANCE)
     assert_close(model("mofedsam", radius=0.3, mix=1.0), model("fedsam", radius=0.3), TOLERANCE)
     assert moved(model("mofedsam", radius=0.0, mix=0.5), model("fedavg")) > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [fs.mofedsam(0.1)])
 def test_identical_clients_act_as_one(algorithm):
     several = state_after(algorithm, 3, 6, clients=same_clients(6))

@@ -176,6 +176,7 @@ def raw_noise(name="rng"):
     return optax.chain(optax.GradientTransformation(init, update), optax.sgd(1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "origin"),
     [
@@ -229,6 +230,7 @@ def test_noise_of_mimes_optimizer_belongs_to_the_step():
     assert abs(np.corrcoef(sent)[0, 1]) < 5 / np.sqrt(CLIENTS)
 
 
+@pytest.mark.slow
 def test_noise_of_a_server_belongs_to_the_run():
     """Seeds drew the same noise, as the key of the optimizer is a constant."""
     few = setup(rounds=50, clients=2)
@@ -243,6 +245,7 @@ def test_noise_of_a_server_belongs_to_the_run():
     np.testing.assert_array_equal(paths[0], again)
 
 
+@pytest.mark.slow
 def test_means_of_states_send_no_keys():
     """The state is a count and a key; only the count and the model travel."""
     algorithm = fs.fedavg(local_optimizer=noisy_sgd(), local_state="mean")

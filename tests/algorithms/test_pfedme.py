@@ -80,6 +80,7 @@ def test_weight_decay_is_the_term_of_the_released_program():
     np.testing.assert_allclose(state.clients[:, 0], theta, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_all_clients_train_and_some_are_averaged():
     """The mean over exactly two of six clients, other ones in other rounds; all keep theta."""
     mu, p, lr = 2.0, 0.1, 0.3

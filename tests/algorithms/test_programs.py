@@ -51,18 +51,16 @@ def _has_numbers(name):
     return len(jax.tree.leaves(catalogue.algorithm(name, values).spec)) >= len(values)
 
 
-QUICK = sorted(filter(_has_numbers, catalogue.REPRESENTATIVES))
-SLOW = sorted(filter(_has_numbers, catalogue.ALGORITHMS.keys() - catalogue.REPRESENTATIVES))
+INSIDE = {
+    "fedavg_adam_keep", "fedavg_adam_mean", "fedavg_adam_reset", "fedavg_schedule", "fedmuon",
+}  # fmt: skip
 
 
 def test_which_algorithms_have_their_numbers_inside_of_functions():
-    others = catalogue.ALGORITHMS.keys() - {*QUICK, *SLOW}
-    assert others == {
-        "fedavg_adam_keep", "fedavg_adam_mean", "fedavg_adam_reset", "fedavg_schedule", "fedmuon",
-    }  # fmt: skip
+    assert {name for name in catalogue.ALGORITHMS if not _has_numbers(name)} == INSIDE
 
 
-@pytest.mark.parametrize("name", QUICK + [pytest.param(x, marks=pytest.mark.slow) for x in SLOW])
+@catalogue.for_each(quick={"fedadam", "scaffold_II", "fedasync"}, without=INSIDE)
 def test_other_numbers_lower_no_program(name, lowered):
     """A later call with other numbers runs the first call's program, and uses its own numbers."""
     values = catalogue.ALGORITHMS[name][1]
@@ -110,6 +108,7 @@ def test_numbers_of_schedules_are_arguments(lowered):
     assert not np.array_equal(first["w"], second["w"])
 
 
+@pytest.mark.slow
 def test_kept_programs_are_bounded(monkeypatch):
     """Each of these runs has a program of its own, since the period is a static value."""
     monkeypatch.setattr(programs, "_MOST_FUNCTIONS", 2)

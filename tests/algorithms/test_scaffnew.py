@@ -119,6 +119,7 @@ def test_local_steps_save_communication():
         assert np.argmax(errors < 1e-6) + 1 == expected
 
 
+@pytest.mark.slow
 def test_refuses_other_timelines():
     algorithm = fs.scaffnew(LR, 0.2)
     for timeline, num_steps, message in [

@@ -38,6 +38,7 @@ def test_scaffold_m():
     assert_close(flat(state.server.control), controls.mean(0), TOLERANCE)
 
 
+@pytest.mark.slow
 def test_without_momentum_it_is_scaffold():
     expected = model("scaffold_II", server_lr=0.8)
     assert_close(model("scaffold_m", server_lr=0.8, mix=1.0), expected, TOLERANCE)

@@ -248,6 +248,7 @@ def test_every_algorithm_has_a_spec():
     assert set(fs.algorithms.__all__) - {"gradient_controls"} <= own_factories()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CALLS]
 )

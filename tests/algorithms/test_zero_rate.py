@@ -25,6 +25,7 @@ def paths(factory):
     return models(factory(pause), 4), models(factory(LR), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "factory",
     [fs.fedcm, fs.scaffold_m, fs.fedadamw, fs.fedmuon, fs.q_fedavg, per_step],

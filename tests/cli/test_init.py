@@ -142,7 +142,9 @@ def test_names_and_values_cannot_end_a_comment_or_a_text():
     with pathlib.Path(name).open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(['x """\' \\', "y"])
-        writer.writerows([i * i % 7, "yes\nimport no_such_module" if i % 2 else "no"] for i in range(30))
+        writer.writerows(
+            [i * i % 7, "yes\nimport no_such_module" if i % 2 else "no"] for i in range(30)
+        )
     init(["study.py", name])
     study = load_study(pathlib.Path("study.py"))
     assert study.dataset is not None

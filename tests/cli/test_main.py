@@ -14,6 +14,8 @@ import types
 
 import pandas as pd
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.partitions import PARTITIONS
 
 from fedjax_sim import datasets, models
 from fedjax_sim.cli import docstrings, run
@@ -21,8 +23,6 @@ from fedjax_sim.cli.main import main
 from fedjax_sim.runs import comparison as comparing
 from fedjax_sim.runs.simulation import execute
 from fedjax_sim.studies.setups import entries, names, registry
-from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.studies.setups.partitions import PARTITIONS
 
 TINY = shlex.split(
     "run quickstart --model softmax_regression --num-clients 20 --cohort-size 3 --rounds 4 "

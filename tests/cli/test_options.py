@@ -4,11 +4,11 @@ import dataclasses
 import json
 
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse, run_config, sweep_config
 from fedjax_sim.studies.setups.build import hyper_parameters
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from fedjax_sim.studies.setups.config_file import to_json
 
 CONFIG = RunConfig(

@@ -4,12 +4,12 @@ import dataclasses
 import json
 
 import pytest
+from fedjax_sim.studies.setups.config import SweepConfig
 
 from fedjax_sim.cli import sweep
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.main import main
 from fedjax_sim.studies.setups import own_objects
-from fedjax_sim.studies.setups.config import SweepConfig
 from fedjax_sim.studies.setups.config_file import to_json
 
 HELD = {  # files, and what they are

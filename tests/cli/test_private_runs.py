@@ -8,6 +8,8 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups.config_checks import check as check_values
 
 import fedjax_sim as fs
 from fedjax_sim.cli.grid import configurations
@@ -17,8 +19,6 @@ from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import run_sweep
 from fedjax_sim.studies.setups import private_options, private_runs
 from fedjax_sim.studies.setups.build import hyper_parameters, resolve
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
-from fedjax_sim.studies.setups.config_checks import check as check_values
 from fedjax_sim.studies.setups.config_file import read, to_json
 from fedjax_sim.studies.setups.settings import resolve_hyper
 

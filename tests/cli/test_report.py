@@ -85,7 +85,7 @@ def test_intervals_are_those_of_the_command_table():
     summary = report.summarize(history, 0.9, timing)
     shown = tables.summary_table(summary, 0.9)
     assert next(iter(shown.columns[1].cells)) == "0.520 ± 0.050"  # 4.303 * 0.02 / sqrt(3)
-    assert str(shown.caption) == "accuracy: mean over seeds and its 95 % interval (Student's t)"
+    assert str(shown.caption) == "Mean over 3 seeds and its 95 % interval (Student's t)."
     markdown = results_table(results(history, [report.ACCURACY]))
     assert "0.520 ± 0.050" in markdown
     alone = report.summarize(history[history["seed"] == 0], 0.9, timing)

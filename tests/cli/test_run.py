@@ -10,6 +10,8 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig
+from fedjax_sim.studies.setups.partitions import PARTITIONS
 
 import fedjax_sim as fs
 from fedjax_sim import datasets, models
@@ -20,9 +22,7 @@ from fedjax_sim.runs.result import Progress
 from fedjax_sim.studies.setups import registry
 from fedjax_sim.studies.setups.build import resolve
 from fedjax_sim.studies.setups.clients import clients
-from fedjax_sim.studies.setups.config import RunConfig
 from fedjax_sim.studies.setups.config_file import read
-from fedjax_sim.studies.setups.partitions import PARTITIONS
 from fedjax_sim.studies.setups.problem import prepare
 
 TINY = RunConfig(

@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from sweep_options import sweep_options
 
 from fedjax_sim import datasets
 from fedjax_sim.cli import console, sweep, sweep_results
-from fedjax_sim.cli.grid import with_settings
+from fedjax_sim.cli.grid import SweepOptions, with_settings
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import SweepResult, run_sweep
@@ -28,12 +29,13 @@ from fedjax_sim.reports import read_folder
 from fedjax_sim.runs.sweeps import program
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.sweep import SweepProgress
-from fedjax_sim.studies.setups import own_objects
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
+from fedjax_sim.studies.setups import data
 from fedjax_sim.studies.setups.problem import prepare
+from fedjax_sim.studies.setups.study import Study
 
 DIVERGING = 2e38  # two steps of it leave float32
-GRID = SweepConfig(
+GRID = sweep_options(
+    {"lr": (0.05, 0.3, DIVERGING), "cohort_size": (2, 4)},
     model="softmax_regression",
     partition="quantity",  # clients of different sizes, so that weights matter
     alpha=1.0,
@@ -46,12 +48,12 @@ GRID = SweepConfig(
     seeds=2,
     eval_every=1,
     algorithms=("fedavg", "fedprox"),
-    hyper=("fedprox.mu=2",),
-    grid=(f"lr=0.05,0.3,{DIVERGING:g}", "cohort_size=2,4"),
+    hyper={"fedprox": {"mu": 2.0}},
     metric="test/loss",
     mode="min",
 )
-CONFIGURATIONS = list(itertools.product(["fedavg", "fedprox"], [2, 4], [0.05, 0.3, DIVERGING]))
+ALGORITHMS = ("fedavg", "fedprox")
+CONFIGURATIONS = list(itertools.product(ALGORITHMS, [2, 4], [0.05, 0.3, DIVERGING]))
 KEY = ["algorithm", "cohort_size", "lr"]
 PARTS = ("test", "train")
 COMPARED = {(2, 0.05): ("fedavg", "fedprox")}
@@ -59,8 +61,9 @@ COMPARED = {(2, 0.05): ("fedavg", "fedprox")}
 TINY = "sweep quickstart --model softmax_regression --num-clients 12 --local-steps 1".split()
 
 
-def at(output: pathlib.Path, **changes) -> SweepConfig:
-    return dataclasses.replace(GRID, output=output, **changes)
+def run_at(output: pathlib.Path, grid=None, callbacks=(), **changes) -> SweepResult:
+    """Runs the sweep in a folder, with other options."""
+    return run_sweep(Study(), sweep_options(grid, GRID, output=output, **changes), callbacks)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,7 @@ def folder(tmp_path_factory) -> pathlib.Path:
 def swept(folder, events) -> SweepResult:
     """Two algorithms x three rates x two cohort sizes x two seeds, once for all tests."""
     with jax.debug_nans(False):  # one of the rates diverges
-        return run_sweep(at(folder), [types.SimpleNamespace(progress=events.append)])
+        return run_at(folder, callbacks=[types.SimpleNamespace(progress=events.append)])
 
 
 @pytest.fixture
@@ -91,10 +94,10 @@ def compared(tmp_path_factory) -> dict[tuple[int, float], tuple[pathlib.Path, pd
     """Comparisons that are parts of the sweep."""
     found = {}
     for (cohort_size, lr), algorithms in COMPARED.items():
-        shared = {field.name: getattr(GRID, field.name) for field in dataclasses.fields(RunConfig)}
         folder = tmp_path_factory.mktemp("compared")
         changes = {"output": folder, "cohort_size": cohort_size, "lr": lr, "algorithms": algorithms}
-        found[cohort_size, lr] = folder, compare(RunConfig(**(shared | changes))).history
+        study = Study(sweep_options(None, GRID, **changes).run)
+        found[cohort_size, lr] = folder, compare(study).history
     return found
 
 
@@ -187,11 +190,10 @@ def test_diverging_runs_are_recorded_with_their_round_and_never_chosen(swept, fo
     """They leave the finite numbers in the first round that somebody reports in."""
     scores = pd.read_csv(folder / "scores.csv")
     rounds = []
-    for algorithm, cohort_size in itertools.product(GRID.algorithms, (2, 4)):
-        own = with_settings(GRID, {"algorithm": algorithm, "cohort_size": cohort_size})
-        reported = np.asarray(prepare(own, datasets.load("digits")).setup.timeline.mask).any(
-            axis=-1
-        )
+    for algorithm, cohort_size in itertools.product(ALGORITHMS, (2, 4)):
+        own = Study(with_settings(GRID.run, {"cohort_size": cohort_size}))
+        timeline = prepare(own, datasets.load("digits")).setup.timeline
+        reported = np.asarray(timeline.mask).any(axis=-1)
         found = entry(scores, algorithm, cohort_size, DIVERGING)
         assert found["diverged_at"].tolist() == (1 + reported.argmax(axis=-1)).tolist()
         assert np.isnan(found["score"].to_numpy()).all()
@@ -253,7 +255,7 @@ def test_paired_differences_are_those_of_scipy(swept, folder):
 def test_figures_and_the_configuration_are_written(swept, folder):
     figures = {
         f"{kind}_{algorithm}{name}.png"
-        for algorithm in GRID.algorithms
+        for algorithm in ALGORITHMS
         for kind, name in (
             ("sensitivity", "_lr"),
             ("sensitivity", "_cohort_size"),
@@ -264,14 +266,15 @@ def test_figures_and_the_configuration_are_written(swept, folder):
     for name in figures:
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
     written = json.loads((folder / "config.json").read_text())
-    assert set(written["config"]) == {field.name for field in dataclasses.fields(SweepConfig)}
-    assert written["config"]["grid"] == list(GRID.grid)
+    assert set(written["sweep"]) == {field.name for field in dataclasses.fields(SweepOptions)}
+    assert written["sweep"]["grid"]["cohort_size"]["values"] == [2, 4]
+    assert (written["settings"]["alpha"], written["settings"]["metric"]) == (1.0, "test/loss")
     assert written["environment"]["versions"]["jax"]
 
 
 @pytest.mark.slow
 def test_progress_is_reported_from_start_to_end(swept, events):
-    groups = [{"algorithm": a, "cohort_size": m} for a in GRID.algorithms for m in (2, 4)]
+    groups = [{"algorithm": a, "cohort_size": m} for a in ALGORITHMS for m in (2, 4)]
     started = [progress.static for progress in events if progress.round == 0]
     assert started == groups
     assert (events[0].runs_done, events[-1].runs_done, events[-1].num_runs) == (0, 24, 24)
@@ -283,9 +286,9 @@ def test_progress_is_reported_from_start_to_end(swept, events):
 def test_a_larger_grid_repeats_nothing(swept, copied):
     """One more rate, one more seed, one algorithm less, another order."""
     before = kept(copied)
-    changes = {"algorithms": ("fedavg",), "hyper": (), "seeds": 3}
-    grid = ("cohort_size=2", "lr=0.1,0.3,0.05")
-    result = run_sweep(at(copied, grid=grid, **changes))
+    changes = {"algorithms": ("fedavg",), "hyper": {}, "seeds": 3}
+    grid = {"cohort_size": (2,), "lr": (0.1, 0.3, 0.05)}
+    result = run_at(copied, grid=grid, **changes)
     assert (result.sweep.resumed, len(result.sweep.runs)) == (2 * 2, 3 * 3)
     assert result.sweep.compilations == 1
     assert kept(copied).items() > before.items()
@@ -317,17 +320,17 @@ def test_a_larger_grid_repeats_nothing(swept, copied):
 )
 def test_another_metric_takes_no_training(swept, copied, metric, mode, reduce):
     before = kept(copied)
-    result = run_sweep(at(copied, metric=metric, mode=mode, **reduce))
+    result = run_at(copied, metric=metric, mode=mode, **reduce)
     assert (result.sweep.resumed, result.sweep.compilations) == (24, 0)
     assert kept(copied) == before
     assert_chosen(result.best, best_by_hand(swept.history, metric, mode, **reduce))
-    written = json.loads((copied / "config.json").read_text())["config"]
+    written = json.loads((copied / "config.json").read_text())["settings"]
     assert (written["metric"], written["mode"]) == (metric, mode)
 
 
 @pytest.mark.slow
 def test_cells_and_speed_up(swept, copied):
-    config = at(
+    result = run_at(
         copied,
         metric="test/accuracy",
         mode="max",
@@ -335,7 +338,6 @@ def test_cells_and_speed_up(swept, copied):
         over="cohort_size",
         reference=1.0,
     )
-    result = run_sweep(config)
     assert result.sweep.compilations == 0
     last = swept.history.loc[
         (swept.history["metric"] == "test/accuracy") & (swept.history["round"] == 4)
@@ -382,11 +384,13 @@ def test_the_error_of_the_speed_up_figure_is_named_as_it_is_computed(monkeypatch
         return figure(*arguments, label=label, **options)
 
     monkeypatch.setattr(sweep_results.sweeps, "speed_up_figure", observed)
-    grid = ("cohort_size=2,4", "lr=0.3")
-    config = at(copied, over="cohort_size", grid=grid, algorithms=("fedavg",), hyper=())
-    run_sweep(config)
-    run_sweep(dataclasses.replace(config, reference=0.5))
-    run_sweep(dataclasses.replace(config, reference=1.0, metric="test/accuracy", mode="max"))
+    grid = {"cohort_size": (2, 4), "lr": (0.3,)}
+    own = {"over": "cohort_size", "algorithms": ("fedavg",), "hyper": {}}
+    run_at(copied, grid, **own)
+    assert not (copied / "speed_up.png").exists()
+    run_at(copied, grid, **own, reference=0.0)
+    run_at(copied, grid, **own, reference=0.5)
+    run_at(copied, grid, **own, reference=1.0, metric="test/accuracy", mode="max")
     assert labels == ["test loss", "test loss - 0.5", "1 - test accuracy"]
 
 
@@ -397,14 +401,15 @@ def test_a_reference_that_a_score_has_passed_leaves_the_other_tables(tmp_path, m
     ]
     finished = Sweep(runs, False, len(runs), 0, 0.0, 0.0)
     monkeypatch.setattr(sweep, "sweep", lambda *arguments, **options: finished)
-    config = SweepConfig(output=tmp_path, grid=("cohort_size=2,4",), metric="test/loss", seeds=1)
-    run_sweep(dataclasses.replace(config, over="cohort_size"))
+    own = {"output": tmp_path, "metric": "test/loss", "seeds": 1, "over": "cohort_size"}
+    config = sweep_options({"cohort_size": (2, 4)}, **own, reference=0.0)
+    run_sweep(Study(), config)
     assert (tmp_path / "speed_up.csv").exists()
     (tmp_path / "clients_mine.png").touch()  # no file of the sweep
     with pytest.raises(ValueError, match=r"^reference is 9\.0; expected it to be better than"):
-        run_sweep(dataclasses.replace(config, over="cohort_size", reference=9.0))
+        run_sweep(Study(), dataclasses.replace(config, reference=9.0))
     assert pd.read_csv(tmp_path / "scores.csv")["score"].tolist() == [0.5, 0.5]
-    assert len(pd.read_csv(tmp_path / "best.csv")) == 1
+    assert pd.read_csv(tmp_path / "best.csv")["cohort_size"].tolist() == [2, 4]
     assert not (tmp_path / "speed_up.csv").exists()
     assert (tmp_path / "clients_mine.png").exists()
 
@@ -422,8 +427,12 @@ def doubled(dataset: datasets.Dataset) -> datasets.Dataset:
 OTHERS = {  # options, data and the reason of the refusal
     "batch size": ("--batch-size 9", None, "another sweep: batch_size is 7 there and 9 here"),
     "of other seeds": ("--seed 11 --rounds 3", None, "another sweep: rounds is 4 there and 3 here"),
-    "of other rates": ("--grid lr=0.7 --dropout 0", None, "sweep: dropout is 0.6 there and 0.0"),
-    "hyper-parameter": ("--hyper fedprox.mu=3", None, "fedprox.mu is 2.0 there and 3.0 here"),
+    "of other rates": (
+        "--grid.lr.values 0.7 --dropout 0",
+        None,
+        "sweep: dropout is 0.6 there and 0.0",
+    ),
+    "hyper-parameter": ("--hyper.fedprox.mu 3", None, "fedprox.mu is 2.0 there and 3.0 here"),
     "evaluations": ("--eval-every 2", None, "eval_every is 1 there and 2 here"),
     "data set": ("--dataset mnist", lambda dataset: dataset, "dataset is 'digits' there and 'mn"),
     "same name, other data": ("", doubled, "data or settings"),
@@ -441,7 +450,7 @@ def test_folder_of_another_sweep_is_refused(swept, folder, capsys, monkeypatch, 
 
     monkeypatch.setattr(program.Programs, "prepare", compiled)
     if change is not None:
-        monkeypatch.setattr(own_objects.datasets, "load", load_as(change))
+        monkeypatch.setattr(data.datasets, "load", load_as(change))
     assert main(["sweep", str(folder / "config.json"), *options.split()]) == 2
     error = capsys.readouterr().err
     assert error.startswith("fedjax-sim: error: ")
@@ -516,8 +525,8 @@ def test_best_has_configurations_with_all_seeds_only(
         )
 
     monkeypatch.setattr(console, "SweepBar", interrupting(now))
-    options = "--grid lr=0.1,0.2 cohort_size=2,4 --rounds 2 --eval-every 1 --seed 9 --seeds 2"
-    more = "--over cohort_size --metric test/loss --mode min"
+    options = "--grid.lr.values 0.1 0.2 --grid.cohort-size.values 2 4 --rounds 2 --eval-every 1"
+    more = "--seed 9 --seeds 2 --over cohort_size --reference 0 --metric test/loss"
     command = [*TINY, "--output", str(tmp_path), *options.split(), *more.split()]
     assert main(command) == 130
     assert "interrupted; finished runs are in" in capsys.readouterr().out
@@ -539,9 +548,9 @@ def test_a_comparison_is_a_start(compared, tmp_path, capsys):
     """Its config.json gives settings, algorithms and their hyper-parameters."""
     run, history = compared[2, 0.05]
     command = ["sweep", str(run / "config.json"), "--output", str(tmp_path), "--seeds", "2"]
-    assert main([*command, "--grid", "lr=0.05"]) == 0
+    assert main([*command, "--grid.lr.values", "0.05"]) == 0
     found = pd.read_csv(tmp_path / "history.csv")
-    for algorithm in GRID.algorithms:
+    for algorithm in ALGORITHMS:
         own = found.loc[found["algorithm"] == algorithm]
         assert_same_curves(own, history.loc[history["algorithm"] == algorithm])
     printed = " ".join(capsys.readouterr().out.split())
@@ -573,18 +582,12 @@ def test_settings_of_every_kind_reach_the_runs(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_groups_of_the_same_shapes_share_a_program(tmp_path):
-    config = dataclasses.replace(
-        GRID,
-        output=tmp_path,
-        algorithms=("fedavg",),
-        hyper=(),
-        partition="dirichlet",  # of equal sizes
-        grid=("lr=0.1,0.2", "alpha=1,2"),
-    )
-    result = run_sweep(config)
+    own = {"algorithms": ("fedavg",), "hyper": {}, "partition": "dirichlet"}  # of equal sizes
+    grid = {"lr": (0.1, 0.2), "alpha": (1, 2)}
+    result = run_at(tmp_path, grid, **own)
     assert (len(result.sweep.runs), result.sweep.compilations) == (8, 1)
-    again = dataclasses.replace(config, lr=0.7)  # every configuration has its own
-    assert run_sweep(again).sweep.resumed == 8
+    again = run_at(tmp_path, grid, **own, lr=0.7)  # every configuration has its own
+    assert again.sweep.resumed == 8
 
 
 @pytest.mark.slow
@@ -600,12 +603,12 @@ def test_the_last_part_writes_the_tables(copied):
             path.unlink()
     for name in (*expected, "config.json"):
         (copied / name).unlink()
-    first = run_sweep(at(copied, part="1/2"))
+    first = run_at(copied, part=1, parts=2)
     assert (first.sweep.missing, len(first.sweep.runs), len(first.history)) == (12, 12, 0)
     assert not (copied / "history.csv").exists()
     for path, content in second:
         path.write_bytes(content)
-    last = run_sweep(at(copied, part="2/2"))
+    last = run_at(copied, part=2, parts=2)
     assert (last.sweep.missing, last.sweep.resumed, last.sweep.compilations) == (0, 24, 0)
     assert {name: (copied / name).read_bytes() for name in expected} == expected
-    assert json.loads((copied / "config.json").read_text())["config"]["part"] is None
+    assert json.loads((copied / "config.json").read_text())["sweep"]["part"] is None

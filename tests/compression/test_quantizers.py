@@ -180,6 +180,7 @@ def test_the_default_clip_is_close_to_the_best(levels):
     assert error(symmetric(jnp.asarray(x), levels)) <= 1.1 * best
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(2, 8), st.sampled_from(["signed", "non_negative"]))
 def test_errors_without_clipping_are_half_a_unit(seed, bits, kind):

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedjax_sim.data import batches
-from fedjax_sim.data.batches import epochs, full_batch, permutations, scaled_words, with_replacement
+from fedjax_sim.data.batches import (
+    epochs,
+    full_batch,
+    permutations,
+    scaled_words,
+    stream,
+    with_replacement,
+)
 
 # A chi-square statistic beyond this quantile of its law fails. The seeds are fixed, so a test
 # either always passes or always fails; a sound generator is refused with this probability only.
@@ -164,6 +171,14 @@ def test_epochs_see_every_example_exactly_once(size, shape):
 def test_epochs_are_reshuffled():
     rows, _ = drawn_epochs(9, 3, 20, 9, 3)
     orders = {tuple(order) for order in np.asarray(rows).tolist()}
+    assert len(orders) == 3
+
+
+def test_streams_are_reshuffled():
+    pick = stream(3, 9).draw(jax.random.key(7), jnp.array(9), 9, 9)
+    rows, weights = jax.vmap(pick)(jnp.arange(9))
+    assert rows.shape == weights.shape == (9, 3)
+    orders = {tuple(order) for order in np.reshape(rows, (3, 9)).tolist()}
     assert len(orders) == 3
 
 

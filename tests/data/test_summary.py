@@ -60,11 +60,10 @@ def test_sequences_count_their_positions_without_padding():
 def test_summary_reads_well():
     lines = str(summarize(BY_HAND, 4)).splitlines()
     assert lines == [
-        "clients              4",
-        "examples             8",
-        "examples per client  min 0, median 2, max 4",
-        "classes per client   min 0, median 1.5, max 2",
-        "label distance       0.375  (0: equal)",
+        "Partition: 4 clients, 8 examples",
+        "  examples per client  min 0, median 2, max 4",
+        "  classes per client   min 0, median 1.5, max 2",
+        "  label distance       0.375 (0: equal)",
     ]
 
 

@@ -189,6 +189,22 @@ def test_objective_gets_a_fresh_key_every_step():
     assert len({first, second, *losses(jax.random.key(1))}) == 4
 
 
+def test_blocks_of_a_full_loss_have_keys_of_their_own():
+    """Row r of client i has weight 1 where r // 2 == i, so client i sees block i of its 5 rows."""
+    weights = (np.arange(5)[None] // 2 == np.arange(2)[:, None]).astype(np.float32)
+    data = fs.from_clients([{"weight": row} for row in weights])
+
+    def draw(params, examples, key):
+        return params * jax.random.uniform(key) * examples["weight"]
+
+    task = fs.empirical_task(draw, data, fs.full_batch(1), full_grad_batch=2)
+    key = jax.random.key(0)
+    losses = [5 / 2 * task.oracle(jnp.array(i), key, 1).full_loss(jnp.array(1.0)) for i in (0, 1)]
+    assert 0 < losses[0] < 1  # the sixth row, of no example, counts nothing
+    assert 0 < losses[1] < 1
+    assert losses[0] != losses[1]
+
+
 def test_integer_leaves_stay_integers():
     """Images are kept as uint8 until the objective uses them."""
     seen = []

@@ -64,6 +64,7 @@ def test_metrics_of_a_subsample_and_under_vmap():
     assert_close({name: value[0] for name, value in both.items()}, expected())
 
 
+@pytest.mark.slow
 def test_metrics_of_clients():
     """R^2 of a client is about the mean of its own targets; client 1 has no examples."""
     offsets = np.array([0, 10, 10, 37])
@@ -184,6 +185,7 @@ def test_numbers_as_text_are_no_classes(values, message, tmp_path):
             from_arrays(X[:10], ["2.5", "?"] * 5, target="numbers")
 
 
+@pytest.mark.slow
 def test_a_table_with_a_number_to_predict(tmp_path):
     path = tmp_path / "houses.csv"
     rows = "".join(f"{x[0]},{y},{k % 4}\n" for k, (x, y) in enumerate(zip(X, Y, strict=True)))

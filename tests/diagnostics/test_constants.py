@@ -227,6 +227,7 @@ def test_convexity_is_not_claimed_where_there_is_none():
         assert measure(task, jnp.ones((1, 2)), KEY).mu == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "point", "expected"),
     [
@@ -274,6 +275,7 @@ def test_errors():
         linear_model_bounds(np.ones((2, 1)), [0, 2, 2], LOGISTIC)
 
 
+@pytest.mark.slow
 def test_constants_of_a_diverged_model_are_not_zero():
     data = fs.from_clients([{"x": np.ones((1, 2))}])
     quartic = fs.empirical_task(

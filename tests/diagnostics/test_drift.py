@@ -72,6 +72,7 @@ def test_empty_slots_do_not_reduce_the_drift():
     np.testing.assert_allclose(history.probes["drift"], [(0 + 1) / 2])
 
 
+@pytest.mark.slow
 def test_shadow_loss_of_a_round_without_uploads_is_that_of_the_model():
     """F(w) = (w - 2)^2 / 2 + 2 with clients at 0 and 4; a step of 1 / 2 halves w - 2."""
     data = fs.FederatedData({"x": np.array([0.0, 4.0], np.float32)}, np.array([0, 1, 2]))

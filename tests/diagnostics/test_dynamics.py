@@ -122,6 +122,7 @@ def test_the_noise_is_the_variance_of_a_gradient():
     assert not {"mean_update", "drift/mean"} & set(values)
 
 
+@pytest.mark.slow
 def test_values_of_single_clients_are_rows_of_a_table():
     dynamics = at_rounds(client_dynamics(("drift",), clients="cohort"), 2)
     setup = setup_with(merge_evaluators(dynamics=dynamics), eval_every=1)
@@ -157,6 +158,7 @@ def test_contradictions_are_refused():
         model_change(ALGORITHM, jnp.zeros(3), jnp.zeros((2, 3)))
 
 
+@pytest.mark.slow
 def test_diverged_clients_are_not_aligned():
     task = problems.quadratic_task(HESSIANS, CENTRES, STEPS)
     with jax.debug_nans(False):

@@ -36,6 +36,7 @@ def test_third_order_bias_has_its_reference_values(noise, reference):
     assert abs(bias[1]) < 1e-17
 
 
+@pytest.mark.slow
 def test_kink_has_its_reference_values():
     """The first is exact: E|N(0, 1)|; the references of the others have errors of about 2e-5,
     seen at k = 2, where they say -1.994678e-7.
@@ -49,6 +50,7 @@ def test_kink_has_its_reference_values():
         np.testing.assert_allclose(bias[k], value, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_recursion_against_nested_integrals():
     """E x_3 by adaptive quadrature of the noise of the first two steps, split at the kink.
 

@@ -30,6 +30,7 @@ def logistic_data(seed, size=40, dim=5):
     return x, (x @ rng.normal(size=dim) + 3 * rng.normal(size=size) > 0).astype(float)
 
 
+@pytest.mark.slow
 def test_least_squares_are_one_step():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(30, 4)), rng.normal(size=30)

@@ -54,6 +54,7 @@ def test_quadratics_with_known_spectrum(x64):
     np.testing.assert_allclose(result.values, eigenvalues[:3], rtol=1e-13)  # a few roundings
 
 
+@pytest.mark.slow
 def test_a_stationary_point_has_no_rise():
     """And that of a quadratic is ``r ||g|| + r^2 g'Ag / (2 ||g||^2)``."""
     hessians, centres = problems.random_quadratics(1, 3)

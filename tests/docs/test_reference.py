@@ -121,3 +121,20 @@ def test_docstrings_name_shapes():
         if arrays and not any(word in doc for word in WORDS_OF_SHAPES):
             missing.append(f"{name.path}: {', '.join(arrays)}")
     assert not missing
+
+
+LONGEST_SIGNATURE = 600  # characters; eight lines of a terminal
+
+
+def test_signatures_are_short_and_name_their_types():
+    """``help`` shows them: no alias is expanded, and no default is a dump."""
+    signatures = {
+        name.path: str(inspect.signature(name.value))
+        for name in OURS
+        if name.is_function or not issubclass(name.value, BaseException)
+    }
+    assert {path: len(x) for path, x in signatures.items() if len(x) > LONGEST_SIGNATURE} == {}
+    expanded = re.compile(r"collections\.abc\.|jaxlib|ForwardRef\(")
+    # The command line reads the types of its parameters from objects, not from texts.
+    setups = {name.path for name in OURS if name.source.startswith("fedjax_sim.studies.setups.")}
+    assert {path for path, x in signatures.items() if expanded.search(x)} <= setups

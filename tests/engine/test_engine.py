@@ -26,6 +26,7 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
+from fedjax_sim.engine import Span, advance_by
 from fedjax_sim.engine.execution import strategies
 
 
@@ -46,6 +47,21 @@ def test_evaluates_every_so_many_rounds_and_after_the_last(eval_every, rounds):
     np.testing.assert_array_equal(history.metrics["square"], expected**2)
     np.testing.assert_array_equal(history.metrics["vector"], np.stack([expected, -expected], 1))
     assert int(state.round) == 7
+
+
+def test_records_of_rounds_inside_a_part_of_a_timeline_come_first():
+    """Rounds 4 and 5 of 6, in a part that begins with round 3; the model counts the rounds."""
+    timeline = fs.timelines.cyclic(6, NUM_CLIENTS, 3, 1)
+    probes = fs.Probes(server={"model": lambda update: update.new_state.params})
+    state, _ = execute(COUNT_ROUNDS, timeline[:3])
+    setup = fs.Setup(no_data(), timeline[2:], ZERO, metrics, eval_every=2)
+    span = Span(row=1, count=2, done=3, total=6)
+    state, history = compiled(
+        lambda state, span: advance_by(COUNT_ROUNDS, setup, state, KEY, span, probes=probes)
+    )(state, span)
+    assert int(state.round) == 5
+    assert (int(history.round[0]), float(history.metrics["value"][0])) == (4, 4.0)
+    np.testing.assert_array_equal(history.probes["model"][:2], [4.0, 5.0])
 
 
 def test_nothing_to_evaluate():

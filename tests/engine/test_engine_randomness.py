@@ -20,6 +20,7 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
+from fedjax_sim.engine import client_stream
 from fedjax_sim.engine.execution import strategies
 
 
@@ -55,6 +56,14 @@ def test_every_visit_and_server_update_has_its_own_key():
     _, history = execute(COUNT_ROUNDS, timeline, probes=probes)
     keys = np.concatenate([np.reshape(x, (-1, 2)) for x in history.probes.values()])
     assert len(np.unique(keys, axis=0)) == 4 * NUM_CLIENTS + 4
+
+
+def test_streams_of_minibatches_have_keys_that_no_round_has():
+    """A client and a round of the same number do not share their draws."""
+    numbers = jnp.arange(NUM_CLIENTS)
+    rounds = jax.vmap(lambda t: jax.random.fold_in(KEY, t))(numbers)
+    of_clients, of_rounds = map(jax.random.key_data, (client_stream(KEY, numbers), rounds))
+    assert len(np.unique(np.concatenate([of_clients, of_rounds]), axis=0)) == 2 * NUM_CLIENTS
 
 
 @pytest.mark.slow

@@ -25,6 +25,8 @@ import pandas as pd
 import reference_vit
 import small_runs
 from faults import Outcome, Result, Trial, cut, flip, flip_header, retype, scramble
+from fedjax_sim.studies.setups.adapters import initial_params
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 
 from fedjax_sim import models
 from fedjax_sim.cli import report
@@ -53,8 +55,6 @@ from fedjax_sim.runs.storage.store import RunFolder, claim
 from fedjax_sim.runs.sweeps.store import read_runs
 from fedjax_sim.studies.executions import ExecutionChoice, Measured, store, stored
 from fedjax_sim.studies.setups import config_file
-from fedjax_sim.studies.setups.adapters import initial_params
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from fedjax_sim.studies.valuation.store import CoalitionStore
 from fedjax_sim.timelines import read_trace
 

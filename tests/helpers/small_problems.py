@@ -102,7 +102,7 @@ def stale_timeline() -> fs.Timeline:
 def quadratic_task(hessians, centres, num_steps: int) -> fs.Task:
     """Clients with F_i(x) = (x - b_i)' A_i (x - b_i) / 2, without noise: [M, d, d] and [M, d]."""
 
-    oracle = Partial(_quadratic_oracle, jnp.asarray(hessians), jnp.asarray(centres))
+    oracle = Partial(_quadratic_oracle, jax.device_put(hessians), jax.device_put(centres))
     count = len(hessians)
     return fs.Task(oracle, np.ones(count, np.int32), np.full(count, num_steps, np.int32))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedjax_sim
-from fedjax_sim.local import exponential_decay, local_steps, rate
+from fedjax_sim.local import carrying, exponential_decay, local_path, local_steps, rate
 from fedjax_sim.types import Work
 
 UNUSED: Any = None
@@ -59,6 +59,24 @@ def test_only_a_client_alone_on_a_cpu_branches_around_a_step(run, platform, cons
     assert results
     names = dict(zip(("branch", "mask"), results.groups()[:2], strict=True))
     assert [kind for kind, name in names.items() if name.startswith("c")] == [constant]
+
+
+@pytest.mark.parametrize("num_steps", [3, 4])
+@pytest.mark.parametrize("loop", [local_steps, local_path])
+def test_loops_carry_a_value_beside_the_model(loop, num_steps):
+    """The model is the sum of the steps' numbers; the value doubles with every step done."""
+    work = Work(UNUSED, UNUSED, jnp.array(num_steps), UNUSED, UNUSED, UNUSED, max_steps=4)
+    with carrying(jnp.array(1)) as count:
+
+        def step(x, k):
+            count.value = 2 * count.value
+            return x + k
+
+        result = loop(step, jnp.array(0), work)
+    models = np.array([0, 0, 1, 3, 6])
+    expected = models[num_steps] if loop is local_steps else np.minimum(models, models[num_steps])
+    np.testing.assert_array_equal(result, expected)
+    assert count.value == 2**num_steps
 
 
 def test_nothing_is_decided_by_the_default_backend():

@@ -126,6 +126,10 @@ def test_asam(x64):
         "bias": (b + r * b**2 / norm) ** 2,
     }
     assert_close(transforms.asam(oracle, r, eta).grad(x, 0), expected, TOLERANCE)
+    # Kwon et al. (2021) choose eta = 0.01.
+    assert_identical(
+        transforms.asam(oracle, r).grad(x, 0), transforms.asam(oracle, r, 0.01).grad(x, 0)
+    )
 
 
 def test_sam_takes_both_gradients_on_one_minibatch(oracle, x):

@@ -309,6 +309,7 @@ def test_other_leaves_than_the_statistics_are_refused(where, leaves, combine):
         fs.init(algorithm, setup(partial_timeline()))
 
 
+@pytest.mark.slow
 def test_private_statistics_of_a_message_without_a_model_have_no_personal_model():
     algorithm = fs.running_statistics(fs.fedsmoo(0.1), MODEL.statistics, "private")
 

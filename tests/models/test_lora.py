@@ -114,6 +114,7 @@ def test_blocks_of_rows():
     np.testing.assert_allclose(change, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_number_of_adapters():
     """4 L d r for queries and values of L layers of width d: 294,912 of ViT-Base at rank 8."""
     for base in (models.vit_base16(), models.transformer(65, width=768, depth=12, heads=12)):

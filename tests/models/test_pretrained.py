@@ -28,7 +28,7 @@ MODEL = models.vit(SHAPE, 3, **SETTING)
 def params_of(model, seed):
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
-    return jax.tree.map(lambda p: jnp.asarray(0.5 * rng.standard_normal(p.shape), p.dtype), shapes)
+    return jax.tree.map(lambda p: (0.5 * rng.standard_normal(p.shape)).astype(p.dtype), shapes)
 
 
 KNOWN, GIVEN = params_of(MODEL, 0), params_of(MODEL, 1)

@@ -159,6 +159,7 @@ def test_euclidean_argmin_is_the_prox(psi_name, y, c):
     np.testing.assert_allclose(actual, in_double(psi, y, c), rtol=64 * EPS, atol=4 * EPS)
 
 
+@pytest.mark.slow
 def test_unit_weights_are_euclidean(x64):
     y = jnp.asarray(inner(seed=3, scale=2.0))
     for psi_name in CLOSED["weighted"]:

@@ -104,7 +104,47 @@ def test_frames_are_rendered_with_their_index(format, lines):
 def test_an_interval_cut_at_one_is_written_with_its_ends():
     frame = history().query("algorithm == 'fedavg'").assign(value=[1.0, 0.9, 1, 1, 1, 1, 1, 1])
     row = results_table(results(frame, ACCURACY)).split("\n")[2]
-    assert row == "| FedAvg | **0.975 [0.895, 1.000]** |"
+    assert row == "| FedAvg | 0.975 [0.895, 1.000] |"
+
+
+@pytest.mark.parametrize("width", [80, 58, 41, 10])
+def test_text_leaves_out_columns_and_cuts_no_value(width):
+    """Columns of 8, 15, 15 and 15 characters with gaps of 2 have 59 in all; one is always shown."""
+    frame = results(history(), ACCURACY).query("algorithm != 'mine_2'")
+    several = pd.concat([frame.assign(metric=f"{ACCURACY}/{i}") for i in range(3)])
+    lines = results_table(several, "text", width=width).split("\n")
+    shown = {80: 3, 58: 2, 41: 1, 10: 1}[width]
+    values = ["0.815 ± 0.021", "0.925 ± 0.042 *", "0.923 ± 0.044 *"]
+    for line, value in zip(lines[1:4], values, strict=True):
+        assert line.split("  ", 1)[1].split() == shown * value.split()
+    if width >= 41:
+        assert max(map(len, lines)) <= width
+    hidden = [f"test accuracy {i}" for i in range(shown, 3)]
+    assert (f"Without room: {', '.join(hidden)}." in " ".join(lines)) == bool(hidden)
+
+
+def test_only_methods_of_one_setting_are_compared():
+    """A higher accuracy on easier data (alpha 10) is no better method: each alpha has its best."""
+    frame = history().query("algorithm != 'mine_2'").assign(alpha=0.1)
+    easier = frame.assign(alpha=10.0, value=frame["value"] + 0.03)
+    both = pd.concat([frame, easier], ignore_index=True)
+    table = results(both, ACCURACY, among=["alpha"])
+    best = table.loc[table["is_best"], ["algorithm", "alpha"]].to_numpy().tolist()
+    assert best == [[name, alpha] for alpha in (0.1, 10.0) for name in ("scaffold", "close")]
+    named = both.assign(algorithm=both["algorithm"] + both["alpha"].astype(str))
+    settings = {name: name[-3:] for name in named["algorithm"]}
+    by_name = results(named.drop(columns="alpha"), ACCURACY, among=settings)
+    assert by_name["is_best"].tolist() == table["is_best"].tolist()
+    np.testing.assert_array_equal(by_name["p_holm"], table["p_holm"])
+    assert results(both, ACCURACY)["is_best"].sum() == 2
+
+
+def test_two_seeds_have_no_interval():
+    """Student's quantile for two values is 12.7: 0.81 +- 0.127 says nothing."""
+    frame = history().query("seed < 2 and algorithm != 'mine_2'")
+    lines = results_table(results(frame, ACCURACY)).split("\n")
+    assert lines[2] == "| FedAvg | **0.810** |"
+    assert lines[-1].startswith("Mean over 2 seeds, without an interval, which needs 3.")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.reports.views import runs_html
+from fedjax_sim.reports.views import runs_table
 from fedjax_sim.runs.comparison import Comparison
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 
@@ -21,18 +21,17 @@ def test_comparison_has_a_row_per_algorithm_and_common_metrics_only():
         for r in (1, 2)
         for metric in ("time", "train/examples", "loss", *(["extra"] if name == "fedavg" else []))
     ]
-    text = runs_html(pd.DataFrame(rows, columns=COLUMNS), "Note & more.")
+    text = runs_table(pd.DataFrame(rows, columns=COLUMNS), "html")
     assert "<th>method</th><th>loss</th>" in text
-    assert "<tr><th>FedAvg</th><td><b>2.000 ± 12.706</b></td></tr>" in text  # 2 values, 0 and 2
+    assert "<tr><th>FedAvg</th><td><b>2.000</b></td></tr>" in text  # of 1 + 0 and 1 + 2
     assert "&lt;b&gt;" in text
-    assert "Note &amp; more. Mean over 2 seeds" in text
+    assert "<p>Mean over 2 seeds, without an interval, which needs 3. " in text
 
 
 def test_diverged_seed_leaves_no_mean():
     rows = [("fedavg", s, 3 * s, 5, "loss", 1.0) for s in (0, 1)]
-    assert "diverged in round 3 (1 of 2 seeds)" in runs_html(
-        pd.DataFrame(rows, columns=COLUMNS), ""
-    )
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    assert "diverged in round 3 (1 of 2 seeds)" in runs_table(frame, "html")
 
 
 def sweep_of(losses: dict[float, float]) -> Sweep:
@@ -54,25 +53,25 @@ def sweep_of(losses: dict[float, float]) -> Sweep:
 )
 def test_sweep_shows_the_best_configuration_and_marks_the_edge(losses, best):
     text = sweep_of(losses)._repr_html_()
-    assert f"<tr><th>loss</th><td>{best}</td><td>1.000 ± 0.000</td></tr>" in text
+    assert f"<tr><th>loss</th><td>{best}</td><td>1.000</td></tr>" in text
     diverged = 2 * sum(not np.isfinite(loss) for loss in losses.values())
-    assert f"Sweep of {2 * len(losses)} runs, of which {diverged} diverged." in text
-    assert "1 runs of the grid are not finished." in text
+    assert f"Sweep of {2 * len(losses)} runs, of which {diverged} diverged" in text
+    assert "1 runs of the grid are not finished" in text
 
 
 def test_sweep_leaves_out_configurations_that_lack_seeds():
     result = sweep_of({0.1: 2.0, 0.2: 3.0, 0.4: 1.0})
     text = result._replace(runs=result.runs[:-1])._repr_html_()
-    assert "<tr><th>loss</th><td>0.1*</td><td>2.000 ± 0.000</td></tr>" in text
+    assert "<tr><th>loss</th><td>0.1*</td><td>2.000</td></tr>" in text
 
 
 def test_sweep_writes_an_interval_that_was_cut_with_both_ends():
     runs = [
         SweepRun({"lr": 0.1}, seed, fs.History(np.array([5]), {"accuracy": np.array([x])}, {}), 0)
-        for seed, x in (("0", 0.98), ("1", 0.99))
+        for seed, x in (("0", 0.96), ("1", 0.98), ("2", 1.0))
     ]
-    text = Sweep(runs, False, 0, 1, 0.0, 0.0)._repr_html_()  # half-width 12.7 * 0.005
-    assert "<td>0.985 [0.921, 1.000]</td>" in text
+    text = Sweep(runs, False, 0, 1, 0.0, 0.0)._repr_html_()  # half-width 4.303 * 0.02 / sqrt(3)
+    assert "<td>0.980 [0.930, 1.000]</td>" in text
 
 
 def test_hyper_parameters_may_be_lists():
@@ -83,7 +82,7 @@ def test_hyper_parameters_may_be_lists():
     ]
     result = result._replace(runs=runs)
     assert result.to_frame()["hidden"].unique().tolist() == [(8, (1,)), (8, (2,))]
-    assert "<td>(8, (2,))</td><td>1.000 ± 0.000</td>" in result._repr_html_()
+    assert "<td>(8, (2,))</td><td>1.000</td>" in result._repr_html_()
 
 
 def test_models_of_several_shapes_are_not_stacked():
@@ -104,5 +103,6 @@ def test_simulation_of_one_seed():
     timeline = fs.timelines.full(1, 2, task.num_steps)
     setup = fs.Setup(task, timeline, np.float32(1), lambda w: {"weight": w})
     result = fs.simulate(fs.fedavg(0.1), setup, jax.random.key(0))
-    assert "<tr><td><b>0.800</b></td></tr>" in result._repr_html_()  # w - 0.1 * 2 w
-    assert "finished after round 1. One seed." in result._repr_html_()
+    assert "<tr><td>0.800</td></tr>" in result._repr_html_()  # w - 0.1 * 2 w
+    assert "<p>Simulation, finished after round 1</p>" in result._repr_html_()
+    assert "<p>One seed.</p>" in result._repr_html_()

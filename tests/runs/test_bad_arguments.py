@@ -67,13 +67,13 @@ def audit(algorithm, setup, keys):
 
 
 EQUAL_KEYS = {
-    "one key for two seeds": (jnp.stack([KEY, KEY]), r"keys\[0\] and keys\[1\]"),
+    "one key for two seeds": (lambda: jnp.stack([KEY, KEY]), r"keys\[0\] and keys\[1\]"),
     "the last of three": (
-        jax.random.split(KEY, 2)[jnp.array([0, 1, 1])],
+        lambda: jax.random.split(KEY, 2)[jnp.array([0, 1, 1])],
         r"keys\[1\] and keys\[2\]",
     ),
     "modulo 2^32": (
-        jnp.stack([jax.random.key(7), jax.random.key(7 + 2**32)]),
+        lambda: jnp.stack([jax.random.key(7), jax.random.key(7 + 2**32)]),
         r"keys\[0\] and keys\[1\]",
     ),
 }
@@ -85,7 +85,8 @@ EQUAL_KEYS = {
 )
 def test_equal_keys_of_seeds(run, case):
     """Both seeds would have the same numbers, and an interval over them the width 0."""
-    keys, message = EQUAL_KEYS[case]
+    draw, message = EQUAL_KEYS[case]
+    keys = draw()
     setup = dataclasses.replace(GOOD, params=jnp.zeros((len(keys), 1)))
     if run is audit:
         setup = GOOD

@@ -102,6 +102,7 @@ def test_changed_functions_are_accepted(tmp_path):
         go(squared, rounds=8, accept_changed_code=True, config={"a": 1})
 
 
+@pytest.mark.slow
 def test_another_objective_in_a_sweep_is_refused(tmp_path):
     def go(loss, **options):
         setup = setup_with(loss)

@@ -93,6 +93,7 @@ def test_in_the_files_of_a_run(tmp_path, monkeypatch, most_text):
     check(result.per_client())
 
 
+@pytest.mark.slow
 def test_of_a_comparison_and_a_sweep():
     keys = jax.random.split(KEY, 1)
     setup = dataclasses.replace(setup_of(), params=jnp.zeros(1))
@@ -101,6 +102,7 @@ def test_of_a_comparison_and_a_sweep():
     check(fs.sweep(fs.fedavg, setup, {"lr": [0.1, 0.2]}, keys).per_client())
 
 
+@pytest.mark.slow
 def test_without_names_tables_are_as_before(tmp_path):
     result = fs.simulate(fs.fedavg(0.1), setup_of(named=False), KEY, storage=tmp_path)
     assert [*result.per_client().columns] == [*client_rows.ROW_INDEX, "loss"]

@@ -172,6 +172,7 @@ def test_refusals(setup, change, message, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.slow
 def test_programs_of_all_algorithms_compile_ahead_in_other_threads():
     compiled = []
 
@@ -188,6 +189,7 @@ def test_programs_of_all_algorithms_compile_ahead_in_other_threads():
     assert compiled == [False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", ["cancelled", "failed"])
 def test_a_program_that_was_not_compiled_ahead_is_compiled_again(setup, failure, monkeypatch):
     """An earlier comparison in this process was interrupted, or had no memory left."""

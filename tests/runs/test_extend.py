@@ -53,6 +53,7 @@ def test_an_evaluation_of_the_initial_model_counts(tmp_path, first):
     assert go(tmp_path, 8, eval_initial=first).history.round.tolist() == [6, 8]
 
 
+@pytest.mark.slow
 def test_other_rounds_are_refused(tmp_path):
     go(tmp_path, 5)
     before = (tmp_path / "run.json").read_bytes()

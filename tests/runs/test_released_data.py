@@ -48,7 +48,9 @@ def forecast(problem: fs.Setup) -> None:
     fs.forecast(fs.fedavg(0.1), problem, KEYS)
 
 
-@pytest.mark.parametrize("call", [simulate, compare, sweep, forecast])
+@pytest.mark.parametrize(
+    "call", [simulate, pytest.param(compare, marks=pytest.mark.slow), sweep, forecast]
+)
 def test_no_call_keeps_its_data(call: Callable[[fs.Setup], None]):
     problem = setup()
     data = [

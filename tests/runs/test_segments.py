@@ -173,6 +173,7 @@ def continue_with_another_memory(tmp_path):
     assert rows == whole[2]
 
 
+@pytest.mark.slow
 def test_a_time_limit_does_not_wait_for_an_evaluation(tmp_path):
     limit = fs.callbacks.TimeLimit(1e-9)
     result = fs.simulate(

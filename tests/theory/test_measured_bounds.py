@@ -194,6 +194,7 @@ def test_fedac(setting, variant):
         assert_at_most(potentials, bound(gamma=np.sqrt(lr / MU)))
 
 
+@pytest.mark.slow
 def test_acceleration_is_not_proven_too_fast():
     """Without noise the bound is exp(-gamma mu K R) alone, and within a factor of 1e4."""
     setting = (3, 4, 5, 0.0, 1.0)

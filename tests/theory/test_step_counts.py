@@ -79,6 +79,7 @@ def test_geometric_against_its_closed_forms(success, cap, first):
     np.testing.assert_allclose(law.inverse, active * (below + r ** (cap - 1) / cap), rtol=1e-11)
 
 
+@pytest.mark.slow
 @given(
     success=rates, cap=st.integers(1, 25), window=st.integers(1, 12),
     probability=st.floats(0.05, 0.95), strict=st.booleans(),

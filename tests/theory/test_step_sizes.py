@@ -81,6 +81,7 @@ def test_bounds_without_a_rule_are_minimised(sigma, zeta, K, R):
     assert found <= limit * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_the_limit_of_the_grid():
     quiet = CONSTANTS._replace(sigma=0.0, zeta=0.0)
     found = optimal_lr(convex.bound, quiet, **SIZES, limit=0.125)

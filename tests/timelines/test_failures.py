@@ -106,6 +106,7 @@ EXECUTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "execution",
     [

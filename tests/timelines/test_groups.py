@@ -23,6 +23,7 @@ def test_groups_take_turns_and_their_clients_take_part_by_chance():
     assert rule.expected_uploads == pytest.approx(0.3 * 8 / 3)
 
 
+@pytest.mark.slow
 def test_one_group_is_bernoulli():
     key = jax.random.key(1)
     grouped = fs.timelines.grouped_bernoulli(key, 5, 4, 0.5, 1, num_groups=1)

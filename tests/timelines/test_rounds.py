@@ -10,6 +10,11 @@ import pytest
 import fedjax_sim as fs
 
 
+def test_timelines_are_not_changed_in_place():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        fs.timelines.full(2, 3, 1).max_steps = 5  # pyright: ignore
+
+
 def test_repeated_rounds():
     steps = np.array([3, 1, 4, 1, 5])
     timeline = fs.timelines.uniform(jax.random.key(0), 3, 5, 2, steps)

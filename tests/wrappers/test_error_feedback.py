@@ -195,6 +195,7 @@ def test_both_directions_follow_their_derivation(final_states):
     assert_close(state.clients.memory, memory, 1e-12)
 
 
+@pytest.mark.slow
 def test_codecs_of_ef21_p_inside_each_other_draw_independently():
     """Both send the same one of 16 entries with the probability 1 / 16; with one key always."""
     inner = fs.ef21_p(fs.fedavg(0.1), random_k(1))
@@ -257,6 +258,7 @@ def test_exact_codecs_change_nothing():
     assert unit[-1] > 10  # the server's rate is 1, not 0.05
 
 
+@pytest.mark.slow
 def test_per_step_uploads_are_gradients():
     algorithms = {
         "gradients": fs.ef21(fs.fedsgd(RATE), top_k(2)),

@@ -62,6 +62,7 @@ def test_refuses_an_aggregation():
         fs.skip_nonfinite(fs.fixed_order(fs.fedavg(0.1)))
 
 
+@pytest.mark.slow
 def test_forecast_has_the_memory_of_all_uploads():
     setup = fs.Setup(logistic_task(rotated(2)), partial_timeline(), logistic_params())
     parts = fs.forecast(fs.fixed_order(fs.fedavg(0.1)), setup, jax.random.key(0)).parts

@@ -245,6 +245,7 @@ def start(algorithm, timeline):
     return fs.init(algorithm, setup(A, B, BEST, timeline))
 
 
+@pytest.mark.slow
 def test_timelines():
     plain = fs.fedsgd(0.1)
     full = fs.timelines.full(3, 4, 1)

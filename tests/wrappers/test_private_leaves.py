@@ -51,6 +51,10 @@ def test_normalisation_layers():
     }
     assert layers(linen, normalisation) == {"params/BatchNorm_0", "batch_stats/BatchNorm_0"}
     assert layers(linen, last_layer) == {"params/Dense_0"}
+    # A bias alone is a normalisation's if the layer's name says so.
+    leaves = {"norm": ["bias"], "layer": ["scale", "bias"], "shift": ["bias"], "last": ["kernel"]}
+    other = {layer: dict.fromkeys(names, 0.0) for layer, names in leaves.items()}
+    assert layers(other, normalisation) == {"norm", "layer"}
 
 
 @pytest.mark.parametrize(

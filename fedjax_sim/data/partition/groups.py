@@ -1,5 +1,7 @@
 """Natural clients, the test part of every client, and clients that never train."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

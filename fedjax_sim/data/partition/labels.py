@@ -1,5 +1,7 @@
 """Partitions with label skew: Dirichlet distributions, and a number of classes per client."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Pachinko allocation: label skew over a hierarchy of coarse and fine labels."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from fedjax_sim.checks import check_count

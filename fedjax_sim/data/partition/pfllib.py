@@ -6,6 +6,8 @@ and test examples, divides them with one of these functions, and splits every cl
 training and test rows of its generators of data sets.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

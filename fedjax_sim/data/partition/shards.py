@@ -1,5 +1,7 @@
 """Partitions with few labels per client: shards of a sorted data set, and a number of classes."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from fedjax_sim.checks import check_count

@@ -1,5 +1,7 @@
 """Partitions with labels at random: equal sizes, and sizes from a law."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import numpy as np

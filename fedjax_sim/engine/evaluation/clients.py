@@ -1,5 +1,7 @@
 """Metrics per client: statistics over clients, and the values of every client."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -79,7 +81,7 @@ class _ClientStatistics(NamedTuple):
 
     metrics: Metrics
     batch_size: int | None
-    summary: "_Summary"
+    summary: _Summary
 
     def check(self, examples: PyTree, *others: Any) -> None:
         """Refuses labels and token ids that the model, the last argument, does not have."""

@@ -1,11 +1,20 @@
-"""Direction of a metric, read from its name: smaller losses and larger accuracies are better."""
+"""Direction and importance of a metric, read from its name.
+
+Smaller losses and larger accuracies are better; those on test data come first.
+"""
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 
 # Mean over all test examples of the models that clients use themselves.
 PERSONAL = "personal/test/accuracy/weighted_mean"
 PERSONAL_R2 = "personal/test/r2/weighted_mean"  # of a regression
+
+# By these methods are compared, so tables and figures show them first. By those of personal models,
+# where they were evaluated, all methods can be compared.
+_HEADLINES = (PERSONAL, PERSONAL_R2, "test/accuracy", "test/r2", "test/loss", "train/loss")
+PROGRESS = ("round", "time", "local_steps", "bits")
 
 # Words of metrics of which larger values are better, and which lie in [0, 1].
 _FRACTIONS = {
@@ -51,6 +60,31 @@ def is_fraction(metric: str) -> bool:
     words = _words(name)
     in_top = re.search(r"(?<![a-z0-9])top[-_ ]?\d", name) and "error" not in words
     return bool(in_top) or not _FRACTIONS.isdisjoint(words)
+
+
+def headline(metrics: Iterable[str]) -> list[str]:
+    """Returns the metrics that measure a model, the most important ones first.
+
+    Accuracy and loss of the test come first, then other scores, losses, metrics without a known
+    direction, and distributions over clients; otherwise in the given order.  Those that measure
+    progress, and numbers of examples, are left out.
+
+    Example:
+        >>> headline(["client/accuracy/q10", "time", "train/loss", "loss", "test/accuracy", "auc"])
+        ['test/accuracy', 'train/loss', 'auc', 'loss', 'client/accuracy/q10']
+    """
+    names = [x for x in metrics if x not in PROGRESS and x.rpartition("/")[2] != "examples"]
+    return sorted(names, key=_place)
+
+
+def _place(metric: str) -> tuple[int, int]:
+    if metric in _HEADLINES:
+        return 0, _HEADLINES.index(metric)
+    if metric.startswith("personal/test/") and metric.endswith("/weighted_mean"):
+        return 1, 0
+    directions = ("max", "min", None)
+    of_clients = metric.startswith(("client/", "personal/")) or re.search(r"/q\d+$", metric)
+    return 3 if of_clients else 2, directions.index(direction(metric))
 
 
 def _words(name: str) -> list[str]:

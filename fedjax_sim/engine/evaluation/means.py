@@ -1,5 +1,7 @@
 """Means of metrics over examples, and evaluators combined into one."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

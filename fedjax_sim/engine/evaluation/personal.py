@@ -1,5 +1,7 @@
 """Personal models: the model that each client uses itself, on the client's own examples."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 

@@ -5,6 +5,8 @@ attribute ``takes_state``, the engine passes a :class:`RunContext` instead: the
 :class:`~fedjax_sim.engine.RunState` with the states of all clients, the algorithm and the task.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,13 +18,14 @@ from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.types import EvalFn, FedAlgorithm, Setup, Task, Timeline
+from fedjax_sim.types import EvalFn, FedAlgorithm, Setup, Task, Timeline, shown
 
 # A mark of its own, since NaN would look like a divergence.
 EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values mean nothing
 CLOCK = ("time", "local_steps")  # metrics that every history of a simulation begins with
 
 
+@shown
 class RunContext(NamedTuple):
     """Argument of an evaluator that needs more than a state.
 

@@ -1,5 +1,7 @@
 """Folds of metrics over batches of examples; only one batch's activations are stored."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping
 

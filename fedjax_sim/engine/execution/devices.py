@@ -4,6 +4,8 @@ XLA:CPU runs the small operations of a local step on one core.  Several host dev
 run clients or configurations side by side.  They must be requested before JAX starts its backend.
 """
 
+from __future__ import annotations
+
 import importlib.metadata
 import os
 import re
@@ -62,7 +64,7 @@ def use_all_cores(num_devices: int | None = None, *, threads: int = 1) -> int:
     return chosen if chosen >= 0 else int(forced[-1])
 
 
-def use_command_buffers(environ: MutableMapping[str, str] = os.environ) -> bool:
+def use_command_buffers(environ: MutableMapping[str, str] | None = None) -> bool:
     """Sets XLA flags with which a GPU runs loops by itself; returns True if it set any.
 
     Without them, the host starts every iteration of a loop and reads its predicate back: once per
@@ -70,10 +72,14 @@ def use_command_buffers(environ: MutableMapping[str, str] = os.environ) -> bool:
     sets nothing without JAX's CUDA plugin, or if JAX_PLATFORMS excludes CUDA, and never a flag that
     ``XLA_FLAGS`` already has.
 
+    Args:
+        environ: variables that are read and set; default: those of the process.
+
     Example:
         >>> use_command_buffers({"JAX_PLATFORMS": "cpu"})
         False
     """
+    environ = os.environ if environ is None else environ
     platforms = environ.get("JAX_PLATFORMS", "") or "cuda"
     plugins = importlib.metadata.entry_points(group="jax_plugins")
     if not {"cuda", "gpu"} & set(platforms.split(",")):

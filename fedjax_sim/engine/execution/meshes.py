@@ -1,5 +1,7 @@
 """Meshes of devices over which clients, configurations or coalitions are divided."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import jax

@@ -4,6 +4,8 @@ A round touches its cohort only.  While the rounds of one load run, a thread gat
 the next load's clients and sends them to the device.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
@@ -229,7 +231,7 @@ class Feed:
         # The setting of the caller's thread, which the loading thread does not inherit.
         self._x64 = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
-    def __enter__(self) -> "Feed":
+    def __enter__(self) -> Feed:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,6 +3,8 @@
 The engine calls the methods of a :class:`Placement`; those of :class:`Whole` do nothing.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -126,7 +128,7 @@ class ByClient:
         blocks = blocked(source, self.strata, self, self.sharding)
         return dataclasses.replace(build(BlockedData.place, blocks), placement=self)
 
-    def alone(self) -> "ByClient":
+    def alone(self) -> ByClient:
         """Returns the placement on one device of this process, for shapes and traces."""
         mesh = automatic(make_mesh(jax.local_devices()[:1], self.axis), self.axis)
         return dataclasses.replace(self, mesh=mesh)

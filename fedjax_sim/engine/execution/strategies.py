@@ -7,6 +7,8 @@ stacked to ``[S, ...]``.  All strategies give the same results up to the order o
 sums.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -25,7 +27,7 @@ from fedjax_sim.engine.execution.devices import workers
 from fedjax_sim.engine.execution.meshes import automatic, check_no_explicit_mesh, make_mesh
 from fedjax_sim.engine.execution.platforms import PLATFORMS, Platform, platform_named
 from fedjax_sim.tree import all_reduced, mean_from_sum, weighted, weighted_mean, weighted_sum
-from fedjax_sim.types import Device, PyTree, Timeline, Upload
+from fedjax_sim.types import Device, PyTree, Timeline, Upload, shown
 
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
 Execution = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
@@ -305,6 +307,7 @@ def _sharing() -> list[Device]:
     return [device for device in workers() if device.platform == "cpu"]
 
 
+@shown
 class Gathered(NamedTuple):
     """Strategy whose aggregator receives all uploads; made by :func:`gathered`.
 
@@ -319,7 +322,7 @@ class Gathered(NamedTuple):
     inner: Execution
     axis: str | None = None  # mesh axis over which the uploads are divided
 
-    def across(self, axis: str) -> "Gathered":
+    def across(self, axis: str) -> Gathered:
         """Returns the strategy for every device of a mesh axis, which has its part of the slots."""
         return self._replace(axis=axis)
 

@@ -11,6 +11,8 @@ All functions compose with ``jit``, ``grad`` and ``jvp`` of any order and mixtur
 ``scan``, ``checkpoint`` and ``shard_map``.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

@@ -1,5 +1,7 @@
 """Max-pooling without XLA's select-and-scatter."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import jax

@@ -1,5 +1,7 @@
 """Figures of the gap between theory and practice."""
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullFormatter

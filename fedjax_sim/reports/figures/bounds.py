@@ -1,5 +1,7 @@
 """Measured suboptimalities with the bounds of theory over them."""
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullFormatter

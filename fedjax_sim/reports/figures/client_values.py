@@ -1,5 +1,7 @@
 """Distributions of a metric over clients, at the end and over the rounds."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import numpy as np

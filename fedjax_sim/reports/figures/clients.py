@@ -1,5 +1,7 @@
 """Figures of clients: labels per client, client sizes, examples."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Sequence

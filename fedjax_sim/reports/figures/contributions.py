@@ -1,5 +1,7 @@
 """Bars of the contributions of clients."""
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context

@@ -5,6 +5,8 @@ state: it uses no pyplot and needs no display.  Save a figure with
 :func:`fedjax_sim.reports.figures.save`; notebooks display it.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
@@ -28,7 +30,7 @@ from fedjax_sim.reports.figures.style import (
     style_axes,
 )
 from fedjax_sim.reports.frames import check_columns, check_unique
-from fedjax_sim.reports.intervals import mean_interval
+from fedjax_sim.reports.intervals import FEWEST, mean_interval
 from fedjax_sim.reports.labels import algorithm_labels, bounds_of, metric_label
 
 Band: TypeAlias = Literal["std", "minmax", "ci", "seeds"]
@@ -37,7 +39,7 @@ Band: TypeAlias = Literal["std", "minmax", "ci", "seeds"]
 _BANDS = {
     "std": "bands: ± 1 standard deviation",
     "minmax": "bands: smallest to largest seed",
-    "ci": "bands: 95 % confidence interval of the mean",
+    "ci": "bands: 95 % interval of the mean (Student's t)",
     "seeds": "thin lines: single seeds",
 }
 
@@ -48,7 +50,7 @@ def curves(
     *,
     x: str = "round",
     by: str | None = "algorithm",
-    band: Band | None = "std",
+    band: Band | None = "ci",
     xscale: Literal["linear", "log"] = "linear",
     yscale: Literal["linear", "log"] = "linear",
     max_columns: int = 3,
@@ -73,9 +75,9 @@ def curves(
         x: column of the horizontal axis.
         by: column with a line per value; lines keep the frame's order.  None: one line, no legend.
             Algorithms of the library have their papers' names.
-        band: ``"std"``: mean +- sample standard deviation; ``"minmax"``: all seeds; ``"ci"``: 95 %
-            confidence interval of the mean (Student's t); ``"seeds"``: thin lines of the single
-            seeds; None.  One seed: no band.
+        band: ``"ci"``: 95 % interval of the mean (Student's t), as in tables, from three seeds on;
+            ``"std"``: mean +- sample standard deviation; ``"minmax"``: all seeds; ``"seeds"``: thin
+            lines of the single seeds; None.  One seed: no band.
         xscale: scale of the horizontal axes; a logarithmic one has no place for round 0.
         yscale: scale of all panels.
         max_columns: largest number of panels side by side.
@@ -92,7 +94,7 @@ def curves(
         >>> figure.axes[0].get_ylabel(), [line.get_label() for line in figure.axes[0].lines]
         ('loss', ['FedAvg'])
         >>> figure.get_supxlabel()
-        'Lines: mean of 3 seeds; bands: ± 1 standard deviation.'
+        "Lines: mean of 3 seeds; bands: 95 % interval of the mean (Student's t)."
     """
     metrics = [metric] if isinstance(metric, str) else list(metric)
     _check_history(history, metrics, x, by)
@@ -201,6 +203,8 @@ def explained(band: str | None, num_seeds: set[int]) -> str:
     if most == 1:
         return "Lines: one seed."
     seeds = f"{most}" if fewest == most else f"{fewest} to {most}"
+    if band == "ci" and most < FEWEST:
+        return f"Lines: mean of {seeds} seeds, without an interval, which needs {FEWEST}."
     return "; ".join([f"Lines: mean of {seeds} seeds", *([_BANDS[band]] if band else [])]) + "."
 
 

@@ -1,5 +1,7 @@
 """One figure of a run: losses, distributions over clients, dynamics of clients."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -35,7 +37,7 @@ from fedjax_sim.reports.folders import default_metrics
 from fedjax_sim.reports.frames import check_columns
 from fedjax_sim.reports.labels import bounds_of, metric_label
 
-_QUANTILES = ("q10", "q50", "q90")
+QUANTILES = ("q10", "q50", "q90")
 _FONT = 8  # points, in a figure of the width of a page
 _SPREAD = 100  # ratio of values from which an axis is logarithmic
 # Measures of fedjax_sim.diagnostics.dynamics, in the order of their panels.
@@ -69,8 +71,8 @@ def dashboard(
     ``NAME/q90``, from :func:`~fedjax_sim.engine.evaluation.client_evaluator` or
     :func:`~fedjax_sim.diagnostics.dynamics.client_dynamics`) has a panel with the median over
     clients and a band from 10 % to 90 % of the clients, averaged over the seeds.  Other metrics are
-    drawn as their mean over the seeds with a band of one standard deviation.  Lines of diverged
-    runs end with a cross.  Axes of positive values that differ much are logarithmic.
+    drawn as their mean over the seeds with its 95 % interval.  Lines of diverged runs end with a
+    cross.  Axes of positive values that differ much are logarithmic.
 
     Args:
         result: of :func:`fedjax_sim.simulate` or :func:`fedjax_sim.compare`, or its ``to_frame()``.
@@ -100,7 +102,7 @@ def dashboard(
     )
     known = set(history["metric"])
     panels = list(metrics or _default_panels(history))
-    missing = [name for name in panels if name not in known and not _is_distribution(name, known)]
+    missing = [name for name in panels if name not in known and not is_distribution(name, known)]
     if missing or not panels:
         raise ValueError(f"metrics contains {missing}; expected some of {sorted(known)}")
     check_count(1, max_columns=max_columns)
@@ -116,21 +118,21 @@ def dashboard(
             group = chosen if by is None else chosen.loc[chosen[by] == value, :]
             num_seeds.add(len(set(group["seed"])))
             for name, axes in zip(panels, every, strict=False):
-                if _is_distribution(name, known):
+                if is_distribution(name, known):
                     _draw_distribution(axes, group, name, i, label)
                 elif name in set(group["metric"]):
                     part = group.loc[group["metric"] == name, :]
-                    draw_line(axes, part, "round", "std", i, label, name)
+                    draw_line(axes, part, "round", "ci", i, label, name)
         for name, axes in zip(panels, every, strict=False):
             _finish(axes, name, chosen)
         for axes in every[len(panels) :]:
             axes.remove()
         add_notes(figure, chosen, by, columns + 1, caption)
-        distributions = [_is_distribution(name, known) for name in panels]
+        distributions = [is_distribution(name, known) for name in panels]
         if any(distributions):
             add_caption(figure, "Of clients: median, and band from 10 % to 90 % of the clients.")
         if not all(distributions):
-            lines = explained("std", num_seeds)
+            lines = explained("ci", num_seeds)
             if any(distributions):
                 lines = f"Others: {lines.removeprefix('Lines: ')}"
             add_caption(figure, lines)
@@ -139,26 +141,26 @@ def dashboard(
 
 def _default_panels(history: pd.DataFrame) -> list[str]:
     known = set(history["metric"])
-    names = [name.rpartition("/")[0] for name in known if name.endswith(f"/{_QUANTILES[1]}")]
+    names = [name.rpartition("/")[0] for name in known if name.endswith(f"/{QUANTILES[1]}")]
     order = list(_DYNAMICS)
 
     def place(name: str) -> tuple[int, str]:
         last = name.rpartition("/")[2]
         return (1 + order.index(last) if last in order else 0), name
 
-    distributions = sorted((x for x in names if _is_distribution(x, known)), key=place)
+    distributions = sorted((x for x in names if is_distribution(x, known)), key=place)
     parts = tuple(f"{name}/" for name in distributions)
     return [x for x in default_metrics(history) if not x.startswith(parts)] + distributions
 
 
-def _is_distribution(name: str, known: set[str]) -> bool:
-    return all(f"{name}/{quantile}" in known for quantile in _QUANTILES)
+def is_distribution(name: str, known: set[str]) -> bool:
+    return all(f"{name}/{quantile}" in known for quantile in QUANTILES)
 
 
 def _draw_distribution(axes: Axes, group: pd.DataFrame, name: str, i: int, label: str) -> None:
     """Draws the median over clients and the band between the outer quantiles."""
     lines, grid = [], np.array([])
-    for quantile in _QUANTILES:
+    for quantile in QUANTILES:
         part = group.loc[group["metric"] == f"{name}/{quantile}", :]
         if part.empty:
             return
@@ -174,7 +176,7 @@ def _draw_distribution(axes: Axes, group: pd.DataFrame, name: str, i: int, label
 
 def _finish(axes: Axes, name: str, history: pd.DataFrame) -> None:
     """Sets labels and scales."""
-    drawn = [name, f"{name}/{_QUANTILES[0]}", f"{name}/{_QUANTILES[-1]}"]
+    drawn = [name, f"{name}/{QUANTILES[0]}", f"{name}/{QUANTILES[-1]}"]
     values = np.asarray(history.loc[history["metric"].isin(drawn), "value"], np.float64)
     values = values[np.isfinite(values)]
     last = name.rpartition("/")[2]

@@ -1,5 +1,7 @@
 """Figures of the folders that runs, comparisons and sweeps write."""
 
+from __future__ import annotations
+
 import pathlib
 from collections.abc import Sequence
 from typing import Any, Literal

@@ -1,5 +1,7 @@
 """Figure of a fork: "what if, from round t"."""
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator

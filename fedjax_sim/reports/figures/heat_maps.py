@@ -1,8 +1,10 @@
 """Heat maps of sweeps over two hyper-parameters."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,7 +25,10 @@ from fedjax_sim.reports.figures.style import (
 from fedjax_sim.reports.figures.sweeps import grid_title, value_labels
 from fedjax_sim.reports.frames import grid_values
 from fedjax_sim.reports.labels import setting_label
-from fedjax_sim.reports.selection import Mode, best
+from fedjax_sim.reports.selection import Mode, best, sign_of
+
+_FAR = "#E7E3DD"  # of means far worse than the others
+_MOST_SPREADS = 3
 
 
 def heat_map(
@@ -38,7 +43,9 @@ def heat_map(
     """Mean score over seeds for every pair of values of two hyper-parameters.
 
     The best cell is outlined.  Cells with a failed seed are hatched and show how many failed; a
-    combination that was not run is white.  The means are printed where there is room.
+    combination that was not run is white.  The means are printed where there is room, always up to
+    8 x 8.  Means far worse than those of the better half, such as 1e30 shortly before a divergence,
+    do not set the colours: they are pale grey, and the colour bar ends with an arrow.
 
     Args:
         scores: as :func:`fedjax_sim.reports.selection.scores` returns them.
@@ -74,12 +81,14 @@ def heat_map(
     height = float(np.clip(0.36 * len(ys), 1.4, 7))
     figure = Figure(figsize=(width + 2.2, height + 1.2), layout="constrained")
     axes = figure.subplots()
-    norm = (LogNorm if log else Normalize)(*color_limits(mean[finite], log))
+    shown, end = _without_outliers(mean[finite], mode, log)
+    norm = (LogNorm if log else Normalize)(*color_limits(shown, log))
+    shades = SHADES.with_extremes(under=_FAR, over=_FAR)
     colors = axes.pcolormesh(
         np.arange(len(xs) + 1) - 0.5,
         np.arange(len(ys) + 1) - 0.5,
         np.ma.masked_invalid(values),
-        cmap=SHADES,
+        cmap=shades,
         norm=norm,
         edgecolor="white",
         lw=0.6,
@@ -92,7 +101,7 @@ def heat_map(
             axes.add_patch(_box(row, column, facecolor="#F4F4F4", edgecolor="#C9CDD1", hatch=hatch))
         if room:
             text = f"✗ {failed}/{seeds}" if failed else f"{value:#.3g}".rstrip(".")
-            color = _readable(SHADES(norm(value))) if np.isfinite(value) else INK
+            color = _readable(shades(norm(value))) if np.isfinite(value) else INK
             axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
         elif failed:
             axes.text(column, row, "✗", ha="center", va="center", fontsize=8, color=INK)
@@ -108,8 +117,26 @@ def heat_map(
     axes.set_title(grid_title(scores, cells, [x, y]), fontsize="medium")
     style_axes(axes)
     axes.grid(False)
-    bare(figure.colorbar(colors, ax=axes, label=label, pad=0.02, aspect=7 * height))
+    bar = figure.colorbar(colors, ax=axes, label=label, pad=0.02, aspect=7 * height, extend=end)
+    bare(bar)
     return figure
+
+
+def _without_outliers(
+    means: np.ndarray, mode: Mode, log: bool
+) -> tuple[np.ndarray, Literal["neither", "min", "max"]]:
+    """Returns the means that set the colours, and the end of the colour bar that has an arrow.
+
+    A mean is left out if it is worse than the worst of the better half by more than three times the
+    range of that half, on the scale of the colours.
+    """
+    sign = sign_of(mode)
+    scaled = sign * (np.log(means) if log else means)
+    better_half = np.sort(scaled)[: (len(scaled) + 1) // 2]
+    if not len(better_half) or not (spread := np.ptp(better_half)):
+        return means, "neither"
+    kept = scaled <= better_half[-1] + _MOST_SPREADS * spread
+    return means[kept], "neither" if kept.all() else "max" if sign > 0 else "min"
 
 
 def _readable(background: Sequence[float]) -> str:

@@ -1,5 +1,7 @@
 """One history against different measures of progress: time, updates, local steps, bits."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -82,7 +84,7 @@ def progress_curves(
     *,
     bits: Mapping[Any, tuple[int, int]] | None = None,
     by: str = "algorithm",
-    band: Literal["std", "minmax", "ci"] | None = "std",
+    band: Literal["std", "minmax", "ci"] | None = "ci",
     yscale: Literal["linear", "log"] = "linear",
     max_columns: int = 2,
 ) -> Figure:

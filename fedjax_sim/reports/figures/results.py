@@ -1,12 +1,15 @@
 """Figures of the results of ``simulate``, ``compare`` and ``sweep``, and of their frames."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 from functools import singledispatch
 from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedjax_sim.engine import headline
 from fedjax_sim.reports.figures.curves import curves
 from fedjax_sim.reports.figures.heat_maps import heat_map
 from fedjax_sim.reports.figures.sweeps import sensitivity
@@ -15,7 +18,6 @@ from fedjax_sim.reports.labels import (
     PROGRESS,
     better,
     bounds_of,
-    measures_quality,
     metric_label,
 )
 from fedjax_sim.reports.selection import Mode, scores
@@ -29,9 +31,11 @@ def plot(result: Any, *arguments: Any, **options: Any) -> Figure:
     Args:
         result: of ``fs.simulate`` or ``fs.compare``: learning curves, means over seeds with bands,
             a panel per metric and a line per algorithm.  Of ``fs.sweep``: the sensitivity to one
-            hyper-parameter, or a heat map over two.  Of a fork, a valuation or advice: as their
-            method ``plot``.  A folder or a list of them: learning curves of what ran there.
-        arguments: names of metrics, of a sweep one; default, except for sweeps and forks: all.
+            hyper-parameter, or a heat map over two; learning curves if none varies.  Of a fork, a
+            valuation or advice: as their method ``plot``.  A folder or a list of them: learning
+            curves of what ran there.
+        arguments: names of metrics, of a sweep or a fork one; default: all, or the most important
+            one of a sweep or a fork.
         options: of :func:`~fedjax_sim.reports.figures.result_curves`,
             :func:`~fedjax_sim.reports.figures.sweep_figure` or
             :func:`~fedjax_sim.reports.figures.plot_folder`.
@@ -71,7 +75,17 @@ def _(result: Comparison, *arguments: Any, **options: Any) -> Figure:
 
 @plot.register
 def _(result: Sweep, *arguments: Any, **options: Any) -> Figure:
-    return sweep_figure(result.to_frame(), *arguments, **options)
+    history = result.to_frame()
+    if not options and not _varied(history, [name for run in result.runs for name in run[0]]):
+        by = "algorithm" if "algorithm" in history else None
+        return result_curves(history, *arguments, by=by)
+    return sweep_figure(history, *arguments, **options)
+
+
+def _varied(history: pd.DataFrame, names: Iterable[str]) -> list[str]:
+    """Returns the hyper-parameters that have several values."""
+    known = [name for name in dict.fromkeys(names) if name != "algorithm"]
+    return [name for name in known if len(grid_values(history, name)) > 1]
 
 
 def result_curves(
@@ -107,28 +121,35 @@ def result_curves(
     if x not in PROGRESS:
         raise ValueError(f"x is {x!r}; expected one of {', '.join(map(repr, PROGRESS))}")
     if metrics is None:
-        metrics = [name for name in history["metric"].unique() if measures_quality(name)]
-    if x != "round":
-        if x not in set(history["metric"]):
-            known = ["round", *(name for name in PROGRESS if name in set(history["metric"]))]
-            raise ValueError(
-                f"x is {x!r}, which the history does not have; expected one of "
-                f"{', '.join(map(repr, known))}"
-                + (" (fs.plot of the folder of a run has bits)" if x == "bits" else "")
-            )
-        run = [*([] if by is None else [by]), "seed"]
-        measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
-        history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])
-        # Of several evaluations at one point, the last one is of the current model.  Updates
-        # without reports, at the end of shorter timelines, repeat the last point.
-        by_round = history.sort_values("round", kind="stable")
-        history = by_round.drop_duplicates([*run, x, "metric"], keep="last").sort_index()
+        metrics = headline(history["metric"].unique())
+    if x != "round" and x not in set(history["metric"]):
+        known = ["round", *(name for name in PROGRESS if name in set(history["metric"]))]
+        raise ValueError(
+            f"x is {x!r}, which the history does not have; expected one of "
+            f"{', '.join(map(repr, known))}"
+            + (" (fs.plot of the folder of a run has bits)" if x == "bits" else "")
+        )
+    history = against(history, x, by)
     return curves(history, metrics, x=x, by=by, **options)
+
+
+def against(history: pd.DataFrame, x: str, by: str | None) -> pd.DataFrame:
+    """Returns the history with the measure of progress ``x``, one of its metrics, as a column."""
+    if x == "round":
+        return history
+    run = [*([] if by is None else [by]), "seed"]
+    measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
+    history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])
+    # Of several evaluations at one point, the last one is of the current model.  Updates
+    # without reports, at the end of shorter timelines, repeat the last point.
+    by_round = history.sort_values("round", kind="stable")
+    history = by_round.drop_duplicates([*run, x, "metric"], keep="last").sort_index()
+    return pd.DataFrame(history)
 
 
 def sweep_figure(
     history: pd.DataFrame,
-    metric: str,
+    metric: str | None = None,
     *,
     x: str | None = None,
     y: str | None = None,
@@ -142,7 +163,7 @@ def sweep_figure(
 
     Args:
         history: frame of a sweep, see :mod:`fedjax_sim.reports.selection`.
-        metric: metric of the runs.
+        metric: metric of the runs; default: the most important one, such as test accuracy.
         x: hyper-parameter of the horizontal axis.
         y: hyper-parameter of the vertical axis; None: the vertical axis is the metric.
         mode: ``"min"`` or ``"max"``, whether smaller or larger values are better; default: as
@@ -160,14 +181,15 @@ def sweep_figure(
         >>> axes.get_xlabel(), axes.get_ylabel()
         ('learning rate', 'loss')
     """
+    if metric is None:
+        metric = next(iter(headline(history["metric"].unique())), "")
     mode = mode or better(metric)
     table = scores(history, metric, last=last, mode=mode)
     if x is None:
         if y is not None:
             raise ValueError(f"y is {y!r} and x is None; expected both, or neither")
         names = [name for name in configuration_columns(table) if name != "algorithm"]
-        varied = [name for name in names if len(grid_values(table, name)) > 1]
-        if not varied:
+        if not (varied := _varied(table, names)):
             raise ValueError(f"history has one value of {names}; expected a name with several")
         x, y = varied[0], varied[1] if len(varied) > 1 else None
     label = metric_label(metric)

@@ -1,5 +1,7 @@
 """Style that all figures share: colours, line styles, axes, legends, names."""
 
+from __future__ import annotations
+
 import math
 import pathlib
 import textwrap

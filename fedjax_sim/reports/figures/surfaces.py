@@ -1,5 +1,7 @@
 """Figures of loss surfaces: contours and reliefs of several methods, on common scales."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -4,6 +4,8 @@ They take the frames of :mod:`fedjax_sim.reports.selection` and choose with its 
 hyper-parameter that is on no axis is tuned for every point, and the title names it.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -28,6 +30,7 @@ from fedjax_sim.reports.figures.style import (
     style_axes,
 )
 from fedjax_sim.reports.frames import check_columns, check_unique, grid_values, rows_with
+from fedjax_sim.reports.intervals import interval_note
 from fedjax_sim.reports.labels import algorithm_labels, setting_label
 from fedjax_sim.reports.selection import Mode, best
 
@@ -240,9 +243,9 @@ def value_labels(by: str | None, names: Sequence[Any]) -> list[str]:
 
 def _about_bands(points: pd.DataFrame) -> str:
     """Returns the text under a figure; none without bands."""
-    several = (np.asarray(points["num_seeds"]) > 1).any()
-    level = points.attrs.get("level", 0.95)
-    return f"Bands: {100 * level:g} % confidence intervals." if several else ""
+    num_seeds = np.asarray(points["num_seeds"], int).tolist()
+    note = interval_note(num_seeds, points.attrs.get("level", 0.95))
+    return note.replace("Mean", "Lines: mean").replace(" and its", "; bands: its")
 
 
 def _bases(frame: pd.DataFrame, over: str) -> list[Any]:

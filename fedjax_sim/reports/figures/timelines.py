@@ -1,5 +1,7 @@
 """Figures of timelines: computing and waiting per client, and their distributions."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

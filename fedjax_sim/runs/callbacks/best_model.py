@@ -1,5 +1,7 @@
 """``BestModel``: keeps the best model of every seed."""
 
+from __future__ import annotations
+
 import jax
 import numpy as np
 

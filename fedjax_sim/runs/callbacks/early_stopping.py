@@ -1,5 +1,7 @@
 """``EarlyStopping``: ends a run whose metric no longer improves."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import numpy as np

@@ -1,5 +1,7 @@
 """``CsvLog``: one CSV file with a row per evaluation, for programs that watch a run."""
 
+from __future__ import annotations
+
 import csv
 import pathlib
 

@@ -1,5 +1,7 @@
 """``MLflow``: scalars of a run for MLflow (extra ``tracking``)."""
 
+from __future__ import annotations
+
 import importlib
 import re
 from collections.abc import Iterator

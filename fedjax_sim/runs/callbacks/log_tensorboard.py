@@ -1,5 +1,7 @@
 """``TensorBoard``: scalars of a run for TensorBoard (extra ``tracking``)."""
 
+from __future__ import annotations
+
 import importlib
 import pathlib
 from typing import Any

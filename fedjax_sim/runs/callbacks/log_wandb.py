@@ -1,5 +1,7 @@
 """``WandB``: scalars of a run for Weights & Biases (extra ``tracking``)."""
 
+from __future__ import annotations
+
 import importlib
 from typing import Any
 

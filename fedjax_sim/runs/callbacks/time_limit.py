@@ -1,5 +1,7 @@
 """``TimeLimit``: interrupts the work after some time; a later call continues."""
 
+from __future__ import annotations
+
 import time
 
 from fedjax_sim.runs.events import Action, Event

@@ -1,5 +1,7 @@
 """Forecast of a run: parameters, memory by part, arithmetic, time, epsilon."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 import time

@@ -1,9 +1,9 @@
 """Result of a forecast: what a run needs, and its text and table."""
 
-import html
 import math
 from typing import NamedTuple
 
+from fedjax_sim.types import Summary, shown
 from fedjax_sim.wrappers import Guarantee
 
 # Options that reduce the memory of a part.
@@ -24,6 +24,7 @@ KNOBS = {
 }
 
 
+@shown
 class Seconds(NamedTuple):
     """Times of a run on this machine; NaN: not measured."""
 
@@ -32,24 +33,9 @@ class Seconds(NamedTuple):
     per_evaluation: float  # mean over the run's evaluations
 
 
+@shown
 class Forecast(NamedTuple):
     """Forecast of one run, or of a batch of runs together; bytes are those of one device.
-
-    Attributes:
-        parameters: parameters of one model.
-        client_bytes: state of one client between rounds, of all runs together.
-        upload_bytes: upload of one client per round, of all runs together.
-        parts: bytes on the device at the peak, by part; ``uploads`` are those of a round that a
-            robust rule has in memory together, ``temporaries`` the rest by XLA's analysis of the
-            compiled round, or of an evaluation with clients' local work, which may need more.
-        memory: bytes that may be used.
-        flops_per_round: XLA's count for one step of one client, times the steps of a mean round.
-        rounds: rounds of the whole run.
-        evaluations: evaluations of the whole run.
-        seconds: measured times.
-        flops_per_evaluation: XLA's count for an evaluation of which all parts are due, with local
-            work, Hessian-vector products and all batches, of all runs together.
-        privacy: guarantee of the whole run; None: the algorithm is not private.
 
     Example:
         >>> one = Forecast(650, 0, 2600, {}, 10**9, 4e6, 100, 50, Seconds(3.0, 0.01, 0.2))
@@ -57,17 +43,23 @@ class Forecast(NamedTuple):
         (1.0, 10.0, 14.0)
     """
 
-    parameters: int
-    client_bytes: int
-    upload_bytes: int
+    parameters: int  # of one model
+    client_bytes: int  # state of one client between rounds, of all runs together
+    upload_bytes: int  # upload of one client per round, of all runs together
+    # Bytes on the device at the peak, by part. `uploads` are those of a round that a robust rule
+    # has in memory together, `temporaries` the rest by XLA's analysis of the compiled round, or of
+    # an evaluation with clients' local work, which may need more.
     parts: dict[str, int]
-    memory: int
+    memory: int  # bytes that may be used
+    # XLA's count for one step of one client, times the steps of a mean round.
     flops_per_round: float
-    rounds: int
-    evaluations: int
-    seconds: Seconds
+    rounds: int  # of the whole run
+    evaluations: int  # of the whole run
+    seconds: Seconds  # measured times
+    # XLA's count for an evaluation of which all parts are due, with local work, Hessian-vector
+    # products and all batches, of all runs together.
     flops_per_evaluation: float = 0.0
-    privacy: Guarantee | None = None
+    privacy: Guarantee | None = None  # of the whole run; None: the algorithm is not private
 
     @property
     def seconds_of_rounds(self) -> float:
@@ -137,15 +129,5 @@ class Forecast(NamedTuple):
             rows[f"epsilon at delta {delta:g}"] = f"{epsilon:.4g} ({adjacency})"
         return rows
 
-    def __str__(self) -> str:
-        """Returns the rows as text, one per line."""
-        width = max(map(len, self.rows))
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in self.rows.items())
-
-    def _repr_html_(self) -> str:
-        """Returns the rows as a table, for notebooks."""
-        cells = (
-            f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>"
-            for name, value in self.rows.items()
-        )
-        return f"<table>{''.join(cells)}</table>"
+    def _summary(self) -> Summary:
+        return Summary("Forecast", self.rows)

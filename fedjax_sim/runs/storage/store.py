@@ -3,6 +3,7 @@
 The rows of a segment are written first, then the checkpoint that records the history's length.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _MODELS = {"last": "models.npz", "best": "best.npz"}
 _RUN, _OUTCOME, _TIMING = "run.json", "outcome.json", "timing.json"
-_HISTORY, _CHECKPOINTS = "history.csv", "checkpoints"
+_HISTORY, _CHECKPOINTS, _CALLS = "history.csv", "checkpoints", "calls.jsonl"
 
 
 class RunFolder:
@@ -122,7 +123,7 @@ class RunFolder:
     def log_call(self, first_round: int, execution: Execution) -> None:
         """Records this call's environment, on which the last bits of the next rounds depend."""
         if distributed.is_first():
-            log_call(self.path / "calls.jsonl", first_round, execution)
+            log_call(self.path / _CALLS, first_round, execution)
 
     def append(self, rows: Iterable[Row], evaluated: History | None, seeds: Sequence[str]) -> None:
         """Appends rows of the history, and the clients' values of evaluations."""
@@ -220,6 +221,14 @@ class RunFolder:
         """Returns the seconds and steps of earlier calls; empty if there were none."""
         advice = "delete the file to continue (it has seconds and steps of earlier calls)"
         return self._read(_TIMING, advice) or {}
+
+    def calls(self) -> list[dict[str, Any]]:
+        """Returns the environments of the calls that computed rounds, without torn lines."""
+        path, calls = self.path / _CALLS, []
+        for line in path.read_text().splitlines() if path.exists() else ():
+            with contextlib.suppress(ValueError):  # a kill while the line was written
+                calls.append(json.loads(line))
+        return calls
 
     def _read(self, name: str, advice: str) -> dict[str, Any] | None:
         path = self.path / name

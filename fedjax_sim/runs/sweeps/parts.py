@@ -4,6 +4,8 @@ The division depends on the grid, the seeds and the number of parts only, so eve
 same one, and a repeated job gets the same runs.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,9 @@
 """Results of sweeps."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -13,17 +16,18 @@ from fedjax_sim.runs.history import melted
 from fedjax_sim.runs.seeds import seed_column
 from fedjax_sim.runs.storage.client_rows import client_frame
 from fedjax_sim.runs.sweeps.grid import Configuration
-from fedjax_sim.types import Params, PyTree
+from fedjax_sim.types import KEY_ROWS, Params, PyTree, Rows, Summary, listed, shown, value_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+@shown
 class SweepRun(NamedTuple):
     """One finished run of a sweep: E evaluations, T rounds."""
 
-    configuration: dict[str, Any]
-    seed: str
+    configuration: dict[str, Any]  # hyper-parameters by name
+    seed: str  # name
     history: History  # metrics [E, ...], "time" and "local_steps" among them; probes [T, ...]
     diverged_at: int  # first round whose server state was not finite; 0: none
     model: Params | None = None  # the final model; None: not kept
@@ -32,16 +36,19 @@ class SweepRun(NamedTuple):
     client_names: ClientNames | None = None  # of the clients that are evaluated, by split
 
 
+@shown
 class Sweep(NamedTuple):
     """A finished or interrupted sweep."""
 
     runs: list[SweepRun]  # finished runs in the order of the grid, seeds innermost
-    interrupted: bool
+    interrupted: bool  # an interrupt ended it, and runs are missing
     resumed: int  # runs found on disk
     compilations: int  # programs compiled for rounds of training
-    compile_seconds: float
-    run_seconds: float
+    compile_seconds: float  # of these programs
+    run_seconds: float  # without compilation
     missing: int = 0  # runs of the grid that are not finished: interrupted, or of other parts
+    about: Rows = MappingProxyType({})  # setup as texts
+    settings: tuple[str, ...] = ()  # names in configurations that the setup takes
 
     def rows(self) -> Iterator[tuple[Configuration, str, int, int, str, float]]:
         """Yields ``(configuration, seed, diverged_at, round, metric, value)``."""
@@ -49,7 +56,7 @@ class Sweep(NamedTuple):
             for done, name, value in melted(run.history):
                 yield run.configuration, run.seed, run.diverged_at, done, name, value
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Returns the tidy history of all runs.
 
         Returns:
@@ -72,7 +79,7 @@ class Sweep(NamedTuple):
         tail = ["seed", "diverged_at", "round", "metric", "value"]
         return pd.DataFrame(rows, columns=[*names, *tail])
 
-    def per_client(self) -> "pd.DataFrame":
+    def per_client(self) -> pd.DataFrame:
         """Returns the clients' values: a row per run, evaluated round, client and split.
 
         Requires an evaluation with ``per_client=True``
@@ -111,7 +118,19 @@ class Sweep(NamedTuple):
         return list(dict.fromkeys(name for run in self.runs for name in run.configuration))
 
     plot = views.plot
-    _repr_html_ = views.html
+
+    def _summary(self) -> Summary:
+        diverged = sum(run.diverged_at > 0 for run in self.runs)
+        missing = f", {self.missing} runs of the grid are not finished" if self.missing else ""
+        title = f"Sweep of {len(self.runs)} runs, of which {diverged} diverged{missing}"
+        rows = {name: self.about[name] for name in KEY_ROWS if name in self.about}
+        grid = {}
+        for name in self._names():
+            values = (run.configuration[name] for run in self.runs if name in run.configuration)
+            grid[name] = f"{name} {listed(dict.fromkeys(map(value_text, values)))}"
+        rows["grid"] = "; ".join(grid.values())
+        rows["seeds"] = listed(dict.fromkeys(run.seed for run in self.runs))
+        return Summary(title, rows, lambda form: views.table(self, form))
 
     def models(self) -> PyTree:
         """Returns the final models, leaves ``[runs, ...]`` in the order of ``runs``.

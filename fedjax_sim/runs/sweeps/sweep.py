@@ -9,6 +9,8 @@ Phases: :func:`check` refuses what cannot run, :func:`open_store` opens the fold
 :func:`run_groups` compiles and runs what is missing, and :func:`result_of` returns all runs.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import pathlib
 import time
@@ -39,9 +41,17 @@ from fedjax_sim.runs.sweeps.program import Program, Programs
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.slices import Batch, RunNumber, run_slices, wait_for_others
 from fedjax_sim.runs.sweeps.store import SweepStore, run_key
-from fedjax_sim.runs.sweeps.trial import Factory, MakeSetup, RunDigests, Trial, Trials, identities
+from fedjax_sim.runs.sweeps.trial import (
+    ALGORITHM,
+    Factory,
+    MakeSetup,
+    RunDigests,
+    Trial,
+    Trials,
+    identities,
+)
 from fedjax_sim.runs.sweeps.watchers import Watchers, check_watchers
-from fedjax_sim.types import Setup
+from fedjax_sim.types import Rows, Setup, common_rows, rows_of
 
 
 class SweepProgress(NamedTuple):
@@ -197,9 +207,16 @@ def finished_runs(
         raise ValueError("storage is None; expected the folder whose finished runs are read")
     store = open_store(plan, create=False)
     outcome = Outcome({}, {}, {}, False, 0.0, None)
-    for batch in plan.batches(store, plan.shares, outcome.clients):
+    for batch in plan.batches(store, plan.shares, outcome.known):
         outcome.found.update(batch.on_disk(batch.every()))
     return result_of(plan, outcome)
+
+
+class Known(NamedTuple):
+    """Facts about a run's setup."""
+
+    clients: ClientNames  # of the clients that are evaluated, by split
+    about: Rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,9 +249,9 @@ class SweepPlan:
         self,
         store: SweepStore,
         shares: Iterable[Share],
-        clients: dict[RunNumber, ClientNames],
+        known: dict[RunNumber, Known],
     ) -> Iterator[Batch]:
-        """Yields the runs of these shares; adds the names of their clients to ``clients``."""
+        """Yields the runs of these shares; adds what is known of their setups to ``known``."""
         for group, numbers in shares:
             seed = self.values[numbers[0]] if self.trials.per_seed else None
             trial = self.trials.make(group.static, seed)
@@ -250,7 +267,8 @@ class SweepPlan:
                 store,
                 self.storage.keep_models,
             )
-            clients.update(dict.fromkeys(batch.every(), client_names(trial.setup.eval_fn)))
+            about = Known(client_names(trial.setup.eval_fn), rows_of(trial.setup))
+            known.update(dict.fromkeys(batch.every(), about))
             yield batch
 
     def _identities(
@@ -286,7 +304,7 @@ class Outcome(NamedTuple):
 
     new: dict[RunNumber, SweepRun]  # computed by this call
     found: dict[RunNumber, SweepRun]  # on disk
-    clients: dict[RunNumber, ClientNames]
+    known: dict[RunNumber, Known]
     stopped: bool
     run_seconds: float
     programs: Programs | None  # None: nothing could be compiled
@@ -361,7 +379,7 @@ def run_groups(plan: SweepPlan, store: SweepStore) -> Outcome:
     programs = Programs(where, budget)
     new: dict[RunNumber, SweepRun] = {}
     found: dict[RunNumber, SweepRun] = {}
-    clients: dict[RunNumber, ClientNames] = {}
+    known: dict[RunNumber, Known] = {}
     run_seconds, stopped, num_runs = 0.0, False, plan.num_runs
 
     def report_of(batch: Batch, program: Program) -> Callable[[int, int, int], None]:
@@ -383,7 +401,7 @@ def run_groups(plan: SweepPlan, store: SweepStore) -> Outcome:
         def interrupted() -> bool:
             return signalled() or watchers.interrupted()
 
-        pending: Iterable[Batch] = plan.batches(store, plan.own, clients)
+        pending: Iterable[Batch] = plan.batches(store, plan.own, known)
         while not stopped:
             later: list[Batch] = []  # with slices that other processes run
             claims: list[str] = []
@@ -416,20 +434,22 @@ def run_groups(plan: SweepPlan, store: SweepStore) -> Outcome:
             wait_for_others(store, claims, interrupted)
             pending = later
     if plan.part is not None and not stopped:
-        for batch in plan.batches(store, plan.shares, clients):
+        for batch in plan.batches(store, plan.shares, known):
             found |= batch.on_disk(set(batch.every()) - found.keys() - new.keys())
-    return Outcome(new, found, clients, stopped, run_seconds, programs)
+    return Outcome(new, found, known, stopped, run_seconds, programs)
 
 
 def result_of(plan: SweepPlan, outcome: Outcome) -> Sweep:
     """Returns all runs in the order of the grid."""
-    runs, programs = outcome.found | outcome.new, outcome.programs
+    runs, programs, known = outcome.found | outcome.new, outcome.programs, outcome.known
     return Sweep(
-        [runs[number]._replace(client_names=outcome.clients[number]) for number in sorted(runs)],
+        [runs[number]._replace(client_names=known[number].clients) for number in sorted(runs)],
         outcome.stopped,
         len(runs) - len(outcome.new),
         0 if programs is None else programs.compilations,
         0.0 if programs is None else programs.compile_seconds,
         outcome.run_seconds,
         len(plan.configurations) * len(plan.seeds) - len(runs),
+        common_rows(known[number].about for number in sorted(runs)),
+        tuple(sorted(plan.trials.taken - {ALGORITHM})),
     )

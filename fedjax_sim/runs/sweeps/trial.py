@@ -86,7 +86,7 @@ class Trials:
         self._setup, self._execution, self._probes = setup, execution, probes
         taken = set() if isinstance(setup, Setup) else parameter_names(setup)
         self.per_seed = "seed" in taken
-        self._taken = taken - {"seed"}
+        self.taken = taken - {"seed"}  # parameters of the setup
 
     def groups(self, configurations: Sequence[Configuration]) -> list[Group]:
         """Returns the groups of configurations that share a program.
@@ -94,7 +94,7 @@ class Trials:
         Raises:
             ValueError: a value that varies inside a program is not a finite number.
         """
-        result, taken = [], self._taken | ({ALGORITHM} if self._several else set())
+        result, taken = [], self.taken | ({ALGORITHM} if self._several else set())
         names = [entry[ALGORITHM] if self._several else None for entry in configurations]
         for name in dict.fromkeys(names):
             members = [i for i, other in enumerate(names) if other == name]
@@ -143,13 +143,13 @@ class Trials:
 
     def _of_factory(self, static: Configuration) -> Configuration:
         own = parameter_names(self._factory(static))
-        names = [name for name in static if name not in self._taken or name in own]
+        names = [name for name in static if name not in self.taken or name in own]
         return {name: static[name] for name in names if not (self._several and name == ALGORITHM)}
 
     def _make_setup(self, static: Configuration, seed: Seed | None) -> Setup:
         if isinstance(self._setup, Setup):
             return self._setup
-        values = {name: value for name, value in static.items() if name in self._taken}
+        values = {name: value for name, value in static.items() if name in self.taken}
         check_names(self._setup, [*values, *(["seed"] if self.per_seed else [])])
         if not self.per_seed:
             return self._setup(**values)

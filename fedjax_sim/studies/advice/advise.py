@@ -1,5 +1,7 @@
 """``advise``: what theory says about a setup, in one call."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Sequence
 
 import jax
@@ -29,7 +31,7 @@ def advise(
     lower_bound: float | None = None,
     points: Params | None = None,
     local_steps: Sequence[int] = _LOCAL_STEPS,
-    theorems: Collection[Theorem] = THEOREMS,
+    theorems: Collection[Theorem] | None = None,
     iterations: int = 30,
     num_samples: int = 256,
     execution: Execution | None = None,
@@ -62,7 +64,7 @@ def advise(
         points: further models at which constants are measured, leaves ``[P, ...]``, for example
             those of an earlier run.
         local_steps: candidates for the number of local steps.
-        theorems: theorems to apply.
+        theorems: theorems to apply; default: :data:`fedjax_sim.studies.advice.THEOREMS`.
         iterations: number of iterations of Lanczos and of the power method.
         num_samples: sampled gradients per client and model, for sigma and G.
         execution: strategy that executes the clients.
@@ -120,6 +122,6 @@ def advise(
             target=target if theorem.measure == GAP else gradient_target,
             local_steps=steps,
         )
-        for theorem in theorems
+        for theorem in (THEOREMS if theorems is None else theorems)
     )
     return Advice(setup, measurement, sizes, predictions)

@@ -1,5 +1,7 @@
 """Conditions of theorems that a setup and its measured constants decide."""
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax
@@ -10,7 +12,7 @@ from fedjax_sim.engine import check_run
 from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.sources import value_of
 from fedjax_sim.timelines import Sampling
-from fedjax_sim.types import Setup, uniform_weights, weight_by_examples
+from fedjax_sim.types import Setup, shown, uniform_weights, weight_by_examples
 
 FULL = "all clients take part in every round"
 UNIFORM = "cohorts are drawn uniformly without replacement"
@@ -23,6 +25,7 @@ STRONGLY_CONVEX = "F is strongly convex"
 ONE_OBJECTIVE = "all clients have one objective"
 
 
+@shown
 class Condition(NamedTuple):
     """A condition of a theorem on a setup.
 
@@ -41,6 +44,7 @@ class Condition(NamedTuple):
         return f"{self.name}: {self.reason}"
 
 
+@shown
 class Sizes(NamedTuple):
     """Numbers of a setup that enter bounds."""
 

@@ -1,5 +1,7 @@
 """The gap between theory and practice: bounds, prescribed settings and a tuned sweep."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from fedjax_sim.studies.advice.predictions import Setting
 from fedjax_sim.studies.advice.runs import LOSS
 from fedjax_sim.studies.advice.theorems import GRADIENT, Measure, Theorem
 from fedjax_sim.theory import ProblemConstants
+from fedjax_sim.types import Summary, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +27,7 @@ COLUMNS = ["run", "quantity", "seed", "round", "metric", "value"]
 MODEL = "model"
 
 
+@shown
 class SettingRun(NamedTuple):
     """Runs of a prescribed setting.
 
@@ -46,6 +50,7 @@ class SettingRun(NamedTuple):
         return int(self.history.round[0, -1])
 
 
+@shown
 class Gap(NamedTuple):
     """Runs of prescribed settings and of a sweep on one setup.
 
@@ -74,7 +79,7 @@ class Gap(NamedTuple):
         """Measures of the theorems whose settings were run."""
         return list(dict.fromkeys(run.theorem.measure for run in self.runs))
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Returns tidy rows of the prescribed settings and of the best setting of the sweep.
 
         Returns:
@@ -94,7 +99,7 @@ class Gap(NamedTuple):
             ]
         return pd.DataFrame(rows, columns=COLUMNS)
 
-    def tuned(self, measure: Measure) -> "tuple[dict[str, Any], pd.DataFrame]":
+    def tuned(self, measure: Measure) -> tuple[dict[str, Any], pd.DataFrame]:
         """Returns the best configuration of the sweep, and its rows.
 
         The best one reaches the target in the fewest rounds; without a target, or if none reaches
@@ -121,7 +126,7 @@ class Gap(NamedTuple):
             rows = rows_with(rows, name, value)
         return configuration, rows
 
-    def summary(self) -> "pd.DataFrame":
+    def summary(self) -> pd.DataFrame:
         """Returns a row per run: settings, predicted and measured values, and their ratios.
 
         Measured values are means over seeds of the theorem's quantity, where runs record it, and
@@ -170,7 +175,7 @@ class Gap(NamedTuple):
         ]  # fmt: skip
         return table.reindex(columns=columns)
 
-    def plot(self, measure: Measure | None = None) -> "Figure":
+    def plot(self, measure: Measure | None = None) -> Figure:
         """Returns measured curves, with the bounds of the prescribed settings over them.
 
         Args:
@@ -189,11 +194,11 @@ class Gap(NamedTuple):
         bounds = Overlay([row for lines in overlays for row in lines.rows], {})
         return gap_figure(self.to_frame(), measure, bounds, self.targets[measure])
 
-    def _repr_html_(self) -> str:
-        """The summary as a table, which Jupyter shows."""
+    def _summary(self) -> Summary:
         from fedjax_sim.reports import render
 
-        return render(self.summary(), "html")
+        title = f"Prescribed settings of {len(self.runs)} theorems beside a tuned sweep"
+        return Summary(title, {}, lambda form: render(self.summary(), form))
 
     def _least(self, measure: Measure) -> float:
         """F*, which is subtracted from F; 0 for gradients."""

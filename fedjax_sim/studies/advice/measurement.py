@@ -1,5 +1,7 @@
 """Measurement of the constants of a task, with their sources."""
 
+from __future__ import annotations
+
 import math
 from typing import NamedTuple
 
@@ -31,11 +33,12 @@ from fedjax_sim.studies.advice.structure import (
     mean_objective,
 )
 from fedjax_sim.theory import ProblemConstants, is_known
-from fedjax_sim.types import Params, Task
+from fedjax_sim.types import Params, Task, shown
 
 _SEARCHED = 2000  # parameters, up to which the optimum is searched without a known mu
 
 
+@shown
 class Measurement(NamedTuple):
     """Constants of a task, measured at P models."""
 

@@ -1,5 +1,7 @@
 """Settings that theorems prescribe, and the rounds that they predict."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,6 +14,7 @@ from fedjax_sim.studies.advice.conditions import Condition, Sizes, constant_cond
 from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.theorems import Theorem
 from fedjax_sim.theory import ProblemConstants
+from fedjax_sim.types import shown
 
 MOST_ROUNDS = 10**12
 ENOUGH = 1.1
@@ -21,6 +24,7 @@ POINTS = 64
 """Numbers of rounds that one step of a search compares."""
 
 
+@shown
 class Setting(NamedTuple):
     """Numbers of a run that a theorem prescribes, and the bound after its rounds.
 
@@ -42,6 +46,7 @@ class Setting(NamedTuple):
         return {"lr": self.lr, **augmented}
 
 
+@shown
 class Prediction(NamedTuple):
     """Settings and conditions of a theorem on a setup."""
 

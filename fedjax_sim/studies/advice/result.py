@@ -1,8 +1,9 @@
 """Result of :func:`fedjax_sim.advise`: constants, theorems, prescribed settings."""
 
+from __future__ import annotations
+
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,13 +18,14 @@ from fedjax_sim.studies.advice.predictions import Prediction
 from fedjax_sim.studies.advice.sources import NAMES, Source, models, value_of
 from fedjax_sim.studies.advice.theorems import GAP
 from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.types import Setup
+from fedjax_sim.types import Setup, Summary, shown
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
 
+@shown
 class Advice(NamedTuple):
     """Constants of a setup, and the theorems on it."""
 
@@ -56,7 +58,7 @@ class Advice(NamedTuple):
             raise ValueError(f"name is {name!r}; expected one of {list(every)}")
         return every[name]
 
-    def constants_frame(self) -> "pd.DataFrame":
+    def constants_frame(self) -> pd.DataFrame:
         """Returns a row per constant: ``constant``, ``value``, ``kind``, ``note``.
 
         The kinds are those of :class:`~fedjax_sim.studies.advice.Source`.
@@ -71,7 +73,7 @@ class Advice(NamedTuple):
         }
         return pd.DataFrame(columns)
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Returns a row per theorem.
 
         Returns:
@@ -128,7 +130,7 @@ class Advice(NamedTuple):
             options=options,
         )
 
-    def plot(self) -> "Figure":
+    def plot(self) -> Figure:
         """Returns the bounds after the setup's rounds against the number of local steps.
 
         One line per theorem that applies, at the rates that it prescribes; a ring marks the
@@ -156,29 +158,26 @@ class Advice(NamedTuple):
         frame = frame.sort_values("local_steps", kind="stable")
         return local_steps_figure(frame, self.sizes.rounds, self.sizes.local_steps)
 
-    def __str__(self) -> str:
-        """Constants and theorems as a text."""
-        lines = [self._title(), ""]
-        width = max(map(len, NAMES))
+    def _summary(self) -> Summary:
+        rows = {}
         for name in NAMES:
             value, source = value_of(self.constants, name), self.sources[name]
-            text = " " * 10 if value is None else f"{value:<10.4g}"
-            lines.append(f"{name:<{width}}  {text}  {source.kind:<8}  {source.note}")
-        for prediction in self.predictions:
-            lines += ["", *_lines(prediction, self.sizes, value_of(self.constants, "Delta"))]
-        return "\n".join(lines)
+            text = "" if value is None else f"{value:<10.4g}"
+            rows[name] = f"{text} {source.kind} {source.note}".strip()
+        return Summary(self._title(), rows, self._table)
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        """Constants and theorems as tables, which Jupyter shows."""
+    def _table(self, form: str) -> str:
+        """Theorems, as a text or as a table."""
+        if form == "text":
+            delta = value_of(self.constants, "Delta")
+            parts = (["", *_lines(one, self.sizes, delta)] for one in self.predictions)
+            return "\n".join(line for part in parts for line in part)
         from fedjax_sim.reports import render
 
         table = self.to_frame().drop(columns=["source"])
         for name in ("failed", "undecided"):
             table[name] = ["; ".join(texts) for texts in table[name]]
-        parts = [render(self.constants_frame(), "html"), render(table, "html")]
-        return "\n".join([f"<p>{escape(self._title())}</p>", *parts])
+        return render(table, "html")
 
     def _title(self) -> str:
         sizes = self.sizes

@@ -1,11 +1,14 @@
 """Sources of constants: proven, given, or estimated at some models."""
 
+from __future__ import annotations
+
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fedjax_sim.diagnostics import Curvature
 from fedjax_sim.theory import ProblemConstants, is_known
+from fedjax_sim.types import shown
 
 Kind = Literal["exact", "given", "bound", "estimate", "unknown"]
 
@@ -21,6 +24,7 @@ _TOLERANCE = 1e-3  # of given constants against measured ones, relative: single 
 _ROUNDING = 1e-5  # times L
 
 
+@shown
 class Source(NamedTuple):
     """Where the value of a constant comes from.
 
@@ -45,7 +49,7 @@ class Sourced(NamedTuple):
     constants: ProblemConstants
     sources: dict[str, Source]
 
-    def but(self, source: Source, **values: Any) -> "Sourced":
+    def but(self, source: Source, **values: Any) -> Sourced:
         """Returns them with other values, which have one source."""
         return Sourced(
             self.constants._replace(**values), self.sources | dict.fromkeys(values, source)

@@ -1,5 +1,7 @@
 """Theorems that :func:`fedjax_sim.advise` applies: conditions, prescribed settings, bounds."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -17,7 +19,7 @@ from fedjax_sim.studies.advice import conditions as c
 from fedjax_sim.theory import ProblemConstants, best_lr, feddualavg, fedswa, lojasiewicz, positive
 from fedjax_sim.theory import fedavg as avg
 from fedjax_sim.theory.fedac import convex, strongly_convex
-from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.types import FedAlgorithm, shown
 
 Settings = dict[str, Array]  # lr, and augmentation where the theorem has one
 Measure = Literal["F - F*", "squared gradient norm"]
@@ -29,6 +31,7 @@ _DECADES = 6.0  # of rates, where a theorem prescribes none
 _SMALL = 1e-3  # client rate over the effective rate, where a theorem needs small client rates
 
 
+@shown
 class Theorem(NamedTuple):
     """A convergence theorem as functions of constants and sizes.
 

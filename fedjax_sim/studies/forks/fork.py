@@ -1,5 +1,7 @@
 """``fork``: a run continues from one state under several alternatives."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -31,9 +33,10 @@ from fedjax_sim.runs import (
     seed_names,
 )
 from fedjax_sim.studies.forks.result import Fork
-from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline
+from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Timeline, shown
 
 
+@shown
 class Alternative(NamedTuple):
     """One way to continue a run.
 
@@ -43,7 +46,7 @@ class Alternative(NamedTuple):
         >>> alternative = fs.Alternative(fs.fedavg(0.1), without_3)
     """
 
-    algorithm: FedAlgorithm
+    algorithm: FedAlgorithm  # that continues the run
     # Intervention: a function of the timeline of the remaining rounds. None: it stays as it is.
     change: Callable[[Timeline], Timeline] | None = None
     # True: server and clients get new states of the algorithm, with the server's model of round t;

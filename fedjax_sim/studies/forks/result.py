@@ -7,15 +7,17 @@ import jax
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.engine import History, RunState
-from fedjax_sim.reports import paired_difference, runs_html
+from fedjax_sim.engine import History, RunState, headline
+from fedjax_sim.reports import paired_difference, runs_table
 from fedjax_sim.reports.figures.forks import fork_curves
 from fedjax_sim.runs import melted
+from fedjax_sim.types import Summary, listed, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@shown
 class Fork(NamedTuple):
     """Continuations of a run from round t."""
 
@@ -83,16 +85,23 @@ class Fork(NamedTuple):
         ]  # fmt: skip
         return pd.DataFrame(rows, columns=columns)
 
-    def plot(self, metric: str, level: float = 0.95) -> "Figure":
-        """Returns curves of all alternatives, and their differences to the reference."""
+    def plot(self, metric: str | None = None, level: float = 0.95) -> "Figure":
+        """Returns curves of all alternatives, and their differences to the reference.
+
+        Args:
+            metric: a metric of the histories; default: the most important one.
+            level: level of the intervals.
+        """
+        frame = self.to_frame()
+        metric = metric or next(iter(headline(frame["metric"].unique())), "")
         return fork_curves(
-            self.to_frame(), self.differences(metric, level), metric, self.round, self.reference
+            frame, self.differences(metric, level), metric, self.round, self.reference
         )
 
-    def _repr_html_(self) -> str:
-        """The final metrics as a table with a row per alternative, which Jupyter shows."""
+    def _summary(self) -> Summary:
         frame = self.to_frame().rename(columns={"alternative": "algorithm"})
-        return runs_html(frame, f"Fork at round {self.round}; reference {self.reference}.")
+        rows = {"reference": self.reference, "seeds": listed(self.seeds)}
+        return Summary(f"Fork at round {self.round}", rows, lambda form: runs_table(frame, form))
 
 
 def _variance_ratio(one: np.ndarray, other: np.ndarray) -> float:

@@ -1,5 +1,7 @@
 """``hypergradient``: derivatives of a run's result with respect to its hyper-parameters."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -53,7 +55,7 @@ def hypergradient(
     checkpoint: Checkpoint = "sqrt",
     last_rounds: int | None = None,
     execution: Execution | None = None,
-) -> "HypergradientFunction":
+) -> HypergradientFunction:
     r"""Returns a function of hyper-parameters: the metric after a whole run, and its derivatives.
 
     With the state :math:`s_{t+1} = \Phi_t(s_t, h)` of round t and the metric :math:`E(s_T)`,

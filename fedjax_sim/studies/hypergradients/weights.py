@@ -1,5 +1,7 @@
 """Weights of clients as hyper-parameters."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import jax.numpy as jnp

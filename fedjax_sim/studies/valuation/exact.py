@@ -3,6 +3,8 @@
 L. S. Shapley, "A value for n-person games", Contributions to the Theory of Games II, 1953.
 """
 
+from __future__ import annotations
+
 import math
 
 import numpy as np

@@ -4,6 +4,8 @@ Influence functions: P. W. Koh, P. Liang, "Understanding black-box predictions v
 functions", ICML 2017; here the derivative of the finite run and not of a minimiser.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -6,6 +6,8 @@ federated learning", 2020 (arXiv:2009.06192).  GTG-Shapley: Z. Liu, Y. Chen, H. 
 ACM TIST 13(4), 2022, with the rules of the authors' program.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -5,6 +5,8 @@ A. Ghorbani, J. Zou, "Data Shapley: equitable valuation of data for machine lear
 for Shapley value estimation", JMLR 23, 2022.
 """
 
+from __future__ import annotations
+
 import numpy as np
 from jax import Array
 

@@ -1,9 +1,13 @@
 """Result of a valuation."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from fedjax_sim.types import Summary, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
     from fedjax_sim.studies.valuation.games import Game
 
 
+@shown
 class Valuation(NamedTuple):
     """Contributions of M clients to a metric, in the metric's unit; larger is better.
 
@@ -33,7 +38,7 @@ class Valuation(NamedTuple):
         """Returns the clients' numbers ``[M]``, from the largest value to the smallest."""
         return np.argsort(-self.values, kind="stable")
 
-    def to_frame(self) -> "pd.DataFrame":
+    def to_frame(self) -> pd.DataFrame:
         """Returns a row per client: method, client, value, standard_error (0: exact), rank."""
         import pandas as pd  # slow to import
 
@@ -43,7 +48,17 @@ class Valuation(NamedTuple):
         columns = {"client": np.arange(len(rank)), "value": self.values, "standard_error": errors}
         return pd.DataFrame({"method": self.method, **columns, "rank": rank})
 
-    def plot(self, **options: Any) -> "Figure":
+    def _summary(self) -> Summary:
+        best = ", ".join(f"{i} ({self.values[i]:.4g})" for i in self.ranking()[:5])
+        rows = {
+            "most valuable": f"clients {best}",
+            "sum": f"{self.values.sum():.4g}",
+            "training runs": f"{self.num_runs:,}",
+        }
+        title = f"Valuation of {len(self.values):,} clients: {self.method}"
+        return Summary(title, rows)
+
+    def plot(self, **options: Any) -> Figure:
         """Returns a bar per client with two standard errors.
 
         Args:
@@ -63,7 +78,7 @@ def standard_deviation(samples: np.ndarray) -> np.ndarray:
 
 def valuation_of(
     method: str,
-    game: "Game",
+    game: Game,
     values: np.ndarray,
     errors: np.ndarray | None = None,
     **facts: float,

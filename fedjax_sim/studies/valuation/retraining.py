@@ -1,5 +1,7 @@
 """Games by retraining: a coalition is a mask over the timeline."""
 
+from __future__ import annotations
+
 import dataclasses
 import pathlib
 from collections.abc import Callable

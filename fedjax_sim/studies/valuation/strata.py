@@ -5,6 +5,8 @@ sampling-based Shapley value approximation", 2013.  J. Neyman, "On the two diffe
 representative method", 1934.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 

@@ -9,6 +9,8 @@ moving model.  Conditioning on S and bounding how much a gradient depends on ear
 the theorem is proven with 13/12 of ``sigma^2``.  The functions leave that to the caller.
 """
 
+from __future__ import annotations
+
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,10 +19,12 @@ from jax import Array
 from fedjax_sim.theory.conditions import check_choice, positive
 from fedjax_sim.theory.problem_constants import Scalar
 from fedjax_sim.theory.step_counts import CappedSteps
+from fedjax_sim.types import shown
 
 Version = Literal["stochastic", "deterministic"]
 
 
+@shown
 class ProgressConstants(NamedTuple):
     """``mean_i E||h_i / alpha_i||^2 <= a sigma^2 + b (16 L^2 Phi / n + 8 G^2 + 8 B^2 g^2)``.
 

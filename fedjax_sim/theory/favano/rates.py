@@ -3,6 +3,8 @@ r"""Theorem 1: the mean squared gradient of FAVANO's mean model over T server st
 Source: see :mod:`fedjax_sim.theory.favano`.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -12,12 +14,14 @@ from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_
 from fedjax_sim.theory.favano.progress import ProgressConstants, checked
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 from fedjax_sim.theory.step_sizes import smallest
+from fedjax_sim.types import shown
 
 __all__ = ["RateTerms", "largest_lr", "mean_gradient_bound", "quantization_floor"]
 
 POSSIBLE = "B >= 1, s <= n"
 
 
+@shown
 class RateTerms(NamedTuple):
     """A bound ``start / (lr T) + linear lr + quadratic lr^2``.
 

@@ -6,6 +6,8 @@ for FedAc-II and, where Q is known, B.23, with sigma of
 Functions bound ``E F(xbar_ag) - F*`` of the original objective after R rounds.
 """
 
+from __future__ import annotations
+
 import math
 
 import jax.numpy as jnp

@@ -1,5 +1,7 @@
 r"""Growth of the difference of two clients over FedAc's local steps, and FedAc's own speed."""
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax.numpy as jnp

@@ -5,6 +5,8 @@ functions of FedAc-II use the bounds for Q-Lipschitz Hessians, with sigma of
 :func:`~fedjax_sim.theory.conditions.both_moments`; FedAc-I has none.
 """
 
+from __future__ import annotations
+
 import math
 
 import jax.numpy as jnp

@@ -4,6 +4,8 @@ Source: thesis, Section 2.1 and Appendix A.1 (see :mod:`fedjax_sim.theory.fedavg
 from Woodworth, Patel and Srebro (2020).  Needs L, sigma, zeta, B.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

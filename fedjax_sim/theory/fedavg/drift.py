@@ -3,6 +3,8 @@
 Source: thesis, Section 2.1 and Appendix A.4 (see :mod:`fedjax_sim.theory.fedavg`).
 """
 
+from __future__ import annotations
+
 from jax import Array
 
 from fedjax_sim.theory.conditions import at_most, both_moments, non_negative, positive, where_valid

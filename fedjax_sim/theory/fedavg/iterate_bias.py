@@ -7,6 +7,8 @@ exactly ``E x_k``, so the bias is the cost of its local steps.  With Q, ``f(., x
 smooth for every xi.  In formulas k is ``steps``.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

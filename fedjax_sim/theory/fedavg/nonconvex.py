@@ -4,6 +4,8 @@ Source: thesis, Section 2.5 and Appendix A.5 (see :mod:`fedjax_sim.theory.fedavg
 known, functions use Theorem 2.23, otherwise Theorem 2.22.  Needs L, sigma, G, Delta.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

@@ -5,6 +5,8 @@ version of Theorem 3.4.  sigma is :func:`~fedjax_sim.theory.conditions.both_mome
 sigma, sigma4, Q, B.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

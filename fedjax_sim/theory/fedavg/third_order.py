@@ -5,6 +5,8 @@ the proofs use (see the errata).  All clients have one objective.  sigma is
 :func:`~fedjax_sim.theory.conditions.both_moments`.  Needs L, sigma, sigma4, Q, B.
 """
 
+from __future__ import annotations
+
 import jax.numpy as jnp
 from jax import Array
 

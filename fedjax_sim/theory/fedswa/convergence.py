@@ -17,6 +17,8 @@ which take the steps of FedAvg.  With full participation their noise is that of 
 otherwise also that of the cohort's choice, as for FedAvg.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -24,6 +26,7 @@ from jax import Array
 
 from fedjax_sim.theory.conditions import at_most, non_negative, positive, where_valid
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
+from fedjax_sim.types import shown
 
 
 def cohort_variance(spread: Scalar, *, clients: Scalar, cohort_size: Scalar) -> Array:
@@ -47,6 +50,7 @@ def cohort_variance(spread: Scalar, *, clients: Scalar, cohort_size: Scalar) -> 
     return spread**2 * (m - s) / (s * jnp.maximum(m - 1, 1))
 
 
+@shown
 class Descent(NamedTuple):
     """Bounds after T rounds of Lemma G.13."""
 

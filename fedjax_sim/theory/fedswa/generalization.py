@@ -13,6 +13,8 @@ of option I and one example per step, and hold for the expectation over minibatc
 * The proofs for FedSAM and MoFedSAM do not contain the perturbation: they are those of FedAvg.
 """
 
+from __future__ import annotations
+
 from typing import Literal
 
 import jax.numpy as jnp

@@ -5,6 +5,8 @@ Source: the recursion behind the theorems in Appendices D and E (see
 :mod:`~fedjax_sim.theory.fedswa.generalization`, which bounds products by exponentials.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

@@ -3,6 +3,8 @@ r"""Table 1's optimisation errors of FedSAM, MoFedSAM, FedSWA, FedMoSWA and SCAF
 Source: Table 1 and Theorem 5.2 (see :mod:`fedjax_sim.theory.fedswa`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal
 

@@ -5,6 +5,8 @@ its accountant of privacy loss distributions (PLD) where that supports the event
 of Renyi differential privacy (RDP).
 """
 
+from __future__ import annotations
+
 import functools
 import warnings
 from collections.abc import Callable, Iterable
@@ -13,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import check_positive, import_extra, last_wrapper
-from fedjax_sim.types import FedAlgorithm, Setup, Timeline
+from fedjax_sim.types import FedAlgorithm, Setup, Timeline, shown
 from fedjax_sim.wrappers.privacy.events import Accountant, Adjacency, Mechanism
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, independent
 from fedjax_sim.wrappers.privacy.renyi import renyi_accountant
@@ -30,6 +32,7 @@ _SMALLEST, _LARGEST = 0.2, 2.0**30  # noise multipliers that are tried
 _SPARE = 0.01  # largest part of delta for runs that the event does not cover
 
 
+@shown
 class Guarantee(NamedTuple):
     """Differential privacy of a run, at the level of clients.
 

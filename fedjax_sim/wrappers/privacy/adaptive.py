@@ -5,6 +5,8 @@ References:
         2021, https://arxiv.org/abs/1905.03871.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

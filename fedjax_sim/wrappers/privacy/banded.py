@@ -8,6 +8,8 @@ References:
         https://arxiv.org/abs/2306.08153.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence

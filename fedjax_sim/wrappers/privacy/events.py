@@ -5,12 +5,14 @@ A timeline whose rule has no known amplification counts by the largest number of
 client.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any, Literal, NamedTuple
 
 from fedjax_sim.checks import import_extra
 from fedjax_sim.timelines import Sampling, overflow_probability
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, shown
 from fedjax_sim.wrappers.privacy.participation import check_independent_of_data, most_visits
 
 # Neighbouring populations: one client is absent; one client's upload becomes 0; one client has
@@ -19,6 +21,7 @@ Adjacency = Literal["add_or_remove_one", "zero_out", "replace_one"]
 Accountant = Literal["pld", "rdp"]
 
 
+@shown
 class Mechanism(NamedTuple):
     """All releases of a run, as an accountant counts them.
 

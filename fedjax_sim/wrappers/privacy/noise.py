@@ -5,13 +5,15 @@ References:
         2018, https://arxiv.org/abs/1710.06963 (independent Gaussian noise).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 
 from jax import Array
 
 from fedjax_sim.tree import normal
-from fedjax_sim.types import PyTree, Spec, Timeline, Upload, specified, with_spec
+from fedjax_sim.types import PyTree, Spec, Timeline, Upload, shown, specified, with_spec
 from fedjax_sim.wrappers.privacy.events import Mechanism, sampled_gaussian
 
 NoiseState = PyTree
@@ -22,6 +24,7 @@ def _no_check(timeline: Timeline, num_clients: int) -> None:
 
 
 @with_spec
+@shown
 class NoiseLaw(NamedTuple):
     r"""Law of the noise on the sums of clipped uploads.
 

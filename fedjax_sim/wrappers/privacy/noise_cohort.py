@@ -4,9 +4,12 @@ References:
     pfl-research, https://github.com/apple/pfl-research (``noise_cohort_size``).
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 from fedjax_sim.checks import check_at_most, check_count, import_extra
+from fedjax_sim.types import shown
 from fedjax_sim.wrappers.privacy.accounting import (
     INTERVAL,
     Accountant,
@@ -17,6 +20,7 @@ from fedjax_sim.wrappers.privacy.accounting import (
 from fedjax_sim.wrappers.privacy.events import Mechanism
 
 
+@shown
 class NoiseCohort(NamedTuple):
     """Noise that forecasts a run with a larger cohort.
 

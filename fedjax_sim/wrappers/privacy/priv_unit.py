@@ -5,6 +5,8 @@ References:
         Applications in Private Federated Learning", 2018, https://arxiv.org/abs/1812.00984.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from typing import NamedTuple

@@ -9,6 +9,8 @@ References:
         https://arxiv.org/abs/1311.0776 (randomised response dominates every pure mechanism).
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Callable
@@ -40,6 +42,7 @@ from fedjax_sim.types import (
     Timeline,
     Upload,
     Work,
+    shown,
     specified,
     with_spec,
 )
@@ -54,6 +57,7 @@ _UNIFORM = "numbers of examples would reach the server outside the randomiser"
 
 
 @with_spec
+@shown
 class Randomizer(NamedTuple):
     """Local randomiser: a random function of one upload.
 

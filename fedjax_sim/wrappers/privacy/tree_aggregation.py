@@ -6,6 +6,8 @@ References:
     Honaker, "Efficient Use of Differentially Private Binary Trees", 2015 (efficient estimates).
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax

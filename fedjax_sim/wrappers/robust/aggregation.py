@@ -1,5 +1,7 @@
 """The wrapper that replaces the mean of the uploads by a rule."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax

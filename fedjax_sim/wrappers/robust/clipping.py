@@ -5,6 +5,8 @@ References:
         https://arxiv.org/abs/2012.10333.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

@@ -5,6 +5,8 @@ References:
         Statistical Rates", 2018, https://arxiv.org/abs/1803.01498.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

@@ -5,6 +5,8 @@ References:
         https://arxiv.org/abs/1912.13445.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 
 import jax

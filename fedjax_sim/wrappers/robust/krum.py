@@ -7,6 +7,8 @@ References:
         2018, https://arxiv.org/abs/1802.07927.
 """
 
+from __future__ import annotations
+
 import numbers
 from typing import Literal
 

@@ -7,6 +7,8 @@ References:
         2022, https://arxiv.org/abs/2006.09365.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array

@@ -5,6 +5,8 @@ References:
         https://arxiv.org/abs/2012.10333.
 """
 
+from __future__ import annotations
+
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most
 from fedjax_sim.compression import identity, stateful

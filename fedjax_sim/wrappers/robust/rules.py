@@ -1,5 +1,7 @@
 """Rules, ``(points, previous aggregate, key) -> aggregate``, and the parts that they share."""
 
+from __future__ import annotations
+
 import numbers
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,9 +12,10 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.types import PyTree, Spec, Upload, with_spec
+from fedjax_sim.types import PyTree, Spec, Upload, shown, with_spec
 
 
+@shown
 class Points(NamedTuple):
     """Uploads of a round as a rule receives them.
 
@@ -41,6 +44,7 @@ class Points(NamedTuple):
 
 
 @with_spec
+@shown
 class Rule(NamedTuple):
     """Robust aggregation rule; made by :func:`median`, :func:`krum` and the others.
 

@@ -273,6 +273,7 @@ def refill_statistics(assignment, labels):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.1, 0.6])
 def test_dirichlet_with_refill_has_the_law_of_popping_one_by_one(alpha):
     # Classes of 3, 6 and 15 rows, 4 clients of 6: pools run out between clients and within one.
@@ -294,6 +295,7 @@ def test_dirichlet_with_refill_has_the_law_of_popping_one_by_one(alpha):
         assert chi2_contingency(table).pvalue > 1e-4, name
 
 
+@pytest.mark.slow
 def test_dirichlet_by_class_has_dirichlet_marginals():
     # Client shares of one class ~ Dir(alpha 1_M): Var = (M - 1) / (M^2 (M alpha + 1)); each class
     # is a replicate.  Rounding to 1000 examples adds less than 1e-6.

@@ -237,7 +237,9 @@ def test_subsample_is_fixed_and_counted():
     results = [evaluate(jnp.asarray(W)) for evaluate in evaluators]
     chex.assert_trees_all_equal(*results)
     assert results[0]["examples"] == 9
-    rows = {tuple(row) for row in np.asarray(evaluators[0].args[0]["x"])}
+    kept = np.asarray(evaluators[0].args[0]["x"])
+    np.testing.assert_array_equal(kept, fs.evaluation.subsample({"x": X}, 9)["x"])
+    rows = {tuple(row) for row in kept}
     assert len(rows) == 9  # distinct examples, all of them from the data
     assert rows <= {tuple(row) for row in X}
     everything = evaluator(metrics, {"x": X, "y": Y}, max_examples=100)(jnp.asarray(W))
@@ -322,6 +324,7 @@ def test_a_part_at_some_rounds_needs_a_name():
     assert not evaluate(merge_evaluators(slow), state)["evaluated"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "message"), [(7, "eval_every 5 in 12 rounds"), (4, None)])
 def test_a_period_that_no_evaluation_reaches_is_refused(every, message):
     data = FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))

@@ -257,6 +257,7 @@ def test_a_failing_source_ends_the_run():
         train(host_task(data=given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [-1, 2])
 def test_labels_without_an_output_are_refused_when_they_are_loaded(wrong):
     """JAX would clamp them.  The round before, without the client of the label, has run."""

@@ -21,6 +21,7 @@ def densities(run, clients):
     return {str(name): part["value"].to_numpy() for name, part in history.groupby("metric")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from experiments.fedac import agd_instability
 
@@ -19,6 +20,7 @@ def test_instability_table():
     assert (table.loc[table["method"] == "gradient descent", "main"] < 1.01).all()
 
 
+@pytest.mark.slow
 def test_instability_files(tmp_path, monkeypatch):
     monkeypatch.setattr(agd_instability, "CASES", agd_instability.CASES[1:2])
     agd_instability.main(agd_instability.Options(output=tmp_path))

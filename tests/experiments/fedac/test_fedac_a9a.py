@@ -90,6 +90,7 @@ def test_minibatch_methods_take_one_step_on_the_rows_of_all_local_steps(name):
     np.testing.assert_allclose(cell(name)[-1], aggregate, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_every_512_steps_and_at_its_end():
     assert cell("fedavg").shape == (8, 6)
 

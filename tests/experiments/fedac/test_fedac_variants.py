@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 LR, MU, K = 0.05, 0.3, 4
 
 
+@pytest.mark.slow
 def test_fedac_ii_of_the_program():
     gamma = max(np.sqrt(LR / (MU * K)), LR)
     alpha = 3 / (2 * gamma * MU) - 1 / 2

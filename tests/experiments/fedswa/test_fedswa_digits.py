@@ -103,6 +103,7 @@ def test_diverged_runs_are_named():
     assert table["first - last"].tolist()[0] == "diverged"
 
 
+@pytest.mark.slow
 def test_files(tmp_path, monkeypatch):
     """Made-up runs with two evaluations, of which both are in the last 50 rounds."""
     runs = made_up(lambda point, seed: 0.5 + 0.1 * seed, seeds=(0, 1))

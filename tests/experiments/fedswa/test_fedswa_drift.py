@@ -74,6 +74,7 @@ def test_claims():
     assert (known[5].found, known[5].holds) == ("0.2 to 2 of it", True)
 
 
+@pytest.mark.slow
 def test_files(tmp_path, monkeypatch):
     schedules = list(drift_runs.schedules(0.1, 3))
     table = pd.DataFrame(

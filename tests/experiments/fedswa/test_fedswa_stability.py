@@ -83,6 +83,7 @@ def test_lipschitz_and_smoothness_constants_bound_those_of_the_data():
     assert 0.8 * experiment.BETA < largest <= experiment.BETA * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_measured_noise_and_heterogeneity_by_numpy(x64):
     """Linear losses <w, x>: gradients are the data."""
     x = np.random.default_rng(0).normal(size=(3, 4, 2))

@@ -44,6 +44,7 @@ def parts(state):
     return flat(state.server.params), flat(state.server.control), flat(state.clients)
 
 
+@pytest.mark.slow
 def test_fedmoswa_of_the_first_program():
     """Gamma 1 in the first round and a divisor of its own."""
     algorithm = variants.fedmoswa_first_program(0.1, 0.2, 1.5, 0.3)

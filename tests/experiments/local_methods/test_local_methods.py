@@ -29,6 +29,7 @@ def test_growth_has_the_slopes_of_the_laws():
     np.testing.assert_allclose(table["slope in lr"], table["expected in lr"], atol=0.02)
 
 
+@pytest.mark.slow
 def test_continuous_view_tells_the_constants_apart():
     """At rate 1e-3 and 16 steps the leading terms hold to about 1.5 %."""
     table = bias_growth.continuous(1e-3, 16)

@@ -12,6 +12,7 @@ from experiments.lojasiewicz.redraw import redraw
 from experiments.lojasiewicz.runs import history, measure
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -102,6 +102,7 @@ def test_models_in_columns_are_those_of_patches():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-10), actual, expected)
 
 
+@pytest.mark.slow
 def test_cpus_use_columns_where_patches_are_small_and_channels_few():
     def shape_of_patches(model, batch):
         params = jax.eval_shape(model.init, jax.random.key(0))

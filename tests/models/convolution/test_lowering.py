@@ -178,6 +178,7 @@ def test_vmap_over_other_axes_and_twice():
     assert_equals_lax(compute, x, w)
 
 
+@pytest.mark.slow
 def test_differentiating_through_training():
     """The gradient of a loss after three steps of SGD in a scan, of rematerialised layers."""
     x, w = arrays((6, 6), (3, 3), "float32")

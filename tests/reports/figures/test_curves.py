@@ -140,7 +140,7 @@ def test_a_diverged_run_ends_at_its_last_finite_point_and_is_marked():
 
 
 def test_bands_of_accuracies_stay_in_their_range():
-    table = np.array([[0.9, 0.2], [1.0, 0.0]])
+    table = np.array([[0.9, 0.2], [1.0, 0.0], [1.0, 0.0]])
     (axes,) = plotting.curves(
         tidy({"fedavg": table}, "test/accuracy", rounds=(1, 2)), "test/accuracy", band="ci"
     ).axes

@@ -57,11 +57,11 @@ def test_panels_show_medians_and_bands_over_clients():
     assert figure.get_supxlabel().split("\n") == [
         "Digits.",
         "Of clients: median, and band from 10 % to 90 % of the clients.",
-        "Others: mean of 2 seeds; bands: ± 1 standard deviation.",
+        "Others: mean of 2 seeds, without an interval, which needs 3.",
     ]
     render(figure)
     alone = dashboard(history(), ["test/accuracy"])
-    assert alone.get_supxlabel().startswith("Lines: mean of 2 seeds; bands: ")
+    assert alone.get_supxlabel().startswith("Lines: mean of 2 seeds, without")
 
 
 def test_a_diverged_run_ends_and_is_named():

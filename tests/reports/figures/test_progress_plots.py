@@ -68,6 +68,7 @@ def test_a_batch_has_a_timeline_for_each_seed():
     assert found["local_steps"].tolist() == [10, 10, 5, 10]
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_where_the_timelines_say():
     against = ("time", "server_updates", "local_steps", "bits")
     shuffled = history().iloc[[2, 0, 1, 6, 4, 3, 5]]

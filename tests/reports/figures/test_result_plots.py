@@ -1,5 +1,7 @@
 """Figures of the results of ``simulate``, ``compare`` and ``sweep``."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pandas as pd
@@ -28,6 +30,7 @@ def keys():
     return jax.random.split(jax.random.key(0), 2)
 
 
+@pytest.mark.slow
 def test_simulations_draw_the_mean_over_seeds(setup, keys):
     """With rate 1/4 the error halves per round; its mean over the seeds begins with 1.5."""
     figure = fs.simulate(fs.fedavg(0.25), setup, keys).plot(x="time")
@@ -53,6 +56,7 @@ def test_comparisons_draw_a_line_per_algorithm(setup, keys):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["fast", "slow"]
 
 
+@pytest.mark.slow
 def test_sweeps_draw_one_or_two_hyper_parameters(setup, keys):
     grid = {"lr": [0.0625, 0.125, 0.25]}
     figure = fs.sweep(fs.fedavg, setup, grid, keys).plot("error")
@@ -145,3 +149,30 @@ def test_the_last_evaluation_at_a_time_counts(rounds):
 def test_a_value_that_is_no_result_is_refused():
     with pytest.raises(ValueError, match="result is a DataFrame; expected a result"):
         fs.plot(pd.DataFrame())
+
+
+def test_every_result_has_a_figure_without_arguments(setup, keys, tmp_path):
+    """The most important metric is "error", although "a" comes first in the alphabet."""
+    metrics = lambda w: {"a": w, "error": abs(w - 2)}  # noqa: E731
+    setup = dataclasses.replace(setup, eval_fn=metrics)
+    one = fs.simulate(fs.fedavg(0.25), setup, keys, storage=tmp_path / "run")
+    grid = {"lr": [0.0625, 0.125, 0.25]}
+    alternatives = {"same": fs.Alternative(fs.fedavg(0.25)), "slow": fs.Alternative(fs.fedavg(0.1))}
+    earlier = dataclasses.replace(setup, timeline=setup.timeline[:1])
+    begun = fs.simulate(fs.fedavg(0.25), earlier, keys, storage=tmp_path / "begun")
+    results = {
+        "simulation": (one, ["error", "a"]),
+        "comparison": (fs.compare({"fedavg": fs.fedavg(0.25)}, setup, keys), ["error", "a"]),
+        "sweep": (fs.sweep(fs.fedavg, setup, grid, keys), ["error"]),
+        "sweep of one": (fs.sweep(fs.fedavg, setup, {"lr": [0.25]}, keys), ["error", "a"]),
+        "folder": (tmp_path / "run", ["error", "a"]),
+        "text": (str(tmp_path / "run"), ["error", "a"]),
+        "folders": ([tmp_path / "run", tmp_path / "begun"], ["error", "a"]),
+        "loaded": (fs.load(tmp_path / "run"), ["error", "a"]),
+        "fork": (fs.fork(begun, alternatives, setup, keys), ["error"]),
+        "valuation": (fs.valuation.Valuation("by hand", np.ones(2), None, 1), []),
+    }
+    for result, labels in results.values():
+        figure = fs.plot(result)
+        assert [axes.get_ylabel() for axes in figure.axes][: len(labels)] == labels
+        render(figure)

@@ -60,6 +60,7 @@ def test_dots_are_where_the_models_are():
     render(figure)
 
 
+@pytest.mark.slow
 def test_logarithmic_levels_and_spare_panels():
     surfaces = {name: bowl(10.0**i) for i, name in enumerate("abcd")}
     figure = contours(surfaces, log=True, max_columns=3, label="test loss")

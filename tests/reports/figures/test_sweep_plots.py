@@ -270,7 +270,9 @@ def test_speed_up_figure_shows_the_frame_beside_linear_speed_up():
     figure = sweeps.speed_up_figure(
         frame, by="algorithm", panel="local_steps", label="suboptimality"
     )
-    assert figure.get_supxlabel() == "Bands: 90 % confidence intervals."
+    assert figure.get_supxlabel() == (
+        "Lines: mean over 4 seeds; bands: its 90 % interval (Student's t)."
+    )
     panels = np.array(figure.axes).reshape(2, 2)  # [row, local_steps]
     for k, (upper, lower) in zip((1, 8), panels.T, strict=True):
         part = frame.loc[frame["local_steps"] == k]
@@ -319,8 +321,9 @@ def test_speed_up_figure_of_curves_with_their_own_base_and_gaps():
 
 @pytest.mark.parametrize("lowest", [1e-9, -0.5])
 def test_a_band_down_to_zero_does_not_stretch_a_logarithmic_axis(lowest):
-    spread = (1 - lowest) / stats.t.ppf(0.975, 1)  # 1 +- spread have the interval from `lowest`
-    rows = [(m, s, v / m) for m in (2, 8) for s, v in enumerate((1 - spread, 1 + spread))]
+    # 1 and 1 +- spread have the interval from `lowest`: their standard deviation is the spread.
+    spread = (1 - lowest) * np.sqrt(3) / stats.t.ppf(0.975, 2)
+    rows = [(m, s, v / m) for m in (2, 8) for s, v in enumerate((1 - spread, 1, 1 + spread))]
     frame = statistics.speed_up(pd.DataFrame(rows, columns=["num_clients", "seed", "score"]))
     np.testing.assert_allclose(frame["error_low"], [lowest / 2, lowest / 8], rtol=1e-5)
     left, _ = (figure := sweeps.speed_up_figure(frame)).axes
@@ -360,3 +363,34 @@ def test_long_values_of_the_horizontal_axis_do_not_overlap(values, rotation):
     )
     ticks = figure.axes[0].get_xticklabels()
     assert {tick.get_rotation() for tick in ticks} == {rotation}
+
+
+@pytest.mark.parametrize(
+    ("mode", "log", "far"), [("min", False, 1e30), ("min", True, 1e30), ("max", False, -1e30)]
+)
+def test_a_far_worse_mean_does_not_set_the_colours(mode, log, far):
+    """64 means from 1 to 2 (max: -2 to -1), the last one replaced: others set the colours."""
+    sign = 1 if mode == "min" else -1
+    means = sign * np.linspace(1, 2, 64)
+    means[-1] = far
+    cells = [(a, b) for a in range(8) for b in range(8)]
+    frame = pd.DataFrame(
+        [(a, b, 0, mean) for (a, b), mean in zip(cells, means, strict=True)],
+        columns=["lr", "mu", "seed", "score"],
+    )
+    axes, _ = (figure := heat_maps.heat_map(frame, "lr", "mu", mode=mode, log=log)).axes
+    (colors,) = [x for x in axes.collections if x.get_array() is not None]
+    others = sign * means[:-1]
+    np.testing.assert_allclose(sorted(np.abs(colors.get_clim())), [others.min(), others.max()])
+    assert len(axes.texts) == 64
+    assert any(text.get_text() == f"{far:.2e}" for text in axes.texts)
+    render(figure)
+
+
+def test_equal_means_and_few_of_them_keep_all_colours():
+    for scores in ([1.0, 1.0, 1.0, 5.0], [1.0, 9.0], [2.0]):
+        rows = [(i, 0, 0, score) for i, score in enumerate(scores)]
+        frame = pd.DataFrame(rows, columns=["lr", "mu", "seed", "score"])
+        axes = heat_maps.heat_map(frame, "lr", "mu").axes[0]
+        (colors,) = [x for x in axes.collections if x.get_array() is not None]
+        assert colors.norm.vmax >= max(scores)

@@ -169,6 +169,7 @@ def test_chart_of_chosen_clients_in_a_window():
     render(figure)
 
 
+@pytest.mark.slow
 def test_chart_without_staleness_has_no_colour_bar():
     timeline = fs.timelines.cyclic(6, 40, 20, num_steps=3)
     figure = visit_chart(spans(timeline), max_clients=7)
@@ -209,6 +210,7 @@ def test_distributions_are_shares_of_each_group():
     render(figure)
 
 
+@pytest.mark.slow
 def test_wide_distributions_are_binned_and_complete():
     success = np.array([0.5] * 8 + [0.02])
     timeline = arrivals(
@@ -278,6 +280,7 @@ def test_bad_arguments_are_named(call, match):
         call()
 
 
+@pytest.mark.slow
 def test_legend_of_many_groups_fits_and_their_bars_differ():
     timeline = fs.timelines.cyclic(12, 9, 1, num_steps=3)
     groups = {f"clients of group {i}": [i] for i in range(9)}

@@ -131,6 +131,7 @@ def test_an_interruption_before_the_first_round(tmp_path, whole):
     np.testing.assert_array_equal(result.models(), whole.models())
 
 
+@pytest.mark.slow
 def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_path):
     def values(params):
         return {"per_client/size": abs(params), "per_client/num_examples": jnp.ones(2, jnp.int32)}
@@ -146,6 +147,7 @@ def test_an_interruption_before_the_first_round_keeps_the_values_of_clients(tmp_
     assert sorted(set(run(storage=tmp_path).per_client()["round"])) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_an_initial_evaluation_beside_probes_of_clients(tmp_path):
     """The initial model has no visit, so the probe's rows begin with round 1."""
     probes = fs.Probes(client={"moved": lambda visit: jnp.abs(visit.upload[0]).sum()})
@@ -386,6 +388,7 @@ def tracked(request, monkeypatch):
     return service.runs, lambda: make("federated"), value
 
 
+@pytest.mark.slow
 def test_different_runs_do_not_share_a_tracked_run(tracked, tmp_path):
     """Names and folders are equal; rates, seeds' keys, data's order or descriptions differ."""
     runs, make, value = tracked
@@ -428,6 +431,7 @@ def test_a_resumed_run_continues_its_tracked_run(tracked, tmp_path):
     assert [run["steps"] for run in runs.values()] == [[*range(1, 9)]] * 2
 
 
+@pytest.mark.slow
 def test_runs_of_comparisons_and_sweeps_are_tracked_apart(tracked):
     runs, make, value = tracked
     algorithms = {"a, lr=0.1": fs.fedavg(0.1), "it's b": fs.fedavg(0.2)}

@@ -29,6 +29,7 @@ from fedjax_sim.engine.execution import offload, placement
 from fedjax_sim.runs.planning.forecast import forecast
 from fedjax_sim.runs.planning.needs import KNOBS, Forecast, Seconds
 from fedjax_sim.timelines import sampling
+from fedjax_sim.types import Aggregation
 
 ROUNDS, COHORT, RUNS = 6, 4, 3
 MODEL = 4 * (NUM_FEATURES + 1)  # bytes of the parameters
@@ -105,6 +106,10 @@ def test_numbers_of_several_runs_together():
 
 
 @pytest.mark.slow
+def test_a_mean_keeps_no_uploads_together():
+    assert Aggregation(each=lambda state, upload: upload).num_bytes(np.ones(4), 3) == 0
+
+
 def test_arithmetic_of_a_step():
     # A softmax regression's gradient is two products of the batch with a matrix, forward and
     # backward; what is done beside them (softmax, differences) is of a lower order.
@@ -250,7 +255,7 @@ def test_epsilon_is_shown():
     needs = plain._replace(privacy=guarantee)
     assert needs.rows["epsilon at delta 0.001"] == "2 (replace_one)"
     assert str(needs).splitlines()[-1].split(maxsplit=4)[-1] == "2 (replace_one)"
-    assert "<td>epsilon at delta 0.001</td><td>2 (replace_one)</td>" in needs._repr_html_()
+    assert "<th>epsilon at delta 0.001</th><td>2 (replace_one)</td>" in needs._repr_html_()
     assert "epsilon" not in str(plain)
     with pytest.raises(ValueError, match=r"delta is 0.0; expected a number in \(0, 1\)"):
         forecast(

@@ -57,6 +57,7 @@ def test_a_file_is_no_directory(tmp_path, kind):
     assert file.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_runs_share_a_parent_folder(tmp_path):
     """Only what a folder itself holds counts: not the comparisons in its folders."""
     for path in ("run", "compared/fedavg"):

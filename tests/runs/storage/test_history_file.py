@@ -107,6 +107,7 @@ def test_digests_are_made_again(file, damage):
     assert len(values(file, confirmed=mark)) == 3
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_of_the_digests_is_refused_or_harmless(file):
     """A torn line, before its rows were written, is what a kill leaves."""
     file.append([("1", 2, "loss", "0.25")])

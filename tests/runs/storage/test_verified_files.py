@@ -214,6 +214,7 @@ def test_a_copy_of_the_whole_folder_is_read(folder):
         np.testing.assert_array_equal(_best(copy).params, _best(folder / "run").params)
 
 
+@pytest.mark.slow
 def test_a_longer_run_keeps_the_files_of_its_beginning(tmp_path):
     """Models and outcome have the identifier of the run as it began."""
     run(tmp_path, rounds=2)

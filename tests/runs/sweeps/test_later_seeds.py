@@ -58,6 +58,7 @@ def test_later_seeds_with_other_settings_are_refused(first, name):
     assert len(list(first.glob("slices/*.npz"))) == 1
 
 
+@pytest.mark.slow
 def test_later_seeds_and_configurations_are_added(first):
     """Another schedule, another model and another rate of one folder."""
     started = other(timeline=quadratic_trial().setup.timeline, params=np.ones((1, 2), np.float32))

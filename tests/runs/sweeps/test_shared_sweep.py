@@ -111,6 +111,7 @@ def test_of_two_other_sweeps_one_is_refused(tmp_path):
         SweepStore(tmp_path, {"a": 2})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["empty", "cut", "flip", "text", "names"])
 def test_a_damaged_slice_is_computed_again(folder, whole, what):
     path = sorted((folder / "slices").glob("*.npz"))[0]

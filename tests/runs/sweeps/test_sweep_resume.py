@@ -154,6 +154,7 @@ def test_finished_sweep_is_read_and_not_run(tmp_path):
     same_runs(again, first)
 
 
+@pytest.mark.slow
 def test_every_type_of_number_survives_the_disk(tmp_path):
     types = (jnp.bfloat16, jnp.float16, jnp.int8, bool)
     trial = quadratic_trial(
@@ -288,6 +289,7 @@ def test_final_models_are_kept_and_found_again(tmp_path):
     same_runs(first._replace(runs=[run._replace(model=None) for run in first.runs]), without)
 
 
+@pytest.mark.slow
 def test_slices_of_another_sweep_are_refused(tmp_path):
     """Their runs would be among those of a report."""
     go(tmp_path / "here")

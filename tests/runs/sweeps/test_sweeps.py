@@ -208,6 +208,7 @@ def test_configurations_of_a_seed_see_the_same_minibatches():
         np.testing.assert_allclose(run.history.probes["rows"], expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_more_devices_than_runs():
     """A device without a run of its own would only repeat another's."""
     news, trial = [], quadratic_trial(num_seeds=1)

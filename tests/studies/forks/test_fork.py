@@ -200,6 +200,7 @@ def _of_seed_0(rest):
     return jax.tree.map(lambda x: x[0], rest)
 
 
+@pytest.mark.slow
 def test_refusals():
     state = begun().state
     same = {"same": scaffold()}
@@ -242,6 +243,7 @@ def test_changed_timelines_are_checked(change, message):
         fs.fork(begun().state, {"x": other}, setup(), KEYS)
 
 
+@pytest.mark.slow
 def test_buffers_hold_the_broadcasts_that_clients_read():
     """Both assignments have two buffers; the run's has no broadcast 1 after round 1."""
 
@@ -277,6 +279,7 @@ def test_buffers_hold_the_broadcasts_that_clients_read():
         final(run, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "mask", "at"),
     [

@@ -5,10 +5,10 @@ import json
 import math
 
 import pytest
+from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 
 from fedjax_sim.runs.storage.files import FolderError
 from fedjax_sim.studies.setups.build import check, hyper_parameters
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from fedjax_sim.studies.setups.config_file import read, read_sweep, to_json
 
 CONFIG = RunConfig(

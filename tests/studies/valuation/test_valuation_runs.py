@@ -64,6 +64,7 @@ def logistic_setup(**fields):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_mean_estimation_by_retraining(tmp_path):
     """The values of the closed game, with chunks of at most two coalitions, kept on disk."""
     seen = []
@@ -113,6 +114,7 @@ def test_influence_is_first_order_in_the_weight_that_leaves():
     np.testing.assert_allclose(influences.values, [0.039483, -0.222116, 0.182632], atol=5e-7)
 
 
+@pytest.mark.slow
 def test_influence_of_a_run_that_diverges():
     """Also with one number as the weight of all uploads."""
     setup = dataclasses.replace(estimation(), weighting=lambda work: 2.0)
@@ -145,6 +147,7 @@ def test_fed_sv_values_only_uploads_that_arrived():
     assert result.values.sum() == pytest.approx(total, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_fed_sv_reads_a_coalition_as_a_part_of_its_round():
     """PP-MARINA's rounds of all clients have whole uploads, also for a coalition of some."""
     setup = estimation(fs.timelines.full(2, 4, 1))
@@ -180,6 +183,7 @@ def test_refusals_of_keys_counts_and_metrics():
         valuation.influence(fs.fedvarp(1.0), setup, KEY, loss)
 
 
+@pytest.mark.slow
 def test_coalitions_below_the_number_that_a_rule_requires():
     """They are refused, although half of the clients would do, or their rounds are skipped."""
     data = fs.from_clients(
@@ -293,6 +297,7 @@ def test_example_influence_against_finite_differences():
         assert -slope == pytest.approx(result.values[row], rel=1e-6, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_cohorts_drawn_from_the_coalition():
     """Every coalition has full cohorts, in an order that all coalitions share."""
     task = fs.Task(lambda *arguments: None, np.ones(6, int), np.arange(6))
@@ -326,6 +331,7 @@ def test_drawn_cohorts_have_no_lost_uploads():
         valuation.game(fs.fedavg(1.0), failing, KEY, loss, mode="min", resample=KEY)
 
 
+@pytest.mark.slow
 def test_bad_arguments():
     setup, algorithm = estimation(), fs.fedavg(1.0)
     call = valuation.game

@@ -156,6 +156,7 @@ def test_prescribed_rates_do_what_is_proven(case):
     check()
 
 
+@pytest.mark.slow
 @given(constants_of(quotient=True), st.floats(-4, 0))
 def test_own_gamma_in_the_general_bounds(constants, exponent):
     """Lemmas 3.11, B.15 and B.3 are simplifications of the general ones: never below them."""

@@ -159,6 +159,7 @@ def test_measured_runs_are_below_the_strongly_convex_bounds(x64, cohort_size, ga
     assert 0.02 * bounds.gap < average < bounds.gap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [0.2, 1.0])
 def test_partial_participation_leaves_an_optimum_without_noise(x64, gamma):
     """Lemma G.13, Lemma G.18 and Theorem 5.2 are false in print: with sigma = 0 errors fall to 0.

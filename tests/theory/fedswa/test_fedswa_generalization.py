@@ -228,6 +228,7 @@ def test_bad_constants_are_named(change, match):
         generalization_bound(**{**CONSTANTS, **SIZES, **change})
 
 
+@pytest.mark.slow
 def test_a_strong_convexity_of_zero_is_that_of_other_losses():
     """Also a traced mu selects the strongly convex bound; a concrete 0 claims nothing."""
     rates = jnp.full((3, 2), 0.1)

@@ -198,6 +198,7 @@ def test_events_of_repeated_cohorts_and_of_parts_of_a_timeline():
     assert sampled_gaussian(2.0, pairs[:3], 9).event.count == 2
 
 
+@pytest.mark.slow
 def test_epsilon_per_round_is_that_of_shorter_runs():
     setup = setup_of(subset(10, 100), 40)
     private = fs.privacy.privatize(fs.fedavg(0.1), 1.0, 3.0, expected_uploads=10)

@@ -129,6 +129,7 @@ def test_sensitivity_by_brute_force_over_neighbouring_client_sets():
     assert np.isclose(np.linalg.norm(joint[1, 2] - joint[0, 2]), 2 * clip, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_half_precision_is_rounded_after_the_noise():
     """In bfloat16 an entry 1 / sqrt(10) is 1.0006 times as large, and 257 is 256."""
     clipped = clip_upload(jnp.ones(10, jnp.bfloat16), 1.0)

@@ -65,10 +65,14 @@ def test_rounds_without_reports_do_not_move_the_noise():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "noise", [privacy.tree_aggregation(4, efficient=True), privacy.banded([1.0, 0.5], ROUNDS)]
+    "law",
+    [
+        lambda: privacy.tree_aggregation(4, efficient=True),
+        lambda: privacy.banded([1.0, 0.5], ROUNDS),
+    ],
 )
-def test_interrupted_runs_continue_with_the_same_noise(noise):
-    algorithm = privacy.privatize(fs.fedavg(1.0), 1.5, 2.0, expected_uploads=2, noise=noise)
+def test_interrupted_runs_continue_with_the_same_noise(law):
+    algorithm = privacy.privatize(fs.fedavg(1.0), 1.5, 2.0, expected_uploads=2, noise=law())
     whole, key = setup(CYCLIC), jax.random.key(4)
     expected, _ = fs.run(algorithm, whole, key)
     state = fs.init(algorithm, whole)

@@ -37,6 +37,7 @@ def test_bad_input(changes, message):
         privacy.noise_cohort(2.0, 1e-6, num_rounds=10, **(SETTING | changes))
 
 
+@pytest.mark.slow
 def test_the_guarantee_names_the_accountant_that_counted():
     sizes = {"cohort_size": 5, "noise_cohort_size": 10, "population": 50}
     first, named = (

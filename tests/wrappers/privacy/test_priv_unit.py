@@ -93,7 +93,10 @@ def test_mean_and_squared_error(dimension):
     assert squared.mean() == pytest.approx(clip**2 * (kappa**2 - 1), abs=limit)
 
 
-@pytest.mark.parametrize("entry", [1e-37, 1e-30, 1e-22, 1.0, 1e20, 1e30])
+@pytest.mark.parametrize(
+    "entry",
+    [1e-37, 1e30, *(pytest.param(x, marks=pytest.mark.slow) for x in (1e-30, 1e-22, 1.0, 1e20))],
+)
 def test_uploads_whose_squares_leave_single_precision(entry):
     """The length tells nothing about the upload, and the direction is right."""
     upload = jnp.zeros(100, jnp.float32).at[:3].set(jnp.array([1.0, -0.5, 0.25]) * entry)

@@ -11,13 +11,13 @@ import fedjax_sim as fs
 from fedjax_sim import privacy
 
 LAWS = {
-    "tree": privacy.tree_aggregation(ROUNDS // 2, efficient=True),
-    "banded": privacy.banded([1.0, 0.5, 0.4], ROUNDS),
+    "tree": lambda: privacy.tree_aggregation(ROUNDS // 2, efficient=True),
+    "banded": lambda: privacy.banded([1.0, 0.5, 0.4], ROUNDS),
 }
 
 
 def private(algorithm, clip=0.5, z=0.7, law=None):
-    noise = LAWS.get(law)
+    noise = LAWS[law]() if law else None
     return privacy.privatize(algorithm, clip, z, expected_uploads=COHORT, noise=noise)
 
 

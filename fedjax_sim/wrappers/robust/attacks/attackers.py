@@ -1,5 +1,7 @@
 """Attackers: who attacks in which visit."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,13 +12,14 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import check_key, is_concrete, last_wrapper
-from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline
+from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline, shown
 from fedjax_sim.wrappers.received import also_checked
 
 # One number, one per client [M], or a schedule over rounds.
 Probability = Scalar | np.ndarray | Callable[[Array], Scalar]
 
 
+@shown
 class Attackers(NamedTuple):
     """The clients that attack: all visits of some clients, or a random part of them.
 
@@ -34,7 +37,7 @@ class Attackers(NamedTuple):
     mask: Array | np.ndarray | None  # [M] bool    who may attack; None: every client
     probability: Probability | None = None  # of an attack in a visit; None: every visit is one
 
-    def sometimes(self, probability: Probability) -> "Attackers":
+    def sometimes(self, probability: Probability) -> Attackers:
         """Returns the same clients, which attack in each visit with a probability.
 
         The draws depend on the run's key, the round and the client.

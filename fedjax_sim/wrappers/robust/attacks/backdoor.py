@@ -7,16 +7,19 @@ References:
         https://arxiv.org/abs/1807.00459 (model replacement).
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.data import FederatedData, leaf_of, with_leaf
-from fedjax_sim.types import PyTree
+from fedjax_sim.types import PyTree, shown
 from fedjax_sim.wrappers.robust.attacks.labels import per_row, poisoned_rows
 
 
+@shown
 class Trigger(NamedTuple):
     """A square of pixels in the lower right corner, and the label that it stands for.
 

@@ -9,6 +9,8 @@ References:
         Manipulation", 2020, https://arxiv.org/abs/1903.03936.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -5,6 +5,8 @@ References:
         2022, https://arxiv.org/abs/2006.09365 (y -> K - 1 - y).
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -5,6 +5,8 @@ References:
         2022, https://arxiv.org/abs/2006.09365.
 """
 
+from __future__ import annotations
+
 from typing import NamedTuple
 
 import jax
@@ -15,7 +17,16 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.tree import normal
-from fedjax_sim.types import FedAlgorithm, Params, Round, ServerState, Stack, Upload, specified
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Params,
+    Round,
+    ServerState,
+    Stack,
+    Upload,
+    shown,
+    specified,
+)
 from fedjax_sim.wrappers.received import broadcast_inner, upload_shapes
 from fedjax_sim.wrappers.robust.aggregation import stacked
 from fedjax_sim.wrappers.robust.attacks.attackers import Attackers, as_attackers, checked
@@ -23,6 +34,7 @@ from fedjax_sim.wrappers.robust.attacks.colluding import Seen, replaced, seen_by
 from fedjax_sim.wrappers.robust.rules import per_slot
 
 
+@shown
 class MimicState(NamedTuple):
     """State of a server whose clients are observed by mimics.
 

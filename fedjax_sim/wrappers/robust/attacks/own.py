@@ -5,6 +5,8 @@ several parts (SCAFFOLD) is attacked as a whole.  The client's state is that of 
 a visit without steps stays honest.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Literal
 

@@ -1,0 +1,316 @@
+"""Data of a report's charts: views of curves, distributions, client maps and grids.
+
+A chart shows one view at a time.  Its choices, such as metric and horizontal axis, have a view per
+combination, by the positions of the chosen entries (``"0/2"``).  Columns are lists of equal length.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedjax_sim.reports.divergence import finite_part
+from fedjax_sim.reports.figures.curves import by_seed, mean_of_seeds, on_one_grid, until_failure
+from fedjax_sim.reports.figures.dashboard import QUANTILES, is_distribution
+from fedjax_sim.reports.figures.results import against
+from fedjax_sim.reports.frames import grid_values
+from fedjax_sim.reports.intervals import mean_interval
+from fedjax_sim.reports.labels import PROGRESS, bounds_of, metric_label, setting_label
+from fedjax_sim.reports.selection import Mode, best
+
+MOST_CLIENTS = 100  # of a map
+MOST_ROUNDS = 12  # with a distribution over clients
+MOST_SHARES = 100  # points of a distribution over clients
+MOST_CELLS = 400  # of a heat map
+
+
+class Chart(NamedTuple):
+    """Views by the positions of the choices, and the kind of drawing."""
+
+    kind: str  # "lines", "shares", "map" or "grid"
+    choices: list[tuple[str, list[str]]]  # name of a choice, and the texts of its entries
+    views: dict[str, dict[str, Any]]
+    start: tuple[int, ...] = ()  # positions that are shown first; () for zeros
+    thinned: int = 0  # points of the longest curve, where not all are shown
+    names: tuple[str, ...] = ()  # of the lines, if they are not the report's methods
+
+
+def curves(history: pd.DataFrame, metrics: Sequence[str], most: int) -> Chart | None:
+    """Returns learning curves: mean over seeds and its interval, a view per metric and axis."""
+    axes, names = progress_axes(history), algorithm_names(history)
+    views, longest = {}, 0
+    clean = finite_part(history)
+    for j, x in enumerate(axes):
+        frame = against(clean, x, "algorithm")
+        for i, metric in enumerate(metrics):
+            parts = _parts(frame, metric, names)
+            columns, points = _lines([_mean_band(part, x, metric) for part in parts], most)
+            longest = max(longest, points)
+            absent = [name for name, part in zip(names, parts, strict=True) if part.empty]
+            views[f"{i}/{j}"] = _view(x, metric_label(metric), columns, "mean", absent)
+    choices = [("metric", list(map(metric_label, metrics))), ("against", _axis_names(axes))]
+    return Chart("lines", choices, views, _start(axes), longest) if views else None
+
+
+def distributions(history: pd.DataFrame, values: Sequence[str], most: int) -> Chart | None:
+    """Returns quantiles over clients against progress: median and 10 % to 90 %."""
+    axes, names = progress_axes(history), algorithm_names(history)
+    views, longest = {}, 0
+    clean = finite_part(history)
+    for j, x in enumerate(axes):
+        frame = against(clean, x, "algorithm")
+        for i, name in enumerate(values):
+            lines = zip(*(_parts(frame, f"{name}/{q}", names) for q in QUANTILES), strict=True)
+            columns, points = _lines([_median_band(parts, x) for parts in lines], most)
+            longest = max(longest, points)
+            views[f"{i}/{j}"] = _view(x, metric_label(name), columns, "median")
+    choices = [("value", list(map(metric_label, values))), ("against", _axis_names(axes))]
+    return Chart("lines", choices, views, _start(axes), longest) if views else None
+
+
+def diagnosis(measured: pd.DataFrame, most: int) -> Chart:
+    """Returns measured quantities, means over seeds, and the bounds of theory over them."""
+    names = [str(name) for name in measured["quantity"].unique()]
+    parts = [measured.loc[measured["quantity"] == name, :] for name in names]
+    metric = str(measured["metric"].iloc[0])
+    lines = [_mean_band(part.fillna({"seed": 0}), "round", metric) for part in parts]
+    columns, longest = _lines(lines, most)
+    view = _view("round", metric, columns, "mean") | {"logs": [False, True]}
+    return Chart("lines", [], {"": view}, thinned=longest, names=tuple(names))
+
+
+def shares(clients: pd.DataFrame, names: Sequence[str], most: int) -> Chart | None:
+    """Returns the share of clients up to a value, a view per metric, split and round."""
+    fixed = {"algorithm", "seed", "round", "client", "split", "num_examples", "name"}
+    metrics = [str(name) for name in clients.columns if name not in fixed]
+    values = list(itertools.product(metrics, clients["split"].unique()))
+    rounds = _spaced(sorted(set(clients["round"])), MOST_ROUNDS)
+    views = {}
+    for i, (metric, split) in enumerate(values):
+        for j, done in enumerate(rounds):
+            rows = clients.loc[(clients["split"] == split) & (clients["round"] == done), :]
+            lines = []
+            for name in names:
+                every = np.asarray(rows.loc[rows["algorithm"] == name, metric], np.float64)
+                kept = np.sort(every[np.isfinite(every)])
+                at = np.concatenate([kept[:1], kept])
+                share = np.arange(len(at)) / max(len(kept), 1)
+                lines.append(_Line(at, share, None, None, False))
+            columns, _ = _lines(lines, min(most, MOST_SHARES))
+            view = _view("", "share of clients up to the value", columns, "share of clients")
+            views[f"{i}/{j}"] = view | {"x": metric_label(metric), "zero": [False, True]}
+    texts = [f"{metric_label(metric)}, {split}" if split else metric for metric, split in values]
+    choices = [("value", texts), ("after round", list(map(str, rounds)))]
+    start = (0, max(len(rounds) - 1, 0))
+    return Chart("shares", choices, views, start) if views else None
+
+
+def client_map(labels: pd.DataFrame) -> Chart:
+    """Returns the examples of each label at the first clients."""
+    shown = labels.loc[labels["client"] < MOST_CLIENTS, :]
+    columns = {name: shown[name].tolist() for name in ("client", "label", "examples")}
+    view = {"x": "client", "y": "label", "columns": columns}
+    return Chart("map", [], {"": view | {"rows": int(shown["label"].nunique())}})
+
+
+def sensitivity(
+    score: pd.DataFrame, swept: Sequence[str], labels: Mapping[str, str], metric: str, mode: Mode
+) -> Chart | None:
+    """Returns the best mean over the other settings against one number of the grid."""
+    views = {}
+    bounds = bounds_of(metric, np.asarray(score["score"], np.float64))
+    for i, x in enumerate(swept):
+        lines, at_all, failures = [], [], []
+        for name in labels:
+            own = score.loc[(score["algorithm"] == name) & score[x].notna(), :]
+            if own.empty:
+                lines.append(_Line.empty())
+                continue
+            points = best(own, per=[x], mode=mode, bounds=bounds).sort_values(x)
+            at, mean, low, high = (
+                np.asarray(points[key], np.float64) for key in (x, "mean", "low", "high")
+            )
+            at_all += at.tolist()
+            failures += [f"{labels[name]} at {value:g}" for value in at[~np.isfinite(mean)]]
+            lines.append(_Line(at, mean, low, high, False, gaps=True))
+        columns, _ = _lines(lines, len(score))
+        view = _view("", metric_label(metric), columns, "best mean")
+        note = f"Every setting failed: {', '.join(failures)}." if failures else ""
+        logs = [is_geometric(at_all), False]
+        views[str(i)] = view | {"x": setting_label(x), "logs": logs, "note": note}
+    choices = [("against", list(map(setting_label, swept)))]
+    return Chart("lines", choices, views, names=tuple(labels.values())) if views else None
+
+
+def grids(
+    score: pd.DataFrame, swept: Sequence[str], labels: Mapping[str, str], metric: str, mode: Mode
+) -> Chart | None:
+    """Returns heat maps over two numbers of the grid, a view per algorithm and pair."""
+    texts, views = [], {}
+    for name, label in labels.items():
+        own = score.loc[score["algorithm"] == name, :]
+        for x, y in itertools.combinations(swept, 2):
+            cells = own.loc[own[x].notna() & own[y].notna(), :]
+            if cells.empty or min(cells[x].nunique(), cells[y].nunique()) < 2:
+                continue
+            found = best(cells, per=[y, x], mode=mode)
+            if len(found) > MOST_CELLS:
+                continue
+            views[str(len(texts))] = _grid(found, x, y, metric, mode)
+            texts.append(f"{label}: {setting_label(y)}, {setting_label(x)}")
+    return Chart("grid", [("grid", texts)], views) if views else None
+
+
+def _grid(cells: pd.DataFrame, x: str, y: str, metric: str, mode: Mode) -> dict[str, Any]:
+    mean = np.asarray(cells["mean"], np.float64)
+    order = np.where(np.isfinite(mean), -mean if mode == "max" else mean, math.inf)
+    failed = [
+        f"{count} of {seeds} seeds failed" if count else ""
+        for count, seeds in zip(cells["num_failed"], cells["num_seeds"], strict=True)
+    ]
+    small = max(len(grid_values(cells, x)), len(grid_values(cells, y))) <= 8
+    columns = {
+        "x": [f"{value:g}" for value in cells[x]],
+        "y": [f"{value:g}" for value in cells[y]],
+        "mean": _rounded(mean),
+        "best": [bool(np.isfinite(mean[i]) and i == order.argmin()) for i in range(len(mean))],
+        "failed": failed,
+        "text": [
+            ("✗" if lost else f"{value:.3g}") if small or lost else ""
+            for value, lost in zip(mean, failed, strict=True)
+        ],
+    }
+    return {
+        "x": setting_label(x),
+        "y": setting_label(y),
+        "value": metric_label(metric),
+        "columns": columns,
+        "xs": [f"{value:g}" for value in grid_values(cells, x)],
+        "ys": [f"{value:g}" for value in reversed(grid_values(cells, y))],
+        "rows": len(grid_values(cells, y)),
+        "reversed": mode == "min",
+    }
+
+
+class _Line(NamedTuple):
+    """One curve with its band."""
+
+    at: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+    failed: bool  # it ends because a seed diverged
+    gaps: bool = False  # points that are not finite are left out
+
+    @classmethod
+    def empty(cls) -> "_Line":
+        """Returns a line without points."""
+        return cls(np.zeros(0), np.zeros(0), None, None, False)
+
+
+def _mean_band(part: pd.DataFrame, x: str, metric: str) -> _Line:
+    """Returns mean and interval over seeds until the first value that is not finite."""
+    if part.empty:
+        return _Line.empty()
+    grid, values = on_one_grid(by_seed(part, x), x)
+    means = until_failure(mean_of_seeds(values))
+    length = int(np.isfinite(means).sum())
+    _, low, high = mean_interval(values[:, :length], bounds=bounds_of(metric, values))
+    return _Line(grid[:length], means[:length], low, high, length < len(means))
+
+
+def _median_band(parts: Sequence[pd.DataFrame], x: str) -> _Line:
+    """Returns the quantiles over clients, averaged over the seeds."""
+    if any(part.empty for part in parts):
+        return _Line.empty()
+    grids, lines = zip(*(on_one_grid(by_seed(part, x), x) for part in parts), strict=True)
+    low, middle, high = (until_failure(mean_of_seeds(values)) for values in lines)
+    length = int(np.isfinite(low + middle + high).sum())
+    at, middle_part, low, high = (x[:length] for x in (grids[0], middle, low, high))
+    return _Line(at, middle_part, low, high, length < len(middle))
+
+
+def _lines(lines: Sequence[_Line], most: int) -> tuple[dict[str, list], int]:
+    """Returns the columns of several curves, thinned, and the points of the longest."""
+    columns: dict[str, list] = {"m": [], "x": [], "mean": [], "low": [], "high": [], "end": []}
+    for number, line in enumerate(lines):
+        at = np.flatnonzero(np.isfinite(line.mean)) if line.gaps else np.arange(len(line.at))
+        kept = np.asarray(_spaced(at.tolist(), most), int)
+        nothing = np.full(len(line.at), math.nan)
+        columns["m"] += [number] * len(kept)
+        for name, values in (
+            ("x", line.at),
+            ("mean", line.mean),
+            ("low", nothing if line.low is None else line.low),
+            ("high", nothing if line.high is None else line.high),
+        ):
+            columns[name] += _rounded(np.asarray(values, np.float64)[kept])
+        columns["end"] += [line.failed and i == len(kept) - 1 for i in range(len(kept))]
+    for name, absent in (("low", None), ("high", None), ("end", False)):
+        if all(value is absent for value in columns[name]):
+            del columns[name]
+    return columns, max((len(line.at) for line in lines), default=0)
+
+
+def _view(
+    x: str, y: str, columns: dict[str, list], value: str, absent: Sequence[str] = ()
+) -> dict[str, Any]:
+    note = f"Not recorded for {', '.join(absent)}." if absent else ""
+    axis = metric_label(x) if x else ""
+    return {"x": axis, "y": y, "value": value, "columns": columns, "note": note}
+
+
+def progress_axes(history: pd.DataFrame) -> list[str]:
+    """Returns the measures of progress that the history has and that differ from the round."""
+    found = ["round"]
+    for name in PROGRESS:
+        rows = history.loc[history["metric"] == name, :]
+        if len(rows) and not (np.asarray(rows["value"]) == np.asarray(rows["round"])).all():
+            found.append(name)
+    return found
+
+
+def _start(axes: Sequence[str]) -> tuple[int, int]:
+    """Returns the choices at first: simulated time, where it differs from the round."""
+    return 0, axes.index("time") if "time" in axes else 0
+
+
+def _axis_names(axes: Sequence[str]) -> list[str]:
+    return [f"{metric_label(x)}s" if x == "round" else metric_label(x) for x in axes]
+
+
+def distribution_names(history: pd.DataFrame) -> list[str]:
+    """Returns the metrics that the history has as quantiles over clients."""
+    known = [str(name) for name in history["metric"].unique()]
+    names = dict.fromkeys(name.rpartition("/")[0] for name in known)
+    return [name for name in names if is_distribution(name, set(known))]
+
+
+def algorithm_names(history: pd.DataFrame) -> list[str]:
+    """Returns the algorithms of a history in their order."""
+    return [str(name) for name in history["algorithm"].unique()]
+
+
+def _parts(frame: pd.DataFrame, metric: str, names: Sequence[str]) -> list[pd.DataFrame]:
+    rows = frame.loc[frame["metric"] == metric, :]
+    return [rows.loc[rows["algorithm"] == name, :] for name in names]
+
+
+def is_geometric(values: Sequence[float]) -> bool:
+    """Returns True for positive values over more than a factor of ten."""
+    return len(values) > 1 and min(values) > 0 and max(values) > 10 * min(values)
+
+
+def _spaced(values: Sequence[Any], most: int) -> list[Any]:
+    """Returns at most ``most`` values, evenly spaced, the first and the last among them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[i] for i in np.unique(np.linspace(0, len(values) - 1, most).round().astype(int))]
+
+
+def _rounded(values: np.ndarray) -> list[float | None]:
+    """Returns numbers of six digits; None for those that are not finite."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]

@@ -1,0 +1,211 @@
+"""Contents of a report: what a result, or a folder of results, has recorded."""
+
+import functools
+import json
+import pathlib
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedjax_sim.reports.folders import (
+    read_client_values,
+    read_config,
+    read_folder,
+    run_folders,
+)
+from fedjax_sim.reports.methods import Rule, rule_of
+from fedjax_sim.runs import (
+    Comparison,
+    RunFolder,
+    Simulation,
+    Sweep,
+    environment,
+    read_json,
+)
+
+LABELS = "labels.csv"  # beside config.json: examples of the first clients by label
+MOST_LABELLED = 1000  # clients in it
+
+
+class Source(NamedTuple):
+    """Content of one result or folder."""
+
+    kind: str  # "run", "comparison" or "sweep"
+    history: pd.DataFrame  # tidy, with the configuration's columns
+    rule: Rule = Rule()  # by which the best configuration of a sweep is chosen
+    partial: frozenset[str] = frozenset()  # algorithms whose server's model is no complete one
+    setting: str = ""  # one line: data set, clients, cohort, local work
+    facts: Mapping[str, str] = {}  # of data, model and size, by their labels
+    algorithms: Mapping[str, str] = {}  # hyper-parameters by algorithm
+    options: Mapping[str, str] = {}  # all options by name
+    clients: pd.DataFrame | None = None  # a row per client, evaluated round and split
+    labels: pd.DataFrame | None = None  # columns client, label, examples
+    # Constants of theory by name, and columns quantity, seed, round, metric, value.
+    diagnosis: tuple[Mapping[str, Any], pd.DataFrame] | None = None
+    environment: Mapping[str, Any] = {}  # versions and devices
+    command: str | None = None  # that repeats it
+    name: str = ""  # of the folder
+
+
+@functools.singledispatch
+def source_of(result: Any) -> Source:
+    """Returns the content of a result in memory, or of a folder."""
+    raise ValueError(
+        f"result is a {type(result).__name__}; expected a result of fs.simulate, fs.compare or "
+        "fs.sweep, the folder of one, or a list of folders"
+    )
+
+
+@source_of.register
+def _(result: Simulation) -> Source:
+    history = result.to_frame().assign(algorithm="run")
+    clients = result.per_client()
+    return _in_memory("run", history, clients if clients.empty else clients.assign(algorithm="run"))
+
+
+@source_of.register
+def _(result: Comparison) -> Source:
+    return _in_memory("comparison", result.to_frame(), result.per_client())
+
+
+@source_of.register
+def _(result: Sweep) -> Source:
+    partial = {run.configuration.get("algorithm", "") for run in result.runs if run.partial_model}
+    content = _in_memory("sweep", result.to_frame(), None)
+    return content._replace(partial=frozenset(map(str, partial)))
+
+
+def label_rows(counts: np.ndarray) -> pd.DataFrame:
+    """Returns the labels of the first clients, as ``labels.csv`` has them.
+
+    Args:
+        counts: [M, C] examples of each label at each client.
+    """
+    clients, labels = np.nonzero(counts[:MOST_LABELLED])
+    columns = {"client": clients, "label": labels, "examples": counts[clients, labels]}
+    return pd.DataFrame(columns)
+
+
+def _in_memory(kind: str, history: pd.DataFrame, clients: pd.DataFrame | None) -> Source:
+    known = clients if clients is not None and len(clients) else None
+    return Source(kind, history, clients=known, environment=environment())
+
+
+@source_of.register
+def _(result: str | pathlib.Path) -> Source:
+    path = pathlib.Path(result)
+    content, saved = read_folder(path), _saved(path)
+    config = saved.get("config", {})
+    swept = (path / "slices").is_dir()
+    runs = {} if swept else run_folders(path, config)
+    command = "sweep" if swept else "run"
+    rows = path / LABELS
+    return Source(
+        "sweep" if swept else "run" if RunFolder(path).exists else "comparison",
+        content.history,
+        rule_of(read_config(path)),
+        content.partial,
+        content.setting,
+        _facts(saved),
+        _algorithms(saved, runs),
+        {name: _text(value) for name, value in _flat(config) if value not in (None, [], {})},
+        None if swept else _clients(path),
+        pd.read_csv(rows) if rows.exists() else None,
+        _diagnosis(path),
+        saved.get("environment") or _environment(runs),
+        f"fedjax-sim {command} {shlex.quote(str(path / 'config.json'))} --output results/repeated"
+        if config
+        else None,
+        path.resolve().name,
+    )
+
+
+def _saved(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the content of config.json; empty if there is none."""
+    file = path / "config.json"
+    return read_json(file, "restore it from a copy", by_hand=True) if file.exists() else {}
+
+
+def _facts(saved: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what config.json says of data, clients and model."""
+    data, partition, model = (saved.get(name) or {} for name in ("data", "partition", "model"))
+    facts = {}
+    if data:
+        counts = [
+            f"{data[f'{part}_examples']:,} {word}"
+            for part, word in (("train", "training"), ("valid", "validation"), ("test", "test"))
+            if data.get(f"{part}_examples")
+        ]
+        classes = [f"{data['classes']} classes"] if data.get("classes") else []
+        facts["data"] = f"{data.get('name')}: {', '.join([*counts, *classes])}"
+    if partition:
+        facts["examples per client"] = _spread(partition.get("sizes"))
+        facts["classes per client"] = _spread(partition.get("classes"))
+    if model:
+        facts["model"] = f"{model.get('name')}, {model.get('parameters', 0):,} parameters"
+    return {name: text for name, text in facts.items() if text}
+
+
+def _spread(values: Any) -> str:
+    """Returns smallest, median and largest as a text."""
+    if not isinstance(values, list) or len(values) != 3:
+        return ""
+    low, middle, high = (f"{value:g}" for value in values)
+    return low if low == high else f"{low} to {high}, median {middle}"
+
+
+def _algorithms(saved: Mapping[str, Any], runs: Mapping[str, list[pathlib.Path]]) -> dict[str, str]:
+    """Returns the hyper-parameters by algorithm: of config.json, else of the runs' identities."""
+    hyper = saved.get("algorithms")
+    if isinstance(hyper, dict):
+        return {name: _arguments(values) for name, values in hyper.items()}
+    specs = {name: RunFolder(folders[0]).identity().get("spec") for name, folders in runs.items()}
+    return {name: _text(spec) for name, spec in specs.items() if spec is not None}
+
+
+def _arguments(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_text(x)}" for name, x in values.items() if x is not None)
+
+
+def _environment(runs: Mapping[str, list[pathlib.Path]]) -> dict[str, Any]:
+    """Returns the environment of the last call that computed rounds; empty if none is recorded."""
+    calls = [call for folders in runs.values() for x in folders for call in RunFolder(x).calls()]
+    return max(calls, key=lambda call: call["began"], default={})
+
+
+def _clients(path: pathlib.Path) -> pd.DataFrame | None:
+    """Returns the clients' values; None if a run was not evaluated per client."""
+    folders = [x for each in run_folders(path).values() for x in each]
+    if not all(RunFolder(folder).has_clients for folder in folders):
+        return None
+    values = read_client_values(path)
+    return values if len(values) else None
+
+
+def _diagnosis(path: pathlib.Path) -> tuple[Mapping[str, Any], pd.DataFrame] | None:
+    """Returns the files of ``fedjax-sim run --diagnose``; None if there are none."""
+    constants, measured = path / "diagnosis.json", path / "diagnosis.csv"
+    if not (constants.exists() and measured.exists()):
+        return None
+    return json.loads(constants.read_text())["constants"], pd.read_csv(measured)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Returns the entries of nested mappings by dotted names."""
+    pairs = []
+    for name, value in values.items():
+        nested = isinstance(value, Mapping)
+        pairs += _flat(value, f"{prefix}{name}.") if nested else [(f"{prefix}{name}", value)]
+    return pairs
+
+
+def _text(value: Any) -> str:
+    """Returns a value of config.json or run.json as a text; a spec as a call."""
+    if isinstance(value, Mapping) and value.keys() == {"name", "arguments"}:
+        return f"{value['name']}({_arguments(value['arguments'])})"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,60 @@
+"""Arrays as texts: dtypes and shapes, and the values of those that can be read at no cost."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+_MOST_BYTES = 2**20  # that a text copies from a device
+_MOST_LEAVES = 4  # of a tree, one by one
+
+
+def dtype_and_shape(array: Any) -> str:
+    """Returns "float32[3, 10]" of an array, a tracer or a ShapeDtypeStruct."""
+    return f"{array.dtype}{list(array.shape)}"
+
+
+def is_array(value: Any) -> bool:
+    """Returns True for arrays of NumPy and JAX, tracers, and the structures that stand for them."""
+    return isinstance(value, (np.ndarray, np.generic, jax.Array, jax.ShapeDtypeStruct))
+
+
+def readable(value: Any) -> np.ndarray | None:
+    """Returns an array's values; None if it is traced, deleted, elsewhere or large on a device."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return np.asarray(value)
+    if not isinstance(value, jax.Array) or isinstance(value, Tracer):
+        return None
+    if jnp.issubdtype(value.dtype, jax.dtypes.extended):  # keys
+        return None
+    if value.is_deleted() or not value.is_fully_addressable or value.nbytes > _MOST_BYTES:
+        return None
+    return np.asarray(value)
+
+
+def tree_text(tree: Any) -> str:
+    """Returns the arrays of a pytree: each by its path, or of many the number of their entries.
+
+    Example:
+        >>> tree_text({"w": np.zeros((3, 2)), "b": np.zeros(2)})
+        'b float64[2], w float64[3, 2]'
+    """
+    leaves = [(path, x) for path, x in jax.tree_util.tree_leaves_with_path(tree)]
+    if not leaves:
+        return "no arrays"
+    if len(leaves) > _MOST_LEAVES:
+        entries = sum(int(np.prod(np.shape(x))) for _, x in leaves)
+        dtypes = dict.fromkeys(str(x.dtype) for _, x in leaves if hasattr(x, "dtype"))
+        return f"{len(leaves)} arrays of {', '.join(dtypes)}, {entries:,} numbers"
+    return ", ".join(f"{_path(path)}{_leaf(x)}" for path, x in leaves)
+
+
+def _path(path: Any) -> str:
+    text = "/".join(str(getattr(part, "key", getattr(part, "name", part))) for part in path)
+    return f"{text} " if text else ""
+
+
+def _leaf(leaf: Any) -> str:
+    return dtype_and_shape(leaf) if is_array(leaf) else type(leaf).__name__

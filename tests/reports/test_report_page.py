@@ -1,0 +1,367 @@
+"""Reports as HTML, without a browser: contents, numbers, escapes, size, refusals."""
+
+import html.parser
+import json
+import sys
+
+import hand_made_runs
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import vl_convert
+
+import fedjax_sim as fs
+from fedjax_sim.cli.main import main
+from fedjax_sim.engine import PERSONAL
+from fedjax_sim.reports.labels import PARTIAL
+from fedjax_sim.reports.page import document as document_of
+from fedjax_sim.reports.page import label_rows
+from fedjax_sim.reports.page.document import document
+from fedjax_sim.reports.page.sources import Source, source_of
+from fedjax_sim.runs.storage.outcome import Outcome
+
+COLUMNS = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
+
+
+class _Page(html.parser.HTMLParser):
+    """Elements, texts and data of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts, self.loads, self.scripts = [], [], [], []
+        self._in = None
+        self.feed(text)
+        self.data = json.loads(self.scripts[0])
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self._in = tag
+        self.loads += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data):
+        (self.scripts if self._in == "script" else self.texts).append(data)
+
+    def handle_endtag(self, tag):
+        self._in = None
+
+    @property
+    def text(self):
+        return " ".join(self.texts)
+
+
+def _history(names, rounds=(0, 2, 4), seeds=(0, 1, 2), metrics=("test/accuracy",)):
+    """Values that differ by algorithm, seed and round."""
+    rows = [
+        (name, seed, 0, done, metric, 0.1 * (i + 1) + 0.01 * seed**2 + 0.05 * done + 0.3 * m)
+        for i, name in enumerate(names)
+        for seed in seeds
+        for done in rounds
+        for m, metric in enumerate(metrics)
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _page(*sources):
+    return _Page(document(sources, ""))
+
+
+def _columns(page, chart=0, view="0/0"):
+    return page.data["charts"][chart]["views"][view]["columns"]
+
+
+def test_curves_are_means_over_seeds_with_students_interval():
+    page = _page(Source("comparison", _history(["fedavg", "scaffold"])))
+    columns = pd.DataFrame(_columns(page))
+    values = np.array([[0.2 + 0.01 * s**2 + 0.05 * r for r in (0, 2, 4)] for s in range(3)])
+    low, high = scipy.stats.t.interval(
+        0.95, 2, loc=values.mean(0), scale=scipy.stats.sem(values, axis=0)
+    )
+    second = columns.loc[columns["m"] == 1]
+    assert [method["label"] for method in page.data["methods"]] == ["FedAvg", "SCAFFOLD"]
+    assert second["x"].tolist() == [0, 2, 4]
+    # Six digits of numbers below 1.
+    np.testing.assert_allclose(second["mean"], values.mean(0), atol=1e-6)
+    np.testing.assert_allclose(second["low"], np.clip(low, 0, 1), atol=1e-6)
+    np.testing.assert_allclose(second["high"], np.clip(high, 0, 1), atol=1e-6)
+
+
+def test_table_and_paired_tests_are_those_of_scipy():
+    history = _history(["fedavg", "scaffold"])
+    rng = np.random.default_rng(0)
+    history["value"] += 0.01 * rng.standard_normal(len(history))
+    page = _page(Source("comparison", history))
+    last = history.loc[history["round"] == 4].pivot(
+        index="seed", columns="algorithm", values="value"
+    )
+    test = scipy.stats.ttest_rel(last["fedavg"], last["scaffold"])
+    assert f"{test.pvalue:.4g}" in page.texts
+    assert f"{(last['fedavg'] - last['scaffold']).mean():.4g}" in page.texts
+    mean = last["scaffold"].mean()
+    half = scipy.stats.sem(last["scaffold"]) * scipy.stats.t.ppf(0.975, 2)
+    assert f"{mean:.3f} ± {half:.3f}" in page.texts
+
+
+@pytest.mark.parametrize(("metric", "in_pairs"), [("test/accuracy", 0), (PERSONAL, 2)])
+def test_parts_of_models_are_compared_by_personal_metrics_only(metric, in_pairs):
+    """Besides the pairs of three methods, a name is in the table and above the curves."""
+    history = _history(["fedavg", "fedper", "scaffold"], metrics=(metric,))
+    page = _page(Source("comparison", history, partial=frozenset({"fedper"})))
+    assert page.data["methods"][1]["label"] == f"FedPer {PARTIAL}"
+    assert page.texts.count(f"FedPer {PARTIAL}") == 2 + in_pairs
+
+
+def test_line_ends_with_a_cross_where_a_seed_diverged():
+    history = _history(["fedavg"])
+    history.loc[history["seed"] == 1, "diverged_at"] = 3
+    page = _page(Source("run", history))
+    assert _columns(page)["x"] == [0, 2]
+    assert _columns(page)["end"] == [False, True]
+    assert "diverged in round 3 (1 of 3 seeds)" in page.text
+
+
+NAMES = ['</script><script id="x">1</script>', "<b>bold</b>", "a & 'b' \"c\"", "<!-- --> {x} $x"]
+
+
+def test_names_of_the_user_are_text_everywhere():
+    history = _history(NAMES, metrics=("<i>loss</i>", "</script><u>"))
+    clients = pd.DataFrame(
+        [(name, 0, 4, c, "<s>split", 3, 0.1 * c) for name in NAMES for c in range(3)],
+        columns=["algorithm", "seed", "round", "client", "split", "num_examples", "<i>acc</i>"],
+    )
+    labels = label_rows(np.array([[1, 0], [2, 3]]))
+    source = Source(
+        "comparison", history, setting="<em>set</em>", facts={"<q>": "<q>"},
+        algorithms=dict.fromkeys(NAMES, "<kbd>"), options={"<var>": "</style>"}, clients=clients,
+        labels=labels, environment={"versions": {"<dfn>": "<dfn>"}, "device": "<ins>"},
+        command="<del>", name="<h1>title</h1>",
+    )  # fmt: skip
+    page = _page(source)
+    assert page.tags.count("script") == 3  # data, bundle, the page's own
+    assert page.tags.count("h1") == 1
+    assert not {"i", "u", "s", "em", "q", "kbd", "var", "dfn", "ins", "del"} & set(page.tags)
+    for name in NAMES:
+        assert name in page.texts
+    assert [method["label"] for method in page.data["methods"]] == NAMES
+    assert page.tags.count("b") == 2  # the best mean of each metric
+
+
+def test_page_loads_nothing():
+    page = _page(Source("run", _history(["fedavg"])))
+    assert page.loads[0] == "data:,"  # an icon that needs no request
+    assert all(address.startswith("#") for address in page.loads[1:])
+
+
+@pytest.mark.parametrize(("limit", "points"), [(None, 2000), (100_000, 500)])
+def test_long_curves_are_thinned_and_the_page_says_so(limit, points, monkeypatch):
+    """Of 2,500 points.  Four curves with some 45 bytes per point: 500 fit into 100,000 bytes."""
+    monkeypatch.setattr(document_of, "MOST_BYTES", limit or document_of.MOST_BYTES)
+    history = _history(["fedavg", "scaffold"], rounds=range(2_500), metrics=("loss", "extra"))
+    page = _page(Source("comparison", history))
+    assert len(page.scripts[0].encode()) <= document_of.MOST_BYTES
+    columns = pd.DataFrame(_columns(page))
+    at = columns.loc[columns["m"] == 0, "x"].tolist()
+    assert len(at) == points
+    assert (at[0], at[-1]) == (0, 2_499)
+    assert f"Curves are thinned to {points} of up to 2,500 points" in page.text
+
+
+def test_short_curves_are_whole_and_too_many_are_refused(monkeypatch):
+    source = Source("run", _history(["fedavg"]))
+    assert "thinned" not in _page(source).text
+    monkeypatch.setattr(document_of, "MOST_BYTES", 100)
+    with pytest.raises(ValueError, match="expected at most 100: report fewer folders"):
+        document([source], "")
+
+
+def test_other_axes_are_those_that_were_recorded():
+    history = _history(["fedavg"], metrics=("loss", "bits", "time"))
+    history.loc[history["metric"] == "bits", "value"] = 64.0 * history["round"]
+    history.loc[history["metric"] == "time", "value"] = history["round"]
+    page = _page(Source("run", history))
+    (chart,) = page.data["charts"]
+    assert chart["choices"][1] == ["against", ["rounds", "bits sent"]]  # time is that of rounds
+    assert _columns(page, view="0/1")["x"] == [0, 128, 256]
+
+
+def test_sweep_has_best_settings_sensitivity_and_heat_map():
+    rows = [
+        (lr, steps, seed, 0, 4, "loss", (lr - 0.2) ** 2 + 1 / steps)
+        for lr in (0.1, 0.2, 2.0, 4.0)
+        for steps in (1, 2)
+        for seed in range(3)
+    ]
+    history = pd.DataFrame(rows, columns=["lr", "steps", *COLUMNS[1:]])
+    history.loc[(history["lr"] == 2.0) & (history["steps"] == 1), "diverged_at"] = 2
+    history.loc[history["lr"] == 4.0, "diverged_at"] = 1
+    page = _page(Source("sweep", history))
+    curves, sensitivity, grid = page.data["charts"]
+    assert curves["views"]["0/0"]["columns"]["mean"] == [0.5]  # the best: lr 0.2, 2 steps
+    assert sensitivity["choices"] == [["against", ["learning rate", "steps"]]]
+    lines = sensitivity["views"]["0"]
+    assert lines["columns"]["x"] == [0.1, 0.2, 2.0]
+    np.testing.assert_allclose(lines["columns"]["mean"], [0.51, 0.5, 3.74])  # with 2 steps each
+    assert lines["logs"] == [True, False]  # a factor of 40
+    assert lines["note"] == "Every setting failed: run at 4."
+    cells = pd.DataFrame(grid["views"]["0"]["columns"]).set_index(["x", "y"])
+    assert cells.loc[("2", "1"), "failed"] == "3 of 3 seeds failed"
+    assert cells.loc[("2", "1"), "mean"] is None or np.isnan(cells.loc[("2", "1"), "mean"])
+    assert cells.index[cells["best"]].tolist() == [("0.2", "2")]
+    assert "8" in page.texts  # configurations
+
+
+def test_clients_have_shares_and_quantiles():
+    metrics = [f"client/accuracy/{name}" for name in ("q10", "q50", "q90")]
+    history = _history(["fedavg"], metrics=("test/accuracy", *metrics))
+    clients = pd.DataFrame(
+        [("fedavg", 0, 4, c, "train", 3, value) for c, value in enumerate((0.5, 0.25, 1.0, 0.25))],
+        columns=["algorithm", "seed", "round", "client", "split", "num_examples", "accuracy"],
+    )
+    page = _page(Source("run", history, clients=clients))
+    curves, bands, shares = page.data["charts"]
+    assert curves["choices"][0][1] == ["test accuracy"]  # quantiles have a chart of their own
+    assert bands["choices"][0][1] == ["client accuracy"]
+    # Mean over seeds of 0.1 + 0.01 s^2 + 0.05 r + 0.3 m, m = 1, 2, 3 for the quantiles.
+    base = 0.1 + 0.05 / 3 + 0.05 * np.array([0, 2, 4])
+    drawn = bands["views"]["0/0"]["columns"]
+    for name, m in (("low", 1), ("mean", 2), ("high", 3)):
+        np.testing.assert_allclose(drawn[name], base + 0.3 * m, atol=5e-6)  # six digits
+    columns = shares["views"]["0/0"]["columns"]
+    assert columns["x"] == [0.25, 0.25, 0.25, 0.5, 1.0]
+    assert columns["mean"] == [0, 0.25, 0.5, 0.75, 1]
+
+
+CONFIG = {
+    "dataset": "digits", "partition": "dirichlet", "alpha": 0.3, "num_clients": 20,
+    "cohort_size": 5, "local_epochs": 2, "local_steps": None, "batch_size": 7, "model": "mlp",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "my run"
+    for name, gain in (("fedavg", 0.0), ("scaffold", 0.1)):
+        rows = [
+            (seed, done, metric, value)
+            for seed in ("0", "1")
+            for done in (0, 2, 4)
+            for metric, value in (("time", float(done)), ("test/accuracy", 0.2 * done / 2 + gain))
+        ]
+        outcome = Outcome(4, {"0": 0, "1": 0}, 20, 32, 64, dict.fromkeys(("0", "1"), 5))
+        hand_made_runs.write_run(path / name, rows, outcome, ("0", "1"))
+    saved = {"config": CONFIG, "algorithms": {"fedavg": {"lr": 0.25}, "scaffold": {"lr": 0.5}}}
+    (path / "config.json").write_text(json.dumps(saved | {"environment": {"device": "tpu v9"}}))
+    label_rows(np.array([[3, 0], [0, 4]])).to_csv(path / "labels.csv", index=False)
+    return path
+
+
+def test_folder_shows_what_it_records(folder):
+    page = _page(source_of(folder))
+    assert "my run: comparison" in page.texts
+    assert "20 clients, partition dirichlet with alpha = 0.3" in page.text
+    assert "lr=0.25" in page.texts
+    assert "tpu v9" in page.texts
+    assert f"fedjax-sim run '{folder}/config.json' --output results/repeated" in page.texts
+    curves, labels = page.data["charts"]
+    assert curves["choices"][1][1] == ["rounds", "bits sent"]
+    # 5 clients, 32 bits up and 64 down, in 2 and 4 rounds.
+    assert curves["views"]["0/1"]["columns"]["x"][:3] == [0, 960, 1920]
+    assert labels["views"][""]["columns"] == {
+        "client": [0, 1], "label": [0, 1], "examples": [3, 4]
+    }  # fmt: skip
+
+
+@pytest.fixture
+def no_bundle(monkeypatch):
+    """Pages without the library that draws, which takes two seconds to load."""
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda: "")
+
+
+def test_several_folders_are_one_comparison(folder, tmp_path, no_bundle):
+    other = tmp_path / "other"
+    (folder / "fedavg").rename(other)
+    path = fs.report([folder, other], tmp_path / "both.html")
+    labels = [method["label"] for method in _Page(path.read_text()).data["methods"]]
+    assert labels == ["SCAFFOLD, my run", "other, other"]
+
+
+@pytest.mark.slow
+def test_command_writes_the_file(folder, tmp_path, capsys):
+    output = tmp_path / "new" / "page.html"
+    assert main(["report", str(folder), "--output", str(output)]) == 0
+    assert capsys.readouterr().out == f"report: {output}\n"
+    text = output.read_text()
+    assert "vegaEmbed" in text
+    # The size that the page for users names: 0.9 MB without data.
+    assert 800_000 < len(text.encode()) < 1_100_000
+    assert main(["report", str(folder), "--output", str(tmp_path / "page.pdf")]) == 2
+    assert "--output is" in capsys.readouterr().err
+
+
+def _setup(rounds=3):
+    data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+    task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
+    timeline = fs.timelines.full(rounds, 2, task.num_steps)
+    return fs.Setup(
+        task, timeline, np.zeros(3, np.float32), lambda w: {"error": abs(w - 1)}, eval_every=1
+    )
+
+
+@pytest.mark.slow
+def test_results_in_memory_and_their_folders_have_the_same_curves(tmp_path):
+    keys = jax.random.split(jax.random.key(0), 3)
+    result = fs.compare({"mine": fs.fedavg(0.1)}, _setup(), keys, storage=tmp_path / "kept")
+    page, stored = _page(source_of(result)), _page(source_of(tmp_path / "kept"))
+    assert _columns(page) == _columns(stored)
+    assert "fedavg(lr=0.1" in stored.text  # from run.json
+    assert jax.__version__ in stored.texts
+    # w after r rounds of full gradient steps: 1 - 0.8^r (a step takes 0.1 * 2 (w - 1)).
+    np.testing.assert_allclose(_columns(page)["mean"], 0.8 ** np.arange(1, 4), atol=1e-6)
+
+
+def test_simulation_and_sweep_in_memory():
+    keys = jax.random.split(jax.random.key(0), 3)
+    simulation = _page(source_of(fs.simulate(fs.fedavg(0.1), _setup(), keys)))
+    assert simulation.data["methods"][0]["label"] == "run"
+    swept = fs.sweep(fs.fedavg, _setup(), [{"lr": lr} for lr in (0.1, 0.2)], keys)
+    curves, sensitivity = _page(source_of(swept)).data["charts"]
+    np.testing.assert_allclose(  # 1 - 2 lr per step, three rounds
+        sensitivity["views"]["0"]["columns"]["mean"], [0.8**3, 0.6**3], atol=1e-6
+    )
+    assert len(curves["views"]["0/0"]["columns"]["x"]) == 3  # of the best
+
+
+@pytest.mark.parametrize(
+    ("result", "path", "message"),
+    [
+        (3, "a.html", "result is a int; expected a result of fs.simulate"),
+        ([], "a.html", "result is an empty list"),
+        ("no_such_folder", "a.html", "which does not exist"),
+        ("no_such_folder", "a.pdf", "path is 'a.pdf'; expected a name that ends in .html"),
+        (fs.Sweep([], False, 0, 0, 0.0, 0.0), "a.html", "result has no evaluations"),
+    ],
+)
+def test_refusals_name_the_argument(result, path, message, tmp_path, monkeypatch, no_bundle):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
+        fs.report(result, path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_of_data_that_were_not_recorded(folder, tmp_path, no_bundle):
+    classes = fs.FederatedData({"y": np.array([0, 2, 2])}, np.array([0, 1, 3]))
+    path = fs.report(folder, tmp_path / "a.html", data=classes)
+    columns = _Page(path.read_text()).data["charts"][1]["views"][""]["columns"]
+    assert columns == {"client": [0, 1], "label": [0, 2], "examples": [1, 2]}
+    numbers = fs.FederatedData({"y": np.ones(3, np.float32)}, np.array([0, 1, 3]))
+    with pytest.raises(ValueError, match="data has no integer labels"):
+        fs.report(folder, tmp_path / "a.html", data=numbers)
+    with pytest.raises(ValueError, match="data is given with 2 results"):
+        fs.report([folder, folder / "fedavg"], tmp_path / "a.html", data=classes)
+
+
+def test_missing_library_names_the_extra(folder, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(ImportError, match=r"fedjax_sim\[report\]"):
+        fs.report(folder, tmp_path / "a.html")

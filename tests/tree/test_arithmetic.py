@@ -1,0 +1,26 @@
+"""Norms, and trees without entries."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_sim import tree
+
+
+def test_a_number_over_a_norm():
+    """12 / |(3, 4, 12)| = 12 / 13, with nothing added to the norm unless it is asked for."""
+    x = {"w": jnp.array([3.0, 4.0]), "b": jnp.array(12.0)}
+    np.testing.assert_allclose(tree.over_norm(12.0, x), 12 / 13, rtol=1e-6)  # float32
+    np.testing.assert_allclose(tree.over_norm(12.0, x, 3.0), 12 / 16, rtol=1e-6)
+
+
+def test_a_norm_of_zero_counts_as_1e_12_and_has_the_derivative_zero():
+    value, derivative = jax.value_and_grad(lambda x: tree.over_norm(1e-12, x))(jnp.zeros(3))
+    assert value == 1
+    assert not np.asarray(derivative).any()
+
+
+def test_nothing_is_not_finite_in_an_empty_tree():
+    assert tree.all_finite({})
+    assert tree.all_finite({"count": jnp.array(2)})
+    assert not tree.all_finite({"count": jnp.array(2), "w": jnp.array([1.0, jnp.inf])})
