@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from fedjax_sim.studies.setups.config import RunConfig
 from small_problems import compiled
 
 import fedjax_sim as fs
