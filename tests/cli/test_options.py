@@ -10,7 +10,7 @@ from fedjax_sim.cli import grid
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse, read_arguments
 from fedjax_sim.cli.run_options import RunOptions
-from fedjax_sim.studies.setups import fields, problem
+from fedjax_sim.studies.setups import build, fields
 from fedjax_sim.studies.setups.config_file import to_json
 from fedjax_sim.studies.setups.fields import Range, flat, having, names_of, replaced
 from fedjax_sim.studies.setups.presets import options
@@ -194,7 +194,7 @@ def test_the_table_of_ranges_has_every_group():
 
 @pytest.mark.parametrize("name", RANGES)
 def test_every_range_is_checked_before_data_are_loaded(name, monkeypatch):
-    monkeypatch.setattr(problem, "load_dataset", lambda *_: pytest.fail("loads data"))
+    monkeypatch.setattr(build, "load_dataset", lambda *_: pytest.fail("loads data"))
     run, mark = chosen(Run, name, Run()), RANGES[name]
     outside = [value for value in OUTSIDE if not fields._holds(mark, value)]
     assert outside
@@ -214,7 +214,7 @@ def test_every_range_is_checked_before_data_are_loaded(name, monkeypatch):
             "--num-clients is 5000000000; expected an integer of at most 2",
         ),
         ("partition:shards --classes-per-client 0", "--classes-per-client is 0; expected an integ"),
-        ("attack:alie --attack.z -1", "--attack.z is -1.0; expected a"),
+        ("attack:alie --attack.fraction 2", "--attack.fraction is 2.0; expected a number in"),
         ("time:clock law:log-normal --law.log-sigma -1", "--law.log-sigma is -1.0; expected a num"),
         ("robust:nnm robust.rule:krum --robust.rule.f -1", "--robust.rule.f is -1; expected an in"),
         ("privacy:gaussian --privacy.clip.bound 0", "--privacy.clip.bound is 0.0; expected a pos"),
@@ -224,6 +224,6 @@ def test_every_range_is_checked_before_data_are_loaded(name, monkeypatch):
     ],
 )
 def test_a_typed_value_outside_of_its_range_names_the_flag(words, error, monkeypatch, capsys):
-    monkeypatch.setattr(problem, "load_dataset", lambda *_: pytest.fail("loads data"))
+    monkeypatch.setattr(build, "load_dataset", lambda *_: pytest.fail("loads data"))
     assert main(["run", *words.split()]) == 2
     assert capsys.readouterr().err.startswith(f"fedjax-sim: error: {error}")
