@@ -8,17 +8,18 @@ import shlex
 import jax
 import jax.numpy as jnp
 import pytest
-import tyro
 
 from fedjax_sim import datasets, models, objectives
-from fedjax_sim.cli.grid import configurations
+from fedjax_sim.cli.grid import configurations, read_sweep
+from fedjax_sim.cli.options import parse, read_arguments
+from fedjax_sim.cli.run_options import RunOptions
 from fedjax_sim.engine.evaluation import evaluator
 from fedjax_sim.studies.setups import registry
-from fedjax_sim.studies.setups.build import hyper_parameters
-from fedjax_sim.studies.setups.clients import clients
-from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
-from fedjax_sim.studies.setups.config_checks import check
-from fedjax_sim.studies.setups.names import PRESETS
+from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.presets import options
+from fedjax_sim.studies.setups.problem import clients_of, entries_of
+from fedjax_sim.studies.setups.settings import resolve_hyper
+from fedjax_sim.studies.setups.study import Study
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -30,6 +31,13 @@ def commands(start: str) -> list[str]:
     pattern = rf"^(?:\$ )?fedjax-sim {start} (.*)$"
     texts = [re.sub(r"\\\n\s*", "", text) for text in (README, *PAGES)]  # lines that continue
     return [rest for text in texts for rest in re.findall(pattern, text, re.MULTILINE)]
+
+
+def parsed(command: str) -> Study:
+    """The study that a command of ``fedjax-sim run`` describes."""
+    source, study, rest = read_arguments(shlex.split(command))
+    given = parse(RunOptions, f"run {source}", "", rest, RunOptions(study.options))
+    return study.replaced(options=given.run)
 
 
 @pytest.mark.slow
@@ -49,22 +57,20 @@ def test_python_example_runs_and_learns():
 
 @pytest.mark.parametrize("command", commands("run quickstart"))
 def test_commands_are_accepted(command):
-    config = tyro.cli(RunOptions, args=shlex.split(command))
-    check(config)
-    hyper_parameters(config)
+    study = parsed(f"quickstart {command}")
+    check(study)
+    resolve_hyper(entries_of(study), study.options.algorithms)
 
 
 @pytest.mark.parametrize(
-    "command", [c for c in commands("(?:run|sweep|clients)") if "--partition pfllib" in c]
+    "command", [c for c in commands("(?:run|sweep|clients)") if "partition:pfllib" in c]
 )
 def test_partitions_of_the_pages_are_possible(command):
     """PFLlib's rule ends without a partition if the smallest client cannot have enough examples."""
-    given = re.findall(r"--(alpha|num-clients|partition|test-of) (\S+)", command)
-    config = tyro.cli(
-        RunOptions, args=[word for name, value in given for word in (f"--{name}", value)]
-    )
-    divided = clients(config, datasets.load("digits"))
-    assert divided.data.num_clients == config.num_clients == 20
+    given = r"partition:\S+|--(?:alpha|num-clients|test-of|classes-per-client) \S+|--balanced"
+    study = parsed(" ".join(["quickstart", *re.findall(given, command)]))
+    divided = clients_of(study, datasets.load("digits"))
+    assert divided.data.num_clients == study.options.population.num_clients == 20
 
 
 def test_pages_have_commands():
@@ -73,13 +79,13 @@ def test_pages_have_commands():
 
 
 def test_sweep_commands_are_accepted():
-    counts = [
-        len(configurations(tyro.cli(SweepConfig, args=shlex.split(command))))
-        for command in commands("sweep quickstart")
-    ]
+    counts = []
+    for command in commands("sweep quickstart"):
+        _, _, study, config = read_sweep(shlex.split(f"quickstart {command}"), "")
+        counts.append(len(configurations(study, config)))
     assert counts[0] == 36  # with three seeds the 108 runs that the README names
     assert "108 FedAvgM runs" in README
-    assert SweepConfig().seeds == 3
+    assert read_sweep(["quickstart", "--grid.lr.values", "1"], "")[3].run.seeds == 3
     assert min(counts) > 1
 
 
@@ -97,12 +103,7 @@ def test_experiments_of_the_page_of_algorithms_exist():
     for module in experiments:
         assert (ROOT / f"{module.replace('.', '/')}.py").exists()
     for name in set(registry.ALGORITHMS) - set(named):
-        config = tyro.cli(
-            RunOptions,
-            args=["--algorithms", name],
-            default=RunOptions(**vars(PRESETS["quickstart"])),
-        )
-        check(config)
+        check(Study(options(algorithms=(name,))))
 
 
 def test_number_of_algorithms():

@@ -266,7 +266,9 @@ def test_help_lists_every_option_with_its_default(preset, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")  # wider boxes stand side by side
     assert main(["run", preset, "--help"]) == 0
     shown = capsys.readouterr().out
-    parts = [" ".join(re.split(r"[\s│]+", part)) for part in re.split(r"\n. --(?=[a-z])", shown)[1:]]
+    parts = [
+        " ".join(re.split(r"[\s│]+", part)) for part in re.split(r"\n. --(?=[a-z])", shown)[1:]
+    ]
     described = {re.split(r"[\s,]", part)[0]: part for part in parts}
     every = names_of(Run)
     for name, value in flat(PRESETS[preset]).items():

@@ -18,10 +18,12 @@ import sys
 
 import processes
 import pytest
-import tyro
 
+from fedjax_sim.cli.grid import read_sweep
 from fedjax_sim.cli.main import main
-from fedjax_sim.studies.setups.config import RunOptions, SweepConfig
+from fedjax_sim.cli.options import parse
+from fedjax_sim.cli.run_options import RunOptions
+from fedjax_sim.studies.setups.run import Run
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "clusters.md"
@@ -163,7 +165,10 @@ def test_scripts_run_as_printed(project, command):
         devices, each = map(int, re.findall(processes_line, output, re.MULTILINE)[0])
         assert devices == 2 * each
         folder = project / "results" / "fedjax-sim"
-        assert json.loads((folder / "config.json").read_text())["config"]["num_strata"] == devices
+        assert (
+            json.loads((folder / "config.json").read_text())["config"]["execution"]["num_strata"]
+            == devices
+        )
         assert output.count("results: ") == 1
         assert "Gloo" not in output
 
@@ -173,11 +178,14 @@ def test_scripts_pass_the_arguments_on(project, command):
     output = run(project, small(command), prints=True)
     called, preset, *options = re.findall(r"^arguments: (.*)$", output, re.MULTILINE)[0].split()
     assert preset == "quickstart"
-    config = tyro.cli({"run": RunOptions, "sweep": SweepConfig}[called], args=options)
+    if called == "sweep":
+        _, _, _, config = read_sweep([preset, *options], "")
+    else:
+        config = parse(RunOptions, "run quickstart", "", options, RunOptions(Run()))
     name = re.search(r"--job-name=(\S+)", command)
     script = re.search(r"docs/clusters/\S+", command)[0]
     default = re.search(r"^#SBATCH --job-name=(\S+)", (ROOT / script).read_text(), re.MULTILINE)
-    assert str(config.output) == f"results/{(name or default)[1]}"
+    assert str(config.run.output) == f"results/{(name or default)[1]}"
 
 
 @pytest.mark.slow
