@@ -20,7 +20,6 @@ import jax
 import numpy as np
 import pandas as pd
 import tyro
-from fedjax_sim.studies.setups.config import RunConfig
 
 import fedjax_sim as fs
 from experiments.harness import (
@@ -28,6 +27,7 @@ from experiments.harness import (
     Report,
     check_finished,
     counted,
+    dirichlet_uniform_prior,
     save_report,
     settings,
 )
@@ -35,7 +35,6 @@ from fedjax_sim.cli.run import compare
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"
-_PARTITIONS = {"dirichlet": "experiments.harness.data:dirichlet_uniform_prior"}
 METRICS = ("test/accuracy", "train/loss")
 
 
@@ -60,18 +59,19 @@ def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
     """Histories in all precisions: algorithm, seed, round, metric, value, precision."""
     parts = []
     for precision in precisions:
-        config = RunConfig(
+        run = fs.presets.options(
             algorithms=options.algorithms,
             dataset=options.dataset,
-            partition=_PARTITIONS.get(options.partition, options.partition),
+            data_dir=options.data_dir,
+            partition=options.partition,
             rounds=options.rounds,
             seeds=options.seeds,
-            precision=precision,  # pyright: ignore[reportArgumentType]
-            data_dir=options.data_dir,
+            precision=precision,
             output=options.work / options.dataset / precision,
         )
-        result = compare(config)
-        check_finished(result, config.output)
+        rows = dirichlet_uniform_prior if options.partition == "dirichlet" else None
+        result = compare(fs.Study(run, rows=rows))
+        check_finished(result, run.output)
         parts.append(result.history.assign(precision=precision))
     return pd.concat(parts, ignore_index=True)
 

@@ -1,6 +1,5 @@
 """The experiment on precision: its table against curves written by hand, and a short run."""
 
-import dataclasses
 import functools
 import json
 import types
@@ -8,10 +7,11 @@ import types
 import numpy as np
 import pandas as pd
 import pytest
-from fedjax_sim.studies.setups.config import RunConfig
 
+import fedjax_sim as fs
 from experiments.system import precision
 from experiments.system.redraw import redraw
+from fedjax_sim.studies.setups.fields import flat
 
 
 def test_effect_is_paired_with_the_exact_run_of_the_same_seed():
@@ -40,12 +40,13 @@ def test_precisions_of_a_cpu():
 
 def test_every_precision_has_its_folder_and_its_rows(tmp_path, monkeypatch):
     """The comparison is replaced by made-up histories."""
-    configs = []
+    runs = []
 
-    def compare(config):
-        configs.append(config)
+    def compare(study):
+        runs.append(study.options)
+        half = study.options.execution.precision == "bfloat16"
         rows = [
-            ("fedavg", seed, done, metric, seed + done + (config.precision == "bfloat16"))
+            ("fedavg", seed, done, metric, seed + done + half)
             for seed in (0, 1)
             for done in (0, 2)
             for metric in ("train/loss", "test/accuracy", "test/loss")
@@ -56,13 +57,13 @@ def test_every_precision_has_its_folder_and_its_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(precision, "compare", compare)
     options = precision.Options(rounds=2, seeds=2, work=tmp_path / "work", output=tmp_path)
     precision.main(options)
-    assert [config.precision for config in configs] == ["float32", "bfloat16", "float64"]
+    values = [flat(run) for run in runs]
+    precisions = [run.pop("precision") for run in values]
+    assert precisions == ["float32", "bfloat16", "float64"]
     # The folders of kept runs; all other options are equal.
-    assert {config.output for config in configs} == {
-        tmp_path / "work" / "digits" / config.precision for config in configs
-    }
-    same = {dataclasses.replace(c, precision="default", output=tmp_path) for c in configs}
-    assert len(same) == 1
+    folder = tmp_path / "work" / "digits"
+    assert [run.pop("output") for run in values] == [folder / name for name in precisions]
+    assert values[0] == values[1] == values[2]
     folder = tmp_path / "system" / "precision"
     table = pd.read_csv(folder / "digits.csv")
     assert sorted(table["precision"].unique()) == ["bfloat16", "float32", "float64"]
@@ -79,7 +80,8 @@ def test_every_precision_has_its_folder_and_its_rows(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_real_run_is_kept(tmp_path, monkeypatch, allow_nans):
     small = {"num_clients": 4, "cohort_size": 2, "local_steps": 1, "model": "softmax_regression"}
-    monkeypatch.setattr(precision, "RunConfig", functools.partial(RunConfig, **small))
+    options_of = functools.partial(fs.presets.options, **small)
+    monkeypatch.setattr(fs.presets, "options", options_of)
     options = precision.Options(
         algorithms=("fedavg",), rounds=2, seeds=2, work=tmp_path / "work", output=tmp_path / "out"
     )
