@@ -103,7 +103,7 @@ def _in_memory(
 def _(result: str | pathlib.Path) -> Source:
     path = pathlib.Path(result)
     content, saved = read_folder(path), _saved(path)
-    config = saved.get("config", {})
+    config = saved.get("settings", {})
     swept = (path / "slices").is_dir()
     runs = {} if swept else run_folders(path, config)
     command = "sweep" if swept else "run"
