@@ -1,5 +1,7 @@
 """A comparison with parts of one's own: what a study module returns."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os
