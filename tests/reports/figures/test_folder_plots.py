@@ -161,7 +161,10 @@ def test_tables_name_the_last_rounds_if_these_differ(folder, tmp_path):
         (["table", "{}", "--last", "9"], "--last is 9; expected at most "),
         (["table", "{}", "--last", "0"], "--last is 0; expected at least 1\n"),
         (["export", "{}", "{}"], "FOLDER is given 2 times; expected one"),
-        (["fork", "{}", "{}", "--round", "1", "--alternatives.slow.hyper.lr", "1"], "FOLDER is given 2 times"),
+        (
+            ["fork", "{}", "{}", "--round", "1", "--alternatives.slow.hyper.lr", "1"],
+            "FOLDER is given 2 times",
+        ),
         (["table", "{}/.."], "which has no run"),
     ],
 )
