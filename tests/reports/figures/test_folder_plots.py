@@ -132,7 +132,7 @@ def test_commands_write_figures_and_tables(folder, tmp_path, capsys):
     new = tmp_path / "new" / "folder" / "table.md"
     assert main([*command, "--output", str(new)]) == 0
     assert new.read_text() == printed
-    assert "| SCAFFOLD | **0.900 ± 0.000** | 4 |" in printed
+    assert "| SCAFFOLD | 0.900 | 4 |" in printed
     assert "| FedAvg | diverged in round 3 (1 of 2 seeds) | 4 (1 of 2 seeds) |" in printed
 
 
