@@ -310,7 +310,7 @@ def list_names(arguments: list[str]) -> int:
     from fedjax_sim.studies.setups.registry import algorithms_of
 
     try:
-        entries = algorithms_of(arguments)
+        entries = algorithms_of(arguments) if arguments else {}
     except ValueError as error:
         raise Failure(
             f"unknown {str(error).replace('algorithms has', 'algorithm', 1)}", 2
