@@ -8,6 +8,7 @@ Bits are those of the uploads; the message is the whole model for all methods (M
 """
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -50,7 +51,8 @@ def factory(method: str, lr: Any) -> fs.FedAlgorithm:
 def problem(options: Options) -> fs.Setup:
     """Digits, Dirichlet 0.1 over 20 clients, and a perceptron with 4,810 parameters."""
     return fs.presets.quickstart(
-        num_clients=20, sampling="full", partition=dirichlet_uniform_prior, alpha=0.1,
+        num_clients=20, sampling="full",
+        rows=functools.partial(dirichlet_uniform_prior, num_clients=20),
         validation=0.15, model="mlp_small", local_epochs=1, batch_size=10, eval_every=5,
         rounds=options.rounds, seeds=options.seeds,
     )  # fmt: skip

@@ -12,7 +12,7 @@ __all__ = ["dirichlet_uniform_prior", "pooled_test", "subsample"]
 
 
 def dirichlet_uniform_prior(
-    dataset: fs.datasets.Dataset, num_clients: int, seed: int, alpha: float
+    dataset: fs.datasets.Dataset, seed: int, num_clients: int = 100, alpha: float = 0.1
 ) -> list[np.ndarray]:
     """The partition of committed results: clients have all labels equally often on average."""
     return partition.dirichlet(

@@ -41,8 +41,8 @@ LIST_HELP = """\
 usage: fedjax-sim list [ALGORITHM ...] [-h]
 
 Prints the names that options take: algorithms with their hyper-parameters, data sets, models,
-partitions, rules of sampling, codecs, robust rules, attacks and presets. With ALGORITHM, a name or
-MODULE:FUNCTION, describes its hyper-parameters.
+partitions, rules of sampling, codecs, robust rules, attacks and presets. With ALGORITHM, describes
+its hyper-parameters.
 """
 
 

@@ -27,6 +27,7 @@ from fedjax_sim.cli import (
     init,
     measure,
     plot,
+    report_page,
     run_options,
     table,
 )
@@ -69,6 +70,7 @@ OF_FOLDERS = {
     "table": table.TableOptions,
     "export": export.ExportOptions,
     "fork": fork.ForkOptions,
+    "report": report_page.ReportOptions,
 }
 # Flags in the text of pages that are none of ours: of Slurm, XLA, pip, benchmarks and experiments.
 OTHERS = {
@@ -161,10 +163,7 @@ def checked(command: str) -> Any:
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_commands_are_accepted(folder, page, command):
     write_modules(folder, page)
-    if (
-        command.split()[1] in ("run", "plot", "table", "export", "fork")
-        and len(command.split()) < 3
-    ):
+    if command.split()[1] in ("run", *OF_FOLDERS) and len(command.split()) < 3:
         return  # a sentence about the command
     checked(command)
 
