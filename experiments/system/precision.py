@@ -13,7 +13,7 @@ computed in float32.
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -27,11 +27,16 @@ from experiments.harness import (
     Report,
     check_finished,
     counted,
-    dirichlet_uniform_prior,
     save_report,
     settings,
 )
+from experiments.harness.data import dirichlet_uniform_prior
 from fedjax_sim.cli.run import compare
+from fedjax_sim.datasets import Dataset
+from fedjax_sim.studies.setups.partition import Dirichlet
+from fedjax_sim.studies.setups.presets import options as run_options
+from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups.study import Study
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"
@@ -55,22 +60,29 @@ def available() -> list[str]:
     return [name for name in PRECISIONS if name != "tf32" or jax.default_backend() == "gpu"]
 
 
+def _rows(run: Run) -> Callable[[Dataset, int], Sequence[np.ndarray]]:
+    """Returns the partition of committed results, with the numbers of the options."""
+    assert isinstance(run.partition, Dirichlet)
+    clients, alpha = run.population.num_clients, run.partition.alpha
+    return lambda dataset, seed: dirichlet_uniform_prior(dataset, clients, seed, alpha)
+
+
 def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
     """Histories in all precisions: algorithm, seed, round, metric, value, precision."""
     parts = []
     for precision in precisions:
-        run = fs.presets.options(
+        run = run_options(
             algorithms=options.algorithms,
             dataset=options.dataset,
-            data_dir=options.data_dir,
             partition=options.partition,
             rounds=options.rounds,
             seeds=options.seeds,
             precision=precision,
+            data_dir=options.data_dir,
             output=options.work / options.dataset / precision,
         )
-        rows = dirichlet_uniform_prior if options.partition == "dirichlet" else None
-        result = compare(fs.Study(run, rows=rows))
+        rows = _rows(run) if options.partition == "dirichlet" else None
+        result = compare(Study(run, rows=rows))
         check_finished(result, run.output)
         parts.append(result.history.assign(precision=precision))
     return pd.concat(parts, ignore_index=True)

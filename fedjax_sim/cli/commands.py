@@ -41,8 +41,8 @@ LIST_HELP = """\
 usage: fedjax-sim list [ALGORITHM ...] [-h]
 
 Prints the names that options take: algorithms with their hyper-parameters, data sets, models,
-partitions, rules of sampling, codecs, robust rules, attacks and presets. With ALGORITHM, a name or
-MODULE:FUNCTION, describes its hyper-parameters.
+partitions, rules of sampling, codecs, robust rules, attacks and presets. With ALGORITHM, describes
+its hyper-parameters.
 """
 
 
@@ -310,7 +310,7 @@ def list_names(arguments: list[str]) -> int:
     from fedjax_sim.studies.setups.registry import algorithms_of
 
     try:
-        entries = algorithms_of(arguments)
+        entries = algorithms_of(arguments) if arguments else {}
     except ValueError as error:
         raise Failure(
             f"unknown {str(error).replace('algorithms has', 'algorithm', 1)}", 2

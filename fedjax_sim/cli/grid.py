@@ -53,7 +53,10 @@ _AXIS = re.compile(r"--grid\.(.+)\.(values|from|to|points)(=.*)?")
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """Values of one name: a list, or a geometric range."""
+    """Values of --grid.NAME: a list, or a geometric range. NAME is a hyper-parameter, of all
+    algorithms that have it or as ALGORITHM.NAME of one (the value then replaces the common one), or
+    an option, as cohort-size or attack.z; of a choice, as partition, values are kinds. A name of
+    both, as alpha, is the option."""
 
     values: tuple[bool | int | float | str, ...] = ()
     """The values."""
@@ -82,10 +85,7 @@ class SweepOptions:
     grid: dict[str, Axis] = dataclasses.field(
         default_factory=lambda: {"lr": Axis(values=(0.05, 0.1, 0.2, 0.4))}
     )
-    """Values that vary, as --grid.NAME.values V1 V2 or --grid.NAME.from LOW --grid.NAME.to HIGH
-    --grid.NAME.points N. NAME is a hyper-parameter, of all algorithms that have it or as
-    ALGORITHM.NAME of one (the value then replaces the common one), or an option, as cohort-size or
-    attack.z; of a choice the kind. A name of both, as alpha, is the option."""
+    """Values that vary, by name."""
     points: pathlib.Path | None = None
     """CSV file with a column per name and a row per configuration, which replaces --grid; default:
     none."""
@@ -449,8 +449,8 @@ def _check_counts(config: SweepOptions, entry: Configuration, run: Run) -> None:
     natural = isinstance(run.partition, Natural) and not isinstance(run.data, Generated)
     if natural and "num_clients" in entry:
         raise ValueError("partition is 'natural'; expected another one with a grid of num_clients")
-    rounds = isinstance(run.time, Rounds)
-    most = -(-run.time.rounds // run.time.eval_every) if rounds else math.inf
+    time = run.time
+    most = -(-time.rounds // time.eval_every) if isinstance(time, Rounds) else math.inf
     if config.last > (1 if config.best else most):
         why = "1, with --best" if config.best else f"{most}, the evaluations"
         raise ValueError(f"last is {config.last}; expected 1 .. {why}")

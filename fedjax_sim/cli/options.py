@@ -187,7 +187,7 @@ def _check_name(kind: type, typed: str, known: dict[str, Field], text: str) -> N
     positive = f"{before}{dot}{last.removeprefix('no_')}"
     if positive != name and positive in known and known[positive].hint is bool:
         return
-    entries = [n for n, field in known.items() if typing.get_origin(field.hint) is dict]
+    entries = [n for n, field in known.items() if _has_names(field.hint)]
     if any(name.startswith(f"{entry}.") and name.count(".") > 1 for entry in entries):
         return
     if name.partition(".")[0] in entries:
@@ -203,6 +203,12 @@ def _check_name(kind: type, typed: str, known: dict[str, Field], text: str) -> N
         raise ValueError(f"{text} is given; expected {one_of}{', '.join(choices)} with it")
     flags = [f"--{name}".replace("_", "-") for name in known]
     raise ValueError(f"{text} is no option{did_you_mean(text, flags)}")
+
+
+def _has_names(hint: Any) -> bool:
+    """Returns True for a dictionary whose values have names of their own, such as ``hyper``."""
+    value = typing.get_args(hint)[-1] if typing.get_origin(hint) is dict else None
+    return typing.get_origin(value) is dict or dataclasses.is_dataclass(value)
 
 
 def _of_algorithms(options: Options, typed: set[str]) -> Options:
@@ -269,7 +275,10 @@ def with_hyper(study: Study, arguments: Sequence[str]) -> Study:
             kind, name = float, known.get(name, name)
             if name in known.values():
                 one = study.replaced(options=replaced(study.options, "algorithms", (name,)))
-                kind = entries_of(one)[name].static_hyper.get(key, float)
+                kinds = entries_of(one)[name].static_hyper
+                positive = key.removeprefix("no_")
+                key = positive if kinds.get(positive) is bool else key
+                kind = kinds.get(key, float)
             hyper.setdefault(name, {}).setdefault(key, kind())
     return study.replaced(options=replaced(study.options, "hyper", hyper))
 

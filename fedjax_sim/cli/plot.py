@@ -49,8 +49,8 @@ class PlotOptions:
     dpi: float = 200
     """Dots per inch of a PNG file."""
     band: Literal["ci", "std", "minmax", "none"] = "ci"
-    """Band around the mean over seeds: one standard deviation, the 95 % confidence interval of the
-    mean, or from the smallest to the largest seed."""
+    """Band around the mean over seeds: the 95 % interval of the mean, one standard deviation, or
+    from the smallest to the largest seed."""
     seeds_as_lines: bool = False
     """Draw the single seeds as thin lines; replaces --band."""
     clients: Literal["none", "distribution", "rounds"] = "none"

@@ -29,7 +29,7 @@ from fedjax_sim.reports import (
     setting_text,
 )
 from fedjax_sim.reports import figures as plotting
-from fedjax_sim.reports.page import LABELS, label_rows
+from fedjax_sim.reports.page import LABELS, label_columns
 from fedjax_sim.runs import (
     Callback,
     Comparison,
@@ -91,7 +91,7 @@ def compare(
 
     ``history.csv`` (algorithm, seed, diverged_at, round, metric, value; with a clock also time),
     ``summary.json``, ``config.json`` (everything needed to repeat the run), ``curves.png``,
-    ``clients.png``, ``labels.csv``, with ``--personal`` also ``personal_SPLIT.png``, with
+    ``clients.png``, ``labels.json``, with ``--personal`` also ``personal_SPLIT.png``, with
     ``--per-client`` ``clients_SPLIT.png``, and a folder per algorithm with its own history and
     checkpoints.  A second call resumes unfinished algorithms and does not repeat finished ones;
     with other algorithms, it adds them.  Ctrl-C ends it after the rounds in progress,
@@ -173,8 +173,8 @@ def _execute(job: Job, callbacks: Sequence[Callback]) -> ComparisonResult:
         parts = comparison.problem.parts
         if parts is not None and has_classes(parts.data):
             counts = label_counts(parts.data, parts.num_classes)
-            labels = {"clients.png": plotting.client_label_map(counts), LABELS: label_rows(counts)}
-            report.write_all(output, labels)
+            report.write_all(output, {"clients.png": plotting.client_label_map(counts)})
+            write_json(output / LABELS, label_columns(counts), indent=None)
 
     try:
         result = _run_all(job, callbacks)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import pandas as pd
 
@@ -110,8 +110,7 @@ def run_sweep(
         "environment": environment(),
     }
     runs = _Runs(study, config, entries)
-    parts = config.part, config.parts
-    grid = entries if None in parts else Part(entries, *parts)
+    grid = entries if config.part is None else Part(entries, config.part, config.parts or 1)
     with build.arithmetic(run.execution):
         result = sweep(
             runs.factory(),
@@ -282,7 +281,7 @@ class _Runs:
         one_by_one = self.study.options.population.partition_per_seed or self.study.setup
         function = of_seed if one_by_one else of_all_seeds
         names = {name: SETTINGS[name].kind for name in SETTINGS if SETTINGS[name].of_setup}
-        function.__annotations__["settings"] = Unpack[TypedDict("Settings", names)]
+        function.__annotations__["settings"] = _keywords(names)
         return function
 
     def _record(self, here: Configuration) -> None:
@@ -318,7 +317,7 @@ class _Runs:
         def make(algorithm: str, **values: Any) -> FedAlgorithm:
             return self._built({"algorithm": algorithm, **values})
 
-        make.__annotations__["values"] = Unpack[TypedDict("Values", self.kinds)]
+        make.__annotations__["values"] = _keywords(self.kinds)
         return make
 
     def guarantees(self) -> pd.DataFrame:
@@ -342,6 +341,11 @@ class _Runs:
         swept = swept_hyper(configuration)
         hyper = {name: v for name, v in self.hyper_of(configuration).items() if name not in swept}
         return {"options": options, "hyper": hyper}
+
+
+def _keywords(kinds: Mapping[str, type]) -> Any:
+    """Returns the type of keywords with these names, by which :func:`sweep` goes."""
+    return Unpack[cast(Any, TypedDict)("Keywords", kinds)]
 
 
 def _key(configuration: Configuration) -> tuple[str, tuple]:

@@ -140,11 +140,11 @@ def _paired(score: pd.DataFrame, cells: list[str], mode: Literal["max", "min"]) 
     if not cells:
         return paired_differences(score, mode=mode)
     tables = []
-    for values, part in score.groupby(cells, sort=False, dropna=False):
-        if part["algorithm"].nunique() > 1:
+    for _, part in score.groupby(cells, sort=False, dropna=False):
+        if len(set(part["algorithm"])) > 1:
             table = paired_differences(part, mode=mode)
             for i, name in enumerate(cells):
-                table.insert(i, name, values[i])
+                table.insert(i, name, part[name].iloc[0])
             tables.append(table)
     return pd.concat(tables) if tables else pd.DataFrame(columns=cells)
 

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
 from fedjax_sim.cli.diagnose import Diagnosis, kind_of
-from fedjax_sim.reports import PARTIAL, PARTIAL_NOTE, interval_note, interval_text
+from fedjax_sim.reports import FEWEST, PARTIAL, PARTIAL_NOTE, interval_note, interval_text
 from fedjax_sim.runs import Forecast
 from fedjax_sim.studies.executions import Measured
 
@@ -63,12 +63,12 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
 
     Example:
         >>> row = {"accuracy_mean": 0.9, "accuracy_low": 0.89, "accuracy_high": 0.91,
-        ...        "rounds_to_target": 6.0, "reached": 1, "seeds": 2, "divergence": "", "rounds": 9,
+        ...        "rounds_to_target": 6.0, "reached": 1, "seeds": 3, "divergence": "", "rounds": 9,
         ...        "finished": True,
         ...        "run_seconds": 1.5, "compile_seconds": 2.0, "local_steps_per_second": 1e4}
         >>> table = summary_table(pd.DataFrame([row], index=["fedavg"]), target=0.8)
         >>> [next(iter(column.cells)) for column in table.columns]
-        ['fedavg', '0.900 ± 0.010', '6 (1 of 2 seeds)', '1.5', '2.0', '10,000']
+        ['fedavg', '0.900 ± 0.010', '6 (1 of 3 seeds)', '1.5', '2.0', '10,000']
     """
     score = "r2" if "r2_mean" in summary.columns else "accuracy"
     clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
@@ -118,6 +118,8 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
 
 def _interval(row: Mapping[str, Any], name: str) -> str:
     mean, low, high = (row[f"{name}_{part}"] for part in ("mean", "low", "high"))
+    if row["seeds"] < FEWEST:
+        low = high = math.nan
     return "" if math.isnan(mean) else interval_text(mean, low, high, 3)
 
 

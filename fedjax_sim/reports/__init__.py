@@ -12,7 +12,13 @@ from fedjax_sim.reports.folders import (
     setting_text,
 )
 from fedjax_sim.reports.frames import configuration_columns, rows_with, score_values
-from fedjax_sim.reports.intervals import Interval, interval_note, mean_interval
+from fedjax_sim.reports.intervals import (
+    FEWEST,
+    Interval,
+    interval_note,
+    mean_interval,
+    shown_interval,
+)
 from fedjax_sim.reports.labels import (
     PARTIAL,
     PARTIAL_NOTE,
@@ -55,6 +61,7 @@ __all__ = [
     "rounds_to_target",
     "rows_with",
     "scores",
+    "shown_interval",
     "speed_up",
     "table",
 ]

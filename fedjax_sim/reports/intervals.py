@@ -29,8 +29,7 @@ def mean_interval(
     """Returns Student's t interval of the mean over the first axis: mean +- t s / sqrt(n).
 
     s is the sample standard deviation, t the (1 + level) / 2 quantile for n - 1 degrees of freedom.
-    The bounds are NaN if a value is not finite, and for n < 3: of two values t is 12.7 at 95 %, and
-    the interval says nothing.  All tables, figures and sweeps show these intervals.
+    The bounds are NaN if n = 1 or a value is not finite.
 
     Args:
         values: [n, ...].
@@ -43,7 +42,7 @@ def mean_interval(
     Example:
         >>> [round(float(bound), 3) for bound in mean_interval([1.0, 2.0, 3.0])]
         [2.0, -0.484, 4.484]
-        >>> float(mean_interval([0.9, 1.0, 1.0], bounds=(0, 1)).high)
+        >>> float(mean_interval([0.9, 1.0], bounds=(0, 1)).high)
         1.0
     """
     check_level(level)
@@ -51,13 +50,29 @@ def mean_interval(
     if values.ndim == 0 or not len(values):
         raise ValueError(f"values has shape {values.shape}; expected [n, ...] with n >= 1")
     half = stdtrit(len(values) - 1, (1 + level) / 2) * standard_error(values)
-    if len(values) < FEWEST:
-        half = np.full(values.shape[1:], math.nan)
     with np.errstate(invalid="ignore"):
         mean = values.mean(axis=0)
         low, high = mean - half, mean + half
     # Cut, and not on a logit scale, where a seed at 1 has no value.
     return Interval(mean, *(np.clip([low, high], *bounds) if bounds else (low, high)))
+
+
+def shown_interval(
+    values: Any, level: float = 0.95, bounds: tuple[float, float] | None = None
+) -> Interval:
+    """Returns the interval that all tables, figures and sweeps show; NaN for two values.
+
+    It is :func:`mean_interval`.  Of two values t is 12.7 at 95 %, and the interval says nothing.
+
+    Example:
+        >>> float(shown_interval([0.9, 1.0]).low), round(float(shown_interval([1, 2, 3]).low), 3)
+        (nan, -0.484)
+    """
+    interval = mean_interval(values, level, bounds)
+    if len(values) >= FEWEST:
+        return interval
+    none = np.full(np.shape(interval.mean), math.nan)
+    return interval._replace(low=none, high=none)
 
 
 def interval_note(num_seeds: Iterable[int], level: float = 0.95) -> str:

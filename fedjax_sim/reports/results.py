@@ -71,7 +71,7 @@ def results(
 
     Returns:
         columns: the configuration, ``metric``, ``mean``, ``std`` (sample standard deviation),
-        ``low``, ``high`` (:func:`mean_interval`, cut to [0, 1] for accuracies), ``num_seeds``,
+        ``low``, ``high`` (:func:`shown_interval`, cut to [0, 1] for accuracies), ``num_seeds``,
         ``num_failed``, ``diverged`` (a text), ``p_holm`` (against the best), ``is_best`` (also of
         ties), and with a target ``rounds_to_target`` (infinite if no seed reaches it) and
         ``reached`` (seeds).

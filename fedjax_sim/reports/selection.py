@@ -30,7 +30,7 @@ from fedjax_sim.reports.frames import (
     row_ids,
     score_values,
 )
-from fedjax_sim.reports.intervals import mean_interval
+from fedjax_sim.reports.intervals import shown_interval
 
 Mode: TypeAlias = Literal["min", "max"]
 
@@ -159,11 +159,11 @@ def best(
         per: columns of the cells.
         mode: whether the smallest or the largest mean wins.
         level: level of the intervals.
-        bounds: range of the scores, to which the intervals are cut (:func:`mean_interval`).
+        bounds: range of the scores, to which the intervals are cut (:func:`shown_interval`).
 
     Returns:
         a row per cell in grid order; columns: ``per``, the rest of the configuration, ``mean``,
-        ``low`` and ``high`` (:func:`mean_interval`), ``num_seeds``, ``num_failed``, with
+        ``low`` and ``high`` (:func:`shown_interval`), ``num_seeds``, ``num_failed``, with
         ``diverged_at`` in the scores ``diverged`` ("diverged in round 3 (1 of 2 seeds)" or empty),
         and ``<hyper>_at_edge`` for every hyper-parameter not in ``per``.
 
@@ -200,7 +200,7 @@ def over_seeds(
 ) -> dict[str, Any]:
     """Returns the mean and its interval, and numbers of seeds, of one configuration's scores."""
     values = score_values(scores)
-    statistics = mean_interval(values, level, bounds)._asdict()
+    statistics = shown_interval(values, level, bounds)._asdict()
     statistics |= {"num_seeds": len(values), "num_failed": int(np.isnan(values).sum())}
     if "diverged_at" in scores:
         statistics["diverged"] = divergence_text(first_divergences(scores))

@@ -75,10 +75,12 @@ def render(
         | lr | mean | low |
         |---|---|---|
         | 0.1 | 0.3333 |  |
-        >>> print(render(pd.DataFrame({"lr": [0.1], "mean": [0.25]}), "text", width=8))
-        lr
+        >>> frame = pd.DataFrame({"learning rate": [0.1], "accuracy": [0.25]})
+        >>> print(render(frame, "text", width=20))
+        learning rate
         0.1
-        Without room: mean.
+        Without room:
+        accuracy.
     """
     if format not in get_args(Format):
         known = ", ".join(map(repr, get_args(Format)))

@@ -61,7 +61,7 @@ from fedjax_sim.runs.storage.store import RunFolder, check_extension
 from fedjax_sim.runs.storage.traces import Trace
 from fedjax_sim.runs.sweeps.blocks import block_functions
 from fedjax_sim.runs.sweeps.grid import Configuration, cut, expand
-from fedjax_sim.runs.sweeps.parts import Part, parse_part
+from fedjax_sim.runs.sweeps.parts import Part
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.store import read_runs
 from fedjax_sim.runs.sweeps.sweep import SweepProgress, finished_runs, sweep
@@ -137,7 +137,6 @@ __all__ = [
     "melted",
     "metric_shapes",
     "named_leaves",
-    "parse_part",
     "programs_of",
     "read_json",
     "read_npz",

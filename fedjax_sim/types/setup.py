@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from fedjax_sim.types.aliases import Params
 from fedjax_sim.types.arrays import readable, tree_text
@@ -164,13 +166,34 @@ class Timeline:
                 "timeline of a batch is jax.tree.map(lambda x: x[0], batch)"
             )
 
-        def cut(name: str) -> Array | np.ndarray | None:
-            value = getattr(self, name)
-            if value is None:
-                return None
-            return value[..., rounds] if name in ("time", "write_buffer") else value[..., rounds, :]
+        start, stop, step = rounds.indices(self.num_rounds)
+        values = {name: getattr(self, name) for name in _TIMELINE_DATA}
+        values = {name: value for name, value in values.items() if value is not None}
+        arrays = {name: x for name, x in values.items() if isinstance(x, Array)}
+        if step == 1 and not any(isinstance(x, Tracer) for x in arrays.values()):
+            # One program cuts all fields, wherever the rounds begin.
+            cut = _consecutive(arrays, np.int32(start), max(stop - start, 0))
+        else:
+            cut = {name: _cut(name, x, rounds) for name, x in arrays.items()}
+        on_host = values.keys() - arrays.keys()
+        cut |= {name: _cut(name, values[name], rounds) for name in on_host}
+        return dataclasses.replace(self, **cut)
 
-        return dataclasses.replace(self, **{name: cut(name) for name in _TIMELINE_DATA})
+
+_OF_ROUNDS = ("time", "write_buffer")  # without an axis of slots
+
+
+def _cut(name: str, x: Array | np.ndarray, rounds: slice) -> Array | np.ndarray:
+    return x[..., rounds] if name in _OF_ROUNDS else x[..., rounds, :]
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _consecutive(arrays: dict[str, Array], start: np.int32, count: int) -> dict[str, Array]:
+    def cut(name: str, x: Array) -> Array:
+        axis = x.ndim - (1 if name in _OF_ROUNDS else 2)
+        return jax.lax.dynamic_slice_in_dim(x, start, count, axis)
+
+    return {name: cut(name, x) for name, x in arrays.items()}
 
     def _summary(self) -> Summary:
         rounds = f"{self.num_rounds:,}, with {self.cohort_size:,} slots each"

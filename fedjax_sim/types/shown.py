@@ -23,6 +23,7 @@ Form = Literal["text", "html"]
 WIDTH = 80  # columns of a terminal
 LINES = 25
 _MOST_NAMES = 8
+_MOST_KINDS = 3  # of a value in several records
 
 
 class Summary(NamedTuple):
@@ -94,7 +95,7 @@ def rows_of(*parts: Any) -> dict[str, str]:
 
 
 def common_rows(every: Iterable[Rows]) -> dict[str, str]:
-    """Returns the rows of several records; values that are not the same in all are listed."""
+    """Returns the rows of several records, with all values of each name."""
     values: dict[str, dict[str, None]] = {}  # ordered sets
     for rows in every:
         for name, value in rows.items():
@@ -116,7 +117,8 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def _either(texts: list[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"{len(texts)} kinds: {texts[0]}; ...; {texts[-1]}"
+    few = len(texts) <= _MOST_KINDS
+    return " or ".join(texts if few else [texts[0], "...", texts[-1]])
 
 
 def shown(cls: type[T]) -> type[T]:
@@ -128,8 +130,15 @@ def shown(cls: type[T]) -> type[T]:
     ``help`` shows the comments beside the fields in the source: in a section "Attributes" of the
     docstring, and at each field of a named tuple.
     """
-    cls.__repr__ = lambda self: _summary_of(self).text()
-    setattr(cls, "_repr_html_", lambda self: _summary_of(self).html())  # noqa: B010
+
+    def __repr__(self: Any) -> str:
+        return _summary_of(self).text()
+
+    def _repr_html_(self: Any) -> str:
+        return _summary_of(self).html()
+
+    for method in (__repr__, _repr_html_):
+        setattr(cls, method.__name__, method)
     comments = field_comments(cls)
     cls.__doc__ = _with_attributes(cls.__doc__ or "", comments)
     if "_fields" in cls.__dict__:

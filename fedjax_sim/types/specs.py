@@ -330,9 +330,10 @@ def _json(value: Any) -> Any:
 
 def value_text(value: Any) -> str:
     """Returns a value as the text of the call that made it."""
-    spec = value if isinstance(value, Spec) else spec_of(value)
-    if spec is not None:
-        return _call(spec.name, spec.arguments)
+    if not isinstance(value, Spec) and (spec := spec_of(value)) is not None:
+        value = spec
+    if isinstance(value, Spec):
+        return _call(value.name, value.arguments)
     if is_array(value):
         number = None if value.ndim else readable(value)
         return dtype_and_shape(value) if number is None else str(number)

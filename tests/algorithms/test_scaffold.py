@@ -95,6 +95,20 @@ def test_gradient_controls_start_at_the_local_gradients(build):
     assert_close(state.server.params, START, TOLERANCE)
 
 
+def test_gradient_controls_of_random_objectives_have_draws_of_their_own():
+    """Two clients of equal examples; the gradient is a random number."""
+    data = fs.from_clients([{"x": np.zeros(2, np.float32)}] * 2)
+
+    def objective(w, batch, key):
+        return w * jax.random.uniform(key, batch["x"].shape, w.dtype)
+
+    task = fs.empirical_task(objective, data, fs.full_batch(1))
+    setup = fs.Setup(task, fs.timelines.full(1, 2, 1), jnp.array(0.0))
+    state = fs.init(fs.scaffold(0.1), setup)
+    one, other = fs.gradient_controls(state, task, jax.random.key(0)).clients
+    assert one != other
+
+
 @pytest.mark.parametrize("option", [1, "2", "i", None])
 def test_refuses_other_options(option):
     with pytest.raises(ValueError, match=r"option is .*; expected 'I' or 'II'"):

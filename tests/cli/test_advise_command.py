@@ -20,7 +20,7 @@ def test_advice_for_softmax_regression(capsys, monkeypatch):
     cheap = {"theorems": THEOREMS[:2], "iterations": 3, "num_samples": 4, "local_steps": [2]}
     monkeypatch.setattr(advising, "advise", functools.partial(fs.advise, **cheap))
     options = (
-        "--model softmax_regression --partition iid --sampling full "
+        "--model softmax_regression partition:iid sampling:full "
         "--local-steps 2 --algorithms fedavg --weight-decay 0.1 --target 0.2"
     )
     assert main([*TINY, *options.split()]) == 0

@@ -137,6 +137,17 @@ COMMANDS = [
         "--output is 'file/results', which cannot be created: Not a directory",
     ),
     # other commands
+    ("sweep --grid.lr", "--grid.lr is no option; expected further names behind it"),
+    ("sweep --grid.cohort-siz.values 5", "cohort_siz'; expected .*; did you mean cohort_size?"),
+    ("sweep --grid.model.values mpl", "model is 'mpl'; expected .*; did you mean mlp?"),
+    ("sweep --points nowhere.csv", "--points is 'nowhere.csv', which cannot be read"),
+    ("sweep --grid.lr.values 1 --part 5 --parts 4", "--part is 5; expected"),
+    (
+        "sweep --distributed",
+        "--distributed is an option of fedjax-sim run; expected --part and --p",
+    ),
+    ("sweep --grid.lr.values 1 --last 99", "--last is 99; expected 1 .. 50, the evaluations of 1"),
+    ("sweep --algorithms FedAvg --grid.lr.values 1", "has 'FedAvg'; expected fedavg\n"),
     ("measure femnst", "PRESET is 'femnst'; expected .*; did you mean femnist?"),
     ("list fedpox", "unknown algorithm 'fedpox'; expected a name of .*; did you mean fedprox?"),
     ("list FedAvg", "unknown algorithm 'FedAvg'; expected fedavg\n"),
@@ -159,11 +170,15 @@ UNREADABLE = [
 ]
 
 _compiled = []
-jax.monitoring.register_event_duration_secs_listener(
-    lambda event, duration, **options: (
-        _compiled.append(event) if "backend_compile" in event else None
-    )
-)
+
+
+def _listen(event, duration, **options):
+    name = options.get("fun_name")
+    if "backend_compile" in event and name != "jit(_seed_keys)":  # of the seeds, before a sweep
+        _compiled.append(name)
+
+
+jax.monitoring.register_event_duration_secs_listener(_listen)
 
 
 @pytest.fixture(scope="module")

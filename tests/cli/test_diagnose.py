@@ -13,7 +13,7 @@ from fedjax_sim.cli.main import main
 from fedjax_sim.runs import comparison as comparing
 
 TINY = shlex.split(
-    "run quickstart --model softmax_regression --num-clients 6 --partition iid --rounds 6 "
+    "run quickstart --model softmax_regression --num-clients 6 partition:iid --rounds 6 "
     "--local-steps 3 --batch-size 10 --seeds 2 --eval-every 3 --algorithms fedavg --lr 0.02 "
     "--weight-decay 0.1 --cohort-size 3"
 )
@@ -23,7 +23,7 @@ TINY = shlex.split(
 def diagnosed(tmp_path_factory):
     """Full participation: the bound applies."""
     folder = tmp_path_factory.mktemp("diagnosed")
-    assert main([*TINY, "--sampling", "full", "--diagnose", "--output", str(folder)]) == 0
+    assert main([*TINY, "sampling:full", "--diagnose", "--output", str(folder)]) == 0
     return folder
 
 
@@ -97,7 +97,7 @@ def test_partial_participation_has_no_bounds_and_says_so(tmp_path, capsys, monke
     assert main([*command, "--diagnose"]) == 0  # of a comparison that is finished
     printed = capsys.readouterr().out
     assert "finished before" in printed
-    assert "--sampling is uniform; the theorems have all clients in every round" in printed
+    assert "sampling is uniform; the theorems have all clients in every round" in printed
     assert "bound that holds at every model" in printed
     diagnosis = json.loads((tmp_path / "diagnosis.json").read_text())
     assert diagnosis["bounds"] == {}

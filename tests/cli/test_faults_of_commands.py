@@ -27,7 +27,7 @@ OPTIONS = shlex.split(
     "--seeds 1 --eval-every 1"
 )
 RUN = ["run", "quickstart", *OPTIONS, "--algorithms", "fedavg"]
-SWEEP = ["sweep", "quickstart", *OPTIONS, "--grid", "lr=0.1,0.2"]
+SWEEP = ["sweep", "quickstart", *OPTIONS, "--grid.lr.values", "0.1", "0.2"]
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +114,18 @@ def test_a_finished_read_only_folder_is_reported(finished, monkeypatch, capsys):
     ("name", "old", "new", "problem"),
     [
         ("config.json", '"rounds": 4', '"rounds": 5', "config.json is damaged (it is not what was"),
-        ("config.json", '"rounds": 4', '"rounds": "4"', 'config.rounds is "4"; expected an int'),
-        ("config.json", '"rounds"', '"roumds"', "unknown key config.roumds; did you mean rounds?"),
+        (
+            "config.json",
+            '"rounds": 4',
+            '"rounds": "4"',
+            'config.time.rounds is "4"; expected an int',
+        ),
+        (
+            "config.json",
+            '"rounds"',
+            '"roumds"',
+            "unknown key config.time.roumds; did you mean rounds?",
+        ),
         ("fedavg/timing.json", '"local_steps": 24', '"local_steps": 23', "timing.json is damaged"),
         ("fedavg/run.json", "{", "[", "run.json is damaged"),
         ("fedavg/history.csv", ",4,test/loss,", ",4,test/lost,", "history.csv, line "),
@@ -214,7 +224,7 @@ def test_config_of_a_killed_start_is_complete(tmp_path, monkeypatch):
 
     def observed(*args, **options):
         seen.append((tmp_path / ".lock.json").exists())
-        assert json.loads((tmp_path / "config.json").read_text())["config"]["rounds"] == 4
+        assert json.loads((tmp_path / "config.json").read_text())["config"]["time"]["rounds"] == 4
         raise KeyboardInterrupt
 
     monkeypatch.setattr(comparing, "execute", observed)

@@ -1,46 +1,99 @@
 """``fedjax-sim fork``: alternatives as they are written, and a run that continues."""
 
+import json
+
 import numpy as np
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.cli.fork import _parsed
+from fedjax_sim.cli import fork
+from fedjax_sim.cli.fork import AlternativeOptions, ForkOptions, with_alternatives
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.options import parse
+from fedjax_sim.studies.setups.build import resolve
+from fedjax_sim.studies.setups.config_file import to_json
+from fedjax_sim.studies.setups.presets import options
+from fedjax_sim.studies.setups.study import Study
 
-HYPER = {"lr": 0.2}
+RUN = options(
+    algorithms=("fedavg",), num_clients=6, cohort_size=6, seeds=1, model="softmax_regression"
+)
 
 
-def test_alternatives():
-    assert _parsed("fedprox:mu=0.5", "fedavg", HYPER, 6)[:2] == ("fedprox", {"lr": 0.2, "mu": 0.5})
-    assert _parsed("lr=0.1", "fedavg", HYPER, 6) == ("fedavg", {"lr": 0.1}, None, False)
-    restarted = _parsed("fedadam:restart=true,server_lr=0.1", "fedavg", HYPER, 6)
-    assert restarted.algorithm == "fedadam"
-    assert restarted.restart
-    assert restarted.hyper["server_lr"] == 0.1
-    timeline = fs.timelines.full(2, 6, 1)
-    change = _parsed("remove=3/5,lose=0,delay=1,by=2,lr=0.3", "fedavg", HYPER, 6).change
-    changed = change(timeline)
+def test_alternatives_have_names():
+    typed = (
+        "--round 3 --alternatives.slow.hyper.lr 0.1 --alternatives.new.algorithm fedadam "
+        "--alternatives.new.restart --alternatives.new.hyper.server-lr 0.1 "
+        "--alternatives.out.remove 3 5 --alternatives.out.late 1 --alternatives.out.delay 2"
+    ).split()
+    default = ForkOptions(0, alternatives=with_alternatives(typed))
+    assert parse(ForkOptions, "fork FOLDER", "", typed, default).alternatives == {
+        "slow": AlternativeOptions(hyper={"lr": 0.1}),
+        "new": AlternativeOptions("fedadam", {"server_lr": 0.1}, restart=True),
+        "out": AlternativeOptions(remove=(3, 5), late=(1,), delay=2),
+    }
+
+
+def test_changes_of_the_timeline():
+    one = AlternativeOptions(remove=(3, 5), lose=(0,), late=(1,), delay=2)
+    changed = fork._change(one)(fs.timelines.full(2, 6, 1))
     arrived = np.array([False, True, True, False, True, False])
     np.testing.assert_array_equal(changed.arrived, [arrived] * 2)
     assert changed.max_staleness == 2
     assert changed.version.tolist() == [[0] * 6, [1, 0, 1, 1, 1, 1]]
+    assert fork._change(AlternativeOptions(hyper={"lr": 0.3})) is None
+
+
+def test_hyper_parameters_of_the_run_remain():
+    """Those that all algorithms share remain under another one; its own ones under the same."""
+    comparison = resolve(Study(RUN))
+
+    def spec(**changes):
+        return fork._built(comparison, "fedavg", "one", AlternativeOptions(**changes)).spec
+
+    assert spec() == comparison.algorithm("fedavg").spec
+    assert spec(hyper={"lr": 0.1}) == fs.fedavg(0.1).spec
+    assert spec(algorithm="fedprox", hyper={"mu": 0.5}) == fs.fedprox(0.2, 0.5).spec
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("typed", "message"),
     [
-        ("=3", r"alternatives has '=3'; expected ALGORITHM or"),
-        ("remove=x", r"alternatives has 'remove=x' with 'x'; expected a number"),
-        ("remove=3/6", r"alternatives has 'remove=3/6' with client 6; expected clients 0 \.\. 5"),
-        ("fedprux:mu=1", r"alternatives has 'fedprux:mu=1': .*fedprux"),
-        ("rate=1", r"alternatives has 'rate=1': .*fedavg has lr"),
-        ("restart=yes", r"alternatives has 'restart=yes' with restart=yes; expected true or false"),
-        ("remove=1,by=3", r"alternatives has 'remove=1,by=3'; expected delay=CLIENTS with by"),
+        ("--round 3", "--alternatives is empty; expected at least one"),
+        (
+            "--round 0 --alternatives.a.hyper.lr 1",
+            "--round is 0; expected an integer of at least 1",
+        ),
+        ("--round 3 --alternatives.a.remove x", "Error parsing --alternatives.a.remove"),
+        ("--round 3 --alternatives.a.remove 6", "a.remove has client 6; expected clients 0 .. 5"),
+        ("--round 3 --alternatives.a.late 1 --alternatives.a.delay 0", "a.delay is 0; expected an"),
+        ("--round 3 --alternatives.a.algorithm fedprux", "has 'fedprux'; .*mean fedprox?"),
+        (
+            "--round 3 --alternatives.a.hyper.rate 1",
+            "alternatives.a: hyper has fedavg.rate; fedavg",
+        ),
+        ("--round 3 --alternatives.a 1", "--alternatives.a is no option; expected further names"),
+        ("--round 3 --alternatives lr=0.2", "--alternatives is no option; expected further names"),
+        (
+            "--round 3 --algorithm fedprox --alternatives.a.lose 0",
+            "--algorithm is 'fedprox'; expec",
+        ),
     ],
 )
-def test_refused_alternatives(text, message):
-    with pytest.raises(ValueError, match=message):
-        _parsed(text, "fedavg", HYPER, 6)
+def test_refused_alternatives(tmp_path, capsys, typed, message):
+    saved = {"config": to_json(RUN), "algorithms": {"fedavg": {"lr": 0.2}}}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    assert main(["fork", str(tmp_path), *typed.split()]) == 2
+    error = capsys.readouterr().err
+    first, _, last = message.partition(".*")
+    assert first in error
+    assert last in error
+    assert "Error parsing" in message or error.count("\n") == 1
+
+
+def test_a_folder_without_a_configuration_is_refused(tmp_path, capsys):
+    assert main(["fork", str(tmp_path), "--round", "1", "--alternatives.a.hyper.lr", "1"]) == 2
+    assert "which has no config.json; expected a folder that" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -54,14 +107,25 @@ def test_command(tmp_path, capsys):
     tables = []
     (tmp_path / "fork_3.png").write_text("of an earlier fork")
     for at in ("3", "4"):
-        code = main(["fork", str(tmp_path), "--round", at, "--alternatives", "lr=0.2", "remove=1"])
+        code = main(
+            [
+                "fork",
+                str(tmp_path),
+                "--round",
+                at,
+                "--alternatives.same.hyper.lr",
+                "0.2",
+                "--alternatives.without.remove",
+                "1",
+            ]
+        )
         tables.append(capsys.readouterr())
         assert code == (0 if at == "3" else 2)
     first, *rows = tables[0].out.splitlines()
     assert first == "test/accuracy minus that of the unchanged run, after round 4:"
-    assert rows[0].startswith("lr=0.2")
+    assert rows[0].startswith("same")
     assert "+0.0000 [+0.0000, +0.0000]" in rows[0]  # the rate of the run
-    assert rows[1].startswith("remove=1")
+    assert rows[1].startswith("without")
     assert rows[2] == f"figure: {tmp_path / 'fork_3_2.png'}"
     assert (tmp_path / "fork_3_2.png").exists()
     assert (tmp_path / "fork_3.png").read_text() == "of an earlier fork"

@@ -1,6 +1,5 @@
 """The comparison as a library function: what it runs, and what it says about it."""
 
-import dataclasses
 import json
 import shutil
 import types
@@ -10,8 +9,6 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from fedjax_sim.studies.setups.config import RunConfig
-from fedjax_sim.studies.setups.partitions import PARTITIONS
 
 import fedjax_sim as fs
 from fedjax_sim import datasets, models
@@ -21,25 +18,39 @@ from fedjax_sim.datasets import shakespeare_tff
 from fedjax_sim.runs.result import Progress
 from fedjax_sim.studies.setups import registry
 from fedjax_sim.studies.setups.build import resolve
-from fedjax_sim.studies.setups.clients import clients
 from fedjax_sim.studies.setups.config_file import read
-from fedjax_sim.studies.setups.problem import prepare
+from fedjax_sim.studies.setups.fields import kind_of, names_of
+from fedjax_sim.studies.setups.presets import options
+from fedjax_sim.studies.setups.problem import Problem, clients_of, prepare
+from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups.study import Study
 
-TINY = RunConfig(
-    model="softmax_regression",
-    num_clients=20,
-    cohort_size=4,
-    rounds=5,
-    local_steps=3,
-    seeds=2,
-    seed=7,
-    eval_every=2,
-    algorithms=("fedavg", "fedprox"),
-    hyper=("fedprox.mu=0",),
-    target_accuracy=0.5,
-    dropout=0.2,
-)
-SMALL = dataclasses.replace(TINY, rounds=2, algorithms=("fedavg",), hyper=())
+SMALL = {
+    "model": "softmax_regression",
+    "num_clients": 20,
+    "cohort_size": 4,
+    "rounds": 2,
+    "local_steps": 3,
+    "seeds": 2,
+    "seed": 7,
+    "eval_every": 2,
+    "algorithms": ("fedavg",),
+    "target_accuracy": 0.5,
+    "dropout": 0.2,
+}
+TINY = SMALL | {
+    "rounds": 5, "algorithms": ("fedavg", "fedprox"), "hyper": {"fedprox": {"mu": 0.0}}
+}  # fmt: skip
+DIGITS = datasets.load("digits")
+
+
+def study(values: dict, **others) -> Study:
+    """A study with options in place of the quickstart's."""
+    return Study(options(**values | others))
+
+
+def problem(values: dict, **others) -> Problem:
+    return prepare(study(values, **others), DIGITS)
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +60,12 @@ def events():
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory, events):
-    config = dataclasses.replace(TINY, output=tmp_path_factory.mktemp("results"))
     follow = types.SimpleNamespace(
         begin=lambda name: events.append((name, None)),
         progress=lambda progress: events.append((progress.name, progress)),
     )
-    return compare(config, callbacks=[follow])
+    output = tmp_path_factory.mktemp("results")
+    return compare(study(TINY, output=output), callbacks=[follow])
 
 
 def curves(history: pd.DataFrame, algorithm: str, metric: str) -> pd.DataFrame:
@@ -66,7 +77,7 @@ def curves(history: pd.DataFrame, algorithm: str, metric: str) -> pd.DataFrame:
 def test_history_is_tidy_and_complete(result):
     frame = pd.read_csv(result.output / "history.csv")
     pd.testing.assert_frame_equal(frame, result.history, check_dtype=False)
-    for algorithm in TINY.algorithms:
+    for algorithm in TINY["algorithms"]:
         for metric in ("test/accuracy", "test/loss", "train/accuracy", "train/loss", "local_steps"):
             table = curves(frame, algorithm, metric)
             assert table.index.tolist() == [0, 2, 4, 5]  # first, every second round, last
@@ -76,13 +87,13 @@ def test_history_is_tidy_and_complete(result):
 
 @pytest.mark.slow
 def test_each_seed_is_what_a_run_of_its_own_gives(result):
-    problem = prepare(TINY, datasets.load("digits"))
-    shared = problem.setup
+    own = problem(TINY)
+    shared = own.setup
     for i, seed in enumerate((7, 8)):
         params, timeline = jax.tree.map(lambda x, i=i: x[i], (shared.params, shared.timeline))
         state, _ = jax.jit(
             lambda setup, key: fs.run(registry.ALGORITHMS["fedavg"].build({"lr": 0.2}), setup, key)
-        )(fs.Setup(shared.task, timeline, params), problem.keys[i])
+        )(fs.Setup(shared.task, timeline, params), own.keys[i])
         for metric, value in shared.eval_fn(state.server.params).items():
             recorded = curves(result.history, "fedavg", metric).loc[5, seed]
             # The batched program sums in another order: float32 rounding over 15 local steps.
@@ -102,21 +113,17 @@ def test_algorithms_are_paired(result):
 
 @pytest.mark.slow
 def test_seeds_differ_in_model_schedule_and_minibatches():
-    config = dataclasses.replace(TINY, model="mlp_small")
-    problem = prepare(config, datasets.load("digits"))
-    clients, kernels = problem.setup.timeline.clients, problem.setup.params["dense1"]["kernel"]
+    own = problem(TINY, model="mlp_small")
+    clients, kernels = own.setup.timeline.clients, own.setup.params["dense1"]["kernel"]
     assert not (clients[0] == clients[1]).all()
     assert not (kernels[0] == kernels[1]).all()
-    assert len(np.unique(jax.random.key_data(problem.keys), axis=0)) == 2
+    assert len(np.unique(jax.random.key_data(own.keys), axis=0)) == 2
 
 
 @pytest.mark.slow
 def test_first_seed_selects_the_same_runs(result, tmp_path):
     """Seed 8 is seed 8, whether it runs beside seed 7 or first."""
-    config = dataclasses.replace(
-        TINY, seed=8, seeds=1, algorithms=("fedavg",), hyper=(), output=tmp_path
-    )
-    alone = compare(config)
+    alone = compare(study(TINY, seed=8, seeds=1, algorithms=("fedavg",), output=tmp_path, hyper={}))
     np.testing.assert_allclose(
         curves(alone.history, "fedavg", "test/loss")[8],
         curves(result.history, "fedavg", "test/loss")[8],
@@ -146,7 +153,7 @@ def test_summary_agrees_with_history(result):
 @pytest.mark.slow
 def test_progress_is_reported_from_start_to_end(result, events):
     del result
-    for name in TINY.algorithms:
+    for name in TINY["algorithms"]:
         reports = [progress for algorithm, progress in events if algorithm == name]
         assert reports[0] is None
         rounds = [progress.round for progress in reports[1:]]
@@ -158,31 +165,34 @@ def test_progress_is_reported_from_start_to_end(result, events):
 
 @pytest.mark.slow
 def test_another_algorithm_can_be_added_to_a_finished_comparison(tmp_path):
-    config = dataclasses.replace(SMALL, output=tmp_path)
-    compare(config)
+    compare(study(SMALL, output=tmp_path))
     spent = (tmp_path / "fedavg" / "timing.json").read_text()
-    both = compare(dataclasses.replace(config, algorithms=("scaffold",)))
+    both = compare(study(SMALL, output=tmp_path, algorithms=("scaffold",)))
     assert both.summary.index.tolist() == ["fedavg", "scaffold"]
     assert both.history["algorithm"].unique().tolist() == ["fedavg", "scaffold"]
     assert (tmp_path / "fedavg" / "timing.json").read_text() == spent
-    assert read(tmp_path / "config.json").algorithms == ("fedavg", "scaffold")
+    assert read(tmp_path / "config.json").algorithms.algorithms == ("fedavg", "scaffold")
     with pytest.raises(ValueError, match=r"scaffold has .* there"):
-        compare(dataclasses.replace(config, algorithms=("scaffold",), lr=0.3))
+        compare(study(SMALL, output=tmp_path, algorithms=("scaffold",), lr=0.3))
 
 
-@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize(
+    "partition", [kind_of(group) for group in names_of(Run)["partition"].alternatives]
+)
 def test_partitions_cover_each_option(partition):
-    config = dataclasses.replace(TINY, partition=partition, alpha=1.0)
+    own = study(TINY, partition=partition)
+    if hasattr(own.options.partition, "alpha"):
+        own = study(TINY, partition=partition, alpha=1.0)
     dataset = datasets.load("digits")
     dataset.train["coarse"] = dataset.train["y"] // 2  # for pachinko
     if partition == "natural":
         groups = np.arange(len(dataset.train["y"])) % 6
         dataset = dataset._replace(train_groups=groups, group_names=tuple("abcdef"))
-    data = clients(config, dataset).data
+    data = clients_of(own, dataset).data
     assert data.num_clients == (6 if partition == "natural" else 20)
     assert (data.client_ids == tuple("abcdef")) == (partition == "natural")
     labels = [np.unique(data.client(i)["y"]).size for i in range(data.num_clients)]
-    if partition in ("classes", "label-quantity", "pfllib-pat", "pfllib-pat-balanced"):
+    if partition in ("classes", "label-quantity", "pfllib-pat"):
         assert labels == [2] * 20
     if partition in ("shards", "pfllib-exdir"):
         assert max(labels) <= 4
@@ -205,8 +215,7 @@ def test_partitions_cover_each_option(partition):
     ],
 )
 def test_sampling_and_dropout_options(sampling, slots, mean_cohort):
-    config = dataclasses.replace(TINY, sampling=sampling, cohort_size=5, rounds=200, dropout=0.2)
-    timeline = prepare(config, datasets.load("digits")).setup.timeline
+    timeline = problem(TINY, sampling=sampling, cohort_size=5, rounds=200).setup.timeline
     assert timeline.clients.shape == (2, 200, slots)
     mean = float(timeline.mask.sum(axis=-1).mean())
     # Standard error of the mean below sqrt(20 / 4) / sqrt(400) = 0.12; four of them.
@@ -216,15 +225,12 @@ def test_sampling_and_dropout_options(sampling, slots, mean_cohort):
 @pytest.mark.slow
 def test_rounds_in_pairs_and_random_communication():
     """An odd number of rounds ends with the first round of a pair."""
-    config = dataclasses.replace(TINY, cohort_size=5, rounds=5, local_steps=4)
-    dataset = datasets.load("digits")
-    pairs = prepare(dataclasses.replace(config, sampling="pairs"), dataset).setup.timeline
+    pairs = problem(TINY, cohort_size=5, local_steps=4, sampling="pairs").setup.timeline
     clients = np.asarray(pairs.clients)
     assert clients.shape == (2, 5, 5)
     np.testing.assert_array_equal(clients[:, 1:4:2], clients[:, 0:4:2])
     assert (clients[:, 2] != clients[:, 1]).any()
-    config = dataclasses.replace(config, sampling="geometric", cohort_size=100)
-    common = prepare(config, dataset).setup.timeline
+    common = problem(TINY, cohort_size=100, local_steps=4, sampling="geometric").setup.timeline
     steps = np.asarray(common.num_steps)
     assert steps.shape == (2, 5, 20)
     assert (steps == steps[..., :1]).all()
@@ -233,33 +239,29 @@ def test_rounds_in_pairs_and_random_communication():
 
 
 def test_local_work_options():
-    dataset = datasets.load("digits")
-    epochs = dataclasses.replace(TINY, local_steps=None, local_epochs=2, batch_size=10)
-    task = prepare(epochs, dataset).setup.task
+    task = problem(TINY, local_steps=None, local_epochs=2, batch_size=10).setup.task
     sizes = np.asarray(task.num_examples)
     assert task.num_steps.tolist() == (2 * np.ceil(sizes / 10)).astype(int).tolist()
-    steps = prepare(dataclasses.replace(TINY, local_steps=3), dataset).setup.task
+    steps = problem(TINY, local_steps=3).setup.task
     assert set(steps.num_steps.tolist()) == {3}
 
 
 def test_weighting_option():
-    dataset = datasets.load("digits")
-    assert prepare(TINY, dataset).setup.weighting is fs.uniform_weights
-    weighted = dataclasses.replace(TINY, weighting="examples")
-    assert prepare(weighted, dataset).setup.weighting is fs.weight_by_examples
+    assert problem(TINY).setup.weighting is fs.uniform_weights
+    assert problem(TINY, weighting="examples").setup.weighting is fs.weight_by_examples
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> pd.DataFrame:
     """The history of the small comparison by the default execution."""
-    return compare(dataclasses.replace(SMALL, output=tmp_path_factory.mktemp("small"))).history
+    return compare(study(SMALL, output=tmp_path_factory.mktemp("small"))).history
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["chunked", "sequential"])
 def test_execution_options_agree(execution, small, tmp_path):
-    config = dataclasses.replace(SMALL, execution=execution, chunk_size=3, output=tmp_path)
-    losses = curves(compare(config).history, "fedavg", "train/loss")
+    own = study(SMALL, execution=execution, chunk_size=3, output=tmp_path)
+    losses = curves(compare(own).history, "fedavg", "train/loss")
     expected = curves(small, "fedavg", "train/loss")
     np.testing.assert_allclose(losses, expected, rtol=1e-4)  # the order of float32 sums
 
@@ -280,41 +282,38 @@ def test_models_take_the_shapes_in_their_rows(name):
 @pytest.mark.slow
 def test_examples_on_the_host_change_nothing(tmp_path):
     """An option that no result depends on: the same bits, also in a folder begun without it."""
-    shared = dataclasses.replace(SMALL, algorithms=("scaffold",), eval_every=1)
-    expected = compare(dataclasses.replace(shared, output=tmp_path / "device")).history
-    changes = {"output": tmp_path / "host", "examples_memory": 0.0005, "states": "host"}
-    config = dataclasses.replace(shared, **changes)
-    pd.testing.assert_frame_equal(compare(config).history, expected)
+    shared = SMALL | {"algorithms": ("scaffold",), "eval_every": 1}
+    expected = compare(study(shared, output=tmp_path / "device")).history
+    stored = {"output": tmp_path / "host", "examples_memory": 0.0005, "states": "host"}
+    pd.testing.assert_frame_equal(compare(study(shared, **stored)).history, expected)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("values", "message"),
     [
         ({"states": "host"}, "states is host; expected --examples-memory with it"),
         ({"examples_memory": 0.0}, "examples_memory is 0.0; expected a positive number"),
         ({"examples_memory": 1.0, "num_strata": 2}, "examples_memory is 1.0; expected none with"),
-        ({"sampling": "stratified"}, "num_strata is None; expected a number, which --sam"),
+        ({"sampling": "stratified"}, "num_strata is None; expected a number, which sampling:str"),
     ],
 )
-def test_refuses_places_that_contradict(tmp_path, options, message):
+def test_refuses_places_that_contradict(tmp_path, values, message):
     with pytest.raises(ValueError, match=message):
-        compare(RunConfig(output=tmp_path, **options))
+        compare(study(values, output=tmp_path))
 
 
 @pytest.mark.slow
 def test_diagnosis_needs_all_data(tmp_path):
     with pytest.raises(ValueError, match="num_strata is 2; expected none with --diagnose"):
-        compare(RunConfig(output=tmp_path, num_strata=2), diagnose=True)
+        compare(study({}, output=tmp_path, num_strata=2), diagnose=True)
 
 
 @pytest.mark.slow
 def test_more_rounds_extend_a_run(tmp_path):
     def go(name, rounds):
-        config = RunConfig(
-            output=tmp_path / name, algorithms=("scaffold",), rounds=rounds, seeds=2,
-            num_clients=10, cohort_size=2, local_steps=1, model="softmax_regression",
-        )  # fmt: skip
-        return compare(config)
+        sizes = {"seeds": 2, "num_clients": 10, "cohort_size": 2, "local_steps": 1}
+        shared = {"algorithms": ("scaffold",), "model": "softmax_regression"} | sizes
+        return compare(study(shared, output=tmp_path / name, rounds=rounds))
 
     whole = go("whole", 6)
     go("parts", 4)
@@ -327,36 +326,32 @@ def test_more_rounds_extend_a_run(tmp_path):
 
 def test_rounds_that_cannot_extend_a_run_leave_the_configuration_as_it_was(tmp_path):
     """Otherwise neither the old number of rounds nor the new one would continue the run."""
-    config = dataclasses.replace(SMALL, rounds=3, output=tmp_path)
-    with ready(resolve(config)) as job:
+    with ready(resolve(study(SMALL, rounds=3, output=tmp_path))) as job:
         report.write_json(tmp_path / "config.json", job.header)
     saved, folder = (tmp_path / "config.json").read_bytes(), tmp_path / "fedavg"
     hand_made_runs.write_run(folder, rounds=3)
     with pytest.raises(ValueError, match=r"^rounds is 5, and the directory has 3 rounds with an"):
-        compare(dataclasses.replace(config, rounds=5))
+        compare(study(SMALL, rounds=5, output=tmp_path))
     shutil.rmtree(folder)
     hand_made_runs.write_run(folder, rounds=2, timeline="another")
     with pytest.raises(ValueError, match=r"^rounds is 5, and the 2 rounds in .* have other"):
-        compare(dataclasses.replace(config, rounds=5))
+        compare(study(SMALL, rounds=5, output=tmp_path))
     assert (tmp_path / "config.json").read_bytes() == saved
 
 
 @pytest.mark.slow
-def test_sequences_with_a_label_at_every_position(tmp_path):
+def test_sequences_with_a_label_at_every_position():
     """Padding counts neither in the loss nor in the accuracy; the LSTM predicts every position."""
     text = "Now, by my maidenhead, at twelve year old, I bade her come. " * 4
     roles = {"NURSE": [text], "CADE": ["We John Cade, so term'd", text[:150]]}
     data = shakespeare_tff.from_snippets(roles, {"NURSE": [text[:100]]})
-    config = RunConfig(
-        output=tmp_path, dataset=lambda: data, partition="natural", algorithms=("fedavg",),
-        rounds=1, eval_every=1, seeds=1, cohort_size=2, local_epochs=1, batch_size=4, lr=0.0,
-    )  # fmt: skip
-    problem = prepare(config, data)
-    assert problem.description["model"] == {"name": "lstm_sequence", "parameters": 820_522}
-    assert problem.description["partition"]["num_examples"] == 6
-    params = jax.tree.map(lambda x: x[0], problem.setup.params)
-    metrics = jax.jit(problem.setup.eval_fn)(params)
-    logits = problem.model.apply(params, data.test["x"])
+    sizes = {"rounds": 1, "eval_every": 1, "seeds": 1, "cohort_size": 2, "batch_size": 4}
+    own = prepare(study({"partition": "natural", "algorithms": ("fedavg",)} | sizes), data)
+    assert own.description["model"] == {"name": "lstm_sequence", "parameters": 820_522}
+    assert own.description["partition"]["num_examples"] == 6
+    params = jax.tree.map(lambda x: x[0], own.setup.params)
+    metrics = jax.jit(own.setup.eval_fn)(params)
+    logits = own.parts.model.apply(params, data.test["x"])
     counted = data.test["y"] >= 0
     right = (logits.argmax(-1) == data.test["y"]) & counted
     expected = (right.sum(1) / counted.sum(1)).mean()

@@ -422,7 +422,7 @@ FILES = {
     ),
     "option.py": (
         "import fedjax_sim as fs\ndef study():\n    return fs.Study(fs.presets.options(roundz=3))",
-        "whose study() raised ValueError: roundz is no option; did you mean rounds? (option.py, lin",
+        "whose study() raised ValueError: roundz is no option; did you mean rounds? (option.py, l",
     ),
     "preset.py": (
         "import fedjax_sim as fs\ndef study():\n    return fs.Study(fs.presets.quickstart)",

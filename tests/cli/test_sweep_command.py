@@ -394,6 +394,55 @@ def test_the_error_of_the_speed_up_figure_is_named_as_it_is_computed(monkeypatch
     assert labels == ["test loss", "test loss - 0.5", "1 - test accuracy"]
 
 
+@pytest.mark.slow
+def test_numbers_of_clients_have_a_row_each_and_algorithms_one_figure(tmp_path, capsys):
+    """Every number has examples of its own, those of a comparison with as many clients."""
+    drawn = "data:generated --features 3 --examples 4 partition:natural --cohort-size 4".split()
+    few = [
+        "--rounds",
+        "2",
+        "--eval-every",
+        "1",
+        "--seeds",
+        "1",
+        "--lr",
+        "0.1",
+        "--local-steps",
+        "2",
+    ]
+    algorithms = ["--algorithms", "fedavg", "scaffold"]
+    command = [
+        "sweep",
+        "quickstart",
+        *drawn,
+        *few,
+        *algorithms,
+        "--output",
+        str(tmp_path / "swept"),
+    ]
+    grid = ["--grid.num-clients.values", "5", "20", "--over", "num_clients"]
+    assert main([*command, *grid]) == 0
+    assert "(edge)" not in capsys.readouterr().out
+    best = pd.read_csv(tmp_path / "swept" / "best.csv")
+    expected = [[name, count] for name in ("fedavg", "scaffold") for count in (5, 20)]
+    assert best[["algorithm", "num_clients"]].to_numpy().tolist() == expected
+    figures = [path.name for path in (tmp_path / "swept").glob("*.png")]
+    assert figures == ["over_num_clients.png"]
+    assert not (tmp_path / "swept" / "speed_up.csv").exists()
+    history = pd.read_csv(tmp_path / "swept" / "history.csv")
+    run = ["run", "quickstart", *drawn, *few, *algorithms, "--output", str(tmp_path / "run")]
+    for count in (5, 20):
+        folder = tmp_path / f"run{count}"
+        assert main([*run[:-1], str(folder), "--num-clients", str(count)]) == 0
+        compared = pd.read_csv(folder / "history.csv")
+        for name in ("fedavg", "scaffold"):
+            own = history.loc[(history["algorithm"] == name) & (history["num_clients"] == count)]
+            other = compared.loc[compared["algorithm"] == name]
+            one, two = (metric_table(frame, "train/loss") for frame in (own, other))
+            # Four local steps in float32, as above.
+            np.testing.assert_allclose(one, two.drop(index=0), rtol=1e-4)
+
+
 def test_a_reference_that_a_score_has_passed_leaves_the_other_tables(tmp_path, monkeypatch):
     history = History(np.array([4]), {"test/loss": np.array([0.5])}, {})
     runs = [

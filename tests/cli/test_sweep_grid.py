@@ -506,13 +506,12 @@ def test_every_setting_of_a_preset_is_kept(preset):
 
 STUDY = """
 import fedjax_sim as fs
-from fedjax_sim.studies.setups.study import Study
 
 def mine(lr: float = 0.1, strength: float = 1.0):
     return fs.fedprox(lr, mu=strength)
 
 def study():
-    return Study(fs.presets.options(seeds=2), algorithms={"mine": mine, "fixed": fs.fedavg(0.1)})
+    return fs.Study(fs.presets.options(seeds=2), algorithms={"mine": mine, "fixed": fs.fedavg(0.1)})
 """
 
 

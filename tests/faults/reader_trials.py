@@ -25,12 +25,10 @@ import pandas as pd
 import reference_vit
 import small_runs
 from faults import Outcome, Result, Trial, cut, flip, flip_header, retype, scramble
-from fedjax_sim.studies.setups.adapters import initial_params
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 
 from fedjax_sim import models
 from fedjax_sim.cli import report
-from fedjax_sim.cli.grid import configurations
+from fedjax_sim.cli.grid import SweepOptions, configurations, read_saved
 from fedjax_sim.datasets.cifar import CIFAR100, parse_batch, parse_binary
 from fedjax_sim.datasets.formats.files import parse_tar, read_bytes
 from fedjax_sim.datasets.formats.idx import read_idx
@@ -55,6 +53,9 @@ from fedjax_sim.runs.storage.store import RunFolder, claim
 from fedjax_sim.runs.sweeps.store import read_runs
 from fedjax_sim.studies.executions import ExecutionChoice, Measured, store, stored
 from fedjax_sim.studies.setups import config_file
+from fedjax_sim.studies.setups.model import NoAdapters, initial_params
+from fedjax_sim.studies.setups.presets import options
+from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.studies.valuation.store import CoalitionStore
 from fedjax_sim.timelines import read_trace
 
@@ -78,12 +79,11 @@ def _in_folder(read: Callable[[pathlib.Path], Any]) -> Callable[[pathlib.Path], 
 
 
 def _of_model(path: pathlib.Path) -> Any:
-    config = dataclasses.replace(RunConfig(), initial_model=path)
-    return initial_params(config, _LINEAR, jax.random.split(jax.random.key(0), 1))
+    return initial_params(path, NoAdapters(), _LINEAR, jax.random.split(jax.random.key(0), 1))
 
 
 def _points(path: pathlib.Path) -> Any:
-    return configurations(SweepConfig(points=path))
+    return configurations(Study(), SweepOptions(points=path))
 
 
 def _slices(sweep: bytes, path: pathlib.Path) -> Any:
@@ -213,9 +213,9 @@ def readers() -> list[Reader]:
     tensors = reference_vit.timm(params, 4)
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     load_vit = functools.partial(models.load_vit, params=params)
-    run = {"config": config_file.to_json(RunConfig(algorithms=("fedavg",)))}
+    run: dict[str, Any] = {"config": config_file.to_json(options(algorithms=("fedavg",)))}
     run["algorithms"] = {"fedavg": {"lr": 0.1}}
-    sweep = {"config": config_file.to_json(SweepConfig())}
+    sweep = {"sweep": config_file.to_json(SweepOptions())}
     frame = pd.DataFrame({"a": [0.5, 1.5, 2.5], "b": [3, 1, 2], "y": ["x", "y", "x"]})
     part, parquet = _parquet()
     name_of_slice, content_of_slice, identity_of_sweep = _sweep()
@@ -257,7 +257,7 @@ def readers() -> list[Reader]:
         Reader("executions.json",
                _written(lambda path: store(path, {"device": "cpu"}, measured), "executions.json"),
                lambda path: stored(path, {"device": "cpu"})),
-        Reader("sweep/config.json", json.dumps(sweep).encode(), config_file.read_sweep),
+        Reader("sweep/config.json", json.dumps(sweep).encode(), read_saved),
         Reader("initial.npz", _archive({"w": np.ones((2, 3))}), _of_model),
         Reader("points.csv", b"lr,cohort_size\n0.1,5\n0.2,10\n", _points),
         Reader("table.csv", frame.to_csv(index=False).encode(), read_table),

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from sweep_problems import quadratic_trial, sweep_of
 
 import fedjax_sim as fs
-from fedjax_sim.runs.sweeps.parts import parse_part
 
 NUM_SEEDS, LRS = 4, (0.01, 0.02, 0.05)
 
@@ -36,6 +35,6 @@ def main(directory, pause: float = 0.0, part: tuple[int, int] | None = None) -> 
 
 
 if __name__ == "__main__":
-    part = parse_part(sys.argv[3]) if len(sys.argv) > 3 else None
+    part = tuple(map(int, sys.argv[3].split("/"))) if len(sys.argv) > 3 else None
     result = main(sys.argv[1], float(sys.argv[2]), part)
     print(len(result.runs) - result.resumed, "computed", result.resumed, "found")

@@ -4,17 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fedjax_sim.studies.setups.config import RunConfig, SweepConfig
 from flax import nnx
 from jax.extend.core import jaxprs_in_params
 from small_problems import KEY
 
 import fedjax_sim as fs
 from fedjax_sim import datasets, models, objectives
+from fedjax_sim.cli.grid import Axis, SweepOptions
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import run_sweep
 from fedjax_sim.studies.setups import build
+from fedjax_sim.studies.setups.presets import options
 from fedjax_sim.studies.setups.problem import prepare
+from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.timelines import sampling
 
 SHAPE, CLASSES = (4, 4, 1), 5
@@ -112,24 +114,24 @@ def test_server_uploads_and_client_states_stay_in_single_precision(algorithm):
     ("precision", "attribute"), [("tf32", "HIGH"), ("float32", "HIGHEST"), ("default", "DEFAULT")]
 )
 def test_products_are_asked_for_as_configured(precision, attribute):
-    with build.arithmetic(RunConfig(precision=precision)):
+    with build.arithmetic(options(precision=precision).execution):
         text = jax.jit(jnp.dot).lower(jnp.ones((2, 2)), jnp.ones((2, 2))).as_text()
     asked = f"precision = [{attribute}, {attribute}]"
     assert asked in text
 
 
-def config(precision, folder) -> RunConfig:
-    return RunConfig(
+def study(precision, folder) -> Study:
+    return Study(options(
         algorithms=("fedavg",), model="softmax_regression", num_clients=20,
         cohort_size=4, rounds=4, local_steps=3, seeds=2, eval_every=2, precision=precision,
         output=folder / precision,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 @pytest.mark.slow
 def test_comparisons_in_every_precision_agree_to_its_rounding(tmp_path):
     histories = {
-        name: compare(config(name, tmp_path)).history for name in ("default", "bfloat16", "float64")
+        name: compare(study(name, tmp_path)).history for name in ("default", "bfloat16", "float64")
     }
     rows = histories["float64"]["metric"].isin(["train/loss", "test/loss"])
     exact = histories["float64"]["value"][rows].to_numpy()
@@ -144,7 +146,7 @@ def test_comparisons_in_every_precision_agree_to_its_rounding(tmp_path):
 
 @pytest.mark.slow
 def test_the_server_is_evaluated_in_single_precision(tmp_path):
-    half = config("bfloat16", tmp_path)
+    half = study("bfloat16", tmp_path)
     problem = prepare(half, datasets.load("digits"))
     params = jax.tree.map(lambda x: x[0], problem.setup.params)
     found = products(lambda params: problem.setup.eval_fn(params), params)
@@ -156,9 +158,9 @@ def test_the_server_is_evaluated_in_single_precision(tmp_path):
 
 @pytest.mark.slow
 def test_double_precision_starts_from_the_same_models_and_stays_double(tmp_path):
-    single = prepare(config("default", tmp_path), datasets.load("digits"))
-    double = config("float64", tmp_path)
-    with build.arithmetic(double):
+    single = prepare(study("default", tmp_path), datasets.load("digits"))
+    double = study("float64", tmp_path)
+    with build.arithmetic(double.options.execution):
         problem = prepare(double, datasets.load("digits"))
         timeline, params, key = jax.tree.map(
             lambda x: x[0], (problem.setup.timeline, problem.setup.params, problem.keys)
@@ -174,7 +176,8 @@ def test_double_precision_starts_from_the_same_models_and_stays_double(tmp_path)
 def test_sweeps_have_a_precision(tmp_path):
     values = {}
     for precision in ("float32", "float64"):
-        own = SweepConfig(**vars(config(precision, tmp_path)), grid=("lr=0.1,0.2",))
-        values[precision] = run_sweep(own).history["value"].to_numpy()
+        own = study(precision, tmp_path)
+        sweep = SweepOptions(own.options, {"lr": Axis((0.1, 0.2))})
+        values[precision] = run_sweep(own, sweep).history["value"].to_numpy()
     assert np.any(values["float32"] != values["float64"])
     np.testing.assert_allclose(values["float32"], values["float64"], rtol=1e-4)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import vl_convert
 
-from fedjax_sim.reports.page import label_rows
+from fedjax_sim.reports.page import label_columns
 from fedjax_sim.reports.page.document import document
 from fedjax_sim.reports.page.sources import Source
 
@@ -48,8 +48,9 @@ def _sources():
          for c in range(9)],
         columns=["algorithm", "seed", "round", "client", "split", "num_examples", "accuracy"],
     )  # fmt: skip
+    labels = pd.DataFrame(label_columns(rng.integers(0, 4, (60, 10))))
     comparison = Source(
-        "comparison", history, clients=clients, labels=label_rows(rng.integers(0, 4, (60, 10))),
+        "comparison", history, clients=clients, labels=labels,
         command="fedjax-sim run a/config.json", environment={"versions": {"jax": "1"}}, name="a",
     )  # fmt: skip
     grid = pd.DataFrame(

@@ -17,9 +17,10 @@ from fedjax_sim.cli.main import main
 from fedjax_sim.engine import PERSONAL
 from fedjax_sim.reports.labels import PARTIAL
 from fedjax_sim.reports.page import document as document_of
-from fedjax_sim.reports.page import label_rows
+from fedjax_sim.reports.page import label_columns
 from fedjax_sim.reports.page.document import document
 from fedjax_sim.reports.page.sources import Source, source_of
+from fedjax_sim.runs import FolderError, write_json
 from fedjax_sim.runs.storage.outcome import Outcome
 
 COLUMNS = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
@@ -130,7 +131,7 @@ def test_names_of_the_user_are_text_everywhere():
         [(name, 0, 4, c, "<s>split", 3, 0.1 * c) for name in NAMES for c in range(3)],
         columns=["algorithm", "seed", "round", "client", "split", "num_examples", "<i>acc</i>"],
     )
-    labels = label_rows(np.array([[1, 0], [2, 3]]))
+    labels = pd.DataFrame(label_columns(np.array([[1, 0], [2, 3]])))
     source = Source(
         "comparison", history, setting="<em>set</em>", facts={"<q>": "<q>"},
         algorithms=dict.fromkeys(NAMES, "<kbd>"), options={"<var>": "</style>"}, clients=clients,
@@ -252,7 +253,7 @@ def folder(tmp_path):
         hand_made_runs.write_run(path / name, rows, outcome, ("0", "1"))
     saved = {"config": CONFIG, "algorithms": {"fedavg": {"lr": 0.25}, "scaffold": {"lr": 0.5}}}
     (path / "config.json").write_text(json.dumps(saved | {"environment": {"device": "tpu v9"}}))
-    label_rows(np.array([[3, 0], [0, 4]])).to_csv(path / "labels.csv", index=False)
+    write_json(path / "labels.json", label_columns(np.array([[3, 0], [0, 4]])))
     return path
 
 
@@ -276,6 +277,26 @@ def test_folder_shows_what_it_records(folder):
 def no_bundle(monkeypatch):
     """Pages without the library that draws, which takes two seconds to load."""
     monkeypatch.setattr(vl_convert, "javascript_bundle", lambda: "")
+
+
+def test_pairs_are_of_one_setting():
+    """Two methods on each of two partitions: two pairs, not six."""
+    history = _history(["fedavg", "scaffold"])
+    history["value"] += np.random.default_rng(0).uniform(0, 0.1, len(history))
+    sources = [Source("comparison", history, setting=f"alpha {x}", name=f"a{x}") for x in (1, 2)]
+    page = _page(*sources)
+    for number in (1, 2):
+        # In the table, above the curves, and in one pair.
+        assert page.texts.count(f"FedAvg, a{number}") == 3
+    same = _page(*(source._replace(setting="") for source in sources))
+    assert same.texts.count("FedAvg, a1") == 5
+
+
+def test_damaged_labels_are_refused(folder):
+    text = (folder / "labels.json").read_text()
+    (folder / "labels.json").write_text(text.replace("3", "9", 1))
+    with pytest.raises(FolderError, match=r"labels\.json is damaged .*; delete it"):
+        source_of(folder)
 
 
 def test_several_folders_are_one_comparison(folder, tmp_path, no_bundle):
@@ -337,6 +358,7 @@ def test_simulation_and_sweep_in_memory():
     [
         (3, "a.html", "result is a int; expected a result of fs.simulate"),
         ([], "a.html", "result is an empty list"),
+        (["folder", 3], "a.html", "result has a int; expected one, or folders"),
         ("no_such_folder", "a.html", "which does not exist"),
         ("no_such_folder", "a.pdf", "path is 'a.pdf'; expected a name that ends in .html"),
         (fs.Sweep([], False, 0, 0, 0.0, 0.0), "a.html", "result has no evaluations"),

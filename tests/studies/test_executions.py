@@ -1,6 +1,5 @@
 """Tuning: what is measured is executed as said, kept, and found again."""
 
-import dataclasses
 import json
 
 import jax
@@ -8,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from fedjax_sim.studies.setups.config import RunConfig
 from small_problems import compiled
 
 import fedjax_sim as fs
@@ -21,15 +19,19 @@ from fedjax_sim.studies.executions import ExecutionChoice
 from fedjax_sim.studies.setups import problem
 from fedjax_sim.studies.setups.build import resolve
 from fedjax_sim.studies.setups.config_file import read
+from fedjax_sim.studies.setups.execution import MeasuredExecution
+from fedjax_sim.studies.setups.presets import options
+from fedjax_sim.studies.setups.study import Study
 
-TINY = RunConfig(
-    algorithms=("fedavg", "fedprox", "scaffold"),
-    model="softmax_regression",
-    cohort_size=4,
-    seeds=2,
-    rounds=3,
-    local_epochs=1,
-)
+ALGORITHMS = ("fedavg", "fedprox", "scaffold")
+
+
+def tiny(**values) -> Study:
+    small = {
+        "algorithms": ALGORITHMS, "model": "softmax_regression", "cohort_size": 4, "seeds": 2,
+        "rounds": 3, "local_epochs": 1,
+    }  # fmt: skip
+    return Study(options(**small | values))
 
 
 @pytest.fixture(autouse=True)
@@ -164,32 +166,26 @@ def test_descriptions_differ_where_times_do():
 def test_measure_command_measures_each_kind_once_and_run_uses_it(tmp_path, monkeypatch):
     monkeypatch.setattr(executions.devices, "workers", lambda: jax.devices()[:1])
     path = tmp_path / "executions.json"
-    names = [name for name, _ in run_measure(resolve(TINY), path)]
+    names = [name for name, _ in run_measure(resolve(tiny()), path)]
     assert names == ["fedavg", "scaffold"]  # fedprox keeps no client state either
-    used = []
-
-    class Spy(ExecutionChoice):
-        def execution(self):
-            used.append(self)
-            return super().execution()
-
-    monkeypatch.setattr("fedjax_sim.cli.measured.ExecutionChoice", Spy)
-    config = dataclasses.replace(TINY, output=tmp_path / "run")
-    first = run.compare(config, measured_files=[path])
-    assert len(used) == 3
-    config = dataclasses.replace(
-        TINY, algorithms=("scaffold",), output=tmp_path / "other", execution="sequential"
+    used, original = [], ExecutionChoice.execution
+    monkeypatch.setattr(
+        ExecutionChoice, "execution", lambda self: used.append(self) or original(self)
     )
-    plain = run.compare(config, measured_files=[path])  # an execution that was asked for is kept
+    study = tiny(output=tmp_path / "run")
+    first = run.compare(study, measured_files=[path])
     assert len(used) == 3
-    recorded = json.loads((tmp_path / "run/config.json").read_text())["config"]["measured"]
-    assert [text.partition("=")[0] for text in recorded] == list(TINY.algorithms)
+    asked = tiny(algorithms=("scaffold",), output=tmp_path / "other", execution="sequential")
+    plain = run.compare(asked, measured_files=[path])  # an execution that was asked for is kept
+    assert len(used) == 3
+    recorded = read(tmp_path / "run/config.json").execution.measured
+    assert list(recorded) == list(ALGORITHMS)
+    assert all(isinstance(choice, MeasuredExecution) for choice in recorded.values())
     # A later measurement does not change a run that is there, nor its repetition.
     path.unlink()
-    assert read(tmp_path / "run/config.json").measured == tuple(recorded)
-    again = run.compare(dataclasses.replace(TINY, output=tmp_path / "run"), measured_files=[path])
+    again = run.compare(study, measured_files=[path])
     pd.testing.assert_frame_equal(again.history, first.history)
-    other = dataclasses.replace(TINY, output=tmp_path / "run", measured=("fedavg=7x1:auto",))
+    other = tiny(output=tmp_path / "run", measured={"fedavg": MeasuredExecution(7)})
     with pytest.raises(ValueError, match=r"fedavg was executed as .* there and 7x1:auto is given"):
         run.compare(other)
     # The same runs up to the order of float32 sums, which 3 rounds amplify a little.
@@ -200,8 +196,8 @@ def test_measure_command_measures_each_kind_once_and_run_uses_it(tmp_path, monke
 @pytest.mark.slow
 @pytest.mark.parametrize("per_seed", [False, True])
 def test_a_tuned_lowering_is_used(tmp_path, monkeypatch, per_seed):
-    config = dataclasses.replace(
-        TINY, model="digits_cnn", algorithms=("fedavg",), rounds=1, seeds=1,
+    study = tiny(
+        model="digits_cnn", algorithms=("fedavg",), rounds=1, seeds=1,
         partition_per_seed=per_seed, output=tmp_path / "run",
     )  # fmt: skip
     monkeypatch.setattr(executions, "stored", lambda path, seen: ExecutionChoice(1, 1, "canonical"))
@@ -210,7 +206,7 @@ def test_a_tuned_lowering_is_used(tmp_path, monkeypatch, per_seed):
     monkeypatch.setattr(
         problem, "model", lambda c, d, conv: built.append(conv) or original(c, d, conv)
     )
-    run.compare(config, measured_files=[tmp_path / "executions.json"])
+    run.compare(study, measured_files=[tmp_path / "executions.json"])
     # The first seed's own setup is made once, and checked and run.
     assert built == [models.auto, *[models.canonical] * (2 if per_seed else 1)]
 
@@ -219,8 +215,8 @@ def test_a_tuned_lowering_is_used(tmp_path, monkeypatch, per_seed):
 def test_measure_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     monkeypatch.chdir(tmp_path)
-    options = "--algorithms fedavg --cohort-size 2 --seeds 1 --model softmax_regression".split()
-    assert main(["measure", *options]) == 0
+    typed = "--algorithms fedavg --cohort-size 2 --seeds 1 --model softmax_regression".split()
+    assert main(["measure", *typed]) == 0
     assert "convolutions" in capsys.readouterr().out
     assert len(json.loads((tmp_path / ".fedjax_sim/executions.json").read_text())["choices"]) == 1
     assert not (tmp_path / "user/fedjax_sim/executions.json").exists()

@@ -13,6 +13,7 @@ from small_problems import assert_identical, compiled, execute, no_data, upload_
 
 import fedjax_sim as fs
 from fedjax_sim.timelines import allocate_buffers, held_versions, stacked
+from fedjax_sim.timelines.buffers import Visits, assembled
 
 M = 5
 
@@ -365,3 +366,24 @@ def test_held_versions_of_a_batch_or_of_fewer_clients_are_refused():
         held_versions(timeline, 2)
     with pytest.raises(ValueError, match=r"timeline.clients has shape \(5, 3, 2\); expected"):
         held_versions(stacked([timeline] * 5), 4)
+
+
+def test_an_empty_slot_is_not_stale():
+    """Update 1 has a visit of the newest version, and an empty slot that names version 0."""
+    first = Visits(1.0, *(np.array([x]) for x in (0, 0, 1, 0.0)))
+    second = Visits(
+        2.0,
+        clients=np.array([1, 2]),
+        version=np.array([1, 0]),
+        num_steps=np.array([1, 1]),
+        idle=np.zeros(2),
+        mask=np.array([True, False]),
+    )
+    timeline = assembled([first, second], cohort_size=2, max_steps=1)
+    assert (timeline.max_staleness, timeline.num_buffers) == (0, 0)
+
+
+def test_versions_of_later_rounds_are_refused_with_their_place():
+    timeline = timeline_of([[0, 1], [1, 0]], [[0, 2], [1, 1]], np.ones((2, 2), bool))
+    with pytest.raises(ValueError, match=r"version\[0, 1\] is 2; expected at most 0, the round"):
+        allocate_buffers(timeline)

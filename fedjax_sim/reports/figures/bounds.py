@@ -54,9 +54,7 @@ def bound_curves(
     drawn = later.loc[(means > 0) | ~np.isfinite(means), :]
     if not (drawn["value"] > 0).any():
         raise ValueError(f"history has no positive {metric!r} after round 0; expected some")
-    figure = curves(
-        drawn, metric, by=by, band="minmax", xscale="log", yscale="log", size=(6.4, 4.6)
-    )
+    figure = curves(drawn, metric, by=by, xscale="log", yscale="log", size=(6.4, 4.6))
     axes = figure.axes[0]
     axes.xaxis.set_minor_formatter(NullFormatter())
     valid = [row for row in overlay.rows if row.valid]

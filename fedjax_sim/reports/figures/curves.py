@@ -30,7 +30,7 @@ from fedjax_sim.reports.figures.style import (
     style_axes,
 )
 from fedjax_sim.reports.frames import check_columns, check_unique
-from fedjax_sim.reports.intervals import FEWEST, mean_interval
+from fedjax_sim.reports.intervals import FEWEST, shown_interval
 from fedjax_sim.reports.labels import algorithm_labels, bounds_of, metric_label
 
 Band: TypeAlias = Literal["std", "minmax", "ci", "seeds"]
@@ -252,7 +252,7 @@ def _band(values: np.ndarray, band: str) -> tuple[np.ndarray, np.ndarray]:
     if band == "minmax":
         return values.min(axis=0), values.max(axis=0)
     if band == "ci":
-        _, low, high = mean_interval(values)
+        _, low, high = shown_interval(values)
         return low, high
     with np.errstate(invalid="ignore"):  # a seed that diverged: the band ends there
         mean, half = values.mean(axis=0), values.std(axis=0, ddof=1)

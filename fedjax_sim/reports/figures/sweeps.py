@@ -128,8 +128,8 @@ def speed_up_figure(
     """Error and speed-up against the number of clients M, both axes logarithmic.
 
     The left panels (upper, with ``panel``) show the mean error, the right (lower) ones the speed-up
-    over the smallest M.  Where a curve speeds up, dotted lines show the linear speed-up, in the left
-    panels 1/M from the largest error at the smallest M.  Bands are confidence intervals.
+    over the smallest M.  Where a curve speeds up, dotted lines show the linear speed-up: in the
+    left panels 1/M from the largest error at the smallest M.  Bands are confidence intervals.
 
     With ``panel="local_steps"`` and ``by="algorithm"`` the upper row has the layout of the figures
     of Yuan and Ma (2020), "Federated Accelerated Stochastic Gradient Descent".

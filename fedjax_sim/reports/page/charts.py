@@ -17,7 +17,7 @@ from fedjax_sim.reports.figures.curves import by_seed, mean_of_seeds, on_one_gri
 from fedjax_sim.reports.figures.dashboard import QUANTILES, is_distribution
 from fedjax_sim.reports.figures.results import against
 from fedjax_sim.reports.frames import grid_values
-from fedjax_sim.reports.intervals import mean_interval
+from fedjax_sim.reports.intervals import shown_interval
 from fedjax_sim.reports.labels import PROGRESS, bounds_of, metric_label, setting_label
 from fedjax_sim.reports.selection import Mode, best
 
@@ -218,7 +218,7 @@ def _mean_band(part: pd.DataFrame, x: str, metric: str) -> _Line:
     grid, values = on_one_grid(by_seed(part, x), x)
     means = until_failure(mean_of_seeds(values))
     length = int(np.isfinite(means).sum())
-    _, low, high = mean_interval(values[:, :length], bounds=bounds_of(metric, values))
+    _, low, high = shown_interval(values[:, :length], bounds=bounds_of(metric, values))
     return _Line(grid[:length], means[:length], low, high, length < len(means))
 
 

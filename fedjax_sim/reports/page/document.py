@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedjax_sim.checks import import_extra
 from fedjax_sim.data import FederatedData, label_counts
@@ -16,11 +17,11 @@ from fedjax_sim.reports.page.charts import Chart, algorithm_names
 from fedjax_sim.reports.page.sections import (
     Method,
     Section,
-    joint_history,
+    joint,
     methods_of,
     sections_of,
 )
-from fedjax_sim.reports.page.sources import Source, label_rows, source_of
+from fedjax_sim.reports.page.sources import Source, label_columns, source_of
 from fedjax_sim.reports.page.specs import SPECS
 from fedjax_sim.runs import write_text
 
@@ -81,13 +82,14 @@ def report(
     path = pathlib.Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"path is '{path}'; expected a name that ends in .html")
-    bundle = import_extra("vl_convert", "report").javascript_bundle()
+    library = import_extra("vl_convert", "report")
     sources = _sources(result)
     if data is not None:
         if len(sources) > 1:
             raise ValueError(f"data is given with {len(sources)} results; expected one result")
-        sources = [sources[0]._replace(labels=label_rows(label_counts(data, _num_classes(data))))]
-    text = document(sources, bundle)
+        columns = label_columns(label_counts(data, _num_classes(data)))
+        sources = [sources[0]._replace(labels=pd.DataFrame(columns))]
+    text = document(sources, library.javascript_bundle())
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path.resolve(), text)  # a link of the user's stays
     return path
@@ -105,6 +107,8 @@ def _sources(result: Any) -> list[Source]:
         return [source_of(result)]
     if not result:
         raise ValueError("result is an empty list; expected at least one folder")
+    if others := [x for x in result if not isinstance(x, str | pathlib.Path)]:
+        raise ValueError(f"result has a {type(others[0]).__name__}; expected one, or folders")
     sources = [source_of(each) for each in result]
     if len(sources) == 1:
         return sources
@@ -119,12 +123,12 @@ def document(sources: Sequence[Source], bundle: str) -> str:
         sources: what is reported.
         bundle: JavaScript with the function ``vegaEmbed``.
     """
-    history = joint_history(sources)
-    if history.empty:
+    joined = joint(sources)
+    if joined.history.empty:
         raise ValueError("result has no evaluations; expected at least one")
-    methods, data = methods_of(algorithm_names(history)), ""
+    methods, data = methods_of(algorithm_names(joined.history)), ""
     for most in _POINTS:
-        sections = sections_of(sources, history, most)
+        sections = sections_of(sources, joined, most)
         data = _data(methods, sections)
         if len(data.encode()) <= MOST_BYTES:
             return _page(sources, methods, sections, data, bundle, most)

@@ -12,6 +12,7 @@ from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.figures.style import COLORS
 from fedjax_sim.reports.folders import default_metrics
 from fedjax_sim.reports.frames import configuration_columns, grid_values, score_values
+from fedjax_sim.reports.intervals import FEWEST, interval_note
 from fedjax_sim.reports.labels import (
     PARTIAL,
     PARTIAL_NOTE,
@@ -32,10 +33,10 @@ from fedjax_sim.reports.tables import interval_text, render, results_table
 
 _DASHES = ((1, 0), (8, 4), (8, 3, 2, 3), (2, 3))
 _MOST_PAIRED = 10  # methods, with 45 pairs
-_FEW = 4  # methods whose pairs are shown at once
+_FEW = 6  # pairs that are shown at once
 _BAND = (
-    "Lines: mean over seeds. Bands: 95 % interval of the mean (Student's t). A cross: a seed "
-    "diverged."
+    f"Lines: mean over seeds. Bands: 95 % interval of the mean (Student's t), from {FEWEST} seeds "
+    "on. A cross: a seed diverged."
 )
 
 
@@ -66,29 +67,38 @@ def methods_of(names: Sequence[str]) -> list[Method]:
     ]
 
 
-def joint_history(sources: Sequence[Source]) -> pd.DataFrame:
-    """Returns one history of all sources, with a method per value of ``algorithm``."""
-    several = len(sources) > 1
-    return pd.concat(
-        [
-            labelled(x.history, "best", x.rule, x.name if several else "", x.partial)
-            for x in sources
-        ],
-        ignore_index=True,
-    )
+class Joint(NamedTuple):
+    """Histories of all sources as one, with a method per value of ``algorithm``."""
+
+    history: pd.DataFrame
+    settings: dict[str, str]  # by method; only methods of one setting are compared
 
 
-def sections_of(sources: Sequence[Source], history: pd.DataFrame, most: int) -> list[Section]:
+def joint(sources: Sequence[Source]) -> Joint:
+    """Returns the histories of all sources as one."""
+    parts, settings = [], {}
+    for source in sources:
+        name = source.name if len(sources) > 1 else ""
+        cells = [cell for cell in source.cells if cell in source.history]
+        part = labelled(source.history, "best", source.rule, name, source.partial, cells)
+        for method, *values in part[["algorithm", *cells]].drop_duplicates().values.tolist():
+            settings[method] = ", ".join([source.setting, *map(str, values)])
+        parts.append(part.drop(columns=cells))
+    return Joint(pd.concat(parts, ignore_index=True), settings)
+
+
+def sections_of(sources: Sequence[Source], joined: Joint, most: int) -> list[Section]:
     """Returns the sections of a report, with at most ``most`` points per curve.
 
     Args:
-        sources, history: what is reported, and its :func:`joint_history`.
+        sources, joined: what is reported, and what :func:`joint` returns of it.
         most: points.
     """
+    history = joined.history
     metrics = _metrics(history)
     every = [
         *(_setting(source, len(sources) > 1) for source in sources),
-        _results(history, metrics, any(source.kind == "sweep" for source in sources)),
+        _results(joined, metrics, any(source.kind == "sweep" for source in sources)),
         _curves(history, metrics, most),
         *(_sweep(source, len(sources) > 1) for source in sources if source.kind == "sweep"),
         _distributions(history, most),
@@ -136,18 +146,19 @@ def _num_configurations(history: pd.DataFrame) -> int:
     return len(history[names].drop_duplicates()) if names else 1
 
 
-def _results(history: pd.DataFrame, metrics: Sequence[str], chosen: bool) -> Section:
+def _results(joined: Joint, metrics: Sequence[str], chosen: bool) -> Section:
+    history = joined.history
     shown = [name for name in default_metrics(history) if name in _common(history, metrics)]
     if not shown:
         return Section("Results", _paragraph("No metric was evaluated for all methods."))
     partial = [name for name in history["algorithm"].unique() if name.endswith(PARTIAL)]
     note = PARTIAL_NOTE if partial else ""
-    frame = results(history, shown, partial=partial)
+    frame = results(history, shown, partial=partial, among=joined.settings)
     body = _wide(results_table(frame, "html", note=note))
     diverged = _divergences(history)
     if diverged is not None:
         body += _wide(render(diverged, "html"))
-    return Section("Results", body + _pairs(history, shown[0], chosen))
+    return Section("Results", body + _pairs(joined, shown[0], chosen))
 
 
 def _divergences(history: pd.DataFrame) -> pd.DataFrame | None:
@@ -168,25 +179,27 @@ def _common(history: pd.DataFrame, metrics: Sequence[str]) -> list[str]:
     return [x for x in metrics if counts.loc[x] == history["algorithm"].nunique()]
 
 
-def _pairs(history: pd.DataFrame, metric: str, chosen: bool) -> str:
-    """Returns the paired tests of all pairs of methods, over the seeds that all of them have."""
-    mode, names = better(metric), charts.algorithm_names(history)
+def _pairs(joined: Joint, metric: str, chosen: bool) -> str:
+    """Returns the paired tests of the methods of each setting, over the seeds that these have."""
+    names = charts.algorithm_names(joined.history)
     if not metric.startswith("personal/"):  # others mean nothing for a part of a model
         names = [name for name in names if not name.endswith(PARTIAL)]
-    if not 1 < len(names) <= _MOST_PAIRED:
+    groups = [
+        [name for name in names if joined.settings[name] == setting]
+        for setting in dict.fromkeys(joined.settings.values())
+    ]
+    parts = [_pairs_of(joined.history, metric, group) for group in groups]
+    if not (parts := [part for part in parts if part is not None]):
         return ""
-    score = scores(history.loc[[x in names for x in history["algorithm"]], :], metric, mode=mode)
-    common = set.intersection(*(set(_of(score, name)["seed"]) for name in names))
-    if len(common) < 2:
-        return ""
-    frame = paired_differences(score.loc[[x in common for x in score["seed"]], :], mode=mode)
+    frame = pd.concat(parts, ignore_index=True)
     heads = {"mean": "a - b", "low": "from", "high": "to", "p_value": "p", "p_holm": "p (Holm)",
              "num_seeds": "seeds"}  # fmt: skip
     index = pd.MultiIndex.from_arrays([frame["a"].array, frame["b"].array], names=["a", "b"])
     shown = pd.DataFrame({text: frame[name].array for name, text in heads.items()}, index)
     note = (
         f"Differences of {metric_label(metric)}, seed by seed: mean, its 95 % interval, and the "
-        "two-sided paired t test; p (Holm) is adjusted for the number of pairs."
+        "two-sided paired t test; p (Holm) is adjusted for the number of pairs"
+        f"{' of a setting' * (len(parts) > 1)}."
     )
     if chosen:
         note += (
@@ -194,8 +207,20 @@ def _pairs(history: pd.DataFrame, metric: str, chosen: bool) -> str:
             "likely."
         )
     table = _wide(render(shown, "html", note=note))
-    shown_first = " open" if len(names) <= _FEW else ""
+    shown_first = " open" if len(frame) <= _FEW else ""
     return f"<details{shown_first}><summary>Paired tests</summary>{table}</details>"
+
+
+def _pairs_of(history: pd.DataFrame, metric: str, names: Sequence[str]) -> pd.DataFrame | None:
+    """Returns the paired tests of methods; None without two of them, two seeds, or with many."""
+    if not 1 < len(names) <= _MOST_PAIRED:
+        return None
+    mode = better(metric)
+    score = scores(history.loc[[x in names for x in history["algorithm"]], :], metric, mode=mode)
+    common = set.intersection(*(set(_of(score, name)["seed"]) for name in names))
+    if len(common) < 2:
+        return None
+    return paired_differences(score.loc[[x in common for x in score["seed"]], :], mode=mode)
 
 
 def _curves(history: pd.DataFrame, metrics: Sequence[str], most: int) -> Section | None:
@@ -319,7 +344,7 @@ def _best(score: pd.DataFrame, metric: str, labels: Mapping[str, str], mode: Any
         mean = interval_text(row["mean"], row["low"], row["high"], 3)
         texts[metric_label(metric)] = lost if row["num_failed"] else mean
         rows.append(texts)
-    note = "Mean over seeds and its 95 % interval. *: at the edge of the grid."
+    note = f"{interval_note(found['num_seeds'])} *: at the edge of the grid."
     return render(pd.DataFrame(rows), "html", note=note)
 
 

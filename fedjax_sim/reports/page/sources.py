@@ -12,7 +12,6 @@ import pandas as pd
 
 from fedjax_sim.reports.folders import (
     read_client_values,
-    read_config,
     read_folder,
     run_folders,
 )
@@ -26,7 +25,7 @@ from fedjax_sim.runs import (
     read_json,
 )
 
-LABELS = "labels.csv"  # beside config.json: examples of the first clients by label
+LABELS = "labels.json"  # beside config.json: examples of the first clients by label
 MOST_LABELLED = 1000  # clients in it
 
 
@@ -36,6 +35,7 @@ class Source(NamedTuple):
     kind: str  # "run", "comparison" or "sweep"
     history: pd.DataFrame  # tidy, with the configuration's columns
     rule: Rule = Rule()  # by which the best configuration of a sweep is chosen
+    cells: tuple[str, ...] = ()  # columns of a sweep that are settings, each with its best
     partial: frozenset[str] = frozenset()  # algorithms whose server's model is no complete one
     setting: str = ""  # one line: data set, clients, cohort, local work
     facts: Mapping[str, str] = {}  # of data, model and size, by their labels
@@ -63,57 +63,62 @@ def source_of(result: Any) -> Source:
 def _(result: Simulation) -> Source:
     history = result.to_frame().assign(algorithm="run")
     clients = result.per_client()
-    return _in_memory("run", history, clients if clients.empty else clients.assign(algorithm="run"))
+    return _in_memory(
+        "run", result, history, clients if clients.empty else clients.assign(algorithm="run")
+    )
 
 
 @source_of.register
 def _(result: Comparison) -> Source:
-    return _in_memory("comparison", result.to_frame(), result.per_client())
+    return _in_memory("comparison", result, result.to_frame(), result.per_client())
 
 
 @source_of.register
 def _(result: Sweep) -> Source:
     partial = {run.configuration.get("algorithm", "") for run in result.runs if run.partial_model}
-    content = _in_memory("sweep", result.to_frame(), None)
+    content = _in_memory("sweep", result, result.to_frame(), None)
     return content._replace(partial=frozenset(map(str, partial)))
 
 
-def label_rows(counts: np.ndarray) -> pd.DataFrame:
-    """Returns the labels of the first clients, as ``labels.csv`` has them.
+def label_columns(counts: np.ndarray) -> dict[str, list[int]]:
+    """Returns the labels of the first clients, as ``labels.json`` has them.
 
     Args:
         counts: [M, C] examples of each label at each client.
     """
     clients, labels = np.nonzero(counts[:MOST_LABELLED])
     columns = {"client": clients, "label": labels, "examples": counts[clients, labels]}
-    return pd.DataFrame(columns)
+    return {name: values.tolist() for name, values in columns.items()}
 
 
-def _in_memory(kind: str, history: pd.DataFrame, clients: pd.DataFrame | None) -> Source:
+def _in_memory(
+    kind: str, result: Simulation | Comparison | Sweep, history: pd.DataFrame, clients: Any
+) -> Source:
     known = clients if clients is not None and len(clients) else None
-    return Source(kind, history, clients=known, environment=environment())
+    facts = {name: str(text) for name, text in result._summary().rows.items()}
+    return Source(kind, history, facts=facts, clients=known, environment=environment())
 
 
 @source_of.register
 def _(result: str | pathlib.Path) -> Source:
     path = pathlib.Path(result)
     content, saved = read_folder(path), _saved(path)
-    config = saved.get("config", {})
+    config = saved.get("settings", {})
     swept = (path / "slices").is_dir()
     runs = {} if swept else run_folders(path, config)
     command = "sweep" if swept else "run"
-    rows = path / LABELS
     return Source(
         "sweep" if swept else "run" if RunFolder(path).exists else "comparison",
         content.history,
-        rule_of(read_config(path)),
+        rule_of(config),
+        tuple(config.get("cells", ())),
         content.partial,
         content.setting,
         _facts(saved),
         _algorithms(saved, runs),
         {name: _text(value) for name, value in _flat(config) if value not in (None, [], {})},
         None if swept else _clients(path),
-        pd.read_csv(rows) if rows.exists() else None,
+        _labels(path),
         _diagnosis(path),
         saved.get("environment") or _environment(runs),
         f"fedjax-sim {command} {shlex.quote(str(path / 'config.json'))} --output results/repeated"
@@ -183,6 +188,15 @@ def _clients(path: pathlib.Path) -> pd.DataFrame | None:
         return None
     values = read_client_values(path)
     return values if len(values) else None
+
+
+def _labels(path: pathlib.Path) -> pd.DataFrame | None:
+    """Returns the labels of the clients; None if they are not recorded."""
+    file = path / LABELS
+    if not file.exists():
+        return None
+    columns = read_json(file, "delete it (it can be missed)")
+    return pd.DataFrame({name: columns[name] for name in ("client", "label", "examples")})
 
 
 def _diagnosis(path: pathlib.Path) -> tuple[Mapping[str, Any], pd.DataFrame] | None:

@@ -7,7 +7,6 @@ same one, and a repeated job gets the same runs.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -41,7 +40,7 @@ class Part:
         >>> Part({"lr": [0.1, 0.2]}, 9, 8)
         Traceback (most recent call last):
         ...
-        ValueError: part is '9/8'; expected I/N with 1 <= I <= N, as 2/8
+        ValueError: part is 9; expected 1 .. 8, the parts
     """
 
     grid: Any  # as sweep takes it
@@ -49,20 +48,8 @@ class Part:
     of: int
 
     def __post_init__(self) -> None:
-        parse_part(f"{self.number}/{self.of}")
-
-
-def parse_part(text: str) -> tuple[int, int]:
-    """Returns ``(i, n)`` from "i/n".
-
-    Example:
-        >>> parse_part("2/8")
-        (2, 8)
-    """
-    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"part is {text!r}; expected I/N with 1 <= I <= N, as 2/8")
-    return int(match[1]), int(match[2])
+        if not 1 <= self.number <= self.of:
+            raise ValueError(f"part is {self.number}; expected 1 .. {self.of}, the parts")
 
 
 def shares_of(every: Sequence[Group], num_seeds: int, per_seed: bool) -> Iterator[Share]:

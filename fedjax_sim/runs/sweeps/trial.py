@@ -208,7 +208,7 @@ def identities(
 
 
 def parameter_names(function: Callable) -> set[str]:
-    """Returns the names of a function's parameters, with those of ``**names: Unpack[TypedDict]``."""
+    """Returns the names of parameters, and of keywords ``**names: Unpack[TypedDict]``."""
     return {*inspect.signature(function).parameters, *annotated_kinds(function)} - {"return"}
 
 

@@ -135,11 +135,10 @@ def clients(
         rows = np.arange(len(dataset.train["y"]))
         (remaining,), (kept_out,) = train_test_split([rows], fraction, seed)
         pool = _subset(dataset, np.sort(remaining))
-    own = partition(pool, seed) if callable(partition) else None
-    with _named(own or partition):
+    with _named(partition):
         assignment, names, tests = (
-            own
-            if own is not None
+            partition(pool, seed)
+            if callable(partition)
             else divided(
                 partition,
                 pool,
@@ -282,14 +281,14 @@ def _held_out(population: Population, num_clients: int) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _named(partition: Partition | Division) -> Iterator[None]:
-    """Context of the partition; its errors begin with the option."""
+def _named(partition: Partition | Callable[[Dataset, int], Division]) -> Iterator[None]:
+    """Context of the partition; its errors begin with the option, or with the part of a study."""
     try:
         yield
     except ValueError as error:
-        if str(error).startswith("partition "):
+        if str(error).startswith(("partition ", "rows of the study")):
             raise
-        own = isinstance(partition, Division)
+        own = callable(partition)
         name = "rows of the study" if own else f"partition is {partition.kind!r}"
         raise ValueError(f"{name}: {error}") from error
 

@@ -49,7 +49,7 @@ class Parts:
     """A bound per part of the upload."""
 
     bounds: dict[str, Positive]
-    """Bounds by the parts' names, as --privacy.clip.bounds.0 0.5 --privacy.clip.bounds.1 2."""
+    """Bounds by the parts' names, as --privacy.clip.bounds 0 0.5 1 2."""
     kind: Literal["parts"] = "parts"
 
 

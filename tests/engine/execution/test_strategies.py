@@ -178,7 +178,9 @@ def test_gathered_gets_all_uploads_and_weights():
     ("platform", "shape", "slots", "replicas", "size"),
     [
         ("cpu", (100,), 1000, 1, 128),  # no more clients than that
-        ("cpu", (100,), 90, 1, 90),  # all of them
+        ("cpu", (100,), 128, 1, 128),  # all of them
+        ("cpu", (100,), 129, 1, 8),  # 17 chunks that cost 9 each; 9 of 16 would cost 17 each
+        ("cpu", (100,), 90, 1, 90),
         ("cpu", (100,), 1000, 50, 16),  # 26 would fit: a power of two
         ("cpu", (4096,), 1000, 1, 32),
         ("cpu", (16384,), 10, 1, 2),  # chunks of 8 or 4 would be filled up by 6 or 2
@@ -188,6 +190,8 @@ def test_gathered_gets_all_uploads_and_weights():
         ("tpu", (10_000_000,), 10, 2, 10),  # 80 MB per client
         ("tpu", (100_000_000,), 10, 2, 2),  # 800 MB: a pair
         ("tpu", (100_000_000,), 1, 2, 1),
+        ("tpu", (100_000_000,), 5, 2, 1),  # a pair would be filled up
+        ("tpu", (100_000_000,), 9, 2, 2),  # in a larger cohort that costs less than pairs gain
         ("gpu", (100_000_000,), 12, 2, 6),  # equal chunks
         ("gpu", (1_000_000_000,), 8, 1, 2),
         ("tpu", (1_000_000_000,), 8, 10, 1),

@@ -319,6 +319,17 @@ def test_speed_up_figure_of_curves_with_their_own_base_and_gaps():
     render(figure)
 
 
+@pytest.mark.parametrize("by", [None, "algorithm"])
+def test_curves_that_do_not_speed_up_have_no_linear_line(by):
+    rows = [("fedavg", m, s, 1 + m / 100 + s) for m in (2, 8, 32) for s in (0, 1)]
+    frame = pd.DataFrame(rows, columns=["algorithm", "num_clients", "seed", "score"])
+    figure = sweeps.speed_up_figure(statistics.speed_up(frame, per=by or ()), by=by)
+    assert not any(lines_of(axes, "linear speed-up") for axes in figure.axes)
+    texts = [t.get_text() for legend in figure.legends for t in legend.get_texts()]
+    assert texts == ([] if by is None else ["FedAvg"])
+    render(figure)
+
+
 @pytest.mark.parametrize("lowest", [1e-9, -0.5])
 def test_a_band_down_to_zero_does_not_stretch_a_logarithmic_axis(lowest):
     # 1 and 1 +- spread have the interval from `lowest`: their standard deviation is the spread.

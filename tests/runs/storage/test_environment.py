@@ -7,6 +7,8 @@ import jax
 import pytest
 import small_runs
 
+from fedjax_sim.engine import execution
+from fedjax_sim.runs import RunFolder
 from fedjax_sim.runs.storage import environment
 
 
@@ -28,6 +30,17 @@ def test_git_revision(tmp_path):
     assert environment.git_revision(file) == {"revision": head, "modified": False}
     file.write_text("x = 2\n")
     assert environment.git_revision(file) == {"revision": head, "modified": True}
+
+
+def test_calls_are_read_without_a_torn_line(tmp_path):
+    assert RunFolder(tmp_path).calls() == []
+    for done in (0, 3):
+        environment.log_call(tmp_path / "calls.jsonl", done, execution.vmapped)
+    with (tmp_path / "calls.jsonl").open("a") as file:
+        file.write('{"began": "2026')  # a kill while the line was written
+    calls = RunFolder(tmp_path).calls()
+    assert [call["after_round"] for call in calls] == [0, 3]
+    assert calls[0]["execution"] == "vmapped"
 
 
 @pytest.mark.slow

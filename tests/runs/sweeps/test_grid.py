@@ -3,13 +3,16 @@
 import itertools
 import math
 from collections import Counter
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedjax_sim.engine import Probes
 from fedjax_sim.runs.sweeps.grid import Block, cut, expand, groups, widths
+from fedjax_sim.runs.sweeps.trial import Trials
 
 COUNTS = st.integers(1, 30)
 SEEDS = st.integers(1, 7)
@@ -139,3 +142,20 @@ def test_the_last_blocks_repeat_their_last_run():
     assert plan.slices[-1] == (Block(4, 0), Block(4, 2), Block(4, 2), Block(4, 2))
     assert plan.configurations(Block(4, 2), 5) == [4, 4]
     assert plan.seed_numbers(Block(4, 2), 3) == [2, 2]
+
+
+def test_names_of_keywords_are_those_of_their_typed_dict():
+    """Of PEP 692, also names that no parameter can have; the setup decides what is static."""
+    Settings = TypedDict("Settings", {"law.sigma": float})
+    Hyper = TypedDict("Hyper", {"rule.f": int, "rule.tau": float})
+
+    def setup(**settings: Unpack[Settings]) -> Any:
+        return settings
+
+    def factory(lr: float, **hyper: Unpack[Hyper]) -> Any:
+        return lr, hyper
+
+    entry = {"law.sigma": 0.5, "lr": 0.1, "rule.f": 2, "rule.tau": 1.5}
+    (group,) = Trials(factory, setup, None, Probes()).groups([entry])
+    assert group.static == {"law.sigma": 0.5, "rule.f": 2}
+    assert group.names == ("lr", "rule.tau")

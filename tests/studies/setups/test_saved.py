@@ -23,7 +23,7 @@ OPTIONS = """run quickstart --algorithms fedavg scaffold --rounds 4 --eval-every
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "run"
-    assert main([*OPTIONS, "--output", str(folder), "--log", f"csv:{folder}/log.csv"]) == 0
+    assert main([*OPTIONS, "--output", str(folder), "--log-csv", f"{folder}/log.csv"]) == 0
     return folder
 
 
@@ -152,15 +152,14 @@ def test_damaged_models_are_refused(folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"log": ["csv"]}, "log has 'csv'; expected csv:FILE, mlflow:EXPERIMENT, "),
-        ({"log": ["web:x"]}, "log has 'web:x'; expected csv:FILE"),
         ({"keep_best": "norm2"}, "keep_best is 'norm2'; expected one of norm; did you mean norm?"),
-        ({"stop_early": "norm"}, "stop_early is 'norm'; expected METRIC:PATIENCE"),
-        ({"stop_early": "norm:0"}, "stop_early is 'norm:0'; expected METRIC:PATIENCE"),
-        ({"stop_early": "loss:2"}, "stop_early is 'loss:2'; expected one of norm"),
-        ({"keep_best": "norm"}, "keep_best is 'norm'; expected norm:min or norm:max"),
-        ({"stop_early": "norm:2"}, "stop_early is 'norm:2'; expected norm:2:min or norm:2:max"),
-        ({"time_limit": 0.0}, "time_limit is 0.0; expected a positive number"),
+        ({"stop_early": "norm", "mode": "min", "patience": 0}, "patience is 0; expected"),
+        ({"stop_early": "loss"}, "stop_early is 'loss'; expected one of norm"),
+        (
+            {"keep_best": "norm"},
+            "keep_best is 'norm'; expected --mode min or --mode max with it, s",
+        ),
+        ({"stop_early": "norm"}, "stop_early is 'norm'; expected --mode min or --mode max with it"),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -179,10 +178,7 @@ def test_metrics_of_some_rounds_only_are_known_before_the_run(option):
         task, fs.timelines.full(4, 2, task.num_steps), np.zeros(2, np.float32),
         fs.evaluation.merge_evaluators(slow=slow), eval_every=2,
     )  # fmt: skip
-    patience = ":3" * (option == "stop_early")
-    known, misspelt = (
-        Watching()._replace(**{option: f"{name}{patience}"}) for name in ("slow/loss", "slow/los")
-    )
+    known, misspelt = (Watching(**{option: name}) for name in ("slow/loss", "slow/los"))
     assert known.callbacks(setup, fs.fedavg(0.1))
     with pytest.raises(ValueError, match=rf"^{option} is .*; expected one of slow/loss; did you"):
         misspelt.callbacks(setup, fs.fedavg(0.1))
@@ -190,7 +186,9 @@ def test_metrics_of_some_rounds_only_are_known_before_the_run(option):
 
 def test_options_become_callbacks(tmp_path):
     setup = fs.Setup(None, None, np.zeros((2, 3)), lambda w: {"norm": abs(w).max()})
-    watching = Watching([f"csv:{tmp_path}/a.csv"], "norm:max", "norm:3:min", 60.0)
+    watching = Watching(
+        log_csv=tmp_path / "a.csv", keep_best="norm", stop_early="norm", mode="min", time_limit=60.0
+    )
     kinds = [type(callback) for callback in watching.callbacks(setup)]
     names = ["CsvLog", "BestModel", "EarlyStopping", "TimeLimit"]
     assert kinds == [getattr(callbacks, name) for name in names]

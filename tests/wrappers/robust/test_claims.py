@@ -11,7 +11,8 @@ import pytest
 from small_problems import compiled
 
 from fedjax_sim import robust
-from fedjax_sim.studies.setups import aggregators
+from fedjax_sim.studies.setups.fields import fields_of, kind_of
+from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.types import Stack
 from fedjax_sim.wrappers.robust.aggregation import points_of
 
@@ -115,8 +116,9 @@ def attacked(f, seed):
 
 def test_every_rule_has_a_claim_or_none():
     names = {part for name in CLAIMS for part in name.split(" ")[0].split("+")}
-    assert names - {"nnm", "bucketing"} == set(aggregators.RULES) - NO_CLAIM
-    assert set(aggregators.MIXING) <= names
+    (field,) = (field for field in fields_of(Run) if field.name == "robust")
+    kinds = {kind_of(rule) for rule in field.alternatives}
+    assert names == kinds - NO_CLAIM - {"none"}
 
 
 # Of compositions with nnm and with bucketing, one rule each, and one of both, suffices quickly.
