@@ -74,6 +74,11 @@ def _problem(kind: Any, error: Any) -> str:
         return f" lacks {name}"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f" has the unknown key {name}{_suggestion(kind, error['loc'])}"
+    if error["type"] == "union_tag_not_found":
+        return f" lacks {name}.kind"
+    if error["type"] == "union_tag_invalid":
+        kinds = error["ctx"]
+        return f": {name}.kind is {kinds['tag']!r}; expected one of {kinds['expected_tags']}"
     expected = _EXPECTED.get(error["type"]) or error.get("ctx", {}).get("expected")
     expected = expected or error["msg"][0].lower() + error["msg"][1:]
     value = json.dumps(error["input"], default=repr)
