@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import itertools
 import pathlib
 import re
 import typing
@@ -125,7 +126,9 @@ def parse(
 
 
 def _choices_first(kind: type, default: Any, arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments with the words of choices first, which tyro needs before their flags.
+    """Returns the arguments as tyro takes them: words of choices first, each option once.
+
+    Of an option that is typed twice the last one counts.
 
     Raises:
         ValueError: as :func:`parse`; tyro's messages list all choices and no similar name.
@@ -145,7 +148,15 @@ def _choices_first(kind: type, default: Any, arguments: Sequence[str]) -> list[s
         if flag.startswith("--"):
             _check_name(kind, flag[2:].partition("=")[0], known, flag.partition("=")[0])
     order = [name.replace("_", "-") for name in known]
-    return [f"{name}:{typed[name]}" for name in order if name in typed] + flags
+    groups: dict[str, list[str]] = {}  # an option and its values
+    name = ""
+    for text in flags:
+        if text.startswith("--"):
+            name = text.partition("=")[0].replace("-", "_")
+            groups.pop(name, None)
+        groups.setdefault(name, []).append(text)
+    first = [f"{name}:{typed[name]}" for name in order if name in typed]
+    return [*first, *itertools.chain.from_iterable(groups.values())]
 
 
 def _available(
@@ -211,7 +222,7 @@ def _has_names(hint: Any) -> bool:
     return typing.get_origin(value) is dict or dataclasses.is_dataclass(value)
 
 
-def _of_algorithms(options: Options, typed: set[str]) -> Options:
+def _of_algorithms(options: Options, typed: Sequence[str]) -> Options:
     """Returns the options without hyper-parameters of algorithms that do not run.
 
     Raises:
@@ -221,8 +232,12 @@ def _of_algorithms(options: Options, typed: set[str]) -> Options:
     if "hyper" not in values:
         return options
     hyper, names = values["hyper"], values["algorithms"]
-    for name in hyper.keys() - names:
-        flags = [flag for flag in typed if flag.startswith(f"hyper.{name}.".replace("-", "_"))]
+    for name in hyper:
+        flags = (
+            []
+            if name in names
+            else [flag for flag in typed if flag.startswith(f"hyper.{name}.".replace("-", "_"))]
+        )
         if flags:
             raise ValueError(
                 f"--{flags[0]} is given; expected a hyper-parameter of {', '.join(names)}"
@@ -244,16 +259,16 @@ def _hyphenated(text: str) -> str:
     return text.replace("_", "-") if re.fullmatch(r"[a-z_.-]+:[\w-]+", text) else text
 
 
-def typed_names(arguments: Sequence[str]) -> set[str]:
-    """Returns the names of the typed options.
+def typed_names(arguments: Sequence[str]) -> list[str]:
+    """Returns the names of the typed options, each once.
 
     Example:
-        >>> sorted(typed_names(["attack:alie", "--attack.z=1", "--num-clients", "5"]))
-        ['attack', 'attack.z', 'num_clients']
+        >>> typed_names(["attack:alie", "--attack.z=1", "--num-clients", "5"])
+        ['attack.z', 'num_clients', 'attack']
     """
     words = (text[2:].split("=")[0] for text in arguments if text.startswith("--"))
     choices = (text.split(":")[0] for text in arguments if ":" in text and text[0] != "-")
-    return {name.replace("-", "_") for name in (*words, *choices)}
+    return list(dict.fromkeys(name.replace("-", "_") for name in (*words, *choices)))
 
 
 def with_hyper(study: Study, arguments: Sequence[str]) -> Study:
@@ -266,8 +281,9 @@ def with_hyper(study: Study, arguments: Sequence[str]) -> Study:
     hyper = {name: dict(values) for name, values in study.options.algorithms.hyper.items()}
     flags = typed_names(arguments)
     for values in hyper.values():
-        for key in flags.intersection(SHARED):
-            values.pop(key, None)
+        for key in SHARED:
+            if key in flags:
+                values.pop(key, None)
     for flag in flags:
         prefix, _, rest = flag.partition(".")
         name, dot, key = rest.partition(".")

@@ -122,8 +122,8 @@ def test_a_finished_read_only_folder_is_reported(finished, monkeypatch, capsys):
         ),
         (
             "config.json",
-            '"rounds"',
-            '"roumds"',
+            '"rounds": 4',
+            '"roumds": 4',
             "unknown key config.time.roumds; did you mean rounds?",
         ),
         ("fedavg/timing.json", '"local_steps": 24', '"local_steps": 23', "timing.json is damaged"),

@@ -118,6 +118,13 @@ def test_words_and_flags_come_in_any_order(words):
     assert parsed(*words.split()) == options(partition="shards", attack="alie", **values)
 
 
+def test_of_an_option_that_is_typed_twice_the_last_one_counts():
+    words = "--seeds 3 --rounds 6 --alpha 1 --seeds=2 attack:alie --rounds 4 --attack.z -1"
+    assert parsed(*words.split()) == options(
+        seeds=2, rounds=4, alpha=1.0, attack="alie", **{"attack.z": -1.0}
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "values"),
     [

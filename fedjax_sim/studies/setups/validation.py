@@ -74,9 +74,12 @@ def _problem(kind: Any, error: Any) -> str:
         return f" lacks {name}"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f" has the unknown key {name}{_suggestion(kind, error['loc'])}"
-    context = error.get("ctx", {})
-    expected = _EXPECTED.get(error["type"]) or context.get("expected")
-    expected = expected or context.get("expected_tags")  # kinds of a choice
+    if error["type"] == "union_tag_not_found":
+        return f" lacks {name}.kind"
+    if error["type"] == "union_tag_invalid":
+        kinds = error["ctx"]
+        return f": {name}.kind is {kinds['tag']!r}; expected one of {kinds['expected_tags']}"
+    expected = _EXPECTED.get(error["type"]) or error.get("ctx", {}).get("expected")
     expected = expected or error["msg"][0].lower() + error["msg"][1:]
     value = json.dumps(error["input"], default=repr)
     return f": {name} is {value[:80]}; expected {expected}"
