@@ -71,7 +71,7 @@ def shown_interval(
     interval = mean_interval(values, level, bounds)
     if len(values) >= FEWEST:
         return interval
-    none = np.full(np.shape(interval.mean), math.nan)
+    none = np.full(np.shape(interval.mean), math.nan)[()]  # of one mean a number, for tables
     return interval._replace(low=none, high=none)
 
 

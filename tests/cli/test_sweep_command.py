@@ -232,9 +232,7 @@ def test_best_is_the_best(swept, folder):
     pd.testing.assert_frame_equal(best, swept.best, check_dtype=False)
     assert_chosen(best, best_by_hand(swept.history, "test/loss", "min"))
     for row in best.to_dict(orient="records"):
-        score = entry(swept.scores, *(row[name] for name in KEY))["score"]
-        interval = stats.t.interval(0.95, 1, score.mean(), stats.sem(score))
-        assert (row["low"], row["high"]) == pytest.approx(interval, rel=1e-9)
+        assert np.isnan([row["low"], row["high"]]).all()  # two seeds have no interval
         assert (row["num_seeds"], row["num_failed"]) == (2, 0)
 
 
@@ -247,8 +245,7 @@ def test_paired_differences_are_those_of_scipy(swept, folder):
     assert (row["a"], row["b"]) == ("fedavg", "fedprox")
     assert row["mean"] == pytest.approx(np.mean(a.to_numpy() - b.to_numpy()), rel=1e-9)
     assert row["p_value"] == row["p_holm"] == pytest.approx(expected.pvalue, rel=1e-9)
-    interval = expected.confidence_interval(0.95)
-    assert (row["low"], row["high"]) == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert np.isnan([row["low"], row["high"]]).all()
 
 
 @pytest.mark.slow
@@ -342,8 +339,7 @@ def test_cells_and_speed_up(swept, copied):
     last = swept.history.loc[
         (swept.history["metric"] == "test/accuracy") & (swept.history["round"] == 4)
     ]
-    means, spreads = (last.groupby(KEY)["value"].agg(f) for f in ("mean", "std"))
-    factor = stats.t.ppf(0.975, 1) / np.sqrt(2)  # of two seeds
+    means = last.groupby(KEY)["value"].mean()
 
     lines = [
         line.strip("| ").split(" | ") for line in (copied / "cells.md").read_text().split("\n")
@@ -354,13 +350,8 @@ def test_cells_and_speed_up(swept, copied):
     for (algorithm, size), texts in cells.items():
         assert texts[2] == "2/2 failed"
         for lr, text in zip((0.05, 0.3), texts, strict=False):
-            mean, half = means[algorithm, size, lr], factor * spreads[algorithm, size, lr]
-            low, high = max(mean - half, 0), min(mean + half, 1)
-            cut = (low, high) != (mean - half, mean + half)
-            expected = [mean, low, high] if cut else [mean, half]
-            numbers = [float(x) for x in re.findall(r"[\d.]+", text)]
-            assert numbers == pytest.approx(expected, abs=5.1e-4)  # three decimals
-            assert ("[" in text) == cut
+            # Three decimals, and no interval of two seeds.
+            assert float(text) == pytest.approx(means[algorithm, size, lr], abs=5.1e-4)
 
     curve = pd.read_csv(copied / "speed_up.csv").set_index(["algorithm", "lr", "cohort_size"])
     for algorithm, lr in itertools.product(["fedavg", "fedprox"], [0.05, 0.3]):
