@@ -84,6 +84,9 @@ def test_every_slot_finds_its_broadcast(timeline):
             held[t][plan.read_buffer[t][reports]], plan.version[t][reports]
         )
     assert plan.num_buffers == max(most_alive(timeline), 1) <= timeline.max_staleness + 1
+    # Empty slots read some buffer, too.
+    assert plan.read_buffer.min() >= 0
+    assert plan.read_buffer.max() < plan.num_buffers
     for field in dataclasses.fields(timeline):
         if field.name not in ("write_buffer", "read_buffer", "num_buffers"):
             assert_identical(getattr(plan, field.name), getattr(timeline, field.name))

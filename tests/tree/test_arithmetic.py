@@ -24,3 +24,11 @@ def test_nothing_is_not_finite_in_an_empty_tree():
     assert tree.all_finite({})
     assert tree.all_finite({"count": jnp.array(2)})
     assert not tree.all_finite({"count": jnp.array(2), "w": jnp.array([1.0, jnp.inf])})
+
+
+def test_the_dtypes_of_another_tree():
+    x = {"w": jnp.array([1.5, -2.0]), "count": jnp.array(3)}
+    other = {"w": jnp.zeros(2, jnp.bfloat16), "count": jnp.array(0)}
+    cast = tree.cast_like(x, other)
+    assert (cast["w"].dtype, cast["w"].tolist()) == (jnp.bfloat16, [1.5, -2.0])
+    assert cast["count"] is x["count"]
