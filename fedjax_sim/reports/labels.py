@@ -37,10 +37,9 @@ _SETTING_WORDS = {"lr": "learning rate", "num": "number of"}
 
 
 def algorithm_label(name: str) -> str:
-    """Returns an algorithm's name as its paper writes it; other names without their module."""
+    """Returns an algorithm's name as its paper writes it; other names as they are."""
     if name not in algorithms.__all__:
-        module, colon, function = name.rpartition(":")
-        return function if re.fullmatch(r"[\w.]+", module) and function.isidentifier() else name
+        return name
     docstring = inspect.getdoc(getattr(algorithms, name)) or ""
     label, colon, _ = docstring.partition("\n")[0].partition(":")
     return label if colon and 0 < len(label) <= LONGEST and "`" not in label else name

@@ -34,10 +34,6 @@ def test_names_of_users_stay(name):
     assert algorithm_label(name) == name
 
 
-def test_names_of_users_functions_lose_their_module():
-    assert algorithm_label("mine:fednova") == "fednova"
-
-
 def test_metrics_have_words():
     assert metric_label("test_accuracy") == "test accuracy"
     assert metric_label("client/loss/q90") == "client loss, 90 % quantile"
