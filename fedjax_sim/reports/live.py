@@ -1,5 +1,7 @@
 """Learning curves in a notebook while a run goes on."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal

@@ -24,7 +24,7 @@ from fedjax_sim.reports.frames import (
     rows_with,
     score_values,
 )
-from fedjax_sim.reports.intervals import shown_interval, standard_error
+from fedjax_sim.reports.intervals import mean_interval, shown_interval, standard_error
 from fedjax_sim.reports.selection import Mode, best, choose, sign_of
 from fedjax_sim.types import shown
 
@@ -85,7 +85,7 @@ def paired_difference(
         differences = score_values(one) - score_values(other)
     kept = np.isfinite(differences)
     d = differences[kept]
-    mean, low, high = shown_interval(d if len(d) else [math.nan], level)
+    mean, low, high = mean_interval(d if len(d) else [math.nan], level)
     with np.errstate(divide="ignore", invalid="ignore"):
         # Pairs, since runs of one seed share clients and minibatches; Wilcoxon's test cannot reach
         # 5 % with fewer than six of them.

@@ -46,6 +46,10 @@ def build(name, **hyper):
 @pytest.mark.parametrize(
     ("name", "published"),
     [
+        # Reddi et al. (2021)
+        ("fedadagrad", {"eps": 1e-3}),
+        ("fedadam", {"b1": 0.9, "b2": 0.99, "eps": 1e-3}),
+        ("fedyogi", {"b1": 0.9, "b2": 0.99, "eps": 1e-3}),
         ("fedexp", {"eps": 1e-3}),
         ("mime", {"momentum": 0.9}),
         ("mimelite", {"momentum": 0.9}),

@@ -251,7 +251,7 @@ def folder(tmp_path):
         ]
         outcome = Outcome(4, {"0": 0, "1": 0}, 20, 32, 64, dict.fromkeys(("0", "1"), 5))
         hand_made_runs.write_run(path / name, rows, outcome, ("0", "1"))
-    saved = {"config": CONFIG, "algorithms": {"fedavg": {"lr": 0.25}, "scaffold": {"lr": 0.5}}}
+    saved = {"settings": CONFIG, "algorithms": {"fedavg": {"lr": 0.25}, "scaffold": {"lr": 0.5}}}
     (path / "config.json").write_text(json.dumps(saved | {"environment": {"device": "tpu v9"}}))
     write_json(path / "labels.json", label_columns(np.array([[3, 0], [0, 4]])))
     return path

@@ -15,8 +15,9 @@ from fedjax_sim.reports.figures.curves import (
     until_failure,
 )
 from fedjax_sim.reports.figures.figure import Figure
-from fedjax_sim.reports.figures.style import legend_above, line_look, style_axes
+from fedjax_sim.reports.figures.style import add_caption, legend_above, line_look, style_axes
 from fedjax_sim.reports.frames import check_columns
+from fedjax_sim.reports.intervals import FEWEST, interval_note
 from fedjax_sim.reports.labels import metric_label
 
 
@@ -29,8 +30,9 @@ def fork_curves(
 ) -> Figure:
     """Curves of the alternatives after a fork, and their paired differences to the reference.
 
-    The left panel has the means over seeds, the right one the mean differences with intervals.
-    Lines end, with a cross, at the last round before a seed diverged.
+    The left panel has the means over seeds, the right one the mean differences with intervals, from
+    three seeds on; a text under the panels says so.  Lines end, with a cross, at the last round
+    before a seed diverged.
 
     Args:
         history: columns ``alternative``, ``seed``, ``round``, ``metric``, ``value``; with
@@ -56,7 +58,7 @@ def fork_curves(
     check_columns(history, ["alternative", "seed", "round", "metric", "value"], "history")
     check_columns(differences, ["alternative", "round", "mean", "low", "high"], "differences")
     part = finite_part(history.loc[history["metric"] == metric])
-    names = part["alternative"].unique()
+    names, num_seeds = part["alternative"].unique(), part["seed"].nunique()
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     lines = {name: _mean(part.loc[part["alternative"] == name]) for name in names}
@@ -77,6 +79,7 @@ def fork_curves(
             right.plot(x, mean, **look)
             mark_failure(right, x, mean, color)
             drawn = np.isfinite(mean) & np.isfinite(low) & np.isfinite(high)
+            drawn &= num_seeds >= FEWEST
             right.fill_between(x[drawn], low[drawn], high[drawn], color=color, alpha=0.2, lw=0)
     left.set(xlabel="round", ylabel=metric_label(metric))
     right.set(xlabel="round", ylabel=f"difference to {reference}")
@@ -84,6 +87,7 @@ def fork_curves(
         style_axes(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend_above(figure, [str(name) for name in names], 4, f"What if, from round {round}")
+    add_caption(figure, interval_note([num_seeds], differences.attrs.get("level", 0.95)))
     return figure
 
 

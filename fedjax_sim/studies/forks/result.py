@@ -83,7 +83,9 @@ class Fork(NamedTuple):
             "alternative", "round", "mean", "low", "high", "p_value", "num_seeds",
             "variance_ratio",
         ]  # fmt: skip
-        return pd.DataFrame(rows, columns=columns)
+        frame = pd.DataFrame(rows, columns=columns)
+        frame.attrs["level"] = level  # for the text under a figure
+        return frame
 
     def plot(self, metric: str | None = None, level: float = 0.95) -> "Figure":
         """Returns curves of all alternatives, and their differences to the reference.

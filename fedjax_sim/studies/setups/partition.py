@@ -119,12 +119,12 @@ class PfllibDir:
 
 @group
 class PfllibPat:
-    """PFLlib's pat: a number of labels each, in order."""
+    """PFLlib's pat: a number of labels each, in order; ragged or equal sizes."""
 
     classes_per_client: Count = 2
     """Labels per client."""
     balanced: bool = False
-    """Equal sizes (PFLlib's balance) in place of ragged ones."""
+    """Equal sizes (PFLlib's balance) instead of ragged ones."""
     kind: Literal["pfllib-pat"] = "pfllib-pat"
 
 

@@ -48,7 +48,7 @@ class Run:
     as they are, those of clients are changed, too."""
     model: Annotated[ModelOptions, OPEN] = ModelOptions()
     adapters: Adapters = NoAdapters()
-    """Training of adapters in place of the model."""
+    """Training of adapters instead of the model."""
     algorithms: Annotated[AlgorithmOptions, OPEN] = AlgorithmOptions()
     compress: CodecOptions = NoCodec()
     """Codec of the uploads."""
@@ -57,7 +57,7 @@ class Run:
     compress_down: CodecOptions = NoCodec()
     """Codec of the changes of the server's messages (EF21-P)."""
     robust: Robust = NoRule()
-    """Robust rule in place of the mean of the uploads."""
+    """Robust rule instead of the mean of the uploads."""
     attack: Attack = NoAttack()
     """Attack on all algorithms."""
     privacy: Privacy = NoPrivacy()

@@ -1,5 +1,7 @@
 """A comparison with parts of one's own: what a study module returns."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import os
@@ -50,9 +52,9 @@ class Study:
     metrics: PerExample | None = None
     """Metrics beside the built-in ones, ``(outputs, y) -> {name: [B]}``."""
     rows: Sequence[np.ndarray] | Callable[[Dataset, int], Sequence[np.ndarray]] | None = None
-    """Rows of the examples of every client, or a function of data set and partition seed that returns
-    them. The data set has the examples that are divided: without a validation part of the pool, and
-    of clients with own test examples those for testing, too."""
+    """Rows of the examples of every client, or a function of data set and partition seed that
+    returns them. The data set has the examples that are divided: without a validation part of the
+    pool, and of clients with own test examples those for testing, too."""
     timeline: Timeline | Callable[[Array, Task], Timeline] | None = None
     """Timeline ``[T, S]`` of all seeds, or a function of a seed's key and the task, which is called
     outside of compiled programs."""
@@ -79,7 +81,7 @@ class Study:
         names = [field.name for field in dataclasses.fields(self) if field.name != "options"]
         return tuple(name for name in names if not _is_empty(getattr(self, name)))
 
-    def replaced(self, **changes: Any) -> "Study":
+    def replaced(self, **changes: Any) -> Study:
         """Returns the study with other fields."""
         return dataclasses.replace(self, **changes)
 

@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("kept") / "run"
     write_run(path / "fedavg", (0.1, 0.5, 0.8), {"0": 0, "1": 3})
     write_run(path / "scaffold", (0.1, 0.6, 0.9), {"0": 0, "1": 0}, uploads=[[2, 9], [4, 20]])
-    config = {"config": {**CONFIG, "algorithms": ["scaffold", "fedavg"], "target_accuracy": 0.8}}
+    config = {"settings": {**CONFIG, "algorithms": ["scaffold", "fedavg"], "target_accuracy": 0.8}}
     (path / "config.json").write_text(json.dumps(config))
     return path
 
@@ -132,7 +132,7 @@ def test_commands_write_figures_and_tables(folder, tmp_path, capsys):
     new = tmp_path / "new" / "folder" / "table.md"
     assert main([*command, "--output", str(new)]) == 0
     assert new.read_text() == printed
-    assert "| SCAFFOLD | **0.900 ± 0.000** | 4 |" in printed
+    assert "| SCAFFOLD | 0.900 | 4 |" in printed
     assert "| FedAvg | diverged in round 3 (1 of 2 seeds) | 4 (1 of 2 seeds) |" in printed
 
 
@@ -161,7 +161,10 @@ def test_tables_name_the_last_rounds_if_these_differ(folder, tmp_path):
         (["table", "{}", "--last", "9"], "--last is 9; expected at most "),
         (["table", "{}", "--last", "0"], "--last is 0; expected at least 1\n"),
         (["export", "{}", "{}"], "FOLDER is given 2 times; expected one"),
-        (["fork", "{}", "{}", "--round", "1", "--alternatives", "lr=1"], "FOLDER is given 2 times"),
+        (
+            ["fork", "{}", "{}", "--round", "1", "--alternatives.slow.hyper.lr", "1"],
+            "FOLDER is given 2 times",
+        ),
         (["table", "{}/.."], "which has no run"),
     ],
 )

@@ -49,3 +49,17 @@ def test_the_legend_is_above_the_panels_and_lines_differ_without_colours():
     assert [text.get_text() for text in legend.get_texts()] == names
     assert legend.get_title().get_text() == "What if, from round 5"
     assert len({line.get_linestyle() for line in figure.axes[0].lines}) == len(names)
+
+
+@pytest.mark.parametrize(("num_seeds", "bands"), [(2, 0), (3, 1)])
+def test_the_text_names_the_interval_of_the_differences(num_seeds, bands):
+    rows = [(x, s, t, "loss", float(t)) for x in "ab" for s in range(num_seeds) for t in (5, 6)]
+    pairs = pd.DataFrame(
+        {"alternative": "b", "round": [5, 6], "mean": 0.0, "low": -1.0, "high": 1.0}
+    )
+    figure = plotting.fork_curves(pd.DataFrame(rows, columns=COLUMNS), pairs, "loss", 5, "a")
+    drawn = [path for band in figure.axes[1].collections for path in band.get_paths()]
+    assert len([path for path in drawn if len(path.vertices)]) == bands
+    interval = "and its 95 % interval (Student's t)." if bands else "without an interval"
+    assert f"Mean over {num_seeds} seeds" in figure.get_supxlabel().replace("\n", " ")
+    assert interval in figure.get_supxlabel().replace("\n", " ")

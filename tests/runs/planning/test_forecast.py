@@ -105,11 +105,11 @@ def test_numbers_of_several_runs_together():
     assert np.isnan(one.seconds.per_round)
 
 
-@pytest.mark.slow
 def test_a_mean_keeps_no_uploads_together():
     assert Aggregation(each=lambda state, upload: upload).num_bytes(np.ones(4), 3) == 0
 
 
+@pytest.mark.slow
 def test_arithmetic_of_a_step():
     # A softmax regression's gradient is two products of the batch with a matrix, forward and
     # backward; what is done beside them (softmax, differences) is of a lower order.
