@@ -157,7 +157,7 @@ def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
         (["--alpha", "inf"], "alpha is 0.1 there and None here"),
         (
             ["attack:sign-flip"],
-            "attack is 'none' there and 'sign-flip' here; attack.fraction is given",
+            "attack is 'none' there and 'sign_flip' here; attack.fraction is given",
         ),
         (["sampling:full"], "sampling is 'uniform' there and 'full' here"),
         (["--rounds", "3"], "rounds is 4 there and 3 here"),
