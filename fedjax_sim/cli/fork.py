@@ -3,9 +3,11 @@
 import dataclasses
 import functools
 import itertools
+import math
 import os
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -201,9 +203,15 @@ def _unused(path: pathlib.Path) -> pathlib.Path:
 def _table(differences: pd.DataFrame, metric: str) -> str:
     last = differences.loc[differences["round"] == differences["round"].max()]
     rows = [
-        f"{row.alternative:24s} {row.mean:+.4f} [{row.low:+.4f}, {row.high:+.4f}]"
-        f"  p {row.p_value:.3g}  {row.num_seeds} seeds"
+        f"{row.alternative:24s} {row.mean:+.4f}{_interval(row)}  {row.num_seeds} seeds"
         for row in last.itertuples(index=False)
     ]
     done = last["round"].max()
     return "\n".join([f"{metric} minus that of the unchanged run, after round {done}:", *rows])
+
+
+def _interval(row: Any) -> str:
+    """Returns the interval of a difference and its p-value; nothing without enough seeds."""
+    if math.isnan(row.low):
+        return ""
+    return f" [{row.low:+.4f}, {row.high:+.4f}]  p {row.p_value:.3g}"

@@ -37,7 +37,13 @@ from fedjax_sim.runs import (
 )
 from fedjax_sim.studies.setups import build
 from fedjax_sim.studies.setups.attack import Attacked
-from fedjax_sim.studies.setups.config_file import as_json, differences, fixed_values, to_json
+from fedjax_sim.studies.setups.config_file import (
+    as_json,
+    differences,
+    fixed_values,
+    members_of,
+    to_json,
+)
 from fedjax_sim.studies.setups.data import Generated
 from fedjax_sim.studies.setups.entries import StepsPerVisit
 from fedjax_sim.studies.setups.fields import flat
@@ -177,6 +183,11 @@ def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
     path = run.output / "config.json"
     if not path.exists():
         return {"options": options, "algorithms": hyper, "files": []}
+    if "config" in members_of(path):  # of a comparison that was interrupted before its first run
+        raise ValueError(
+            f"output is '{run.output}', which holds a comparison; expected another folder for a "
+            "sweep"
+        )
     old = read_saved(path)
     differing = differences(old.options, options)
     for algorithm, known in old.algorithms.items():

@@ -150,6 +150,17 @@ def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
         (["--batch-size", "5"], "batch_size is 7 there and 5 here"),
         (["--precision", "float64"], "precision is "),
         (["--lr", "0.5"], "fedavg has {'lr': 0.2} there and {'lr': 0.5} here"),
+        (
+            ["partition:iid"],
+            "partition is 'dirichlet' there and 'iid' here; alpha is given there only",
+        ),
+        (["--alpha", "inf"], "alpha is 0.1 there and None here"),
+        (
+            ["attack:sign-flip"],
+            "attack is 'none' there and 'sign_flip' here; attack.fraction is given",
+        ),
+        (["sampling:full"], "sampling is 'uniform' there and 'full' here"),
+        (["--rounds", "3"], "rounds is 4 there and 3 here"),
     ],
 )
 def test_folder_of_another_comparison_is_refused(finished, capsys, options, reason):
@@ -338,6 +349,59 @@ def test_unknown_commands_and_algorithms(arguments, capsys):
     assert main(arguments) == 2
     kind = "command" if len(arguments) == 1 else "algorithm"
     assert f"unknown {kind} {arguments[-1]!r}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_file_is_a_comparison_that_options_change(finished, tmp_path):
+    """Rounds and algorithms are added; other algorithms take the typed rate, stored ones theirs."""
+    extended, typed = shutil.copytree(finished, tmp_path / "extended"), tmp_path / "typed"
+    path = str(extended / "config.json")
+    more = ["--algorithms", "fedavg", "fedsgd", "--hyper.fedsgd.lr", "0.7", "--rounds", "6"]
+    assert main(["run", path, *more, "--output", str(extended)]) == 0
+    saved = json.loads(pathlib.Path(path).read_text())
+    assert saved["config"]["algorithms"]["algorithms"] == ["fedavg", "scaffold", "fedsgd"]
+    assert saved["algorithms"]["fedsgd"] == {"lr": 0.7}
+    history = pd.read_csv(extended / "history.csv")
+    last = history.groupby("algorithm")["round"].max()
+    assert last.to_dict() == {"fedavg": 6, "fedsgd": 6, "scaffold": 4}
+    first = pd.read_csv(finished / "history.csv").query("algorithm == 'fedavg'")
+    same = history.query("algorithm == 'fedavg' and round <= 4")
+    columns = ["seed", "round", "metric", "value"]
+    keys = columns[:3]
+    pd.testing.assert_frame_equal(
+        same[columns].sort_values(keys, ignore_index=True),
+        first[columns].sort_values(keys, ignore_index=True),
+    )
+    path = str(finished / "config.json")
+    options = ["--hyper.scaffold.lr", "0.05", "--rounds", "2"]
+    assert main(["run", path, *options, "--output", str(typed)]) == 0
+    hyper = json.loads((typed / "config.json").read_text())["algorithms"]
+    assert hyper == {"fedavg": {"lr": 0.2}, "scaffold": {"lr": 0.05, "server_lr": 1.0}}
+
+
+@pytest.mark.slow
+def test_a_file_keeps_the_noise_that_a_target_required(tmp_path, monkeypatch):
+    """Fewer rounds would need less noise for the same epsilon; the file has the noise itself."""
+    private = [
+        "privacy:gaussian",
+        "--privacy.epsilon",
+        "3",
+        "--algorithms",
+        "fedavg",
+        "--seeds",
+        "1",
+    ]
+    first, again, changed = (tmp_path / name for name in ("first", "again", "changed"))
+    assert main([*TINY, *private, "--output", str(first)]) == 0
+    path = str(first / "config.json")
+    assert main(["run", path, "--output", str(again)]) == 0
+    assert (again / "history.csv").read_bytes() == (first / "history.csv").read_bytes()
+    assert main(["run", path, "--rounds", "2", "--output", str(changed)]) == 0
+    noise = [
+        json.loads((folder / "config.json").read_text())["privacy"]["noise"]
+        for folder in (first, again, changed)
+    ]
+    assert noise[0] == noise[1] == noise[2] > 0
 
 
 @pytest.mark.slow

@@ -4,13 +4,15 @@ import dataclasses
 import json
 
 import pytest
-from fedjax_sim.studies.setups.config import SweepConfig
 
 from fedjax_sim.cli import sweep
-from fedjax_sim.cli.grid import configurations
+from fedjax_sim.cli.grid import Axis, SweepOptions, configurations
 from fedjax_sim.cli.main import main
-from fedjax_sim.studies.setups import own_objects
-from fedjax_sim.studies.setups.config_file import to_json
+from fedjax_sim.studies.setups import build
+from fedjax_sim.studies.setups.config_file import as_json, to_json
+from fedjax_sim.studies.setups.fields import flat, replaced
+from fedjax_sim.studies.setups.presets import options
+from fedjax_sim.studies.setups.study import Study
 
 HELD = {  # files, and what they are
     "a run": {"run.json": {"replicas": ["0"]}},
@@ -24,8 +26,8 @@ def no_data(monkeypatch):
     def load(*args):
         raise AssertionError("loads data")
 
-    monkeypatch.setattr(own_objects, "load_dataset", load)
-    monkeypatch.setattr(sweep.own_objects, "load_dataset", load)
+    monkeypatch.setattr(build, "load_dataset", load)
+    monkeypatch.setattr(sweep, "load_dataset", load)
 
 
 @pytest.mark.parametrize(
@@ -44,56 +46,70 @@ def test_folders_of_other_results_are_refused(tmp_path, capsys, command, held):
     assert sorted(folder.rglob("*")) == before
 
 
-def written(folder, config: SweepConfig) -> SweepConfig:
+def written(folder, config: SweepOptions, **changes) -> SweepOptions:
     """The sweep with its config.json, as if it had run."""
-    config = dataclasses.replace(config, output=folder)
-    fixed = sweep._checked(config, configurations(config), {})
-    (folder / "config.json").write_text(json.dumps({"config": to_json(config)} | fixed))
+    config = changed(config, output=folder, **changes)
+    study = Study(config.run)
+    fixed = sweep._checked(study, configurations(study, config))
+    text = json.dumps(as_json({"sweep": to_json(config), "settings": flat(config)} | fixed))
+    (folder / "config.json").write_text(text)
     return config
 
 
-FIRST = SweepConfig(algorithms=("fedprox",), hyper=("fedprox.mu=2",), batch_size=9)
+def changed(config: SweepOptions, **changes) -> SweepOptions:
+    if "grid" in changes:
+        grid = {name: Axis(values) for name, values in changes.pop("grid").items()}
+        config = dataclasses.replace(config, grid=grid)
+    for name, value in changes.items():
+        config = replaced(config, name, value)
+    return config
+
+
+FIRST = SweepOptions(options(algorithms=("fedprox",), hyper={"fedprox": {"mu": 2.0}}, batch_size=9))
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"batch_size": 5}, "batch_size is 9 there and 5 here"),
-        ({"hyper": ("fedprox.mu=1",)}, "fedprox.mu is 2.0 there and 1.0 here"),
+        ({"hyper": {"fedprox": {"mu": 1.0}}}, "fedprox.mu is 2.0 there and 1.0 here"),
         ({"rounds": 200, "seed": 7}, "rounds is 100 there and 200 here"),
-        ({"sampling": "full", "grid": ("lr=3",)}, "sampling is 'uniform' there and 'full' here"),
+        (
+            {"sampling": "full", "grid": {"lr": (3.0,)}},
+            "sampling is 'uniform' there and 'full' here",
+        ),
     ],
 )
 def test_sweeps_with_other_fixed_settings_are_refused(tmp_path, changes, message):
     first = written(tmp_path, FIRST)
     with pytest.raises(ValueError, match=f"which holds another sweep: {message}; choose another"):
-        sweep.run_sweep(dataclasses.replace(first, **changes))
+        sweep.run_sweep(Study(), changed(first, **changes))
 
 
 def test_sweeps_grow_in_every_direction(tmp_path):
     """More values, seeds and algorithms, and settings that vary later; each counts as fixed."""
     first = written(tmp_path, FIRST)
+    values = {"seed": 5, "seeds": 7, "metric": "test/loss", "mode": "min"}
     for changes in (
-        {"grid": ("lr=0.7,0.8",), "seed": 5, "seeds": 7, "metric": "test/loss", "mode": "min"},
+        {"grid": {"lr": (0.7, 0.8)}} | values,
         {"algorithms": ("fedavg", "fedprox"), "execution": "chunked"},
-        {"grid": ("lr=0.1", "batch_size=2,4"), "batch_size": 7},
-        {"grid": ("cohort_size=2,4",), "lr": 0.3, "algorithms": ("fedavg",), "hyper": ()},
+        {"grid": {"lr": (0.1,), "batch_size": (2, 4)}, "batch_size": 7},
+        {"grid": {"cohort_size": (2, 4)}, "lr": 0.3, "algorithms": ("fedavg",), "hyper": {}},
     ):
-        written(tmp_path, dataclasses.replace(first, **changes))
+        written(tmp_path, first, **changes)
     with pytest.raises(
         ValueError, match=r"another sweep: batch_size is 9 there and 7 here; choose"
     ):
-        written(tmp_path, dataclasses.replace(first, batch_size=7))
+        written(tmp_path, first, batch_size=7)
     with pytest.raises(ValueError, match=r"another sweep: fedavg.lr is 0.3 there and 0.4 here; ch"):
-        written(tmp_path, dataclasses.replace(
-            first, grid=("cohort_size=8",), lr=0.4, algorithms=("fedavg",), hyper=()))  # fmt: skip
+        written(
+            tmp_path, first, grid={"cohort_size": (8,)}, lr=0.4, algorithms=("fedavg",), hyper={}
+        )
 
 
 def test_comparisons_without_a_run_are_refused(tmp_path, capsys):
     """Interrupted after config.json was written."""
-    config = to_json(SweepConfig())
-    names = {field.name for field in dataclasses.fields(sweep.RunConfig)}
-    text = json.dumps({"config": {name: config[name] for name in names}, "algorithms": {}})
+    text = json.dumps({"config": to_json(options()), "algorithms": {}})
     (tmp_path / "config.json").write_text(text)
     assert main(["sweep", "--output", str(tmp_path)]) == 2
     assert "which holds a comparison; expected another folder" in capsys.readouterr().err
