@@ -87,7 +87,7 @@ def fork_curves(
         style_axes(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend_above(figure, [str(name) for name in names], 4, f"What if, from round {round}")
-    add_caption(figure, interval_note([num_seeds], differences.attrs.get("level", 0.95)))
+    add_caption(figure, interval_note([int(num_seeds)], differences.attrs.get("level", 0.95)))
     return figure
 
 
