@@ -58,7 +58,7 @@ def fork_curves(
     check_columns(history, ["alternative", "seed", "round", "metric", "value"], "history")
     check_columns(differences, ["alternative", "round", "mean", "low", "high"], "differences")
     part = finite_part(history.loc[history["metric"] == metric])
-    names, num_seeds = part["alternative"].unique(), part["seed"].nunique()
+    names, num_seeds = part["alternative"].unique(), len(set(part["seed"]))
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     lines = {name: _mean(part.loc[part["alternative"] == name]) for name in names}
