@@ -211,7 +211,6 @@ def _table(differences: pd.DataFrame, metric: str) -> str:
 
 
 def _interval(row: Any) -> str:
-    """Returns the interval of a difference and its p-value; nothing without enough seeds."""
-    if math.isnan(row.low):
-        return ""
-    return f" [{row.low:+.4f}, {row.high:+.4f}]  p {row.p_value:.3g}"
+    """Returns the interval of a difference and its p-value, as far as the seeds give them."""
+    interval = "" if math.isnan(row.low) else f" [{row.low:+.4f}, {row.high:+.4f}]"
+    return interval if math.isnan(row.p_value) else f"{interval}  p {row.p_value:.3g}"

@@ -124,7 +124,7 @@ def test_command(tmp_path, capsys):
     first, *rows = tables[0].out.splitlines()
     assert first == "test/accuracy minus that of the unchanged run, after round 4:"
     assert rows[0].startswith("same")
-    assert rows[0].split()[1:] == ["+0.0000", "2", "seeds"]  # the rate of the run; no interval
+    assert "+0.0000 [+0.0000, +0.0000]  2 seeds" in rows[0]  # the rate of the run
     assert rows[1].startswith("without")
     assert rows[2] == f"figure: {tmp_path / 'fork_3_2.png'}"
     assert (tmp_path / "fork_3_2.png").exists()
