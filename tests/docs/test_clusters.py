@@ -134,6 +134,8 @@ def small(command: str) -> str:
     words = command.replace("femnist", "quickstart").replace(" ... ", " quickstart ")
     if " plot " in words or " list" in words:
         return words
+    # A flag may be given once: those of the small run replace the command's.
+    words = re.sub(rf" ({'|'.join(re.findall(r'--[a-z-]+', SMALL))}) \S+", "", words)
     if " sweep" in words or "sweep_array" in words:
         return f"{words} {SMALL.replace('--cohort-size 4 ', '')} --algorithms fedavg"
     return f"{words} {SMALL} --algorithms scaffold"
