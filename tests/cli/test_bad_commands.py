@@ -146,7 +146,7 @@ COMMANDS = [
         "sweep --distributed",
         "--distributed is an option of fedjax-sim run; expected --part and --p",
     ),
-    ("sweep --grid.lr.values 1 --last 99", "--last is 99; expected 1 .. 50, the evaluations of 1"),
+    ("sweep --grid.lr.values 1 --last 99", "last is 99; expected 1 .. 50, the evaluations"),
     ("sweep --algorithms FedAvg --grid.lr.values 1", "has 'FedAvg'; expected fedavg\n"),
     ("measure femnst", "PRESET is 'femnst'; expected .*; did you mean femnist?"),
     ("list fedpox", "unknown algorithm 'fedpox'; expected a name of .*; did you mean fedprox?"),
