@@ -1,7 +1,7 @@
 """The command ``fedjax-sim``.
 
-``fedjax-sim run [PRESET | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
-grids of their hyper-parameters, ``fedjax-sim clients`` draws the clients before any training,
+``fedjax-sim run [PRESET | STUDY.py | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
+grids of their hyper-parameters, ``fedjax-sim init`` writes a study module, ``fedjax-sim clients`` draws the clients before any training,
 ``fedjax-sim advise`` prints what theory says about the task, ``fedjax-sim measure`` measures ways
 to execute a comparison, ``fedjax-sim plot``, ``fedjax-sim table`` and ``fedjax-sim report`` show
 results, ``fedjax-sim export`` writes models, ``fedjax-sim fork`` continues a run under
@@ -15,17 +15,18 @@ import sys
 from collections.abc import Sequence
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli import commands, folder_commands
+from fedjax_sim.cli import commands, folder_commands, init
 from fedjax_sim.cli.errors import Failure, warnings_in_one_line
 from fedjax_sim.engine import distributed
 from fedjax_sim.runs import interrupt
 
 USAGE = """\
-usage: fedjax-sim run [PRESET | CONFIG.json] [options]     compare federated algorithms
-       fedjax-sim sweep [PRESET | CONFIG.json] [options]   a grid of hyper-parameters and settings
-       fedjax-sim clients [PRESET | CONFIG.json] [options] draw the clients before training
-       fedjax-sim advise [PRESET | CONFIG.json] [options]  what theory says about the task
-       fedjax-sim measure [PRESET | CONFIG.json] [options] measure ways to execute a run
+usage: fedjax-sim run [SOURCE] [options]                   compare federated algorithms
+       fedjax-sim sweep [SOURCE] [options]                 a grid of hyper-parameters and settings
+       fedjax-sim init STUDY.py [PRESET | TABLE]           a study module to start from
+       fedjax-sim clients [SOURCE] [options]               draw the clients before training
+       fedjax-sim advise [SOURCE] [options]                what theory says about the task
+       fedjax-sim measure [SOURCE] [options]               measure ways to execute a run
        fedjax-sim plot FOLDER [FOLDER ...] [options]       figures of finished and unfinished runs
        fedjax-sim table FOLDER [FOLDER ...] [options]      tables: Markdown, LaTeX, CSV
        fedjax-sim report FOLDER [FOLDER ...] [options]     one HTML file of results
@@ -35,6 +36,8 @@ usage: fedjax-sim run [PRESET | CONFIG.json] [options]     compare federated alg
        fedjax-sim list                                     algorithms, data sets, models, presets
        fedjax-sim list ALGORITHM                           an algorithm's hyper-parameters
        fedjax-sim --version
+
+SOURCE is a preset, a study module (STUDY.py) or the CONFIG.json of a run.
 """
 
 
@@ -54,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = {
         "run": commands.run,
         "sweep": commands.sweep,
+        "init": init.init,
         "measure": commands.measure,
         "clients": commands.clients,
         "advise": commands.advise,
