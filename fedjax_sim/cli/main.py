@@ -1,12 +1,7 @@
-"""The command ``fedjax-sim``.
+"""The command ``fedjax-sim``: :data:`USAGE` lists its commands.
 
-``fedjax-sim run [PRESET | STUDY.py | CONFIG.json] [options]`` compares algorithms, ``fedjax-sim sweep`` runs
-grids of their hyper-parameters, ``fedjax-sim init`` writes a study module, ``fedjax-sim clients`` draws the clients before any training,
-``fedjax-sim advise`` prints what theory says about the task, ``fedjax-sim measure`` measures ways
-to execute a comparison, ``fedjax-sim plot``, ``fedjax-sim table`` and ``fedjax-sim report`` show
-results, ``fedjax-sim export`` writes models, ``fedjax-sim fork`` continues a run under
-alternatives, ``fedjax-sim list`` prints the names that options take.  Exit codes: 0 done, 1 a run
-that failed, 2 bad options, 130 interrupted by Ctrl-C, 143 by SIGTERM; docs/files.md has details.
+Exit codes: 0 done, 1 a run that failed, 2 bad options, 130 interrupted by Ctrl-C, 143 by SIGTERM;
+docs/files.md has the details.
 """
 
 import importlib.metadata

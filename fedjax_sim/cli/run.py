@@ -212,6 +212,7 @@ def _run_all(job: Job, callbacks: Sequence[Callback]) -> Comparison:
         storage=Storage(
             run.output,
             config=lambda name: {"algorithm": name, "hyper": dict(comparison.hyper[name]), **fixed},
+            accept_changed_code=run.execution.accept_changed_code,
         ),
         options=Options(
             execution={name: execution for name, (_, execution) in chosen.items()},

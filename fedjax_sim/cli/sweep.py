@@ -124,7 +124,11 @@ def run_sweep(
             grid,
             seed_keys(run.seed, run.seeds)[2],
             callbacks=[_Header(run.output / "config.json", header), *callbacks],
-            storage=Storage(run.output, config=runs.identity),
+            storage=Storage(
+                run.output,
+                config=runs.identity,
+                accept_changed_code=run.execution.accept_changed_code,
+            ),
             options=Options(
                 execution=build.execution(run.execution),
                 seeds=range(run.seed, run.seed + run.seeds),

@@ -45,6 +45,9 @@ class ExecutionOptions:
     round needs them; default: all on the device."""
     states: Literal["device", "host"] = "device"
     """Storage of client state between rounds; host requires --examples-memory."""
+    accept_changed_code: bool = False
+    """Continue a folder although functions of the study module or of the package compute something
+    else than those that its rounds were run with."""
     on_divergence: Literal["record", "stop", "raise"] = "record"
     """Reaction to a model that is no longer finite: continue and record it, stop the algorithm
     after all seeds have diverged, or end with an error."""

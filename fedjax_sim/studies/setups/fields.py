@@ -27,7 +27,7 @@ HIDDEN = "hidden"  # annotation of a field that only files and programs set
 FREE = {
     "output", "data_dir", "algorithms", "lr", "server_lr", "lr_decay", "clip", "weight_decay",
     "tuning_steps", "tuning_lr", "hyper", "rates", "target_accuracy", "on_divergence",
-    "examples_memory", "states", "measured",
+    "examples_memory", "states", "measured", "accept_changed_code",
 }  # fmt: skip
 # Options that a later call on the same output folder may increase, to extend the run.
 EXTENSIBLE = {"rounds"}

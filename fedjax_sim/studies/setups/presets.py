@@ -41,33 +41,34 @@ PRESETS: dict[str, Run] = {
     # The common rate 0.2 is within 0.007 of each algorithm's best of 0.05, 0.1, 0.2 and 0.4, for
     # FedAvg, whose best is 0.4, within 0.024:
     #   fedjax-sim sweep quickstart --algorithms fedavg fedprox fedavgm fedadam scaffold
-    #     --grid lr=0.05,0.1,0.2,0.4 --validation 0.1 --metric valid/accuracy
+    #     --grid.lr.values 0.05 0.1 0.2 0.4 --validation 0.1 --metric valid/accuracy
     # With a partition of a uniform prior, 0.2 or the rate in cli.registry.DEFAULTS was within 0.007
     # for the algorithms below, too, with 3 seeds
-    # (G: --grid lr=0.05,0.1,0.2,0.4; V: --validation 0.1 --eval-every 100 --metric valid/accuracy;
-    # P: --validation 0.1 --eval-every 100 --personal 100 --metric
+    # (G: --grid.lr.values 0.05 0.1 0.2 0.4; V: --validation 0.1 --eval-every 100
+    # --metric valid/accuracy; P: --validation 0.1 --eval-every 100 --personal 100 --metric
     # personal/valid/accuracy/mean).  A best value at the edge of a grid was not followed further;
     # fedlin, whose accuracy still rises at 0.4, has 0.5.
     #   fedjax-sim sweep quickstart G V --algorithms fednova fedexp mimelite fedcm scaffold_m
     #     fedvarp
-    #   fedjax-sim sweep quickstart G V --algorithms mime fedlin --sampling pairs
-    #   fedjax-sim sweep quickstart G V --algorithms scaffnew --sampling geometric --local-steps 10
+    #   fedjax-sim sweep quickstart G V --algorithms mime fedlin sampling:pairs
+    #   fedjax-sim sweep quickstart G V --algorithms scaffnew sampling:geometric --local-steps 10
     #   fedjax-sim sweep quickstart G P --algorithms apfl ditto fedavg_ft fedbabu fedper fedrep ifca
     #     lg_fedavg perfedavg
-    #   fedjax-sim sweep quickstart P --algorithms pfedme --grid lr=0.005,0.01,0.02,0.04
+    #   fedjax-sim sweep quickstart P --algorithms pfedme --grid.lr.values 0.005 0.01 0.02 0.04
     #   fedjax-sim sweep quickstart V --algorithms fedadamw fedmuon diloco
-    #     --grid lr=0.001,0.003,0.01,0.03
-    #   fedjax-sim sweep quickstart V --algorithms fedavg --grid compress=top_k:0.1
-    #     feedback=ef14,ef21 lr=0.05,0.1,0.2,0.4
-    #   fedjax-sim sweep quickstart V --algorithms fedavg --grid compress=random_k:0.1
-    #     feedback=diana lr=0.05,0.1,0.2,0.4
+    #     --grid.lr.values 0.001 0.003 0.01 0.03
+    #   fedjax-sim sweep quickstart V --algorithms fedavg compress:top-k
+    #     --grid.feedback.values ef14 ef21 --grid.lr.values 0.05 0.1 0.2 0.4
+    #   fedjax-sim sweep quickstart V --algorithms fedavg compress:random-k
+    #     feedback:diana --grid.lr.values 0.05 0.1 0.2 0.4
     # streaming_diloco has the rate of diloco; fedbn needs a model with normalisation.
     "quickstart": Run(),
     # The rates are the best of 0.02, 0.05, 0.1, ..., 1.6 and 3.2 by the accuracy of clients'
     # validation parts, 3 seeds; none is at the edge:
     #   fedjax-sim sweep asynchronous
     #     --algorithms fedavg favano quafl fedbuff fedasync async_sgd
-    #     --grid lr=0.02,0.05,0.1,0.2,0.4,0.8,1.6,3.2 --validation 0.1 --metric valid/accuracy
+    #     --grid.lr.values 0.02 0.05 0.1 0.2 0.4 0.8 1.6 3.2 --validation 0.1
+    #     --metric valid/accuracy
     "asynchronous": Run(
         output=pathlib.Path("results/asynchronous"),
         algorithms=AlgorithmOptions(
@@ -89,8 +90,8 @@ PRESETS: dict[str, Run] = {
     # The rates are the best of 0.02, 0.05, 0.1 and 0.2 by the accuracy of clients' validation parts
     # after 30 rounds (SCAFFOLD diverges at 0.1 and 0.2):
     #   fedjax-sim sweep femnist --algorithms fedavg fedprox fedavgm fedadam scaffold
-    #     --grid lr=0.02,0.05,0.1,0.2 --rounds 30 --eval-every 10 --seeds 1 --validation 0.1
-    #     --metric valid/accuracy --eval-examples 1000
+    #     --grid.lr.values 0.02 0.05 0.1 0.2 --rounds 30 --eval-every 10 --seeds 1
+    #     --validation 0.1 --metric valid/accuracy --eval-examples 1000
     "femnist": Run(
         output=pathlib.Path("results/femnist"),
         algorithms=AlgorithmOptions(

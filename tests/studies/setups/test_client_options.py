@@ -252,7 +252,7 @@ def RANDOM():
     return np.random.RandomState(3)
 
 
-@pytest.mark.parametrize(("values", "rule"), RULES, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("values", "rule"), RULES, ids=[str(values) for values, _ in RULES])
 def test_partitions_are_the_functions_of_the_library(values, rule):
     run = options(**values)
     found = divided(run.partition, DATA, 4, 3, None)

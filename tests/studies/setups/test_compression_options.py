@@ -77,7 +77,7 @@ EQUAL = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("values", "expected"), EQUAL, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("values", "expected"), EQUAL, ids=[str(row[0]) for row in EQUAL])
 def test_options_are_the_functions(values, expected):
     assert_identical(final(coded(**values)), final(expected))
 

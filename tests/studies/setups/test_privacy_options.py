@@ -78,7 +78,7 @@ EQUAL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("chosen", "clip", "law"), EQUAL, ids=lambda value: str(value)[:70])
+@pytest.mark.parametrize(("chosen", "clip", "law"), EQUAL, ids=[str(row[0]) for row in EQUAL])
 def test_options_are_the_functions_of_the_library(chosen, clip, law):
     algorithm = fs.scaffold(0.1) if isinstance(chosen.clip, Parts) else PLAIN
     found = privacy.privatized(algorithm, chosen, CYCLIC)

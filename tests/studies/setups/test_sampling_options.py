@@ -50,7 +50,7 @@ EQUAL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("values", "rule"), EQUAL, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("values", "rule"), EQUAL, ids=[str(row[0]) for row in EQUAL])
 def test_rules_are_the_functions_of_the_library(values, rule):
     found = drawn(options(**values).sampling, ROUNDS, COHORT, KEY, SIZES, STEPS, num_strata=3)
     jax.tree.map(np.testing.assert_array_equal, found, rule())
