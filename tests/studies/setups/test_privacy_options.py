@@ -54,35 +54,39 @@ def test_options_that_contradict_each_other_are_refused(values, message):
 
 # A tree has the 4 rounds from one visit of a client to its next.
 EQUAL = [
-    (GaussianNoise(Norm(0.5), noise=2.0), 0.5, None),
+    (GaussianNoise(Norm(0.5), noise=2.0), 0.5, lambda: None),
     (
         GaussianNoise(Adaptive(0.7, 2.0), noise=0.1),
         fs.privacy.adaptive_clip(0.7, initial=2.0),
-        None,
+        lambda: None,
     ),
-    (GaussianNoise(Adaptive(), noise=0.1), fs.privacy.adaptive_clip(), None),
-    (GaussianNoise(Parts({"0": 1.0, "1": 2.0}), noise=2.0), {"0": 1.0, "1": 2.0}, None),
-    (GaussianNoise(Norm(0.5), 2.0, law=Tree()), 0.5, fs.privacy.tree_aggregation(4)),
-    (GaussianNoise(Norm(0.5), 2.0, law=Tree(3)), 0.5, fs.privacy.tree_aggregation(3)),
+    (GaussianNoise(Adaptive(), noise=0.1), fs.privacy.adaptive_clip(), lambda: None),
+    (GaussianNoise(Parts({"0": 1.0, "1": 2.0}), noise=2.0), {"0": 1.0, "1": 2.0}, lambda: None),
+    (GaussianNoise(Norm(0.5), 2.0, law=Tree()), 0.5, lambda: fs.privacy.tree_aggregation(4)),
+    (GaussianNoise(Norm(0.5), 2.0, law=Tree(3)), 0.5, lambda: fs.privacy.tree_aggregation(3)),
     (
         GaussianNoise(Norm(0.5), 2.0, law=Tree(efficient=True)),
         0.5,
-        fs.privacy.tree_aggregation(4, efficient=True),
+        lambda: fs.privacy.tree_aggregation(4, efficient=True),
     ),
     pytest.param(
         GaussianNoise(Norm(0.5), 2.0, law=Banded(2)),
         0.5,
-        fs.privacy.banded(fs.privacy.banded_coefficients(8, 2), 8, separation=4, visits=2),
+        lambda: fs.privacy.banded(
+            fs.privacy.banded_coefficients(8, 2), 8, separation=4, visits=2
+        ),
         marks=pytest.mark.slow,
     ),
 ]  # fmt: skip
+ROWS = [f"row {i}" for i in range(len(EQUAL))]
 
-
-@pytest.mark.parametrize(("chosen", "clip", "law"), EQUAL, ids=[str(row[0]) for row in EQUAL])
+@pytest.mark.parametrize(("chosen", "clip", "law"), EQUAL, ids=ROWS)
+    ("chosen", "clip", "law"), EQUAL, ids=[f"row {i}" for i in range(len(EQUAL))]
+)
 def test_options_are_the_functions_of_the_library(chosen, clip, law):
     algorithm = fs.scaffold(0.1) if isinstance(chosen.clip, Parts) else PLAIN
     found = privacy.privatized(algorithm, chosen, CYCLIC)
-    expected = fs.privacy.privatize(algorithm, clip, chosen.noise, expected_uploads=2, noise=law)
+    expected = fs.privacy.privatize(algorithm, clip, chosen.noise, expected_uploads=2, noise=law())
     assert digest_of(found) == digest_of(expected)
 
 
