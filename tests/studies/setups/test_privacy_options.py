@@ -80,9 +80,8 @@ EQUAL = [
 ]  # fmt: skip
 ROWS = [f"row {i}" for i in range(len(EQUAL))]
 
+
 @pytest.mark.parametrize(("chosen", "clip", "law"), EQUAL, ids=ROWS)
-    ("chosen", "clip", "law"), EQUAL, ids=[f"row {i}" for i in range(len(EQUAL))]
-)
 def test_options_are_the_functions_of_the_library(chosen, clip, law):
     algorithm = fs.scaffold(0.1) if isinstance(chosen.clip, Parts) else PLAIN
     found = privacy.privatized(algorithm, chosen, CYCLIC)
