@@ -86,10 +86,9 @@ if TYPE_CHECKING:
     from fedjax_sim import datasets, diagnostics, models, problems, theory
     from fedjax_sim import reports as analysis
     from fedjax_sim.datasets import from_table
+    from fedjax_sim.reports import LiveCurves, report
     from fedjax_sim.reports import figures as plotting
     from fedjax_sim.reports.figures.results import plot
-    from fedjax_sim.reports.live import LiveCurves
-    from fedjax_sim.reports.page import report
     from fedjax_sim.runs import callbacks
     from fedjax_sim.studies import advice, valuation
     from fedjax_sim.studies.advice.advise import advise

@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 import fedjax_sim as fs
 from experiments.favano.in_flight import held_models
 from fedjax_sim.algorithms.staleness import expected_steps, realised_steps
-from fedjax_sim.theory.favano.progress import Version
+from fedjax_sim.theory import Version
 
 DIM, NUM_CLIENTS, SIGMA, G = 10, 20, 0.5, 0.5
 SPREAD = (0.75, 1.25)  # h_i

@@ -11,15 +11,18 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.theory import (
+    POSSIBLE,
     ProblemConstants,
+    ProgressConstants,
     Scalar,
+    checked,
     non_negative,
     positive,
+    possible,
+    rate_terms,
     smallest,
     where_valid,
 )
-from fedjax_sim.theory.favano.progress import ProgressConstants, checked
-from fedjax_sim.theory.favano.rates import POSSIBLE, possible, rate_terms
 
 
 class FewestSteps(NamedTuple):

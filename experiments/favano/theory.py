@@ -21,7 +21,7 @@ from experiments.favano.theory_bounds import admitted, over_time, row
 from experiments.favano.theory_units import unit_table
 from experiments.harness import save_report, settings
 from fedjax_sim.checks import check_at_least
-from fedjax_sim.theory.favano.progress import Version
+from fedjax_sim.theory import Version
 
 COHORTS, CAPS = (2, 5, 20), (5, 20)
 SHARES = (1.0, 0.1)  # of the largest rate of the theorem

@@ -10,7 +10,7 @@ import fedjax_sim as fs
 from experiments.favano import printed
 from experiments.favano.lemmas import mean_steps, potential
 from experiments.favano.quadratics import NUM_CLIENTS, Problem, success
-from fedjax_sim.theory.favano.progress import Version
+from fedjax_sim.theory import Version
 
 WORST = 3.0  # standard errors that an average may be above its bound
 

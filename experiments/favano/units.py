@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from experiments.favano.steps import corollary_steps
-from fedjax_sim.theory import ProblemConstants, Scalar, non_negative, positive
-from fedjax_sim.theory.favano.progress import ProgressConstants
+from fedjax_sim.theory import ProblemConstants, ProgressConstants, Scalar, non_negative, positive
 
 
 def fedavg_units(

@@ -5,15 +5,16 @@ from typing import Literal
 from jax import Array
 
 from fedjax_sim.theory import (
+    VALID_LR,
     ProblemConstants,
     Scalar,
     at_most,
     check_choice,
+    dual_discrepancy,
     non_negative,
     positive,
     where_valid,
 )
-from fedjax_sim.theory.feddualavg import VALID_LR, dual_discrepancy
 
 
 def dual_shadow_bound(

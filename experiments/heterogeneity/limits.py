@@ -13,8 +13,15 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory import ProblemConstants, Scalar, at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.fedavg.drift import SMALL_LR
+from fedjax_sim.theory import (
+    SMALL_LR,
+    ProblemConstants,
+    Scalar,
+    at_most,
+    non_negative,
+    positive,
+    where_valid,
+)
 
 
 def limit_bound(constants: ProblemConstants, *, lr: Scalar, local_steps: Scalar) -> Array:

@@ -2,8 +2,18 @@ r"""Lemmas behind the bounds of :mod:`fedjax_sim.theory.lojasiewicz`, in its sym
 
 from jax import Array
 
-from fedjax_sim.theory import ProblemConstants, Scalar, at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.lojasiewicz import ONE_ROUND, exponent, one_round, one_round_condition
+from fedjax_sim.theory import (
+    ONE_ROUND,
+    ProblemConstants,
+    Scalar,
+    at_most,
+    exponent,
+    non_negative,
+    one_round,
+    one_round_condition,
+    positive,
+    where_valid,
+)
 
 
 def gradient_lower_bound(constants: ProblemConstants, *, gap: Scalar) -> Array:

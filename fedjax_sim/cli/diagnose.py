@@ -46,8 +46,7 @@ from fedjax_sim.studies.setups.problem import Parts, Problem
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.studies.setups.sampling import Full
 from fedjax_sim.studies.setups.time import Rounds
-from fedjax_sim.theory import ProblemConstants
-from fedjax_sim.theory.fedavg import convex
+from fedjax_sim.theory import ProblemConstants, convex
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 SUBOPTIMALITY = "training suboptimality"

@@ -13,10 +13,17 @@ import numpy as np
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli.errors import resolving
-from fedjax_sim.datasets.columns import Columns
-from fedjax_sim.datasets.dataset import group_text
-from fedjax_sim.datasets.encoding import identifiers
-from fedjax_sim.datasets.tables import LABELS, SPLIT, SUFFIXES, is_table, read_columns, read_table
+from fedjax_sim.datasets import (
+    LABELS,
+    SPLIT,
+    SUFFIXES,
+    Columns,
+    group_text,
+    identifiers,
+    is_table,
+    read_columns,
+    read_table,
+)
 from fedjax_sim.studies.setups.entries import LR
 from fedjax_sim.studies.setups.fields import flat
 from fedjax_sim.studies.setups.presets import PRESETS

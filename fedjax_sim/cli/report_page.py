@@ -25,6 +25,6 @@ def report(folders: Sequence[pathlib.Path], options: ReportOptions) -> pathlib.P
     Raises:
         ValueError, ImportError: as :func:`fedjax_sim.report`.
     """
-    from fedjax_sim.reports.page import report as write
+    from fedjax_sim.reports import report as write
 
     return write(list(folders), options.output)

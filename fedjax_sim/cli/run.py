@@ -22,14 +22,15 @@ from fedjax_sim.data import has_classes, label_counts
 from fedjax_sim.engine import distributed
 from fedjax_sim.models import Convolution
 from fedjax_sim.reports import (
+    LABELS,
     PARTIAL,
     PARTIAL_NOTE,
     default_metrics,
+    label_columns,
     read_client_values,
     setting_text,
 )
 from fedjax_sim.reports import figures as plotting
-from fedjax_sim.reports.page import LABELS, label_columns
 from fedjax_sim.runs import (
     Callback,
     Comparison,

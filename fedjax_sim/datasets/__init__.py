@@ -1,14 +1,31 @@
 """Real data sets by name, from tables, arrays and files, or prepared by tensorflow-datasets."""
 
 from fedjax_sim.datasets.arrays import check_dataset, from_arrays
-from fedjax_sim.datasets.dataset import DataError, Dataset, Scaling, drop_duplicates, merged
+from fedjax_sim.datasets.columns import Columns
+from fedjax_sim.datasets.dataset import (
+    DataError,
+    Dataset,
+    Scaling,
+    drop_duplicates,
+    group_text,
+    merged,
+)
+from fedjax_sim.datasets.encoding import identifiers
 from fedjax_sim.datasets.layouts import layout_hint, to_channels_last
 from fedjax_sim.datasets.leaf import read_leaf
 from fedjax_sim.datasets.pfllib import read_pfllib
 from fedjax_sim.datasets.registry import DATA_DIR_VARIABLE, NAMES, data_folder, folder_of, load
 from fedjax_sim.datasets.shakespeare import PAD, role_texts
 from fedjax_sim.datasets.shakespeare_tff import IGNORE
-from fedjax_sim.datasets.tables import from_table, is_table, read_table
+from fedjax_sim.datasets.tables import (
+    LABELS,
+    SPLIT,
+    SUFFIXES,
+    from_table,
+    is_table,
+    read_columns,
+    read_table,
+)
 from fedjax_sim.datasets.text import Characters, from_text, from_texts, is_text, read_text
 from fedjax_sim.datasets.tff import read_tff
 from fedjax_sim.datasets.token_lists import from_tokens

@@ -26,7 +26,9 @@ from fedjax_sim.reports.labels import (
     bounds_of,
     metric_label,
 )
+from fedjax_sim.reports.live import LiveCurves
 from fedjax_sim.reports.methods import read_folders
+from fedjax_sim.reports.page import LABELS, label_columns, report
 from fedjax_sim.reports.results import Target, results
 from fedjax_sim.reports.selection import Mode, best, rounds_to_target, scores
 from fedjax_sim.reports.statistics import (

@@ -29,6 +29,14 @@ from fedjax_sim.theory import (
     step_sizes,
 )
 from fedjax_sim.theory.conditions import at_most, check_choice, non_negative, positive, where_valid
+from fedjax_sim.theory.favano.progress import ProgressConstants, Version, checked, moments_of
+from fedjax_sim.theory.favano.rates import POSSIBLE, possible, rate_terms
+from fedjax_sim.theory.fedac import strongly_convex
+from fedjax_sim.theory.fedavg import convex
+from fedjax_sim.theory.fedavg.drift import SMALL_LR
+from fedjax_sim.theory.feddualavg import VALID_LR, dual_discrepancy
+from fedjax_sim.theory.fedswa.convergence import cohort_variance
+from fedjax_sim.theory.lojasiewicz import ONE_ROUND, exponent, one_round, one_round_condition
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar, is_known
 from fedjax_sim.theory.step_counts import CappedSteps
 from fedjax_sim.theory.step_sizes import best_lr, optimal_lr, smallest

@@ -179,22 +179,6 @@ class Timeline:
         cut |= {name: _cut(name, values[name], rounds) for name in on_host}
         return dataclasses.replace(self, **cut)
 
-
-_OF_ROUNDS = ("time", "write_buffer")  # without an axis of slots
-
-
-def _cut(name: str, x: Array | np.ndarray, rounds: slice) -> Array | np.ndarray:
-    return x[..., rounds] if name in _OF_ROUNDS else x[..., rounds, :]
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _consecutive(arrays: dict[str, Array], start: np.int32, count: int) -> dict[str, Array]:
-    def cut(name: str, x: Array) -> Array:
-        axis = x.ndim - (1 if name in _OF_ROUNDS else 2)
-        return jax.lax.dynamic_slice_in_dim(x, start, count, axis)
-
-    return {name: cut(name, x) for name, x in arrays.items()}
-
     def _summary(self) -> Summary:
         rounds = f"{self.num_rounds:,}, with {self.cohort_size:,} slots each"
         if self.sampling is not None:
@@ -211,6 +195,22 @@ def _consecutive(arrays: dict[str, Array], start: np.int32, count: int) -> dict[
         if self.own_models:
             rows["start"] = "clients start from their own models"
         return Summary(f"Timeline: {self.num_rounds:,} rounds", rows)
+
+
+_OF_ROUNDS = ("time", "write_buffer")  # without an axis of slots
+
+
+def _cut(name: str, x: Array | np.ndarray, rounds: slice) -> Array | np.ndarray:
+    return x[..., rounds] if name in _OF_ROUNDS else x[..., rounds, :]
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _consecutive(arrays: dict[str, Array], start: np.int32, count: int) -> dict[str, Array]:
+    def cut(name: str, x: Array) -> Array:
+        axis = x.ndim - (1 if name in _OF_ROUNDS else 2)
+        return jax.lax.dynamic_slice_in_dim(x, start, count, axis)
+
+    return {name: cut(name, x) for name, x in arrays.items()}
 
 
 _TIMELINE_DATA = [

@@ -14,9 +14,17 @@ are NaN with a warning where ``lr`` exceeds ``1 / (4 L K^2)``.
 
 from jax import Array
 
-from fedjax_sim.theory import ProblemConstants, Scalar, at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.favano.progress import ProgressConstants, checked
-from fedjax_sim.theory.favano.rates import possible
+from fedjax_sim.theory import (
+    ProblemConstants,
+    ProgressConstants,
+    Scalar,
+    at_most,
+    checked,
+    non_negative,
+    positive,
+    possible,
+    where_valid,
+)
 
 SMALL = "lr <= 1 / (4 L K^2)"
 

@@ -7,9 +7,16 @@ Source: Appendix B.5 (see :mod:`fedjax_sim.theory.favano`).  A server step moves
 from jax import Array
 
 from experiments.favano.lemmas.gradients import squared_progress_bound
-from fedjax_sim.theory import ProblemConstants, Scalar, non_negative, positive, where_valid
-from fedjax_sim.theory.favano.progress import ProgressConstants
-from fedjax_sim.theory.favano.rates import POSSIBLE, possible
+from fedjax_sim.theory import (
+    POSSIBLE,
+    ProblemConstants,
+    ProgressConstants,
+    Scalar,
+    non_negative,
+    positive,
+    possible,
+    where_valid,
+)
 
 
 def mean_step_bound(

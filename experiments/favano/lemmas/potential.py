@@ -10,9 +10,18 @@ Lemmas B.4 (see :mod:`fedjax_sim.theory.favano`), with the contraction that Equa
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory import ProblemConstants, Scalar, at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.favano.progress import ProgressConstants, checked
-from fedjax_sim.theory.favano.rates import POSSIBLE, possible
+from fedjax_sim.theory import (
+    POSSIBLE,
+    ProblemConstants,
+    ProgressConstants,
+    Scalar,
+    at_most,
+    checked,
+    non_negative,
+    positive,
+    possible,
+    where_valid,
+)
 
 
 def contraction(*, clients: Scalar, cohort_size: Scalar) -> Array:

@@ -2,8 +2,7 @@ r"""The variance of a client's reweighted progress (:mod:`fedjax_sim.theory.fava
 
 import numpy as np
 
-from fedjax_sim.theory import CappedSteps, check_choice
-from fedjax_sim.theory.favano.progress import Version, moments_of
+from fedjax_sim.theory import CappedSteps, Version, check_choice, moments_of
 
 
 def reweighting_variance(

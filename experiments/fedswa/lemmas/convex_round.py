@@ -18,8 +18,15 @@ the cohort (drawn uniformly without replacement) is the part of them that counts
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.theory import ProblemConstants, Scalar, at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.fedswa.convergence import cohort_variance
+from fedjax_sim.theory import (
+    ProblemConstants,
+    Scalar,
+    at_most,
+    cohort_variance,
+    non_negative,
+    positive,
+    where_valid,
+)
 
 
 def move_bound(

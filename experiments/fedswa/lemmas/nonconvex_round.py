@@ -19,8 +19,15 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.theory import ProblemConstants, Scalar, at_most, non_negative, positive, where_valid
-from fedjax_sim.theory.fedswa.convergence import cohort_variance
+from fedjax_sim.theory import (
+    ProblemConstants,
+    Scalar,
+    at_most,
+    cohort_variance,
+    non_negative,
+    positive,
+    where_valid,
+)
 
 
 class Moves(NamedTuple):

@@ -16,9 +16,17 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.algorithms.fedswa import fedmoswa
 from fedjax_sim.algorithms.scaffold import gradient_controls
 from fedjax_sim.studies.advice import conditions as c
-from fedjax_sim.theory import ProblemConstants, best_lr, feddualavg, fedswa, lojasiewicz, positive
+from fedjax_sim.theory import (
+    ProblemConstants,
+    best_lr,
+    feddualavg,
+    fedswa,
+    lojasiewicz,
+    positive,
+    strongly_convex,
+)
 from fedjax_sim.theory import fedavg as avg
-from fedjax_sim.theory.fedac import convex, strongly_convex
+from fedjax_sim.theory.fedac import convex
 from fedjax_sim.types import FedAlgorithm, shown
 
 Settings = dict[str, Array]  # lr, and augmentation where the theorem has one
