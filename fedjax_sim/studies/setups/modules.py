@@ -19,14 +19,15 @@ def load_study(path: pathlib.Path) -> Study:
     """
     if not path.is_file():
         raise ValueError(f"MODULE is '{path}', which does not exist; expected a study module (.py)")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # With its suffix, so that a study.py or random.py replaces no other module.
+    spec = importlib.util.spec_from_file_location(path.name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    sys.modules[path.stem] = module  # so that its classes can be found by name
+    sys.modules[path.name] = module  # so that its classes can be found by name
     with own_code(f"MODULE is '{path}', which"):
         spec.loader.exec_module(module)
     function = getattr(module, FUNCTION, None)
