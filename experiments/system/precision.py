@@ -11,6 +11,7 @@ computed in float32.
 """
 
 import dataclasses
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +65,7 @@ def _rows(run: Run) -> Callable[[Dataset, int], Sequence[np.ndarray]]:
     """Returns the partition of committed results, with the numbers of the options."""
     assert isinstance(run.partition, Dirichlet)
     clients, alpha = run.population.num_clients, run.partition.alpha
-    return lambda dataset, seed: dirichlet_uniform_prior(dataset, clients, seed, alpha)
+    return functools.partial(dirichlet_uniform_prior, num_clients=clients, alpha=alpha)
 
 
 def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:

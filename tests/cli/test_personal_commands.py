@@ -36,7 +36,8 @@ def from_clients(folder, keys) -> Any:
     return (sums["right"] / sums["num_examples"]).sort_index()
 
 
-def test_run(tmp_path, capsys):
+def test_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")  # headings are not broken over lines
     main.main(["run", *OPTIONS, "--per-client", "2", "--lr", "0.2", "--output", str(tmp_path)])
     assert "personal models" in capsys.readouterr().out
     summary = json.loads((tmp_path / "summary.json").read_text())["algorithms"]
@@ -62,8 +63,9 @@ PARTIAL = [
 ]  # fmt: skip
 
 
-def test_methods_are_compared_by_their_personal_models(tmp_path, capsys):
+def test_methods_are_compared_by_their_personal_models(tmp_path, capsys, monkeypatch):
     """FedPer's server keeps the initial head: 0.5 instead of 0.95 on digits."""
+    monkeypatch.setenv("COLUMNS", "200")  # headings are not broken over lines
     main.main([*PARTIAL, "--personal", "4", "--output", str(tmp_path / "run")])
     printed = capsys.readouterr().out
     assert printed.index("personal models") < printed.index("test accuracy")

@@ -25,7 +25,8 @@ def table(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [(), ("--loss", "huber")])
-def test_a_table_with_a_number_to_predict(table, tmp_path, capsys, loss):
+def test_a_table_with_a_number_to_predict(table, tmp_path, capsys, monkeypatch, loss):
+    monkeypatch.setenv("COLUMNS", "200")  # headings are not broken over lines
     options = (
         f"run data:table --table {table} --label-column price --client-column town "
         f"partition:natural --algorithms fedavg --cohort-size 6 --rounds 20 --seeds 1 "

@@ -131,7 +131,7 @@ def test_command_in_two_processes(env, tmp_path):
         # An example at the border of two classes may be counted for the other.
         assert float(one["value"]) == pytest.approx(float(two["value"]), rel=1e-4, abs=3e-3)
     config = json.loads((tmp_path / "two" / "config.json").read_text())["config"]
-    assert config["num_strata"] == devices
+    assert config["execution"]["num_strata"] == devices
     assert "coordinator" not in config
 
 
