@@ -220,7 +220,7 @@ def test_a_model_of_a_study_module_is_an_argument(finished):
 
 def load_module():
     """The module of the finished run, which load_study keeps by its name."""
-    return sys.modules["own_study"]
+    return sys.modules["own_study.py"]
 
 
 @pytest.mark.slow
