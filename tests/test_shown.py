@@ -1,4 +1,4 @@
-"""What print, notebooks and help show of results, data, setups and algorithms."""
+"""Texts of print, notebooks and help for results, data, setups and algorithms."""
 
 import dataclasses
 import inspect

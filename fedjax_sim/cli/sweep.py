@@ -213,7 +213,7 @@ def _varied(entries: Sequence[Configuration]) -> set[str]:
 
 
 class _OfSetup(NamedTuple):
-    """What an algorithm has from the setup of all seeds: concrete arrays, read inside programs."""
+    """Arrays of the setup of all seeds that an algorithm reads inside programs, concrete."""
 
     steps: StepsPerVisit | None
     num_clients: int

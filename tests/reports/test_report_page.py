@@ -156,7 +156,7 @@ def test_page_loads_nothing():
 
 @pytest.mark.parametrize(("limit", "points"), [(None, 2000), (100_000, 500)])
 def test_long_curves_are_thinned_and_the_page_says_so(limit, points, monkeypatch):
-    """Of 2,500 points.  Four curves with some 45 bytes per point: 500 fit into 100,000 bytes."""
+    """Four curves of 2,500 points with some 45 bytes each: 500 fit into 100,000 bytes."""
     monkeypatch.setattr(document_of, "MOST_BYTES", limit or document_of.MOST_BYTES)
     history = _history(["fedavg", "scaffold"], rounds=range(2_500), metrics=("loss", "extra"))
     page = _page(Source("comparison", history))

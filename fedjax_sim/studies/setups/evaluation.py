@@ -23,7 +23,7 @@ from fedjax_sim.wrappers import triggered
 
 @group
 class Evaluation:
-    """What is evaluated; --eval-every and --eval-time say when."""
+    """Examples, clients and models that are evaluated; --eval-every and --eval-time say when."""
 
     eval_examples: Count | Literal["all"] = 10_000
     """Training examples in an evaluation: a fixed uniform subsample of at most this many, or all.

@@ -20,7 +20,7 @@ class MeasuredExecution:
 
 @group
 class ExecutionOptions:
-    """How a run is computed."""
+    """Execution of the clients, precision, memory, and the reaction to a divergence."""
 
     execution: Literal["auto", "vmapped", "chunked", "sequential"] = "auto"
     """Execution of the clients per round; results agree up to the order of summation."""

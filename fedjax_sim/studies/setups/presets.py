@@ -42,7 +42,7 @@ PRESETS: dict[str, Run] = {
     # FedAvg, whose best is 0.4, within 0.024:
     #   fedjax-sim sweep quickstart --algorithms fedavg fedprox fedavgm fedadam scaffold
     #     --grid.lr.values 0.05 0.1 0.2 0.4 --validation 0.1 --metric valid/accuracy
-    # With a partition of a uniform prior, 0.2 or the rate in cli.registry.DEFAULTS was within 0.007
+    # With a partition of a uniform prior, 0.2 or the rate in registry.DEFAULTS was within 0.007
     # for the algorithms below, too, with 3 seeds
     # (G: --grid.lr.values 0.05 0.1 0.2 0.4; V: --validation 0.1 --eval-every 100
     # --metric valid/accuracy; P: --validation 0.1 --eval-every 100 --personal 100 --metric

@@ -125,7 +125,7 @@ class Problem(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What the setup of a comparison is built from."""
+    """Data, model and losses that the setup of a comparison is built from."""
 
     data: FederatedData  # with --num-strata the labels only
     batches: Batches

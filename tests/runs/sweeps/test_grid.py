@@ -145,7 +145,7 @@ def test_the_last_blocks_repeat_their_last_run():
 
 
 def test_names_of_keywords_are_those_of_their_typed_dict():
-    """Of PEP 692, also names that no parameter can have; the setup decides what is static."""
+    """Typed dicts (PEP 692) give names that no parameter can have, and the setup static ones."""
     Settings = TypedDict("Settings", {"law.sigma": float})
     Hyper = TypedDict("Hyper", {"rule.f": int, "rule.tau": float})
 
