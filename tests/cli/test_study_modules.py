@@ -304,7 +304,7 @@ def test_a_timeline_and_rows_as_objects_and_a_model_of_nnx(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_setup_per_seed(tmp_path):
+def test_a_setup_per_seed(tmp_path, capsys):
     """Seed s has the split of seed s; its values are those of Python."""
     parts = "setup=lambda seed: fs.presets.quickstart(seed=seed, partition_seed=seed, seeds=None, "
     options = "rounds=2, num_clients=4, cohort_size=2, local_steps=1, model='softmax_regression')"
@@ -321,6 +321,12 @@ def test_a_setup_per_seed(tmp_path):
     expected = result.history.metrics["test/loss"][-1]
     np.testing.assert_allclose(losses[1], expected, rtol=1e-5)  # another program
     assert losses[0] != losses[1]
+
+    before = (folder / "history.csv").read_bytes()
+    path.write_text(path.read_text().replace("partition_seed=seed", "partition_seed=seed + 1"))
+    assert main(["run", str(path), "--output", str(folder)]) != 0
+    assert "holds another run: data differ" in capsys.readouterr().err
+    assert (folder / "history.csv").read_bytes() == before
 
 
 OWN = 'algorithms={"mine": %s}'
