@@ -39,7 +39,8 @@ from fedjax_sim.types.setup import (
     uniform_weights,
     weight_by_examples,
 )
-from fedjax_sim.types.shown import (
+from fedjax_sim.types.specs import Same, Spec, spec_of, specified, value_text, with_spec
+from fedjax_sim.types.summaries import (
     Rows,
     Summary,
     common_rows,
@@ -48,7 +49,6 @@ from fedjax_sim.types.shown import (
     rows_of,
     shown,
 )
-from fedjax_sim.types.specs import Same, Spec, spec_of, specified, value_text, with_spec
 from fedjax_sim.types.visits import EvalFn, Oracle, Round, Stack, Weighting, Work
 
 __all__ = [

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from fedjax_sim.types.aliases import ClientState, Message, Params, PyTree, ServerState, Upload
 from fedjax_sim.types.setup import Task, Timeline
-from fedjax_sim.types.shown import Summary, shown
 from fedjax_sim.types.specs import Spec, changed_texts, with_spec
+from fedjax_sim.types.summaries import Summary, shown
 from fedjax_sim.types.visits import Oracle, Round, Work
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jax import Array
 
 from fedjax_sim.types.aliases import Params, PyTree
-from fedjax_sim.types.shown import shown
+from fedjax_sim.types.summaries import shown
 
 
 @dataclasses.dataclass(frozen=True)

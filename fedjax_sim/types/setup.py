@@ -15,8 +15,8 @@ from jax.core import Tracer
 
 from fedjax_sim.types.aliases import Params
 from fedjax_sim.types.arrays import readable, tree_text
-from fedjax_sim.types.shown import Summary, rows_of, shown
 from fedjax_sim.types.specs import value_text
+from fedjax_sim.types.summaries import Summary, rows_of, shown
 from fedjax_sim.types.visits import EvalFn, Oracle, Weighting, Work
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.types.aliases import Params, Step, Upload
-from fedjax_sim.types.shown import shown
+from fedjax_sim.types.summaries import shown
 
 
 @shown
