@@ -23,11 +23,10 @@ from fedjax_sim.models.linear import Adapted, Rows
 from fedjax_sim.models.mode import Evaluation
 from fedjax_sim.models.paths import lookup, nested
 from fedjax_sim.models.tokens import takes_tokens
-from fedjax_sim.tree import OfModel, Path, leaves
 from fedjax_sim.types import Model, Params, PyTree, Scalar
 
 # (path, leaf) -> True for a kernel that gets one adapter, or the blocks of rows that get one each.
-WhereRows: TypeAlias = Callable[[Path, Any], bool | tuple[Rows, ...]]
+WhereRows: TypeAlias = Callable[[tree.leaves.Path, Any], bool | tuple[Rows, ...]]
 
 # Uniform on +-1 / sqrt(inputs): Kaiming's initialisation with slope sqrt(5), as in the authors'
 # program.
@@ -36,7 +35,7 @@ kaiming_uniform: Initializer = jax.nn.initializers.variance_scaling(
 )
 
 
-def queries_and_values(path: Path, leaf: Any) -> bool | tuple[Rows, ...]:
+def queries_and_values(path: tree.leaves.Path, leaf: Any) -> bool | tuple[Rows, ...]:
     """Selects the kernels of queries and values of attention layers, for ``lora``.
 
     These are leaves "kernel" of layers "query" and "value", and of a layer "qkv", whose rows are
@@ -60,7 +59,7 @@ def lora(
     model: Model,
     rank: int = 8,
     alpha: Scalar = 8.0,
-    where: WhereRows | OfModel = queries_and_values,
+    where: WhereRows | tree.leaves.OfModel = queries_and_values,
     a_init: Initializer = kaiming_uniform,
 ) -> Model:
     r"""Model with adapters of low rank beside some of its kernels.
@@ -168,13 +167,13 @@ def lora(
         outputs, new = train(filled(params, True), x, key, weights)
         return outputs, {"adapters": jax.tree.map(lambda _: None, params["adapters"]), "base": new}
 
-    def in_base(path: Path, leaf: Any) -> bool:
+    def in_base(path: tree.leaves.Path, leaf: Any) -> bool:
         return path[0] == "base" and statistics is not None and statistics(path[1:], leaf)
 
     return Model(init, Evaluation(apply), train_adapted, statistics and in_base)
 
 
-def lora_frozen(path: Path, leaf: Any) -> bool:
+def lora_frozen(path: tree.leaves.Path, leaf: Any) -> bool:
     """Predicate of the base model of :func:`~fedjax_sim.models.lora`, for ``freeze``.
 
     Example:
@@ -185,7 +184,7 @@ def lora_frozen(path: Path, leaf: Any) -> bool:
     return path[0] == "base"
 
 
-def ffa_lora_frozen(path: Path, leaf: Any) -> bool:
+def ffa_lora_frozen(path: tree.leaves.Path, leaf: Any) -> bool:
     """Predicate of the base model and all A of :func:`~fedjax_sim.models.lora`, for ``freeze``.
 
     Example:
@@ -199,7 +198,7 @@ def merge_lora(
     model: Model,
     params: Params,
     alpha: Scalar = 8.0,
-    where: WhereRows | OfModel = queries_and_values,
+    where: WhereRows | tree.leaves.OfModel = queries_and_values,
 ) -> Params:
     """Returns the base model's parameters with the adapters added to its kernels.
 
@@ -232,15 +231,17 @@ class _Matrix(NamedTuple):
     rows: tuple[Rows, ...]  # blocks that get adapters
 
 
-def _filled(params: Params, selected: dict[Path, _Matrix], alpha: Scalar, merges: bool) -> Params:
+def _filled(
+    params: Params, selected: dict[tree.leaves.Path, _Matrix], alpha: Scalar, merges: bool
+) -> Params:
     """Returns the base model with adapted kernels, as arrays if ``merges``."""
 
     def kernel(path: tuple[Any, ...], leaf: Array) -> Array | Adapted:
-        matrix = selected.get(leaves.names(path))
+        matrix = selected.get(tree.leaves.names(path))
         if matrix is None:
             return leaf
         roles, _, rows = matrix
-        here = lookup(params["adapters"], leaves.names(path))
+        here = lookup(params["adapters"], tree.leaves.names(path))
         factors = (here,) if len(rows) == 1 else tuple(here[str(i)] for i in range(len(rows)))
         a = factors[0]["a"]
         scale = jnp.broadcast_to(jnp.asarray(alpha / a.shape[-2]).astype(a.dtype), a.shape[:-2])
@@ -250,14 +251,16 @@ def _filled(params: Params, selected: dict[Path, _Matrix], alpha: Scalar, merges
     return jax.tree_util.tree_map_with_path(kernel, params["base"])
 
 
-def _selected(model: Model, params: Params, where: WhereRows | OfModel) -> dict[Path, _Matrix]:
+def _selected(
+    model: Model, params: Params, where: WhereRows | tree.leaves.OfModel
+) -> dict[tree.leaves.Path, _Matrix]:
     """Returns the kernels to adapt, by path."""
-    leaves.check_selection(where)
+    tree.leaves.check_selection(where)
     axis_roles = model.axis_roles or _outputs_by_inputs
-    of_model = where.find(params) if isinstance(where, OfModel) else None
+    of_model = where.find(params) if isinstance(where, tree.leaves.OfModel) else None
     selected = {}
     for keys, kernel in jax.tree_util.tree_leaves_with_path(params):
-        path = leaves.names(keys)
+        path = tree.leaves.names(keys)
         leaf = jax.ShapeDtypeStruct(kernel.shape, kernel.dtype)
         roles = axis_roles(path, leaf)
         if roles is not None:
@@ -275,19 +278,21 @@ def _selected(model: Model, params: Params, where: WhereRows | OfModel) -> dict[
             )
         selected[path] = _Matrix(roles, leaf, _rows(path, leaf, blocks))
     if not selected:
-        paths = ["/".join(leaves.names(k)) for k, _ in jax.tree_util.tree_leaves_with_path(params)]
+        paths = [
+            "/".join(tree.leaves.names(k)) for k, _ in jax.tree_util.tree_leaves_with_path(params)
+        ]
         raise ValueError(
             f"where selects none of the leaves; expected kernels among {', '.join(paths)}"
         )
     return selected
 
 
-def _outputs_by_inputs(path: Path, leaf: Any) -> str | None:
+def _outputs_by_inputs(path: tree.leaves.Path, leaf: Any) -> str | None:
     del path
     return "oi" if leaf.ndim == 2 else None
 
 
-def _rows(path: Path, leaf: Any, blocks: Any) -> tuple[Rows, ...]:
+def _rows(path: tree.leaves.Path, leaf: Any, blocks: Any) -> tuple[Rows, ...]:
     """Returns the blocks of rows that get adapters; any true value but a sequence is for all."""
     outputs = leaf.shape[-2]
     blocks = tuple(blocks) if isinstance(blocks, (tuple, list)) else ((0, outputs),)

@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from fedjax_sim.models.mode import Evaluation
-from fedjax_sim.tree import Where, leaves
+from fedjax_sim.tree import leaves
 from fedjax_sim.types import Model, Params, PyTree
 
 
@@ -52,7 +52,7 @@ class _CastTraining:
 
     train: Callable
     dtype: str
-    statistics: Where | None
+    statistics: leaves.Where | None
 
     def __call__(self, params: Params, x: PyTree, key: Array, weights: Array) -> tuple:
         kept, rest = leaves.split(params, self.statistics or (lambda path, leaf: False))

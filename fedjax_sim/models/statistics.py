@@ -11,7 +11,7 @@ from jax import Array
 
 from fedjax_sim.models.stateful_linen import LinenTraining
 from fedjax_sim.models.stateful_nnx import NnxTraining
-from fedjax_sim.tree import Where, leaves
+from fedjax_sim.tree import leaves
 from fedjax_sim.types import Model, Params, PyTree
 
 
@@ -52,7 +52,7 @@ def frozen_statistics(model: Model) -> Model:
 @dataclasses.dataclass(frozen=True)
 class _Constant:
     train: Callable[..., tuple[Any, PyTree]]
-    where: Where
+    where: leaves.Where
 
     def __call__(self, params: Params, x: Any, key: Array, weights: Array) -> tuple[Any, PyTree]:
         statistics, rest = leaves.split(params, self.where)

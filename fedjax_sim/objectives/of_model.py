@@ -23,7 +23,6 @@ from fedjax_sim.objectives.losses import (
     mean_per_example,
     softmax,
 )
-from fedjax_sim.tree import Where, leaves
 from fedjax_sim.types import Model, Params, PyTree, Scalar
 
 Apply: TypeAlias = Callable[[Params, Any], Any]
@@ -108,7 +107,7 @@ def batch_losses(
     return weighted(params, examples, key, weights)
 
 
-def statistics_of(objective: Objective) -> Where | None:
+def statistics_of(objective: Objective) -> tree.leaves.Where | None:
     """Returns the predicate of the running statistics of an objective's model; None: none.
 
     Example:
@@ -189,7 +188,7 @@ class OfModel:
     loss: Loss
 
     @property
-    def statistics(self) -> Where | None:
+    def statistics(self) -> tree.leaves.Where | None:
         """Predicate of the running statistics."""
         return self.model.statistics
 
@@ -203,7 +202,7 @@ class OfModel:
         losses = self.loss(outputs, _part(examples, "y"))
         if self.statistics is None:
             return losses
-        old, _ = leaves.split(params, self.statistics)
+        old, _ = tree.leaves.split(params, self.statistics)
         return losses + _zero_of_gradient(old, new).astype(losses.dtype)
 
     def check(self, params: Params, examples: PyTree) -> None:
@@ -236,7 +235,7 @@ class Regularised:
     weight: Scalar
 
     @property
-    def statistics(self) -> Where | None:
+    def statistics(self) -> tree.leaves.Where | None:
         """Predicate of the running statistics, which are no parameters."""
         return statistics_of(self.objective)
 
@@ -249,7 +248,7 @@ class Regularised:
 
     def _added(self, losses: Array, params: Params) -> Array:
         if self.statistics is not None:
-            _, params = leaves.split(params, self.statistics)
+            _, params = tree.leaves.split(params, self.statistics)
         penalty = tree.norm(params, squared=True).astype(losses.dtype) / 2
         return losses + jnp.asarray(self.weight, losses.dtype) * penalty
 

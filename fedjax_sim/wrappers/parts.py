@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.tree import Selection, leaves
+from fedjax_sim.tree import leaves
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, ServerState, Step
 from fedjax_sim.wrappers.received import broadcast_inner, received_model, update_inner
 
@@ -77,7 +77,7 @@ def personal_model(params: Params, client: PersonalState) -> Params:
     return leaves.join(client.personal, params)
 
 
-def rest_at_server(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
+def rest_at_server(algorithm: FedAlgorithm, where: leaves.Selection) -> FedAlgorithm:
     """Returns the algorithm of a part of the model, whose server keeps and sends the leaves."""
 
     def init(params: Params) -> PartState:
@@ -94,7 +94,7 @@ def rest_at_server(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
     )
 
 
-def rest_at_clients(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
+def rest_at_clients(algorithm: FedAlgorithm, where: leaves.Selection) -> FedAlgorithm:
     """Returns the algorithm of a part of the model, whose clients keep leaves of their own."""
 
     def init_client(params: Params) -> PersonalState:

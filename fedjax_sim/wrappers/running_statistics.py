@@ -24,16 +24,6 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most, check_choice, check_is_algorithm
 from fedjax_sim.local import Carried, carrying
-from fedjax_sim.tree import (
-    Selection,
-    bits_of_arrays,
-    divide_or_keep,
-    leaves,
-    message_bits,
-    upload_bits,
-    with_message_bits,
-    with_upload_bits,
-)
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -69,7 +59,7 @@ class _Visit(NamedTuple):
 @specified
 def running_statistics(
     algorithm: FedAlgorithm,
-    where: Selection,
+    where: tree.leaves.Selection,
     combine: Literal["averaged", "private"] = "averaged",
     server_rate: Scalar = 1.0,
 ) -> FedAlgorithm:
@@ -129,7 +119,7 @@ def running_statistics(
         ([1.0, 2.0], [1.0, 2.5])
     """
     check_is_algorithm(algorithm)
-    leaves.check_selection(where)
+    tree.leaves.check_selection(where)
     check_choice(("averaged", "private"), combine=combine)
     check_at_least(0, server_rate=server_rate)
     check_at_most(1, server_rate=server_rate)
@@ -154,12 +144,12 @@ def running_statistics(
     ) -> Params:
         if algorithm.personal is None:
             try:
-                return leaves.join(received_model(message), start)
+                return tree.leaves.join(received_model(message), start)
             except ValueError as error:  # of JAX, for trees that differ
                 raise ValueError(WITHOUT_MODEL) from error
         with carrying(start) as carried:
             model = algorithm.personal(message, state, _updating(oracle, carried), work)
-            return leaves.join(model, carried.value)
+            return tree.leaves.join(model, carried.value)
 
     if combine == "private":
 
@@ -189,25 +179,25 @@ def running_statistics(
 
     def update(state: PartState, mean: _Visit, round: Round) -> PartState:
         some = mean.present > 0
-        average = divide_or_keep(mean.statistics, mean.present)  # over the visits with steps
+        average = tree.divide_or_keep(mean.statistics, mean.present)  # over the visits with steps
         # Means are mixed in, no changes are added: sums of stale changes can overshoot.
         mixed = tree.add_scale(tree.scale(1 - server_rate, state.rest), server_rate, average)
         inner = algorithm.update(state.inner, mean.upload, round)
         return PartState(inner, tree.where(some, mixed, state.rest))
 
     def bits_of_upload(upload: _Visit) -> int:
-        rest = bits_of_arrays((upload.statistics, upload.present))
-        return upload_bits(algorithm)(upload.upload) + rest
+        rest = tree.bits_of_arrays((upload.statistics, upload.present))
+        return tree.upload_bits(algorithm)(upload.upload) + rest
 
     def bits_of_message(message: PartMessage) -> int:
-        return message_bits(algorithm)(message.inner) + bits_of_arrays(message.rest)
+        return tree.message_bits(algorithm)(message.inner) + tree.bits_of_arrays(message.rest)
 
     wrapped = part._replace(
         local=local_averaged,
         update=update,
         personal=None if algorithm.personal is None else personal_averaged,
     ).requiring(exact_mean="clients also upload the running statistics of their data")
-    return with_message_bits(with_upload_bits(wrapped, bits_of_upload), bits_of_message)
+    return tree.with_message_bits(tree.with_upload_bits(wrapped, bits_of_upload), bits_of_message)
 
 
 def _updating(oracle: Oracle, carried: Carried) -> Oracle:
@@ -223,4 +213,4 @@ def _updating(oracle: Oracle, carried: Carried) -> Oracle:
 def _moved(path: tuple[Any, ...], statistic: Array, change: Array) -> Array:
     # The weights of a mean sum to 1 up to rounding only, so a difference may be just below 0.
     new = statistic - change
-    return jnp.maximum(new, 0) if leaves.names(path)[-1] == "var" else new
+    return jnp.maximum(new, 0) if tree.leaves.names(path)[-1] == "var" else new
