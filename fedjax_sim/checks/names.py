@@ -7,25 +7,13 @@ from types import ModuleType
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns the end of a message about an unknown name: the most similar known one, if any.
-
-    Example:
-        >>> did_you_mean("fedpox", ["fedavg", "fedprox"]), did_you_mean("adam", ["fedavg"])
-        ('; did you mean fedprox?', '')
-    """
+    """Returns the end of a message about an unknown name: the most similar known one, if any."""
     close = difflib.get_close_matches(str(name), list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def import_extra(module: str, extra: str | None) -> ModuleType:
-    """Imports an optional package; the error names the extra, or the package, that installs it.
-
-    Example:
-        >>> import_extra("no_such_package", "privacy")
-        Traceback (most recent call last):
-        ...
-        ImportError: no_such_package could not be imported (No module named 'no_such_package');...
-    """
+    """Imports an optional package; the error names the extra, or the package, that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -14,15 +14,7 @@ INT32_MAX = 2**31 - 1  # rounds, clients, steps and rows are counted in 32 bits
 
 
 def check_rates(**values: object) -> None:
-    """Raises ValueError for negative learning rates; schedules, traced values and None pass.
-
-    Example:
-        >>> check_rates(lr=lambda round: 0.1 / (1 + round), server_lr=1.0)
-        >>> check_rates(lr=-0.1)
-        Traceback (most recent call last):
-        ...
-        ValueError: lr is -0.1; expected at least 0
-    """
+    """Raises ValueError for negative learning rates; schedules, traced values and None pass."""
     check_at_least(0, **{name: value for name, value in values.items() if not callable(value)})
 
 
@@ -48,36 +40,17 @@ def _check_kind(name: str, value: Any) -> None:
 
 
 def check_at_least(bound: float, /, **values: object) -> None:
-    """Raises ValueError for schedules and numbers below a bound; traced values and None pass.
-
-    Example:
-        >>> check_at_least(1, num_clients=3)
-        >>> check_at_least(0.0, noise=-1.0)
-        Traceback (most recent call last):
-        ...
-        ValueError: noise is -1.0; expected at least 0
-    """
+    """Raises ValueError for schedules and numbers below a bound; traced values and None pass."""
     _check_holds(lambda x: x >= bound, f"at least {bound:g}", values)
 
 
 def least_entries(**arrays: Any) -> dict[str, Any]:
-    """Returns the least entry of every array, for the checks of numbers; traced ones are left out.
-
-    Example:
-        >>> check_at_least(0, **least_entries(weights=np.array([1.0, -2.0])))
-        Traceback (most recent call last):
-        ...
-        ValueError: weights is -2.0; expected at least 0
-    """
+    """Returns the least entry of every array, for the checks of numbers; traced ones are left out."""
     return _reduced(np.min, arrays)
 
 
 def largest_entries(**arrays: Any) -> dict[str, Any]:
-    """Returns the largest entry of every array, otherwise as :func:`least_entries`.
-
-    Example:
-        >>> check_at_most(1, **largest_entries(probabilities=np.array([0.5, 1.0])))
-    """
+    """Returns the largest entry of every array, otherwise as :func:`least_entries`."""
     return _reduced(np.max, arrays)
 
 
@@ -94,13 +67,6 @@ def check_count(least: int = 0, /, **values: Any) -> None:
     """Raises ValueError for values that are no integers, or below a bound; traced values pass.
 
     NumPy's integers and arrays of one integer are integers; booleans are none.
-
-    Example:
-        >>> check_count(num_clients=np.int64(3))
-        >>> check_count(1, num_rounds=2.5)
-        Traceback (most recent call last):
-        ...
-        ValueError: num_rounds is 2.5; expected an integer
     """
     for name, value in values.items():
         if isinstance(value, Tracer):
@@ -114,15 +80,7 @@ def check_count(least: int = 0, /, **values: Any) -> None:
 
 
 def check_counts(least: int = 0, /, **sequences: Any) -> None:
-    """Raises ValueError for values that are no sequences of integers from a bound on.
-
-    Example:
-        >>> check_counts(1, hidden=(64, 32))
-        >>> check_counts(1, hidden=64)
-        Traceback (most recent call last):
-        ...
-        ValueError: hidden is 64; expected a sequence of integers
-    """
+    """Raises ValueError for values that are no sequences of integers from a bound on."""
     for name, values in sequences.items():
         if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
             raise ValueError(f"{name} is {values!r:.60}; expected a sequence of integers")
@@ -139,54 +97,24 @@ def _is_integer(value: Any) -> bool:
 
 
 def check_positive(**values: Scalar) -> None:
-    """Raises ValueError for schedules and numbers that are not above 0; traced values pass.
-
-    Example:
-        >>> check_positive(lr=0.0)
-        Traceback (most recent call last):
-        ...
-        ValueError: lr is 0.0; expected a positive number
-    """
+    """Raises ValueError for schedules and numbers that are not above 0; traced values pass."""
     _check_holds(lambda x: x > 0, "a positive number", values)
 
 
 def check_at_most(bound: float, /, **values: Scalar) -> None:
-    """Raises ValueError for schedules and numbers above a bound; traced values pass.
-
-    Example:
-        >>> check_at_most(INT32_MAX, num_steps=2**31)
-        Traceback (most recent call last):
-        ...
-        ValueError: num_steps is 2147483648; expected at most 2147483647
-    """
+    """Raises ValueError for schedules and numbers above a bound; traced values pass."""
     _check_holds(lambda x: x <= bound, f"at most {bound}", values)
 
 
 def check_one_number(**values: Scalar) -> None:
-    """Raises ValueError for arrays with axes, also for traced ones.
-
-    Example:
-        >>> check_one_number(probability=0.5)
-        >>> check_one_number(probability=np.ones(3))
-        Traceback (most recent call last):
-        ...
-        ValueError: probability has shape (3,); expected one number
-    """
+    """Raises ValueError for arrays with axes, also for traced ones."""
     for name, value in values.items():
         if np.ndim(value):
             raise ValueError(f"{name} has shape {np.shape(value)}; expected one number")
 
 
 def check_decay(**values: Scalar) -> None:
-    """Raises ValueError for schedules and numbers outside of [0, 1); traced values pass.
-
-    Example:
-        >>> check_decay(momentum=0.9)
-        >>> check_decay(b2=1.0)
-        Traceback (most recent call last):
-        ...
-        ValueError: b2 is 1.0; expected a number in [0, 1)
-    """
+    """Raises ValueError for schedules and numbers outside of [0, 1); traced values pass."""
     _check_holds(lambda x: (x >= 0) & (x < 1), "a number in [0, 1)", values)
 
 
@@ -194,11 +122,6 @@ def is_concrete(value: PyTree) -> bool:
     """Returns True for numbers and arrays with known values.
 
     False for traced values, and for the placeholders that JAX puts into pytrees.
-
-    Example:
-        >>> import jax
-        >>> is_concrete(0.5), is_concrete(None), jax.jit(lambda x: is_concrete(x) + x)(0).item()
-        (True, False, 0)
     """
     numbers = (int, float, np.ndarray, np.generic, Array)
     return isinstance(value, numbers) and not isinstance(value, Tracer)

@@ -74,17 +74,6 @@ def check_keys(keys: object) -> None:
     """Refuses keys that are not those of JAX, and equal keys of several seeds.
 
     Seeds with one key have the same random numbers, so an interval over them says nothing.
-
-    Example:
-        >>> check_keys(jax.random.key(0))
-        >>> check_keys(0)
-        Traceback (most recent call last):
-        ...
-        ValueError: keys is 0; expected jax.random.key(0), or n keys [n] as of jax.random.split
-        >>> check_keys(jax.random.split(jax.random.key(0), 2)[np.array([0, 1, 0])])
-        Traceback (most recent call last):
-        ...
-        ValueError: keys[0] and keys[2] are equal; expected another key for every seed, such as ...
     """
     if not (isinstance(keys, Array) and jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)):
         raise ValueError(
@@ -118,14 +107,7 @@ def check_split_keys(keys: Any) -> None:
 
 
 def check_key(key: object) -> None:
-    """Refuses a value that is not one key of JAX.
-
-    Example:
-        >>> check_key(jax.random.split(jax.random.key(0), 3))
-        Traceback (most recent call last):
-        ...
-        ValueError: key has shape (3,); expected one key, such as jax.random.key(0)
-    """
+    """Refuses a value that is not one key of JAX."""
     if not (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
         raise ValueError(f"key is {key!r:.60}; expected jax.random.key(0)")
     if key.ndim:
@@ -138,16 +120,6 @@ def check_generator(name: str, key: Array) -> None:
 
     Under ``jax.vmap`` the generators rbg and unsafe_rbg draw from the first key of a batch, so the
     results of a run would depend on how many clients run together.
-
-    Raises:
-        ValueError: such a key, or such a generator as JAX's default, with which the package would
-            make its own keys.
-
-    Example:
-        >>> check_generator("key", jax.random.key(0, impl="rbg"))
-        Traceback (most recent call last):
-        ...
-        ValueError: key is of the generator rbg, whose draws under jax.vmap differ from single ...
     """
     default = jax.config.jax_default_prng_impl  # pyright: ignore[reportAttributeAccessIssue]
     for owner, generator in ((name, str(jax.random.key_impl(key))), ("JAX's default", default)):
@@ -224,15 +196,7 @@ def check_finite_params(params: Params) -> None:
 
 
 def shapes_of_one(params: Params, *, batched: bool) -> Params:
-    """Returns the shapes and dtypes of one model.
-
-    Args:
-        batched: the parameters have a leading axis, one model per key.
-
-    Example:
-        >>> shapes_of_one(np.ones((2, 3), np.float32), batched=True)
-        ShapeDtypeStruct(shape=(3,), dtype=float32)
-    """
+    """Returns the shapes and dtypes of one model."""
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(jnp.shape(x)[batched:], jnp.result_type(x)), params
     )
@@ -243,9 +207,6 @@ def _check_evaluated(eval_fn: Any, params: Params) -> None:
 
     Those of this package are checked, and every ``Partial`` whose function has a method
     ``check(*args, params)``.
-
-    Args:
-        params: of one model, or its shapes.
     """
     if isinstance(eval_fn, tuple):
         for part in eval_fn:

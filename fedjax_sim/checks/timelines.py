@@ -132,13 +132,6 @@ def partial_rounds(task: Task, timeline: Timeline) -> np.ndarray:
     """Returns the numbers of uploads of the rounds with some but not all clients' uploads.
 
     Rounds in which no client does any work are left out; traced timelines have none.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.from_clients([{"x": np.ones(1)}] * 3)
-        >>> task = fs.empirical_task(lambda w, b, key: b["x"] * w, data, fs.full_batch(1))
-        >>> partial_rounds(task, fs.timelines.cyclic(2, 3, 2, 1)).tolist()
-        [2, 2]
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
         return np.zeros(0, int)

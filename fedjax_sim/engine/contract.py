@@ -87,18 +87,6 @@ def check_run(
             weighted uploads for one that requires equal weights; a round with fewer uploads than an
             aggregation requires; running statistics that an algorithm does not update; a wrapper
             around one that must be applied last; or what the algorithm's own check refuses.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0])}, jnp.array([0, 1, 2]))
-        >>> loss = lambda params, examples, key: (params - examples["x"]) ** 2
-        >>> task = fs.empirical_task(loss, data, fs.full_batch(1))
-        >>> setup = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), jnp.zeros(3))
-        >>> check_run(fs.fedavg(0.5), setup, 3)
-        >>> check_run(fs.fedavg(0.5), setup, 2)
-        Traceback (most recent call last):
-        ...
-        ValueError: params has leaves of shapes [(3,)]...; expected a leading axis of 2, one ...
     """
     check_setup(setup)
     if compiled:

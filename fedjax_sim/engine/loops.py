@@ -262,12 +262,7 @@ def advance_by(
 
 
 def most_evaluations(num_rounds: int, eval_every: int) -> int:
-    """Returns the most evaluations among consecutive rounds of a run, with its last one.
-
-    Example:
-        >>> most_evaluations(10, 5)  # rounds 4 to 13 of 13: after 5, 10 and 13
-        3
-    """
+    """Returns the most evaluations among consecutive rounds of a run, with its last one."""
     return num_rounds // eval_every + 1
 
 

@@ -157,14 +157,7 @@ class Event(NamedTuple):
 
 
 class Listeners:
-    """The callbacks of one run.
-
-    Args:
-        callbacks: those of the call, checked.
-        name: of the algorithm in a comparison, else empty.
-        seeds, num_rounds, folder: those of the run.
-        identity: what makes two calls the same run.
-    """
+    """The callbacks of one run."""
 
     def __init__(
         self,
@@ -282,12 +275,7 @@ def _asked(callbacks: Sequence[Callback], method: str, *arguments: Any) -> Actio
 
 
 def strongest(actions: Iterable[Action]) -> Action:
-    """Returns the action of several that ends most: "interrupt", then "stop".
-
-    Example:
-        >>> strongest(["interrupt", "stop", None])
-        'interrupt'
-    """
+    """Returns the action of several that ends most: "interrupt", then "stop"."""
     taken = set(actions)
     return "interrupt" if "interrupt" in taken else "stop" if "stop" in taken else None
 

@@ -100,13 +100,7 @@ def melted(history: History, last: int | None = None) -> Iterator[tuple[int, str
 
 
 def due(metrics: Mapping[str, Any], name: str) -> bool:
-    """Returns True if a metric of one evaluation is a value; False for marks and skipped ones.
-
-    Example:
-        >>> metrics = {"slow/loss": 0.0, "slow/evaluated": False, "test/loss": 2.0}
-        >>> [name for name in metrics if due(metrics, name)]
-        ['test/loss']
-    """
+    """Returns True if a metric of one evaluation is a value; False for marks and skipped ones."""
     prefixes = [
         key.removesuffix(EVALUATED) for key, mark in metrics.items() if is_mark(key) and not mark
     ]
@@ -120,11 +114,6 @@ def measured(
 
     A seed that did not measure a metric has NaN.  Marks are in neither; the clock always counts as
     measured.
-
-    Example:
-        >>> measured({"slow/loss": np.zeros(2), "slow/evaluated": np.array([False, False]),
-        ...           "loss": np.ones(2)})
-        ({'loss': array([1., 1.])}, frozenset({'slow/loss'}))
     """
     result, skipped = {}, set()
     for name, values in metrics.items():
@@ -143,23 +132,12 @@ def measured(
 
 
 def as_number(value: Any) -> Any:
-    """Returns an array whose booleans are 1 and 0, since files and frames have numbers.
-
-    Example:
-        >>> as_number(np.array([True, False])), as_number(np.array([0.5]))
-        (array([1, 0]), array([0.5]))
-    """
+    """Returns an array whose booleans are 1 and 0, since files and frames have numbers."""
     return value.astype(int) if value.dtype == bool else value
 
 
 def latest(history: History) -> dict[str, float]:
-    """Returns the scalar metrics of the last evaluation, means over the leading axis of replicas.
-
-    Example:
-        >>> metrics = {"loss": np.array([[4.0, 1.0], [6.0, 3.0]]), "classes": np.ones((2, 2, 10))}
-        >>> latest(History(np.array([[1, 2], [1, 2]]), metrics, {}))
-        {'loss': 2.0}
-    """
+    """Returns the scalar metrics of the last evaluation, means over the leading axis of replicas."""
     last = {name: np.asarray(x)[0, -1] for name, x in history.metrics.items()}
     return {
         name: float(np.asarray(history.metrics[name])[:, -1].mean())

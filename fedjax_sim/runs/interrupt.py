@@ -16,11 +16,6 @@ def deferred_interrupt() -> Iterator[Callable[[], bool]]:
 
     The second one acts as it would have acted before the context.  The flag is set from the start
     if a signal in :func:`raising` did not end the work.
-
-    Example:
-        >>> with deferred_interrupt() as interrupted:
-        ...     interrupted()
-        False
     """
     flag = [True] if _raised else []
     try:
@@ -83,11 +78,5 @@ def raising() -> Iterator[None]:
 
 
 def exit_code() -> int:
-    """Returns the exit code of a process that a signal interrupted: 130, or 143 after SIGTERM.
-
-    Example:
-        >>> with raising():
-        ...     exit_code()
-        130
-    """
+    """Returns the exit code of a process that a signal interrupted: 130, or 143 after SIGTERM."""
     return 128 + (_last[0] if _last else signal.SIGINT)

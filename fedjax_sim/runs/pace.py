@@ -19,21 +19,7 @@ def stride(rounds: int, eval_every: int, *, single: bool = False) -> int:
 
 
 class Pace:
-    """Lengths of segments: short ones first, then as many rounds as fit into a time.
-
-    Args:
-        most: rounds of the longest segment.
-        eval_every: rounds between evaluations.
-        seconds: time of a segment.
-
-    Example:
-        >>> pace = Pace(100, 10, seconds=30.0)
-        >>> pace.after(0, 400)
-        1
-        >>> pace.took(1, 1.0)
-        >>> pace.after(1, 400), pace.after(8, 400), pace.after(399, 400)
-        (9, 10, 400)
-    """
+    """Lengths of segments: short ones first, then as many rounds as fit into a time."""
 
     _AIM = 1 / 3  # share of the time that is planned, since later rounds may take longer
     _GROWTH = 8

@@ -108,13 +108,7 @@ def _text(line: _Line) -> str:
 
 
 def _seconds(line: _Line) -> str:
-    """Returns the time so far, and an estimate of the rest at the speed since the compilation.
-
-    Example:
-        >>> line = _Line("", started=0.0, updated=7.0, fraction=0.5, compiled=(5.0, 0.25))
-        >>> _seconds(line), _seconds(line._replace(fraction=1.0))
-        ('7 s, 4 s left', '7 s')
-    """
+    """Returns the time so far, and an estimate of the rest at the speed since the compilation."""
     passed = f"{line.updated - line.started:.0f} s"
     if line.compiled is None or not line.compiled[1] < line.fraction < 1:
         return passed

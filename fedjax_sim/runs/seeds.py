@@ -15,15 +15,7 @@ Seed = str | int
 def seed_names(
     seeds: Sequence[Seed] | None, count: int, argument: str = "options.seeds"
 ) -> list[str]:
-    """Returns the names of the seeds in histories and files: by default "0", "1", ...
-
-    Raises:
-        ValueError: names that are not distinct or have line breaks, or another number of them.
-
-    Example:
-        >>> seed_names(None, 2), seed_names([7, 8], 2)
-        (['0', '1'], ['7', '8'])
-    """
+    """Returns the names of the seeds in histories and files: by default "0", "1", ..."""
     names = [str(seed) for seed in (range(count) if seeds is None else seeds)]
     if len(names) != count or len(set(names)) != count:
         raise ValueError(f"{argument} is {names}; expected {count} distinct names, one per key")
@@ -34,14 +26,7 @@ def seed_names(
 
 
 def seed_column(names: Sequence[str]) -> list[Seed]:
-    """Returns the names as integers if all of them are numbers in their usual form.
-
-    Example:
-        >>> seed_column(["0", "1"]), seed_column(["0", "a"]), seed_column(["1", "01"])
-        ([0, 1], ['0', 'a'], ['1', '01'])
-        >>> seed_column(["-1", "1"])
-        [-1, 1]
-    """
+    """Returns the names as integers if all of them are numbers in their usual form."""
     if all(re.fullmatch(r"0|-?[1-9][0-9]*", name) for name in names):
         return [int(name) for name in names]
     return list(names)

@@ -204,9 +204,6 @@ def prepare(call: Call, *, trace: bool) -> Prepared:
     Args:
         call: the arguments.
         trace: trace the first segment, whose errors then come before the run's folder exists.
-
-    Raises:
-        ValueError: what only tracing shows.
     """
     options, setup = call.options, call.setup
     clients = client_names(setup.eval_fn)

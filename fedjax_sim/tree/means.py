@@ -10,12 +10,7 @@ from fedjax_sim.types import PyTree, Upload
 
 
 def weighted_mean(uploads: Upload, weights: Array) -> Upload:
-    """Returns the weighted mean of uploads ``[S, ...]``; zeros if all weights are 0.
-
-    Example:
-        >>> weighted_mean(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
-        2.0
-    """
+    """Returns the weighted mean of uploads ``[S, ...]``; zeros if all weights are 0."""
     return mean_from_sum(weighted_sum(uploads, weights), weights.sum(), uploads)
 
 
@@ -24,13 +19,6 @@ def weighted(upload: Upload, weight: Array) -> Upload:
 
     Exactly 0 for weight 0, also if the upload of an empty slot is not finite.  In single precision
     at least: in half precision weights would be rounded, products overflow and long sums stop.
-
-    Raises:
-        ValueError: an upload with a leaf that is not floating.
-
-    Example:
-        >>> weighted(jnp.array([1.0, jnp.inf]), jnp.array([3.0, 0.0])).tolist()
-        [3.0, 0.0]
     """
 
     def scaled(leaf: Array) -> Array:
@@ -47,22 +35,12 @@ def weighted(upload: Upload, weight: Array) -> Upload:
 
 
 def weighted_sum(uploads: Upload, weights: Array) -> Upload:
-    """Returns the sum of ``weights * uploads`` over the slots ``[S, ...]``.
-
-    Example:
-        >>> float(weighted_sum(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])))
-        8.0
-    """
+    """Returns the sum of ``weights * uploads`` over the slots ``[S, ...]``."""
     return jax.tree.map(lambda u: u.sum(axis=0), weighted(uploads, weights))
 
 
 def mean_from_sum(total: Upload, weight: Array, uploads: Upload) -> Upload:
-    """Returns ``total / weight`` in the dtypes of uploads; zeros for an empty round.
-
-    Example:
-        >>> float(mean_from_sum(jnp.array(6.0), jnp.array(4.0), jnp.zeros(2)))
-        1.5
-    """
+    """Returns ``total / weight`` in the dtypes of uploads; zeros for an empty round."""
     safe = jnp.where(weight <= 0, 1, weight)
     return jax.tree.map(lambda t, u: (t / safe.astype(t.dtype)).astype(u.dtype), total, uploads)
 
@@ -71,22 +49,12 @@ def divide_or_keep(x: PyTree, weight: Array) -> PyTree:
     """Returns ``x / weight``, or x where the weight is 0.
 
     The update of a round without uploads is computed, then discarded.
-
-    Example:
-        >>> divide_or_keep(jnp.array(3.0), jnp.array(0.5)).item()  # a mean over half of the weight
-        6.0
     """
     return divide(x, jnp.where(weight > 0, weight, 1))
 
 
 def all_reduced(mean: Upload, weight: Array, axis: str) -> Upload:
-    """Returns the mean over all devices, by one all-reduce inside ``shard_map``.
-
-    Example:
-        >>> of_all = jax.vmap(lambda m, w: all_reduced(m, w, "clients"), axis_name="clients")
-        >>> of_all(jnp.array([1.0, 5.0]), jnp.array([3.0, 1.0])).tolist()
-        [2.0, 2.0]
-    """
+    """Returns the mean over all devices, by one all-reduce inside ``shard_map``."""
     total, weights = _all_reduce((scale(weight, wide(mean)), weight), axis)
     return mean_from_sum(total, weights, mean)
 

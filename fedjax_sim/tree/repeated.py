@@ -49,14 +49,7 @@ jax.tree_util.register_dataclass(Repeated, data_fields=["value"], meta_fields=["
 
 
 def entries(values: Any, index: Array) -> Array:
-    """Returns ``values[index]`` of a vector, which may be a :class:`Repeated`.
-
-    Example:
-        >>> entries(Repeated(7, 10**9), jnp.array([5, 3])).tolist()
-        [7, 7]
-        >>> entries(np.array([4, 5, 6]), jnp.array([2, 0])).tolist()
-        [6, 4]
-    """
+    """Returns ``values[index]`` of a vector, which may be a :class:`Repeated`."""
     if isinstance(values, Repeated):
         return jnp.broadcast_to(jnp.asarray(values.value), index.shape)
     return jnp.asarray(values)[index]

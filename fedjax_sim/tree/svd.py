@@ -10,14 +10,7 @@ from jax import Array
 
 
 def singular_values(x: Array) -> Array:
-    """Singular values in decreasing order: ``[..., m, n] -> [..., min(m, n)]``.
-
-    Example:
-        >>> singular_values(jnp.diag(jnp.array([1.0, 3.0]))).tolist()
-        [3.0, 1.0]
-        >>> singular_values(jnp.diag(jnp.array([1.0, jnp.inf]))).tolist()
-        [nan, nan]
-    """
+    """Singular values in decreasing order: ``[..., m, n] -> [..., min(m, n)]``."""
     finite = _is_finite(x)
     values = jnp.linalg.svd(jnp.where(finite, x, 0), compute_uv=False)
     return jnp.where(finite[..., 0], values, jnp.nan)
@@ -26,16 +19,8 @@ def singular_values(x: Array) -> Array:
 def thin_svd(x: Array) -> tuple[Array, Array, Array]:
     """``u, s, w`` with ``x = u diag(s) w``; k = min(m, n).
 
-    Args:
-        x: ``[..., m, n]``.
-
     Returns:
         ``u`` ``[..., m, k]``, ``s`` ``[..., k]`` in decreasing order, ``w`` ``[..., k, n]``.
-
-    Example:
-        >>> u, s, w = thin_svd(jnp.diag(jnp.array([2.0, 3.0])))
-        >>> s.tolist(), ((u * s) @ w).round(4).tolist()
-        ([3.0, 2.0], [[2.0, 0.0], [0.0, 3.0]])
     """
     finite = _is_finite(x)
     u, s, w = jnp.linalg.svd(jnp.where(finite, x, 0), full_matrices=False)

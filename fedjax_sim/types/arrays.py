@@ -35,12 +35,7 @@ def readable(value: Any) -> np.ndarray | None:
 
 
 def tree_text(tree: Any) -> str:
-    """Returns the arrays of a pytree: each by its path, or of many the number of their entries.
-
-    Example:
-        >>> tree_text({"w": np.zeros((3, 2)), "b": np.zeros(2)})
-        'b float64[2], w float64[3, 2]'
-    """
+    """Returns the arrays of a pytree: each by its path, or of many the number of their entries."""
     leaves = [(path, x) for path, x in jax.tree_util.tree_leaves_with_path(tree)]
     if not leaves:
         return "no arrays"

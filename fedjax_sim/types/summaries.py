@@ -104,12 +104,7 @@ def common_rows(every: Iterable[Rows]) -> dict[str, str]:
 
 
 def listed(names: Iterable[Any]) -> str:
-    """Returns the first names, and how many there are of more than a few.
-
-    Example:
-        >>> listed("abc"), listed(range(20))
-        ('a, b, c', '0, 1, 2, 3, 4, 5, 6, 7, ...; 20 in all')
-    """
+    """Returns the first names, and how many there are of more than a few."""
     texts = list(map(str, names))
     if len(texts) <= _MOST_NAMES:
         return ", ".join(texts)

@@ -214,12 +214,7 @@ def summary_of(
 
 
 def quantile_names(quantiles: Sequence[float]) -> dict[str, float]:
-    """Returns quantiles by the names of their statistics.
-
-    Example:
-        >>> quantile_names((0.1, 0.5))
-        {'q10': 0.1, 'q50': 0.5}
-    """
+    """Returns quantiles by the names of their statistics."""
     for quantile in quantiles:
         if not 0 <= quantile <= 1:
             raise ValueError(f"quantiles contains {quantile}; expected numbers in [0, 1]")

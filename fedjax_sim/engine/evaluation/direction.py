@@ -36,12 +36,6 @@ def direction(metric: str) -> Literal["min", "max"] | None:
     The name decides, in any case of letters: "min" for names with "loss" or "error" and for words
     like "perplexity", "mse", "gap" and "std", else "max" for accuracies, R^2 and the like.  None:
     the name has no such word.
-
-    Example:
-        >>> direction("test/accuracy"), direction("train/loss"), direction("valid/bleu")
-        ('max', 'min', None)
-        >>> direction("top-5"), direction("Top-5 Error"), direction("client/accuracy/std")
-        ('max', 'min', 'min')
     """
     name = metric.lower()
     if "loss" in name or "error" in name or not _SMALLER.isdisjoint(_words(name)):
@@ -50,12 +44,7 @@ def direction(metric: str) -> Literal["min", "max"] | None:
 
 
 def is_fraction(metric: str) -> bool:
-    """Returns True for the name of an accuracy or the like, whose values lie in [0, 1].
-
-    Example:
-        >>> is_fraction("test/accuracy"), is_fraction("top-5 error"), is_fraction("loss")
-        (True, False, False)
-    """
+    """Returns True for the name of an accuracy or the like, whose values lie in [0, 1]."""
     name = metric.lower()
     words = _words(name)
     in_top = re.search(r"(?<![a-z0-9])top[-_ ]?\d", name) and "error" not in words
@@ -68,10 +57,6 @@ def headline(metrics: Iterable[str]) -> list[str]:
     Accuracy and loss of the test come first, then other scores, losses, metrics without a known
     direction, and distributions over clients; otherwise in the given order.  Those that measure
     progress, and numbers of examples, are left out.
-
-    Example:
-        >>> headline(["client/accuracy/q10", "time", "train/loss", "loss", "test/accuracy", "auc"])
-        ['test/accuracy', 'train/loss', 'auc', 'loss', 'client/accuracy/q10']
     """
     names = [x for x in metrics if x not in PROGRESS and x.rpartition("/")[2] != "examples"]
     return sorted(names, key=_place)

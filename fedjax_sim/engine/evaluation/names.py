@@ -23,12 +23,7 @@ def client_names(eval_fn: Any) -> dict[str, tuple[str, ...]]:
 
 
 def split_of(prefix: str) -> str:
-    """Returns the split of a metric's prefix: ``client/test`` is "test".
-
-    Example:
-        >>> split_of("client/test"), split_of("personal/test"), split_of("")
-        ('test', 'personal/test', '')
-    """
+    """Returns the split of a metric's prefix: ``client/test`` is "test"."""
     return prefix.removeprefix("client/")
 
 

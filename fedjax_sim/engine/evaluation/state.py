@@ -150,13 +150,7 @@ def at_rounds(eval_fn: EvalFn, every: int) -> Partial:
 
 
 def periods(eval_fn: Any) -> set[int]:
-    """Returns the periods of all :func:`at_rounds` in an evaluator.
-
-    Example:
-        >>> norm = Partial(lambda params: {"norm": jnp.abs(params)})
-        >>> periods(at_rounds(norm, 10)), periods(norm)
-        ({10}, set())
-    """
+    """Returns the periods of all :func:`at_rounds` in an evaluator."""
     if isinstance(eval_fn, tuple) and not isinstance(eval_fn, _AtRounds):
         return {period for part in eval_fn for period in periods(part)}
     if not isinstance(eval_fn, Partial):

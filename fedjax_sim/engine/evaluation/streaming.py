@@ -46,9 +46,6 @@ def stream(
         shape: shape of a total, which begins at zero, in at least float32.
         add: ``counted`` is False for examples that an earlier batch had; ``start`` is the number
             of the batch's first example.
-
-    Raises:
-        ValueError: metrics that are not one floating value per example.
     """
     length = num_examples(examples)
 
@@ -92,23 +89,14 @@ def _fold(
 
 
 def default_batch(params: Params, platform: Platform) -> int:
-    """Returns the examples per batch for a model: small batches for convolutions on a CPU.
-
-    Example:
-        >>> default_batch({"kernel": jnp.zeros((784, 10))}, "cpu")
-        1000
-    """
+    """Returns the examples per batch for a model: small batches for convolutions on a CPU."""
     return _CONVOLUTION_BATCH if platform == "cpu" and has_kernels(params) else _BATCH
 
 
 def value_shapes(
     metrics: Metrics, params: Params, examples: PyTree
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Returns the shapes of a batch's metrics.
-
-    Raises:
-        ValueError: metrics that are no dict, or not one floating value per example.
-    """
+    """Returns the shapes of a batch's metrics."""
     # A function of its own, since JAX keeps weak references, which NamedTuples do not have.
     struct = jax.eval_shape(lambda params, examples: metrics(params, examples), params, examples)
     if not isinstance(struct, Mapping):
@@ -127,21 +115,12 @@ def wide(dtype: np.dtype) -> np.dtype:
     """Returns the dtype of sums of a metric: at least float32.
 
     A sum of ones in bfloat16 ends at 256, since 257 is rounded to 256.
-
-    Example:
-        >>> wide(jnp.dtype("bfloat16")), wide(np.dtype("float64"))
-        (dtype('float32'), dtype('float64'))
     """
     return np.promote_types(dtype, np.float32)
 
 
 def masked(values: Array, counted: Array) -> Array:
-    """Returns the values that count, and zeros, in the dtype of sums (:func:`wide`).
-
-    Example:
-        >>> masked(jnp.ones(2, jnp.bfloat16), jnp.array([True, False]))
-        Array([1., 0.], dtype=float32)
-    """
+    """Returns the values that count, and zeros, in the dtype of sums (:func:`wide`)."""
     return jnp.where(counted, values, jnp.zeros_like(values)).astype(wide(values.dtype))
 
 
@@ -155,12 +134,7 @@ def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
 
 
 def check_metrics(metrics: Metrics, params: Params, examples: PyTree) -> None:
-    """Refuses examples with NaN or infinity, and labels and token ids that the model does not have.
-
-    Args:
-        params: a model, or its shapes.
-        examples: pytree of concrete arrays ``[N, ...]``.
-    """
+    """Refuses examples with NaN or infinity, and labels and token ids that the model does not have."""
     few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
     try:
         value_shapes(metrics, params, few)

@@ -12,13 +12,7 @@ from fedjax_sim.types import Message, PyTree, Timeline
 
 
 def num_buffers(timeline: Timeline) -> int:
-    """Returns the number of buffers; 0 for a synchronous timeline.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> num_buffers(fs.timelines.full(3, 2, num_steps=1))
-        0
-    """
+    """Returns the number of buffers; 0 for a synchronous timeline."""
     return timeline.num_buffers or (timeline.max_staleness and timeline.max_staleness + 1)
 
 

@@ -32,10 +32,6 @@ def cpu_chunk(num_slots: int, parameters: int) -> int:
     Args:
         num_slots: the cohort.
         parameters: values of one client's model, of all replicas.
-
-    Example:
-        >>> cpu_chunk(1000, 100), cpu_chunk(90, 100), cpu_chunk(10, 16384)
-        (128, 90, 2)
     """
     limit = min(max(_CPU_VALUES // parameters, 1), _CPU_CLIENTS)
     if num_slots <= limit:
@@ -51,10 +47,6 @@ def accelerator_chunk(num_slots: int, num_bytes: int) -> int:
     Args:
         num_slots: the cohort.
         num_bytes: needed per client, by all replicas: :func:`peak_bytes`.
-
-    Example:
-        >>> accelerator_chunk(100, 10_000_000), accelerator_chunk(10, 1_000_000_000)
-        (100, 5)
     """
     limit = max(_ACCELERATOR_BYTES // max(num_bytes, 1), 1)
     num_chunks = -(-num_slots // limit)
@@ -70,12 +62,6 @@ def tpu_chunk(num_slots: int, num_bytes: int) -> int:
 
     Args:
         num_slots, num_bytes: as for :func:`accelerator_chunk`.
-
-    Example:
-        >>> tpu_chunk(10, 35_000_000), tpu_chunk(10, 390_000_000), tpu_chunk(10, 5_000_000_000)
-        (10, 2, 1)
-        >>> tpu_chunk(5, 390_000_000), tpu_chunk(6, 390_000_000), tpu_chunk(9, 390_000_000)
-        (1, 2, 2)
     """
     fitting = accelerator_chunk(num_slots, num_bytes)
     if num_bytes <= _TPU_PAIR_BYTES:
@@ -88,12 +74,6 @@ def peak_bytes(program: ClosedJaxpr | Jaxpr) -> int:
 
     Activations that the backward pass needs, gradients and models count.  The compiler fuses
     operations and needs less; its padding and its copies need more.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> twice = jax.make_jaxpr(lambda x: jnp.sin(jnp.cos(x)).sum())(jnp.ones(1000))
-        >>> peak_bytes(twice)  # the cosines and the sines
-        8000
     """
     jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
     last_use: dict[Var, int] = {}

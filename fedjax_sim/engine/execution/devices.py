@@ -147,11 +147,6 @@ def program_bytes(compiled: Any, *, arguments: bool = True) -> int:
 
     Arguments (optional), results and temporaries; a donated argument and the result written to it
     count once.  0 if the backend reports no sizes.
-
-    Example:
-        >>> add = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((250,), "float32")).compile()
-        >>> program_bytes(add) >= 2000
-        True
     """
     sizes = compiled.memory_analysis()
     if sizes is None:

@@ -86,11 +86,6 @@ def local_device_ids(environ: Mapping[str, str] = os.environ) -> list[int] | Non
 
     None leaves the choice to JAX.  Where a cluster numbers the processes of a node, JAX takes the
     GPU with that number, which is one GPU of many if there is one process.
-
-    Example:
-        >>> local_device_ids({"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_NODEID": "1"})
-        []
-        >>> local_device_ids({"SLURM_STEP_TASKS_PER_NODE": "4,1", "SLURM_NODEID": "0"})
     """
     chosen = "JAX_LOCAL_DEVICE_IDS" in environ
     return [] if not chosen and _processes_of_node(environ) == 1 else None
@@ -100,13 +95,6 @@ def idle_gpus(num_devices: int, platform: str, environ: Mapping[str, str] = os.e
     """Returns this process's share of its node's visible GPUs that no process uses.
 
     Only the environment that a cluster or a user has set is known; without it the result is 0.
-
-    Example:
-        >>> task = {"SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_NODEID": "0"}
-        >>> idle_gpus(1, "gpu", task | {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
-        3
-        >>> idle_gpus(16, "cpu", task | {"SLURM_GPUS_ON_NODE": "4"})
-        4
     """
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
@@ -133,14 +121,7 @@ def _processes_of_node(environ: Mapping[str, str]) -> int | None:
 
 
 def connection(platform: str, per_process: list[int], idle: list[int]) -> str:
-    """Returns a line about the connected processes, their devices and idle GPUs.
-
-    Example:
-        >>> connection("gpu", [4, 4], [0, 0])
-        '2 processes, 8 devices (gpu, 4 per process)'
-        >>> connection("gpu", [1, 2], [3, 0])
-        '2 processes, 3 devices (gpu, by process 1 2); idle: 3 GPUs (by process 3 0)'
-    """
+    """Returns a line about the connected processes, their devices and idle GPUs."""
     one, several = min(per_process), " ".join(map(str, per_process))
     each = f"{one} per process" if one == max(per_process) else f"by process {several}"
     processes = "process" if len(per_process) == 1 else "processes"
@@ -165,11 +146,7 @@ def is_first() -> bool:
 
 
 def on_first(work: Callable[[], object]) -> None:
-    """Calls a function in process 0 while the others wait; all processes must call this.
-
-    Raises:
-        RuntimeError: in the other processes, if the function raised in process 0.
-    """
+    """Calls a function in process 0 while the others wait; all processes must call this."""
     error: BaseException | None = None
     if is_first():
         try:

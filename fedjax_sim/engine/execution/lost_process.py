@@ -46,14 +46,6 @@ def filtered(lines: Iterable[str], num_processes: int, heartbeat_timeout: int) -
     """Yields the lines to print: other messages as they are, and one about a lost process.
 
     Lines in which Gloo announces its connections are left out.
-
-    Example:
-        >>> lines = "a warning\\n", f"F1122 {_FATAL} detected fatal errors\\n", _STACK, "@ 0x7f"
-        >>> print("".join(filtered(lines, 2, heartbeat_timeout=20)), end="")
-        a warning
-        process 0 of 2 was lost: it ended, or showed no sign of life for 20 s (its own output may \
-have the reason). Start all processes again with the same command; they continue from the last \
-checkpoint.
     """
     pending: list[str] = []  # a message of JAX and the lines after it, which may belong to it
     ending = reported = False

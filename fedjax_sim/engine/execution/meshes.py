@@ -22,11 +22,7 @@ def make_mesh(devices: Sequence[Device], axis: str = "clients") -> Mesh:
 
 
 def automatic(mesh: Mesh, axis: str) -> Mesh:
-    """Returns a mesh with axes of type Auto: shardings are then no part of the arrays' types.
-
-    Raises:
-        ValueError: the mesh lacks the axis.
-    """
+    """Returns a mesh with axes of type Auto: shardings are then no part of the arrays' types."""
     if axis not in mesh.shape:
         raise ValueError(f"axis is {axis!r}; expected one of the mesh's {tuple(mesh.shape)}")
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)

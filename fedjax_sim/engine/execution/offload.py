@@ -157,18 +157,7 @@ class Plan(NamedTuple):
 
 
 def plan(task: Task, timeline: Timeline, done: int, eval_every: int, stride: int) -> Plan:
-    """Returns loads with as many rounds each as fit into half of the memory.
-
-    Args:
-        task: task on the host.
-        timeline: the whole timeline, ``[T, S]`` or ``[n, T, S]``.
-        done: rounds that have run.
-        eval_every: rounds between evaluations.
-        stride: rounds of the longest segment, a multiple of ``eval_every``.
-
-    Raises:
-        ValueError: not even one round fits.
-    """
+    """Returns loads with as many rounds each as fit into half of the memory."""
     where: OnHost = task.placement
     assert where.source is not None
     sizes = np.asarray(where.source.sizes)
@@ -215,9 +204,6 @@ class Feed:
 
     At most two loads are on the device.  Two host buffers are used in turn, since allocating new
     memory can take longer than filling it.  Labels and token ids are checked as they are loaded.
-
-    Args:
-        params: shapes of one model.
     """
 
     def __init__(self, task: Task, timeline: Timeline, plan: Plan, params: Params):
@@ -246,11 +232,7 @@ class Feed:
                 yield load, ids, task
 
     def started(self, result: PyTree) -> None:
-        """Starts the next load once the rounds before the running ones have ended.
-
-        Args:
-            result: future results of the rounds that have just been dispatched.
-        """
+        """Starts the next load once the rounds before the running ones have ended."""
         jax.block_until_ready(self._running)
         self._running = result
         if self._next < len(self._plan.loads):

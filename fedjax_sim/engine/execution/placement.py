@@ -116,9 +116,6 @@ class ByClient:
         """Returns a task with every stratum's examples on its device.
 
         The process of a device loads that device's examples.
-
-        Raises:
-            ValueError: the source has another number of clients.
         """
         if source.num_clients != self.strata.num_clients:
             raise ValueError(

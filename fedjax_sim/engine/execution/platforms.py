@@ -20,12 +20,6 @@ def platform_of(values: PyTree) -> Platform | None:
 
     It is that of the devices that the arrays are on, and of JAX's default device for NumPy arrays.
     Lowering decides for tracers and for shapes without a sharding.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> platform_of({"x": jnp.ones(2)}) == jax.devices()[0].platform
-        True
-        >>> platform_of(jax.ShapeDtypeStruct((2,), "float32"))
     """
     for leaf in jax.tree.leaves(values):
         sharding = None if isinstance(leaf, Tracer) else getattr(leaf, "sharding", None)

@@ -10,11 +10,7 @@ def is_stacked(aggregation: Aggregation | None) -> bool:
 
 
 def strategy(aggregation: Aggregation | None, execution: Execution) -> Execution:
-    """Returns a strategy that delivers what an algorithm's server receives.
-
-    Raises:
-        ValueError: both the algorithm and the strategy replace the mean.
-    """
+    """Returns a strategy that delivers what an algorithm's server receives."""
     if aggregation is None:
         return execution
     if isinstance(execution, Gathered):

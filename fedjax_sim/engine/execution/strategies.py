@@ -269,13 +269,6 @@ def has_kernels(params: PyTree) -> bool:
     On a CPU its replicas (clients, and seeds as well) should run one after the other, not vmapped:
     with a kernel per replica, the convolutions would be grouped convolutions, and the activations
     of all replicas together do not fit the cache.
-
-    Args:
-        params: of one model, or their shapes.
-
-    Example:
-        >>> has_kernels({"kernel": jnp.zeros((784, 10))})
-        False
     """
     return any(np.ndim(leaf) >= 4 for leaf in jax.tree.leaves(params))
 
@@ -284,11 +277,6 @@ def is_ragged(timeline: Timeline) -> bool:
     """Returns True if most visits have clearly fewer local steps than the longest one.
 
     Empty slots count as visits without steps.  False for a traced timeline.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> [is_ragged(fs.timelines.full(2, 3, steps)) for steps in ([8, 8, 8], [1, 1, 8])]
-        [False, True]
     """
     if isinstance(timeline.num_steps, Tracer) or isinstance(timeline.mask, Tracer):
         return False

@@ -46,10 +46,5 @@ class Runs:
 
 
 def better(new: np.ndarray, old: np.ndarray) -> np.ndarray:
-    """Returns True where a value is larger than an old one, or the old one is NaN.
-
-    Example:
-        >>> better(np.array([1.0, np.nan, 1.0]), np.array([np.nan, 1.0, 2.0])).tolist()
-        [True, False, False]
-    """
+    """Returns True where a value is larger than an old one, or the old one is NaN."""
     return (new > old) | (np.isnan(old) & ~np.isnan(new))

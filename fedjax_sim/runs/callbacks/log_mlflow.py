@@ -83,12 +83,7 @@ class MLflow:
 
 
 def _flat(config: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the values of nested objects by names with dots, in MLflow's characters and lengths.
-
-    Example:
-        >>> list(_flat({"algorithm": {"numbers": {"lr": 0.1}}, "a, b": [1, 2]}))
-        [('algorithm.numbers.lr', '0.1'), ('a_ b', '[1, 2]')]
-    """
+    """Yields the values of nested objects by names with dots, in MLflow's characters and lengths."""
     if isinstance(config, dict) and config:
         for key, value in config.items():
             yield from _flat(value, f"{name}.{key}" if name else str(key))

@@ -44,13 +44,7 @@ def shortest(
     count: int = _MOST,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Returns the shortest time of a few calls ``call(0)``, ``call(1)``, ...: one if it is long.
-
-    Example:
-        >>> times = iter([0.0, 0.5, 0.5, 0.7, 0.7, 1.5])
-        >>> shortest(lambda i: None, 9, lambda: next(times))
-        0.2
-    """
+    """Returns the shortest time of a few calls ``call(0)``, ``call(1)``, ...: one if it is long."""
     seconds: list[float] = []
     while len(seconds) < min(count, _MOST) and sum(seconds) < _SECONDS:
         began = clock()
@@ -67,20 +61,7 @@ class Evaluations(NamedTuple):
 
 
 def count_evaluations(setup: Setup) -> Evaluations:
-    """Returns the evaluations of a run; the last round always has one.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
-        >>> task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
-        >>> timeline = fs.timelines.full(25, 2, task.num_steps)
-        >>> norm = lambda w: {"norm": abs(w)}
-        >>> count_evaluations(fs.Setup(task, timeline, np.float32(0), norm, eval_every=10))
-        Evaluations(whole=3, partial=0)
-        >>> rare = fs.evaluation.at_rounds(norm, 20)
-        >>> count_evaluations(fs.Setup(task, timeline, np.float32(0), rare, eval_every=10))
-        Evaluations(whole=1, partial=2)
-    """
+    """Returns the evaluations of a run; the last round always has one."""
     if setup.eval_fn is None:
         return Evaluations(0, 0)
     rounds = setup.timeline.num_rounds
@@ -92,10 +73,6 @@ def count_evaluations(setup: Setup) -> Evaluations:
 
 def metric_shapes(algorithm: FedAlgorithm, setup: Setup) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of a setup's metrics by name, without computing them.
-
-    Args:
-        algorithm: any algorithm of the comparison.
-        setup: of n seeds: ``params`` is ``[n, ...]``, and the timeline may be ``[n, T, S]``.
 
     Raises:
         ValueError: an evaluation that does not fit the algorithm or the task.
@@ -133,13 +110,7 @@ class EvaluationProgram(NamedTuple):
 def evaluation_program(
     jitted: Given, setup: Setup, state: RunState, key: Array
 ) -> EvaluationProgram:
-    """Counts the operations of an evaluation, and compiles it if it takes more than the model.
-
-    Args:
-        jitted: the jitted evaluation of the algorithm's programs.
-        setup: of the run; ``setup.timeline`` may be any part of it.
-        state, key: arrays of the run, or their shapes.
-    """
+    """Counts the operations of an evaluation, and compiles it if it takes more than the model."""
     eval_fn: Any = setup.eval_fn
     if eval_fn is None:
         return EvaluationProgram(jitted, None, 0.0, 0, 0.0)
@@ -168,14 +139,6 @@ def evaluation(
 
     Equal evaluations of the server's model are measured once; those that take more, once per
     algorithm.
-
-    Args:
-        of_run: the algorithm's program.
-        setup: of the run; ``setup.timeline`` may be any part of it.
-        state: a state, of all replicas if ``batched``.
-        key: the run's key or keys.
-        counts: evaluations of the run.
-        batched: there are several replicas.
     """
     eval_fn = setup.eval_fn
     if eval_fn is None:

@@ -13,11 +13,7 @@ _NAMES = "algorithms.json"  # of a comparison: the algorithms' names, by folder
 
 
 def folder_names(names: Iterable[str], argument: str = "algorithms") -> dict[str, str]:
-    """Returns a folder name for every name.
-
-    Raises:
-        ValueError: there are no names, one is no text, or two have the same folder.
-    """
+    """Returns a folder name for every name."""
     names = list(names)
     if any(not isinstance(name, str) for name in names):
         raise ValueError(f"{argument} has the names {names}; expected text")

@@ -30,19 +30,7 @@ class _Sealed:
 
 
 def sealed(tree: PyTree, key: Hashable) -> PyTree:
-    """Returns a tree whose Partials have functions that are equal for equal keys and places.
-
-    Args:
-        tree: for example a task and an evaluation.
-        key: what the functions in the tree trace to.
-
-    Example:
-        >>> one, other = (Partial(lambda x: 2 * x, 1.0) for _ in range(2))
-        >>> jax.tree.structure(one) == jax.tree.structure(other)
-        False
-        >>> jax.tree.structure(sealed(one, "2x")) == jax.tree.structure(sealed(other, "2x"))
-        True
-    """
+    """Returns a tree whose Partials have functions that are equal for equal keys and places."""
 
     def changed(function: Callable, place: int) -> Callable:
         is_sealed = isinstance(function, _Sealed)

@@ -14,11 +14,7 @@ from fedjax_sim.types import PyTree, Timeline
 
 
 def check_json(value: object, argument: str) -> None:
-    """Refuses a description that is no dict, or has values that JSON does not have; None passes.
-
-    Example:
-        >>> check_json({"lr": 0.1}, "config")
-    """
+    """Refuses a description that is no dict, or has values that JSON does not have; None passes."""
     expected = f"{argument} is {value!r:.60}; expected a dict of values that JSON has"
     if not (value is None or isinstance(value, Mapping)):
         raise ValueError(expected)
@@ -48,14 +44,6 @@ def source_digest(source: ClientSource, most_bytes: int = 2**26) -> str:
 
     Of a source with more than ``most_bytes`` bytes, the examples of evenly spaced clients count,
     about ``most_bytes`` together: a change of others is not noticed.
-
-    Example:
-        >>> def source(x):
-        ...     return ClientSource(np.array([1, 2]), lambda i, j: x[[0, 1, 3][i] : [0, 1, 3][j]])
-        >>> source_digest(source(np.arange(3))) == source_digest(source(np.arange(3)))
-        True
-        >>> source_digest(source(np.arange(3))) == source_digest(source(np.arange(1, 4)))
-        False
     """
     sizes = np.asarray(source.sizes, np.int64)
     empty = source.load(0, 0)

@@ -109,11 +109,7 @@ def describe(
 
 
 def visit_shapes(algorithm: FedAlgorithm, setup: Setup, *, batched: bool) -> tuple[PyTree, PyTree]:
-    """Returns the shapes of one client's message and upload.
-
-    Raises:
-        TypeError, ValueError, AttributeError: the algorithm needs a real oracle.
-    """
+    """Returns the shapes of one client's message and upload."""
     params = jax.eval_shape(lambda x: jax.tree.map(jnp.asarray, x), setup.params)
     if batched:
         params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), params)

@@ -133,11 +133,7 @@ def trace_run(
 
 
 def identified(traces: RunTraces) -> dict[str, str | None]:
-    """Returns the digests of a run's functions by name; None for those that it does not have.
-
-    Raises:
-        ValueError: a function that cannot be traced on shapes has no digest.
-    """
+    """Returns the digests of a run's functions by name; None for those that it does not have."""
     for name, part in traces._asdict().items():
         if part is not None and part.error is not None:
             raise ValueError(

@@ -123,11 +123,7 @@ def _of_code(
     *,
     accept: bool,
 ) -> dict[str, Any]:
-    """Returns the JAX version of the traces, and the digests that earlier calls accepted.
-
-    Raises:
-        FolderError: the folder has other functions, and they are not accepted.
-    """
+    """Returns the JAX version of the traces, and the digests that earlier calls accepted."""
     here = {"jax": known.get("jax", jax.__version__), "accepted": known.get("accepted", [])}
     changed = {
         name: known[name]

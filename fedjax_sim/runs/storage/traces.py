@@ -48,16 +48,6 @@ def trace(function: Callable, *arguments: PyTree) -> tuple[Trace, PyTree]:
     Operations count in their order, with shapes, types, parameters and the values of all constants.
     Names, places in source files and the rules of derivatives that were not taken do not.  JAX
     keeps what it traced of a function that is jitted inside; everything else runs again.
-
-    Args:
-        function: function of pytrees.
-        arguments: shapes, or arrays of which only the shapes count.
-
-    Example:
-        >>> x = jax.ShapeDtypeStruct((), "float32")
-        >>> one, other = (trace(lambda x, a=a: a * x, x)[0] for a in (2, 3))
-        >>> one == trace(lambda y: 2 * y, x)[0], one == other
-        (True, False)
     """
     try:
         traced = jax.jit(lambda *x: function(*x)).trace(*arguments)  # JAX keeps it for this lambda

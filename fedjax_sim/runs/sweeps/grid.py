@@ -60,13 +60,6 @@ def expand(grid: Grid) -> list[Configuration]:
 
     The Cartesian product of a mapping, in which the last name varies fastest, or the entries of a
     list.
-
-    Raises:
-        ValueError: there are no configurations, two are equal, or a name has no values.
-
-    Example:
-        >>> expand({"lr": [0.1, 0.2], "cohort_size": [5]})
-        [{'lr': 0.1, 'cohort_size': 5}, {'lr': 0.2, 'cohort_size': 5}]
     """
     if isinstance(grid, Mapping):
         axes = [_listed(name, values) for name, values in grid.items()]
@@ -87,12 +80,6 @@ def expand_all(grid: Any, algorithms: Collection[str] | None) -> list[Configurat
     Args:
         grid: one grid for all, or a mapping of grids by algorithm.
         algorithms: their names; None: one algorithm, without a name.
-
-    Example:
-        >>> expand_all({"a": {"lr": [0.1]}, "b": {"mu": [0.0, 1.0]}}, ["a", "b"])
-        [{'algorithm': 'a', 'lr': 0.1}, ..., {'algorithm': 'b', 'mu': 1.0}]
-        >>> expand_all({"lr": [0.1]}, ["a", "b"])
-        [{'algorithm': 'a', 'lr': 0.1}, {'algorithm': 'b', 'lr': 0.1}]
     """
     if algorithms is None:
         return expand(grid)
@@ -112,16 +99,7 @@ def expand_all(grid: Any, algorithms: Collection[str] | None) -> list[Configurat
 
 
 def groups(configurations: Sequence[Configuration], static: Collection[str]) -> list[Group]:
-    """Groups configurations by their static values and by their names, in order.
-
-    Raises:
-        ValueError: a value that varies inside a program is not a finite number.
-
-    Example:
-        >>> grid = expand({"lr": [0.1, 0.2], "batch_size": [10, 20]})
-        >>> [(g.static, g.values["lr"].tolist()) for g in groups(grid, {"batch_size"})]
-        [({'batch_size': 10}, [0.1, 0.2]), ({'batch_size': 20}, [0.1, 0.2])]
-    """
+    """Groups configurations by their static values and by their names, in order."""
     gathered: list[tuple[Configuration, tuple[str, ...], list[int]]] = []
     for i, entry in enumerate(configurations):
         fixed = {name: value for name, value in entry.items() if name in static}
@@ -164,10 +142,6 @@ def widths(num_configurations: int, num_blocks_of_seeds: int, num_devices: int) 
 
     The cost is slices x (width + a constant): wide blocks share their minibatches, but blocks that
     do not fill the devices waste them.
-
-    Example:
-        >>> next(widths(49, 3, 2)), next(widths(49, 3, 1)), list(widths(3, 1, 1))
-        (25, 49, [3, 2, 1])
     """
 
     def cost(width: int) -> int:
@@ -182,12 +156,7 @@ def widths(num_configurations: int, num_blocks_of_seeds: int, num_devices: int) 
 
 
 def cut(num_configurations: int, num_seeds: int, num_devices: int, width: int, seeds: int) -> Plan:
-    """Cuts configurations x seeds into slices; the last slice repeats its last block.
-
-    Example:
-        >>> cut(3, 2, num_devices=1, width=2, seeds=2).slices
-        ((Block(configuration=0, seed=0),), (Block(configuration=2, seed=0),))
-    """
+    """Cuts configurations x seeds into slices; the last slice repeats its last block."""
     blocks = [
         Block(configuration, seed)
         for configuration in range(0, num_configurations, width)

@@ -89,11 +89,7 @@ class Programs:
         self.compile_seconds = 0.0
 
     def prepare(self, trial: Trial, group: Group, keys: Array) -> Program:
-        """Returns the cheapest plan whose program fits the memory budget, with the program.
-
-        Raises:
-            ValueError: not even one run fits.
-        """
+        """Returns the cheapest plan whose program fits the memory budget, with the program."""
         setup, traces = trial.setup, trial.traces(group.names)
         num_seeds, num_runs = keys.shape[0], len(group.members) * keys.shape[0]
         spread = self._spread(setup.task, num_runs)

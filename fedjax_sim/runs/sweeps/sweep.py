@@ -368,11 +368,7 @@ def open_store(plan: SweepPlan, *, create: bool = True) -> SweepStore:
 
 
 def run_groups(plan: SweepPlan, store: SweepStore) -> Outcome:
-    """Compiles and runs the groups that the folder does not have, slice by slice.
-
-    Raises:
-        ValueError: a budget that one run exceeds.
-    """
+    """Compiles and runs the groups that the folder does not have, slice by slice."""
     where = device_list.workers()
     # Independent of other processes, so that a resumed sweep has the same plan and the same bits.
     budget = plan.options.memory or device_list.memory_limit(where[0])

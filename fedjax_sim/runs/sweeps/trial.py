@@ -89,11 +89,7 @@ class Trials:
         self.taken = taken - {"seed"}  # parameters of the setup
 
     def groups(self, configurations: Sequence[Configuration]) -> list[Group]:
-        """Returns the groups of configurations that share a program.
-
-        Raises:
-            ValueError: a value that varies inside a program is not a finite number.
-        """
+        """Returns the groups of configurations that share a program."""
         result, taken = [], self.taken | ({ALGORITHM} if self._several else set())
         names = [entry[ALGORITHM] if self._several else None for entry in configurations]
         for name in dict.fromkeys(names):

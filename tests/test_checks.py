@@ -1,0 +1,92 @@
+"""Checks of arguments: the values that they refuse, with their messages, and those that pass."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_sim as fs
+from fedjax_sim import checks
+
+KEYS = jax.random.split(jax.random.key(0), 3)
+
+REFUSED = [
+    (lambda: checks.check_choice(("I", "II"), option="III"), "option is 'III'; expected 'I' or 'I"),
+    (lambda: checks.check_part("num_clients", 3, cohort_size=4), "expected 1 .. num_clients = 3"),
+    (lambda: checks.check_rates(lr=-0.1), "lr is -0.1; expected at least 0"),
+    (lambda: checks.check_at_least(0.0, noise=-1.0), "noise is -1.0; expected at least 0"),
+    (
+        lambda: checks.check_at_least(0, **checks.least_entries(weights=np.array([1.0, -2.0]))),
+        "weights is -2.0; expected at least 0",
+    ),
+    (
+        lambda: checks.check_at_most(1, **checks.largest_entries(weights=np.array([1.0, 2.0]))),
+        "weights is 2.0; expected at most 1",
+    ),
+    (lambda: checks.check_count(1, num_rounds=2.5), "num_rounds is 2.5; expected an integer"),
+    (lambda: checks.check_counts(1, hidden=64), "hidden is 64; expected a sequence of integers"),
+    (lambda: checks.check_positive(lr=0.0), "lr is 0.0; expected a positive number"),
+    (
+        lambda: checks.check_at_most(checks.INT32_MAX, num_steps=2**31),
+        "num_steps is 2147483648; expected at most 2147483647",
+    ),
+    (lambda: checks.check_one_number(p=np.ones(3)), "p has shape (3,); expected one number"),
+    (lambda: checks.check_decay(b2=1.0), "b2 is 1.0; expected a number in [0, 1)"),
+    (lambda: checks.check_keys(0), "keys is 0; expected jax.random.key(0), or n keys [n] as of"),
+    (
+        lambda: checks.check_keys(KEYS[np.array([0, 1, 0])]),
+        "keys[0] and keys[2] are equal; expected another key for every seed",
+    ),
+    (lambda: checks.check_key(KEYS), "key has shape (3,); expected one key, such as"),
+    (
+        lambda: checks.check_generator("key", jax.random.key(0, impl="rbg")),
+        "key is of the generator rbg, whose draws under jax.vmap differ from single",
+    ),
+    (lambda: checks.check_bytes(memory=np.inf), "memory is inf; expected 1 .. 2^63 - 1 bytes"),
+    (
+        lambda: checks.check_timeline_size(10**9, 10**6),
+        "num_rounds x cohort_size is 1000000000 x 1000000",
+    ),
+    (
+        lambda: checks.check_horizon(10.0, time=1e-30, num_rounds=4096, cohort_size=2),
+        "horizon is 10.0, but after 4096 updates the simulated time is 1e-30",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED, ids=[message[:30] for _, message in REFUSED])
+def test_refused_values(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call()
+
+
+def test_values_that_pass():
+    checks.check_rates(lr=lambda round: 0.1 / (1 + round), server_lr=1.0)
+    checks.check_at_least(1, num_clients=3)
+    checks.check_at_most(1, **checks.largest_entries(weights=np.array([0.5, 1.0])))
+    checks.check_count(num_clients=np.int64(3))
+    checks.check_counts(1, hidden=(64, 32))
+    checks.check_one_number(probability=0.5)
+    checks.check_decay(momentum=0.9)
+    checks.check_keys(jax.random.key(0))
+    checks.check_horizon(10.0, time=5.0, num_rounds=4096, cohort_size=2)
+    assert checks.host_memory() > 2**20
+    assert (checks.is_concrete(0.5), checks.is_concrete(None)) == (True, False)
+    assert jax.eval_shape(lambda x: x if checks.is_concrete(x) else None, 0.5) is None  # traced
+
+
+def test_names():
+    assert checks.did_you_mean("fedpox", ["fedavg", "fedprox"]) == "; did you mean fedprox?"
+    assert checks.did_you_mean("adam", ["fedavg"]) == ""
+    with pytest.raises(ImportError, match=r"no_such_package could not be imported .*privacy"):
+        checks.import_extra("no_such_package", "privacy")
+
+
+def test_shapes():
+    one = checks.shapes_of_one(np.ones((2, 3), np.float32), batched=True)
+    assert (one.shape, one.dtype) == ((3,), np.float32)
+    data = fs.from_clients([{"x": np.ones(1)}] * 3)
+    task = fs.empirical_task(lambda w, b, key: b["x"] * w, data, fs.full_batch(1))
+    # Two of three clients per round.
+    assert checks.partial_rounds(task, fs.timelines.cyclic(2, 3, 2, 1)).tolist() == [2, 2]
