@@ -45,7 +45,7 @@ def check_at_least(bound: float, /, **values: object) -> None:
 
 
 def least_entries(**arrays: Any) -> dict[str, Any]:
-    """Returns the least entry of every array, for the checks of numbers; traced ones are left out."""
+    """Returns the least entry of every array, for checks of numbers; traced ones are left out."""
     return _reduced(np.min, arrays)
 
 

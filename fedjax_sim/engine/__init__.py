@@ -24,14 +24,16 @@ from fedjax_sim.engine.evaluation import (
     takes_state,
 )
 from fedjax_sim.engine.evaluation.clients import PER_CLIENT, QUANTILES, quantile_names
-from fedjax_sim.engine.evaluation.direction import (
+from fedjax_sim.engine.evaluation.names import (
     PERSONAL,
     PERSONAL_R2,
+    ClientNames,
+    client_names,
     direction,
     headline,
     is_fraction,
+    split_of,
 )
-from fedjax_sim.engine.evaluation.names import ClientNames, client_names, split_of
 from fedjax_sim.engine.evaluation.state import (
     CLOCK,
     EVALUATED,
@@ -69,11 +71,10 @@ from fedjax_sim.engine.execution import (
 from fedjax_sim.engine.execution.blocked import BlockedData
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.chunks import inner_programs
-from fedjax_sim.engine.execution.devices import COMMAND_BUFFER_FLAGS, program_bytes
+from fedjax_sim.engine.execution.devices import COMMAND_BUFFER_FLAGS, platform_of, program_bytes
 from fedjax_sim.engine.execution.distributed import HEARTBEAT_TIMEOUT
 from fedjax_sim.engine.execution.offload import OnHost, PresentData
 from fedjax_sim.engine.execution.placement import WHOLE, ByClient, Placement, everywhere
-from fedjax_sim.engine.execution.platforms import platform_of
 from fedjax_sim.engine.execution.strategies import has_kernels, is_ragged
 from fedjax_sim.engine.loops import Span, advance, advance_by, init, run
 from fedjax_sim.engine.records import NO_PROBES, History, Probes, RunState, Update, Visit

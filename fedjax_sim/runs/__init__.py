@@ -60,8 +60,7 @@ from fedjax_sim.runs.storage.run_functions import identified, trace_run
 from fedjax_sim.runs.storage.store import RunFolder, check_extension
 from fedjax_sim.runs.storage.traces import Trace
 from fedjax_sim.runs.sweeps.blocks import block_functions
-from fedjax_sim.runs.sweeps.grid import Configuration, cut, expand
-from fedjax_sim.runs.sweeps.parts import Part
+from fedjax_sim.runs.sweeps.grid import Configuration, Part, cut, expand
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.store import read_runs
 from fedjax_sim.runs.sweeps.sweep import SweepProgress, finished_runs, sweep

@@ -137,7 +137,7 @@ def as_number(value: Any) -> Any:
 
 
 def latest(history: History) -> dict[str, float]:
-    """Returns the scalar metrics of the last evaluation, means over the leading axis of replicas."""
+    """Returns the scalar metrics of the last evaluation, means over the axis of replicas."""
     last = {name: np.asarray(x)[0, -1] for name, x in history.metrics.items()}
     return {
         name: float(np.asarray(history.metrics[name])[:, -1].mean())

@@ -27,7 +27,7 @@ from fedjax_sim.tree.counting import (
     with_message_bits,
     with_upload_bits,
 )
-from fedjax_sim.tree.keys import fast, usual
+from fedjax_sim.tree.keys import fast, normal, usual
 from fedjax_sim.tree.leaves import (
     OfModel,
     Path,
@@ -46,7 +46,6 @@ from fedjax_sim.tree.means import (
     weighted_mean,
     weighted_sum,
 )
-from fedjax_sim.tree.noise import normal
 from fedjax_sim.tree.repeated import Repeated, entries
 from fedjax_sim.tree.svd import singular_values, thin_svd
 

@@ -42,7 +42,7 @@ def upload_bits(algorithm: FedAlgorithm) -> Count:
 
 
 def bits_if_all_report(algorithm: FedAlgorithm) -> Count | None:
-    """Returns ``upload -> bits`` in rounds in which all clients report, None if they are the same."""
+    """Returns ``upload -> bits`` in rounds in which all clients report; None: the same."""
     return algorithm.requires.bits.upload_if_all
 
 

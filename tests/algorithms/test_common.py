@@ -48,7 +48,7 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.engine.execution.meshes import make_mesh
+from fedjax_sim.engine.execution.devices import make_mesh
 from fedjax_sim.engine.execution.placement import by_client
 
 # Some hundred operations, each rounding at 1e-16.

@@ -29,7 +29,7 @@ from fedjax_sim.cli.main import main
 from fedjax_sim.runs import FolderError
 from fedjax_sim.runs.sweeps import program
 from fedjax_sim.runs.sweeps.result import Sweep
-from fedjax_sim.runs.sweeps.static import static_names
+from fedjax_sim.runs.sweeps.trial import static_names
 from fedjax_sim.studies.setups import problem
 from fedjax_sim.studies.setups.attack import Alie
 from fedjax_sim.studies.setups.config_file import to_json

@@ -12,7 +12,7 @@ from fedjax_sim import runs
 from fedjax_sim.data import ClientSource
 from fedjax_sim.runs import history
 from fedjax_sim.runs.callbacks.direction import better
-from fedjax_sim.runs.callbacks.log_mlflow import _flat
+from fedjax_sim.runs.callbacks.trackers import _flat
 from fedjax_sim.runs.events import strongest
 from fedjax_sim.runs.interrupt import deferred_interrupt, exit_code, raising
 from fedjax_sim.runs.pace import Pace

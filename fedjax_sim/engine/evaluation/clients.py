@@ -12,7 +12,7 @@ from jax import Array, lax
 from jax.tree_util import Partial
 
 from fedjax_sim.data import FederatedData
-from fedjax_sim.engine.evaluation.direction import direction
+from fedjax_sim.engine.evaluation.names import direction
 from fedjax_sim.engine.evaluation.streaming import (
     check_examples,
     check_metrics,
@@ -50,7 +50,7 @@ def client_evaluator(
             ``per_client/num_examples``.  :func:`~fedjax_sim.simulate` writes these to
             ``clients.csv`` and not to the history, with ``data.client_ids`` as the column ``name``.
         higher_is_better: metrics of which the worst decile has the smallest values; default: those
-            whose names say it, such as accuracies (:mod:`fedjax_sim.engine.evaluation.direction`).
+            whose names say it, such as accuracies (:mod:`fedjax_sim.engine.evaluation.names`).
 
     Returns:
         ``Partial``: ``params -> {name/statistic: scalar}``.

@@ -1,11 +1,81 @@
-"""Names of the clients behind the arrays of an evaluation per client."""
+"""Names of metrics, which say a direction and an importance, and of the clients behind arrays."""
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from jax.tree_util import Partial
 
 from fedjax_sim.engine.evaluation.means import _All
+
+# Mean over all test examples of the models that clients use themselves.
+PERSONAL = "personal/test/accuracy/weighted_mean"
+PERSONAL_R2 = "personal/test/r2/weighted_mean"  # of a regression
+
+# By these methods are compared, so tables and figures show them first. By those of personal models,
+# where they were evaluated, all methods can be compared.
+_HEADLINES = (PERSONAL, PERSONAL_R2, "test/accuracy", "test/r2", "test/loss", "train/loss")
+PROGRESS = ("round", "time", "local_steps", "bits")
+
+# Words of metrics of which larger values are better, and which lie in [0, 1].
+_FRACTIONS = {
+    "accuracy", "acc", "precision", "recall", "f1", "auc", "auroc", "dice", "iou", "jain",
+}  # fmt: skip
+# Words of other metrics of which larger values are better: the coefficient of determination.
+_LARGER = {"r2"}
+# Words of metrics, besides losses and errors, of which smaller values are better; the spread of
+# accuracies over clients is one of them, and so is the success of an attacker's backdoor.
+_SMALLER = {
+    "perplexity", "ppl", "nll", "mse", "rmse", "mae", "gap", "distance", "regret", "std",
+    "variance", "backdoor",
+}  # fmt: skip
+
+
+def direction(metric: str) -> Literal["min", "max"] | None:
+    """Returns "max" if larger values of a metric are better, "min" if smaller ones are.
+
+    The name decides, in any case of letters: "min" for names with "loss" or "error" and for words
+    like "perplexity", "mse", "gap" and "std", else "max" for accuracies, R^2 and the like.  None:
+    the name has no such word.
+    """
+    name = metric.lower()
+    if "loss" in name or "error" in name or not _SMALLER.isdisjoint(_words(name)):
+        return "min"
+    return "max" if is_fraction(metric) or not _LARGER.isdisjoint(_words(name)) else None
+
+
+def is_fraction(metric: str) -> bool:
+    """Returns True for the name of an accuracy or the like, whose values lie in [0, 1]."""
+    name = metric.lower()
+    words = _words(name)
+    in_top = re.search(r"(?<![a-z0-9])top[-_ ]?\d", name) and "error" not in words
+    return bool(in_top) or not _FRACTIONS.isdisjoint(words)
+
+
+def headline(metrics: Iterable[str]) -> list[str]:
+    """Returns the metrics that measure a model, the most important ones first.
+
+    Accuracy and loss of the test come first, then other scores, losses, metrics without a known
+    direction, and distributions over clients; otherwise in the given order.  Those that measure
+    progress, and numbers of examples, are left out.
+    """
+    names = [x for x in metrics if x not in PROGRESS and x.rpartition("/")[2] != "examples"]
+    return sorted(names, key=_place)
+
+
+def _place(metric: str) -> tuple[int, int]:
+    if metric in _HEADLINES:
+        return 0, _HEADLINES.index(metric)
+    if metric.startswith("personal/test/") and metric.endswith("/weighted_mean"):
+        return 1, 0
+    directions = ("max", "min", None)
+    of_clients = metric.startswith(("client/", "personal/")) or re.search(r"/q\d+$", metric)
+    return 3 if of_clients else 2, directions.index(direction(metric))
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[^a-z0-9]+", name)
+
 
 ClientNames = Mapping[str, tuple[str, ...]]  # by split, as in clients.csv
 

@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.data import check_finite
-from fedjax_sim.engine.execution.platforms import Platform
+from fedjax_sim.engine.execution.devices import Platform
 from fedjax_sim.engine.execution.strategies import has_kernels
 from fedjax_sim.objectives import Metrics, check_labels
 from fedjax_sim.types import Params, PyTree
@@ -134,7 +134,7 @@ def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
 
 
 def check_metrics(metrics: Metrics, params: Params, examples: PyTree) -> None:
-    """Refuses examples with NaN or infinity, and labels and token ids that the model does not have."""
+    """Refuses examples that are not finite, labels and token ids that the model does not have."""
     few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
     try:
         value_shapes(metrics, params, few)

@@ -1,13 +1,13 @@
 """Execution of rounds: strategies over clients, and where data and states are stored."""
 
 from fedjax_sim.engine.execution.devices import (
+    make_mesh,
     memory_limit,
     num_cores,
     use_all_cores,
     use_command_buffers,
     workers,
 )
-from fedjax_sim.engine.execution.meshes import make_mesh
 from fedjax_sim.engine.execution.offload import on_host
 from fedjax_sim.engine.execution.placement import by_client
 from fedjax_sim.engine.execution.strategies import (

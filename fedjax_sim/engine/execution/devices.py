@@ -1,4 +1,4 @@
-"""Devices of this process, and cores of a CPU as several devices.
+"""Devices of this process, meshes of them, and cores of a CPU as several devices.
 
 XLA:CPU runs the small operations of a local step on one core.  Several host devices, one per core,
 run clients or configurations side by side.  They must be requested before JAX starts its backend.
@@ -9,13 +9,72 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-from collections.abc import MutableMapping
-from typing import Any
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Literal, get_args
 
 import jax
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AxisType, Mesh
 
 from fedjax_sim.checks import host_memory
-from fedjax_sim.types import Device
+from fedjax_sim.types import Device, PyTree
+
+
+def make_mesh(devices: Sequence[Device], axis: str = "clients") -> Mesh:
+    """Returns a mesh of the devices with one axis.
+
+    Example:
+        >>> dict(make_mesh(jax.devices()[:1]).shape)
+        {'clients': 1}
+    """
+    return Mesh(np.array(devices), (axis,), axis_types=(AxisType.Auto,))
+
+
+def automatic(mesh: Mesh, axis: str) -> Mesh:
+    """Returns a mesh with axes of type Auto: shardings are then no part of the arrays' types."""
+    if axis not in mesh.shape:
+        raise ValueError(f"axis is {axis!r}; expected one of the mesh's {tuple(mesh.shape)}")
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
+
+
+def check_no_explicit_mesh() -> None:
+    """Refuses a context of ``jax.set_mesh`` whose axes have the type Explicit."""
+    if axes := jax.sharding.get_abstract_mesh().explicit_axes:
+        raise ValueError(
+            f"jax.set_mesh has the axes {axes} of type Explicit; expected no such context, or axes "
+            "of type AxisType.Auto, around clients that are divided over devices"
+        )
+
+
+# What depends on the platform inside a program is decided when the program is lowered
+# (`jax.lax.platform_dependent`, lowering rules). `platform_of` is for decisions before tracing.
+Platform = Literal["cpu", "tpu", "gpu"]
+PLATFORMS: tuple[Platform, ...] = get_args(Platform)
+
+
+def platform_of(values: PyTree) -> Platform | None:
+    """Returns the platform of the program that takes these arguments; None if lowering decides.
+
+    It is that of the devices that the arrays are on, and of JAX's default device for NumPy arrays.
+    Lowering decides for tracers and for shapes without a sharding.
+    """
+    for leaf in jax.tree.leaves(values):
+        sharding = None if isinstance(leaf, Tracer) else getattr(leaf, "sharding", None)
+        if sharding is not None:
+            return platform_named(next(iter(sharding.device_set)).platform)
+        if isinstance(leaf, Tracer | jax.ShapeDtypeStruct):
+            return None
+    default = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(default, str):
+        return platform_named(default)
+    return platform_named((default or jax.local_devices()[0]).platform)
+
+
+def platform_named(name: str) -> Platform:
+    """Returns the platform with one of JAX's names; all but CPUs and TPUs count as GPUs."""
+    return "cpu" if name == "cpu" else "tpu" if name == "tpu" else "gpu"
+
 
 # With these, XLA:GPU turns a whole run into one command buffer (a CUDA graph), see
 # docs/performance.md. The pass that is turned off makes copies of slices that no graph can hold.

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim.data import ClientSource
 from fedjax_sim.engine.execution.blocked import BlockedData, blocked
-from fedjax_sim.engine.execution.meshes import automatic, check_no_explicit_mesh, make_mesh
+from fedjax_sim.engine.execution.devices import automatic, check_no_explicit_mesh, make_mesh
 from fedjax_sim.engine.execution.strategies import Execution, Gathered, Local
 from fedjax_sim.timelines import Strata
 from fedjax_sim.timelines.strata import strata as divide

@@ -23,9 +23,15 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
 from fedjax_sim.engine.execution import chunks
-from fedjax_sim.engine.execution.devices import workers
-from fedjax_sim.engine.execution.meshes import automatic, check_no_explicit_mesh, make_mesh
-from fedjax_sim.engine.execution.platforms import PLATFORMS, Platform, platform_named
+from fedjax_sim.engine.execution.devices import (
+    PLATFORMS,
+    Platform,
+    automatic,
+    check_no_explicit_mesh,
+    make_mesh,
+    platform_named,
+    workers,
+)
 from fedjax_sim.tree import all_reduced, mean_from_sum, weighted, weighted_mean, weighted_sum
 from fedjax_sim.types import Device, PyTree, Timeline, Upload, shown
 

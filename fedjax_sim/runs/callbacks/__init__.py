@@ -10,10 +10,8 @@ methods that :mod:`fedjax_sim.runs.events` lists.  So any function is one::
 from fedjax_sim.runs.callbacks.best_model import BestModel
 from fedjax_sim.runs.callbacks.early_stopping import EarlyStopping
 from fedjax_sim.runs.callbacks.log_csv import CsvLog
-from fedjax_sim.runs.callbacks.log_mlflow import MLflow
-from fedjax_sim.runs.callbacks.log_tensorboard import TensorBoard
-from fedjax_sim.runs.callbacks.log_wandb import WandB
 from fedjax_sim.runs.callbacks.time_limit import TimeLimit
+from fedjax_sim.runs.callbacks.trackers import MLflow, TensorBoard, WandB
 from fedjax_sim.runs.events import Action, Callback, Diverged, Divergence, DivergenceError, Event
 
 __all__ = [

@@ -35,8 +35,17 @@ from fedjax_sim.runs.options import (
     storage_of,
 )
 from fedjax_sim.runs.seeds import Seed, seed_names
-from fedjax_sim.runs.sweeps.grid import Configuration, Grid, Group, Plan, expand_all
-from fedjax_sim.runs.sweeps.parts import Part, Share, divide, shares_of
+from fedjax_sim.runs.sweeps.grid import (
+    Configuration,
+    Grid,
+    Group,
+    Part,
+    Plan,
+    Share,
+    divide,
+    expand_all,
+    shares_of,
+)
 from fedjax_sim.runs.sweeps.program import Program, Programs
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.slices import Batch, RunNumber, run_slices, wait_for_others
@@ -104,7 +113,7 @@ def sweep(
     factory the others and those that are parameters of both.  All other hyper-parameters are
     passed to the factory as traced floating-point numbers.  Static are the parameters of ``setup``,
     texts, flags and None, and numbers for parameters whose annotation has no floating-point
-    numbers, such as ``f: int`` of a robust rule (:mod:`fedjax_sim.runs.sweeps.static`).  If the
+    numbers, such as ``f: int`` of a robust rule (:mod:`fedjax_sim.runs.sweeps.trial`).  If the
     function ``setup`` takes ``seed``, it is called once per seed, and each seed has a setup of its
     own; seeds whose setups have equal shapes share a program.
 
@@ -126,7 +135,7 @@ def sweep(
             setup of one seed, without that axis.
         grid: ``{name: values}`` for the Cartesian product, or a list of configurations, which need
             not have the same names.  With several factories, one grid for all, or a mapping of
-            grids by algorithm.  :class:`Part(grid, i, n) <fedjax_sim.runs.sweeps.parts.Part>` runs
+            grids by algorithm.  :class:`Part(grid, i, n) <fedjax_sim.runs.sweeps.grid.Part>` runs
             the i-th of n parts of it only.
         keys: one per seed, ``[n]``.
         callbacks: functions of an :class:`~fedjax_sim.runs.events.Event`, called after every

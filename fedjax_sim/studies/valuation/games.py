@@ -75,7 +75,7 @@ class Game:
               v(S) = L(S) - L(\emptyset) \ (\text{mode "max"})
 
     With mode None, the metric's name decides
-    (:func:`~fedjax_sim.engine.evaluation.direction.direction`).
+    (:func:`~fedjax_sim.engine.evaluation.names.direction`).
 
     :func:`fedjax_sim.studies.valuation.game` and :func:`from_values` make games.  Values are
     cached, also for other methods and for :meth:`with_metric`.

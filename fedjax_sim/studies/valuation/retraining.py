@@ -58,7 +58,7 @@ def game(
             ``accuracy/worst_decile`` of :func:`~fedjax_sim.engine.evaluation.client_evaluator`), or
             a function of the model.
         mode: ``"min"``: small values of the metric are good; ``"max"``: large ones; None: as
-            the metric's name says (:func:`~fedjax_sim.engine.evaluation.direction.direction`).  A
+            the metric's name says (:func:`~fedjax_sim.engine.evaluation.names.direction`).  A
             function whose name does not say it needs it.
         resample: key of the cohorts.  Every round then has the first members of S in a random order
             of all clients, as many as report in the timeline's round, with all the clients' steps,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedjax_sim.engine.execution.platforms import platform_named
+from fedjax_sim.engine.execution.devices import platform_named
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.runs.planning.operations import operations
+from fedjax_sim.runs.planning.measuring import operations
 
 N, INNER, OUTER = 20, 3, 5
 MATRIX = jax.ShapeDtypeStruct((N, N), jnp.float32)

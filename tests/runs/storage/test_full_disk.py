@@ -8,7 +8,7 @@ import pytest
 import small_runs
 from full_disk import full_disk
 
-from fedjax_sim.runs.storage.orbax_errors import one_error
+from fedjax_sim.runs.storage.checkpoints import one_error
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits of Unix")
 

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_sim as fs
-from fedjax_sim.runs.sweeps.grid import expand, groups
-from fedjax_sim.runs.sweeps.parts import divide, shares_of
+from fedjax_sim.runs.sweeps.grid import divide, expand, groups, shares_of
 
 SCRIPT = pathlib.Path(killed_sweep.__file__)
 

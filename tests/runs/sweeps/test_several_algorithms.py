@@ -7,7 +7,7 @@ from call_records import sweep_on
 from sweep_problems import KEYS, ONE_DEVICE, compilations, quadratic_trial
 
 import fedjax_sim as fs
-from fedjax_sim.runs.sweeps.static import static_names
+from fedjax_sim.runs.sweeps.trial import static_names
 
 SETUP = quadratic_trial(num_seeds=2).setup
 FACTORIES = {"FedAvg": fs.fedavg, "FedProx": fs.fedprox}

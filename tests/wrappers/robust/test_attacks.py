@@ -24,7 +24,7 @@ from small_problems import (
 from traced import digest_of
 
 import fedjax_sim as fs
-from fedjax_sim.engine.execution.meshes import make_mesh
+from fedjax_sim.engine.execution.devices import make_mesh
 from fedjax_sim.engine.execution.placement import by_client
 from fedjax_sim.types import Aggregation, Stack
 from fedjax_sim.wrappers.robust import attacks
