@@ -294,11 +294,7 @@ def _scanned(
 
 
 def _functions(
-    algorithm: FedAlgorithm,
-    setup: Setup,
-    key: Array,
-    execution: Execution | None,
-    probes: Probes,
+    algorithm: FedAlgorithm, setup: Setup, key: Array, execution: Execution | None, probes: Probes
 ) -> tuple[Callable, Callable, Callable]:
     """Returns a round, an evaluation, and the division of several rounds over the devices.
 

@@ -7,16 +7,7 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.types import (
-    ClientState,
-    Message,
-    Oracle,
-    Round,
-    ServerState,
-    Upload,
-    Work,
-    shown,
-)
+from fedjax_sim.types import ClientState, Message, Oracle, Round, ServerState, Upload, Work, shown
 
 
 @shown

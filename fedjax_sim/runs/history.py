@@ -107,9 +107,7 @@ def due(metrics: Mapping[str, Any], name: str) -> bool:
     return not is_mark(name) and not name.startswith(tuple(prefixes))
 
 
-def measured(
-    metrics: Mapping[str, np.ndarray],
-) -> tuple[dict[str, np.ndarray], frozenset[str]]:
+def measured(metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], frozenset[str]]:
     """Returns the metrics ``[n]`` that some of n seeds measured, and the names of the others.
 
     A seed that did not measure a metric has NaN.  Marks are in neither; the clock always counts as

@@ -33,16 +33,7 @@ from fedjax_sim.engine import (
 from fedjax_sim.runs.storage.functions import SealedJit, sealed
 from fedjax_sim.runs.storage.run_functions import RunTraces, trace_run
 from fedjax_sim.runs.storage.store import RunFolder
-from fedjax_sim.types import (
-    EvalFn,
-    FedAlgorithm,
-    Params,
-    Same,
-    Setup,
-    Task,
-    Timeline,
-    Weighting,
-)
+from fedjax_sim.types import EvalFn, FedAlgorithm, Params, Same, Setup, Task, Timeline, Weighting
 
 Numbers = list[Any]  # leaves of a spec: Python's numbers, or arrays
 Build = Callable[[Numbers], FedAlgorithm]

@@ -208,11 +208,7 @@ def prepare(call: Call, *, trace: bool) -> Prepared:
     options, setup = call.options, call.setup
     clients = client_names(setup.eval_fn)
     compiled = programs_of(
-        call.algorithm,
-        setup,
-        batched=call.batched,
-        execution=call.execution,
-        probes=options.probes,
+        call.algorithm, setup, batched=call.batched, execution=call.execution, probes=options.probes
     )
     single = every_evaluation(call.callbacks)
     step = stride(setup.timeline.num_rounds, setup.eval_every, single=single)

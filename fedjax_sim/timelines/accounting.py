@@ -103,11 +103,7 @@ def spans(
 
 
 def bits_moved(
-    timeline: Timeline,
-    up: int | np.ndarray,
-    down: int | np.ndarray,
-    *,
-    to_all: int | None = None,
+    timeline: Timeline, up: int | np.ndarray, down: int | np.ndarray, *, to_all: int | None = None
 ) -> np.ndarray:
     r"""Cumulative number of bits sent until each update, in both directions, ``[..., T]``.
 

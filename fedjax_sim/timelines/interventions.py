@@ -71,10 +71,7 @@ def lose_uploads_of(
 
 
 def delay_clients(
-    timeline: Timeline,
-    clients: int | Sequence[int] | np.ndarray,
-    delay: int,
-    rounds: slice = _ALL,
+    timeline: Timeline, clients: int | Sequence[int] | np.ndarray, delay: int, rounds: slice = _ALL
 ) -> Timeline:
     """Makes some clients slow: their reports come from visits that began ``delay`` rounds earlier.
 

@@ -71,10 +71,7 @@ def three_arguments(message, state, oracle):
             r"the state tuple\(.*\); expected Pair\(",
         ),
         ({"update": lambda state, mean, round: None}, r"the state NoneType\(\); expected Pair"),
-        (
-            {"update": lambda state, mean: state},
-            r"takes \(state, mean\); expected \(state, mean",
-        ),
+        ({"update": lambda state, mean: state}, r"takes \(state, mean\); expected \(state, mean"),
         ({"update": None}, r"algorithm\.update is None; expected a function of \(state, mean"),
         ({"local": one_number}, r"algorithm\.local returns a state with float32\[\]; expected "),
         ({"local": integers}, r"returns a state with int32\[2\]; expected float32\[2\]"),
@@ -135,10 +132,7 @@ def test_weights_of_another_shape_are_refused(weights, message):
     ("convert", "message"),
     [
         (list, r"local returns the state list\(\[0\] float32\[\]\); expected tuple\(\[0\]"),
-        (
-            lambda state: (list(state[0]),),
-            r"the state PyTreeDef\(\(\[\*\],\)\); expected Py",
-        ),
+        (lambda state: (list(state[0]),), r"the state PyTreeDef\(\(\[\*\],\)\); expected Py"),
     ],
 )
 def test_a_list_is_no_tuple(convert, message):

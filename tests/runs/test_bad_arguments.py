@@ -112,10 +112,7 @@ CHANGES = [
     ({"params": np.ones(3, complex)}, "params has dtype complex64; expected a floating"),
     ({"params": {"w": np.ones(3, bool)}}, r"params\['w'\] has dtype bool; expected a floating"),
     ({"params": {"w": np.array([1.0, np.nan])}}, r"params\['w'\] has nan; expected finite numbers"),
-    (
-        {"eval_fn": NOT_FINITE},
-        r"eval_fn: examples\['x'\] has inf in row 1; expected finite n",
-    ),
+    ({"eval_fn": NOT_FINITE}, r"eval_fn: examples\['x'\] has inf in row 1; expected finite n"),
     ({"eval_fn": "loss"}, "eval_fn is 'loss'; expected a function of the model"),
     ({"eval_fn": {"loss": 1}}, "eval_fn is .*; expected a function of the model"),
     ({"eval_fn": lambda params: params}, "eval_fn returns an array; expected a dict"),

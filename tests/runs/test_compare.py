@@ -73,12 +73,7 @@ def test_a_directory_is_resumed_and_extended(setup, whole, tmp_path):
             algorithms,
             setup,
             KEYS,
-            **records(
-                folder=tmp_path,
-                probes=PROBES,
-                seeds=[5, 6],
-                **options,
-            ),
+            **records(folder=tmp_path, probes=PROBES, seeds=[5, 6], **options),
         )
 
     stopped = go(ALGORITHMS, progress=on_progress)

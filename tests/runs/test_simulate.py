@@ -221,10 +221,7 @@ def test_interrupted_run_resumes_with_the_same_bits(task, timeline, tmp_path):
             fs.Setup(task, timeline, jnp.zeros(3), eval_fn=norm),
             jax.random.key(1),
             **records(
-                progress=on_progress,
-                folder=directory,
-                checkpoint_seconds=1e9,
-                segment_seconds=1e-9,
+                progress=on_progress, folder=directory, checkpoint_seconds=1e9, segment_seconds=1e-9
             ),
         )
 
@@ -341,10 +338,7 @@ def test_one_diverging_replica_does_not_stop_the_others(allow_nans, diverging):
         ({"divergence": "ignore"}, "action is 'ignore'"),
         ({"seeds": ["a", "b"]}, "options.seeds is"),
         ({"params": ()}, "params has no leaves"),
-        (
-            {"timeline": fs.timelines.full(2, 4, 1)[:0]},
-            r"clients has shape \(0, 4\); expected",
-        ),
+        ({"timeline": fs.timelines.full(2, 4, 1)[:0]}, r"clients has shape \(0, 4\); expected"),
         ({"params": {"w": "model.npz"}}, r"params\['w'\] is 'model.npz'; expected an array"),
         ({"params": jnp.zeros(4)}, r"objective fails for parameters \. float32\[4\] and a batch"),
         ({"keys": 0}, "keys is 0; expected jax.random.key"),

@@ -297,14 +297,8 @@ def test_slices_of_a_batch_of_timelines():
         (lambda: sampling.bernoulli(KEY, 1, 3, 0.0, 1), "probability is 0.0"),
         (lambda: sampling.bernoulli(KEY, 1, 3, 1.5, 1), "probability is 1.5"),
         (lambda: sampling.bernoulli(KEY, 1, 3, np.nan, 1), "probability is nan"),
-        (
-            lambda: sampling.dropout(KEY, sampling.full(1, 3, 1), 1.0),
-            "probability is 1.0",
-        ),
-        (
-            lambda: sampling.dropout(KEY, sampling.full(1, 3, 1), -0.1),
-            "probability is -0.1",
-        ),
+        (lambda: sampling.dropout(KEY, sampling.full(1, 3, 1), 1.0), "probability is 1.0"),
+        (lambda: sampling.dropout(KEY, sampling.full(1, 3, 1), -0.1), "probability is -0.1"),
         (
             lambda: sampling.full(1, 3, np.array(1.5)),
             r"num_steps is array\(1.5\); expected integers of at least 0",

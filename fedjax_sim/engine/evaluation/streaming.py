@@ -62,12 +62,7 @@ def stream(
 
 
 def _fold(
-    metrics: Metrics,
-    examples: PyTree,
-    params: Params,
-    batch: int,
-    shape: tuple[int, ...],
-    add: Add,
+    metrics: Metrics, examples: PyTree, params: Params, batch: int, shape: tuple[int, ...], add: Add
 ) -> dict[str, Array]:
     length = num_examples(examples)
 

@@ -138,8 +138,7 @@ class RunFolder:
             return
         self.write_outcome(state)
         self.checkpoints.save(
-            state,
-            lambda: Confirmed(self._run.values, self._history.mark(), self._clients.mark()),
+            state, lambda: Confirmed(self._run.values, self._history.mark(), self._clients.mark())
         )
         self._saved = time.monotonic()
 

@@ -134,13 +134,7 @@ class Programs:
         return Spread(placed.mesh, others[0] if others else None, placed)
 
     def _compiled_for(
-        self,
-        trial: Trial,
-        traces: RunTraces,
-        group: Group,
-        keys: Array,
-        spread: Spread,
-        plan: Plan,
+        self, trial: Trial, traces: RunTraces, group: Group, keys: Array, spread: Spread, plan: Plan
     ) -> Compiled:
         setup = trial.setup
         arguments = _arguments(setup, group, keys, spread, plan, plan.slices[0])
@@ -165,11 +159,7 @@ def _compile(trial: Trial, spread: Spread, plan: Plan, arguments: tuple) -> Comp
     timelines, tasks = every if batched is None else block, spread.task(task)
     results = spread.results(trial.probes)
     begin = on_devices(
-        begin_block,
-        spread,
-        (0, None, batched, 0),
-        (block, tasks, timelines, block),
-        results[0],
+        begin_block, spread, (0, None, batched, 0), (block, tasks, timelines, block), results[0]
     )
     segment = on_devices(
         segment_block,

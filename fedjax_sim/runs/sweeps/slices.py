@@ -69,10 +69,7 @@ class Batch(NamedTuple):
         return self.store.claim_name(runs, self.keep_models)
 
     def take(
-        self,
-        result: SliceResult,
-        members: list[list[RunNumber]],
-        on_disk: Collection[RunNumber],
+        self, result: SliceResult, members: list[list[RunNumber]], on_disk: Collection[RunNumber]
     ) -> dict[RunNumber, SweepRun]:
         """Cuts the runs that are not on disk from a slice's arrays, and saves them."""
         clock = history_rows.Clock(self.trial.setup.timeline, len(self.numbers))

@@ -255,10 +255,7 @@ class SweepPlan:
         return sum(len(group.members) * len(numbers) for group, numbers in self.own)
 
     def batches(
-        self,
-        store: SweepStore,
-        shares: Iterable[Share],
-        known: dict[RunNumber, Known],
+        self, store: SweepStore, shares: Iterable[Share], known: dict[RunNumber, Known]
     ) -> Iterator[Batch]:
         """Yields the runs of these shares; adds what is known of their setups to ``known``."""
         for group, numbers in shares:

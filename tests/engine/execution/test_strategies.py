@@ -209,8 +209,7 @@ def test_auto_chooses_a_chunk_by_platform_and_model(
     monkeypatch.setattr(strategies, "chunked", spy)
     auto = strategies.auto(replicas, devices=(), platform=platform)
     jax.eval_shape(
-        lambda slots: auto(lambda _, x: (jnp.full(shape, x), ()), (), slots, slots),
-        jnp.ones(slots),
+        lambda slots: auto(lambda _, x: (jnp.full(shape, x), ()), (), slots, slots), jnp.ones(slots)
     )
     assert chosen == [size]
 

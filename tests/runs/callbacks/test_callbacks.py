@@ -217,15 +217,7 @@ def test_seeds_with_setups_of_their_own(tmp_path):
     best, seen = callbacks.BestModel("score", mode="max"), []
     options = {"callbacks": [best], "folder": tmp_path}
     for _ in range(2):  # the second call finds both seeds finished
-        fs.compare(
-            {"a": fs.fedavg(0.1)},
-            own,
-            KEYS,
-            **records(
-                progress=seen.append,
-                **options,
-            ),
-        )
+        fs.compare({"a": fs.fedavg(0.1)}, own, KEYS, **records(progress=seen.append, **options))
         np.testing.assert_array_equal(
             best.models["a"].params, fs.load(tmp_path).models(which="best").params
         )

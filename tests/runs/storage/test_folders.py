@@ -14,11 +14,7 @@ from fedjax_sim.runs.storage.files import FolderError
 from fedjax_sim.runs.storage.folders import is_seed
 from fedjax_sim.runs.storage.store import claim
 
-WRITERS = {
-    "a run": small_runs.run,
-    "a comparison": small_runs.compare,
-    "a sweep": small_runs.sweep,
-}
+WRITERS = {"a run": small_runs.run, "a comparison": small_runs.compare, "a sweep": small_runs.sweep}
 
 
 @pytest.fixture(scope="module")

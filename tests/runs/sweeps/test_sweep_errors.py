@@ -29,10 +29,7 @@ CALLS = {  # what differs from a call that is right: arguments, or a change of t
     "twice": ({"grid": [{"lr": 0.1}, {"lr": 0.1}]}, "twice; expected distinct configurations"),
     "no number": ({"grid": {"lr": ["fast"]}}, "grid has 'fast' for 'lr'; expected a finite number"),
     "unknown": ({"grid": {"lr": [0.1], "mu": [1.0]}}, "grid gives lr, mu to fedavg: .*'mu'"),
-    "a later value": (
-        {"grid": {"lr": [0.1, 0.2, -0.3]}},
-        r"lr is -0\.3; expected",
-    ),
+    "a later value": ({"grid": {"lr": [0.1, 0.2, -0.3]}}, r"lr is -0\.3; expected"),
     # The first group could run.
     "unknown later": (
         {"grid": [{"lr": 0.1}, {"mu": 1.0}]},
@@ -77,16 +74,8 @@ def fails_for_the_second(rounds):
 @pytest.mark.parametrize(
     ("setup", "grid", "message"),
     [
-        (
-            needs_cohort_size,
-            {"lr": [0.1]},
-            "grid gives nothing to needs_cohort_size: missing",
-        ),
-        (
-            needs_cohort_size,
-            {"lr": [0.1], "mu": ["one"]},
-            "grid gives mu, lr to fedavg: .*mu",
-        ),
+        (needs_cohort_size, {"lr": [0.1]}, "grid gives nothing to needs_cohort_size: missing"),
+        (needs_cohort_size, {"lr": [0.1], "mu": ["one"]}, "grid gives mu, lr to fedavg: .*mu"),
         (
             functools.partial(needs_cohort_size, cohort_size=3),
             {"mu": [1]},

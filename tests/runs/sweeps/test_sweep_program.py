@@ -10,14 +10,7 @@ from call_records import sweep_on
 from jax.extend import core
 from jax.sharding import PartitionSpec
 from small_problems import NUM_CLIENTS
-from sweep_problems import (
-    KEYS,
-    ONE_DEVICE,
-    changed,
-    compilations,
-    quadratic_trial,
-    sweep_of,
-)
+from sweep_problems import KEYS, ONE_DEVICE, changed, compilations, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
 from fedjax_sim.engine import NO_PROBES
