@@ -7,7 +7,6 @@ import scipy.stats
 
 from fedjax_sim.timelines import (
     Availability,
-    alternating,
     arrivals,
     arrivals_in_flight,
     deterministic,
@@ -64,15 +63,6 @@ def test_busy_server_by_hand():
         (11.0, [(1, 0, 4.0)]),
         (16.0, [(0, 1, 9.0)]),
     ]
-
-
-def test_old_restart_by_hand():
-    """Clients continue from the model before their own report: each version is two updates late."""
-    options = {"horizon": 4.0, "num_steps": 1, "buffer": 2}
-    new, old = (by_hand([1.0, 1.0], restart=restart, **options) for restart in ("new", "old"))
-    assert new.version.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
-    assert old.version.tolist() == [[0, 0], [0, 0], [1, 1], [2, 2]]
-    np.testing.assert_array_equal(new.time, old.time)
 
 
 def test_concurrency_of_the_same():
@@ -147,22 +137,6 @@ def test_jobs_of_a_client_follow_each_other():
 # ---- those who come and go
 
 
-def test_absence_by_hand():
-    """Steps of 2 units, gone from 3 to 10 half way through the second: it is done at 11."""
-    who = Availability(np.array([[0.0, 10.0]]), np.array([[3.0, np.inf]]))
-    timeline = by_hand([2.0], horizon=16.0, num_steps=1, availability=who)
-    assert timeline.time.tolist() == [2, 11, 13, 15]
-    assert not timeline.idle.any()
-    # A job given to one who is absent waits for its return as well.
-    who = Availability(
-        np.array([[0.0, 10.0], [0.0, np.inf]]), np.array([[3.0, np.inf], [np.inf] * 2])
-    )
-    timeline = by_hand([2.5, 4.0], horizon=30.0, num_steps=1, buffer=2, availability=who)
-    assert timeline.time.tolist()[:2] == [4, 12.5]  # begun at 10, when client 1 has waited since 8
-    assert timeline.idle[1].tolist() == [4.5, 0.0]
-    assert timeline.clients[1].tolist() == [1, 0]
-
-
 def test_whoever_never_returns_reports_no_more():
     who = Availability(np.zeros((2, 1)), np.array([[3.0], [np.inf]]))
     timeline = by_hand([1.0, 4.0], horizon=20.0, num_steps=1, availability=who)
@@ -174,47 +148,7 @@ def test_whoever_never_returns_reports_no_more():
         by_hand([4.0, 4.0], horizon=90.0, num_steps=1, buffer=2, availability=who)
 
 
-def test_presence_bounds_the_work():
-    """Steps of one unit: no more reports than units of presence, and at most one below."""
-    who = alternating(jax.random.key(2), 5, 200.0, mean_present=20.0, mean_absent=10.0)
-    timeline = by_hand([1.0] * 5, horizon=200.0, num_steps=1, availability=who)
-    done = np.bincount(timeline.clients.ravel(), minlength=5)
-    assert (done == np.floor(who.active(200.0))).all()
-    for time, (client,) in zip(timeline.time, timeline.clients, strict=True):
-        assert who.present(time - 1e-3)[client]  # up to the end of its step
-
-
 # ---- in between
-
-
-@pytest.mark.parametrize("restart", ["new", "old"])
-def test_in_flight_grows_to_what_arrives(restart):
-    law = geometric(np.array([0.5, 0.5, 0.5, 0.1, 0.1]))
-    options = {
-        "horizon": 300.0, "num_clients": 5, "num_steps": 3, "buffer": 2, "interaction": 1.0,
-        "restart": restart,
-    }  # fmt: skip
-    timeline = jax.device_get(arrivals(KEY, law, **options))
-    flight = arrivals_in_flight(KEY, law, every=1, **options)
-    assert flight.round.tolist() == list(range(1, timeline.num_rounds + 1))
-    seen = set()
-    for t in range(1, timeline.num_rounds):
-        before, after = (
-            [values[u] for values in (flight.version, flight.num_steps, flight.first_step)]
-            for u in (t - 1, t)
-        )
-        for client in range(5):
-            s = np.flatnonzero(timeline.clients[t] == client)
-            if s.size:
-                assert timeline.version[t, s[0]] == before[0][client]
-                assert timeline.first_step[t, s[0]] == before[2][client]
-                assert after[0][client] == (t + 1 if restart == "new" else t)
-                assert after[2][client] == before[2][client] + 3
-            else:
-                assert after[0][client] == before[0][client]
-                assert before[1][client] <= after[1][client] <= 3
-            seen.add(int(after[1][client]))
-    assert seen == {0, 1, 2, 3}
 
 
 # ---- long-run rates

@@ -11,7 +11,6 @@ from hypothesis import given
 
 from fedjax_sim.theory import step_counts
 from fedjax_sim.timelines import (
-    Availability,
     alternating,
     contacts,
     contacts_in_flight,
@@ -67,59 +66,6 @@ def within(samples, expected, errors=5):
 
 
 # ---- exact cases
-
-
-def test_by_hand():
-    """Three clients, one contacted at 7, 14, ..., steps of 2, 3.5 and 40 units, at most 5."""
-    durations = np.array([2.0, 3.5, 40.0])
-    timeline = contacts(
-        KEY, renewal_counts(deterministic(durations)), horizon=91.0, num_clients=3, cohort_size=1,
-        max_steps=5,
-    )  # fmt: skip
-    assert timeline.time.tolist() == [7.0 * (t + 1) for t in range(13)]
-    last, done = np.zeros(3), np.zeros(3, int)
-    for t in range(13):
-        client, now = int(timeline.clients[t, 0]), 7.0 * (t + 1)
-        steps = min(int((now - last[client]) // durations[client]), 5)
-        assert int(timeline.version[t, 0]) == last[client] / 7
-        assert int(timeline.num_steps[t, 0]) == steps
-        assert int(timeline.first_step[t, 0]) == done[client]
-        waited = now - last[client] - 5 * durations[client] if steps == 5 else 0
-        assert float(timeline.idle[t, 0]) == waited
-        last[client], done[client] = now, done[client] + steps
-    assert set(np.ravel(timeline.clients).tolist()) == {0, 1, 2}
-    assert timeline.max_steps == 5
-
-
-@pytest.mark.parametrize(("strict", "steps"), [(False, 2), (True, 1)])
-def test_step_that_ends_at_the_contact(strict, steps):
-    timeline = contacts(
-        KEY, renewal_counts(deterministic(3.5), strict=strict), horizon=21.0, num_clients=1,
-        cohort_size=1, max_steps=9,
-    )  # fmt: skip
-    assert timeline.num_steps.tolist() == [[steps]] * 3
-
-
-def test_pending_step_keeps_its_duration():
-    """Durations 3, 10, 1, 1 of each visit: the step of 10 restarts until it fits."""
-
-    def law(rng, clients, count):
-        return np.broadcast_to([3.0, 10.0, 1.0, 1.0], (len(clients), count))
-
-    for interval, pending, steps in (
-        (7.0, True, [1, 0, 0]), (7.0, False, [1, 1, 1]), (10.0, True, [1, 1, 1]),
-        (14.0, True, [3, 4, 3]), (99.0, True, [4, 4, 4]),
-    ):  # fmt: skip
-        timeline = contacts(
-            KEY,
-            renewal_counts(law, pending=pending),
-            horizon=3 * interval,
-            num_clients=1,
-            cohort_size=1,
-            max_steps=4,
-            interval=interval,
-        )
-        assert timeline.num_steps.ravel().tolist() == steps
 
 
 def test_receives_current():
@@ -229,31 +175,6 @@ def test_steps_against_their_closed_forms(law):
         assert within(np.where(samples > 0, 1 / np.maximum(samples, 1), 0), expected.inverse)
 
 
-def test_pending_steps_are_fewer_and_follow_the_rule():
-    """Against a scalar replica of the rule "draw, keep what was drawn if it does not fit"."""
-    steps = renewal_counts(exponential(16.0), strict=True, pending=True)
-    timeline = jax.device_get(favano_contacts(steps))
-    pending = settled(timeline, timeline.num_steps)[0].ravel().astype(float)
-    rng, replica = np.random.default_rng(0), []
-    gaps = np.minimum(rng.geometric(S / N, (40, 800)), 200)
-    for own in gaps:
-        drawn = rng.exponential(16.0)
-        for gap in own:
-            clock, done = 0.0, 0
-            while done < K and clock + drawn < 7 * gap:
-                clock, done = clock + drawn, done + 1
-                drawn = rng.exponential(16.0)
-            replica.append(float(done))
-    fresh = step_counts.poisson_renewal(16.0, K, 7.0, S / N).mean
-    replica = np.array(replica)
-    # Visits of a client are not independent: long steps survive. Twice the error of independent
-    # ones bounds that here, and five of those.
-    error = 5 * 2 * np.sqrt(pending.var() / pending.size + replica.var() / replica.size)
-    assert abs(pending.mean() - replica.mean()) < error
-    assert abs((pending > 0).mean() - (replica > 0).mean()) < error
-    assert fresh - pending.mean() > 3 * error
-
-
 @pytest.mark.parametrize("first", [0, 1])
 def test_literal_steps(first):
     """Their law does not depend on the gap; slow clients do more."""
@@ -273,40 +194,6 @@ def test_literal_steps(first):
 # ---- those who come and go
 
 
-def test_absent_time_computes_nothing_by_hand():
-    """Present until 3 and from 10 on, steps of 2 units: the second one goes on at 10."""
-    who = Availability(np.array([[0.0, 10.0]]), np.array([[3.0, np.inf]]))
-    timeline = contacts(
-        KEY,
-        renewal_counts(deterministic(2.0)),
-        horizon=28.0,
-        num_clients=1,
-        cohort_size=1,
-        max_steps=3,
-        availability=who,
-    )
-    assert timeline.mask.ravel().tolist() == [False, True, True, True]
-    # By 14 it was there for 3 + 4, ends at 2, 11 and 13; then it waits.
-    assert timeline.num_steps.ravel().tolist() == [0, 3, 3, 3]
-    assert timeline.idle.ravel().tolist() == [0, 1, 1, 1]
-    assert timeline.version.ravel().tolist() == [0, 0, 2, 3]
-
-
-def test_time_spent_waiting_includes_absence():
-    """Done at 2, gone from 3 to 10: at 14 it has waited for 12."""
-    who = Availability(np.array([[0.0, 10.0]]), np.array([[3.0, np.inf]]))
-    timeline = contacts(
-        KEY,
-        renewal_counts(deterministic(2.0)),
-        horizon=14.0,
-        num_clients=1,
-        cohort_size=1,
-        max_steps=1,
-        availability=who,
-    )
-    assert timeline.idle.ravel().tolist() == [0, 12]
-
-
 @pytest.mark.slow
 @given(seed=st.integers(0, 10_000), cohort=st.integers(1, 4))
 def test_only_those_present_are_contacted(seed, cohort):
@@ -324,44 +211,6 @@ def test_only_those_present_are_contacted(seed, cohort):
 
 
 # ---- in between
-
-
-@pytest.mark.slow
-@given(seed=st.integers(0, 10_000), pending=st.booleans(), kind=st.sampled_from(["r", "l"]))
-def test_in_flight_grows_to_what_the_contact_reports(seed, pending, kind):
-    steps = {
-        "r": renewal_counts(geometric(0.3), pending=pending),
-        "l": independent_counts(geometric(0.3)),
-    }[kind]
-    options = {"horizon": 140.0, "num_clients": 5, "cohort_size": 2, "max_steps": 6}
-    timeline = jax.device_get(contacts(jax.random.key(seed), steps, **options))
-    flight = contacts_in_flight(jax.random.key(seed), steps, every=1, **options)
-    assert flight.round.tolist() == list(range(1, 21))
-    for t in range(1, 20):
-        visits = {
-            int(client): (int(version), int(done), int(first))
-            for client, version, done, first in zip(
-                timeline.clients[t], timeline.version[t], timeline.num_steps[t],
-                timeline.first_step[t], strict=True,
-            )
-        }  # fmt: skip
-        for client in range(5):
-            before, after = (
-                (int(x.version[client]), int(x.num_steps[client]), int(x.first_step[client]))
-                for x in (
-                    flight._replace(**{n: getattr(flight, n)[u] for n in flight._fields})
-                    for u in (t - 1, t)
-                )
-            )
-            if client in visits:
-                version, done, first = visits[client]
-                assert (version, first) == (before[0], before[2])
-                assert done == before[1] if kind == "l" else done >= before[1]
-                assert (after[0], after[2]) == (t + 1, first + done)
-                assert kind == "l" or after[1] == 0
-            else:
-                assert (after[0], after[2]) == (before[0], before[2])
-                assert after[1] >= before[1]
 
 
 def test_in_flight_by_hand():
