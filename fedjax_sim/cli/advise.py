@@ -40,16 +40,7 @@ class AdviseOptions:
 def run_advise(
     study: Study, target: float | None = None, gradient_target: float | None = None
 ) -> Advice:
-    """Returns the advice for the first seed of a comparison; writes nothing.
-
-    Args:
-        study: the comparison.
-        target, gradient_target: as for :func:`fedjax_sim.advise`.
-
-    Raises:
-        ValueError: as :func:`fedjax_sim.studies.setups.build.resolve` and
-            :func:`fedjax_sim.advise`.
-    """
+    """Returns the advice for the first seed of a comparison; writes nothing."""
     comparison = resolve(study)
     with comparison.arithmetic():
         setup, known = _problem(comparison)

@@ -186,11 +186,7 @@ def sweep(arguments: list[str]) -> int:
 
 
 def _refuse_processes(arguments: list[str]) -> None:
-    """Refuses the options that connect several processes of one run.
-
-    Raises:
-        ValueError: naming the option, and the one that divides a sweep.
-    """
+    """Refuses the options that connect several processes of one run."""
     names = ("distributed", "coordinator", "num-processes", "process-id")
     typed = {argument.split("=")[0].replace("_", "-") for argument in arguments}
     for name in names:

@@ -76,13 +76,7 @@ class Diagnosis(NamedTuple):
 
 
 def plan(comparison: ResolvedRun) -> Plan:
-    """Returns the convex objective, its optimum, and the assumptions that do not hold.
-
-    Raises:
-        ValueError: a model that is not convex, no FedAvg to diagnose, FedAvg without weight decay,
-            or data that are not all on this process's devices.
-        FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`.
-    """
+    """Returns the convex objective, its optimum, and the assumptions that do not hold."""
     run, hyper, problem = comparison.study.options, comparison.hyper, comparison.problem
     parts = problem.parts
     if run.execution.num_strata is not None:
@@ -121,16 +115,7 @@ def is_softmax_regression(problem: Problem) -> bool:
 
 
 def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
-    """Measures constants and suboptimalities; writes ``diagnosis.json``, ``.csv`` and ``.png``.
-
-    Args:
-        comparison: the comparison that was run.
-        plan: as :func:`plan` returns it.
-        final: FedAvg's final models, leaves ``[seeds, ...]``.
-
-    Raises:
-        FloatingPointError: no seed's model is finite.
-    """
+    """Measures constants and suboptimalities; writes ``diagnosis.json``, ``.csv`` and ``.png``."""
     run, hyper, parts = comparison.study.options, comparison.hyper["fedavg"], _parts(comparison)
     assert isinstance(run.time, Rounds)
     lr, M, K = hyper["lr"], parts.data.num_clients, run.algorithms.local_steps
@@ -166,12 +151,7 @@ def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
 
 
 def kind_of(constant: str) -> str:
-    """Returns a description of how a constant was obtained.
-
-    Example:
-        >>> kind_of("L")
-        'bound that holds at every model'
-    """
+    """Returns a description of how a constant was obtained."""
     if constant in EVERYWHERE:
         return "bound that holds at every model"
     if constant in ("B", "Delta", "zeta_star"):

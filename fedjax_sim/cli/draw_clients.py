@@ -37,9 +37,6 @@ def draw(study: Study, max_clients: int) -> tuple[Table, list[str]]:
 
     They are labels.png, sizes.png, and with a shift of images examples.png.  With a partition per
     seed the clients are those of the first seed.
-
-    Raises:
-        ValueError: options or data as for a comparison.
     """
     check(study)
     if study.options.population.partition_per_seed:

@@ -24,12 +24,7 @@ class Failure(Exception):
 
 @contextlib.contextmanager
 def resolving(options: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Context in which options become objects; its errors are one line.
-
-    Args:
-        options: the option for a name that a message may begin with; default: those of runs and
-            sweeps.
-    """
+    """Context in which options become objects; its errors are one line."""
     try:
         yield
     except ValueError as error:

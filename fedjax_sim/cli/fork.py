@@ -75,12 +75,7 @@ class ForkOptions:
 
 
 def with_alternatives(arguments: Sequence[str]) -> dict[str, AlternativeOptions]:
-    """Returns the alternatives that the arguments name, with defaults, for the parser.
-
-    Example:
-        >>> with_alternatives(["--alternatives.slow.hyper.lr", "0.05"])["slow"].hyper
-        {'lr': 0.0}
-    """
+    """Returns the alternatives that the arguments name, with defaults, for the parser."""
     found: dict[str, AlternativeOptions] = {}
     for flag in typed_names(arguments):
         first, *rest = flag.split(".")
@@ -96,11 +91,7 @@ def with_alternatives(arguments: Sequence[str]) -> dict[str, AlternativeOptions]
 
 
 def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]:
-    """Returns the table of the paired differences after the last round, and the figure's path.
-
-    Raises:
-        ValueError: no such folder, algorithm, round or metric; an alternative that is none.
-    """
+    """Returns the table of the paired differences after the last round, and the figure's path."""
     path = folder / "config.json"
     if not path.exists():
         raise ValueError(f"FOLDER is '{folder}', which has no config.json; expected a folder that "

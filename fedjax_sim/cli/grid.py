@@ -70,12 +70,7 @@ class Axis:
 
 @group
 class SweepOptions:
-    """Every option of ``fedjax-sim sweep``: a grid over a comparison's options.
-
-    Example:
-        >>> [entry["lr"] for entry in configurations(Study(), SweepOptions())]
-        [0.05, 0.1, 0.2, 0.4]
-    """
+    """Every option of ``fedjax-sim sweep``: a grid over a comparison's options."""
 
     run: Annotated[Run, OPEN] = Run(
         output=pathlib.Path("results/sweep"),
@@ -138,11 +133,7 @@ class SavedSweep:
 
 
 def read_saved(path: pathlib.Path) -> SavedSweep:
-    """Returns what is read again of a sweep's ``config.json``.
-
-    Raises:
-        FolderError: not a file that ``fedjax-sim sweep`` wrote.
-    """
+    """Returns what is read again of a sweep's ``config.json``."""
     members = members_of(path)
     if members and "sweep" not in members:
         raise FolderError(f"{path} is no file of a sweep; expected one that fedjax-sim sweep wrote")
@@ -156,19 +147,6 @@ def read_sweep(
 
     A preset gives its settings, a comparison's file also its algorithms and hyper-parameters; as
     many seeds as for a curve are too many for a grid.  A study module also decides the seeds.
-
-    Args:
-        arguments: of the command.
-        description: text at the top of ``--help``.
-
-    Raises:
-        ValueError: an unknown source, or a file that names code.
-        SystemExit: as :func:`fedjax_sim.cli.options.parse`.
-
-    Example:
-        >>> *_, config = read_sweep(["attack:alie", "--grid.attack.z.values", "1", "2"], "")
-        >>> config.grid["attack.z"].values, config.run.seeds, config.run.algorithms.algorithms
-        ((1, 2), 3, ('fedavg',))
     """
     source, rest = split_arguments(arguments)
     path, config = pathlib.Path(source), SweepOptions()
@@ -228,12 +206,7 @@ SETTINGS: dict[str, Setting] = {
 
 
 def settings_of(study: Study) -> dict[str, Setting]:
-    """Returns the options of a study that a grid may vary: those that its own parts do not replace.
-
-    Example:
-        >>> "cohort_size" in settings_of(Study()), "eval_every" in settings_of(Study())
-        (True, False)
-    """
+    """Returns the options of a study that a grid may vary: without those that own parts replace."""
     if study.setup is not None:
         return {name: own for name, own in SETTINGS.items() if own.group in WRAPPERS}
     gone = {name for part in study.own_parts for name in _REPLACED.get(part, ())}
@@ -245,13 +218,7 @@ def settings_of(study: Study) -> dict[str, Setting]:
 
 
 def with_settings(run: Run, configuration: Mapping[str, Any]) -> Run:
-    """Returns the options of one configuration's runs, with its settings in their order.
-
-    Example:
-        >>> run = with_settings(Run(), {"algorithm": "fedavg", "cohort_size": 5, "lr": 0.1})
-        >>> run.cohort.cohort_size, run.algorithms.lr
-        (5, None)
-    """
+    """Returns the options of one configuration's runs, with its settings in their order."""
     for name, value in configuration.items():
         if name in SETTINGS:
             run = _with_value(run, name, value)
@@ -276,28 +243,13 @@ def _with_value(run: Run, name: str, value: Any) -> Run:
 
 
 def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the hyper-parameters in a configuration.
-
-    Example:
-        >>> swept_hyper({"algorithm": "fedswa", "alpha": 0.1, "fedswa.alpha": 1.5, "lr": 0.2})
-        {'alpha': 1.5, 'lr': 0.2}
-    """
+    """Returns the hyper-parameters in a configuration."""
     names = (name for name in configuration if name not in SETTINGS and name != "algorithm")
     return {name.rpartition(".")[2]: configuration[name] for name in names}
 
 
 def static_kinds(study: Study, names: Iterable[str]) -> dict[str, type]:
-    """Returns the types of what cannot vary inside a program: settings of the setup, no numbers.
-
-    Args:
-        study: the algorithms.
-        names: of settings and hyper-parameters.
-
-    Example:
-        >>> kinds = static_kinds(Study(Run()), ["lr", "alpha", "robust.f", "fedavg.tuning_steps"])
-        >>> [(name, kind.__name__) for name, kind in kinds.items()]
-        [('alpha', 'float'), ('robust.f', 'int'), ('fedavg.tuning_steps', 'int')]
-    """
+    """Returns the types of what cannot vary inside a program: settings of the setup, no numbers."""
     entries = entries_of(study).values()
     hyper = {key: kind for entry in entries for key, kind in entry.static_hyper.items()}
     kinds: dict[str, type] = {}
@@ -310,16 +262,7 @@ def static_kinds(study: Study, names: Iterable[str]) -> dict[str, type]:
 
 
 def mode_of(config: SweepOptions) -> Literal["max", "min"]:
-    """Returns the better direction of the sweep's metric.
-
-    Raises:
-        ValueError: ``auto`` for a metric whose name does not say it: the wrong direction would
-            choose the worst configuration.
-
-    Example:
-        >>> mode_of(SweepOptions(metric="train/loss")), mode_of(SweepOptions(mode="min"))
-        ('min', 'min')
-    """
+    """Returns the better direction of the sweep's metric."""
     mode = direction(config.score_metric) if config.mode == "auto" else config.mode
     if mode is None:
         raise ValueError(
@@ -330,21 +273,7 @@ def mode_of(config: SweepOptions) -> Literal["max", "min"]:
 
 
 def configurations(study: Study, config: SweepOptions) -> list[Configuration]:
-    """Returns every configuration of the sweep: algorithm, settings, hyper-parameters.
-
-    Args:
-        study: own parts; the options are those of ``config``.
-        config: the options.
-
-    Raises:
-        ValueError: a name that no algorithm has, a value out of range, or an option about results
-            that the grid cannot give.
-
-    Example:
-        >>> grid = {"lr": Axis(values=(0.1, 0.2)), "cohort_size": Axis(values=(5,))}
-        >>> configurations(Study(), SweepOptions(grid=grid))[1]
-        {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
-    """
+    """Returns every configuration of the sweep: algorithm, settings, hyper-parameters."""
     study = study.replaced(options=config.run)
     try:
         return _configurations(config, study)
@@ -417,11 +346,7 @@ def _column(algorithm: str, hyper: str) -> str:
 
 
 def _product_of_settings(run: Run, grid: Mapping[str, Sequence[Any]]) -> list[Configuration]:
-    """Returns the settings of all configurations; a kind of a choice has the names of its own only.
-
-    Raises:
-        ValueError: a name that only other kinds have.
-    """
+    """Returns the settings of all configurations; a kind of a choice has its own names only."""
     found: list[tuple[Configuration, Run]] = [({}, run)]
     for name in sorted(SETTINGS.keys() & grid, key=lambda n: (SETTINGS[n].depth, [*grid].index(n))):
         if not any(name in fields.flat(own) for _, own in found):

@@ -65,13 +65,7 @@ def _source(name: str) -> str:
 
 
 def algorithm_table(entry: AlgorithmEntry) -> Table:
-    """Returns an algorithm's hyper-parameters: names, defaults and descriptions.
-
-    Example:
-        >>> table = algorithm_table(registry.ALGORITHMS["fedprox"])
-        >>> list(table.columns[0].cells), list(table.columns[1].cells)
-        (['lr', 'mu'], ['0.2', '0.1'])
-    """
+    """Returns an algorithm's hyper-parameters: names, defaults and descriptions."""
     table = Table("hyper-parameter", "default", "description", title=docstrings.summary(entry))
     described = docstrings.descriptions(entry)
     for key, default in entry.hyper_defaults.items():

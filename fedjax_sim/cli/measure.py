@@ -33,28 +33,7 @@ def run_measure(
     path: pathlib.Path,
     status: Callable[[str], AbstractContextManager] = contextlib.nullcontext,
 ) -> Iterator[tuple[str, list[executions.Measured]]]:
-    """Measures one algorithm without client state and one with it; stores the fastest choices.
-
-    Args:
-        comparison: the comparison to execute; the first algorithm of each kind is measured.
-        path: file of choices.
-        status: context manager that is active while an algorithm is measured.
-
-    Yields:
-        ``(algorithm, measurements)``, the fastest first.
-
-    Example:
-        >>> import tempfile
-        >>> from fedjax_sim.studies.setups.build import resolve
-        >>> from fedjax_sim.studies.setups.presets import options
-        >>> from fedjax_sim.studies.setups.study import Study
-        >>> study = Study(options(algorithms=("fedavg",), cohort_size=4, seeds=2))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "executions.json"
-        ...     ((name, measured),) = run_measure(resolve(study), path)
-        ...     path.exists(), name, measured[0].seconds < 1
-        (True, 'fedavg', True)
-    """
+    """Measures one algorithm without client state and one with it; stores the fastest choices."""
     measured_kinds: set[bool] = set()
     for name in comparison.hyper:
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys

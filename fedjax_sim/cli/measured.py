@@ -21,27 +21,14 @@ Choices = dict[str, ExecutionChoice | None]  # by algorithm; None: the rules of 
 
 
 def as_text(choice: ExecutionChoice | None) -> str:
-    """Returns a choice as ``CLIENTSxDEVICES:LOWERING``.
-
-    Example:
-        >>> as_text(ExecutionChoice(4, 2, "im2col")), as_text(None)
-        ('4x2:im2col', 'rules')
-    """
+    """Returns a choice as ``CLIENTSxDEVICES:LOWERING``."""
     if choice is None:
         return "rules"
     return f"{choice.chunk}x{choice.num_devices}:{choice.lowering}"
 
 
 def recorded(run: Run) -> Choices:
-    """Returns the choices that the options of a run hold.
-
-    Raises:
-        ValueError: an unknown lowering.
-
-    Example:
-        >>> recorded(Run())
-        {}
-    """
+    """Returns the choices that the options of a run hold."""
     choices: Choices = {}
     for name, measured in run.execution.measured.items():
         if measured is not None and measured.lowering not in LOWERINGS:
@@ -56,17 +43,7 @@ def recorded(run: Run) -> Choices:
 def choices(
     comparison: ResolvedRun, files: Sequence[pathlib.Path], earlier: Mapping[str, Any] | None = None
 ) -> Choices:
-    """Returns the choice of every algorithm: given, else recorded, else stored in the first file.
-
-    Args:
-        comparison: the comparison; with an execution of its own, or with clients divided over
-            devices, it takes no choices.
-        files: files that :func:`fedjax_sim.studies.executions.store` wrote.
-        earlier: choices of earlier calls.
-
-    Raises:
-        ValueError: an unknown lowering, or a damaged file.
-    """
+    """Returns the choice of every algorithm: recorded, else stored in the first file that has one."""
     run = comparison.study.options
     placed = comparison.problem.setup.task.placement is not None
     if run.execution.execution != "auto" or placed:

@@ -97,31 +97,6 @@ def compare(
     checkpoints.  A second call resumes unfinished algorithms and does not repeat finished ones;
     with other algorithms, it adds them.  Ctrl-C ends it after the rounds in progress,
     with everything so far on disk.
-
-    Args:
-        study: the comparison.
-        measured_files: files of choices that :func:`fedjax_sim.studies.executions.store` kept;
-            with ``execution="auto"`` they precede the rules of
-            :func:`fedjax_sim.engine.execution.strategies.auto`.  ``config.json`` records the
-            choices used.
-        diagnose: draw the bounds of theory over FedAvg's curve (:mod:`fedjax_sim.cli.diagnose`).
-        callbacks: as in :func:`fedjax_sim.compare` (:mod:`fedjax_sim.runs.callbacks`).
-
-    Raises:
-        ValueError: a value out of range, an output folder that cannot be created or holds another
-            comparison, or a comparison that cannot be diagnosed; before anything is compiled or
-            written.
-        ~fedjax_sim.runs.events.DivergenceError: with ``on_divergence="raise"``.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> from fedjax_sim.studies.setups.presets import options
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = options(
-        ...         output=pathlib.Path(folder), algorithms=("fedavg",), rounds=2, seeds=2)
-        ...     result = compare(Study(run))
-        >>> result.summary.loc["fedavg", "rounds"]
-        np.int64(2)
     """
     with ready(build.resolve(study), measured_files, diagnose=diagnose) as job:
         return execute(job, callbacks)
@@ -134,13 +109,7 @@ def ready(
     *,
     diagnose: bool = False,
 ) -> Iterator[Job]:
-    """Context with the comparison ready to run and its output folder locked.
-
-    Raises:
-        ValueError: as :func:`compare`.
-        ~fedjax_sim.runs.storage.locks.FolderInUseError: another process works in the folder.
-        FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`, with ``diagnose``.
-    """
+    """Context with the comparison ready to run and its output folder locked."""
     output = comparison.study.options.output
     report.check_folder(output, "a comparison")
     plan = None
@@ -257,11 +226,7 @@ def _own_setups(
 def _header(
     comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()
 ) -> tuple[dict[str, Any], measured.Choices]:
-    """Returns the part of config.json that identifies a comparison, and its executions.
-
-    Raises:
-        ValueError: the output folder's config.json is of another comparison, or damaged.
-    """
+    """Returns the part of config.json that identifies a comparison, and its executions."""
     study = comparison.study
     run, hyper = study.options, report.as_json(comparison.hyper)
     path = run.output / "config.json"
@@ -332,11 +297,7 @@ def _written(
 
 
 def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path) -> None:
-    """Refuses more rounds than a run can be extended to, before config.json records them.
-
-    Raises:
-        FolderError: as :func:`~fedjax_sim.runs.storage.store.check_extension`.
-    """
+    """Refuses more rounds than a run can be extended to, before config.json records them."""
     time = comparison.study.options.time
     if not isinstance(time, Rounds):
         return

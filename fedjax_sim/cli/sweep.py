@@ -80,26 +80,6 @@ def run_sweep(
     seeds. Tables and figures show the grid of the last call; those of an earlier one are removed,
     and ``slices/`` keeps its runs. A part of a sweep writes ``slices/`` only, unless all other
     parts are finished: it then writes everything.
-
-    Args:
-        study: own parts; the options are those of ``config``.
-        config: the options.
-        callbacks: as for :func:`fedjax_sim.sweep`.
-
-    Raises:
-        ValueError: a value out of range, or an output folder that cannot be created or holds
-            another sweep; before anything is compiled or written.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> from fedjax_sim.cli.grid import Axis
-        >>> from fedjax_sim.studies.setups.presets import options
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = options(output=pathlib.Path(folder), rounds=4,
-        ...                   algorithms=("fedavg",), seeds=2)
-        ...     result = run_sweep(Study(), SweepOptions(run, {"lr": Axis((0.001, 0.2))}))
-        >>> result.best["lr"].tolist()
-        [0.2]
     """
     run = config.run
     study = study.replaced(options=run)
@@ -173,9 +153,6 @@ def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
     """Returns options and hyper-parameters that no grid in the output folder varies.
 
     Also the names of the tables and figures that earlier calls have written.
-
-    Raises:
-        ValueError: the folder's runs have other ones.
     """
     run = study.options
     free = _FREE | _varied(entries)

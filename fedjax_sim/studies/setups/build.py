@@ -58,17 +58,7 @@ class ResolvedRun(NamedTuple):
 
 
 def resolve(study: Study) -> ResolvedRun:
-    """Returns the comparison that a study describes; loads the data.
-
-    Raises:
-        ValueError: a value out of range, an unknown name, a model or partition that does not suit
-            the data set, a setup that does not suit an algorithm.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.presets import options
-        >>> resolve(Study(options(algorithms=("fedavg",), seeds=2))).hyper
-        {'fedavg': {'lr': 0.2}}
-    """
+    """Returns the comparison that a study describes; loads the data."""
     check(study)
     run = study.options
     entries = entries_of(study)
@@ -134,14 +124,7 @@ def _check_algorithm(comparison: ResolvedRun, name: str) -> None:
 
 
 def of_seed(study: Study, seed: int) -> Study:
-    """Returns the study of one seed alone, whose partition has a seed of its own.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.presets import options
-        >>> study = of_seed(Study(options(partition_per_seed=True, seeds=3)), 2)
-        >>> study.options.population.partition_seed
-        2
-    """
+    """Returns the study of one seed alone, whose partition has a seed of its own."""
     run = study.options
     population = dataclasses.replace(
         run.population,

@@ -68,18 +68,7 @@ class ModelOptions:
 
 @functools.cache
 def adapted(net: Model, adapters: Adapters) -> Model:
-    """Returns a model with adapters beside its queries and values, one object for equal arguments.
-
-    Raises:
-        ValueError: a model without attention.
-
-    Example:
-        >>> from fedjax_sim import models
-        >>> adapted(models.mlp(3, (4,), 2), Lora(2))  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        ValueError: adapters is 'lora'; expected a model with kernels of queries and values, ...
-    """
+    """Returns a model with adapters beside queries and values, one object for equal arguments."""
     if isinstance(adapters, NoAdapters):
         return net
     try:
@@ -94,14 +83,7 @@ def adapted(net: Model, adapters: Adapters) -> Model:
 
 
 def on_adapters(algorithm: FedAlgorithm, adapters: Adapters) -> FedAlgorithm:
-    """Returns the algorithm of the adapters alone; without adapters the algorithm itself.
-
-    Example:
-        >>> from fedjax_sim.algorithms import fedavg
-        >>> algorithm = fedavg(0.1)
-        >>> on_adapters(algorithm, NoAdapters()) is algorithm
-        True
-    """
+    """Returns the algorithm of the adapters alone; without adapters the algorithm itself."""
     if isinstance(adapters, NoAdapters):
         return algorithm
     frozen: Where = lora_frozen if isinstance(adapters, Lora) else ffa_lora_frozen
@@ -114,15 +96,6 @@ def initial_params(
     """Returns the initial models of all seeds, leaves ``[n, ...]``.
 
     With ``--initial-model`` all seeds start from the model in a file; adapters are drawn per seed.
-
-    Args:
-        path: the file; None: they are drawn.
-        adapters: adapters of the model.
-        net: the model, with the adapters.
-        keys: one per seed, ``[n]``.
-
-    Raises:
-        DataError: a file that cannot be read, or has a model of another form.
     """
     params = jax.jit(jax.vmap(net.init))(keys)
     if path is None:
@@ -171,18 +144,7 @@ def _read(path: pathlib.Path, params: Params) -> Params:
 
 
 def trained_model(net: Model, statistics: str) -> Model:
-    """Returns the model as the clients train it.
-
-    Raises:
-        ValueError: an option other than the default for a model without running statistics.
-
-    Example:
-        >>> from fedjax_sim import models
-        >>> trained_model(models.mlp(3, (4,), 2), "frozen")
-        Traceback (most recent call last):
-        ...
-        ValueError: statistics is 'frozen'; expected 'averaged', the default, since the model ...
-    """
+    """Returns the model as the clients train it."""
     if net.statistics is None and statistics != "averaged":
         raise ValueError(
             f"statistics is {statistics!r}; expected 'averaged', the default, since the model has "
@@ -192,34 +154,13 @@ def trained_model(net: Model, statistics: str) -> Model:
 
 
 def statistics_of(option: str, entries: Iterable[AlgorithmEntry]) -> str:
-    """Returns "private" for algorithms whose clients keep running statistics by definition.
-
-    Args:
-        option: ``--statistics``, which the other algorithms have.
-        entries: of algorithms; one of them is enough.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
-        >>> statistics_of("averaged", [ALGORITHMS["fedavg"]])
-        'averaged'
-        >>> statistics_of("averaged", [ALGORITHMS["fedbn"]])
-        'private'
-        >>> statistics_of("frozen", [ALGORITHMS["fedbn"]])
-        'frozen'
-    """
+    """Returns "private" for algorithms whose clients keep running statistics by definition."""
     keeps = any(entry.private_statistics for entry in entries)
     return "private" if keeps and option == "averaged" else option
 
 
 def for_model(algorithm: FedAlgorithm, where: Where | None, statistics: str) -> FedAlgorithm:
-    """Returns the algorithm for a model with these running statistics (None: without).
-
-    Example:
-        >>> from fedjax_sim.algorithms import fedavg
-        >>> algorithm = fedavg(0.1)
-        >>> for_model(algorithm, None, "averaged") is algorithm
-        True
-    """
+    """Returns the algorithm for a model with these running statistics (None: without)."""
     if where is None:
         return algorithm
     if statistics == "frozen":

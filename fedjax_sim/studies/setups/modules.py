@@ -11,12 +11,7 @@ FUNCTION = "study"
 
 
 def load_study(path: pathlib.Path) -> Study:
-    """Returns the study of a module; other modules of its folder can be imported.
-
-    Raises:
-        ValueError: no such file, one that cannot be imported, no function ``study``, or one that
-            fails or returns something else.
-    """
+    """Returns the study of a module; other modules of its folder can be imported."""
     if not path.is_file():
         raise ValueError(f"MODULE is '{path}', which does not exist; expected a study module (.py)")
     # With its suffix, so that a study.py or random.py replaces no other module.

@@ -164,19 +164,7 @@ class Division(NamedTuple):
 def divided(
     options: Partition, dataset: Dataset, clients: int, seed: int, test_fraction: float | None
 ) -> Division:
-    """Returns the rows of the clients.
-
-    Args:
-        options: the rule.
-        dataset: its training examples are divided.
-        clients: number of clients.
-        seed: of the random numbers.
-        test_fraction: of the rows of a client, for rules that draw test examples themselves; None
-            for the test examples of the data set.
-
-    Raises:
-        ValueError: a rule that the data set does not admit.
-    """
+    """Returns the rows of the clients."""
     match options:
         case Natural():
             return _natural(dataset)

@@ -105,13 +105,7 @@ class Problem(NamedTuple):
         return dataclasses.replace(self.setup, timeline=timeline, eval_every=every)
 
     def algorithm(self, entry: AlgorithmEntry, hyper: Hyper, privacy: Privacy) -> FedAlgorithm:
-        """Returns an algorithm for this problem's clients.
-
-        Args:
-            entry: of the algorithm.
-            hyper: its hyper-parameters.
-            privacy: with the noise multiplier.
-        """
+        """Returns an algorithm for this problem's clients."""
         algorithm = entry.build(hyper, self.steps_per_visit(entry), self.setup.task.num_clients)
         model = None if self.parts is None else self.parts.model
         run = dataclasses.replace(self.run, privacy=privacy)
@@ -143,16 +137,7 @@ def wrapped(
     attack: Attacked | None,
     timeline: Timeline | None,
 ) -> FedAlgorithm:
-    """Returns an algorithm with the wrappers of the options, in their order.
-
-    Args:
-        entry: of the algorithm.
-        algorithm: as the entry builds it.
-        model: the model that is trained; None: no model of this package is known.
-        run: the options, whose numbers of wrappers may be traced.
-        attack: on all algorithms.
-        timeline: of all seeds, for privacy; None: there is none.
-    """
+    """Returns an algorithm with the wrappers of the options, in their order."""
     algorithm = compressed(algorithm, run.compress, run.feedback, run.compress_down)
     algorithm = on_adapters(algorithm, run.adapters)
     if model is not None:
@@ -165,12 +150,7 @@ def wrapped(
 
 
 def load_dataset(study: Study) -> Dataset | None:
-    """Returns the data set of a comparison; None for a study with a setup of its own.
-
-    Raises:
-        ValueError: as :func:`fedjax_sim.studies.setups.data.load`; a data set of a study that is
-            not usable.
-    """
+    """Returns the data set of a comparison; None for a study with a setup of its own."""
     if study.setup is not None:
         return None
     if study.dataset is not None:
@@ -195,16 +175,6 @@ def prepare(
 
     Seed s gives the keys of the initial model, of the timeline and of the minibatches, so these
     are the same for every algorithm.
-
-    Args:
-        study: options and own parts.
-        dataset: as :func:`load_dataset` returns it.
-        conv: how convolutions are computed.
-        attack_seed: of the attackers; default: the partition's.
-
-    Raises:
-        ValueError: a model or partition that does not suit the data set, a cohort larger than the
-            population, a clock that admits no timeline.
     """
     run = study.options
     if study.setup is not None:
@@ -304,20 +274,12 @@ def _of_setup(study: Study) -> Problem:
 
 
 def entries_of(study: Study) -> dict[str, AlgorithmEntry]:
-    """Returns the algorithms of a comparison by name.
-
-    Raises:
-        ValueError: as :func:`~fedjax_sim.studies.setups.registry.algorithms_of`.
-    """
+    """Returns the algorithms of a comparison by name."""
     return algorithms_of(study.options.algorithms.algorithms, study.algorithms)
 
 
 def clients_of(study: Study, dataset: Dataset) -> Clients:
-    """Returns the training examples of a comparison, divided among the clients.
-
-    Raises:
-        ValueError: as :func:`~fedjax_sim.studies.setups.clients.clients`.
-    """
+    """Returns the training examples of a comparison, divided among the clients."""
     run = study.options
     placed = Placement(
         run.execution.num_strata, run.execution.examples_memory, run.execution.states == "host"
@@ -354,11 +316,7 @@ def _scaling(dataset: Dataset) -> dict[str, Any]:
 
 
 def model(study: Study, dataset: Dataset, conv: Convolution = models.auto) -> tuple[str, Model]:
-    """Returns the model's name and the model; "auto" chooses by the examples' shape.
-
-    Raises:
-        ValueError: an unknown name, or a model that takes examples of another shape.
-    """
+    """Returns the model's name and the model; "auto" chooses by the examples' shape."""
     x = dataset.train["x"]
     run = study.options
     if study.model is not None:
@@ -379,11 +337,7 @@ def model(study: Study, dataset: Dataset, conv: Convolution = models.auto) -> tu
 def named_model(
     name: str, shape: tuple[int, ...], num_classes: int, conv: Convolution = models.auto
 ) -> Model:
-    """Returns a model by name, for examples of a shape.
-
-    Raises:
-        ValueError: an unknown name, or a model that takes examples of another shape.
-    """
+    """Returns a model by name, for examples of a shape."""
     if name not in MODELS:
         raise ValueError(
             f"model is {name!r}; expected auto or one of {', '.join(MODELS)}"

@@ -141,20 +141,7 @@ def drawn(
     steps: Any,
     num_strata: int | None = None,
 ) -> Timeline:
-    """Returns a timeline of rounds.
-
-    Args:
-        options: the rule.
-        rounds: T.
-        cohort_size: S.
-        key: of the draws.
-        sizes: clients' numbers of examples, ``[M]``.
-        steps: clients' numbers of local steps, ``[M]``.
-        num_strata: with :class:`Stratified`.
-
-    Raises:
-        ValueError: a cohort larger than the population.
-    """
+    """Returns a timeline of rounds."""
     clients = len(sizes)
     match options:
         case Uniform():

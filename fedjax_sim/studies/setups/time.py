@@ -146,12 +146,7 @@ class Clock(NamedTuple):
     failing: Callable[[Array, Timeline], Timeline] = lambda key, timeline: timeline
 
     def timelines(self, algorithm: str, keys: Array) -> Timeline:
-        """Returns the algorithm's timelines, one per key: ``[n, T, S]``.
-
-        Raises:
-            ValueError: a horizon before the first update, or a buffer larger than the number of
-                clients that compute.
-        """
+        """Returns the algorithm's timelines, one per key: ``[n, T, S]``."""
         schedule = SCHEDULES.get(algorithm, _rounds)
         return stacked(
             [self.failing(key, schedule(self, key)[: self.options.updates]) for key in keys]
@@ -186,16 +181,7 @@ class Clock(NamedTuple):
 
 
 def step_law(options: StepLaw, num_clients: int, seed: int) -> Law:
-    """Returns the law of step durations of M clients.
-
-    Args:
-        options: the law.
-        num_clients: M.
-        seed: seed of the choice of slow clients.
-
-    Raises:
-        ValueError: durations that the law does not admit, or a trace that cannot be read.
-    """
+    """Returns the law of step durations of M clients."""
     if isinstance(options, Trace):
         return Law(from_trace(_read(str(options.file), num_clients)), np.arange(num_clients))
     step_time, slow_factor = options.step_time, options.slow_factor
