@@ -4,7 +4,7 @@ import inspect
 import re
 import sys
 
-from fedjax_sim.studies.setups.entries import AlgorithmEntry
+from fedjax_sim.studies.setups import AlgorithmEntry
 
 
 def summary(entry: AlgorithmEntry) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from fedjax_sim.cli import measured
 from fedjax_sim.runs import Forecast, Options, forecast
-from fedjax_sim.studies.setups.build import ResolvedRun
+from fedjax_sim.studies.setups import ResolvedRun
 
 
 def run_forecast(

@@ -96,7 +96,7 @@ def _every_option() -> dict[str, str]:
     from fedjax_sim.cli.draw_clients import ClientsOptions
     from fedjax_sim.cli.grid import SweepOptions
     from fedjax_sim.cli.run_options import RunOptions
-    from fedjax_sim.studies.setups.fields import HIDDEN, names_of
+    from fedjax_sim.studies.setups import HIDDEN, names_of
 
     kinds = (RunOptions, SweepOptions, ClientsOptions, AdviseOptions)
     fields = {name: field for kind in kinds for name, field in names_of(kind).items()}

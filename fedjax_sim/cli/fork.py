@@ -16,13 +16,23 @@ from fedjax_sim.cli.options import typed_names
 from fedjax_sim.cli.report import write_all
 from fedjax_sim.studies.forks import fork as forking
 from fedjax_sim.studies.forks.stored import state_at
-from fedjax_sim.studies.setups import build, config_file
-from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.fields import Count, Index, group
-from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions, HyperParameters
-from fedjax_sim.studies.setups.registry import ALGORITHMS, algorithms_of
-from fedjax_sim.studies.setups.settings import SHARED, check_tuning, resolve_hyper
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import (
+    ALGORITHMS,
+    SHARED,
+    AlgorithmOptions,
+    Count,
+    HyperParameters,
+    Index,
+    ResolvedRun,
+    Study,
+    algorithms_of,
+    check_tuning,
+    group,
+    read,
+    read_saved,
+    resolve,
+    resolve_hyper,
+)
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 from fedjax_sim.types import FedAlgorithm, Timeline
 
@@ -98,14 +108,14 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
                          "fedjax-sim run wrote")  # fmt: skip
     if not options.alternatives:
         raise ValueError("alternatives is empty; expected at least one")
-    saved = config_file.read_saved(path)
+    saved = read_saved(path)
     if saved.own:
         raise ValueError(
             f"FOLDER is '{folder}', which has {', '.join(saved.own)} of a study module, and a file "
             "names no code; expected fs.fork(fs.simulate(...), {...}, setup, keys) in Python, with "
             "the algorithm and the setup of the run"
         )
-    comparison = build.resolve(Study(config_file.read(path)))
+    comparison = resolve(Study(read(path)))
     if comparison.setup_of_seed is not None:
         raise ValueError("FOLDER has a partition per seed; expected one partition of all seeds")
     name = _name(comparison, options.algorithm)
@@ -113,7 +123,7 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     for key, one in options.alternatives.items():
         _check_clients(key, one, count)
     with comparison.arithmetic():
-        choice = measured.recorded(comparison.study.options).get(name)
+        choice = measured.recorded(comparison.computed).get(name)
         setup, execution = measured.executed(comparison, name, choice)
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
         alternatives = {UNCHANGED: forking.Alternative(algorithm)} | {
@@ -165,7 +175,7 @@ def _built(
         check_tuning(entry, hyper)
     except ValueError as error:
         raise ValueError(f"alternatives.{key}: {error}") from error
-    return comparison.problem.algorithm(entry, hyper, comparison.privacy)
+    return comparison.problem.algorithm(entry, hyper, comparison.accounts.options)
 
 
 def _change(options: AlternativeOptions) -> Callable[[Timeline], Timeline] | None:

@@ -24,9 +24,7 @@ from fedjax_sim.datasets import (
     read_columns,
     read_table,
 )
-from fedjax_sim.studies.setups.entries import LR
-from fedjax_sim.studies.setups.fields import flat
-from fedjax_sim.studies.setups.presets import PRESETS
+from fedjax_sim.studies.setups import LR, PRESETS, flat
 
 DESCRIPTION = """\
 Writes FILE.py, a study module to start from. Of a preset (default quickstart) it has the options,

@@ -9,9 +9,7 @@ from typing import Annotated
 
 from fedjax_sim.models import Convolution
 from fedjax_sim.studies import executions
-from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.fields import OPEN, group
-from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups import OPEN, ResolvedRun, Run, group
 from fedjax_sim.types import Setup
 
 
@@ -38,7 +36,7 @@ def run_measure(
     for name in comparison.hyper:
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
         whole = executions.Problem(algorithm, comparison.setups[name], keys)
-        described = executions.describe(whole, comparison.study.options.algorithms.batch_size)
+        described = executions.describe(whole, comparison.batch_size)
         if described["client_state"] in measured_kinds:
             continue
         measured_kinds.add(described["client_state"])

@@ -13,8 +13,7 @@ from fedjax_sim.engine import Execution
 from fedjax_sim.models import Convolution
 from fedjax_sim.studies import executions
 from fedjax_sim.studies.executions import LOWERINGS, ExecutionChoice
-from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups import ExecutionOptions, ResolvedRun
 from fedjax_sim.types import Setup
 
 Choices = dict[str, ExecutionChoice | None]  # by algorithm; None: the rules of strategies.auto
@@ -27,10 +26,10 @@ def as_text(choice: ExecutionChoice | None) -> str:
     return f"{choice.chunk}x{choice.num_devices}:{choice.lowering}"
 
 
-def recorded(run: Run) -> Choices:
+def recorded(options: ExecutionOptions) -> Choices:
     """Returns the choices that the options of a run hold."""
     choices: Choices = {}
-    for name, measured in run.execution.measured.items():
+    for name, measured in options.measured.items():
         if measured is not None and measured.lowering not in LOWERINGS:
             raise ValueError(
                 f"measured has {name}.lowering={measured.lowering!r}; expected one of "
@@ -43,12 +42,11 @@ def recorded(run: Run) -> Choices:
 def choices(
     comparison: ResolvedRun, files: Sequence[pathlib.Path], earlier: Mapping[str, Any] | None = None
 ) -> Choices:
-    """Returns the choice of every algorithm: recorded, else stored in the first file that has one."""
-    run = comparison.study.options
+    """Returns the choice of every algorithm: recorded, else stored in the first file with one."""
     placed = comparison.problem.setup.task.placement is not None
-    if run.execution.execution != "auto" or placed:
+    if comparison.computed.execution != "auto" or placed:
         return {}
-    known = {**(earlier or {}), **recorded(run)}
+    known = {**(earlier or {}), **recorded(comparison.computed)}
     result: Choices = {}
     for name in comparison.hyper:
         if name not in known:
@@ -56,7 +54,7 @@ def choices(
                 comparison.algorithm(name), comparison.setups[name], comparison.problem.keys
             )
             with comparison.arithmetic():
-                described = executions.describe(problem, run.algorithms.batch_size)
+                described = executions.describe(problem, comparison.batch_size)
             found = (executions.stored(file, described) for file in files)
             known[name] = next((choice for choice in found if choice is not None), None)
         result[name] = known[name]

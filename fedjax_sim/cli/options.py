@@ -14,25 +14,27 @@ import docstring_parser
 import tyro
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.studies.setups.config_file import read
-from fedjax_sim.studies.setups.fields import (
+from fedjax_sim.studies.setups import (
+    ALGORITHMS,
     HIDDEN,
     OPEN,
+    PRESETS,
+    SHARED,
     Field,
+    Run,
+    Study,
     check,
+    entries_of,
     fields_of,
     flat,
     having,
     kind_of,
+    load_study,
     names_of,
+    own_names,
+    read,
     replaced,
 )
-from fedjax_sim.studies.setups.modules import load_study
-from fedjax_sim.studies.setups.presets import PRESETS
-from fedjax_sim.studies.setups.problem import entries_of
-from fedjax_sim.studies.setups.registry import ALGORITHMS
-from fedjax_sim.studies.setups.settings import SHARED
-from fedjax_sim.studies.setups.study import Study
 
 Options = TypeVar("Options")
 MISSING: Any = tyro.MISSING  # default of an option that has to be typed
@@ -245,6 +247,17 @@ def with_hyper(study: Study, arguments: Sequence[str]) -> Study:
                 kind = kinds.get(key, float)
             hyper.setdefault(name, {}).setdefault(key, kind())
     return study.replaced(options=replaced(study.options, "hyper", hyper))
+
+
+def check_replaced(study: Study, source: str, arguments: Sequence[str], run: Run) -> None:
+    """Refuses typed options that have no effect beside a study's own parts."""
+    gone = own_names(study.replaced(options=run))
+    for name in typed_names(arguments):
+        if gone.get(name, "loss") != "loss":  # which still says that a table has numbers
+            raise ValueError(
+                f"{name} is {flat(run)[name]!r}; expected none, since "
+                f"{pathlib.Path(source).name} has its own {gone[name]}"
+            )
 
 
 @functools.cache

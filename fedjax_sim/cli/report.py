@@ -17,7 +17,7 @@ from fedjax_sim.engine import PERSONAL, PERSONAL_R2
 from fedjax_sim.reports import divergence_text, divergences, first_divergences, mean_interval
 from fedjax_sim.reports.figures.style import figure_format, save
 from fedjax_sim.runs import Kind, RunFolder, check_kind, replacing, write_text
-from fedjax_sim.studies.setups.config_file import as_json
+from fedjax_sim.studies.setups import as_json
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
 ACCURACY, R2, LOSS = "test/accuracy", "test/r2", "test/loss"

@@ -8,7 +8,7 @@ import jax
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.engine import direction, is_mark, takes_state
 from fedjax_sim.runs import Callback, callbacks, metric_shapes
-from fedjax_sim.studies.setups.fields import Count, Positive, group
+from fedjax_sim.studies.setups import Count, Positive, group
 from fedjax_sim.types import FedAlgorithm, Setup
 
 

@@ -18,7 +18,7 @@ from fedjax_sim.studies.setups.time import SCHEDULES, ClockOptions, Rounds
 from fedjax_sim.wrappers import Attackers as Mask
 
 
-def check(study: Study) -> None:
+def check_study(study: Study) -> None:
     """Refuses options that no data set could make valid."""
     run = study.options
     fields.check(run)

@@ -5,13 +5,13 @@ import functools
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pydantic
 
 from fedjax_sim.runs import FolderError, is_sealed, read_json
-from fedjax_sim.studies.setups.fields import FREE, flat, replaced
+from fedjax_sim.studies.setups.fields import EXTENSIBLE, FREE, flat, replaced
 from fedjax_sim.studies.setups.options_of_algorithms import HyperParameters
 from fedjax_sim.studies.setups.privacy import NoPrivacy, Privacy
 from fedjax_sim.studies.setups.run import Run
@@ -45,6 +45,25 @@ class SavedRun:
     privacy: Privacy = NoPrivacy()  # with its noise
     data: SavedData = SavedData()
     model: SavedModel = SavedModel()
+
+
+class Record(NamedTuple):
+    """The options of a comparison as JSON values."""
+
+    config: dict[str, Any]  # all of them, by group
+    settings: dict[str, Any]  # all of them, by name, for tables and figures
+    fixed: dict[str, Any]  # those on which results depend, by name
+    identity: dict[str, Any]  # the same with the noise of a target, without the extensible ones
+    privacy: dict[str, Any]  # with that noise
+    own: tuple[str, ...]  # names of the parts that are a study module's
+
+
+def record_of(run: Run, privacy: Privacy, own: tuple[str, ...]) -> Record:
+    """Returns the record of a comparison, whose privacy has its noise."""
+    settings = as_json(flat(run))
+    known = fixed_values(dataclasses.replace(run, privacy=privacy))
+    identity = {name: value for name, value in known.items() if name not in EXTENSIBLE}
+    return Record(to_json(run), settings, fixed_values(run), identity, to_json(privacy), own)
 
 
 def to_json(options: Any) -> dict[str, Any]:

@@ -150,12 +150,19 @@ def names_of(kind: type, before: str = "") -> dict[str, Field]:
     """Returns the fields of a group and of all its alternatives by their names."""
     names: dict[str, Field] = {}
     for field in fields_of(kind):
-        name = before + field.name
-        if len(field.alternatives) != 1:
-            names[name] = field
-        for group in field.alternatives:
-            if group is not kind:  # rules that mix uploads have rules
-                names = names_of(group, "" if field.is_open else f"{name}.") | names
+        for name, own in names_in(kind, field, before).items():
+            names.setdefault(name, own)
+    return names
+
+
+def names_in(kind: type, field: Field, before: str = "") -> dict[str, Field]:
+    """Returns one field of a group and the fields of its alternatives by their names."""
+    name, names = before + field.name, dict[str, Field]()
+    if len(field.alternatives) != 1:
+        names[name] = field
+    for group in field.alternatives:
+        if group is not kind:  # rules that mix uploads have rules
+            names = names_of(group, "" if field.is_open else f"{name}.") | names
     return names
 
 

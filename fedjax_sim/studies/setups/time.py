@@ -1,5 +1,6 @@
 """Options of the time of a run: rounds, or a clock."""
 
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple
@@ -11,6 +12,7 @@ from jax import Array
 
 from fedjax_sim.studies.setups.entries import StepsPerVisit
 from fedjax_sim.studies.setups.fields import Count, NotNegative, Positive, Probability, group
+from fedjax_sim.studies.setups.sampling import Cohort, failing
 from fedjax_sim.theory import step_counts
 from fedjax_sim.timelines import (
     Durations,
@@ -266,3 +268,17 @@ SCHEDULES: dict[str, Callable[[Clock, Array], Timeline]] = {
     ),
     "quafl": lambda clock, key: _contacts(clock, key, "current"),
 }
+
+
+def clock_of(
+    options: ClockOptions, cohort: Cohort, num_clients: int, num_steps: int, seed: int
+) -> Clock:
+    """Returns the clock of a population, whose slow clients are drawn with a seed."""
+    return Clock(
+        options,
+        step_law(options.law, num_clients, seed),
+        num_clients,
+        cohort.cohort_size,
+        num_steps,
+        functools.partial(failing, cohort),
+    )
