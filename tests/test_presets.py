@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim.studies.setups.build import resolve
+from fedjax_sim.studies.setups import resolve
 
 SMALL = {"seeds": 2, "rounds": 3, "model": "softmax_regression"}
 

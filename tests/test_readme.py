@@ -12,10 +12,7 @@ import pytest
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.cli.grid import configurations, read_sweep
 from fedjax_sim.engine.evaluation import evaluator
-from fedjax_sim.studies.setups import registry
-from fedjax_sim.studies.setups.checks import check
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import ALGORITHMS, Study, check_study, options
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -53,15 +50,15 @@ def test_experiments_of_the_page_of_algorithms_exist():
     )
     experiments = ast.literal_eval(value)
     named = [name for names in experiments.values() for name in names.split()]
-    assert set(named) <= set(registry.ALGORITHMS)
+    assert set(named) <= set(ALGORITHMS)
     for module in experiments:
         assert (ROOT / f"{module.replace('.', '/')}.py").exists()
-    for name in set(registry.ALGORITHMS) - set(named):
-        check(Study(options("quickstart", algorithms=(name,))))
+    for name in set(ALGORITHMS) - set(named):
+        check_study(Study(options("quickstart", algorithms=(name,))))
 
 
 def test_number_of_algorithms():
-    assert f"\n{len(registry.ALGORITHMS)} algorithms " in README
+    assert f"\n{len(ALGORITHMS)} algorithms " in README
 
 
 def test_links_of_the_readme_exist():

@@ -12,8 +12,7 @@ from sphinx.application import Sphinx
 
 import fedjax_sim as fs
 from fedjax_sim.cli import docstrings
-from fedjax_sim.studies.setups import registry
-from fedjax_sim.studies.setups.entries import AlgorithmEntry
+from fedjax_sim.studies.setups import ALGORITHMS, AlgorithmEntry
 
 FILE = pathlib.Path(__file__).parents[1] / "_generated" / "algorithms.md"
 # Modules that use an algorithm in a paper's experiment; the others run in the quickstart.
@@ -116,7 +115,7 @@ def _models(tree: Any) -> float:
 
 def page() -> str:
     """Returns the generated part of the page: a table, and a section per algorithm."""
-    entries = registry.ALGORITHMS
+    entries = ALGORITHMS
     costs = {name: cost(entry.build(entry.hyper_defaults)) for name, entry in entries.items()}
     rows = [
         f"| [`{name}`](#{name}) | {docstrings.paper(entry)} | {_gradients(costs[name])} | "

@@ -34,10 +34,8 @@ from experiments.harness import (
 from experiments.harness.data import dirichlet_uniform_prior
 from fedjax_sim.cli.run import compare
 from fedjax_sim.datasets import Dataset
-from fedjax_sim.studies.setups.partition import Dirichlet
-from fedjax_sim.studies.setups.presets import options as run_options
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import Dirichlet, Run, Study, resolve
+from fedjax_sim.studies.setups import options as run_options
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"
@@ -83,7 +81,7 @@ def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
             output=options.work / options.dataset / precision,
         )
         rows = _rows(run) if options.partition == "dirichlet" else None
-        result = compare(Study(run, rows=rows))
+        result = compare(resolve(Study(run, rows=rows)))
         check_finished(result, run.output)
         parts.append(result.history.assign(precision=precision))
     return pd.concat(parts, ignore_index=True)

@@ -11,10 +11,14 @@ from fedjax_sim.diagnostics import SOFTMAX, linear_model_bounds
 from fedjax_sim.objectives import cross_entropy, with_l2
 from fedjax_sim.studies.advice.advise import advise
 from fedjax_sim.studies.advice.result import Advice
-from fedjax_sim.studies.setups.build import ResolvedRun, one_seed, resolve
-from fedjax_sim.studies.setups.fields import OPEN, Positive, group
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import (
+    OPEN,
+    Positive,
+    ResolvedRun,
+    Run,
+    group,
+    one_seed,
+)
 from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.types import Setup
 
@@ -38,24 +42,14 @@ class AdviseOptions:
 
 
 def run_advise(
-    study: Study, target: float | None = None, gradient_target: float | None = None
+    comparison: ResolvedRun, target: float | None = None, gradient_target: float | None = None
 ) -> Advice:
-    """Returns the advice for the first seed of a comparison; writes nothing.
-
-    Args:
-        study: the comparison.
-        target, gradient_target: as for :func:`fedjax_sim.advise`.
-
-    Raises:
-        ValueError: as :func:`fedjax_sim.studies.setups.build.resolve` and
-            :func:`fedjax_sim.advise`.
-    """
-    comparison = resolve(study)
+    """Returns the advice for the first seed of a comparison; writes nothing."""
     with comparison.arithmetic():
         setup, known = _problem(comparison)
         return advise(
             setup,
-            jax.random.key(study.options.seed),
+            jax.random.key(int(comparison.seeds[0])),
             target=target,
             gradient_target=gradient_target,
             known=known,
@@ -66,9 +60,9 @@ def run_advise(
 
 def _problem(comparison: ResolvedRun) -> tuple[Setup, ProblemConstants | None]:
     """The setup of one seed, and constants that hold at every model."""
-    problem, run = comparison.problem, comparison.study.options
+    problem = comparison.problem
     setup, parts = one_seed(problem.setup), problem.parts
-    known = is_softmax_regression(problem) and run.execution.num_strata is None
+    known = is_softmax_regression(problem) and comparison.computed.num_strata is None
     if parts is None or not known:
         return setup, None
     weight = comparison.hyper.get("fedavg", {}).get("weight_decay", 0.0)
@@ -78,4 +72,4 @@ def _problem(comparison: ResolvedRun) -> tuple[Setup, ProblemConstants | None]:
         setup = dataclasses.replace(setup, task=task)
     data = parts.data
     bounds = linear_model_bounds(data.examples["x"], data.offsets, SOFTMAX, l2=weight)
-    return setup, bounds.constants(run.algorithms.batch_size)
+    return setup, bounds.constants(comparison.batch_size)

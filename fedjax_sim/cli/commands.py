@@ -7,7 +7,7 @@ import contextlib
 import os
 import pathlib
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fedjax_sim.cli.errors import Failure, resolving, running
 from fedjax_sim.runs import exit_code
@@ -15,8 +15,9 @@ from fedjax_sim.runs import exit_code
 if TYPE_CHECKING:
     from fedjax_sim.cli.grid import SweepOptions
     from fedjax_sim.cli.run_options import RunOptions
-    from fedjax_sim.studies.setups.run import Run
-    from fedjax_sim.studies.setups.study import Study
+    from fedjax_sim.studies.setups import Run, Study
+
+Options = TypeVar("Options")
 
 RUN_DESCRIPTION = """\
 Compares federated algorithms: same clients, cohorts, minibatches and initial models for all.
@@ -48,19 +49,15 @@ its hyper-parameters.
 
 def run(arguments: list[str]) -> int:
     """Runs a comparison, or forecasts it; returns the exit code."""
-    from fedjax_sim.cli import options
     from fedjax_sim.cli.run_options import RunOptions
 
     with resolving():
-        source, study, rest = options.read_arguments(arguments)
-        description = _described(RUN_DESCRIPTION)
-        default = RunOptions(study.options)
-        given = options.parse(RunOptions, f"run {source}", description, rest, default)
-        _start_jax()
+        given, study, command = _typed(RunOptions, "run", RUN_DESCRIPTION, arguments)
         study = study.replaced(options=_connected(given))
 
         from fedjax_sim.cli import report
-        from fedjax_sim.studies.setups.build import resolve, untuned
+        from fedjax_sim.engine import distributed
+        from fedjax_sim.studies.setups import resolve
 
         if not given.dry_run:
             report.check_folder(given.run.output, "a comparison")
@@ -69,11 +66,32 @@ def run(arguments: list[str]) -> int:
             name = next(iter(comparison.hyper))
             setup, algorithm = comparison.setups[name], comparison.algorithm(name)
             callbacks = given.watching.callbacks(setup, algorithm)
-        _print_once(untuned(comparison))
+        if comparison.untuned is not None and distributed.is_first():
+            print(comparison.untuned)
     if given.dry_run:
         return _forecast(comparison)
-    command = ["fedjax-sim", "run", source, *rest]
     return _compare(comparison, command, given.diagnose, callbacks)
+
+
+def _typed(
+    kind: type[Options],
+    command: str,
+    template: str,
+    arguments: list[str],
+    output: pathlib.Path | None = None,
+) -> tuple[Options, "Study", list[str]]:
+    """Returns the options of a command, the study with them, and the command to repeat."""
+    from fedjax_sim.cli import options
+    from fedjax_sim.studies.setups import replaced
+
+    source, study, rest = options.read_arguments(arguments)
+    default: Any = study.options if output is None else replaced(study.options, "output", output)
+    given: Any = options.parse(
+        kind, f"{command} {source}", _described(template), rest, cast(Any, kind)(default)
+    )
+    options.check_replaced(study, source, rest, given.run)
+    _start_jax()
+    return given, study.replaced(options=given.run), ["fedjax-sim", command, source, *rest]
 
 
 def _connected(given: "RunOptions") -> "Run":
@@ -87,7 +105,7 @@ def _connected(given: "RunOptions") -> "Run":
     import jax
 
     from fedjax_sim.engine import distributed
-    from fedjax_sim.studies.setups.fields import replaced
+    from fedjax_sim.studies.setups import replaced
 
     distributed.connect(**where, heartbeat_timeout=cluster.heartbeat_timeout)
     if run.execution.num_strata is not None:
@@ -97,7 +115,7 @@ def _connected(given: "RunOptions") -> "Run":
 
 def _strata_of(output: pathlib.Path) -> int | None:
     """Returns the number of strata of the comparison in a folder, which other devices continue."""
-    from fedjax_sim.studies.setups.config_file import read_saved
+    from fedjax_sim.studies.setups import read_saved
 
     with contextlib.suppress(OSError, ValueError):  # damage has its message later
         return read_saved(output / "config.json").config.execution.num_strata
@@ -113,7 +131,7 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     from fedjax_sim.cli.tables import diagnosis_tables, summary_table
     from fedjax_sim.engine import distributed
 
-    output, first = comparison.study.options.output, distributed.is_first()
+    output, first = comparison.output, distributed.is_first()
     console = Console(quiet=not first)  # only process 0 prints
     with contextlib.ExitStack() as stack:
         with resolving():
@@ -121,9 +139,7 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
         with running(output), progress_bars(list(comparison.hyper), console) as bars:
             result = execute(job, [*callbacks, *bars])
     if len(result.summary):
-        console.print(
-            summary_table(result.summary, comparison.study.options.evaluation.target_accuracy)
-        )
+        console.print(summary_table(result.summary, comparison.evaluation.target_accuracy))
     _print_guarantees(comparison)
     if result.interrupted:
         if first:
@@ -136,14 +152,6 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     if first:
         print(f"results: {output} (history.csv, summary.json, config.json, *.png)")
     return 0
-
-
-def _print_once(note: str | None) -> None:
-    """Prints a note, if there is one; of several processes only process 0 does."""
-    from fedjax_sim.engine import distributed
-
-    if note is not None and distributed.is_first():
-        print(note)
 
 
 def _print_guarantees(comparison) -> None:
@@ -163,7 +171,7 @@ def _forecast(comparison) -> int:
     from fedjax_sim.engine import distributed
 
     with resolving():
-        measured.recorded(comparison.study.options)
+        measured.recorded(comparison.computed)
     with running(None):
         forecasts = dict(run_forecast(comparison, _measured_files()))
     Console(quiet=not distributed.is_first()).print(forecast_table(forecasts))
@@ -186,11 +194,7 @@ def sweep(arguments: list[str]) -> int:
 
 
 def _refuse_processes(arguments: list[str]) -> None:
-    """Refuses the options that connect several processes of one run.
-
-    Raises:
-        ValueError: naming the option, and the one that divides a sweep.
-    """
+    """Refuses the options that connect several processes of one run."""
     names = ("distributed", "coordinator", "num-processes", "process-id")
     typed = {argument.split("=")[0].replace("_", "-") for argument in arguments}
     for name in names:
@@ -238,24 +242,19 @@ def _run_sweep(study: "Study", config: "SweepOptions", command: list[str]) -> in
 
 def measure(arguments: list[str]) -> int:
     """Measures ways to execute a comparison; returns the exit code."""
-    from fedjax_sim.cli import options
     from fedjax_sim.cli.measure import MeasureOptions, run_measure
 
     with resolving():
-        source, study, rest = options.read_arguments(arguments)
-        description = _described(MEASURE_DESCRIPTION)
-        default = MeasureOptions(study.options)
-        given = options.parse(MeasureOptions, f"measure {source}", description, rest, default)
+        given, study, _ = _typed(MeasureOptions, "measure", MEASURE_DESCRIPTION, arguments)
         project, user = _measured_files()
         path = user if given.user else project
-        _start_jax()
 
         from rich.console import Console
 
         from fedjax_sim.cli.tables import measured_table
-        from fedjax_sim.studies.setups.build import resolve
+        from fedjax_sim.studies.setups import resolve
 
-        comparison = resolve(study.replaced(options=given.run))
+        comparison = resolve(study)
     console = Console()
     with running(None):
         for name, measured in run_measure(comparison, path, console.status):
@@ -266,18 +265,15 @@ def measure(arguments: list[str]) -> int:
 
 def clients(arguments: list[str]) -> int:
     """Draws the clients of a comparison; returns the exit code."""
-    from fedjax_sim.cli import draw_clients, options
-    from fedjax_sim.studies.setups.fields import replaced
+    from fedjax_sim.cli import draw_clients
 
     with resolving():
-        source, study, rest = options.read_arguments(arguments)
-        description = _described(draw_clients.DESCRIPTION)
-        folder = replaced(study.options, "output", pathlib.Path("results/clients"))
-        kind = draw_clients.ClientsOptions
-        given = options.parse(kind, f"clients {source}", description, rest, kind(folder))
+        kind, text = draw_clients.ClientsOptions, draw_clients.DESCRIPTION
+        output = pathlib.Path("results/clients")
+        given, study, _ = _typed(kind, "clients", text, arguments, output)
         from rich.console import Console
 
-        table, names = draw_clients.draw(study.replaced(options=given.run), given.max_clients)
+        table, names = draw_clients.draw(study, given.max_clients)
     Console().print(table)
     print(f"figures: {given.run.output} ({', '.join(names)})")
     return 0
@@ -286,15 +282,13 @@ def clients(arguments: list[str]) -> int:
 def advise(arguments: list[str]) -> int:
     """Prints what theory says about the task of a comparison; returns the exit code."""
     from fedjax_sim.cli import advise as advising
-    from fedjax_sim.cli import options
 
     with resolving():
-        source, study, rest = options.read_arguments(arguments)
-        kind, description = advising.AdviseOptions, _described(advising.DESCRIPTION)
-        given = options.parse(kind, f"advise {source}", description, rest, kind(study.options))
-        _start_jax()
-        study = study.replaced(options=given.run)
-        advice = advising.run_advise(study, given.target, given.gradient_target)
+        kind, text = advising.AdviseOptions, advising.DESCRIPTION
+        given, study, _ = _typed(kind, "advise", text, arguments)
+        from fedjax_sim.studies.setups import resolve
+
+        advice = advising.run_advise(resolve(study), given.target, given.gradient_target)
     print(advice)
     return 0
 
@@ -307,7 +301,7 @@ def list_names(arguments: list[str]) -> int:
     from rich.console import Console
 
     from fedjax_sim.cli.listing import algorithm_table, list_tables
-    from fedjax_sim.studies.setups.registry import algorithms_of
+    from fedjax_sim.studies.setups import algorithms_of
 
     try:
         entries = algorithms_of(arguments) if arguments else {}
@@ -322,7 +316,7 @@ def list_names(arguments: list[str]) -> int:
 
 
 def _described(template: str) -> str:
-    from fedjax_sim.studies.setups.presets import PRESETS
+    from fedjax_sim.studies.setups import PRESETS
 
     return template.format(presets=", ".join(PRESETS), cache=_cache_dir())
 

@@ -17,9 +17,6 @@ def progress_bars(algorithms: Sequence[str], console: Console) -> Iterator[list[
 
     Without a terminal, as in the log of a job, :class:`~fedjax_sim.ProgressBar` prints lines; a
     process that is not the first shows nothing.
-
-    Yields:
-        The callbacks that show it.
     """
     if not console.is_terminal:
         yield [] if console.quiet else [ProgressBar(file=console.file)]
@@ -110,14 +107,7 @@ class SweepBar:
 
 
 def plan_line(progress: SweepProgress) -> str:
-    """Returns a group's values, the division of its runs, and the memory per device.
-
-    Example:
-        >>> from fedjax_sim.runs.sweeps.grid import cut
-        >>> plan_line(SweepProgress({"cohort_size": 5}, cut(4, 3, 2, 2, 1), 2 * 10**8, 10**9,
-        ...                         0, 0, 10, 0, 12))
-        'cohort_size=5: 3 slices on 2 devices, 2 configurations x 1 seeds each; 0.20 of 1.0 GB each'
-    """
+    """Returns a group's values, the division of its runs, and the memory per device."""
     values = " ".join(f"{name}={value}" for name, value in progress.static.items()) or "all"
     plan = progress.plan
     return (

@@ -38,14 +38,7 @@ from fedjax_sim.diagnostics.optimum import optimum
 from fedjax_sim.engine import NO_PROBES, History, Probes, run
 from fedjax_sim.objectives import cross_entropy, with_l2
 from fedjax_sim.reports.figures.bounds import bound_curves
-from fedjax_sim.studies.setups.attack import NoAttack
-from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.compression import NoCodec
-from fedjax_sim.studies.setups.losses import Losses
-from fedjax_sim.studies.setups.problem import Parts, Problem
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.sampling import Full
-from fedjax_sim.studies.setups.time import Rounds
+from fedjax_sim.studies.setups import Losses, Parts, Problem, ResolvedRun, Rounds
 from fedjax_sim.theory import ProblemConstants, convex
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
@@ -76,18 +69,12 @@ class Diagnosis(NamedTuple):
 
 
 def plan(comparison: ResolvedRun) -> Plan:
-    """Returns the convex objective, its optimum, and the assumptions that do not hold.
-
-    Raises:
-        ValueError: a model that is not convex, no FedAvg to diagnose, FedAvg without weight decay,
-            or data that are not all on this process's devices.
-        FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`.
-    """
-    run, hyper, problem = comparison.study.options, comparison.hyper, comparison.problem
-    parts = problem.parts
-    if run.execution.num_strata is not None:
-        raise ValueError(f"num_strata is {run.execution.num_strata}; expected none with --diagnose")
-    if not isinstance(run.time, Rounds):
+    """Returns the convex objective, its optimum, and the assumptions that do not hold."""
+    hyper, problem, strata = comparison.hyper, comparison.problem, comparison.computed.num_strata
+    parts, settings = problem.parts, comparison.record.settings
+    if strata is not None:
+        raise ValueError(f"num_strata is {strata}; expected none with --diagnose")
+    if not isinstance(comparison.time, Rounds):
         raise ValueError("time is 'clock'; expected rounds with --diagnose")
     if parts is None:
         raise ValueError("setup is a study module's; --diagnose needs data and a model by options")
@@ -96,7 +83,7 @@ def plan(comparison: ResolvedRun) -> Plan:
         raise ValueError(f"model is {name!r}, which is not convex; --diagnose needs {MODEL}")
     if not is_softmax_regression(problem):
         raise ValueError(
-            f"loss is {run.model.loss or 'another one'}; --diagnose needs the cross-entropy of "
+            f"loss is {settings['loss'] or 'another one'}; --diagnose needs the cross-entropy of "
             "classes"
         )
     if "fedavg" not in hyper:
@@ -110,7 +97,7 @@ def plan(comparison: ResolvedRun) -> Plan:
     objective = with_l2(cross_entropy(parts.model.apply), weight)
     full = mean_loss(objective, parts.data)
     best = optimum(full, jax.tree.map(lambda x: x[0], problem.setup.params))
-    return Plan(objective, weight, full, best, _unmet(run, hyper["fedavg"], parts.data.sizes))
+    return Plan(objective, weight, full, best, _unmet(settings, hyper["fedavg"], parts.data.sizes))
 
 
 def is_softmax_regression(problem: Problem) -> bool:
@@ -121,19 +108,10 @@ def is_softmax_regression(problem: Problem) -> bool:
 
 
 def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
-    """Measures constants and suboptimalities; writes ``diagnosis.json``, ``.csv`` and ``.png``.
-
-    Args:
-        comparison: the comparison that was run.
-        plan: as :func:`plan` returns it.
-        final: FedAvg's final models, leaves ``[seeds, ...]``.
-
-    Raises:
-        FloatingPointError: no seed's model is finite.
-    """
-    run, hyper, parts = comparison.study.options, comparison.hyper["fedavg"], _parts(comparison)
-    assert isinstance(run.time, Rounds)
-    lr, M, K = hyper["lr"], parts.data.num_clients, run.algorithms.local_steps
+    """Measures constants and suboptimalities; writes ``diagnosis.json``, ``.csv`` and ``.png``."""
+    settings, parts = comparison.record.settings, _parts(comparison)
+    lr, M = comparison.hyper["fedavg"]["lr"], parts.data.num_clients
+    K, rounds = settings["local_steps"], settings["rounds"]
     setup = comparison.problem.setup
     constants = _constants(comparison, plan, final)
     bounds, prescribed = (*FEDAVG, SHADOW), math.nan
@@ -145,8 +123,8 @@ def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
     else:
         task = empirical_task(plan.objective, parts.data, parts.batches)
         history = _runs(comparison, task, plan.loss, shadowed(lr), shadow_probes)
-        rounds = np.asarray(history.round[0])
-        drift = _running_mean(history.probes["drift"], rounds).mean(axis=0)
+        at = np.asarray(history.round[0])
+        drift = _running_mean(history.probes["drift"], at).mean(axis=0)
         lines = overlay(
             History(history.round[0], {}, {}),
             constants,
@@ -156,22 +134,15 @@ def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
             bounds=bounds,
             drift=drift,
         )
-        prescribed = float(
-            convex.prescribed_lr(constants, local_steps=K, rounds=run.time.rounds, clients=M)
-        )
-    measured = _frame(run.seed, history, plan.optimum.value)
+        prescribed = float(convex.prescribed_lr(constants, local_steps=K, rounds=rounds, clients=M))
+    measured = _frame(settings["seed"], history, plan.optimum.value)
     diagnosis = Diagnosis(constants, prescribed, lines, measured, plan.unmet)
-    _write(run.output, {"lr": lr, "M": M, "K": K}, plan.optimum, diagnosis)
+    _write(comparison.output, {"lr": lr, "M": M, "K": K}, plan.optimum, diagnosis)
     return diagnosis
 
 
 def kind_of(constant: str) -> str:
-    """Returns a description of how a constant was obtained.
-
-    Example:
-        >>> kind_of("L")
-        'bound that holds at every model'
-    """
+    """Returns a description of how a constant was obtained."""
     if constant in EVERYWHERE:
         return "bound that holds at every model"
     if constant in ("B", "Delta", "zeta_star"):
@@ -185,32 +156,33 @@ def _parts(comparison: ResolvedRun) -> Parts:
     return parts
 
 
-def _unmet(run: Run, hyper: Mapping[str, Any], sizes: Any) -> tuple[str, ...]:
-    """The assumptions of the theorems on FedAvg that these options violate."""
-    reasons, cohort = [], run.cohort
-    if not isinstance(run.sampling, Full):
+def _unmet(settings: Mapping[str, Any], hyper: Mapping[str, Any], sizes: Any) -> tuple[str, ...]:
+    """Returns the assumptions of the theorems on FedAvg that these options violate."""
+    reasons = []
+    if settings["sampling"] != "full":
         reasons.append(
-            f"sampling is {run.sampling.kind}; the theorems have all clients in every round (full)"
+            f"sampling is {settings['sampling']}; the theorems have all clients in every round "
+            "(full)"
         )
-    if cohort.dropout:
-        reasons.append(f"--dropout is {cohort.dropout}; the theorems have no dropout")
-    failures: dict[str, object] = {"--lost": cohort.lost, "--late": cohort.late}
-    failures["attack"] = "" if isinstance(run.attack, NoAttack) else run.attack.kind
+    if settings["dropout"]:
+        reasons.append(f"--dropout is {settings['dropout']}; the theorems have no dropout")
+    failures = {"--lost": settings["lost"], "--late": settings["late"]}
+    failures["attack"] = "" if settings["attack"] == "none" else settings["attack"]
     reasons += [
         f"{name} is {value}; the theorems have neither failures nor attacks"
         for name, value in failures.items()
         if value
     ]
-    if run.algorithms.local_steps is None:
+    if settings["local_steps"] is None:
         reasons.append(
             "--local-steps is not given; the theorems have K independent minibatches per round, "
             "not epochs without replacement"
         )
-    if cohort.weighting == "examples" and len(np.unique(np.asarray(sizes))) > 1:
+    if settings["weighting"] == "examples" and len(np.unique(np.asarray(sizes))) > 1:
         reasons.append("--weighting is examples; the theorems weight all clients equally")
     changed = {name: hyper[name] for name in ("lr_decay", "clip") if name in hyper}
-    if not isinstance(run.compress, NoCodec):
-        changed["compress"] = run.compress.kind
+    if settings["compress"] != "none":
+        changed["compress"] = settings["compress"]
     reasons += [
         f"{name} is {value}; the theorems have constant rates, unclipped gradients and "
         "uncompressed uploads"
@@ -221,7 +193,7 @@ def _unmet(run: Run, hyper: Mapping[str, Any], sizes: Any) -> tuple[str, ...]:
 
 def _constants(comparison: ResolvedRun, plan: Plan, final: Params) -> ProblemConstants:
     problem, parts = comparison.problem, _parts(comparison)
-    batch_size = comparison.study.options.algorithms.batch_size
+    batch_size = comparison.batch_size
     final = jax.tree.map(np.asarray, final)
     finite = np.asarray(jax.vmap(tree.all_finite)(final))
     if not finite.any():

@@ -4,28 +4,16 @@ import inspect
 import re
 import sys
 
-from fedjax_sim.studies.setups.entries import AlgorithmEntry
+from fedjax_sim.studies.setups import AlgorithmEntry
 
 
 def summary(entry: AlgorithmEntry) -> str:
-    """Returns the first line of the algorithm's docstring.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
-        >>> summary(ALGORITHMS["fedavg"])[:6]
-        'FedAvg'
-    """
+    """Returns the first line of the algorithm's docstring."""
     return plain(_docstring(entry).partition("\n")[0])
 
 
 def paper(entry: AlgorithmEntry) -> str:
-    """Returns the algorithm's first citation, authors and year; empty if there is none.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
-        >>> paper(ALGORITHMS["fedprox"])
-        'Li et al., 2020'
-    """
+    """Returns the algorithm's first citation, authors and year; empty if there is none."""
     short = r"([A-Z]\w+(?: et al\.| and [A-Z]\w+)?), (\d{4})"  # Li et al., 2020
     full = r'([A-Z]\w+)( et al\.|(?:, [A-Z]\w+)+)?, "[^"]+",\s+(\d{4})'  # Hsu, Qi, "Title", 2019
     module = sys.modules[entry.factory.__module__]
@@ -40,13 +28,7 @@ def paper(entry: AlgorithmEntry) -> str:
 
 
 def descriptions(entry: AlgorithmEntry) -> dict[str, str]:
-    """Returns the text about each hyper-parameter, from the docstring's section ``Args``.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
-        >>> descriptions(ALGORITHMS["fedavgm"])["momentum"]
-        'decay of the momentum, beta.'
-    """
+    """Returns the text about each hyper-parameter, from the docstring's section ``Args``."""
     # The last line of a docstring has no line break.
     section = re.search(r"^Args:\n((?:[ ]{4}.*\n|\n)*)", _docstring(entry) + "\n", re.M)
     entries = re.findall(
@@ -59,12 +41,7 @@ def descriptions(entry: AlgorithmEntry) -> dict[str, str]:
 
 
 def plain(text: str) -> str:
-    r"""Returns a text without markup: names of functions, and letters of simple formulas.
-
-    Example:
-        >>> plain(r"rate :math:`\eta_s`, see :func:`~fedjax_sim.algorithms.fedavg`; ``None``: 1.")
-        'rate eta_s, see fedavg; None: 1.'
-    """
+    r"""Returns a text without markup: names of functions, and letters of simple formulas."""
     text = re.sub(r":math:`([^`]*)`", lambda formula: _letters(formula[1]), text)
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"\1", text)
     return text.replace("``", "")

@@ -9,13 +9,19 @@ from fedjax_sim.cli.report import write_all
 from fedjax_sim.data import FederatedData, label_counts, summarize
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.reports import figures as plotting
-from fedjax_sim.studies.setups.build import of_seed
-from fedjax_sim.studies.setups.checks import check
-from fedjax_sim.studies.setups.clients import Clients, NoShift
-from fedjax_sim.studies.setups.fields import OPEN, Count, group
-from fedjax_sim.studies.setups.problem import clients_of, load_dataset
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import (
+    OPEN,
+    Clients,
+    Count,
+    NoShift,
+    Run,
+    Study,
+    check_study,
+    clients_of,
+    group,
+    load_dataset,
+    of_seed,
+)
 
 DESCRIPTION = """\
 Divides the data set of PRESET, one of {presets} (default quickstart), or of a CONFIG.json among the
@@ -37,11 +43,8 @@ def draw(study: Study, max_clients: int) -> tuple[Table, list[str]]:
 
     They are labels.png, sizes.png, and with a shift of images examples.png.  With a partition per
     seed the clients are those of the first seed.
-
-    Raises:
-        ValueError: options or data as for a comparison.
     """
-    check(study)
+    check_study(study)
     if study.options.population.partition_per_seed:
         study = of_seed(study, study.options.seed)
     dataset = load_dataset(study)

@@ -24,12 +24,7 @@ class Failure(Exception):
 
 @contextlib.contextmanager
 def resolving(options: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Context in which options become objects; its errors are one line.
-
-    Args:
-        options: the option for a name that a message may begin with; default: those of runs and
-            sweeps.
-    """
+    """Context in which options become objects; its errors are one line."""
     try:
         yield
     except ValueError as error:
@@ -101,7 +96,7 @@ def _every_option() -> dict[str, str]:
     from fedjax_sim.cli.draw_clients import ClientsOptions
     from fedjax_sim.cli.grid import SweepOptions
     from fedjax_sim.cli.run_options import RunOptions
-    from fedjax_sim.studies.setups.fields import HIDDEN, names_of
+    from fedjax_sim.studies.setups import HIDDEN, names_of
 
     kinds = (RunOptions, SweepOptions, ClientsOptions, AdviseOptions)
     fields = {name: field for kind in kinds for name, field in names_of(kind).items()}

@@ -40,14 +40,6 @@ def export(folder: pathlib.Path, options: ExportOptions) -> tuple[pathlib.Path, 
     """Writes the model and returns its path and what it is: algorithm, seed and round.
 
     Folders above the path are created.
-
-    Raises:
-        ValueError: no such model, or a path that exists.
-        OSError: a folder above the path cannot be created, or the file cannot be written.
-        ImportError: the package safetensors is not installed.
-
-    Example:
-        >>> path, text = export(pathlib.Path("results"), ExportOptions())  # doctest: +SKIP
     """
     path = options.output or pathlib.Path(f"model{_SUFFIXES[options.format]}")
     saved = load(folder)
@@ -64,17 +56,7 @@ def export(folder: pathlib.Path, options: ExportOptions) -> tuple[pathlib.Path, 
 
 
 def write(params: Params, path: pathlib.Path, kind: Format) -> None:
-    """Writes a model.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "model.safetensors"
-        ...     write({"dense": {"kernel": np.ones((2, 3))}}, path, "safetensors")
-        ...     from safetensors.numpy import load_file
-        ...     {name: x.shape for name, x in load_file(path).items()}
-        {'dense/kernel': (2, 3)}
-    """
+    """Writes a model."""
     arrays = {name: np.ascontiguousarray(x) for name, x in named_leaves(params).items()}
     if kind == "orbax":
         import orbax.checkpoint as ocp  # slow to import

@@ -16,13 +16,23 @@ from fedjax_sim.cli.options import typed_names
 from fedjax_sim.cli.report import write_all
 from fedjax_sim.studies.forks import fork as forking
 from fedjax_sim.studies.forks.stored import state_at
-from fedjax_sim.studies.setups import build, config_file
-from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.fields import Count, Index, group
-from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions, HyperParameters
-from fedjax_sim.studies.setups.registry import ALGORITHMS, algorithms_of
-from fedjax_sim.studies.setups.settings import SHARED, check_tuning, resolve_hyper
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import (
+    ALGORITHMS,
+    SHARED,
+    AlgorithmOptions,
+    Count,
+    HyperParameters,
+    Index,
+    ResolvedRun,
+    Study,
+    algorithms_of,
+    check_tuning,
+    group,
+    read,
+    read_saved,
+    resolve,
+    resolve_hyper,
+)
 from fedjax_sim.timelines import delay_clients, lose_uploads_of, remove_clients
 from fedjax_sim.types import FedAlgorithm, Timeline
 
@@ -75,12 +85,7 @@ class ForkOptions:
 
 
 def with_alternatives(arguments: Sequence[str]) -> dict[str, AlternativeOptions]:
-    """Returns the alternatives that the arguments name, with defaults, for the parser.
-
-    Example:
-        >>> with_alternatives(["--alternatives.slow.hyper.lr", "0.05"])["slow"].hyper
-        {'lr': 0.0}
-    """
+    """Returns the alternatives that the arguments name, with defaults, for the parser."""
     found: dict[str, AlternativeOptions] = {}
     for flag in typed_names(arguments):
         first, *rest = flag.split(".")
@@ -96,25 +101,21 @@ def with_alternatives(arguments: Sequence[str]) -> dict[str, AlternativeOptions]
 
 
 def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]:
-    """Returns the table of the paired differences after the last round, and the figure's path.
-
-    Raises:
-        ValueError: no such folder, algorithm, round or metric; an alternative that is none.
-    """
+    """Returns the table of the paired differences after the last round, and the figure's path."""
     path = folder / "config.json"
     if not path.exists():
         raise ValueError(f"FOLDER is '{folder}', which has no config.json; expected a folder that "
                          "fedjax-sim run wrote")  # fmt: skip
     if not options.alternatives:
         raise ValueError("alternatives is empty; expected at least one")
-    saved = config_file.read_saved(path)
+    saved = read_saved(path)
     if saved.own:
         raise ValueError(
             f"FOLDER is '{folder}', which has {', '.join(saved.own)} of a study module, and a file "
             "names no code; expected fs.fork(fs.simulate(...), {...}, setup, keys) in Python, with "
             "the algorithm and the setup of the run"
         )
-    comparison = build.resolve(Study(config_file.read(path)))
+    comparison = resolve(Study(read(path)))
     if comparison.setup_of_seed is not None:
         raise ValueError("FOLDER has a partition per seed; expected one partition of all seeds")
     name = _name(comparison, options.algorithm)
@@ -122,7 +123,7 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     for key, one in options.alternatives.items():
         _check_clients(key, one, count)
     with comparison.arithmetic():
-        choice = measured.recorded(comparison.study.options).get(name)
+        choice = measured.recorded(comparison.computed).get(name)
         setup, execution = measured.executed(comparison, name, choice)
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
         alternatives = {UNCHANGED: forking.Alternative(algorithm)} | {
@@ -174,7 +175,7 @@ def _built(
         check_tuning(entry, hyper)
     except ValueError as error:
         raise ValueError(f"alternatives.{key}: {error}") from error
-    return comparison.problem.algorithm(entry, hyper, comparison.privacy)
+    return comparison.problem.algorithm(entry, hyper, comparison.accounts.options)
 
 
 def _change(options: AlternativeOptions) -> Callable[[Timeline], Timeline] | None:

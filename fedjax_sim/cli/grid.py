@@ -18,20 +18,36 @@ from fedjax_sim.checks import did_you_mean
 from fedjax_sim.cli.options import parse, split_arguments, study_of, with_hyper
 from fedjax_sim.engine import PERSONAL, direction, is_fraction
 from fedjax_sim.runs import Configuration, FolderError
-from fedjax_sim.studies.setups import checks, fields
-from fedjax_sim.studies.setups.config_file import HyperParameters, members_of, refuse_own
-from fedjax_sim.studies.setups.data import Generated
-from fedjax_sim.studies.setups.fields import FREE, OPEN, Count, Finite, Gigabytes, group
-from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
-from fedjax_sim.studies.setups.partition import Natural
-from fedjax_sim.studies.setups.presets import PRESETS
-from fedjax_sim.studies.setups.privacy import GaussianNoise
-from fedjax_sim.studies.setups.problem import entries_of
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.settings import check_tuning, checked, resolve_hyper
-from fedjax_sim.studies.setups.study import Study
-from fedjax_sim.studies.setups.time import Rounds
-from fedjax_sim.studies.setups.validation import validated
+from fedjax_sim.studies.setups import (
+    FREE,
+    OPEN,
+    PRESETS,
+    AlgorithmOptions,
+    Count,
+    Finite,
+    GaussianNoise,
+    Generated,
+    Gigabytes,
+    HyperParameters,
+    Natural,
+    Rounds,
+    Run,
+    Study,
+    check,
+    check_study,
+    check_tuning,
+    checked,
+    entries_of,
+    fields_of,
+    flat,
+    group,
+    members_of,
+    own_names,
+    refuse_own,
+    replaced,
+    resolve_hyper,
+    validated,
+)
 from fedjax_sim.types import annotated_kinds
 
 # Groups of options that no grid varies, and options of other groups: they decide what is measured.
@@ -40,14 +56,6 @@ _FIXED = FREE | {"eval_every", "eval_time", "partition_per_seed", "privacy.epsil
 WRAPPERS = ("compress", "feedback", "compress_down", "robust", "attack", "privacy")
 # Groups that no setup depends on: their numbers vary inside a program.
 _OF_ALGORITHM = ("feedback", "robust", "privacy")
-# A part of a study's own -> groups and options without effect beside it.
-_REPLACED = {
-    "dataset": ("data",),
-    "rows": ("partition", "num_clients"),
-    "timeline": ("sampling", "time", "cohort_size"),
-    "model": ("model",),
-    "loss": ("loss",),
-}
 _AXIS = re.compile(r"--grid\.(.+)\.(values|from|to|points)(=.*)?")
 
 
@@ -70,12 +78,7 @@ class Axis:
 
 @group
 class SweepOptions:
-    """Every option of ``fedjax-sim sweep``: a grid over a comparison's options.
-
-    Example:
-        >>> [entry["lr"] for entry in configurations(Study(), SweepOptions())]
-        [0.05, 0.1, 0.2, 0.4]
-    """
+    """Every option of ``fedjax-sim sweep``: a grid over a comparison's options."""
 
     run: Annotated[Run, OPEN] = Run(
         output=pathlib.Path("results/sweep"),
@@ -137,12 +140,8 @@ class SavedSweep:
     files: tuple[str, ...] = ()  # names of its tables and figures
 
 
-def read_saved(path: pathlib.Path) -> SavedSweep:
-    """Returns what is read again of a sweep's ``config.json``.
-
-    Raises:
-        FolderError: not a file that ``fedjax-sim sweep`` wrote.
-    """
+def read_saved_sweep(path: pathlib.Path) -> SavedSweep:
+    """Returns what is read again of a sweep's ``config.json``."""
     members = members_of(path)
     if members and "sweep" not in members:
         raise FolderError(f"{path} is no file of a sweep; expected one that fedjax-sim sweep wrote")
@@ -156,24 +155,11 @@ def read_sweep(
 
     A preset gives its settings, a comparison's file also its algorithms and hyper-parameters; as
     many seeds as for a curve are too many for a grid.  A study module also decides the seeds.
-
-    Args:
-        arguments: of the command.
-        description: text at the top of ``--help``.
-
-    Raises:
-        ValueError: an unknown source, or a file that names code.
-        SystemExit: as :func:`fedjax_sim.cli.options.parse`.
-
-    Example:
-        >>> *_, config = read_sweep(["attack:alie", "--grid.attack.z.values", "1", "2"], "")
-        >>> config.grid["attack.z"].values, config.run.seeds, config.run.algorithms.algorithms
-        ((1, 2), 3, ('fedavg',))
     """
     source, rest = split_arguments(arguments)
     path, config = pathlib.Path(source), SweepOptions()
     if path.suffix == ".json" and "sweep" in members_of(path):
-        saved = read_saved(path)
+        saved = read_saved_sweep(path)
         refuse_own(path, saved.own)
         study, config = Study(saved.sweep.run), saved.sweep
     else:
@@ -182,7 +168,7 @@ def read_sweep(
         if path.suffix != ".py":
             run = dataclasses.replace(run, seeds=config.run.seeds)
         if source in PRESETS:
-            run = fields.replaced(run, "algorithms", ("fedavg",))
+            run = replaced(run, "algorithms", ("fedavg",))
         study = study.replaced(options=run)
     study = with_hyper(study, rest)
     # The parser knows the options of a dict by the names that its default has.
@@ -210,7 +196,7 @@ def _settings(
     kind: type, top: str | None = None, before: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Setting]]:
     kinds = annotated_kinds(kind)
-    for field in fields.fields_of(kind):
+    for field in fields_of(kind):
         name, own = before + field.name, top or field.name
         plain = (of for of in (float, int, bool, str) if of in kinds[field.name])
         values = str if field.alternatives else next(plain, None)
@@ -228,30 +214,15 @@ SETTINGS: dict[str, Setting] = {
 
 
 def settings_of(study: Study) -> dict[str, Setting]:
-    """Returns the options of a study that a grid may vary: those that its own parts do not replace.
-
-    Example:
-        >>> "cohort_size" in settings_of(Study()), "eval_every" in settings_of(Study())
-        (True, False)
-    """
+    """Returns the options of a study that a grid may vary: without those that own parts replace."""
     if study.setup is not None:
         return {name: own for name, own in SETTINGS.items() if own.group in WRAPPERS}
-    gone = {name for part in study.own_parts for name in _REPLACED.get(part, ())}
-    return {
-        name: own
-        for name, own in SETTINGS.items()
-        if name not in gone and (own.group not in gone or own.group == "model")
-    }
+    gone = own_names(study)
+    return {name: own for name, own in SETTINGS.items() if name not in gone}
 
 
 def with_settings(run: Run, configuration: Mapping[str, Any]) -> Run:
-    """Returns the options of one configuration's runs, with its settings in their order.
-
-    Example:
-        >>> run = with_settings(Run(), {"algorithm": "fedavg", "cohort_size": 5, "lr": 0.1})
-        >>> run.cohort.cohort_size, run.algorithms.lr
-        (5, None)
-    """
+    """Returns the options of one configuration's runs, with its settings in their order."""
     for name, value in configuration.items():
         if name in SETTINGS:
             run = _with_value(run, name, value)
@@ -261,43 +232,28 @@ def with_settings(run: Run, configuration: Mapping[str, Any]) -> Run:
 def _with_value(run: Run, name: str, value: Any) -> Run:
     """Returns the options with another value; another kind keeps typed values that it has, too."""
     if not isinstance(value, str) or SETTINGS[name].depth == math.inf:
-        return fields.replaced(run, name, value)
-    before = fields.flat(run)
+        return replaced(run, name, value)
+    before = flat(run)
     if name in before and before[name] == value:
         return run
-    changed, default = fields.replaced(run, name, value), {}
+    changed, default = replaced(run, name, value), {}
     with contextlib.suppress(ValueError):  # a kind that has no defaults
-        default = fields.flat(fields.replaced(run, name, before[name]))
+        default = flat(replaced(run, name, before[name]))
     for key, own in before.items():  # choices before their fields
         typed = key not in default or own != default[key]
-        if typed and key != name and key in fields.flat(changed):
-            changed = fields.replaced(changed, key, own)
+        if typed and key != name and key in flat(changed):
+            changed = replaced(changed, key, own)
     return changed
 
 
 def swept_hyper(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the hyper-parameters in a configuration.
-
-    Example:
-        >>> swept_hyper({"algorithm": "fedswa", "alpha": 0.1, "fedswa.alpha": 1.5, "lr": 0.2})
-        {'alpha': 1.5, 'lr': 0.2}
-    """
+    """Returns the hyper-parameters in a configuration."""
     names = (name for name in configuration if name not in SETTINGS and name != "algorithm")
     return {name.rpartition(".")[2]: configuration[name] for name in names}
 
 
 def static_kinds(study: Study, names: Iterable[str]) -> dict[str, type]:
-    """Returns the types of what cannot vary inside a program: settings of the setup, no numbers.
-
-    Args:
-        study: the algorithms.
-        names: of settings and hyper-parameters.
-
-    Example:
-        >>> kinds = static_kinds(Study(Run()), ["lr", "alpha", "robust.f", "fedavg.tuning_steps"])
-        >>> [(name, kind.__name__) for name, kind in kinds.items()]
-        [('alpha', 'float'), ('robust.f', 'int'), ('fedavg.tuning_steps', 'int')]
-    """
+    """Returns the types of what cannot vary inside a program: settings of the setup, no numbers."""
     entries = entries_of(study).values()
     hyper = {key: kind for entry in entries for key, kind in entry.static_hyper.items()}
     kinds: dict[str, type] = {}
@@ -310,16 +266,7 @@ def static_kinds(study: Study, names: Iterable[str]) -> dict[str, type]:
 
 
 def mode_of(config: SweepOptions) -> Literal["max", "min"]:
-    """Returns the better direction of the sweep's metric.
-
-    Raises:
-        ValueError: ``auto`` for a metric whose name does not say it: the wrong direction would
-            choose the worst configuration.
-
-    Example:
-        >>> mode_of(SweepOptions(metric="train/loss")), mode_of(SweepOptions(mode="min"))
-        ('min', 'min')
-    """
+    """Returns the better direction of the sweep's metric."""
     mode = direction(config.score_metric) if config.mode == "auto" else config.mode
     if mode is None:
         raise ValueError(
@@ -330,21 +277,7 @@ def mode_of(config: SweepOptions) -> Literal["max", "min"]:
 
 
 def configurations(study: Study, config: SweepOptions) -> list[Configuration]:
-    """Returns every configuration of the sweep: algorithm, settings, hyper-parameters.
-
-    Args:
-        study: own parts; the options are those of ``config``.
-        config: the options.
-
-    Raises:
-        ValueError: a name that no algorithm has, a value out of range, or an option about results
-            that the grid cannot give.
-
-    Example:
-        >>> grid = {"lr": Axis(values=(0.1, 0.2)), "cohort_size": Axis(values=(5,))}
-        >>> configurations(Study(), SweepOptions(grid=grid))[1]
-        {'algorithm': 'fedavg', 'cohort_size': 5, 'lr': 0.2}
-    """
+    """Returns every configuration of the sweep: algorithm, settings, hyper-parameters."""
     study = study.replaced(options=config.run)
     try:
         return _configurations(config, study)
@@ -356,7 +289,7 @@ def configurations(study: Study, config: SweepOptions) -> list[Configuration]:
 
 def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
     run = config.run
-    fields.check(dataclasses.replace(config, run=Run()))
+    check(dataclasses.replace(config, run=Run()))
     if not (config.points or config.grid):
         raise ValueError("grid is empty; expected at least one --grid.NAME.values V1 V2")
     if isinstance(run.privacy, GaussianNoise) and run.privacy.epsilon is not None:
@@ -397,7 +330,7 @@ def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
     for entry in found:
         name, own = entry["algorithm"], with_settings(run, entry)
         try:
-            checks.check(study.replaced(options=own))
+            check_study(study.replaced(options=own))
             for key, value in (swept := swept_hyper(entry)).items():
                 checked(algorithms[name], key, value)
             check_tuning(algorithms[name], resolved := {**hyper[name], **swept})
@@ -417,19 +350,15 @@ def _column(algorithm: str, hyper: str) -> str:
 
 
 def _product_of_settings(run: Run, grid: Mapping[str, Sequence[Any]]) -> list[Configuration]:
-    """Returns the settings of all configurations; a kind of a choice has the names of its own only.
-
-    Raises:
-        ValueError: a name that only other kinds have.
-    """
+    """Returns the settings of all configurations; a kind of a choice has its own names only."""
     found: list[tuple[Configuration, Run]] = [({}, run)]
     for name in sorted(SETTINGS.keys() & grid, key=lambda n: (SETTINGS[n].depth, [*grid].index(n))):
-        if not any(name in fields.flat(own) for _, own in found):
-            fields.replaced(run, name, grid[name][0])  # which says what has it
+        if not any(name in flat(own) for _, own in found):
+            replaced(run, name, grid[name][0])  # which says what has it
         found = [
             (entry | {name: value}, _with_value(own, name, value)) if has else (entry, own)
             for entry, own in found
-            for has in [name in fields.flat(own)]
+            for has in [name in flat(own)]
             for value in (grid[name] if has else [None])
         ]
     return [entry for entry, _ in found]
@@ -438,7 +367,7 @@ def _product_of_settings(run: Run, grid: Mapping[str, Sequence[Any]]) -> list[Co
 def _problem(study: Study) -> str | None:
     """Returns what is wrong without a grid, if anything is."""
     try:
-        checks.check(study)
+        check_study(study)
     except ValueError as error:
         return str(error)
     return None

@@ -24,9 +24,7 @@ from fedjax_sim.datasets import (
     read_columns,
     read_table,
 )
-from fedjax_sim.studies.setups.entries import LR
-from fedjax_sim.studies.setups.fields import flat
-from fedjax_sim.studies.setups.presets import PRESETS
+from fedjax_sim.studies.setups import LR, PRESETS, flat
 
 DESCRIPTION = """\
 Writes FILE.py, a study module to start from. Of a preset (default quickstart) it has the options,
@@ -190,17 +188,7 @@ def _of_source(path: pathlib.Path, source: str, options: InitOptions) -> str:
 
 
 def of_preset(path: pathlib.Path, preset: str) -> str:
-    """Returns the study module of a preset.
-
-    Args:
-        path: of the file that it will be.
-        preset: name of the preset.
-
-    Example:
-        >>> text = of_preset(pathlib.Path("study.py"), "femnist")
-        >>> 'partition="natural"' in text, "num_clients" in text
-        (True, False)
-    """
+    """Returns the study module of a preset."""
     values = flat(PRESETS[preset])
     shown = {name: values[name] for name in _OPTIONS if values.get(name) is not None}
     if shown["partition"] == "natural":
@@ -217,16 +205,7 @@ def of_preset(path: pathlib.Path, preset: str) -> str:
 
 
 def of_table(path: pathlib.Path, table: pathlib.Path, options: InitOptions) -> str:
-    """Returns the study module of a table, which is read once to see that it can be.
-
-    Args:
-        path: of the file that it will be.
-        table: file of the table.
-        options: what is known of the columns.
-
-    Raises:
-        DataError: as :func:`fedjax_sim.datasets.read_table`.
-    """
+    """Returns the study module of a table, which is read once to see that it can be."""
     form = {"separator": options.separator, "decimal": options.decimal}
     columns = read_columns(table, options.client_column, options.drop, **form)["train"]
     reading = _reading(columns, options)

@@ -8,17 +8,22 @@ from rich.table import Table
 from fedjax_sim import datasets, models
 from fedjax_sim.cli import docstrings
 from fedjax_sim.datasets import data_folder, folder_of
-from fedjax_sim.studies.setups import registry
-from fedjax_sim.studies.setups.entries import AlgorithmEntry
-from fedjax_sim.studies.setups.fields import OPEN, fields_of, flat, kind_of
-from fedjax_sim.studies.setups.presets import PRESETS
-from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups import (
+    ALGORITHMS,
+    OPEN,
+    PRESETS,
+    AlgorithmEntry,
+    Run,
+    fields_of,
+    flat,
+    kind_of,
+)
 
 
 def list_tables() -> Iterator[Table]:
     """Yields the names that options take: algorithms, data sets, models, partitions, presets."""
     table = Table("algorithm", "hyper-parameters and defaults", "paper")
-    entries = registry.ALGORITHMS
+    entries = ALGORITHMS
     for name, entry in entries.items():
         settings = [f"{key}={_shown(value)}" for key, value in entry.hyper_defaults.items()]
         table.add_row(name, " ".join(settings), docstrings.paper(entry))
@@ -65,13 +70,7 @@ def _source(name: str) -> str:
 
 
 def algorithm_table(entry: AlgorithmEntry) -> Table:
-    """Returns an algorithm's hyper-parameters: names, defaults and descriptions.
-
-    Example:
-        >>> table = algorithm_table(registry.ALGORITHMS["fedprox"])
-        >>> list(table.columns[0].cells), list(table.columns[1].cells)
-        (['lr', 'mu'], ['0.2', '0.1'])
-    """
+    """Returns an algorithm's hyper-parameters: names, defaults and descriptions."""
     table = Table("hyper-parameter", "default", "description", title=docstrings.summary(entry))
     described = docstrings.descriptions(entry)
     for key, default in entry.hyper_defaults.items():

@@ -41,11 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Errors while options are resolved are one line.  Later errors show their traceback, and say
     what was kept.
-
-    Example:
-        >>> main(["--version"])  # doctest: +ELLIPSIS
-        fedjax-sim ...
-        0
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])

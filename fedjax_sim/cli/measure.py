@@ -9,9 +9,7 @@ from typing import Annotated
 
 from fedjax_sim.models import Convolution
 from fedjax_sim.studies import executions
-from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.fields import OPEN, group
-from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups import OPEN, ResolvedRun, Run, group
 from fedjax_sim.types import Setup
 
 
@@ -33,33 +31,12 @@ def run_measure(
     path: pathlib.Path,
     status: Callable[[str], AbstractContextManager] = contextlib.nullcontext,
 ) -> Iterator[tuple[str, list[executions.Measured]]]:
-    """Measures one algorithm without client state and one with it; stores the fastest choices.
-
-    Args:
-        comparison: the comparison to execute; the first algorithm of each kind is measured.
-        path: file of choices.
-        status: context manager that is active while an algorithm is measured.
-
-    Yields:
-        ``(algorithm, measurements)``, the fastest first.
-
-    Example:
-        >>> import tempfile
-        >>> from fedjax_sim.studies.setups.build import resolve
-        >>> from fedjax_sim.studies.setups.presets import options
-        >>> from fedjax_sim.studies.setups.study import Study
-        >>> study = Study(options(algorithms=("fedavg",), cohort_size=4, seeds=2))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "executions.json"
-        ...     ((name, measured),) = run_measure(resolve(study), path)
-        ...     path.exists(), name, measured[0].seconds < 1
-        (True, 'fedavg', True)
-    """
+    """Measures one algorithm without client state and one with it; stores the fastest choices."""
     measured_kinds: set[bool] = set()
     for name in comparison.hyper:
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
         whole = executions.Problem(algorithm, comparison.setups[name], keys)
-        described = executions.describe(whole, comparison.study.options.algorithms.batch_size)
+        described = executions.describe(whole, comparison.batch_size)
         if described["client_state"] in measured_kinds:
             continue
         measured_kinds.add(described["client_state"])

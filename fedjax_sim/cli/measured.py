@@ -13,37 +13,23 @@ from fedjax_sim.engine import Execution
 from fedjax_sim.models import Convolution
 from fedjax_sim.studies import executions
 from fedjax_sim.studies.executions import LOWERINGS, ExecutionChoice
-from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups import ExecutionOptions, ResolvedRun
 from fedjax_sim.types import Setup
 
 Choices = dict[str, ExecutionChoice | None]  # by algorithm; None: the rules of strategies.auto
 
 
 def as_text(choice: ExecutionChoice | None) -> str:
-    """Returns a choice as ``CLIENTSxDEVICES:LOWERING``.
-
-    Example:
-        >>> as_text(ExecutionChoice(4, 2, "im2col")), as_text(None)
-        ('4x2:im2col', 'rules')
-    """
+    """Returns a choice as ``CLIENTSxDEVICES:LOWERING``."""
     if choice is None:
         return "rules"
     return f"{choice.chunk}x{choice.num_devices}:{choice.lowering}"
 
 
-def recorded(run: Run) -> Choices:
-    """Returns the choices that the options of a run hold.
-
-    Raises:
-        ValueError: an unknown lowering.
-
-    Example:
-        >>> recorded(Run())
-        {}
-    """
+def recorded(options: ExecutionOptions) -> Choices:
+    """Returns the choices that the options of a run hold."""
     choices: Choices = {}
-    for name, measured in run.execution.measured.items():
+    for name, measured in options.measured.items():
         if measured is not None and measured.lowering not in LOWERINGS:
             raise ValueError(
                 f"measured has {name}.lowering={measured.lowering!r}; expected one of "
@@ -56,22 +42,11 @@ def recorded(run: Run) -> Choices:
 def choices(
     comparison: ResolvedRun, files: Sequence[pathlib.Path], earlier: Mapping[str, Any] | None = None
 ) -> Choices:
-    """Returns the choice of every algorithm: given, else recorded, else stored in the first file.
-
-    Args:
-        comparison: the comparison; with an execution of its own, or with clients divided over
-            devices, it takes no choices.
-        files: files that :func:`fedjax_sim.studies.executions.store` wrote.
-        earlier: choices of earlier calls.
-
-    Raises:
-        ValueError: an unknown lowering, or a damaged file.
-    """
-    run = comparison.study.options
+    """Returns the choice of every algorithm: recorded, else stored in the first file with one."""
     placed = comparison.problem.setup.task.placement is not None
-    if run.execution.execution != "auto" or placed:
+    if comparison.computed.execution != "auto" or placed:
         return {}
-    known = {**(earlier or {}), **recorded(run)}
+    known = {**(earlier or {}), **recorded(comparison.computed)}
     result: Choices = {}
     for name in comparison.hyper:
         if name not in known:
@@ -79,7 +54,7 @@ def choices(
                 comparison.algorithm(name), comparison.setups[name], comparison.problem.keys
             )
             with comparison.arithmetic():
-                described = executions.describe(problem, run.algorithms.batch_size)
+                described = executions.describe(problem, comparison.batch_size)
             found = (executions.stored(file, described) for file in files)
             known[name] = next((choice for choice in found if choice is not None), None)
         result[name] = known[name]

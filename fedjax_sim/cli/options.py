@@ -14,37 +14,34 @@ import docstring_parser
 import tyro
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.studies.setups.config_file import read
-from fedjax_sim.studies.setups.fields import (
+from fedjax_sim.studies.setups import (
+    ALGORITHMS,
     HIDDEN,
     OPEN,
+    PRESETS,
+    SHARED,
     Field,
+    Run,
+    Study,
     check,
+    entries_of,
     fields_of,
     flat,
     having,
     kind_of,
+    load_study,
     names_of,
+    own_names,
+    read,
     replaced,
 )
-from fedjax_sim.studies.setups.modules import load_study
-from fedjax_sim.studies.setups.presets import PRESETS
-from fedjax_sim.studies.setups.problem import entries_of
-from fedjax_sim.studies.setups.registry import ALGORITHMS
-from fedjax_sim.studies.setups.settings import SHARED
-from fedjax_sim.studies.setups.study import Study
 
 Options = TypeVar("Options")
 MISSING: Any = tyro.MISSING  # default of an option that has to be typed
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the preset, file or module, and the options.
-
-    Example:
-        >>> split_arguments(["--rounds", "4"])
-        ('quickstart', ['--rounds', '4'])
-    """
+    """Returns the preset, file or module, and the options."""
     first = arguments[0] if arguments else "-"
     if not first.startswith("-") and ":" not in first:
         return first, list(arguments[1:])
@@ -52,21 +49,13 @@ def split_arguments(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def read_arguments(arguments: Sequence[str]) -> tuple[str, Study, list[str]]:
-    """Returns the preset, file or module, its study, and the other arguments.
-
-    Raises:
-        ValueError: as :func:`study_of`.
-    """
+    """Returns the preset, file or module, its study, and the other arguments."""
     source, rest = split_arguments(arguments)
     return source, with_hyper(study_of(source), rest), rest
 
 
 def study_of(source: str) -> Study:
-    """Returns the study of a preset, of a comparison's ``config.json`` or of a study module.
-
-    Raises:
-        ValueError: none of them, or a file that names code.
-    """
+    """Returns the study of a preset, of a comparison's ``config.json`` or of a study module."""
     if source in PRESETS:
         return Study(PRESETS[source])
     if source.endswith(".json"):
@@ -86,27 +75,7 @@ def parse(
     arguments: Sequence[str],
     default: Options | None,
 ) -> Options:
-    """Returns the options: the typed ones, and the defaults of all others.
-
-    Args:
-        kind: class of the options.
-        command: name of the command and the source of the defaults, for ``--help``.
-        description: text at the top of ``--help``.
-        arguments: typed options.
-        default: values of the options that are not typed; MISSING where one has to be; None: those
-            of the class.
-
-    Raises:
-        ValueError: an unknown name or kind, an option of a choice that is not chosen, a value out
-            of range, or hyper-parameters of an algorithm that does not run.
-        SystemExit: after ``--help``, or after an error that tyro has printed.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.run import Run
-        >>> run = parse(Run, "run", "", ["attack:alie", "--attack.z", "1.5"], Run())
-        >>> run.attack.z, run.time.rounds
-        (1.5, 100)
-    """
+    """Returns the options: the typed ones, and the defaults of all others."""
     asks_help = not {"-h", "--help"}.isdisjoint(arguments)
     arguments = [_hyphenated(text) for text in arguments]
     if not asks_help:
@@ -129,9 +98,6 @@ def _choices_first(kind: type, default: Any, arguments: Sequence[str]) -> list[s
     """Returns the arguments as tyro takes them: words of choices first, each option once.
 
     Of an option that is typed twice the last one counts.
-
-    Raises:
-        ValueError: as :func:`parse`; tyro's messages list all choices and no similar name.
     """
     every, words, flags = names_of(kind), list[str](), list[str]()
     for text in arguments:
@@ -162,14 +128,7 @@ def _choices_first(kind: type, default: Any, arguments: Sequence[str]) -> list[s
 def _available(
     kind: type, value: Any, typed: dict[str, str], before: str = ""
 ) -> Iterator[tuple[str, Field]]:
-    """Yields the names of the options that the choices leave, a choice before its fields.
-
-    Args:
-        kind: class of the options.
-        value: their defaults, or the class.
-        typed: kinds of choices by name, as they are typed.
-        before: start of the names.
-    """
+    """Yields the names of the options that the choices leave, a choice before its fields."""
     for field in fields_of(kind):
         name, own = before + field.name, getattr(value, field.name, None)
         if not field.alternatives:
@@ -223,11 +182,7 @@ def _has_names(hint: Any) -> bool:
 
 
 def _of_algorithms(options: Options, typed: Sequence[str]) -> Options:
-    """Returns the options without hyper-parameters of algorithms that do not run.
-
-    Raises:
-        ValueError: such hyper-parameters that are typed.
-    """
+    """Returns the options without hyper-parameters of algorithms that do not run."""
     values = flat(options)
     if "hyper" not in values:
         return options
@@ -260,12 +215,7 @@ def _hyphenated(text: str) -> str:
 
 
 def typed_names(arguments: Sequence[str]) -> list[str]:
-    """Returns the names of the typed options, each once.
-
-    Example:
-        >>> typed_names(["attack:alie", "--attack.z=1", "--num-clients", "5"])
-        ['attack.z', 'num_clients', 'attack']
-    """
+    """Returns the names of the typed options, each once."""
     words = (text[2:].split("=")[0] for text in arguments if text.startswith("--"))
     choices = (text.split(":")[0] for text in arguments if ":" in text and text[0] != "-")
     return list(dict.fromkeys(name.replace("-", "_") for name in (*words, *choices)))
@@ -297,6 +247,17 @@ def with_hyper(study: Study, arguments: Sequence[str]) -> Study:
                 kind = kinds.get(key, float)
             hyper.setdefault(name, {}).setdefault(key, kind())
     return study.replaced(options=replaced(study.options, "hyper", hyper))
+
+
+def check_replaced(study: Study, source: str, arguments: Sequence[str], run: Run) -> None:
+    """Refuses typed options that have no effect beside a study's own parts."""
+    gone = own_names(study.replaced(options=run))
+    for name in typed_names(arguments):
+        if gone.get(name, "loss") != "loss":  # which still says that a table has numbers
+            raise ValueError(
+                f"{name} is {flat(run)[name]!r}; expected none, since "
+                f"{pathlib.Path(source).name} has its own {gone[name]}"
+            )
 
 
 @functools.cache

@@ -72,12 +72,7 @@ class PlotOptions:
 
 
 def plot(folders: Sequence[pathlib.Path], options: PlotOptions) -> pathlib.Path:
-    """Draws the figure and returns its path.
-
-    Raises:
-        ValueError: a name that ends in no format, or as
-            :func:`fedjax_sim.reports.figures.plot_folder`.
-    """
+    """Draws the figure and returns its path."""
     figure_format(options.output)
     if options.size is not None and not min(options.size) > 0:
         raise ValueError(f"size is {options.size}; expected two positive numbers")

@@ -17,7 +17,7 @@ from fedjax_sim.engine import PERSONAL, PERSONAL_R2
 from fedjax_sim.reports import divergence_text, divergences, first_divergences, mean_interval
 from fedjax_sim.reports.figures.style import figure_format, save
 from fedjax_sim.runs import Kind, RunFolder, check_kind, replacing, write_text
-from fedjax_sim.studies.setups.config_file import as_json
+from fedjax_sim.studies.setups import as_json
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
 ACCURACY, R2, LOSS = "test/accuracy", "test/r2", "test/loss"
@@ -39,9 +39,6 @@ def merge_histories(
     copied digit by digit, so the file holds the bits of the run.
     Algorithms without a history are left out.  ``epsilon(algorithm, rounds)`` returns epsilon after
     these rounds, the metric privacy/epsilon; nothing for an algorithm that is not private.
-
-    Raises:
-        FolderError: a history was changed after it was written.
     """
     rows: list[tuple] = []
     for algorithm in algorithms:
@@ -83,17 +80,7 @@ def partial_models(directory: pathlib.Path, algorithms: Sequence[str]) -> set[st
 
 
 def run_folders(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the folders with an algorithm's histories: its own, or one per seed.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for seed in ("10", "9"):
-        ...         (pathlib.Path(folder) / seed).mkdir()
-        ...         _ = (pathlib.Path(folder) / seed / "history.csv").write_text("")
-        ...     [path.name for path in run_folders(pathlib.Path(folder))]
-        ['9', '10']
-    """
+    """Returns the folders with an algorithm's histories: its own, or one per seed."""
     if RunFolder(directory).has_history:
         return [directory]
     seeds = [path for path in directory.glob("*") if path.name.isdecimal()]
@@ -102,15 +89,7 @@ def run_folders(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def score_of(metrics: Collection[str] | pd.DataFrame) -> str:
-    """Returns the metric by which models are compared: accuracy, or R^2 of a regression.
-
-    Args:
-        metrics: names, or a history with a column ``metric``.
-
-    Example:
-        >>> score_of(["test/loss", "test/r2"]), score_of(["test/accuracy"])
-        ('test/r2', 'test/accuracy')
-    """
+    """Returns the metric by which models are compared: accuracy, or R^2 of a regression."""
     names = set(metrics["metric"] if isinstance(metrics, pd.DataFrame) else metrics)
     return R2 if R2 in names and ACCURACY not in names else ACCURACY
 
@@ -142,22 +121,6 @@ def summarize(
     evaluation of the models that clients use themselves, on all of their test examples; only in
     histories that have it.  ``local_steps_per_second`` counts all seeds together, without
     compilation.
-
-    Args:
-        history: as :func:`merge_histories` returns it.
-        target: test accuracy.
-        timings: per algorithm ``compile_seconds``, ``run_seconds``, ``local_steps`` and
-            ``num_rounds``; a shorter history is that of an unfinished run.
-        num_seeds: seeds of a finished run.
-
-    Example:
-        >>> rows = [
-        ...     ("fedavg", s, 0, r, "test/accuracy", 0.1 * r + s) for s in (0, 1) for r in (1, 2)]
-        >>> history = pd.DataFrame(rows, columns=list(HISTORY_COLUMNS))
-        >>> timing = {"compile_seconds": 1.0, "run_seconds": 2.0, "local_steps": 8, "num_rounds": 2}
-        >>> row = summarize(history, 0.15, {"fedavg": timing}).loc["fedavg"]
-        >>> row["accuracy_mean"].round(3), row["rounds_to_target"], row["local_steps_per_second"]
-        (np.float64(0.7), np.float64(1.5), np.float64(4.0))
     """
     rows, metric = {}, score_of(history)
     score = metric.removeprefix("test/")
@@ -255,11 +218,7 @@ def add_timing(directory: pathlib.Path, new: Timing) -> None:
 
 
 def read_timing(directory: pathlib.Path) -> Timing:
-    """Returns the timing in an algorithm's folder; zeros if there is none.
-
-    Raises:
-        FolderError: the file is damaged.
-    """
+    """Returns the timing in an algorithm's folder; zeros if there is none."""
     return Timing(**RunFolder(directory).timing())
 
 
@@ -282,9 +241,6 @@ def check_folder(path: pathlib.Path, kind: Kind) -> None:
     """Refuses an output folder that cannot be written or holds no results of ``kind``.
 
     Creates nothing.  A folder that can only be read may hold a finished run.
-
-    Raises:
-        ValueError: naming the folder and the reason.
     """
     path = path.resolve() if path.is_symlink() else path
     if path.is_dir():

@@ -20,11 +20,7 @@ class ReportOptions:
 
 
 def report(folders: Sequence[pathlib.Path], options: ReportOptions) -> pathlib.Path:
-    """Writes the report and returns its path.
-
-    Raises:
-        ValueError, ImportError: as :func:`fedjax_sim.report`.
-    """
+    """Writes the report and returns its path."""
     from fedjax_sim.reports import report as write
 
     return write(list(folders), options.output)

@@ -6,9 +6,8 @@ to objects), :func:`ready` (everything that can be refused before anything runs)
 """
 
 import contextlib
-import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ from fedjax_sim.cli import measured, report
 from fedjax_sim.cli.diagnose import Diagnosis
 from fedjax_sim.data import has_classes, label_counts
 from fedjax_sim.engine import distributed
-from fedjax_sim.models import Convolution
 from fedjax_sim.reports import (
     LABELS,
     PARTIAL,
@@ -46,19 +44,16 @@ from fedjax_sim.runs import (
     write_json,
 )
 from fedjax_sim.runs import compare as compare_algorithms
-from fedjax_sim.studies.setups import build
-from fedjax_sim.studies.setups.build import ResolvedRun
-from fedjax_sim.studies.setups.config_file import (
+from fedjax_sim.studies.setups import (
+    EXTENSIBLE,
+    Record,
+    ResolvedRun,
+    Rounds,
     as_json,
     differences,
     fixed_values,
     read_saved,
-    to_json,
 )
-from fedjax_sim.studies.setups.execution import MeasuredExecution
-from fedjax_sim.studies.setups.fields import EXTENSIBLE, flat, replaced
-from fedjax_sim.studies.setups.study import Study
-from fedjax_sim.studies.setups.time import Rounds
 from fedjax_sim.types import Setup
 
 
@@ -82,13 +77,13 @@ class Job(NamedTuple):
 
 
 def compare(
-    study: Study,
+    comparison: ResolvedRun,
     measured_files: Sequence[pathlib.Path] = (),
     *,
     diagnose: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> ComparisonResult:
-    """Runs every algorithm of a study and writes the results to its output folder.
+    """Runs every algorithm of a comparison and writes the results to its output folder.
 
     ``history.csv`` (algorithm, seed, diverged_at, round, metric, value; with a clock also time),
     ``summary.json``, ``config.json`` (everything needed to repeat the run), ``curves.png``,
@@ -96,34 +91,20 @@ def compare(
     ``--per-client`` ``clients_SPLIT.png``, and a folder per algorithm with its own history and
     checkpoints.  A second call resumes unfinished algorithms and does not repeat finished ones;
     with other algorithms, it adds them.  Ctrl-C ends it after the rounds in progress,
-    with everything so far on disk.
-
-    Args:
-        study: the comparison.
-        measured_files: files of choices that :func:`fedjax_sim.studies.executions.store` kept;
-            with ``execution="auto"`` they precede the rules of
-            :func:`fedjax_sim.engine.execution.strategies.auto`.  ``config.json`` records the
-            choices used.
-        diagnose: draw the bounds of theory over FedAvg's curve (:mod:`fedjax_sim.cli.diagnose`).
-        callbacks: as in :func:`fedjax_sim.compare` (:mod:`fedjax_sim.runs.callbacks`).
-
-    Raises:
-        ValueError: a value out of range, an output folder that cannot be created or holds another
-            comparison, or a comparison that cannot be diagnosed; before anything is compiled or
-            written.
-        ~fedjax_sim.runs.events.DivergenceError: with ``on_divergence="raise"``.
+    with everything so far on disk.  The choices in ``measured_files``, which
+    :func:`fedjax_sim.studies.executions.store` kept, precede the rules of the automatic execution.
 
     Example:
-        >>> import pathlib, tempfile
-        >>> from fedjax_sim.studies.setups.presets import options
+        >>> import tempfile
+        >>> from fedjax_sim.studies.setups import Study, presets, resolve
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = options(
+        ...     run = presets.options(
         ...         output=pathlib.Path(folder), algorithms=("fedavg",), rounds=2, seeds=2)
-        ...     result = compare(Study(run))
+        ...     result = compare(resolve(Study(run)))
         >>> result.summary.loc["fedavg", "rounds"]
         np.int64(2)
     """
-    with ready(build.resolve(study), measured_files, diagnose=diagnose) as job:
+    with ready(comparison, measured_files, diagnose=diagnose) as job:
         return execute(job, callbacks)
 
 
@@ -134,14 +115,8 @@ def ready(
     *,
     diagnose: bool = False,
 ) -> Iterator[Job]:
-    """Context with the comparison ready to run and its output folder locked.
-
-    Raises:
-        ValueError: as :func:`compare`.
-        ~fedjax_sim.runs.storage.locks.FolderInUseError: another process works in the folder.
-        FloatingPointError: as :func:`fedjax_sim.diagnostics.optimum.optimum`, with ``diagnose``.
-    """
-    output = comparison.study.options.output
+    """Context with the comparison ready to run and its output folder locked."""
+    output = comparison.output
     report.check_folder(output, "a comparison")
     plan = None
     if diagnose:
@@ -150,10 +125,15 @@ def ready(
     with locked(output):
         header, choices = _header(comparison, measured_files)
         for name in header["algorithms"]:  # also of earlier calls; damage ends this one at once
+            timeline = None  # of one seed, which its own run compares
+            if comparison.setup_of_seed is None:
+                timeline = comparison.setups.get(name, comparison.problem.setup).timeline
             for folder in report.run_folders(output / name):
                 report.read_timing(folder)
                 RunFolder(folder).history()  # verified
-                _check_rounds(comparison, name, folder)
+                if isinstance(comparison.time, Rounds):  # before config.json records more rounds
+                    time = comparison.time
+                    check_extension(folder, time.rounds, time.eval_every, timeline)
         yield Job(comparison, header, plan, choices)
 
 
@@ -164,13 +144,12 @@ def execute(job: Job, callbacks: Sequence[Callback] = ()) -> ComparisonResult:
 
 
 def _execute(job: Job, callbacks: Sequence[Callback]) -> ComparisonResult:
-    comparison = job.comparison
-    output = comparison.study.options.output
+    comparison, output = job.comparison, job.comparison.output
     distributed.wait("configuration compared")
     writes = distributed.is_first() and not report.is_read_only(output)
     if writes:
         header = job.header | comparison.problem.description
-        write_json(output / "config.json", report.as_json(header | {"environment": environment()}))
+        write_json(output / "config.json", as_json(header | {"environment": environment()}))
         parts = comparison.problem.parts
         if parts is not None and has_classes(parts.data):
             counts = label_counts(parts.data, parts.num_classes)
@@ -190,170 +169,135 @@ def _execute(job: Job, callbacks: Sequence[Callback]) -> ComparisonResult:
 
 def _run_all(job: Job, callbacks: Sequence[Callback]) -> Comparison:
     """Runs all algorithms, or the rest of them, each in its own folder."""
-    comparison = job.comparison
+    comparison, options = job.comparison, job.comparison.computed
     chosen = {
         name: measured.executed(comparison, name, job.choices.get(name))
         for name in comparison.hyper
     }
-    run = comparison.study.options
-    values = fixed_values(dataclasses.replace(run, privacy=comparison.privacy))
-    fixed = {key: value for key, value in values.items() if key not in EXTENSIBLE}
+    own, identity = comparison.setup_of_seed, comparison.record.identity
 
-    of_seed = comparison.setup_of_seed
-    own = None if of_seed is None else _own_setups(of_seed, job.choices)
+    def setup_of_seed(algorithm: str, seed: int) -> Setup:
+        assert own is not None
+        return own(algorithm, seed, measured.lowering(job.choices.get(algorithm)))
+
+    rounds = {name: setup.timeline.num_rounds for name, (setup, _) in chosen.items()}
     return compare_algorithms(
         {name: comparison.algorithm(name) for name in comparison.hyper},
-        own or (lambda algorithm: chosen[algorithm][0]),
+        setup_of_seed if own is not None else (lambda algorithm: chosen[algorithm][0]),
         comparison.problem.keys,
         callbacks=[
             *callbacks,
-            Divergence(run.execution.on_divergence),
-            _Timings(comparison, {name: setup for name, (setup, _) in chosen.items()}),
+            Divergence(options.on_divergence),
+            _Timings(comparison.output, own is not None, rounds),
         ],
         storage=Storage(
-            run.output,
-            config=lambda name: {"algorithm": name, "hyper": dict(comparison.hyper[name]), **fixed},
-            accept_changed_code=run.execution.accept_changed_code,
+            comparison.output,
+            config=lambda name: {
+                "algorithm": name, "hyper": dict(comparison.hyper[name]), **identity
+            },
+            accept_changed_code=options.accept_changed_code,
         ),
         options=Options(
             execution={name: execution for name, (_, execution) in chosen.items()},
             seeds=[int(seed) for seed in comparison.seeds],
             eval_initial=True,
         ),
-    )
+    )  # fmt: skip
 
 
 class _Timings(NamedTuple):
     """Callback that keeps the times of every simulation in its folder."""
 
-    comparison: ResolvedRun
-    setups: Mapping[str, Setup]
+    output: pathlib.Path
+    one_by_one: bool  # a folder per seed
+    rounds: Mapping[str, int]
 
     def finished(self, name: str, result: Simulation) -> None:
-        output = self.comparison.study.options.output
-        if distributed.is_first() and not report.is_read_only(output):
+        if distributed.is_first() and not report.is_read_only(self.output):
             timing = report.Timing(
                 result.compile_seconds,
                 result.run_seconds,
                 result.local_steps,
                 diverged=int(np.count_nonzero(result.state.diverged_at)),
-                num_rounds=self.setups[name].timeline.num_rounds,
+                num_rounds=self.rounds[name],
             )
-            folder = output / name
-            if self.comparison.setup_of_seed is not None:
-                folder /= str(result.record.seeds[0])
-            report.add_timing(folder, timing)
-
-
-def _own_setups(
-    of_seed: Callable[[str, int, Convolution], Setup], choices: measured.Choices
-) -> Callable[[str, int], Setup]:
-    def own_setup(algorithm: str, seed: int) -> Setup:
-        return of_seed(algorithm, seed, measured.lowering(choices.get(algorithm)))
-
-    return own_setup
+            folder = self.output / name
+            report.add_timing(
+                folder / str(result.record.seeds[0]) if self.one_by_one else folder, timing
+            )
 
 
 def _header(
     comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()
 ) -> tuple[dict[str, Any], measured.Choices]:
-    """Returns the part of config.json that identifies a comparison, and its executions.
-
-    Raises:
-        ValueError: the output folder's config.json is of another comparison, or damaged.
-    """
-    study = comparison.study
-    run, hyper = study.options, report.as_json(comparison.hyper)
-    path = run.output / "config.json"
+    """Returns the part of config.json that identifies a comparison, and its executions."""
+    output, record = comparison.output, comparison.record
+    path, hyper, names = output / "config.json", as_json(comparison.hyper), [*comparison.hyper]
     if not path.exists():
         choices = measured.choices(comparison, measured_files)
-        return _written(comparison, run.algorithms.algorithms, hyper, choices), choices
+        return _written(record, names, hyper, choices), choices
     try:
         old = read_saved(path)
     except FolderError as error:
         raise FolderError(f"{error}; restore it, or choose another folder") from error
-    there, here = fixed_values(old.config), fixed_values(run)
+    there, here = fixed_values(old.config), record.fixed
     grown = {name for name in EXTENSIBLE if here.get(name, 0) > there.get(name, 0)}
     differing = differences(there, {name: here[name] for name in here if name not in grown})
     differing += [
         f"{name} is given {'here' if name in here else 'there'} only"
         for name in sorted(here.keys() ^ there.keys())
     ]
-    earlier = measured.recorded(old.config)
+    earlier = measured.recorded(old.config.execution)
     differing += [
         f"{name} was executed as {measured.as_text(earlier[name])} there and "
         f"{measured.as_text(choice)} is given here"
-        for name, choice in measured.recorded(run).items()
+        for name, choice in measured.recorded(comparison.computed).items()
         if earlier.get(name, choice) != choice
     ]
-    known = report.as_json(old.algorithms)
+    known = as_json(old.algorithms)
     differing += [
         f"{name} has {known[name]} there and {values} here"
         for name, values in hyper.items()
         if known.get(name, values) != values
     ]
-    own = study.own_parts
-    if own != old.own:
+    if record.own != old.own:
         differing.append(
             f"the parts of a study module are {', '.join(old.own) or 'none'} there and "
-            f"{', '.join(own) or 'none'} here"
+            f"{', '.join(record.own) or 'none'} here"
         )
     if differing:
         raise ValueError(
-            f"output is '{run.output}', which holds another comparison: "
+            f"output is '{output}', which holds another comparison: "
             f"{'; '.join(differing)}; choose another folder or delete that one"
         )
     # Algorithms of earlier calls stay in the comparison, by the names that their folders have.
-    names = [*dict.fromkeys([*old.config.algorithms.algorithms, *run.algorithms.algorithms])]
-    choices = measured.choices(comparison, measured_files, earlier)
-    return _written(comparison, names, known | hyper, earlier | choices), earlier | choices
+    names = [*dict.fromkeys([*old.config.algorithms.algorithms, *names])]
+    choices = earlier | measured.choices(comparison, measured_files, earlier)
+    return _written(record, names, known | hyper, choices), choices
 
 
 def _written(
-    comparison: ResolvedRun,
-    names: Sequence[str],
-    hyper: Mapping[str, Any],
-    choices: measured.Choices,
+    record: Record, names: list[str], hyper: Mapping[str, Any], choices: measured.Choices
 ) -> dict[str, Any]:
     """Returns the options, all algorithms with their hyper-parameters, and the executions."""
-    kept = {
-        name: None if choice is None else MeasuredExecution(*choice)
-        for name, choice in choices.items()
-    }
-    run = replaced(comparison.study.options, "algorithms", tuple(names))
-    run = replaced(run, "measured", kept)
+    kept = {name: choice and choice._asdict() for name, choice in choices.items()}
+    algorithms = record.config["algorithms"] | {"algorithms": names}
+    execution = record.config["execution"] | {"measured": kept}
     return {
-        "config": to_json(run),
-        "settings": as_json(flat(run)),  # by name, for tables and figures
+        "config": record.config | {"algorithms": algorithms, "execution": execution},
+        "settings": record.settings | {"algorithms": names, "measured": kept},
         "algorithms": dict(hyper),
-        "privacy": to_json(comparison.privacy),
-        "own": list(comparison.study.own_parts),
+        "privacy": record.privacy,
+        "own": list(record.own),
     }
 
 
-def _check_rounds(comparison: ResolvedRun, algorithm: str, folder: pathlib.Path) -> None:
-    """Refuses more rounds than a run can be extended to, before config.json records them.
-
-    Raises:
-        FolderError: as :func:`~fedjax_sim.runs.storage.store.check_extension`.
-    """
-    time = comparison.study.options.time
-    if not isinstance(time, Rounds):
-        return
-    timeline = None  # of one seed, which its own run compares
-    if comparison.setup_of_seed is None:
-        timeline = comparison.setups.get(algorithm, comparison.problem.setup).timeline
-    check_extension(folder, time.rounds, time.eval_every, timeline)
-
-
-def _figures_of_clients(comparison: ResolvedRun, caption: str) -> dict[str, Figure]:
-    """Returns the distributions of accuracies over clients, if evaluated, a figure per split."""
-    figures, run = {}, comparison.study.options
-    if run.evaluation.personal is None and run.evaluation.per_client is None:
-        return figures
+def _figures_of_clients(output: pathlib.Path, caption: str) -> dict[str, Figure]:
+    """Returns the distributions of accuracies over clients, a figure per split."""
+    figures = {}
     # Runs that ended before their first evaluation, or without a finite value, have no figure.
     with contextlib.suppress(FolderError, ValueError):
-        values = read_client_values(run.output)
+        values = read_client_values(output)
         for split in sorted(set(values["split"])):
             name = split.replace("/", "_") if split.startswith("personal/") else f"clients_{split}"
             figures[f"{name}.png"] = plotting.client_distribution(
@@ -366,8 +310,7 @@ def _write_results(
     comparison: ResolvedRun, hyper: Mapping[str, Mapping[str, Any]], writes: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Writes history.csv, summary.json and curves.png from the algorithms' folders."""
-    run = comparison.study.options
-    output, target = run.output, run.evaluation.target_accuracy
+    output, options = comparison.output, comparison.evaluation
     clock = comparison.problem.clock is not None
     distributed.wait("histories written")
     history = report.merge_histories(
@@ -379,7 +322,7 @@ def _write_results(
     )
     timings = report.read_timings(output, list(hyper))
     partial = report.partial_models(output, list(hyper))
-    summary = report.summarize(history, target, timings, run.seeds)
+    summary = report.summarize(history, options.target_accuracy, timings, len(comparison.seeds))
     summary["partial_model"] = [name in partial for name in summary.index]
     guarantee = comparison.guarantee
     privacy = {} if guarantee is None else {"privacy": guarantee._asdict()}
@@ -389,16 +332,20 @@ def _write_results(
     }
     if not writes:
         return history, summary
+    target = options.target_accuracy
     report.write_json(output / "summary.json", {"target_accuracy": target, "algorithms": rows})
     if len(history):
         axis = "time" if clock else "round"
         # Seeds with fewer updates than others repeat their last time, in updates without uploads.
         points = history.drop_duplicates(["algorithm", "seed", axis, "metric"])
-        caption = setting_text(as_json(flat(run)))
+        caption = setting_text(comparison.record.settings)
         if partial:
             marked = {name: f"{name} {PARTIAL}" for name in partial}
             points = points.assign(algorithm=points["algorithm"].replace(marked))
             caption = f"{caption}\n{PARTIAL_NOTE}"
         figure = plotting.curves(points, default_metrics(points), x=axis, caption=caption)
-        report.write_all(output, {"curves.png": figure} | _figures_of_clients(comparison, caption))
+        figures = {"curves.png": figure}
+        if (options.personal, options.per_client) != (None, None):
+            figures |= _figures_of_clients(output, caption)
+        report.write_all(output, figures)
     return history, summary

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from fedjax_sim.cli.watching import Watching
 from fedjax_sim.engine import HEARTBEAT_TIMEOUT
-from fedjax_sim.studies.setups.fields import OPEN, Count, group
-from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups import OPEN, Count, Run, group
 
 
 @group

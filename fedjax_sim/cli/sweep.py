@@ -14,7 +14,7 @@ from fedjax_sim.cli.grid import (
     SweepOptions,
     configurations,
     mode_of,
-    read_saved,
+    read_saved_sweep,
     static_kinds,
     swept_hyper,
     with_settings,
@@ -35,31 +35,35 @@ from fedjax_sim.runs import (
     sweep,
     write_json,
 )
-from fedjax_sim.studies.setups import build
-from fedjax_sim.studies.setups.attack import Attacked
-from fedjax_sim.studies.setups.config_file import (
+from fedjax_sim.studies.setups import (
+    Accounts,
+    Attacked,
+    Generated,
+    NoPrivacy,
+    Problem,
+    Run,
+    StepsPerVisit,
+    Study,
+    Wrappers,
+    accounts_of,
+    arithmetic,
     as_json,
+    check_parts,
+    check_uploads,
     differences,
+    entries_of,
     fixed_values,
+    flat,
+    load_dataset,
     members_of,
+    of_seed,
+    one_seed,
+    prepare,
+    resolve_hyper,
+    seed_keys,
+    strategy_of,
     to_json,
 )
-from fedjax_sim.studies.setups.data import Generated
-from fedjax_sim.studies.setups.entries import StepsPerVisit
-from fedjax_sim.studies.setups.fields import flat
-from fedjax_sim.studies.setups.privacy import Accounts, NoPrivacy, accounts_of, check_parts
-from fedjax_sim.studies.setups.problem import (
-    Problem,
-    entries_of,
-    load_dataset,
-    prepare,
-    seed_keys,
-    wrapped,
-)
-from fedjax_sim.studies.setups.robust import check_uploads
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.settings import resolve_hyper
-from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 
 # Options that may differ between two calls on one folder, besides those of a comparison.
@@ -80,26 +84,6 @@ def run_sweep(
     seeds. Tables and figures show the grid of the last call; those of an earlier one are removed,
     and ``slices/`` keeps its runs. A part of a sweep writes ``slices/`` only, unless all other
     parts are finished: it then writes everything.
-
-    Args:
-        study: own parts; the options are those of ``config``.
-        config: the options.
-        callbacks: as for :func:`fedjax_sim.sweep`.
-
-    Raises:
-        ValueError: a value out of range, or an output folder that cannot be created or holds
-            another sweep; before anything is compiled or written.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> from fedjax_sim.cli.grid import Axis
-        >>> from fedjax_sim.studies.setups.presets import options
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = options(output=pathlib.Path(folder), rounds=4,
-        ...                   algorithms=("fedavg",), seeds=2)
-        ...     result = run_sweep(Study(), SweepOptions(run, {"lr": Axis((0.001, 0.2))}))
-        >>> result.best["lr"].tolist()
-        [0.2]
     """
     run = config.run
     study = study.replaced(options=run)
@@ -117,7 +101,7 @@ def run_sweep(
     }
     runs = _Runs(study, config, entries)
     grid = entries if config.part is None else Part(entries, config.part, config.parts or 1)
-    with build.arithmetic(run.execution):
+    with arithmetic(run.execution):
         result = sweep(
             runs.factory(),
             runs.make_setup(),
@@ -130,7 +114,7 @@ def run_sweep(
                 accept_changed_code=run.execution.accept_changed_code,
             ),
             options=Options(
-                execution=build.execution(run.execution),
+                execution=strategy_of(run.execution),
                 seeds=range(run.seed, run.seed + run.seeds),
                 memory=None if config.memory is None else int(config.memory * 1e9),
             ),
@@ -144,7 +128,7 @@ def run_sweep(
     if not report.is_read_only(run.output):
         with locked(run.output, wait=True):  # several processes may end at the same time
             path = run.output / "config.json"
-            known = read_saved(path).files if path.exists() else ()
+            known = read_saved_sweep(path).files if path.exists() else ()
             names = {*files, *known}  # a kill in between leaves files that config.json names
             write_json(path, as_json(header | {"files": sorted(names)}))
             report.write_all(run.output, files)
@@ -173,9 +157,6 @@ def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
     """Returns options and hyper-parameters that no grid in the output folder varies.
 
     Also the names of the tables and figures that earlier calls have written.
-
-    Raises:
-        ValueError: the folder's runs have other ones.
     """
     run = study.options
     free = _FREE | _varied(entries)
@@ -192,7 +173,7 @@ def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
             f"output is '{run.output}', which holds a comparison; expected another folder for a "
             "sweep"
         )
-    old = read_saved(path)
+    old = read_saved_sweep(path)
     differing = differences(old.options, options)
     for algorithm, known in old.algorithms.items():
         differing += [
@@ -242,7 +223,7 @@ class _Runs:
         if seed is None:
             return prepare(own, dataset)
         attackers = own.options.population.partition_seed
-        return prepare(build.of_seed(own, seed), dataset, attack_seed=attackers)
+        return prepare(of_seed(own, seed), dataset, attack_seed=attackers)
 
     def _dataset(self, study: Study) -> Dataset | None:
         """Returns the data set, the last one again if no option of it differs."""
@@ -269,7 +250,7 @@ class _Runs:
             return make(algorithm, None, settings)
 
         def of_seed(algorithm: str, seed: int, **settings: Any) -> Setup:
-            return build.one_seed(make(algorithm, seed, settings))
+            return one_seed(make(algorithm, seed, settings))
 
         def make(algorithm: str, seed: int | None, settings: Configuration) -> Setup:
             here = {"algorithm": algorithm, **settings}
@@ -319,8 +300,8 @@ class _Runs:
         """Returns the algorithm of a configuration, whose numbers may be traced."""
         entry, own = self.algorithms[values["algorithm"]], self.of_setup[_key(values)]
         algorithm = entry.build(self.hyper_of(values), own.steps, own.num_clients)
-        run = self.run_of(values)
-        return wrapped(entry, algorithm, own.model, run, own.attack, own.timeline)
+        wrappers = Wrappers.of(self.run_of(values))
+        return wrappers.on(algorithm, entry, own.model, own.attack, own.timeline)
 
     def factory(self) -> Callable[..., FedAlgorithm]:
         """Returns the algorithm as a function of its name, hyper-parameters and settings.

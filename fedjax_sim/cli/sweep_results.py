@@ -91,9 +91,6 @@ def speed_up_of(config: SweepOptions, results: SweepResult) -> dict[str, Any]:
     """Returns the table and the figure of the speed-up by the names of their files.
 
     There are some with ``over`` and ``reference``.
-
-    Raises:
-        ValueError: as :func:`~fedjax_sim.reports.statistics.speed_up`.
     """
     if config.over is None or config.reference is None or results.best.empty:
         return {}
@@ -110,16 +107,7 @@ def speed_up_of(config: SweepOptions, results: SweepResult) -> dict[str, Any]:
 
 
 def outdated(written: Iterable[str], files: Collection[str]) -> list[str]:
-    """Returns the names of tables and figures of an earlier grid, which ``files`` replace.
-
-    Args:
-        written: names that the sweep recorded in config.json; others are not its files.
-        files: names of this grid.
-
-    Example:
-        >>> outdated(["best.csv", "heat_map_fedavg.png", "mine.png", "../best.csv"], {"best.csv"})
-        ['heat_map_fedavg.png']
-    """
+    """Returns the names of tables and figures of an earlier grid, which ``files`` replace."""
     return [
         name
         for name in written

@@ -56,12 +56,7 @@ class TableOptions:
 
 
 def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
-    """Returns the table as text.
-
-    Raises:
-        ValueError: as :func:`fedjax_sim.reports.read_folders` and
-            :func:`fedjax_sim.reports.results`.
-    """
+    """Returns the table as text."""
     first = options.metric[0] if options.metric else None
     mode = None if options.mode == "auto" else options.mode
     content = read_folders(
@@ -108,14 +103,6 @@ def _last_rounds(history: pd.DataFrame, metric: str, planned: int | None = None)
 
     They do if a run was extended, interrupted or stopped early, or has a clock of its own.  Also if
     all runs end before the ``planned`` number of rounds.
-
-    Example:
-        >>> columns = ["algorithm", "seed", "round", "metric", "value"]
-        >>> rows = [("fedavg", 0, 5, "loss", 0.1), ("scaffold", 0, 3, "loss", 0.2)]
-        >>> _last_rounds(pd.DataFrame(rows, columns=columns), "loss")
-        'Last evaluation: round 5 (FedAvg), 3 (SCAFFOLD).'
-        >>> _last_rounds(pd.DataFrame(rows[:1], columns=columns), "loss", planned=9)
-        'Last evaluation: round 5 of 9.'
     """
     measured = history.loc[history["metric"] == metric, :]
     last = measured.groupby(["algorithm", "seed"], sort=False)["round"].max()

@@ -18,17 +18,7 @@ from fedjax_sim.studies.executions import Measured
 
 
 class Fitted(Table):
-    """Table that cuts no value: it leaves out the last columns that have no room, and names them.
-
-    Example:
-        >>> table = Fitted("name", "value")
-        >>> table.add_row("a", "0.123456789")
-        >>> console = Console(width=30)
-        >>> with console.capture() as text:
-        ...     console.print(table)
-        >>> max(map(len, text.get().split("\\n")))
-        22
-    """
+    """Table that cuts no value: the last columns without room are left out, and named."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = list(map(_width, self.columns))
@@ -59,17 +49,7 @@ def _width(column: Column) -> int:
 
 
 def summary_table(summary: pd.DataFrame, target: float) -> Table:
-    """Returns the comparison's results, a row per algorithm, with 95 % intervals over seeds.
-
-    Example:
-        >>> row = {"accuracy_mean": 0.9, "accuracy_low": 0.89, "accuracy_high": 0.91,
-        ...        "rounds_to_target": 6.0, "reached": 1, "seeds": 3, "divergence": "", "rounds": 9,
-        ...        "finished": True,
-        ...        "run_seconds": 1.5, "compile_seconds": 2.0, "local_steps_per_second": 1e4}
-        >>> table = summary_table(pd.DataFrame([row], index=["fedavg"]), target=0.8)
-        >>> [next(iter(column.cells)) for column in table.columns]
-        ['fedavg', '0.900 ± 0.010', '6 (1 of 3 seeds)', '1.5', '2.0', '10,000']
-    """
+    """Returns the comparison's results, a row per algorithm, with 95 % intervals over seeds."""
     score = "r2" if "r2_mean" in summary.columns else "accuracy"
     clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
     rows = summary.to_dict(orient="index")
@@ -124,15 +104,7 @@ def _interval(row: Mapping[str, Any], name: str) -> str:
 
 
 def best_table(best: pd.DataFrame, metric: str) -> Table:
-    """Returns the best configurations of a sweep, a row per algorithm and cell.
-
-    Example:
-        >>> row = {"algorithm": "fedavg", "lr": 0.1, "mean": 0.9, "low": 0.8, "high": 1.0,
-        ...        "num_seeds": 3, "num_failed": 0, "lr_at_edge": True}
-        >>> table = best_table(pd.DataFrame([row]), "test/accuracy")
-        >>> [next(iter(column.cells)) for column in table.columns]
-        ['fedavg', '0.1 (edge)', '0.9000 ± 0.1000', '3']
-    """
+    """Returns the best configurations of a sweep, a row per algorithm and cell."""
     known = ("mean", "low", "high", "num_seeds", "num_failed", "diverged")
     names = [n for n in best if n not in known and not str(n).endswith("_at_edge")]
     seeds = best["num_seeds"].tolist()
@@ -156,14 +128,7 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
 
 
 def measured_table(algorithm: str, measured: Sequence[Measured]) -> Table:
-    """Returns the measurements of executions, the fastest first.
-
-    Example:
-        >>> from fedjax_sim.studies.executions import ExecutionChoice
-        >>> rows = [Measured(ExecutionChoice(4, 2), 0.002, 3.0, 10**6)]
-        >>> [next(iter(column.cells)) for column in measured_table("fedavg", rows).columns]
-        ['4', '2', 'auto', '2.00', '1.00', '3.0', '1']
-    """
+    """Returns the measurements of executions, the fastest first."""
     table = Fitted(
         "clients together", "devices", "convolutions", "ms per round", "ratio", "compile s", "MB",
         title=algorithm,
@@ -182,16 +147,7 @@ def measured_table(algorithm: str, measured: Sequence[Measured]) -> Table:
 
 
 def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
-    """Returns the needs of a comparison's algorithms, a column each.
-
-    Example:
-        >>> from fedjax_sim.runs.planning.needs import Seconds
-        >>> parts, seconds = {"examples": 10**9}, Seconds(3.0, 0.01, 0.2)
-        >>> forecast = Forecast(650, 0, 2600, parts, 2 * 10**9, 4e6, 100, 50, seconds)
-        >>> table = forecast_table({"fedavg": forecast})
-        >>> [next(iter(column.cells)) for column in table.columns]
-        ['parameters of a model', '650']
-    """
+    """Returns the needs of a comparison's algorithms, a column each."""
     table = Fitted("", *forecasts, title="forecast")
     columns = [forecast.rows for forecast in forecasts.values()]
     most_first = sorted(columns, key=len, reverse=True)
@@ -201,16 +157,7 @@ def forecast_table(forecasts: Mapping[str, Forecast]) -> Table:
 
 
 def diagnosis_tables(diagnosis: Diagnosis) -> list[Table]:
-    """Returns the constants, and the bounds that apply.
-
-    Example:
-        >>> from fedjax_sim.diagnostics.overlays import Overlay
-        >>> from fedjax_sim.theory import ProblemConstants
-        >>> overlay = Overlay([], {"convex": "why"})
-        >>> diagnosis = Diagnosis(ProblemConstants(L=2.0), 0.1, overlay, pd.DataFrame(), ())
-        >>> [table.row_count for table in diagnosis_tables(diagnosis)]
-        [2, 1]
-    """
+    """Returns the constants, and the bounds that apply."""
     constants = Table("constant", "value", "kind", title="diagnosis of fedavg")
     for name, value in diagnosis.constants.known.items():
         constants.add_row(name, f"{value:.4g}", kind_of(name))

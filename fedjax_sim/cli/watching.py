@@ -8,24 +8,13 @@ import jax
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.engine import direction, is_mark, takes_state
 from fedjax_sim.runs import Callback, callbacks, metric_shapes
-from fedjax_sim.studies.setups.fields import Count, Positive, group
+from fedjax_sim.studies.setups import Count, Positive, group
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
 @group
 class Watching:
-    """Options of a run that do not change its results up to the round in which it ends.
-
-    Example:
-        >>> import numpy as np
-        >>> setup = Setup(None, None, np.zeros(2), lambda w: {"test/loss": w**2})
-        >>> watching = Watching(stop_early="test/loss", patience=5)
-        >>> [type(callback).__name__ for callback in watching.callbacks(setup)]
-        ['EarlyStopping']
-        >>> Watching(keep_best="test/los").callbacks(setup)
-        Traceback (most recent call last):
-        ValueError: keep_best is 'test/los'; expected one of test/loss; did you mean test/loss?
-    """
+    """Options of a run that do not change its results up to the round in which it ends."""
 
     log_csv: pathlib.Path | None = None
     """File for every evaluation; default: none."""
@@ -51,17 +40,7 @@ class Watching:
     none."""
 
     def callbacks(self, setup: Setup, algorithm: FedAlgorithm | None = None) -> list[Callback]:
-        """Returns the callbacks for a setup of n seeds.
-
-        Args:
-            setup: of a comparison.
-            algorithm: one of the comparison's; without one, the names of metrics that depend on the
-                state of a run are not checked.
-
-        Raises:
-            ValueError: an unknown metric, or one whose name does not say which values are better.
-            ImportError: the package of a log is not installed.
-        """
+        """Returns the callbacks for a setup of n seeds."""
         result = self._logs()
         needed = self.keep_best is not None or self.stop_early is not None
         names = _metrics(setup, algorithm) if needed else []

@@ -13,9 +13,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.cli.main import main
-from fedjax_sim.studies.setups.build import resolve
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import Study, options, resolve
 
 FILES = {
     "words.csv": "colour,size,label\nred,1,cat\nblue,2,dog\n",

@@ -4,9 +4,7 @@ import pytest
 
 from fedjax_sim.cli.draw_clients import draw
 from fedjax_sim.cli.main import main
-from fedjax_sim.studies.setups.data import Table
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import Study, Table, options
 
 
 @pytest.mark.slow

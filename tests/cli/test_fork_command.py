@@ -10,10 +10,7 @@ from fedjax_sim.cli import fork
 from fedjax_sim.cli.fork import AlternativeOptions, ForkOptions, with_alternatives
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse
-from fedjax_sim.studies.setups.build import resolve
-from fedjax_sim.studies.setups.config_file import to_json
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import Study, options, resolve, to_json
 
 RUN = options(
     algorithms=("fedavg",), num_clients=6, cohort_size=6, seeds=1, model="softmax_regression"

@@ -12,9 +12,7 @@ from fedjax_sim.cli import run_options
 from fedjax_sim.cli.errors import Failure
 from fedjax_sim.cli.init import init
 from fedjax_sim.cli.options import parse, read_arguments
-from fedjax_sim.studies.setups.fields import flat
-from fedjax_sim.studies.setups.modules import load_study
-from fedjax_sim.studies.setups.presets import PRESETS
+from fedjax_sim.studies.setups import PRESETS, flat, load_study
 
 SITES = ("Lima", "Oslo", "Rome")
 SPECIES = ("setosa", "virginica")

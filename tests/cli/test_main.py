@@ -21,10 +21,17 @@ from fedjax_sim.cli import docstrings, run
 from fedjax_sim.cli.main import main
 from fedjax_sim.runs import comparison as comparing
 from fedjax_sim.runs.simulation import execute
-from fedjax_sim.studies.setups import entries, registry
-from fedjax_sim.studies.setups.fields import HIDDEN, fields_of, flat, kind_of, names_of
-from fedjax_sim.studies.setups.presets import PRESETS
-from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups import (
+    ALGORITHMS,
+    HIDDEN,
+    PRESETS,
+    Run,
+    entries,
+    fields_of,
+    flat,
+    kind_of,
+    names_of,
+)
 
 TINY = shlex.split(
     "run quickstart --model softmax_regression --num-clients 20 --cohort-size 3 --rounds 4 "
@@ -324,7 +331,7 @@ def test_list_names_every_choice(capsys, monkeypatch):
         if len(field.alternatives) > 1
         for group in field.alternatives
     ]
-    tables = registry.ALGORITHMS, models.MODELS, PRESETS, datasets.NAMES, choices
+    tables = ALGORITHMS, models.MODELS, PRESETS, datasets.NAMES, choices
     assert [name for table in tables for name in table if name not in shown] == []
     assert "b1=0.9" in shown  # a default of the factory, not of the command line
 
@@ -333,7 +340,7 @@ def test_list_describes_an_algorithm(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["list", "favano"]) == 0
     shown = capsys.readouterr().out
-    assert docstrings.summary(registry.ALGORITHMS["favano"]) in shown
+    assert docstrings.summary(ALGORITHMS["favano"]) in shown
     assert "client learning rate" in shown
     assert "reweighting" in shown
 

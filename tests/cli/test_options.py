@@ -10,14 +10,21 @@ from fedjax_sim.cli import grid
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse, read_arguments
 from fedjax_sim.cli.run_options import RunOptions
-from fedjax_sim.studies.setups import build, fields
-from fedjax_sim.studies.setups.config_file import to_json
-from fedjax_sim.studies.setups.fields import Range, flat, having, names_of, replaced
-from fedjax_sim.studies.setups.presets import options
+from fedjax_sim.studies.setups import (
+    Range,
+    Run,
+    algorithms_of,
+    build,
+    fields,
+    flat,
+    having,
+    names_of,
+    options,
+    replaced,
+    resolve_hyper,
+    to_json,
+)
 from fedjax_sim.studies.setups.privacy import Parts
-from fedjax_sim.studies.setups.registry import algorithms_of
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.settings import resolve_hyper
 
 RUN = options(
     algorithms=("fedavg", "fedprox", "fedadam"),

@@ -8,11 +8,7 @@ import pytest
 from fedjax_sim.cli import sweep
 from fedjax_sim.cli.grid import Axis, SweepOptions, configurations
 from fedjax_sim.cli.main import main
-from fedjax_sim.studies.setups import build
-from fedjax_sim.studies.setups.config_file import as_json, to_json
-from fedjax_sim.studies.setups.fields import flat, replaced
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import Study, as_json, build, flat, options, replaced, to_json
 
 HELD = {  # files, and what they are
     "a run": {"run.json": {"replicas": ["0"]}},

@@ -9,7 +9,7 @@ import pytest
 from fedjax_sim import analysis, plotting
 from fedjax_sim.cli import main
 from fedjax_sim.cli.grid import SweepOptions
-from fedjax_sim.studies.setups.presets import options
+from fedjax_sim.studies.setups import options
 
 pytestmark = pytest.mark.slow
 PERSONAL = "personal/test/accuracy/weighted_mean"

@@ -13,11 +13,16 @@ from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import run_sweep
-from fedjax_sim.studies.setups.config_file import read, to_json
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.privacy import GaussianNoise, check_noise
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import (
+    GaussianNoise,
+    Run,
+    Study,
+    check_noise,
+    options,
+    read,
+    resolve,
+    to_json,
+)
 
 PRIVATE = {
     "num_clients": 20, "sampling": "bernoulli", "cohort_size": 10, "rounds": 4, "seeds": 1,
@@ -53,7 +58,7 @@ def test_a_run_with_a_target_epsilon_is_repeated_from_its_file(tmp_path):
 @pytest.mark.slow
 def test_runs_and_sweeps_write_epsilon(tmp_path: pathlib.Path):
     study = Study(options(**PRIVATE, **{"privacy.noise": 1.0}, output=tmp_path / "run"))
-    result = compare(study)
+    result = compare(resolve(study))
     history = pd.read_csv(tmp_path / "run" / "history.csv")
     spent = history[(history["metric"] == "privacy/epsilon") & (history["seed"] == 0)]
     assert spent["round"].tolist() == [0, 2, 4]
@@ -84,7 +89,7 @@ def test_correlated_noise_and_adaptive_clips_on_the_command_line(tmp_path: pathl
     changed = {"sampling": "cyclic", "cohort_size": 5, "rounds": 8}
     banded = {"privacy.law": "banded", "privacy.law.bands": 2, "privacy.epsilon": 3.0}
     run = options(**PRIVATE | changed | banded, output=tmp_path / "run")
-    accuracy = compare(Study(run)).history.query("metric == 'test/accuracy'")["value"]
+    accuracy = compare(resolve(Study(run))).history.query("metric == 'test/accuracy'")["value"]
     again = ["run", str(tmp_path / "run" / "config.json"), "--output", str(tmp_path / "b")]
     assert main(again) == 0
     history = pd.read_csv(tmp_path / "b" / "history.csv").query("metric == 'test/accuracy'")

@@ -16,14 +16,19 @@ from fedjax_sim.cli import report
 from fedjax_sim.cli.run import compare, ready
 from fedjax_sim.datasets import shakespeare_tff
 from fedjax_sim.runs.result import Progress
-from fedjax_sim.studies.setups import registry
-from fedjax_sim.studies.setups.build import resolve
-from fedjax_sim.studies.setups.config_file import read
-from fedjax_sim.studies.setups.fields import kind_of, names_of
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.problem import Problem, clients_of, prepare
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import (
+    ALGORITHMS,
+    Problem,
+    Run,
+    Study,
+    clients_of,
+    kind_of,
+    names_of,
+    options,
+    prepare,
+    read,
+    resolve,
+)
 
 SMALL = {
     "model": "softmax_regression",
@@ -65,7 +70,7 @@ def result(tmp_path_factory, events):
         progress=lambda progress: events.append((progress.name, progress)),
     )
     output = tmp_path_factory.mktemp("results")
-    return compare(study(TINY, output=output), callbacks=[follow])
+    return compare(resolve(study(TINY, output=output)), callbacks=[follow])
 
 
 def curves(history: pd.DataFrame, algorithm: str, metric: str) -> pd.DataFrame:
@@ -92,7 +97,7 @@ def test_each_seed_is_what_a_run_of_its_own_gives(result):
     for i, seed in enumerate((7, 8)):
         params, timeline = jax.tree.map(lambda x, i=i: x[i], (shared.params, shared.timeline))
         state, _ = jax.jit(
-            lambda setup, key: fs.run(registry.ALGORITHMS["fedavg"].build({"lr": 0.2}), setup, key)
+            lambda setup, key: fs.run(ALGORITHMS["fedavg"].build({"lr": 0.2}), setup, key)
         )(fs.Setup(shared.task, timeline, params), own.keys[i])
         for metric, value in shared.eval_fn(state.server.params).items():
             recorded = curves(result.history, "fedavg", metric).loc[5, seed]
@@ -123,7 +128,9 @@ def test_seeds_differ_in_model_schedule_and_minibatches():
 @pytest.mark.slow
 def test_first_seed_selects_the_same_runs(result, tmp_path):
     """Seed 8 is seed 8, whether it runs beside seed 7 or first."""
-    alone = compare(study(TINY, seed=8, seeds=1, algorithms=("fedavg",), output=tmp_path, hyper={}))
+    alone = compare(
+        resolve(study(TINY, seed=8, seeds=1, algorithms=("fedavg",), output=tmp_path, hyper={}))
+    )
     np.testing.assert_allclose(
         curves(alone.history, "fedavg", "test/loss")[8],
         curves(result.history, "fedavg", "test/loss")[8],
@@ -165,15 +172,15 @@ def test_progress_is_reported_from_start_to_end(result, events):
 
 @pytest.mark.slow
 def test_another_algorithm_can_be_added_to_a_finished_comparison(tmp_path):
-    compare(study(SMALL, output=tmp_path))
+    compare(resolve(study(SMALL, output=tmp_path)))
     spent = (tmp_path / "fedavg" / "timing.json").read_text()
-    both = compare(study(SMALL, output=tmp_path, algorithms=("scaffold",)))
+    both = compare(resolve(study(SMALL, output=tmp_path, algorithms=("scaffold",))))
     assert both.summary.index.tolist() == ["fedavg", "scaffold"]
     assert both.history["algorithm"].unique().tolist() == ["fedavg", "scaffold"]
     assert (tmp_path / "fedavg" / "timing.json").read_text() == spent
     assert read(tmp_path / "config.json").algorithms.algorithms == ("fedavg", "scaffold")
     with pytest.raises(ValueError, match=r"scaffold has .* there"):
-        compare(study(SMALL, output=tmp_path, algorithms=("scaffold",), lr=0.3))
+        compare(resolve(study(SMALL, output=tmp_path, algorithms=("scaffold",), lr=0.3)))
 
 
 @pytest.mark.parametrize(
@@ -254,14 +261,14 @@ def test_weighting_option():
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> pd.DataFrame:
     """The history of the small comparison by the default execution."""
-    return compare(study(SMALL, output=tmp_path_factory.mktemp("small"))).history
+    return compare(resolve(study(SMALL, output=tmp_path_factory.mktemp("small")))).history
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["chunked", "sequential"])
 def test_execution_options_agree(execution, small, tmp_path):
     own = study(SMALL, execution=execution, chunk_size=3, output=tmp_path)
-    losses = curves(compare(own).history, "fedavg", "train/loss")
+    losses = curves(compare(resolve(own)).history, "fedavg", "train/loss")
     expected = curves(small, "fedavg", "train/loss")
     np.testing.assert_allclose(losses, expected, rtol=1e-4)  # the order of float32 sums
 
@@ -283,9 +290,9 @@ def test_models_take_the_shapes_in_their_rows(name):
 def test_examples_on_the_host_change_nothing(tmp_path):
     """An option that no result depends on: the same bits, also in a folder begun without it."""
     shared = SMALL | {"algorithms": ("scaffold",), "eval_every": 1}
-    expected = compare(study(shared, output=tmp_path / "device")).history
+    expected = compare(resolve(study(shared, output=tmp_path / "device"))).history
     stored = {"output": tmp_path / "host", "examples_memory": 0.0005, "states": "host"}
-    pd.testing.assert_frame_equal(compare(study(shared, **stored)).history, expected)
+    pd.testing.assert_frame_equal(compare(resolve(study(shared, **stored))).history, expected)
 
 
 @pytest.mark.parametrize(
@@ -299,13 +306,13 @@ def test_examples_on_the_host_change_nothing(tmp_path):
 )
 def test_refuses_places_that_contradict(tmp_path, values, message):
     with pytest.raises(ValueError, match=message):
-        compare(study(values, output=tmp_path))
+        compare(resolve(study(values, output=tmp_path)))
 
 
 @pytest.mark.slow
 def test_diagnosis_needs_all_data(tmp_path):
     with pytest.raises(ValueError, match="num_strata is 2; expected none with --diagnose"):
-        compare(study({}, output=tmp_path, num_strata=2), diagnose=True)
+        compare(resolve(study({}, output=tmp_path, num_strata=2)), diagnose=True)
 
 
 @pytest.mark.slow
@@ -313,7 +320,7 @@ def test_more_rounds_extend_a_run(tmp_path):
     def go(name, rounds):
         sizes = {"seeds": 2, "num_clients": 10, "cohort_size": 2, "local_steps": 1}
         shared = {"algorithms": ("scaffold",), "model": "softmax_regression"} | sizes
-        return compare(study(shared, output=tmp_path / name, rounds=rounds))
+        return compare(resolve(study(shared, output=tmp_path / name, rounds=rounds)))
 
     whole = go("whole", 6)
     go("parts", 4)
@@ -331,11 +338,11 @@ def test_rounds_that_cannot_extend_a_run_leave_the_configuration_as_it_was(tmp_p
     saved, folder = (tmp_path / "config.json").read_bytes(), tmp_path / "fedavg"
     hand_made_runs.write_run(folder, rounds=3)
     with pytest.raises(ValueError, match=r"^rounds is 5, and the directory has 3 rounds with an"):
-        compare(study(SMALL, rounds=5, output=tmp_path))
+        compare(resolve(study(SMALL, rounds=5, output=tmp_path)))
     shutil.rmtree(folder)
     hand_made_runs.write_run(folder, rounds=2, timeline="another")
     with pytest.raises(ValueError, match=r"^rounds is 5, and the 2 rounds in .* have other"):
-        compare(study(SMALL, rounds=5, output=tmp_path))
+        compare(resolve(study(SMALL, rounds=5, output=tmp_path)))
     assert (tmp_path / "config.json").read_bytes() == saved
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.run import compare
-from fedjax_sim.studies.setups.presets import PRESETS, options
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import PRESETS, Study, options, resolve
 
 pytestmark = pytest.mark.slow
 ALGORITHMS = PRESETS["asynchronous"].algorithms.algorithms
@@ -35,7 +34,7 @@ def result(tmp_path_factory):
         horizon=70.0,  # the second seed has time for two rounds of FedAvg, the first for three
         output=tmp_path_factory.mktemp("asynchronous"),
     )  # fmt: skip
-    return compare(Study(run))
+    return compare(resolve(Study(run)))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

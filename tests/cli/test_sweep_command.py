@@ -29,9 +29,7 @@ from fedjax_sim.reports import read_folder
 from fedjax_sim.runs.sweeps import program
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.sweep import SweepProgress
-from fedjax_sim.studies.setups import data
-from fedjax_sim.studies.setups.problem import prepare
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import Study, data, prepare, resolve
 
 DIVERGING = 2e38  # two steps of it leave float32
 GRID = sweep_options(
@@ -97,7 +95,7 @@ def compared(tmp_path_factory) -> dict[tuple[int, float], tuple[pathlib.Path, pd
         folder = tmp_path_factory.mktemp("compared")
         changes = {"output": folder, "cohort_size": cohort_size, "lr": lr, "algorithms": algorithms}
         study = Study(sweep_options(None, GRID, **changes).run)
-        found[cohort_size, lr] = folder, compare(study).history
+        found[cohort_size, lr] = folder, compare(resolve(study)).history
     return found
 
 

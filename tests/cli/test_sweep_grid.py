@@ -30,16 +30,22 @@ from fedjax_sim.runs import FolderError
 from fedjax_sim.runs.sweeps import program
 from fedjax_sim.runs.sweeps.result import Sweep
 from fedjax_sim.runs.sweeps.trial import static_names
-from fedjax_sim.studies.setups import problem
-from fedjax_sim.studies.setups.attack import Alie
-from fedjax_sim.studies.setups.config_file import to_json
-from fedjax_sim.studies.setups.data import Table, Text
-from fedjax_sim.studies.setups.fields import flat, names_of, replaced
-from fedjax_sim.studies.setups.presets import PRESETS, options
-from fedjax_sim.studies.setups.registry import algorithms_of
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.settings import resolve_hyper
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import (
+    PRESETS,
+    Alie,
+    Run,
+    Study,
+    Table,
+    Text,
+    algorithms_of,
+    flat,
+    names_of,
+    options,
+    problem,
+    replaced,
+    resolve_hyper,
+    to_json,
+)
 
 RATES = st.floats(1e-9, 1e9)
 # Names that a grid of FedProx may have, with their values; cohorts fit every population.

@@ -9,10 +9,7 @@ from traced import digest_of
 import fedjax_sim as fs
 from fedjax_sim.cli.grid import configurations
 from fedjax_sim.cli.sweep import _Runs, run_sweep
-from fedjax_sim.studies.setups import build
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.problem import prepare
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import Study, of_seed, options, prepare, resolve
 from fedjax_sim.wrappers.robust import attacks
 
 SMALL = {
@@ -32,7 +29,7 @@ def test_algorithms_of_sweeps_are_attacked():
     """They are the functions of the library, with equal digests."""
     kinds, scales = ("none", "sign_flip"), (3.0,)
     runs = runs_of({"attack": kinds, "attack.scale": scales, "robust": ("none", "median")})
-    run = build.resolve(Study(options(**SMALL, attack="sign_flip", **{"attack.scale": 3.0})))
+    run = resolve(Study(options(**SMALL, attack="sign_flip", **{"attack.scale": 3.0})))
     expected = attacks.sign_flip(fs.fedavg(0.2), run.problem.attack.attackers, 3.0)
     assert digest_of(run.algorithm("fedavg")) == digest_of(expected)
     for entry in runs.entries:
@@ -51,11 +48,11 @@ def test_the_attackers_of_a_sweep_do_not_depend_on_the_seed_of_a_partition():
     own = {"seeds": 2, "partition_per_seed": True}
     given = {"attack.fraction": 0.4, "attack.factor": 3.0}
     study = Study(options(**SMALL | own, attack="backdoor", **given))
-    run = build.resolve(study)
+    run = resolve(study)
     attackers = run.problem.attack.attackers
     runs = runs_of({"attack": ("none", "backdoor")}, **own, attack="backdoor", **given)
     for seed in (0, 1):
-        honest = prepare(build.of_seed(study, seed), fs.datasets.load("digits")).parts.data
+        honest = prepare(of_seed(study, seed), fs.datasets.load("digits")).parts.data
         sizes = np.diff(honest.offsets)
         clients = np.repeat(np.arange(len(sizes)), sizes)
         setup = runs.make_setup()("fedavg", seed=seed, attack="backdoor")
@@ -72,7 +69,7 @@ def test_the_timelines_of_all_seeds_decide_the_privacy_of_a_sweep():
         "sampling": "bernoulli", "privacy": "gaussian", "privacy.clip.bound": 0.5,
         "privacy.delta": 0.01, "privacy.noise": 1.0, "seeds": 2, "partition_per_seed": True,
     }  # fmt: skip
-    run = build.resolve(Study(options(**SMALL | private)))
+    run = resolve(Study(options(**SMALL | private)))
     runs = runs_of({"lr": (0.1, 0.2)}, **private)
     for seed in (1, 0):
         assert runs.make_setup()("fedavg", seed=seed).timeline.clients.ndim == 2

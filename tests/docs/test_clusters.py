@@ -23,7 +23,7 @@ from fedjax_sim.cli.grid import read_sweep
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse
 from fedjax_sim.cli.run_options import RunOptions
-from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups import Run
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "clusters.md"

@@ -35,15 +35,18 @@ from fedjax_sim.cli.grid import SweepOptions, configurations, read_sweep
 from fedjax_sim.cli.main import USAGE
 from fedjax_sim.cli.options import MISSING, parse, read_arguments
 from fedjax_sim.datasets.tables import is_table
-from fedjax_sim.studies.setups.checks import check
-from fedjax_sim.studies.setups.fields import names_of
-from fedjax_sim.studies.setups.modules import load_study
-from fedjax_sim.studies.setups.presets import PRESETS
-from fedjax_sim.studies.setups.problem import clients_of, entries_of
-from fedjax_sim.studies.setups.registry import ALGORITHMS
-from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.settings import resolve_hyper
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import (
+    ALGORITHMS,
+    PRESETS,
+    Run,
+    Study,
+    check_study,
+    clients_of,
+    entries_of,
+    load_study,
+    names_of,
+    resolve_hyper,
+)
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 YOUR_OWN = ROOT / "docs" / "your_own.md"
@@ -137,7 +140,7 @@ def checked(command: str) -> Any:
         source, study, rest = read_arguments(words)
         given = parse(kind, f"{name} {source}", "", rest, kind(study.options))
         study = study.replaced(options=given.run)
-        check(study)
+        check_study(study)
         resolve_hyper(entries_of(study), given.run.algorithms)
         return given
     if name == "sweep":

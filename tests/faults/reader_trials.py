@@ -52,10 +52,7 @@ from fedjax_sim.runs.storage.outcome import Outcome as RunOutcome
 from fedjax_sim.runs.storage.store import RunFolder, claim
 from fedjax_sim.runs.sweeps.store import read_runs
 from fedjax_sim.studies.executions import ExecutionChoice, Measured, store, stored
-from fedjax_sim.studies.setups import config_file
-from fedjax_sim.studies.setups.model import NoAdapters, initial_params
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import NoAdapters, Study, initial_params, options, read, to_json
 from fedjax_sim.studies.valuation.store import CoalitionStore
 from fedjax_sim.timelines import read_trace
 
@@ -213,9 +210,9 @@ def readers() -> list[Reader]:
     tensors = reference_vit.timm(params, 4)
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     load_vit = functools.partial(models.load_vit, params=params)
-    run: dict[str, Any] = {"config": config_file.to_json(options(algorithms=("fedavg",)))}
+    run: dict[str, Any] = {"config": to_json(options(algorithms=("fedavg",)))}
     run["algorithms"] = {"fedavg": {"lr": 0.1}}
-    sweep = {"sweep": config_file.to_json(SweepOptions())}
+    sweep = {"sweep": to_json(SweepOptions())}
     frame = pd.DataFrame({"a": [0.5, 1.5, 2.5], "b": [3, 1, 2], "y": ["x", "y", "x"]})
     part, parquet = _parquet()
     name_of_slice, content_of_slice, identity_of_sweep = _sweep()
@@ -297,9 +294,9 @@ def readers() -> list[Reader]:
                lambda path: read_trace(path, 2)),
         Reader("vit.npz", _archive(reference_vit.google(tensors, heads=2)), load_vit),
         Reader("vit.safetensors", save(contiguous), load_vit),
-        Reader("config.json", json.dumps(run).encode(), config_file.read),
+        Reader("config.json", json.dumps(run).encode(), read),
         Reader("written/config.json", _written(lambda path: write_json(path, run), "config.json"),
-               config_file.read),
+               read),
         Reader("timing.json",
                _written(lambda path: _run(path).write_timing(dataclasses.asdict(timing)),
                         "timing.json"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedjax_sim.cli.grid import Axis, SweepOptions
-from fedjax_sim.studies.setups.fields import replaced
+from fedjax_sim.studies.setups import replaced
 
 _OWN = {field.name for field in dataclasses.fields(SweepOptions)}
 

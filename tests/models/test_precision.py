@@ -13,10 +13,7 @@ from fedjax_sim import datasets, models, objectives
 from fedjax_sim.cli.grid import Axis, SweepOptions
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import run_sweep
-from fedjax_sim.studies.setups import build
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.problem import prepare
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import Study, arithmetic, options, prepare, resolve
 from fedjax_sim.timelines import sampling
 
 SHAPE, CLASSES = (4, 4, 1), 5
@@ -114,7 +111,7 @@ def test_server_uploads_and_client_states_stay_in_single_precision(algorithm):
     ("precision", "attribute"), [("tf32", "HIGH"), ("float32", "HIGHEST"), ("default", "DEFAULT")]
 )
 def test_products_are_asked_for_as_configured(precision, attribute):
-    with build.arithmetic(options(precision=precision).execution):
+    with arithmetic(options(precision=precision).execution):
         text = jax.jit(jnp.dot).lower(jnp.ones((2, 2)), jnp.ones((2, 2))).as_text()
     asked = f"precision = [{attribute}, {attribute}]"
     assert asked in text
@@ -131,7 +128,8 @@ def study(precision, folder) -> Study:
 @pytest.mark.slow
 def test_comparisons_in_every_precision_agree_to_its_rounding(tmp_path):
     histories = {
-        name: compare(study(name, tmp_path)).history for name in ("default", "bfloat16", "float64")
+        name: compare(resolve(study(name, tmp_path))).history
+        for name in ("default", "bfloat16", "float64")
     }
     rows = histories["float64"]["metric"].isin(["train/loss", "test/loss"])
     exact = histories["float64"]["value"][rows].to_numpy()
@@ -160,7 +158,7 @@ def test_the_server_is_evaluated_in_single_precision(tmp_path):
 def test_double_precision_starts_from_the_same_models_and_stays_double(tmp_path):
     single = prepare(study("default", tmp_path), datasets.load("digits"))
     double = study("float64", tmp_path)
-    with build.arithmetic(double.options.execution):
+    with arithmetic(double.options.execution):
         problem = prepare(double, datasets.load("digits"))
         timeline, params, key = jax.tree.map(
             lambda x: x[0], (problem.setup.timeline, problem.setup.params, problem.keys)

@@ -6,10 +6,10 @@ import pytest
 
 from fedjax_sim.reports.labels import algorithm_label, algorithm_labels, better, metric_label
 from fedjax_sim.runs.callbacks.direction import sign
-from fedjax_sim.studies.setups import registry
+from fedjax_sim.studies.setups import ALGORITHMS
 
 
-@pytest.mark.parametrize("name", registry.ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_a_name_as_papers_write_it(name):
     label = algorithm_label(name)
     assert label != name
@@ -22,7 +22,7 @@ def test_every_algorithm_has_a_name_as_papers_write_it(name):
 
 
 def test_names_are_distinct_and_known_ones_are_as_printed():
-    labels = algorithm_labels(registry.ALGORITHMS)
+    labels = algorithm_labels(ALGORITHMS)
     assert len(set(labels.values())) == len(labels)
     assert [labels[name] for name in ("fedavg", "scaffold", "fedmid_osp", "fedmoswa")] == [
         "FedAvg", "SCAFFOLD", "FedMiD-OSP", "FedMoSWA"

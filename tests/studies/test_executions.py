@@ -16,12 +16,7 @@ from fedjax_sim.cli.main import main
 from fedjax_sim.cli.measure import run_measure
 from fedjax_sim.studies import executions
 from fedjax_sim.studies.executions import ExecutionChoice
-from fedjax_sim.studies.setups import problem
-from fedjax_sim.studies.setups.build import resolve
-from fedjax_sim.studies.setups.config_file import read
-from fedjax_sim.studies.setups.execution import MeasuredExecution
-from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups import MeasuredExecution, Study, options, problem, read, resolve
 
 ALGORITHMS = ("fedavg", "fedprox", "scaffold")
 
@@ -173,21 +168,23 @@ def test_measure_command_measures_each_kind_once_and_run_uses_it(tmp_path, monke
         ExecutionChoice, "execution", lambda self: used.append(self) or original(self)
     )
     study = tiny(output=tmp_path / "run")
-    first = run.compare(study, measured_files=[path])
+    first = run.compare(resolve(study), measured_files=[path])
     assert len(used) == 3
     asked = tiny(algorithms=("scaffold",), output=tmp_path / "other", execution="sequential")
-    plain = run.compare(asked, measured_files=[path])  # an execution that was asked for is kept
+    plain = run.compare(
+        resolve(asked), measured_files=[path]
+    )  # an execution that was asked for is kept
     assert len(used) == 3
     recorded = read(tmp_path / "run/config.json").execution.measured
     assert list(recorded) == list(ALGORITHMS)
     assert all(isinstance(choice, MeasuredExecution) for choice in recorded.values())
     # A later measurement does not change a run that is there, nor its repetition.
     path.unlink()
-    again = run.compare(study, measured_files=[path])
+    again = run.compare(resolve(study), measured_files=[path])
     pd.testing.assert_frame_equal(again.history, first.history)
     other = tiny(output=tmp_path / "run", measured={"fedavg": MeasuredExecution(7)})
     with pytest.raises(ValueError, match=r"fedavg was executed as .* there and 7x1:auto is given"):
-        run.compare(other)
+        run.compare(resolve(other))
     # The same runs up to the order of float32 sums, which 3 rounds amplify a little.
     same = first.history.query("algorithm == 'scaffold'")
     np.testing.assert_allclose(same["value"], plain.history["value"], rtol=1e-3)
@@ -202,11 +199,11 @@ def test_a_tuned_lowering_is_used(tmp_path, monkeypatch, per_seed):
     )  # fmt: skip
     monkeypatch.setattr(executions, "stored", lambda path, seen: ExecutionChoice(1, 1, "canonical"))
     built = []
-    original = problem.model
+    original = problem.model_of
     monkeypatch.setattr(
-        problem, "model", lambda c, d, conv: built.append(conv) or original(c, d, conv)
+        problem, "model_of", lambda *parts: built.append(parts[-1]) or original(*parts)
     )
-    run.compare(study, measured_files=[tmp_path / "executions.json"])
+    run.compare(resolve(study), measured_files=[tmp_path / "executions.json"])
     # The first seed's own setup is made once, and checked and run.
     assert built == [models.auto, *[models.canonical] * (2 if per_seed else 1)]
 

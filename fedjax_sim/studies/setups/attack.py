@@ -143,11 +143,7 @@ class Attacked(NamedTuple):
         return getattr(attacks, options.kind)(algorithm, self.attackers, **values)
 
     def poisoned(self, data: FederatedData, num_classes: int) -> FederatedData:
-        """Returns the examples that the clients train on.
-
-        Raises:
-            ValueError: examples that are no images, for a backdoor.
-        """
+        """Returns the examples that the clients train on."""
         if isinstance(self.options, LabelFlip):
             return attacks.flip_labels(data, self.attackers, num_classes, self.options.share)
         if isinstance(self.options, Backdoor):
@@ -156,12 +152,7 @@ class Attacked(NamedTuple):
 
 
 def trigger(images: np.ndarray) -> Trigger:
-    """Returns the pattern of the backdoor: 5 x 5 pixels, less for images with edges below 20.
-
-    Example:
-        >>> trigger(np.zeros((2, 8, 8), np.uint8)).size
-        2
-    """
+    """Returns the pattern of the backdoor: 5 x 5 pixels, less for images with edges below 20."""
     size = min([5, *(edge // 4 for edge in np.shape(images)[1:3])])
     return Trigger(max(size, 1), value=float(np.max(images, initial=0)))
 
@@ -170,19 +161,6 @@ def attack_of(options: Attack, num_clients: int, seed: int) -> Attacked | None:
     """Returns the attack that the options describe; None without one.
 
     A larger fraction adds attackers to those of a smaller one.
-
-    Args:
-        options: the options.
-        num_clients: of the task.
-        seed: of the attackers.
-
-    Raises:
-        ValueError: a value that the attack does not admit.
-
-    Example:
-        >>> attacked = attack_of(Scaling(fraction=0.3, factor=5.0), num_clients=10, seed=0)
-        >>> int(attacked.attackers.mask.sum())
-        3
     """
     if isinstance(options, NoAttack):
         return None

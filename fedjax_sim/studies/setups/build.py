@@ -1,60 +1,64 @@
 """From a study to objects: :func:`resolve` turns options and own parts into a comparison."""
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+import pathlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
 
 from fedjax_sim import models
 from fedjax_sim.checks import shapes_of_one
-from fedjax_sim.engine import Execution, check_run, strategies
+from fedjax_sim.engine import Execution, check_run
 from fedjax_sim.models import Convolution
-from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.checks import check_study
+from fedjax_sim.studies.setups.config_file import Record, record_of
 from fedjax_sim.studies.setups.entries import AlgorithmEntry
-from fedjax_sim.studies.setups.execution import ExecutionOptions
+from fedjax_sim.studies.setups.evaluation import Evaluation
+from fedjax_sim.studies.setups.execution import ExecutionOptions, arithmetic, strategy_of
 from fedjax_sim.studies.setups.privacy import Accounts, Privacy, accounts_of, check_parts
 from fedjax_sim.studies.setups.problem import Problem, entries_of, load_dataset, prepare
 from fedjax_sim.studies.setups.robust import check_uploads
 from fedjax_sim.studies.setups.settings import check_tuning, resolve_hyper, untuned_rates
 from fedjax_sim.studies.setups.study import Study
+from fedjax_sim.studies.setups.time import Time
 from fedjax_sim.types import FedAlgorithm, Setup
 from fedjax_sim.wrappers import Guarantee
 
 
 class ResolvedRun(NamedTuple):
-    """A comparison whose options are resolved."""
+    """A comparison that is built: what runs it, saves it and prints it takes nothing else."""
 
-    study: Study
     entries: dict[str, AlgorithmEntry]  # by algorithm
     hyper: dict[str, dict[str, Any]]  # by algorithm
-    privacy: Privacy  # with the noise that a target requires
     problem: Problem  # with a partition per seed: of the first seed, with the keys of all
     setups: dict[str, Setup]  # by algorithm
     setup_of_seed: Callable[[str, int, Convolution], Setup] | None  # where seeds run one by one
     lowered: Callable[[Convolution], Problem]  # the problem with its convolutions computed so
-    accounts: Accounts
+    accounts: Accounts  # with the noise that a target of privacy requires
     guarantee: Guarantee | None  # of all algorithms, with privacy
-
-    @property
-    def seeds(self) -> list[str]:
-        """Names of the replicas."""
-        run = self.study.options
-        return [str(run.seed + i) for i in range(run.seeds)]
+    seeds: list[str]  # names of the replicas
+    batch_size: int
+    time: Time
+    evaluation: Evaluation
+    computed: ExecutionOptions
+    output: pathlib.Path
+    record: Record  # of all options, for config.json and captions
+    untuned: str | None  # note on algorithms without a rate tuned for the preset
 
     @property
     def execution(self) -> Execution | None:
         """The strategy; None: a stored choice, else by the rules of strategies.auto."""
-        return execution(self.study.options.execution)
+        return strategy_of(self.computed)
 
-    def arithmetic(self) -> contextlib.AbstractContextManager[None]:
+    def arithmetic(self) -> AbstractContextManager[None]:
         """Returns the context around all computations."""
-        return arithmetic(self.study.options.execution)
+        return arithmetic(self.computed)
 
     def algorithm(self, name: str) -> FedAlgorithm:
         """Returns one of the algorithms, for the clients of the problem."""
-        return self.problem.algorithm(self.entries[name], self.hyper[name], self.privacy)
+        return self.problem.algorithm(self.entries[name], self.hyper[name], self.accounts.options)
 
 
 def resolve(study: Study) -> ResolvedRun:
@@ -69,7 +73,7 @@ def resolve(study: Study) -> ResolvedRun:
         >>> resolve(Study(options(algorithms=("fedavg",), seeds=2))).hyper
         {'fedavg': {'lr': 0.2}}
     """
-    check(study)
+    check_study(study)
     run = study.options
     entries = entries_of(study)
     hyper = resolve_hyper(entries, run.algorithms)
@@ -102,54 +106,53 @@ def resolve(study: Study) -> ResolvedRun:
     setups = {name: problem.setup_of(name) for name in hyper}
     accounts = accounts_of(run.privacy, problem.setup)
     accounts = accounts._replace(options=accounts.with_noise())
+    rates = untuned_rates(entries, hyper, run.algorithms)
+    texts = " ".join(f"{name}.lr={rate}" for name, rate in rates.items())
     comparison = ResolvedRun(
-        study,
-        entries,
-        hyper,
-        accounts.options,
-        problem,
-        setups,
-        setup_of_seed if one_by_one else None,
-        lowered,
-        accounts,
+        entries=entries,
+        hyper=hyper,
+        problem=problem,
+        setups=setups,
+        setup_of_seed=setup_of_seed if one_by_one else None,
+        lowered=lowered,
+        accounts=accounts,
         guarantee=None,
+        seeds=[str(run.seed + i) for i in range(run.seeds)],
+        batch_size=run.algorithms.batch_size,
+        time=run.time,
+        evaluation=run.evaluation,
+        computed=run.execution,
+        output=run.output,
+        record=record_of(run, accounts.options, study.own_parts),
+        untuned=f"not tuned for these settings, default rate: {texts}" if rates else None,
     )
     with arithmetic(run.execution):
         for name in hyper:
-            _check_algorithm(comparison, name)
+            check_uploads(run.robust, setups[name].timeline)
+            _check_algorithm(comparison, name, run.privacy)
     return comparison._replace(guarantee=accounts.guarantee())
 
 
-def _check_algorithm(comparison: ResolvedRun, name: str) -> None:
-    setup, run = comparison.setups[name], comparison.study.options
-    algorithm = comparison.algorithm(name)
-    check_uploads(run.robust, setup.timeline)
+def _check_algorithm(comparison: ResolvedRun, name: str, privacy: Privacy) -> None:
+    setup, algorithm = comparison.setups[name], comparison.algorithm(name)
     check_run({name: algorithm}, setup, len(comparison.problem.keys))
     try:
         # What only the model's leaves can show, such as none that are private.
         jax.eval_shape(algorithm.init, shapes_of_one(setup.params, batched=True))
     except ValueError as error:  # of several algorithms, which one
         raise ValueError(f"algorithms has {name!r}: {error}") from error
-    check_parts(algorithm, run.privacy, setup)
+    check_parts(algorithm, privacy, setup)
 
 
 def of_seed(study: Study, seed: int) -> Study:
-    """Returns the study of one seed alone, whose partition has a seed of its own.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.presets import options
-        >>> study = of_seed(Study(options(partition_per_seed=True, seeds=3)), 2)
-        >>> study.options.population.partition_seed
-        2
-    """
-    run = study.options
-    population = dataclasses.replace(
-        run.population,
-        partition_seed=run.population.partition_seed + seed,
-        partition_per_seed=False,
-    )
-    if not run.population.partition_per_seed:
-        population = run.population
+    """Returns the study of one seed alone, whose partition has a seed of its own."""
+    run, population = study.options, study.options.population
+    if population.partition_per_seed:
+        population = dataclasses.replace(
+            population,
+            partition_seed=population.partition_seed + seed,
+            partition_per_seed=False,
+        )
     run = dataclasses.replace(run, seed=seed, seeds=1, population=population)
     return study.replaced(options=run)
 
@@ -158,36 +161,3 @@ def one_seed(setup: Setup) -> Setup:
     """Returns a setup of one seed without the axis of seeds."""
     timeline, params = jax.tree.map(lambda x: x[0], (setup.timeline, setup.params))
     return dataclasses.replace(setup, timeline=timeline, params=params)
-
-
-def untuned(comparison: ResolvedRun) -> str | None:
-    """Returns a note on algorithms without a rate tuned for the preset; None: all have one."""
-    rates = untuned_rates(comparison.entries, comparison.hyper, comparison.study.options.algorithms)
-    if not rates:
-        return None
-    texts = " ".join(f"{name}.lr={rate}" for name, rate in rates.items())
-    return f"not tuned for these settings, default rate: {texts}"
-
-
-@contextlib.contextmanager
-def arithmetic(options: ExecutionOptions) -> Iterator[None]:
-    """Context in which arrays and programs have the precision of the options."""
-    products = {"float32": "float32", "tf32": "tensorfloat32"}.get(options.precision)
-    with contextlib.ExitStack() as settings:
-        if products is not None:
-            settings.enter_context(jax.default_matmul_precision(products))
-        if options.precision == "float64":
-            settings.enter_context(jax.enable_x64(True))
-        yield
-
-
-def execution(options: ExecutionOptions) -> Execution | None:
-    """Returns the execution strategy of the clients; None for ``auto``."""
-    match options.execution:
-        case "vmapped":
-            return strategies.vmapped()
-        case "chunked":
-            return strategies.chunked(options.chunk_size)
-        case "sequential":
-            return strategies.sequential()
-    return None

@@ -18,17 +18,8 @@ from fedjax_sim.studies.setups.time import SCHEDULES, ClockOptions, Rounds
 from fedjax_sim.wrappers import Attackers as Mask
 
 
-def check(study: Study) -> None:
-    """Refuses options that no data set could make valid.
-
-    Raises:
-        ValueError: naming the option, its value and what was expected.
-
-    Example:
-        >>> check(Study(fields.replaced(Run(), "rounds", 0)))
-        Traceback (most recent call last):
-        ValueError: rounds is 0; expected an integer of at least 1
-    """
+def check_study(study: Study) -> None:
+    """Refuses options that no data set could make valid."""
     run = study.options
     fields.check(run)
     _check_seeds(run)

@@ -113,17 +113,6 @@ def clients(
     every client's is for testing.  With ``validation``, a fraction of every client's training
     examples, or of all, is kept out; with ``held_out_clients``, a fraction of the clients.
     The shift then changes the examples of each client.
-
-    Args:
-        population: numbers of clients, fractions and seed.
-        partition: the rule, or a function of data set and seed that returns the rows.
-        shift: change of the examples.
-        storage: where the examples are kept.
-        dataset: the examples.
-
-    Raises:
-        ValueError: a partition or a shift that the data set does not admit, strata that the
-            devices do not divide, or a fraction that leaves no test or validation examples.
     """
     seed, fraction = population.partition_seed, population.validation
     own_tests = population.test_of == "clients"
@@ -209,13 +198,7 @@ class _Everybody(NamedTuple):
     seed: int
 
     def part(self, rows: Rows, chosen: np.ndarray, name: str) -> FederatedData | None:
-        """Returns the examples of some clients; None without clients.
-
-        Args:
-            rows: of all clients.
-            chosen: numbers of the clients.
-            name: train, valid or test, whose noise differs.
-        """
+        """Returns the examples of some clients; None without clients."""
         if not len(chosen):
             return None
         ids = None if self.names is None else tuple(self.names[i] for i in chosen)
@@ -241,11 +224,7 @@ class _Everybody(NamedTuple):
 def _own_tests(
     population: Population, assignment: Rows, tests: Rows | None
 ) -> tuple[Rows, Rows, np.ndarray]:
-    """Returns the training and test rows of every client, and all test rows.
-
-    Raises:
-        ValueError: no test examples.
-    """
+    """Returns the training and test rows of every client, and all test rows."""
     if tests is None:
         stream = np.random.default_rng([population.partition_seed, 1])
         assignment, tests = train_test_split(assignment, population.test_fraction, stream)
@@ -267,11 +246,7 @@ def _at(parts: Rows, clients: np.ndarray, everyone: np.ndarray) -> Rows:
 
 
 def _held_out(population: Population, num_clients: int) -> np.ndarray:
-    """Returns the clients that never train.
-
-    Raises:
-        ValueError: a fraction that leaves no clients, or holds none out.
-    """
+    """Returns the clients that never train."""
     if not population.held_out_clients:
         return np.empty(0, np.int64)
     try:

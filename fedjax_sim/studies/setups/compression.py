@@ -195,22 +195,7 @@ Feedback = Annotated[
 def compressed(
     algorithm: FedAlgorithm, codec: CodecOptions, feedback: Feedback, down: CodecOptions
 ) -> FedAlgorithm:
-    """Returns an algorithm with compressed uploads and messages.
-
-    Args:
-        algorithm: any algorithm; with feedback one whose uploads are changes of the model, and with
-            ``down`` one whose message does not depend on the round.
-        codec: of the uploads.
-        feedback: memory of the clients.
-        down: codec of the changes of the server's message.
-
-    Raises:
-        ValueError: a codec that does not suit the feedback, or another algorithm.
-
-    Example:
-        >>> from fedjax_sim.algorithms import fedavg
-        >>> algorithm = compressed(fedavg(0.1), RandomK(0.1), Diana(), NoCodec())
-    """
+    """Returns an algorithm with compressed uploads and messages."""
     if not isinstance(down, NoCodec):
         algorithm = ef21_p(algorithm, _built("compress_down", down))
     if isinstance(codec, NoCodec):

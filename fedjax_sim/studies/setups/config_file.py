@@ -5,13 +5,13 @@ import functools
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pydantic
 
 from fedjax_sim.runs import FolderError, is_sealed, read_json
-from fedjax_sim.studies.setups.fields import FREE, flat, replaced
+from fedjax_sim.studies.setups.fields import EXTENSIBLE, FREE, flat, replaced
 from fedjax_sim.studies.setups.options_of_algorithms import HyperParameters
 from fedjax_sim.studies.setups.privacy import NoPrivacy, Privacy
 from fedjax_sim.studies.setups.run import Run
@@ -47,13 +47,27 @@ class SavedRun:
     model: SavedModel = SavedModel()
 
 
-def to_json(options: Any) -> dict[str, Any]:
-    """Returns options as JSON values.
+class Record(NamedTuple):
+    """The options of a comparison as JSON values."""
 
-    Example:
-        >>> to_json(Run())["output"]
-        'results/quickstart'
-    """
+    config: dict[str, Any]  # all of them, by group
+    settings: dict[str, Any]  # all of them, by name, for tables and figures
+    fixed: dict[str, Any]  # those on which results depend, by name
+    identity: dict[str, Any]  # the same with the noise of a target, without the extensible ones
+    privacy: dict[str, Any]  # with that noise
+    own: tuple[str, ...]  # names of the parts that are a study module's
+
+
+def record_of(run: Run, privacy: Privacy, own: tuple[str, ...]) -> Record:
+    """Returns the record of a comparison, whose privacy has its noise."""
+    settings = as_json(flat(run))
+    known = fixed_values(dataclasses.replace(run, privacy=privacy))
+    identity = {name: value for name, value in known.items() if name not in EXTENSIBLE}
+    return Record(to_json(run), settings, fixed_values(run), identity, to_json(privacy), own)
+
+
+def to_json(options: Any) -> dict[str, Any]:
+    """Returns options as JSON values."""
     return as_json(_adapter(type(options)).dump_python(options, mode="json"))
 
 
@@ -63,12 +77,7 @@ def _adapter(kind: type) -> pydantic.TypeAdapter:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Returns a text for every value that differs, among the names that both have.
-
-    Example:
-        >>> differences({"rounds": 100, "noise": 0.1}, {"rounds": 50, "lost": 0.5})
-        ['rounds is 100 there and 50 here']
-    """
+    """Returns a text for every value that differs, among the names that both have."""
     return [
         f"{name} is {value!r} there and {new[name]!r} here"
         for name, value in old.items()
@@ -80,11 +89,6 @@ def fixed_values(run: Run) -> dict[str, Any]:
     """Returns the options on which results depend, by name, as JSON values.
 
     Algorithms and hyper-parameters are not among them; they are compared as resolved.
-
-    Example:
-        >>> values = fixed_values(Run())
-        >>> "output" in values, "rounds" in values
-        (False, True)
     """
     return as_json({name: value for name, value in flat(run).items() if name not in FREE})
 
@@ -93,9 +97,6 @@ def read_saved(path: pathlib.Path) -> SavedRun:
     """Returns the options and the resolved hyper-parameters of a comparison.
 
     Options that the file lacks have their defaults.
-
-    Raises:
-        FolderError: not a file that ``fedjax-sim run`` wrote.
     """
     members = members_of(path)
     if "sweep" in members:
@@ -107,9 +108,6 @@ def read(path: str | pathlib.Path) -> Run:
     """Returns the options in a comparison's ``config.json``, hyper-parameters as resolved.
 
     Options for all algorithms remain, for algorithms that the file does not have.
-
-    Raises:
-        FolderError: not a file that ``fedjax-sim run`` wrote, or one of a study module.
     """
     path = pathlib.Path(path)
     saved = read_saved(path)
@@ -132,11 +130,7 @@ def refuse_own(path: pathlib.Path, own: tuple[str, ...]) -> None:
 
 
 def members_of(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the members of a JSON object; none without one.
-
-    Raises:
-        FolderError: the file has a digest, and is not what was written.
-    """
+    """Returns the members of a JSON object; none without one."""
     advice = "restore it from a copy, or remove its member sha256 to use it as it is"
     content = path.read_bytes() if path.is_file() else b""
     if is_sealed(content):
@@ -149,12 +143,7 @@ def members_of(path: pathlib.Path) -> dict[str, Any]:
 
 
 def as_json(value: Any) -> Any:
-    """Returns JSON values: paths as text, tuples as lists, NaN and infinities as null.
-
-    Example:
-        >>> as_json({"lr": (0.1, float("nan")), "output": pathlib.Path("results")})
-        {'lr': [0.1, None], 'output': 'results'}
-    """
+    """Returns JSON values: paths as text, tuples as lists, NaN and infinities as null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping):

@@ -87,17 +87,7 @@ Data = Annotated[Named | Table | Text | Generated, pydantic.Field(discriminator=
 
 
 def load(options: Data, num_clients: int, seed: int, *, numbers: bool = False) -> Dataset:
-    """Returns the data set.
-
-    Args:
-        options: the options.
-        num_clients: of generated examples.
-        seed: of generated examples.
-        numbers: the loss is one of numbers, which decides the target of a table.
-
-    Raises:
-        ValueError: an unknown name, files that are missing or malformed.
-    """
+    """Returns the data set."""
     match options:
         case Named():
             try:
@@ -133,16 +123,6 @@ def generated(options: Generated, num_clients: int, seed: int) -> Dataset:
     W_i = W + s_w V_i with standard normal W and V_i; the label of x is the largest entry of W_i x.
     The test examples are further ones of the same clients, as many of each, about 10,000 in all:
     of every client, or of 10,000 of them, which are a sample since all clients have one law.
-
-    Args:
-        options: sizes, and the deviations s_x and s_w between clients.
-        num_clients: M.
-        seed: of all draws.
-
-    Example:
-        >>> data = generated(Generated(features=3, examples=4), num_clients=3, seed=0)
-        >>> data.train["x"].shape, data.test["x"].shape, data.num_classes
-        ((12, 3), (9999, 3), 2)
     """
     random = np.random.default_rng(seed)
     M, n, d, K = num_clients, options.examples, options.features, options.classes

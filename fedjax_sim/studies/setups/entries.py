@@ -91,17 +91,7 @@ _SCHEDULED = set(typing.get_args(ScalarOrSchedule))  # types of a rate that may 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AlgorithmEntry:
-    """An algorithm on the command line: its factory, and the defaults of its hyper-parameters.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> entry = AlgorithmEntry("fedprox", fs.fedprox, {"mu": 0.1})
-        >>> entry.hyper_defaults, entry.required
-        ({'lr': 0.2, 'mu': 0.1}, ['lr', 'mu'])
-        >>> hyper = {"lr": 0.1, "mu": 1.0, "weight_decay": 1e-3}
-        >>> entry.build(hyper).init({"w": jnp.zeros(2)}).params["w"].tolist()
-        [0.0, 0.0]
-    """
+    """An algorithm on the command line: its factory, and the defaults of its hyper-parameters."""
 
     name: str  # on tables, of the folder, and in --hyper NAME.KEY=VALUE
     factory: Factory
@@ -142,15 +132,7 @@ class AlgorithmEntry:
 
     @property
     def common(self) -> tuple[str, ...]:
-        """The names in :data:`COMMON` that the algorithm has, without those of its own parameters.
-
-        Example:
-            >>> from fedjax_sim.algorithms import fedac, fedavg
-            >>> "lr_decay" in AlgorithmEntry("a", fedavg).common
-            True
-            >>> AlgorithmEntry("b", fedac).common
-            ('clip', 'weight_decay', 'tuning_steps', 'tuning_lr')
-        """
+        """The names in :data:`COMMON` that are hyper-parameters beside its own parameters."""
         lr = self.parameters.get("lr")
         scheduled = lr is not None and set(typing.get_args(lr.annotation)) >= _SCHEDULED
         without = {*self.parameters} | ({"lr_decay"} if not scheduled else set())
@@ -165,13 +147,7 @@ class AlgorithmEntry:
 
     @property
     def static_hyper(self) -> dict[str, type]:
-        """Hyper-parameters that cannot vary inside a program: names, flags and integers.
-
-        Example:
-            >>> from fedjax_sim.algorithms import scaffold
-            >>> list(AlgorithmEntry("scaffold", scaffold).static_hyper)
-            ['option', 'tuning_steps']
-        """
+        """Hyper-parameters that cannot vary inside a program: names, flags and integers."""
         kinds = {key: _kind(p) for key, p in self.parameters.items() if _adapter(p) is None}
         kinds.pop(NUM_CLIENTS, None)
         adapters = [adapter for p in self.parameters.values() if (adapter := _adapter(p))]
@@ -193,52 +169,25 @@ class AlgorithmEntry:
 
     @property
     def adapted_descriptions(self) -> dict[str, str]:
-        """Descriptions of the hyper-parameters that are not parameters of the function.
-
-        Example:
-            >>> from fedjax_sim.algorithms import fedmid
-            >>> AlgorithmEntry("fedmid", fedmid).adapted_descriptions
-            {'l1': 'weight of the l1 penalty on kernels.'}
-        """
+        """Descriptions of the hyper-parameters that are not parameters of the function."""
         adapters = map(_adapter, self.parameters.values())
         return {k: text for a in adapters if a is not None for k, text in a.description.items()}
 
     @property
     def reweights_visits(self) -> bool:
-        """True for an algorithm that takes the law of its clients' steps per visit.
-
-        Example:
-            >>> from fedjax_sim.algorithms import favano, quafl
-            >>> [AlgorithmEntry("a", factory).reweights_visits for factory in (favano, quafl)]
-            [True, False]
-        """
+        """True for an algorithm that takes the law of its clients' steps per visit."""
         adapters = map(_adapter, self.parameters.values())
         return any(adapter is ADAPTERS[Reweighting] for adapter in adapters)
 
     @property
     def takes_population(self) -> bool:
-        """True for an algorithm with a parameter ``num_clients``, which the problem sets.
-
-        Example:
-            >>> from fedjax_sim.algorithms import afl, fedavg
-            >>> [AlgorithmEntry("a", factory).takes_population for factory in (afl, fedavg)]
-            [True, False]
-        """
+        """True for an algorithm with a parameter ``num_clients``, which the problem sets."""
         return NUM_CLIENTS in self.parameters
 
     def build(
         self, hyper: Hyper, steps: StepsPerVisit | None = None, num_clients: int = 1
     ) -> FedAlgorithm:
-        """Returns the algorithm with these hyper-parameters, its own and those in :data:`COMMON`.
-
-        Args:
-            hyper: hyper-parameters.
-            steps: law of the steps per visit, for an algorithm that reweights visits.
-            num_clients: the population, for an algorithm that has a parameter of this name.
-
-        Raises:
-            ValueError: a value out of range, or a function of the user that fails.
-        """
+        """Returns the algorithm with hyper-parameters of its own and of :data:`COMMON`."""
         # AdamW's decoupled weight decay, for example, is its own hyper-parameter.
         common = {k: hyper[k] for k in COMMON if k in hyper and k not in self.parameters}
         own = {key: value for key, value in hyper.items() if key not in common}
@@ -304,11 +253,7 @@ def _adapter(parameter: inspect.Parameter) -> Adapter | None:
 def _tuned(
     algorithm: FedAlgorithm, lr: Any, tuning_steps: int | None = None, tuning_lr: Any = None
 ) -> FedAlgorithm:
-    """The algorithm with fine-tuned personal models, if there are steps.
-
-    Raises:
-        ValueError: steps below 1 or without a rate.
-    """
+    """The algorithm with fine-tuned personal models, if there are steps."""
     if tuning_steps is None:
         return algorithm
     check_count(1, tuning_steps=tuning_steps)

@@ -64,14 +64,6 @@ def evaluation(
     themselves, on their own examples; the split ``unseen`` has the clients that never train.
     Without it, but with running statistics that clients keep and client states on the device,
     ``personal/...`` are statistics of the clients' own models on their training examples.
-
-    Args:
-        options: the options.
-        attack: with a backdoor its success is evaluated.
-        metrics: values per example.
-        clients: the clients' examples.
-        make_task: ``data -> Task``, for the training of clients that are held out.
-        own_statistics: clients keep running statistics, on the device.
     """
     train = clients.train
     most = len(train["y"]) if options.eval_examples == "all" else options.eval_examples

@@ -1,8 +1,13 @@
 """Options of how a run is computed: execution of the clients, precision, memory, divergence."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
+import jax
+
+from fedjax_sim.engine import Execution, strategies
 from fedjax_sim.studies.setups.fields import HIDDEN, Count, Gigabytes, group
 
 
@@ -51,3 +56,27 @@ class ExecutionOptions:
     on_divergence: Literal["record", "stop", "raise"] = "record"
     """Reaction to a model that is no longer finite: continue and record it, stop the algorithm
     after all seeds have diverged, or end with an error."""
+
+
+@contextlib.contextmanager
+def arithmetic(options: ExecutionOptions) -> Iterator[None]:
+    """Context in which arrays and programs have the precision of the options."""
+    products = {"float32": "float32", "tf32": "tensorfloat32"}.get(options.precision)
+    with contextlib.ExitStack() as settings:
+        if products is not None:
+            settings.enter_context(jax.default_matmul_precision(products))
+        if options.precision == "float64":
+            settings.enter_context(jax.enable_x64(True))
+        yield
+
+
+def strategy_of(options: ExecutionOptions) -> Execution | None:
+    """Returns the execution strategy of the clients; None for ``auto``."""
+    match options.execution:
+        case "vmapped":
+            return strategies.vmapped()
+        case "chunked":
+            return strategies.chunked(options.chunk_size)
+        case "sequential":
+            return strategies.sequential()
+    return None

@@ -133,14 +133,7 @@ def kind_of(group: Any) -> str | None:
 
 
 def flat(group: Any, before: str = "") -> dict[str, Any]:
-    """Returns all values of a group by their names; a choice has its kind as a value.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.run import Run
-        >>> values = flat(Run())
-        >>> values["rounds"], values["partition"], values["alpha"], values["attack"]
-        (100, 'dirichlet', 0.1, 'none')
-    """
+    """Returns all values of a group by their names; a choice has its kind as a value."""
     values: dict[str, Any] = {}
     for field in fields_of(type(group)):
         value, name = getattr(group, field.name), before + field.name
@@ -154,42 +147,27 @@ def flat(group: Any, before: str = "") -> dict[str, Any]:
 
 
 def names_of(kind: type, before: str = "") -> dict[str, Field]:
-    """Returns the fields of a group and of all its alternatives by their names.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.run import Run
-        >>> "attack.z" in names_of(Run), "attack.fraction" in names_of(Run)
-        (True, True)
-    """
+    """Returns the fields of a group and of all its alternatives by their names."""
     names: dict[str, Field] = {}
     for field in fields_of(kind):
-        name = before + field.name
-        if len(field.alternatives) != 1:
-            names[name] = field
-        for group in field.alternatives:
-            if group is not kind:  # rules that mix uploads have rules
-                names = names_of(group, "" if field.is_open else f"{name}.") | names
+        for name, own in names_in(kind, field, before).items():
+            names.setdefault(name, own)
+    return names
+
+
+def names_in(kind: type, field: Field, before: str = "") -> dict[str, Field]:
+    """Returns one field of a group and the fields of its alternatives by their names."""
+    name, names = before + field.name, dict[str, Field]()
+    if len(field.alternatives) != 1:
+        names[name] = field
+    for group in field.alternatives:
+        if group is not kind:  # rules that mix uploads have rules
+            names = names_of(group, "" if field.is_open else f"{name}.") | names
     return names
 
 
 def replaced(group: Group, name: str, value: Any) -> Group:
-    """Returns a group with another value, which is not checked.
-
-    Args:
-        group: the group.
-        name: as in :func:`flat`.
-        value: the value; of a choice also its kind, whose fields then have their defaults.
-
-    Raises:
-        ValueError: a name that the group and its choices do not have, an unknown kind, or one that
-            has fields without defaults.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.run import Run
-        >>> run = replaced(replaced(Run(), "attack", "alie"), "attack.z", 1.5)
-        >>> flat(run)["attack.z"]
-        1.5
-    """
+    """Returns a group with another value, which is not checked."""
     changed = _replaced(group, name, value)
     if changed is not None:
         return changed
@@ -252,17 +230,7 @@ def having(kind: type, name: str, before: str = "") -> Iterator[str]:
 
 
 def check(group: Any, before: str = "") -> None:
-    """Refuses values outside of their ranges.
-
-    Raises:
-        ValueError: naming the value and what was expected.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.run import Run
-        >>> check(replaced(Run(), "rounds", 0))
-        Traceback (most recent call last):
-        ValueError: rounds is 0; expected an integer of at least 1
-    """
+    """Refuses values outside of their ranges."""
     for field in fields_of(type(group)):
         _check_field(before + field.name, field, getattr(group, field.name))
 

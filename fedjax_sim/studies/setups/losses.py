@@ -30,13 +30,7 @@ PerExample = Callable[[Array, Array], Any]  # (outputs, y) -> [B], or {name: [B]
 
 @dataclasses.dataclass(frozen=True)
 class Losses:
-    """Loss and metrics for the targets of a data set; functions are those of a study module.
-
-    Example:
-        >>> from fedjax_sim.datasets import load
-        >>> Losses.of(load("digits"), None)
-        Losses(regression=None, loss=None, metrics=None)
-    """
+    """Loss and metrics for the targets of a data set; functions are those of a study module."""
 
     regression: str | None = None  # built-in loss of targets that are numbers
     loss: PerExample | None = None
@@ -50,11 +44,7 @@ class Losses:
         loss: PerExample | None = None,
         metrics: PerExample | None = None,
     ) -> "Losses":
-        """Returns loss and metrics of a data set.
-
-        Raises:
-            ValueError: a loss for numbers with classes, or the reverse.
-        """
+        """Returns loss and metrics of a data set."""
         of_numbers = dataset.target == "numbers"
         if name is not None and (name == "cross_entropy") == of_numbers:
             raise ValueError(
@@ -64,11 +54,7 @@ class Losses:
         return cls((name or "squared") if of_numbers else None, loss, metrics)
 
     def check(self, net: Model, dataset: Dataset) -> None:
-        """Refuses functions whose results are not one value per example; compiles nothing.
-
-        Raises:
-            ValueError: naming the function, the shape of its result and what was expected.
-        """
+        """Refuses functions whose results are not one value per example; compiles nothing."""
         if self.loss is None and self.metrics is None:
             return
         params = jax.eval_shape(lambda: net.init(jax.random.key(0)))

@@ -1,7 +1,7 @@
 """Options of the division of the training examples among the clients."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pydantic
@@ -9,6 +9,7 @@ import pydantic
 from fedjax_sim.data import partition
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.studies.setups.fields import Concentration, Count, NotNegative, group
+from fedjax_sim.studies.setups.own_code import own_code
 
 Rows = Sequence[np.ndarray]  # of each client
 
@@ -164,19 +165,7 @@ class Division(NamedTuple):
 def divided(
     options: Partition, dataset: Dataset, clients: int, seed: int, test_fraction: float | None
 ) -> Division:
-    """Returns the rows of the clients.
-
-    Args:
-        options: the rule.
-        dataset: its training examples are divided.
-        clients: number of clients.
-        seed: of the random numbers.
-        test_fraction: of the rows of a client, for rules that draw test examples themselves; None
-            for the test examples of the data set.
-
-    Raises:
-        ValueError: a rule that the data set does not admit.
-    """
+    """Returns the rows of the clients."""
     match options:
         case Natural():
             return _natural(dataset)
@@ -269,3 +258,24 @@ def _pfllib(
         return Division(rows)
     train, test = partition.pfllib_split(rows, random, train_ratio=1 - test_fraction)
     return Division(train, test=test)
+
+
+def own_division(rows: Any, dataset: Dataset, seed: int) -> Division:
+    """Returns the rows of the clients as a study gives them."""
+    if callable(rows):
+        with own_code("rows of the study"):
+            rows = rows(dataset, seed)
+    if not isinstance(rows, list | tuple):
+        raise ValueError(
+            f"rows of the study is {type(rows).__name__}; expected a list of row numbers per client"
+        )
+    parts = []
+    for client, part in enumerate(rows):
+        part = np.asarray(part)
+        if part.ndim != 1 or (part.size and not np.issubdtype(part.dtype, np.integer)):
+            raise ValueError(
+                f"rows of the study has {part.dtype}{list(part.shape)} for client {client}; "
+                "expected row numbers, integers [n]"
+            )
+        parts.append(part.astype(np.int64))
+    return Division(parts)

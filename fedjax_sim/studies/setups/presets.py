@@ -23,7 +23,7 @@ from jax import Array
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.studies.setups.build import one_seed
-from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.clients import Population
 from fedjax_sim.studies.setups.data import Named
 from fedjax_sim.studies.setups.fields import replaced
@@ -223,6 +223,6 @@ def _setup(preset: str, algorithm: str, values: dict[str, Any]) -> Setup:
     }
     names = {name: value for name, value in values.items() if name not in objects}
     study = Study(options(preset, **names), **objects)
-    check(study)
+    check_study(study)
     setup = prepare(study, load_dataset(study)).setup_of(algorithm)
     return one_seed(setup) if alone else setup

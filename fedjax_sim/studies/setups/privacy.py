@@ -125,16 +125,7 @@ _OPTIONS = {
 
 
 def check_noise(options: Privacy) -> None:
-    """Refuses noise and a target for it at once, and neither.
-
-    Raises:
-        ValueError: naming the option and what was expected.
-
-    Example:
-        >>> check_noise(GaussianNoise())
-        Traceback (most recent call last):
-        ValueError: privacy.noise is None; expected --privacy.noise or --privacy.epsilon
-    """
+    """Refuses noise and a target for it at once, and neither."""
     if isinstance(options, NoPrivacy):
         return
     if options.noise is not None and options.epsilon is not None:
@@ -148,24 +139,7 @@ def check_noise(options: Privacy) -> None:
 def privatized(
     algorithm: FedAlgorithm, options: Privacy, timeline: Timeline | None
 ) -> FedAlgorithm:
-    """Returns the private algorithm, or the algorithm itself without privacy.
-
-    Args:
-        algorithm: an algorithm with all its other wrappers.
-        options: with the noise multiplier, which may be traced.
-        timeline: concrete, of all seeds; None: there is no private algorithm.
-
-    Raises:
-        ValueError: no noise multiplier, an unknown number of uploads, or as
-            :func:`~fedjax_sim.wrappers.privacy.privatize` and :func:`law_of`.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> timeline = fs.timelines.full(3, num_clients=9, num_steps=1)
-        >>> private = privatized(fedavg(0.1), GaussianNoise(noise=0.5), timeline)
-        >>> private.requires.uniform_weights is not None
-        True
-    """
+    """Returns the private algorithm, or the algorithm itself without privacy."""
     if isinstance(options, NoPrivacy):
         return algorithm
     if options.noise is None:
@@ -197,16 +171,7 @@ def _clip_of(clip: Clip) -> Any:
 
 
 def check_parts(algorithm: FedAlgorithm, options: Privacy, setup: Setup) -> None:
-    """Refuses a clip whose parts are not those of the algorithm's uploads.
-
-    Args:
-        algorithm: a private algorithm.
-        options: its privacy.
-        setup: of one seed or of several.
-
-    Raises:
-        ValueError: naming the parts.
-    """
+    """Refuses a clip whose parts are not those of the algorithm's uploads."""
     if isinstance(options, NoPrivacy) or not isinstance(options.clip, Parts):
         return
     batched = setup.timeline.clients.ndim == 3
@@ -224,14 +189,6 @@ def law_of(law: Law, timeline: Timeline) -> privacy.NoiseLaw | None:
 
     A tree has by default the fewest rounds from one visit of a client to its next, or all rounds if
     no client returns.  Bands have the sensitivity of the timeline's visits.
-
-    Raises:
-        ValueError: clients that return in the next round, or more bands than rounds.
-
-    Example:
-        >>> from fedjax_sim.timelines import cyclic
-        >>> law_of(Tree(), cyclic(8, num_clients=8, cohort_size=2, num_steps=1)) is None
-        False
     """
     if isinstance(law, Independent):
         return None
@@ -281,11 +238,7 @@ class Accounts(NamedTuple):
     setup: Setup
 
     def with_noise(self) -> Privacy:
-        """Returns the options with the noise that the target epsilon requires.
-
-        Raises:
-            ValueError: a target that cannot be met.
-        """
+        """Returns the options with the noise that the target epsilon requires."""
         options = self.options
         if isinstance(options, NoPrivacy) or options.epsilon is None:
             return options
@@ -299,11 +252,7 @@ class Accounts(NamedTuple):
         return dataclasses.replace(options, noise=noise, epsilon=None)
 
     def guarantee(self) -> privacy.Guarantee | None:
-        """Returns the guarantee of the whole run; None without privacy.
-
-        Raises:
-            ValueError: as :func:`~fedjax_sim.wrappers.privacy.epsilon`.
-        """
+        """Returns the guarantee of the whole run; None without privacy."""
         if isinstance(self.options, NoPrivacy):
             return None
         with _named_options():
@@ -324,15 +273,7 @@ class Accounts(NamedTuple):
 
 
 def accounts_of(options: Privacy, setup: Setup) -> Accounts:
-    """Returns the accounts of a comparison.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> setup = fs.presets.quickstart(num_clients=9, sampling="full", rounds=3, seeds=1)
-        >>> accounts = accounts_of(GaussianNoise(noise=9.0), setup)
-        >>> round(accounts.guarantee().epsilon, 2)
-        0.7
-    """
+    """Returns the accounts of a comparison."""
     # Nothing but the timeline and the number of clients counts, so no data are kept.
     ones = np.ones(setup.task.num_clients, np.int8)
     task = Task(_no_oracle, ones, ones)

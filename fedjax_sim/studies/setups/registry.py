@@ -79,20 +79,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
 def algorithms_of(
     names: Sequence[str], own: Mapping[str, FedAlgorithm | Factory] | None = None
 ) -> dict[str, AlgorithmEntry]:
-    """Returns the algorithms that an option names.
-
-    Args:
-        names: built-in names, and those of ``own``.
-        own: algorithms of a study module, or functions that return them.
-
-    Raises:
-        ValueError: an unknown name, names that repeat, an object that is no algorithm, or a
-            function with a required parameter that is no number, name or flag.
-
-    Example:
-        >>> list(algorithms_of(["fedavg", "fedprox"]))
-        ['fedavg', 'fedprox']
-    """
+    """Returns the algorithms that an option names."""
     known = dict(ALGORITHMS)
     for name, factory in (own or {}).items():
         if name not in known or factory is not known[name].factory:
@@ -106,12 +93,7 @@ def algorithms_of(
 
 
 def _hint(name: str, known: Mapping[str, AlgorithmEntry]) -> str:
-    """Returns what was expected, with the right spelling of a name that is almost known.
-
-    Example:
-        >>> _hint("fedavg,scaffold", ALGORITHMS), _hint("FedAvg", ALGORITHMS)
-        ('expected blanks between names: fedavg scaffold', 'expected fedavg')
-    """
+    """Returns what was expected, with the right spelling of a name that is almost known."""
     parts = [part for part in name.lower().split(",") if part]
     if len(parts) > 1 and all(part in known for part in parts):
         return f"expected blanks between names: {' '.join(parts)}"

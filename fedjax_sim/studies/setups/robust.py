@@ -147,27 +147,14 @@ Robust = Annotated[
 
 
 def aggregated(algorithm: FedAlgorithm, options: Robust) -> FedAlgorithm:
-    """Returns an algorithm with a robust rule.
-
-    Raises:
-        ValueError: a value out of range.
-
-    Example:
-        >>> from fedjax_sim.algorithms import fedavg
-        >>> aggregated(fedavg(0.1), Nnm(Krum(f=2))).aggregation.f
-        2
-    """
+    """Returns an algorithm with a robust rule."""
     if isinstance(options, NoRule):
         return algorithm
     return robust.aggregate(algorithm, rule_of(options))
 
 
 def check_uploads(options: Robust, timeline: Timeline) -> None:
-    """Refuses timelines with fewer uploads in a round than the rule requires.
-
-    Raises:
-        ValueError: naming the rule and the numbers.
-    """
+    """Refuses timelines with fewer uploads in a round than the rule requires."""
     if isinstance(options, NoRule):
         return
     try:
@@ -177,19 +164,7 @@ def check_uploads(options: Robust, timeline: Timeline) -> None:
 
 
 def rule_of(options: Robust, name: str = "robust") -> robust.Rule:
-    """Returns the rule of the options.
-
-    Args:
-        options: the options.
-        name: of the options in messages.
-
-    Raises:
-        ValueError: a value out of range, or none as the rule of mixed uploads.
-
-    Example:
-        >>> rule_of(Median()).name, rule_of(Bucketing(MultiKrum(f=1, m=2), size=3)).name
-        ('median()', 'bucketing(multi_krum(f=1, m=2), size=3)')
-    """
+    """Returns the rule of the options."""
     if isinstance(options, NoRule):
         raise ValueError(f"{name} is 'none'; expected a rule of the mixed uploads")
     values = {

@@ -26,10 +26,6 @@ class Run:
     All algorithms see the same clients, cohorts and minibatches, and start from the same models;
     these differ between seeds, the partition does not.  With a clock, algorithms differ in who
     reports when, and are compared over simulated time.  The defaults are the quickstart.
-
-    Example:
-        >>> Run(seeds=2).time.rounds
-        100
     """
 
     output: pathlib.Path = pathlib.Path("results/quickstart")

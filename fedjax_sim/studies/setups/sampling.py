@@ -1,5 +1,6 @@
 """Options of the clients per round, and of reports that fail."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import jax
@@ -15,7 +16,9 @@ from fedjax_sim.studies.setups.fields import (
     Probability,
     group,
 )
+from fedjax_sim.studies.setups.own_code import own_code
 from fedjax_sim.timelines import (
+    arrange_by_stratum,
     delay_uploads,
     geometric_steps,
     lose_uploads,
@@ -23,8 +26,10 @@ from fedjax_sim.timelines import (
     repeat_rounds,
     sampling,
     slots_for,
+    stacked,
 )
-from fedjax_sim.types import Timeline
+from fedjax_sim.tree import fast, usual
+from fedjax_sim.types import Task, Timeline
 
 
 @group
@@ -141,20 +146,7 @@ def drawn(
     steps: Any,
     num_strata: int | None = None,
 ) -> Timeline:
-    """Returns a timeline of rounds.
-
-    Args:
-        options: the rule.
-        rounds: T.
-        cohort_size: S.
-        key: of the draws.
-        sizes: clients' numbers of examples, ``[M]``.
-        steps: clients' numbers of local steps, ``[M]``.
-        num_strata: with :class:`Stratified`.
-
-    Raises:
-        ValueError: a cohort larger than the population.
-    """
+    """Returns a timeline of rounds."""
     clients = len(sizes)
     match options:
         case Uniform():
@@ -197,5 +189,53 @@ def failing(options: Cohort, key: Array, timeline: Timeline) -> Timeline:
     if options.late:
         timeline = delay_uploads(
             jax.random.fold_in(key, 2), timeline, options.late, delay=options.delay
+        )
+    return timeline
+
+
+def timelines(
+    options: Sampling,
+    cohort: Cohort,
+    rounds: int,
+    num_strata: int | None,
+    own: Timeline | Callable[[Array, Task], Timeline] | None,
+    task: Task,
+    keys: Array,
+) -> Timeline:
+    """Returns one timeline of rounds per key, ``[n, T, S]``; a study's own replaces the rule."""
+
+    def schedule(key: Array) -> Timeline:
+        sample_key, dropout_key = usual(jax.random.split(fast(key)))
+        if own is None:
+            timeline = drawn(
+                options,
+                rounds,
+                cohort.cohort_size,
+                sample_key,
+                task.num_examples,
+                task.num_steps,
+                num_strata,
+            )
+        else:
+            timeline = _own_timeline(own, sample_key, task)
+        if cohort.dropout:
+            timeline = sampling.dropout(dropout_key, timeline, cohort.dropout)
+        return failing(cohort, dropout_key, timeline)
+
+    if own is not None:
+        return stacked([schedule(key) for key in keys])
+    every = jax.jit(jax.vmap(schedule))(keys)
+    if num_strata is None or isinstance(options, Stratified):
+        return every
+    return arrange_by_stratum(every, task.num_clients, num_strata)
+
+
+def _own_timeline(own: Any, key: Array, task: Task) -> Timeline:
+    with own_code("timeline of the study"):
+        timeline = own(key, task) if callable(own) else own
+    if not isinstance(timeline, Timeline) or np.ndim(timeline.clients) != 2:
+        kind = type(timeline).__name__
+        raise ValueError(
+            f"timeline of the study is {kind}; expected a fedjax_sim.Timeline of clients [T, S]"
         )
     return timeline

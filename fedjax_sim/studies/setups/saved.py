@@ -145,8 +145,7 @@ class SavedResults:
             ValueError: the folder is not one of ``fedjax-sim run``, or its model is that of a study
                 module.
         """
-        from fedjax_sim.studies.setups.model import NoAdapters, adapted
-        from fedjax_sim.studies.setups.problem import named_model
+        from fedjax_sim.studies.setups.model import NoAdapters, adapted, named_model
 
         saved, path = self._saved, self.folder / "config.json"
         if self.own_model is not None:

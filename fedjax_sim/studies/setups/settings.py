@@ -8,8 +8,8 @@ import numpy as np
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.studies.setups.entries import COMMON, AlgorithmEntry, Hyper
 from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
+from fedjax_sim.studies.setups.own_code import own_code
 from fedjax_sim.studies.setups.registry import ALGORITHMS
-from fedjax_sim.studies.setups.study import own_code
 
 # Options that set a hyper-parameter of several algorithms.
 SHARED = (*COMMON, "lr", "server_lr")
@@ -22,21 +22,6 @@ def resolve_hyper(
 
     The order is: defaults of the algorithm, rates of a preset, options for all algorithms, those of
     single algorithms.
-
-    Args:
-        entries: algorithms by name.
-        options: the options; those of known algorithms that are not among the entries are left
-            out.
-
-    Raises:
-        ValueError: an unknown algorithm or hyper-parameter, a required one that is missing, or a
-            value out of range.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.registry import algorithms_of
-        >>> options = AlgorithmOptions(lr=0.3, hyper={"fedprox": {"mu": 1.0}})
-        >>> resolve_hyper(algorithms_of(["fedprox"]), options)
-        {'fedprox': {'lr': 0.3, 'mu': 1.0}}
     """
     resolved = {name: entry.tuned_defaults for name, entry in entries.items()}
     for name, rate in options.rates.items():
@@ -85,17 +70,7 @@ def resolve_hyper(
 
 
 def check_tuning(entry: AlgorithmEntry, hyper: Hyper) -> None:
-    """Refuses a rate of fine-tuning without steps that take it; a grid may have the steps.
-
-    Raises:
-        ValueError: naming the rate and the algorithm.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
-        >>> check_tuning(ALGORITHMS["fedavg"], {"lr": 0.2, "tuning_lr": 0.1})
-        Traceback (most recent call last):
-        ValueError: tuning_lr is 0.1 for fedavg; expected --tuning-steps with it
-    """
+    """Refuses a rate of fine-tuning without steps that take it; a grid may have the steps."""
     unused = "tuning_lr" not in entry.parameters and "tuning_steps" not in hyper
     if "tuning_lr" in hyper and unused:
         value = hyper["tuning_lr"]
@@ -107,20 +82,7 @@ def untuned_rates(
     resolved: Mapping[str, Hyper],
     options: AlgorithmOptions,
 ) -> dict[str, Any]:
-    """Returns the client rates that are defaults, although others were tuned for the preset.
-
-    Args:
-        entries: algorithms by name.
-        resolved: their hyper-parameters, as :func:`resolve_hyper` returns them.
-        options: the options.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.registry import algorithms_of
-        >>> entries = algorithms_of(["fedavg", "ditto"])
-        >>> options = AlgorithmOptions(rates={"fedavg": 0.1})
-        >>> untuned_rates(entries, resolve_hyper(entries, options), options)
-        {'ditto': 0.2}
-    """
+    """Returns the client rates that are defaults, although others were tuned for the preset."""
     if not options.rates or options.lr is not None:
         return {}
     given = {name for name, values in options.hyper.items() if "lr" in values}
@@ -136,14 +98,6 @@ def checked(entry: AlgorithmEntry, key: str, value: Any) -> Any:
 
     Rates are positive, other numbers not negative; a parameter that is annotated as an integer
     takes integers.
-
-    Raises:
-        ValueError: another value.
-
-    Example:
-        >>> from fedjax_sim.studies.setups.registry import ALGORITHMS
-        >>> checked(ALGORITHMS["fedprox"], "mu", 0)
-        0.0
     """
     kind = entry.static_hyper.get(key, float)
     expected = {bool: "true or false", str: "a name", int: "an integer of at least 0"}.get(kind)

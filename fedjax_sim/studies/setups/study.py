@@ -1,14 +1,12 @@
-"""A comparison with parts of one's own: what a study module returns."""
+"""A comparison with parts of one's own, and the modules that return one."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
+import importlib.util
 import pathlib
-import sysconfig
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,11 @@ from jax import Array
 
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.models import Model
+from fedjax_sim.studies.setups.data import Generated
 from fedjax_sim.studies.setups.entries import Factory
+from fedjax_sim.studies.setups.fields import fields_of, names_in, replaced
 from fedjax_sim.studies.setups.losses import PerExample
+from fedjax_sim.studies.setups.own_code import own_code
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.types import FedAlgorithm, Setup, Task, Timeline
 
@@ -108,36 +109,66 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 _CALLED = ("loss", "metrics", "rows", "timeline", "setup")
 
 
-@contextlib.contextmanager
-def own_code(part: str) -> Iterator[None]:
-    """Context of calls of a study's functions: an error in them is one line that names the place.
-
-    Args:
-        part: the part of the study, with which the line begins.
-
-    Raises:
-        ValueError: an error whose traceback has a frame of neither this nor an installed package.
-    """
-    try:
-        yield
-    except Exception as error:
-        frames = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-        text = (str(error).strip().splitlines() or [""])[0]
-        if isinstance(error, SyntaxError):
-            frames.append((error.filename or "", error.lineno))
-            text = error.msg
-        own = [(file, line) for file, line in frames if _is_own(file)]
-        if not own:
-            raise
-        file, line = own[-1]
-        place = f"{os.path.basename(file)}, line {line}"
-        raise ValueError(f"{part} raised {type(error).__name__}: {text} ({place})") from error
+# A part of a study's own -> groups of options, and single ones, without effect beside it.
+_REPLACED = {
+    "dataset": ("data",),
+    "rows": ("partition", "num_clients"),
+    "timeline": ("sampling", "rounds", "cohort_size"),
+    "model": ("model",),
+    "loss": ("loss",),
+    "setup": ("data", "partition", "shift", "model", "rounds", "eval_every", "sampling", "cohort"),
+}
 
 
-_PACKAGE = str(pathlib.Path(__file__).parents[2])
+def own_names(study: Study) -> dict[str, str]:
+    """Returns the names of the options that own parts of a study replace, with these parts."""
+    gone = {
+        place: part
+        for part, places in _REPLACED.items()
+        if getattr(study, part) is not None
+        for place in places
+    }
+    if isinstance(study.options.data, Generated) and study.dataset is None:
+        gone.pop("num_clients", None)  # of the examples
+    found = {}
+    for field in fields_of(Run):
+        # The initial model, adapters and statistics are options of any model.
+        whole = gone.get(field.name) if field.name != "model" else None
+        for name in names_in(Run, field):
+            if part := gone.get(name, whole):
+                found[name] = part
+    return found
 
 
-def _is_own(file: str) -> bool:
-    """Returns True for a file of neither this package, an installed one nor Python itself."""
-    installed = (_PACKAGE, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
-    return os.path.isfile(file) and not file.startswith(installed)
+def load_study(path: pathlib.Path) -> Study:
+    """Returns the study of a module; other modules of its folder can be imported."""
+    if not path.is_file():
+        raise ValueError(f"MODULE is '{path}', which does not exist; expected a study module (.py)")
+    # With its suffix, so that a study.py or random.py replaces no other module.
+    spec = importlib.util.spec_from_file_location(path.name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.modules[path.name] = module  # so that its classes can be found by name
+    with own_code(f"MODULE is '{path}', which"):
+        spec.loader.exec_module(module)
+    function = getattr(module, "study", None)
+    if not callable(function):
+        raise ValueError(
+            f"MODULE is '{path}', which has no function study(); expected one that returns a "
+            "fedjax_sim.Study"
+        )
+    with own_code(f"MODULE is '{path}', whose study()"):
+        result = function()
+    if not isinstance(result, Study):
+        raise ValueError(
+            f"MODULE is '{path}', whose study() returned {type(result).__name__}; expected a "
+            "fedjax_sim.Study"
+        )
+    if not result.algorithms:
+        return result
+    # Its own algorithms are compared, unless --algorithms names others.
+    return result.replaced(options=replaced(result.options, "algorithms", tuple(result.algorithms)))

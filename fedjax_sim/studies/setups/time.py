@@ -1,5 +1,6 @@
 """Options of the time of a run: rounds, or a clock."""
 
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple
@@ -11,6 +12,7 @@ from jax import Array
 
 from fedjax_sim.studies.setups.entries import StepsPerVisit
 from fedjax_sim.studies.setups.fields import Count, NotNegative, Positive, Probability, group
+from fedjax_sim.studies.setups.sampling import Cohort, failing
 from fedjax_sim.theory import step_counts
 from fedjax_sim.timelines import (
     Durations,
@@ -146,12 +148,7 @@ class Clock(NamedTuple):
     failing: Callable[[Array, Timeline], Timeline] = lambda key, timeline: timeline
 
     def timelines(self, algorithm: str, keys: Array) -> Timeline:
-        """Returns the algorithm's timelines, one per key: ``[n, T, S]``.
-
-        Raises:
-            ValueError: a horizon before the first update, or a buffer larger than the number of
-                clients that compute.
-        """
+        """Returns the algorithm's timelines, one per key: ``[n, T, S]``."""
         schedule = SCHEDULES.get(algorithm, _rounds)
         return stacked(
             [self.failing(key, schedule(self, key)[: self.options.updates]) for key in keys]
@@ -186,16 +183,7 @@ class Clock(NamedTuple):
 
 
 def step_law(options: StepLaw, num_clients: int, seed: int) -> Law:
-    """Returns the law of step durations of M clients.
-
-    Args:
-        options: the law.
-        num_clients: M.
-        seed: seed of the choice of slow clients.
-
-    Raises:
-        ValueError: durations that the law does not admit, or a trace that cannot be read.
-    """
+    """Returns the law of step durations of M clients."""
     if isinstance(options, Trace):
         return Law(from_trace(_read(str(options.file), num_clients)), np.arange(num_clients))
     step_time, slow_factor = options.step_time, options.slow_factor
@@ -280,3 +268,17 @@ SCHEDULES: dict[str, Callable[[Clock, Array], Timeline]] = {
     ),
     "quafl": lambda clock, key: _contacts(clock, key, "current"),
 }
+
+
+def clock_of(
+    options: ClockOptions, cohort: Cohort, num_clients: int, num_steps: int, seed: int
+) -> Clock:
+    """Returns the clock of a population, whose slow clients are drawn with a seed."""
+    return Clock(
+        options,
+        step_law(options.law, num_clients, seed),
+        num_clients,
+        cohort.cohort_size,
+        num_steps,
+        functools.partial(failing, cohort),
+    )

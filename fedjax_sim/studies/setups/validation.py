@@ -31,22 +31,6 @@ def validated(kind: Any, path: pathlib.Path, content: bytes | None = None) -> An
     """Returns the values in a JSON file as a type, such as a dataclass.
 
     Types are strict: ``"40"``, ``40.0`` and ``true`` are no integers.
-
-    Args:
-        kind: the type.
-        path: the file.
-        content: its content, if it has been read.
-
-    Raises:
-        FolderError: the file cannot be read, is no JSON, or has values of other types.
-
-    Example:
-        >>> @dataclasses.dataclass
-        ... class Point:
-        ...     x: int
-        >>> validated(Point, pathlib.Path("point.json"), b'{"x": "1"}')
-        Traceback (most recent call last):
-        fedjax_sim.runs.storage.files.FolderError: point.json: x is "1"; expected an integer
     """
     import pydantic  # slow to import
 

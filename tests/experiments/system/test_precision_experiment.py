@@ -10,8 +10,8 @@ import pytest
 
 from experiments.system import precision
 from experiments.system.redraw import redraw
-from fedjax_sim.studies.setups.fields import replaced
-from fedjax_sim.studies.setups.presets import options as run_options
+from fedjax_sim.studies.setups import options as run_options
+from fedjax_sim.studies.setups import replaced
 
 
 def test_effect_is_paired_with_the_exact_run_of_the_same_seed():

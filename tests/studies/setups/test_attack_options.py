@@ -8,7 +8,7 @@ from traced import digest_of
 import fedjax_sim as fs
 from fedjax_sim.studies.setups import build, fields
 from fedjax_sim.studies.setups.attack import Backdoor, NoAttack, attack_of, trigger
-from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.presets import options
 from fedjax_sim.studies.setups.problem import prepare
 from fedjax_sim.studies.setups.run import Run
@@ -100,7 +100,7 @@ def test_timelines_with_failures():
 @pytest.mark.parametrize("kind", ["backdoor", "label_flip"])
 def test_attacks_on_data_need_all_examples(kind):
     with pytest.raises(ValueError, match=f"attack is '{kind}'; expected none with --num-strata"):
-        check(study(attack=kind, num_strata=2))
+        check_study(study(attack=kind, num_strata=2))
 
 
 def test_misspelled_attacks_are_refused():

@@ -6,7 +6,7 @@ import pytest
 from fedjax_sim import datasets
 from fedjax_sim.data import partition as partitions
 from fedjax_sim.studies.setups.build import of_seed, resolve
-from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.partition import divided
 from fedjax_sim.studies.setups.presets import options
 from fedjax_sim.studies.setups.problem import clients_of, load_dataset
@@ -99,11 +99,11 @@ def test_the_clients_shown_of_a_partition_per_seed_are_those_of_the_first_seed()
 def test_the_partition_seeds_of_all_seeds_are_32_bit_words():
     values = {"partition_per_seed": True, "seed": 3, "seeds": 4}
     study = Study(options(**values, partition_seed=2**32 - 7))
-    check(study)
+    check_study(study)
     assert of_seed(study, 6).options.population.partition_seed == 2**32 - 1
     message = "partition_seed is 4294967290; expected .* 4294967289 with --partition-per-seed"
     with pytest.raises(ValueError, match=message):
-        check(Study(options(**values, partition_seed=2**32 - 6)))
+        check_study(Study(options(**values, partition_seed=2**32 - 6)))
 
 
 def own_rows(data) -> list[list[int]]:

@@ -12,7 +12,7 @@ from traced import digest_of
 import fedjax_sim as fs
 from fedjax_sim import compression
 from fedjax_sim.studies.setups import fields
-from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.compression import NoCodec, NoFeedback, compressed
 from fedjax_sim.studies.setups.presets import options
 from fedjax_sim.studies.setups.run import Run
@@ -156,7 +156,7 @@ def test_refusals(values, message):
 
 def test_options_of_a_run_are_checked_before_data_are_loaded():
     with pytest.raises(ValueError, match="expected an unbiased codec"):
-        check(Study(options(compress="sign", feedback="marina", dataset="none")))
+        check_study(Study(options(compress="sign", feedback="marina", dataset="none")))
 
 
 @pytest.mark.slow

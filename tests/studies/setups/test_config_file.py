@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from fedjax_sim.runs.storage.files import FolderError
-from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.config_file import read, to_json
 from fedjax_sim.studies.setups.data import Table
 from fedjax_sim.studies.setups.execution import MeasuredExecution
@@ -135,4 +135,4 @@ def test_missing_keys_have_their_defaults_and_infinities_are_null(tmp_path):
 
 def test_library_callers_are_checked_too():
     with pytest.raises(ValueError, match="sampling is 'random'; expected one of uniform, "):
-        check(Study(replaced(RUN, "sampling", "random")))
+        check_study(Study(replaced(RUN, "sampling", "random")))

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from fedjax_sim.datasets import DataError
-from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.data import Generated, Table, Text, generated, load
 from fedjax_sim.studies.setups.presets import options
 from fedjax_sim.studies.setups.problem import clients_of, load_dataset
@@ -94,9 +94,9 @@ def test_the_loss_decides_the_target_of_a_table(tmp_path):
 
 def test_a_column_of_clients_needs_a_partition_that_reads_it(tmp_path):
     data = Table(tmp_path / "table.csv", client_column="site")
-    check(Study(options(data=data, partition="natural")))
+    check_study(Study(options(data=data, partition="natural")))
     with pytest.raises(ValueError, match="client_column is 'site'; expected partition:natural wit"):
-        check(Study(options(data=data, partition="iid")))
+        check_study(Study(options(data=data, partition="iid")))
 
 
 def test_missing_tables_and_data_sets(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from fedjax_sim import models, objectives
 from fedjax_sim.datasets import load
-from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.evaluation import evaluation
 from fedjax_sim.studies.setups.presets import options
 from fedjax_sim.studies.setups.problem import clients_of
@@ -139,7 +139,7 @@ def test_metrics_and_sizes(digits):
 def test_options_that_do_not_suit_each_other(values, message):
     """Before data are loaded; those of single options are in test_fields.py."""
     with pytest.raises(ValueError, match=message):
-        check(Study(options(**values)))
+        check_study(Study(options(**values)))
 
 
 def test_too_few_clients_to_hold_out(digits):

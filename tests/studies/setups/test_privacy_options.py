@@ -9,7 +9,7 @@ from traced import digest_of
 import fedjax_sim as fs
 from fedjax_sim.studies.setups import privacy
 from fedjax_sim.studies.setups.build import resolve
-from fedjax_sim.studies.setups.checks import check
+from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.presets import options
 from fedjax_sim.studies.setups.privacy import (
     Adaptive,
@@ -49,7 +49,7 @@ PLAIN = fs.fedavg(0.1)
 )
 def test_options_that_contradict_each_other_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        check(Study(options(privacy="gaussian", **values)))
+        check_study(Study(options(privacy="gaussian", **values)))
 
 
 # A tree has the 4 rounds from one visit of a client to its next.

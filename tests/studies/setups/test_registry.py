@@ -15,7 +15,7 @@ from fedjax_sim import algorithms
 from fedjax_sim.cli import docstrings
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.studies.setups import entries, registry
-from fedjax_sim.studies.setups.build import resolve, untuned
+from fedjax_sim.studies.setups.build import resolve
 from fedjax_sim.studies.setups.entries import AlgorithmEntry
 from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.presets import PRESETS, options
@@ -308,7 +308,7 @@ def test_rates_that_were_not_tuned_for_a_preset(preset, values, expected):
 @pytest.mark.slow
 def test_rates_that_were_not_tuned_for_a_preset_are_named():
     values = {"algorithms": ("favano", "fedexp"), "seeds": 1, "horizon": 400.0}
-    note = untuned(resolve(Study(options("asynchronous", **values))))
+    note = resolve(Study(options("asynchronous", **values))).untuned
     assert note == "not tuned for these settings, default rate: fedexp.lr=0.2"
 
 

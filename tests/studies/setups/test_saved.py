@@ -12,7 +12,7 @@ from fedjax_sim.cli.main import main
 from fedjax_sim.cli.watching import Watching
 from fedjax_sim.datasets import from_arrays
 from fedjax_sim.runs.storage.model_files import Models, named_leaves, read_models, write_models
-from fedjax_sim.studies.setups.problem import _scaling
+from fedjax_sim.studies.setups import Study, options, prepare
 from fedjax_sim.studies.setups.saved import SavedResults
 
 OPTIONS = """run quickstart --algorithms fedavg scaffold --rounds 4 --eval-every 2 --seeds 2
@@ -203,6 +203,10 @@ def test_a_folder_of_a_sweep_is_named(tmp_path):
 def test_the_scaling_of_a_data_set_is_recorded():
     """So that raw examples can be brought to the scale of a model later."""
     x, y = np.array([[1.0, 10.0], [3.0, 30.0]]), [0, 1]
-    data = from_arrays(x, y, test=(x, y), scale="standardise")
-    assert _scaling(data) == {"scaling": {"shift": [2.0, 20.0], "divisor": [1.0, 10.0]}}
-    assert _scaling(from_arrays(x, y, test=(x, y), scale="none")) == {}
+    small = options(partition="iid", num_clients=2, cohort_size=1, seeds=1, rounds=1)
+    found = []
+    for scale in ("standardise", "none"):
+        data = from_arrays(x, y, test=(x, y), scale=scale)
+        found.append(prepare(Study(small, dataset=data), data).description["data"])
+    assert found[0]["scaling"] == {"shift": [2.0, 20.0], "divisor": [1.0, 10.0]}
+    assert "scaling" not in found[1]

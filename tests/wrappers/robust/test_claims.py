@@ -11,8 +11,7 @@ import pytest
 from small_problems import compiled
 
 from fedjax_sim import robust
-from fedjax_sim.studies.setups.fields import fields_of, kind_of
-from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups import Run, fields_of, kind_of
 from fedjax_sim.types import Stack
 from fedjax_sim.wrappers.robust.aggregation import points_of
 
