@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from fedjax_sim.reports.figures.style import COLORS, INK, style_axes
+from fedjax_sim.reports.figures import COLORS, INK, style_axes
 
 _UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
 OTHERS = "#B8C0C8"  # bars of the candidates that are not ours

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from experiments.favano import methods
 from experiments.favano.methods import Method
 from experiments.harness import at_edge
-from fedjax_sim.reports.figures.style import legend_above, line_look, style_axes
+from fedjax_sim.reports.figures import legend_above, line_look, style_axes
 
 
 def final(frame: pd.DataFrame) -> pd.DataFrame:

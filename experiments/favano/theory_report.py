@@ -11,7 +11,7 @@ from experiments.favano.quadratics import DIM, FAST, NUM_CLIENTS, SLOW
 from experiments.favano.theory_bounds import WORST
 from experiments.favano.theory_units import EPSILONS
 from experiments.harness import Report, legends
-from fedjax_sim.reports.figures.style import legend_above, line_look, style_axes
+from fedjax_sim.reports.figures import legend_above, line_look, style_axes
 
 Tables = Mapping[str, pd.DataFrame]
 Facts = Mapping[str, Any]

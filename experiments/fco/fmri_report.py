@@ -22,7 +22,7 @@ from experiments.fco.selection import (
 )
 from experiments.fco.tables import grid_text, selected_table
 from experiments.harness.report import Report, earlier_commands
-from fedjax_sim.reports.figures.style import legend_above, line_look, style_axes
+from fedjax_sim.reports.figures import legend_above, line_look, style_axes
 
 SHOWN_ROUNDS = (10, 30, 100, 300)  # of Figure 4.11
 BASELINES = ("centralised", "local")

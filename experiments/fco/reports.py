@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 import fedjax_sim as fs
 from experiments.fco.selection import Selected, from_tables, kept_tables
 from experiments.harness.report import Report, read_facts, rounded, write_csv
-from fedjax_sim.reports.figures import heat_maps
-from fedjax_sim.reports.figures.style import add_caption
+from fedjax_sim.reports.figures import add_caption, heat_map
 
 # (selected runs, further tables by name, values of name.json) -> text and figures
 Build = Callable[
@@ -47,7 +46,7 @@ def rates_figure(selected: Selected, label: str = "") -> Figure:
 def heat_map_figures(selected: Selected, name: str) -> dict[str, Figure]:
     """For every method the scores of all pairs of rates, which git does not keep."""
     return {
-        f"{name}-{str(method).lower()}-grid": heat_maps.heat_map(
+        f"{name}-{str(method).lower()}-grid": heat_map(
             part.drop(columns="method"), "lr", "server_lr", mode=selected.mode,
             log=_spans_decades(part, selected.mode), label=f"{method}: {selected.metric}",
         )

@@ -15,7 +15,7 @@ from experiments.fedac.cells import CELL
 from experiments.harness.redrawing import read_tables, redraw_report, save_report
 from experiments.harness.report import Report
 from experiments.harness.tables import Claim
-from fedjax_sim.reports.figures.style import add_caption
+from fedjax_sim.reports.figures import add_caption
 
 THRESHOLDS = (1e-2, 1e-3, 1e-4, 1e-5)  # not all the paper's
 BASELINES = ("fedavg", "mb_ac_sgd", "mb_sgd")

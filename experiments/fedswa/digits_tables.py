@@ -16,7 +16,7 @@ import fedjax_sim as fs
 from experiments.fedswa.methods import ALPHA, GAMMA, LR, RHO
 from experiments.fedswa.settings import ACCURACY
 from experiments.harness import Claim, interval_text, ordering, select
-from fedjax_sim.reports.figures.style import add_caption
+from fedjax_sim.reports.figures import add_caption
 
 PAPER_SKEW = 0.6  # of Table 4
 BELOW = 3.0  # points under the best accuracy of a panel, where it ends

@@ -12,7 +12,7 @@ import fedjax_sim as fs
 from experiments.fedswa.methods import RHO
 from experiments.fedswa.stability_runs import BETA, LIPSCHITZ, METHODS, VALUES, Options
 from experiments.harness import select
-from fedjax_sim.reports.figures.style import add_caption, legend_above
+from fedjax_sim.reports.figures import add_caption, legend_above
 
 CONVEX = 1e-9  # strong convexity in the limit: steps up to 2 / beta do not expand
 DECAYING = ("FedSWA", "FedMoSWA")

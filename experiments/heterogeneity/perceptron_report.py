@@ -24,7 +24,7 @@ from experiments.heterogeneity.perceptron_problem import (
     Points,
     Published,
 )
-from fedjax_sim.reports.figures.style import legend_above
+from fedjax_sim.reports.figures import legend_above
 
 SETTLED = 10  # heterogeneity is averaged from this round on
 PLATEAU = 20  # and the gap of Figure 5 from this one

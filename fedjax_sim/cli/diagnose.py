@@ -37,7 +37,7 @@ from fedjax_sim.diagnostics import (
 from fedjax_sim.diagnostics.optimum import optimum
 from fedjax_sim.engine import NO_PROBES, History, Probes, run
 from fedjax_sim.objectives import cross_entropy, with_l2
-from fedjax_sim.reports.figures.bounds import bound_curves
+from fedjax_sim.reports.figures import bound_curves
 from fedjax_sim.studies.setups import Losses, Parts, Problem, ResolvedRun, Rounds
 from fedjax_sim.theory import ProblemConstants, convex
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline

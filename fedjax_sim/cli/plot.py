@@ -12,10 +12,10 @@ from fedjax_sim.reports.figures import (
     client_bands,
     client_distribution,
     dashboard,
+    figure_format,
     plot_folder,
     save,
 )
-from fedjax_sim.reports.figures.style import figure_format
 
 DESCRIPTION = """\
 Draws learning curves of FOLDER, which fedjax-sim run or sweep, or simulate, compare or sweep in

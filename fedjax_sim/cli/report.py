@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from fedjax_sim.engine import PERSONAL, PERSONAL_R2
 from fedjax_sim.reports import divergence_text, divergences, first_divergences, mean_interval
-from fedjax_sim.reports.figures.style import figure_format, save
+from fedjax_sim.reports.figures import figure_format, save
 from fedjax_sim.runs import Kind, RunFolder, check_kind, replacing, write_text
 from fedjax_sim.studies.setups import as_json
 

@@ -21,7 +21,12 @@ from fedjax_sim.reports import (
     speed_up,
     table,
 )
-from fedjax_sim.reports.figures import client_distribution, heat_maps, sweeps
+from fedjax_sim.reports.figures import (
+    client_distribution,
+    heat_map,
+    sensitivity,
+    speed_up_figure,
+)
 from fedjax_sim.runs import Sweep
 
 # Tables and figures that only some grids have; see results_of.
@@ -102,7 +107,7 @@ def speed_up_of(config: SweepOptions, results: SweepResult) -> dict[str, Any]:
     error = f"{label} - {config.reference:g}" if config.reference else label
     if mode == "max":
         error = f"{config.reference:g} - {label}"
-    figure = sweeps.speed_up_figure(curve, config.over, by="algorithm", panel=panel, label=error)
+    figure = speed_up_figure(curve, config.over, by="algorithm", panel=panel, label=error)
     return {"speed_up.csv": curve, "speed_up.png": figure}
 
 
@@ -145,7 +150,7 @@ def _figures(config: SweepOptions, score: pd.DataFrame, label: str) -> dict[str,
     figures, mode = {}, mode_of(config)
     if config.over is not None:
         bounds = bounds_of(config.score_metric, score_values(score))
-        figures[f"over_{config.over}"] = sweeps.sensitivity(
+        figures[f"over_{config.over}"] = sensitivity(
             score, config.over, by="algorithm", mode=mode, label=label, bounds=bounds
         )
     for algorithm in score["algorithm"].unique():
@@ -162,10 +167,10 @@ def _figures(config: SweepOptions, score: pd.DataFrame, label: str) -> dict[str,
         for name in swept:
             key = f"sensitivity_{algorithm}_{name}"
             bounds = bounds_of(config.score_metric, score_values(own))
-            figures[key] = sweeps.sensitivity(own, name, mode=mode, label=label, bounds=bounds)
+            figures[key] = sensitivity(own, name, mode=mode, label=label, bounds=bounds)
         if len(swept) > 1:
-            heat_map = heat_maps.heat_map(own, swept[0], swept[1], mode=mode, label=label)
-            figures[f"heat_map_{algorithm}"] = heat_map
+            drawn = heat_map(own, swept[0], swept[1], mode=mode, label=label)
+            figures[f"heat_map_{algorithm}"] = drawn
     return figures
 
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fedjax_sim.checks import check_choice
 from fedjax_sim.engine import distributed
-from fedjax_sim.reports.figures.results import result_curves
+from fedjax_sim.reports.figures import Figure, result_curves
 from fedjax_sim.reports.folders import default_metrics
 from fedjax_sim.reports.labels import better, metric_label
 from fedjax_sim.reports.selection import sign_of

@@ -6,7 +6,7 @@ import pytest
 
 from fedjax_sim.diagnostics.overlays import FEDAC_I, FEDAC_II, FEDAVG, SHADOW, Overlay, Row, overlay
 from fedjax_sim.engine import History
-from fedjax_sim.reports.figures.bounds import bound_curves
+from fedjax_sim.reports.figures import bound_curves
 from fedjax_sim.theory import ProblemConstants, fedac, fedavg
 
 HETEROGENEOUS = ProblemConstants(

@@ -1,18 +1,36 @@
-"""Figures of clients: labels per client, client sizes, examples."""
+"""Figures of clients: labels, sizes, examples, and distributions of a metric over clients."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 from matplotlib.colors import PowerNorm
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedjax_sim.data import FederatedData
-from fedjax_sim.reports.figures.figure import Figure
-from fedjax_sim.reports.figures.style import COLORS, GREY, SHADES, bare, style_axes
+from fedjax_sim.reports.figures.curves import draw_curve, line_labels
+from fedjax_sim.reports.figures.style import (
+    COLORS,
+    GREY,
+    SHADES,
+    Figure,
+    add_caption,
+    bare,
+    font_of,
+    legend_above,
+    line_look,
+    panels,
+    style_axes,
+)
+from fedjax_sim.reports.frames import check_columns
+from fedjax_sim.reports.labels import bounds_of, metric_label
+
+_BINS = 20
+_QUANTILES = (0.1, 0.5, 0.9)
 
 
 def client_label_map(
@@ -60,8 +78,9 @@ def client_label_map(
     shown = np.concatenate([trained[:num_trained], last[:num_held]])
     width = float(np.clip(0.3 * len(shown), 3, 10))  # inches of the map
     height = float(np.clip(0.25 * num_classes, 1, 6))
-    figure = Figure(figsize=(width + 2, height + 1.6), layout="constrained")
-    top, main = figure.subplots(2, 1, sharex=True, height_ratios=[0.7, height])
+    figure, (top, main) = panels(
+        (width + 2, height + 1.6), 2, sharex=True, height_ratios=[0.7, height]
+    )
     bars = top.bar(np.arange(len(shown)), shown.sum(axis=1), width=0.8, color=GREY)
     for bar in bars[num_trained:]:
         bar.set_color(COLORS[1])
@@ -139,9 +158,9 @@ def client_examples(
     images = np.asarray(data.examples[leaf])
     columns = min(num_clients, data.num_clients)
     rows = min(num_examples, max(int(np.max(data.sizes)), 1))
-    figure = Figure(figsize=(1.0 * columns + 0.4, 1.0 * rows + 0.5), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False)
-    for client, own in enumerate(panels.T):
+    figure, every = panels((1.0 * columns + 0.4, 1.0 * rows + 0.5), rows, columns)
+    for client in range(columns):
+        own = every[client::columns]
         own[0].set_title(f"client {client}", fontsize=8)
         start, stop = (int(row) for row in data.offsets[client : client + 2])
         for axes, row in itertools.zip_longest(own, range(start, min(stop, start + rows))):
@@ -165,8 +184,7 @@ def size_histogram(data: FederatedData) -> Figure:
     sizes = np.asarray(data.sizes)
     step = max(1, math.ceil((sizes.max() + 1) / 50))
     edges = np.arange(0, sizes.max() + step + 1, step) - 0.5  # no size lies on an edge
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels((5.2, 3.4))
     axes.hist(sizes, bins=edges.tolist(), color=COLORS[0], edgecolor="white", lw=0.6)
     median = float(np.median(sizes))
     axes.axvline(median, color=COLORS[1], lw=1.8, ls="--", label=f"median {median:g}")
@@ -176,3 +194,167 @@ def size_histogram(data: FederatedData) -> Figure:
     figure.legend(loc="outside upper right", frameon=False)
     style_axes(axes)
     return figure
+
+
+def client_distribution(
+    values: pd.DataFrame,
+    metric: str,
+    *,
+    split: str | None = None,
+    by: str | None = "algorithm",
+    size: tuple[float, float] | None = None,
+    caption: str = "",
+) -> Figure:
+    """Distribution of a metric over clients: the share of clients up to a value, and a histogram.
+
+    The last round of the values counts, and clients of all seeds alike.  Values that are not finite
+    are left out, and the legend says how many.
+
+    Args:
+        values: columns ``by``, ``seed``, ``round``, ``client``, ``split``, ``num_examples`` and the
+            metrics, as ``clients.csv`` of a run has them.
+        metric: column of the values.
+        split: rows to draw ("train", "valid"); default: the first split.
+        by: column with a line per value; None: one line.
+        size: width and height in inches; default 9.2 and 3.6, of the bands 5.6 and 4.
+        caption: text under the panels, before the one about clients.
+
+    Raises:
+        ValueError: missing columns, a split without rows.
+
+    Example:
+        >>> rows = [("fedavg", 0, 9, c, "train", 5, c / 4) for c in range(5)]
+        >>> columns = ["algorithm", "seed", "round", "client", "split", "num_examples", "accuracy"]
+        >>> share, counts = client_distribution(
+        ...     pd.DataFrame(rows, columns=columns), "accuracy").axes
+        >>> share.lines[0].get_label(), share.get_xlabel(), share.lines[0].get_ydata().tolist()
+        ('FedAvg', 'accuracy', [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    """
+    split, part = _rows(values, metric, split, by)
+    round = int(np.max(np.asarray(part["round"])))
+    part = part.loc[part["round"] == round, :]
+    every = np.asarray(part[metric], np.float64)
+    finite = every[np.isfinite(every)]
+    if not len(finite):
+        raise ValueError(f"{metric} is not finite for any client in round {round}")
+    bounds = bounds_of(metric, finite) or (finite.min(), finite.max())
+    size = size or (9.2, 3.6)
+    edges = np.linspace(*bounds, _BINS + 1) if bounds[0] < bounds[1] else _BINS
+    notes: dict[str, str] = {}
+    with font_of(size):
+        figure, (share, counts) = panels(size, 1, 2)
+        for i, (label, group) in enumerate(_groups(part, by).items()):
+            single = np.asarray(group[metric], np.float64)
+            kept = np.sort(single[np.isfinite(single)])
+            notes[label] = _left_out(len(single) - len(kept), len(single))
+            if not len(kept):
+                share.plot([], [], **line_look(i), lw=1.8, label=label)
+                continue
+            at = np.concatenate([[kept[0]], kept])
+            steps = np.arange(len(kept) + 1) / len(kept)
+            share.step(at, steps, where="post", **line_look(i), lw=1.8, label=label)
+            counts.hist(
+                kept, bins=edges, weights=np.full(len(kept), 1 / len(kept)), histtype="step",
+                lw=1.6, **line_look(i),
+            )  # fmt: skip
+        share.set(xlabel=metric_label(metric), ylabel="share of clients up to the value")
+        counts.set(xlabel=metric_label(metric), ylabel="share of clients")
+        share.set_ylim(-0.02, 1.02)
+        for axes in (share, counts):
+            style_axes(axes)
+        if by is not None:
+            legend_above(figure, list(notes), 5, notes=notes)
+        add_caption(figure, caption)
+        add_caption(figure, _clients(part, split, f"round {round}"))
+    return figure
+
+
+def client_bands(
+    values: pd.DataFrame,
+    metric: str,
+    *,
+    split: str | None = None,
+    by: str | None = "algorithm",
+    size: tuple[float, float] | None = None,
+    caption: str = "",
+) -> Figure:
+    """Deciles of a metric over clients against rounds: the median, and a band from 10 % to 90 %.
+
+    Quantiles are taken per seed and averaged over the seeds.  A line ends, with a cross, before the
+    first round with a value that is not finite.
+
+    Args:
+        values, metric, split, by, size, caption: as for :func:`client_distribution`.
+
+    Raises:
+        ValueError: missing columns, a split without rows.
+
+    Example:
+        >>> rows = [("fedavg", 0, r, c, "train", 5, c / 4) for r in (5, 9) for c in range(5)]
+        >>> columns = ["algorithm", "seed", "round", "client", "split", "num_examples", "accuracy"]
+        >>> axes = client_bands(pd.DataFrame(rows, columns=columns), "accuracy").axes[0]
+        >>> axes.lines[0].get_xydata().tolist()
+        [[5.0, 0.5], [9.0, 0.5]]
+    """
+    split, part = _rows(values, metric, split, by)
+    size = size or (5.6, 4.0)
+    with font_of(size):
+        figure, (axes,) = panels(size)
+        groups = _groups(part, by)
+        for i, (label, group) in enumerate(groups.items()):
+            rounds, (low, middle, high) = _quantiles(group, metric)
+            draw_curve(axes, rounds, middle, i, (low, high), label=label)
+        axes.set(xlabel="round", ylabel=metric_label(metric))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.margins(x=0.02)
+        style_axes(axes)
+        if by is not None:
+            legend_above(figure, list(groups), 4)
+        add_caption(figure, caption)
+        add_caption(figure, _clients(part, split, "lines: 50 %, bands: 10 % to 90 % of clients"))
+    return figure
+
+
+def _rows(
+    values: pd.DataFrame, metric: str, split: str | None, by: str | None
+) -> tuple[str, pd.DataFrame]:
+    """Returns the split and its rows."""
+    needed = [*([] if by is None else [by]), "seed", "round", "client", "split", metric]
+    check_columns(values, needed, "values")
+    known = values["split"].unique().tolist()
+    if not known:
+        raise ValueError("values has no rows; expected some")
+    split = known[0] if split is None else split
+    if split not in known:
+        raise ValueError(f"split is {split!r}; expected one of {known}")
+    return str(split), values.loc[values["split"] == split, :]
+
+
+def _groups(part: pd.DataFrame, by: str | None) -> Mapping[str, pd.DataFrame]:
+    """Returns the rows by the label of their line."""
+    if by is None:
+        return {"clients": part}
+    labels = line_labels(part, by)
+    return {label: part.loc[part[by] == name, :] for name, label in labels.items()}
+
+
+def _quantiles(group: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the rounds and the quantiles ``[3, rounds]``, NaN from the first failure on."""
+    per_seed = [
+        [np.quantile(np.asarray(rows[metric], np.float64), _QUANTILES) for _, rows in seeds]
+        for seeds in (part.groupby("seed") for _, part in group.groupby("round", sort=True))
+    ]
+    lines = np.array([np.mean(seeds, axis=0) for seeds in per_seed]).T
+    failed = np.logical_or.accumulate(~np.isfinite(lines).all(axis=0))
+    return np.unique(group["round"]), np.where(failed, np.nan, lines)
+
+
+def _left_out(failed: int, count: int) -> str:
+    return f"{failed} of {count} values not finite" if failed else ""
+
+
+def _clients(part: pd.DataFrame, split: str, text: str) -> str:
+    clients, seeds = len(set(part["client"])), len(set(part["seed"]))
+    of = f" ({split} examples)" if split else ""
+    every = "one seed" if seeds == 1 else f"{seeds} seeds"
+    return f"{clients} clients{of}, {every}; {text}."

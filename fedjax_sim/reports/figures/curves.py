@@ -1,15 +1,9 @@
-"""Learning curves with bands over seeds.
-
-Every function of this package returns a :class:`matplotlib.figure.Figure` and touches no global
-state: it uses no pyplot and needs no display.  Save a figure with
-:func:`fedjax_sim.reports.figures.save`; notebooks display it.
-"""
+"""Learning curves with bands over seeds, and panels of a whole run."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -17,18 +11,22 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedjax_sim.checks import check_count, did_you_mean
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.reports.divergence import divergence_text, finite_part, first_divergences
-from fedjax_sim.reports.figures.figure import Figure
 from fedjax_sim.reports.figures.style import (
+    GREY,
+    Figure,
     add_caption,
-    font_points,
+    font_of,
     legend_above,
     legend_title,
     line_look,
     marker_look,
+    panels,
+    rows_and_columns,
     style_axes,
 )
+from fedjax_sim.reports.folders import default_metrics
 from fedjax_sim.reports.frames import check_columns, check_unique
 from fedjax_sim.reports.intervals import FEWEST, shown_interval
 from fedjax_sim.reports.labels import algorithm_labels, bounds_of, metric_label
@@ -41,6 +39,18 @@ _BANDS = {
     "minmax": "bands: smallest to largest seed",
     "ci": "bands: 95 % interval of the mean (Student's t)",
     "seeds": "thin lines: single seeds",
+}
+
+QUANTILES = ("q10", "q50", "q90")
+_FONT = 8  # points, in a figure of the width of a page
+_SPREAD = 100  # ratio of values from which an axis is logarithmic
+# Measures of fedjax_sim.diagnostics.dynamics, in the order of their panels.
+_DYNAMICS = {
+    "drift": "drift of clients",
+    "disagreement": "disagreement of clients",
+    "alignment": "alignment (cosine)",
+    "eigenvalue": "largest eigenvalue",
+    "noise": "variance of gradients",
 }
 
 
@@ -101,23 +111,20 @@ def curves(
     if band is not None and band not in _BANDS:
         known = ", ".join(map(repr, _BANDS))
         raise ValueError(f"band is {band!r}; expected one of {known}, or None")
-    check_count(1, max_columns=max_columns)
-    columns = min(max_columns, len(metrics))
-    rows = math.ceil(len(metrics) / columns)
+    rows, columns = rows_and_columns(len(metrics), max_columns)
     size = size or (1.2 + 4.4 * columns, 0.8 + 3.2 * rows)
     chosen = finite_part(history.loc[history["metric"].isin(metrics), :])
-    with rc_context({"font.size": font_points(size[0])}):
-        figure = Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    with font_of(size):
+        figure, every = panels(size, rows, columns, len(metrics))
         num_seeds = set()
         for i, (name, label) in enumerate(line_labels(chosen, by).items()):
             group = chosen if by is None else chosen.loc[chosen[by] == name, :]
-            for title, axes in zip(metrics, panels, strict=False):
+            for title, axes in zip(metrics, every, strict=True):
                 part = group.loc[group["metric"] == title, :]
                 if len(part):
                     num_seeds.add(part["seed"].nunique())
                     draw_line(axes, part, x, band, i, label, title)
-        for title, axes in zip(metrics, panels, strict=False):
+        for title, axes in zip(metrics, every, strict=True):
             axes.set(
                 xlabel=metric_label(x), ylabel=metric_label(title), xscale=xscale, yscale=yscale
             )
@@ -125,8 +132,6 @@ def curves(
             axes.margins(x=0.02)
             if history[x].dtype.kind in "iu" and xscale == "linear":
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        for axes in panels[len(metrics) :]:
-            axes.remove()
         add_notes(figure, chosen, by, 3 * columns, caption)
         add_caption(figure, explained(band, num_seeds))
     return figure
@@ -162,28 +167,49 @@ def add_notes(
     add_caption(figure, "\n".join(filter(None, (caption, *diverged))))
 
 
+class SeedCurve(NamedTuple):
+    """Values of seeds on their common grid, and their mean until a seed fails."""
+
+    at: np.ndarray  # [n]
+    values: np.ndarray  # [seeds, n]
+    mean: np.ndarray  # [n]
+
+
 def draw_line(
     axes: Axes, part: pd.DataFrame, x: str, band: Band | None, i: int, label: str, metric: str
 ) -> None:
     """Draws a line, its band, and a cross where it ends because a seed diverged."""
-    look = line_look(i)
-    seeds = by_seed(part, x)
-    grid, values = on_one_grid(seeds, x)
-    means = until_failure(mean_of_seeds(values))
-    marks = marker_look(i, len(grid)) if np.isfinite(means).any() else {}
-    axes.plot(grid, means, **look, **marks, lw=1.8, label=label)
-    mark_failure(axes, grid, means, look["color"])
-    if band == "seeds":
-        for at, single in seeds:
-            ended = until_failure(single)
-            axes.plot(at, ended, **look, lw=0.7, alpha=0.6, label="_seed", zorder=1.5)
-            mark_failure(axes, at, ended, look["color"], size=5)
-    elif band is not None and len(values) > 1:
-        low, high = _band(values, band)
+    grid, values, means = seed_curve(part, x)
+    ends = None
+    if band not in (None, "seeds") and len(values) > 1:
+        ends = _band(values, band)
         if bounds := bounds_of(metric, values):
-            low, high = np.clip([low, high], *bounds)
-        shown = np.where(np.isfinite(means), 1.0, np.nan)
-        axes.fill_between(grid, low * shown, high * shown, color=look["color"], alpha=0.18, lw=0)
+            ends = np.clip(ends, *bounds)
+        ends = np.where(np.isfinite(means), ends, np.nan)
+    draw_curve(axes, grid, means, i, ends, label=label)
+    for at, single in by_seed(part, x) if band == "seeds" else ():
+        look, ended = line_look(i), until_failure(single)
+        axes.plot(at, ended, **look, lw=0.7, alpha=0.6, label="_seed", zorder=1.5)
+        mark_failure(axes, at, ended, look["color"], size=5)
+
+
+def draw_curve(
+    axes: Axes,
+    at: np.ndarray,
+    middle: np.ndarray,
+    i: int,
+    ends: Any,
+    *,
+    label: str,
+    lw: float = 1.8,
+) -> None:
+    """Draws the i-th line, a band between its ends, and a cross where the line ends early."""
+    look = line_look(i)
+    marks = marker_look(i, len(at)) if np.isfinite(middle).any() else {}
+    axes.plot(at, middle, **look, **marks, lw=lw, label=label)
+    mark_failure(axes, at, middle, look["color"])
+    if ends is not None:
+        axes.fill_between(at, *ends, color=look["color"], alpha=0.18, lw=0)
 
 
 def mark_failure(
@@ -236,10 +262,11 @@ def on_one_grid(
     return grid, np.stack([np.interp(grid, at, values) for at, values in seeds])
 
 
-def mean_of_seeds(values: np.ndarray) -> np.ndarray:
-    """Returns the mean ``[n]`` of values ``[seeds, n]``."""
+def seed_curve(part: pd.DataFrame, x: str) -> SeedCurve:
+    """Returns the values of the seeds against ``x``, and their mean."""
+    grid, values = on_one_grid(by_seed(part, x), x)
     with np.errstate(invalid="ignore"):  # infinities of both signs
-        return values.mean(axis=0)
+        return SeedCurve(grid, values, until_failure(values.mean(axis=0)))
 
 
 def until_failure(values: np.ndarray) -> np.ndarray:
@@ -257,3 +284,132 @@ def _band(values: np.ndarray, band: str) -> tuple[np.ndarray, np.ndarray]:
     with np.errstate(invalid="ignore"):  # a seed that diverged: the band ends there
         mean, half = values.mean(axis=0), values.std(axis=0, ddof=1)
         return mean - half, mean + half
+
+
+class HasHistory(Protocol):
+    """Result of ``simulate``, ``compare`` or ``sweep``."""
+
+    def to_frame(self) -> pd.DataFrame: ...
+
+
+def dashboard(
+    result: HasHistory | pd.DataFrame,
+    metrics: Sequence[str] | None = None,
+    *,
+    by: str | None = None,
+    max_columns: int = 3,
+    size: tuple[float, float] | None = None,
+    caption: str = "",
+) -> Figure:
+    """Panels of a whole run: accuracy and loss, and every distribution over clients.
+
+    A metric that the history has as quantiles over clients (``NAME/q10``, ``NAME/q50``,
+    ``NAME/q90``, from :func:`~fedjax_sim.engine.evaluation.client_evaluator` or
+    :func:`~fedjax_sim.diagnostics.dynamics.client_dynamics`) has a panel with the median over
+    clients and a band from 10 % to 90 % of the clients, averaged over the seeds.  Other metrics are
+    drawn as their mean over the seeds with its 95 % interval.  Lines of diverged runs end with a
+    cross.  Axes of positive values that differ much are logarithmic.
+
+    Args:
+        result: of :func:`fedjax_sim.simulate` or :func:`fedjax_sim.compare`, or its ``to_frame()``.
+        metrics: panels in this order; default: test accuracy and training loss, then all
+            distributions over clients.
+        by: column with a line per value; default ``algorithm`` if there is one.
+        max_columns: largest number of panels side by side.
+        size: width and height in inches; default: the width of a page, 7.2.
+        caption: text under the panels, before the one about lines and bands.
+
+    Raises:
+        ValueError: missing columns or metrics.
+
+    Example:
+        >>> names = ["loss", "dynamics/drift/q10", "dynamics/drift/q50", "dynamics/drift/q90"]
+        >>> rows = [(0, r, name, i + 1.0) for r in (1, 2) for i, name in enumerate(names)]
+        >>> history = pd.DataFrame(rows, columns=["seed", "round", "metric", "value"])
+        >>> figure = dashboard(history)
+        >>> [axes.get_ylabel() for axes in figure.axes]
+        ['loss', 'drift of clients']
+    """
+    history = result if isinstance(result, pd.DataFrame) else result.to_frame()
+    if by is None and "algorithm" in history:
+        by = "algorithm"
+    check_columns(
+        history, [*([] if by is None else [by]), "seed", "round", "metric", "value"], "history"
+    )
+    known = set(history["metric"])
+    names = list(metrics or _default_panels(history))
+    missing = [name for name in names if name not in known and not is_distribution(name, known)]
+    if missing or not names:
+        raise ValueError(f"metrics contains {missing}; expected some of {sorted(known)}")
+    rows, columns = rows_and_columns(len(names), max_columns)
+    size = size or (2.4 * columns, 0.7 + 1.9 * rows)
+    chosen = finite_part(history)
+    num_seeds: set[int] = set()
+    with rc_context({"font.size": _FONT}):
+        figure, every = panels(size, rows, columns, len(names))
+        for i, (value, label) in enumerate(line_labels(chosen, by).items()):
+            group = chosen if by is None else chosen.loc[chosen[by] == value, :]
+            num_seeds.add(len(set(group["seed"])))
+            for name, axes in zip(names, every, strict=True):
+                if is_distribution(name, known):
+                    _draw_distribution(axes, group, name, i, label)
+                elif name in set(group["metric"]):
+                    part = group.loc[group["metric"] == name, :]
+                    draw_line(axes, part, "round", "ci", i, label, name)
+        for name, axes in zip(names, every, strict=True):
+            _finish(axes, name, chosen)
+        add_notes(figure, chosen, by, columns + 1, caption)
+        distributions = [is_distribution(name, known) for name in names]
+        if any(distributions):
+            add_caption(figure, "Of clients: median, and band from 10 % to 90 % of the clients.")
+        if not all(distributions):
+            lines = explained("ci", num_seeds)
+            if any(distributions):
+                lines = f"Others: {lines.removeprefix('Lines: ')}"
+            add_caption(figure, lines)
+    return figure
+
+
+def _default_panels(history: pd.DataFrame) -> list[str]:
+    known = set(history["metric"])
+    names = [name.rpartition("/")[0] for name in known if name.endswith(f"/{QUANTILES[1]}")]
+    order = list(_DYNAMICS)
+
+    def place(name: str) -> tuple[int, str]:
+        last = name.rpartition("/")[2]
+        return (1 + order.index(last) if last in order else 0), name
+
+    distributions = sorted((x for x in names if is_distribution(x, known)), key=place)
+    parts = tuple(f"{name}/" for name in distributions)
+    return [x for x in default_metrics(history) if not x.startswith(parts)] + distributions
+
+
+def is_distribution(name: str, known: set[str]) -> bool:
+    return all(f"{name}/{quantile}" in known for quantile in QUANTILES)
+
+
+def _draw_distribution(axes: Axes, group: pd.DataFrame, name: str, i: int, label: str) -> None:
+    """Draws the median over clients and the band between the outer quantiles."""
+    parts = [group.loc[group["metric"] == f"{name}/{q}", :] for q in QUANTILES]
+    if any(part.empty for part in parts):
+        return
+    low, middle, high = (seed_curve(part, "round") for part in parts)
+    draw_curve(axes, middle.at, middle.mean, i, (low.mean, high.mean), label=label, lw=1.4)
+
+
+def _finish(axes: Axes, name: str, history: pd.DataFrame) -> None:
+    """Sets labels and scales."""
+    drawn = [name, f"{name}/{QUANTILES[0]}", f"{name}/{QUANTILES[-1]}"]
+    values = np.asarray(history.loc[history["metric"].isin(drawn), "value"], np.float64)
+    values = values[np.isfinite(values)]
+    last = name.rpartition("/")[2]
+    axes.set(xlabel="round", ylabel=_DYNAMICS.get(last, metric_label(name)))
+    style_axes(axes)
+    axes.margins(x=0.02)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
+    if last == "alignment":
+        axes.axhline(0, color=GREY, lw=0.8, zorder=1)
+        axes.set_ylim(top=1.03)
+        return
+    if bounds_of(name, values) is None and len(values) and values.min() > 0:
+        axes.set_yscale("log" if values.max() > _SPREAD * values.min() else "linear")

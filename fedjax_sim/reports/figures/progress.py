@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fedjax_sim.reports.figures.curves import curves
+from fedjax_sim.reports.figures.style import Figure
 from fedjax_sim.reports.frames import check_columns, check_unique
 from fedjax_sim.reports.labels import metric_label
 from fedjax_sim.runs import Clock
@@ -124,14 +124,14 @@ def progress_curves(
     check_unique(measured, [by, "seed", "round"], "history")
     runs = [measured.loc[measured[by] == name, :] for name in measured[by].unique()]
     ordered = pd.concat([run.sort_values("round") for run in runs])
-    panels = [
+    parts = [
         ordered.assign(metric=name, progress=ordered[name].astype(float)).drop_duplicates(
             [by, "seed", "progress"], keep="last"
         )
         for name in against
     ]
     figure = curves(
-        pd.concat(panels), against, x="progress", by=by, band=band, yscale=yscale,
+        pd.concat(parts), against, x="progress", by=by, band=band, yscale=yscale,
         max_columns=max_columns,
     )  # fmt: skip
     for axes, name in zip(figure.axes, against, strict=True):

@@ -1,22 +1,23 @@
-"""Style that all figures share: colours, line styles, axes, legends, names."""
+"""Style that all figures share: panels, colours, line styles, axes, legends, names, saving."""
 
 from __future__ import annotations
 
+import io
 import math
 import pathlib
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib.figure
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 
-from fedjax_sim.checks import check_positive
+from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.reports.labels import setting_label
 
 # Okabe and Ito's palette, distinct under the common colour-vision deficiencies, without its yellow,
@@ -33,6 +34,37 @@ DPI = 110
 INK = "#333333"
 GREY = "#8A94A0"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#DCEAF5", COLORS[0], "#00304D"])
+
+
+class Figure(matplotlib.figure.Figure):
+    """Figure of matplotlib that Jupyter shows without ``%matplotlib inline``."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=DPI)
+        return file.getvalue()
+
+
+def panels(
+    size: tuple[float, float],
+    rows: int = 1,
+    columns: int = 1,
+    count: int | None = None,
+    **shared: Any,
+) -> tuple[Figure, list[Axes]]:
+    """Returns a figure and its first panels, row by row; default: all."""
+    figure = Figure(figsize=size, layout="constrained")
+    every = figure.subplots(rows, columns, squeeze=False, **shared).ravel().tolist()
+    for axes in every[count:] if count else ():
+        axes.remove()
+    return figure, every[:count]
+
+
+def rows_and_columns(count: int, max_columns: int) -> tuple[int, int]:
+    """Returns the shape of a grid of ``count`` panels."""
+    check_count(1, max_columns=max_columns)
+    columns = min(max_columns, count)
+    return math.ceil(count / columns), columns
 
 
 def line_look(i: int) -> dict[str, Any]:
@@ -102,6 +134,11 @@ def line_names(axes: Axes) -> list[str]:
 def font_points(width: float) -> float:
     """Returns the size of the font for a figure of that width in inches."""
     return 10 if width >= NARROW else 8
+
+
+def font_of(size: tuple[float, float]) -> Any:
+    """Returns a context in which texts have the font of a figure of that size."""
+    return rc_context({"font.size": font_points(size[0])})
 
 
 def add_caption(figure: Figure, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 
-from fedjax_sim.checks import check_count
 from fedjax_sim.diagnostics import Surface
-from fedjax_sim.reports.figures.figure import Figure
-from fedjax_sim.reports.figures.style import COLORS, INK, SHADES, bare, color_limits, style_axes
+from fedjax_sim.reports.figures.style import (
+    COLORS,
+    INK,
+    SHADES,
+    Figure,
+    bare,
+    color_limits,
+    panels,
+    rows_and_columns,
+    style_axes,
+)
 
 _STEPS = 16  # of colour, with a line between two
 
@@ -57,13 +64,11 @@ def contours(
     values, low, high = _common_scale(surfaces, high, log)
     _check_dots(dots, surfaces)
     steps = (np.geomspace if log else np.linspace)(low, high, _STEPS + 1)
-    check_count(1, max_columns=max_columns)
-    columns = min(max_columns, len(surfaces))
-    rows = math.ceil(len(surfaces) / columns)
-    figure = Figure(figsize=(1.6 + 3.4 * columns, 0.5 + 3.2 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    rows, columns = rows_and_columns(len(surfaces), max_columns)
+    size = (1.6 + 3.4 * columns, 0.5 + 3.2 * rows)
+    figure, every = panels(size, rows, columns, len(surfaces))
     shared = (LogNorm if log else Normalize)(float(steps[0]), float(steps[-1]))
-    for axes, (name, surface) in zip(panels, surfaces.items(), strict=False):
+    for axes, (name, surface) in zip(every, surfaces.items(), strict=True):
         shown = np.ma.masked_invalid(values[name]).T  # rows are the vertical axis
         look = {"levels": steps, "norm": shared, "extend": "both"}
         axes.contourf(surface.a, surface.b, shown, cmap=SHADES, **look)
@@ -74,10 +79,7 @@ def contours(
         axes.set_title(name, fontsize="medium")
         style_axes(axes)
         axes.grid(False)
-    for axes in panels[len(surfaces) :]:
-        axes.remove()
-    shown = list(panels[: len(surfaces)])
-    bare(figure.colorbar(ScalarMappable(shared, SHADES), ax=shown, label=label, pad=0.02))
+    bare(figure.colorbar(ScalarMappable(shared, SHADES), ax=every, label=label, pad=0.02))
     return figure
 
 
@@ -109,9 +111,7 @@ def reliefs(
     """
     values, low, high = _common_scale(surfaces, high, log=False)
     norm = Normalize(low, high)
-    check_count(1, max_columns=max_columns)
-    columns = min(max_columns, len(surfaces))
-    rows = math.ceil(len(surfaces) / columns)
+    rows, columns = rows_and_columns(len(surfaces), max_columns)
     figure = Figure(figsize=(0.6 + 3.8 * columns, 0.3 + 3.5 * rows), layout="constrained")
     for number, (name, surface) in enumerate(surfaces.items(), 1):
         axes: Any = figure.add_subplot(rows, columns, number, projection="3d")

@@ -1,4 +1,4 @@
-"""Figures of sweeps: sensitivity to one hyper-parameter, speed-up.
+"""Figures of sweeps: sensitivity to one hyper-parameter, heat maps over two, speed-up.
 
 They take the frames of :mod:`fedjax_sim.reports.selection` and choose with its :func:`best`: a
 hyper-parameter that is on no axis is tuned for every point, and the title names it.
@@ -13,29 +13,38 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-from fedjax_sim.reports.figures.figure import Figure
 from fedjax_sim.reports.figures.style import (
+    COLORS,
     GREY,
     INK,
     LETTER,
+    SHADES,
+    Figure,
     add_caption,
+    bare,
+    color_limits,
     index_of,
     legend_above,
     legend_title,
     line_look,
     marker_look,
+    panels,
     short,
     style_axes,
 )
 from fedjax_sim.reports.frames import check_columns, check_unique, grid_values, rows_with
 from fedjax_sim.reports.intervals import interval_note
 from fedjax_sim.reports.labels import algorithm_labels, setting_label
-from fedjax_sim.reports.selection import Mode, best
+from fedjax_sim.reports.selection import Mode, best, sign_of
 
 # Marks at the top edge for means that are no number on the axis.
 _ABSENT = ((np.isnan, "x", "a seed failed"), (np.isinf, "^", "infinite"))
+_FAR = "#E7E3DD"  # of means far worse than the others
+_MOST_SPREADS = 3
 
 
 def sensitivity(
@@ -77,8 +86,7 @@ def sensitivity(
     scores = scores.loc[np.asarray(scores[x].notna()), :]
     lines = [by] if by is not None else []
     points = best(scores, per=[*lines, x], mode=mode, bounds=bounds)
-    figure = Figure(figsize=(5.6, 3.8), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels((5.6, 3.8))
     axes.set_yscale(yscale)
     numeric = all(isinstance(value, int | float) for value in ticks)
     names = [] if by is None else grid_values(points, by)
@@ -114,6 +122,96 @@ def sensitivity(
         legend_above(figure, keys, 4, legend_title(by))
     axes.set_title(grid_title(scores, points, [x, *lines]), fontsize="medium", pad=6 + 9 * stacked)
     add_caption(figure, _about_bands(points))
+    return figure
+
+
+def heat_map(
+    scores: pd.DataFrame,
+    x: str,
+    y: str,
+    *,
+    mode: Mode = "min",
+    log: bool = False,
+    label: str = "score",
+) -> Figure:
+    """Mean score over seeds for every pair of values of two hyper-parameters.
+
+    The best cell is outlined.  Cells with a failed seed are hatched and show how many failed; a
+    combination that was not run is white.  The means are printed where there is room, always up to
+    8 x 8.  Means far worse than those of the better half, such as 1e30 shortly before a divergence,
+    do not set the colours: they are pale grey, and the colour bar ends with an arrow.
+
+    Args:
+        scores: as :func:`fedjax_sim.reports.selection.scores` returns them.
+        log: logarithmic colours, for scores that differ by orders of magnitude.
+        label: name of the score, for the colour bar.
+
+    Raises:
+        ValueError: as :func:`fedjax_sim.reports.selection.best`; ``x`` equal to ``y``; ``log``
+            and a mean that is not positive.
+
+    Example:
+        >>> rows = [(a, b, 0, a * b) for a in (0.1, 1.0) for b in (1, 2, 4)]
+        >>> frame = pd.DataFrame(rows, columns=["lr", "local_steps", "seed", "score"])
+        >>> axes = heat_map(frame, "lr", "local_steps").axes[0]
+        >>> [text.get_text() for text in axes.texts]
+        ['0.100', '1.00', '0.200', '2.00', '0.400', '4.00']
+    """
+    if x == y:
+        raise ValueError(f"x and y are both {x!r}; expected two columns")
+    cells = best(scores, per=[y, x], mode=mode)
+    xs, ys = grid_values(cells, x), grid_values(cells, y)
+    mean = np.asarray(cells["mean"], np.float64)
+    finite = np.isfinite(mean)
+    if log and (mean[finite] <= 0).any():
+        raise ValueError(f"log is True and a mean score is {mean[finite].min():g}; expected > 0")
+    at = np.array(
+        [(index_of(ys, b), index_of(xs, a)) for b, a in zip(cells[y], cells[x], strict=True)]
+    )
+    values = np.full((len(ys), len(xs)), math.nan)
+    values[tuple(at[finite].T)] = mean[finite]
+
+    width = float(np.clip(0.62 * len(xs), 2.5, 9))  # inches of the map
+    height = float(np.clip(0.36 * len(ys), 1.4, 7))
+    figure, (axes,) = panels((width + 2.2, height + 1.2))
+    shown, end = _without_outliers(mean[finite], mode, log)
+    norm = (LogNorm if log else Normalize)(*color_limits(shown, log))
+    shades = SHADES.with_extremes(under=_FAR, over=_FAR)
+    colors = axes.pcolormesh(
+        np.arange(len(xs) + 1) - 0.5,
+        np.arange(len(ys) + 1) - 0.5,
+        np.ma.masked_invalid(values),
+        cmap=shades,
+        norm=norm,
+        edgecolor="white",
+        lw=0.6,
+    )
+    room = width / len(xs) >= 0.55 and height / len(ys) >= 0.2
+    numbers = zip(at, mean, cells["num_failed"], cells["num_seeds"], strict=True)
+    for (row, column), value, failed, seeds in numbers:
+        if not np.isfinite(value):
+            hatch = "////" if failed else None
+            axes.add_patch(_box(row, column, facecolor="#F4F4F4", edgecolor="#C9CDD1", hatch=hatch))
+        if room:
+            text = f"✗ {failed}/{seeds}" if failed else f"{value:#.3g}".rstrip(".")
+            color = _readable(shades(norm(value))) if np.isfinite(value) else INK
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
+        elif failed:
+            axes.text(column, row, "✗", ha="center", va="center", fontsize=8, color=INK)
+    if finite.any():
+        winner = at[np.argmin(np.where(finite, mean if mode == "min" else -mean, math.inf))]
+        axes.add_patch(_box(*winner, facecolor="none", edgecolor=COLORS[1], lw=2.5, clip_on=False))
+    labels = value_labels(x, xs)
+    axes.set_xticks(range(len(xs)), labels)
+    if max(map(len, labels)) * LETTER > width / len(xs):
+        axes.tick_params("x", labelrotation=90)
+    axes.set_yticks(range(len(ys)), value_labels(y, ys))
+    axes.set(xlabel=setting_label(x), ylabel=setting_label(y))
+    axes.set_title(grid_title(scores, cells, [x, y]), fontsize="medium")
+    style_axes(axes)
+    axes.grid(False)
+    bar = figure.colorbar(colors, ax=axes, label=label, pad=0.02, aspect=7 * height, extend=end)
+    bare(bar)
     return figure
 
 
@@ -155,16 +253,16 @@ def speed_up_figure(
     key = [name for name in (panel, by, over) if name is not None]
     check_columns(frame, [*key, "error", "speed_up", "linear"])
     check_unique(frame, key)
-    panels = [None] if panel is None else grid_values(frame, panel)
+    values = [None] if panel is None else grid_values(frame, panel)
     names = [] if by is None else grid_values(frame, by)
     labels = value_labels(by, names)
     if panel is None:
-        figure = Figure(figsize=(9.2, 3.8), layout="constrained")
-        pairs = figure.subplots(1, 2, squeeze=False)
+        figure, every = panels((9.2, 3.8), 1, 2)
     else:
-        figure = Figure(figsize=(1.2 + 2.9 * len(panels), 6.2), layout="constrained")
-        pairs = figure.subplots(2, len(panels), sharex=True, sharey="row", squeeze=False).T
-    for value, (left, right) in zip(panels, pairs, strict=True):
+        size = (1.2 + 2.9 * len(values), 6.2)
+        figure, every = panels(size, 2, len(values), sharex=True, sharey="row")
+    pairs = list(zip(every[: len(values)], every[len(values) :], strict=True))
+    for value, (left, right) in zip(values, pairs, strict=True):
         part = frame if panel is None else rows_with(frame, panel, value)
         _speed_up_pair(
             left, right, part, over, by, dict(zip(names, labels, strict=True)),
@@ -176,7 +274,7 @@ def speed_up_figure(
     for left, right in pairs[:1]:
         left.set_ylabel(label)
         right.set_ylabel(f"speed-up over {setting_label(over)} = {' or '.join(map(short, bases))}")
-    for axes in pairs[:, 1] if panel is not None else pairs.ravel():
+    for axes in every if panel is None else every[len(values) :]:
         axes.set_xlabel(setting_label(over))
     keys = [*labels, "linear speed-up"] if _speeds_up(frame) else labels
     if keys:
@@ -306,3 +404,32 @@ def grid_title(scores: pd.DataFrame, cells: pd.DataFrame, shown: Sequence[str]) 
     seeds = cells["num_seeds"].unique().tolist()
     parts = [f"mean of {seeds[0]} seeds"] if len(seeds) == 1 and seeds[0] > 1 else []
     return ", ".join(parts + ([f"best over {', '.join(tuned)}"] if tuned else []))
+
+
+def _without_outliers(
+    means: np.ndarray, mode: Mode, log: bool
+) -> tuple[np.ndarray, Literal["neither", "min", "max"]]:
+    """Returns the means that set the colours, and the end of the colour bar that has an arrow.
+
+    A mean is left out if it is worse than the worst of the better half by more than three times the
+    range of that half, on the scale of the colours.
+    """
+    sign = sign_of(mode)
+    scaled = sign * (np.log(means) if log else means)
+    better_half = np.sort(scaled)[: (len(scaled) + 1) // 2]
+    if not len(better_half) or not (spread := np.ptp(better_half)):
+        return means, "neither"
+    kept = scaled <= better_half[-1] + _MOST_SPREADS * spread
+    return means[kept], "neither" if kept.all() else "max" if sign > 0 else "min"
+
+
+def _readable(background: Sequence[float]) -> str:
+    """Returns black or white, whichever contrasts more by the definition of WCAG 2."""
+    rgb = np.array(background[:3])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ (0.2126, 0.7152, 0.0722)
+    return "white" if (luminance + 0.05) ** 2 < 0.05 * 1.05 else "black"
+
+
+def _box(row: int, column: int, **look: Any) -> Rectangle:
+    return Rectangle((column - 0.5, row - 0.5), 1, 1, **look)

@@ -14,8 +14,15 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from fedjax_sim.reports.figures.figure import Figure
-from fedjax_sim.reports.figures.style import COLORS, INK, add_legend, bare, style_axes
+from fedjax_sim.reports.figures.style import (
+    COLORS,
+    INK,
+    Figure,
+    add_legend,
+    bare,
+    panels,
+    style_axes,
+)
 from fedjax_sim.timelines import Spans
 
 WAITING = "#DFE2E5"
@@ -76,8 +83,7 @@ def visit_chart(
     row = {int(client): i for i, client in enumerate(rows)}
     at = np.array([row[client] for client in shown.client.tolist()])
 
-    figure = Figure(figsize=(9.6, 1.5 + 0.24 * len(rows)), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = panels((9.6, 1.5 + 0.24 * len(rows)))
     shade = Normalize(0, max(int(shown.staleness.max()), 1))
     colors = AGES(shade(shown.staleness))
     axes.barh(at, shown.done - shown.start, 0.78, shown.start, color=colors, label="computing")
@@ -139,7 +145,7 @@ def visit_distributions(spans: Spans, groups: Mapping[str, ArrayLike]) -> Figure
         for weights in (None, spans.report - spans.done, spans.report - spans.start)
     )
     share = np.divide(waited, lasted, out=np.full(len(lasted), np.nan), where=lasted > 0)
-    panels = {
+    shown = {
         "staleness": {name: spans.staleness[visits] for name, visits in own.items()},
         "steps per visit": {name: spans.num_steps[visits] for name, visits in own.items()},
         "visits per client": {name: count[each] for name, each in members.items()},
@@ -147,10 +153,8 @@ def visit_distributions(spans: Spans, groups: Mapping[str, ArrayLike]) -> Figure
             name: share[each][~np.isnan(share[each])] for name, each in members.items()
         },
     }
-    figure = Figure(figsize=(9.6, 5.6), layout="constrained")
-    for i, (axes, (what, values)) in enumerate(
-        zip(figure.subplots(2, 2).ravel(), panels.items(), strict=True)
-    ):
+    figure, every = panels((9.6, 5.6), 2, 2)
+    for i, (axes, (what, values)) in enumerate(zip(every, shown.items(), strict=True)):
         whole = what != "share of time waiting"
         edges = _whole_bins(values) if whole else np.linspace(0, 1, 21)
         _histograms(axes, values, edges)

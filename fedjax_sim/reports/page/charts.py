@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.reports.divergence import finite_part
-from fedjax_sim.reports.figures.curves import by_seed, mean_of_seeds, on_one_grid, until_failure
-from fedjax_sim.reports.figures.dashboard import QUANTILES, is_distribution
+from fedjax_sim.reports.figures.curves import QUANTILES, is_distribution, seed_curve
 from fedjax_sim.reports.figures.results import against
 from fedjax_sim.reports.frames import grid_values
 from fedjax_sim.reports.intervals import shown_interval
@@ -215,8 +214,7 @@ def _mean_band(part: pd.DataFrame, x: str, metric: str) -> _Line:
     """Returns mean and interval over seeds until the first value that is not finite."""
     if part.empty:
         return _Line.empty()
-    grid, values = on_one_grid(by_seed(part, x), x)
-    means = until_failure(mean_of_seeds(values))
+    grid, values, means = seed_curve(part, x)
     length = int(np.isfinite(means).sum())
     _, low, high = shown_interval(values[:, :length], bounds=bounds_of(metric, values))
     return _Line(grid[:length], means[:length], low, high, length < len(means))
@@ -226,11 +224,10 @@ def _median_band(parts: Sequence[pd.DataFrame], x: str) -> _Line:
     """Returns the quantiles over clients, averaged over the seeds."""
     if any(part.empty for part in parts):
         return _Line.empty()
-    grids, lines = zip(*(on_one_grid(by_seed(part, x), x) for part in parts), strict=True)
-    low, middle, high = (until_failure(mean_of_seeds(values)) for values in lines)
-    length = int(np.isfinite(low + middle + high).sum())
-    at, middle_part, low, high = (x[:length] for x in (grids[0], middle, low, high))
-    return _Line(at, middle_part, low, high, length < len(middle))
+    low, middle, high = (seed_curve(part, x) for part in parts)
+    length = int(np.isfinite(low.mean + middle.mean + high.mean).sum())
+    kept = (values[:length] for values in (low.at, middle.mean, low.mean, high.mean))
+    return _Line(*kept, length < len(middle.mean))
 
 
 def _lines(lines: Sequence[_Line], most: int) -> tuple[dict[str, list], int]:

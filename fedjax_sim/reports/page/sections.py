@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedjax_sim.engine import headline
 from fedjax_sim.reports.divergence import divergence_text, first_divergences
-from fedjax_sim.reports.figures.style import COLORS
+from fedjax_sim.reports.figures import COLORS
 from fedjax_sim.reports.folders import default_metrics
 from fedjax_sim.reports.frames import configuration_columns, grid_values, score_values
 from fedjax_sim.reports.intervals import FEWEST, interval_note

@@ -184,7 +184,7 @@ class Gap(NamedTuple):
         Raises:
             ValueError: a measure of none of the theorems whose settings were run.
         """
-        from fedjax_sim.reports.figures.advice import gap_figure  # slow to import
+        from fedjax_sim.reports.figures import gap_figure  # slow to import
 
         measure = self.measures[0] if measure is None else measure
         if measure not in self.measures:

@@ -142,7 +142,7 @@ class Advice(NamedTuple):
         """
         import pandas as pd  # slow to import
 
-        from fedjax_sim.reports.figures.advice import local_steps_figure
+        from fedjax_sim.reports.figures import local_steps_figure
 
         rows = [
             (

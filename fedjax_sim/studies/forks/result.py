@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedjax_sim.engine import History, RunState, headline
 from fedjax_sim.reports import paired_difference, runs_table
-from fedjax_sim.reports.figures.forks import fork_curves
+from fedjax_sim.reports.figures import fork_curves
 from fedjax_sim.runs import melted
 from fedjax_sim.types import Summary, listed, shown
 

@@ -84,7 +84,7 @@ class SavedResults:
 
     def plot(self, *arguments: Any, **options: Any) -> "Figure":
         """Returns learning curves, as :func:`fedjax_sim.plot` of the folder."""
-        from fedjax_sim.reports.figures.folders import plot_folder  # slow to import
+        from fedjax_sim.reports.figures import plot_folder  # slow to import
 
         return plot_folder(self.folder, *arguments, **options)
 

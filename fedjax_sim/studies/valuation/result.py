@@ -64,7 +64,7 @@ class Valuation(NamedTuple):
         Args:
             options: as in :func:`fedjax_sim.reports.figures.contributions`.
         """
-        from fedjax_sim.reports.figures.contributions import contributions  # slow to import
+        from fedjax_sim.reports.figures import contributions  # slow to import
 
         return contributions(self.to_frame(), **options)
 

@@ -8,7 +8,7 @@ import pytest
 from figures import render
 
 import fedjax_sim as fs
-from fedjax_sim.reports.figures.progress import progress_curves, with_progress
+from fedjax_sim.reports.figures import progress_curves, with_progress
 from fedjax_sim.timelines import stacked
 
 

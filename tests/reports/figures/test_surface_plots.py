@@ -6,7 +6,7 @@ from figures import render
 from matplotlib.collections import PathCollection
 
 from fedjax_sim.diagnostics.surfaces import Surface
-from fedjax_sim.reports.figures.surfaces import contours, reliefs
+from fedjax_sim.reports.figures import contours, reliefs
 
 A, B = np.linspace(-1, 1, 9), np.linspace(-2, 2, 7)
 

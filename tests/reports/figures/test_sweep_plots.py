@@ -13,8 +13,7 @@ from matplotlib.patches import Rectangle
 from scipy import stats
 
 from fedjax_sim.reports import statistics
-from fedjax_sim.reports.figures import heat_maps, sweeps
-from fedjax_sim.reports.figures.style import COLORS
+from fedjax_sim.reports.figures import COLORS, heat_map, sensitivity, speed_up_figure
 
 NAN = math.nan
 LRS, STEPS = (0.01, 0.1, 1.0), (1, 4, 16, 64)
@@ -57,7 +56,7 @@ def boxes(axes, hatched):
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_heat_map_shows_the_best_means(mode):
     values = table()
-    figure = heat_maps.heat_map(as_scores(values), "lr", "local_steps", mode=mode, label="loss")
+    figure = heat_map(as_scores(values), "lr", "local_steps", mode=mode, label="loss")
     axes, bar = figure.axes
     means = MODES[mode](values.mean(axis=3), axis=2).T  # [steps, lr], best over momentum
     _, shown = cells_of(axes)
@@ -83,7 +82,7 @@ def test_heat_map_marks_failures_and_leaves_out_what_was_not_run():
     values[0, 0, 0, 0] = NAN  # the other momentum is healthy
     frame = as_scores(values)
     frame = frame.loc[~((frame["lr"] == 0.01) & (frame["local_steps"] == 64))]
-    figure = heat_maps.heat_map(frame, "lr", "local_steps", log=True)
+    figure = heat_map(frame, "lr", "local_steps", log=True)
     axes = figure.axes[0]
     mesh, shown = cells_of(axes)
     assert isinstance(mesh.norm, LogNorm)
@@ -97,7 +96,7 @@ def test_heat_map_marks_failures_and_leaves_out_what_was_not_run():
 
 
 def test_heat_map_without_a_single_mean():
-    figure = heat_maps.heat_map(as_scores(table() * NAN), "lr", "local_steps", log=True)
+    figure = heat_map(as_scores(table() * NAN), "lr", "local_steps", log=True)
     assert len(boxes(figure.axes[0], hatched=True)) == 12
     assert boxes(figure.axes[0], hatched=False) == []
     render(figure)
@@ -106,7 +105,7 @@ def test_heat_map_without_a_single_mean():
 def test_heat_map_of_rounds_that_are_infinite():
     values = table()
     values[0, 0] = math.inf
-    figure = heat_maps.heat_map(as_scores(values), "lr", "local_steps")
+    figure = heat_map(as_scores(values), "lr", "local_steps")
     texts = {text.get_position(): text.get_text() for text in figure.axes[0].texts}
     assert texts[0, 0] == "inf"
     assert boxes(figure.axes[0], hatched=True) == []  # nobody failed
@@ -120,7 +119,7 @@ def test_heat_map_of_extreme_shapes(size):
         (i, j, 0, NAN if i == j == 1 else i + j) for i in range(size[0]) for j in range(size[1])
     ]
     frame = pd.DataFrame(rows, columns=["a", "b", "seed", "score"]).assign(momentum=0.9)
-    figure = heat_maps.heat_map(frame, "a", "b")
+    figure = heat_map(frame, "a", "b")
     assert max(figure.get_size_inches()) <= 12  # fits a page
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts == {(1, 1): ["0"], (30, 2): ["✗"], (2, 40): ["✗"], (30, 40): ["✗"]}.get(
@@ -132,7 +131,7 @@ def test_heat_map_of_extreme_shapes(size):
 
 def test_values_in_the_cells_can_be_read():
     rows = [(i, j, 0, i + 16 * j) for i in range(16) for j in range(10)]  # every shade
-    figure = heat_maps.heat_map(pd.DataFrame(rows, columns=["a", "b", "seed", "score"]), "a", "b")
+    figure = heat_map(pd.DataFrame(rows, columns=["a", "b", "seed", "score"]), "a", "b")
     mesh, shown = cells_of(figure.axes[0])
 
     def luminance(color):  # of WCAG 2
@@ -153,7 +152,7 @@ def test_values_in_the_cells_can_be_read():
 def test_axes_in_numeric_order_with_strings_and_missing_values():
     rows = [("b", NAN, 1.0), ("a", 10, 2.0), ("a", 9, 3.0), ("c", 10, 4.0)]
     frame = pd.DataFrame(rows, columns=["algorithm", "server_lr", "score"]).assign(seed=0)
-    axes = heat_maps.heat_map(frame, "server_lr", "algorithm").axes[0]
+    axes = heat_map(frame, "server_lr", "algorithm").axes[0]
     assert [t.get_text() for t in axes.get_xticklabels()] == ["9", "10", "none"]
     assert [t.get_text() for t in axes.get_yticklabels()] == ["a", "b", "c"]
     np.testing.assert_array_equal(cells_of(axes)[1], [[3, 2, NAN], [NAN, NAN, 1], [NAN, 4, NAN]])
@@ -162,7 +161,7 @@ def test_axes_in_numeric_order_with_strings_and_missing_values():
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_sensitivity_shows_means_and_intervals(mode):
     values = table()
-    figure = sweeps.sensitivity(as_scores(values), "lr", by="local_steps", mode=mode, label="loss")
+    figure = sensitivity(as_scores(values), "lr", by="local_steps", mode=mode, label="loss")
     (axes,) = figure.axes
     drawn = [line for line in axes.lines if line.get_linestyle() != "None"]
     assert [line.get_label() for line in drawn] == ["1", "4", "16", "64"]
@@ -196,7 +195,7 @@ def marks(axes, marker):
 def test_sensitivity_marks_failures_at_the_top_edge():
     values = table()
     values[2, 0], values[1:, 2, :, 3], values[0, 1, :, 1] = NAN, NAN, math.inf
-    figure = sweeps.sensitivity(as_scores(values), "lr", by="local_steps", yscale="log")
+    figure = sensitivity(as_scores(values), "lr", by="local_steps", yscale="log")
     (axes,) = figure.axes
     failed = marks(axes, "x")
     first, third = COLORS[0], COLORS[2]
@@ -227,7 +226,7 @@ def test_sensitivity_marks_failures_at_the_top_edge():
 )
 def test_the_axis_is_logarithmic_where_the_grid_is(values, scale):
     frame = pd.DataFrame({"m": values, "seed": 0, "score": np.arange(len(values)) + 1.0})
-    (axes,) = (figure := sweeps.sensitivity(frame, "m")).axes
+    (axes,) = (figure := sensitivity(frame, "m")).axes
     assert axes.get_xscale() == scale
     assert [t.get_text() for t in axes.get_xticklabels()] == [f"{v:g}" for v in values]
     assert not figure.legends
@@ -237,11 +236,11 @@ def test_the_axis_is_logarithmic_where_the_grid_is(values, scale):
 def test_sensitivity_to_names_and_without_missing_values():
     rows = [("sgd", NAN, 3.0), ("adam", 0.9, 1.0), ("adam", 0.99, 2.0), ("yogi", 0.9, 4.0)]
     frame = pd.DataFrame(rows, columns=["optimizer", "beta", "score"]).assign(seed=0)
-    (axes,) = (figure := sweeps.sensitivity(frame, "optimizer")).axes
+    (axes,) = (figure := sensitivity(frame, "optimizer")).axes
     assert [t.get_text() for t in axes.get_xticklabels()] == ["adam", "sgd", "yogi"]
     np.testing.assert_array_equal(axes.lines[0].get_ydata(), [1, 3, 4])
     render(figure)
-    (axes,) = sweeps.sensitivity(frame, "beta", by="optimizer").axes
+    (axes,) = sensitivity(frame, "beta", by="optimizer").axes
     shown = {
         line.get_label(): list(line.get_xdata()) for line in axes.lines if line.get_xdata().size
     }
@@ -267,9 +266,7 @@ def lines_of(axes, label):
 
 def test_speed_up_figure_shows_the_frame_beside_linear_speed_up():
     frame = speed_ups(per=["algorithm", "local_steps"], level=0.9)
-    figure = sweeps.speed_up_figure(
-        frame, by="algorithm", panel="local_steps", label="suboptimality"
-    )
+    figure = speed_up_figure(frame, by="algorithm", panel="local_steps", label="suboptimality")
     assert figure.get_supxlabel() == (
         "Lines: mean over 4 seeds; bands: its 90 % interval (Student's t)."
     )
@@ -310,7 +307,7 @@ def test_speed_up_figure_of_curves_with_their_own_base_and_gaps():
         "cohort_size",
         per="algorithm",
     )
-    figure = sweeps.speed_up_figure(frame, "cohort_size", by="algorithm")
+    figure = speed_up_figure(frame, "cohort_size", by="algorithm")
     left, right = figure.axes
     guides = lines_of(right, "linear speed-up")
     assert [list(guide.get_ydata()) for guide in guides] == [[1, 2, 4, 8], [1, 2, 4]]
@@ -323,7 +320,7 @@ def test_speed_up_figure_of_curves_with_their_own_base_and_gaps():
 def test_curves_that_do_not_speed_up_have_no_linear_line(by):
     rows = [("fedavg", m, s, 1 + m / 100 + s) for m in (2, 8, 32) for s in (0, 1)]
     frame = pd.DataFrame(rows, columns=["algorithm", "num_clients", "seed", "score"])
-    figure = sweeps.speed_up_figure(statistics.speed_up(frame, per=by or ()), by=by)
+    figure = speed_up_figure(statistics.speed_up(frame, per=by or ()), by=by)
     assert not any(lines_of(axes, "linear speed-up") for axes in figure.axes)
     texts = [t.get_text() for legend in figure.legends for t in legend.get_texts()]
     assert texts == ([] if by is None else ["FedAvg"])
@@ -337,7 +334,7 @@ def test_a_band_down_to_zero_does_not_stretch_a_logarithmic_axis(lowest):
     rows = [(m, s, v / m) for m in (2, 8) for s, v in enumerate((1 - spread, 1, 1 + spread))]
     frame = statistics.speed_up(pd.DataFrame(rows, columns=["num_clients", "seed", "score"]))
     np.testing.assert_allclose(frame["error_low"], [lowest / 2, lowest / 8], rtol=1e-5)
-    left, _ = (figure := sweeps.speed_up_figure(frame)).axes
+    left, _ = (figure := speed_up_figure(frame)).axes
     assert left.get_ylim()[0] > 0.125 / 10
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["linear speed-up"]
     render(figure)
@@ -346,17 +343,17 @@ def test_a_band_down_to_zero_does_not_stretch_a_logarithmic_axis(lowest):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda f: heat_maps.heat_map(f, "lr", "lr"), "x and y are both 'lr'"),
-        (lambda f: heat_maps.heat_map(f, "lr", "eta"), r"lacks the columns \['eta'\]"),
+        (lambda f: heat_map(f, "lr", "lr"), "x and y are both 'lr'"),
+        (lambda f: heat_map(f, "lr", "eta"), r"lacks the columns \['eta'\]"),
         (
-            lambda f: heat_maps.heat_map(f.assign(score=-1.0), "lr", "momentum", log=True),
+            lambda f: heat_map(f.assign(score=-1.0), "lr", "momentum", log=True),
             "log is True and a mean score is -1; expected > 0",
         ),
-        (lambda f: sweeps.sensitivity(f, "eta"), r"lacks the columns \['eta'\]"),
-        (lambda f: sweeps.sensitivity(f.assign(lr=NAN), "lr"), "'lr', which no row has"),
-        (lambda f: sweeps.speed_up_figure(f), r"lacks the columns \['num_clients', 'error'"),
+        (lambda f: sensitivity(f, "eta"), r"lacks the columns \['eta'\]"),
+        (lambda f: sensitivity(f.assign(lr=NAN), "lr"), "'lr', which no row has"),
+        (lambda f: speed_up_figure(f), r"lacks the columns \['num_clients', 'error'"),
         (
-            lambda f: sweeps.speed_up_figure(speed_ups(per=["algorithm", "local_steps"])),
+            lambda f: speed_up_figure(speed_ups(per=["algorithm", "local_steps"])),
             "two rows for {'num_clients': 2}",
         ),
     ],
@@ -369,9 +366,7 @@ def test_bad_arguments_are_named(call, match):
 @pytest.mark.parametrize(("values", "rotation"), [("ab", 0), (["a long value"] * 2, 30)])
 def test_long_values_of_the_horizontal_axis_do_not_overlap(values, rotation):
     rows = [(f"{x} {i}" * (1 + rotation // 10), s, i) for i, x in enumerate(values) for s in (0, 1)]
-    figure = sweeps.sensitivity(
-        pd.DataFrame(rows, columns=["schedule", "seed", "score"]), "schedule"
-    )
+    figure = sensitivity(pd.DataFrame(rows, columns=["schedule", "seed", "score"]), "schedule")
     ticks = figure.axes[0].get_xticklabels()
     assert {tick.get_rotation() for tick in ticks} == {rotation}
 
@@ -389,7 +384,7 @@ def test_a_far_worse_mean_does_not_set_the_colours(mode, log, far):
         [(a, b, 0, mean) for (a, b), mean in zip(cells, means, strict=True)],
         columns=["lr", "mu", "seed", "score"],
     )
-    axes, _ = (figure := heat_maps.heat_map(frame, "lr", "mu", mode=mode, log=log)).axes
+    axes, _ = (figure := heat_map(frame, "lr", "mu", mode=mode, log=log)).axes
     (colors,) = [x for x in axes.collections if x.get_array() is not None]
     others = sign * means[:-1]
     np.testing.assert_allclose(sorted(np.abs(colors.get_clim())), [others.min(), others.max()])
@@ -402,6 +397,6 @@ def test_equal_means_and_few_of_them_keep_all_colours():
     for scores in ([1.0, 1.0, 1.0, 5.0], [1.0, 9.0], [2.0]):
         rows = [(i, 0, 0, score) for i, score in enumerate(scores)]
         frame = pd.DataFrame(rows, columns=["lr", "mu", "seed", "score"])
-        axes = heat_maps.heat_map(frame, "lr", "mu").axes[0]
+        axes = heat_map(frame, "lr", "mu").axes[0]
         (colors,) = [x for x in axes.collections if x.get_array() is not None]
         assert colors.norm.vmax >= max(scores)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_hex
 
 import fedjax_sim as fs
-from fedjax_sim.reports.figures.style import COLORS
+from fedjax_sim.reports.figures import COLORS
 from fedjax_sim.reports.figures.timelines import AGES, WAITING, visit_chart, visit_distributions
 from fedjax_sim.timelines import (
     arrivals,
