@@ -6,6 +6,7 @@ Heavy modules are imported inside functions, so that ``--help`` does not wait fo
 import contextlib
 import os
 import pathlib
+import re
 import shlex
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -39,11 +40,11 @@ Stores the fastest in .fedjax_sim of the current folder, where fedjax-sim run fi
 {cache}, for runs in every folder. A run records what it used."""
 
 LIST_HELP = """\
-usage: fedjax-sim list [ALGORITHM ...] [-h]
+usage: fedjax-sim list [STUDY.py] [ALGORITHM ...] [-h]
 
 Prints the names that options take: algorithms with their hyper-parameters, data sets, models,
-partitions, rules of sampling, codecs, robust rules, attacks and presets. With ALGORITHM, describes
-its hyper-parameters.
+partitions, rules of sampling, codecs, robust rules, attacks and presets; with a study module also
+its algorithms. With ALGORITHM, describes its hyper-parameters.
 """
 
 
@@ -301,16 +302,17 @@ def list_names(arguments: list[str]) -> int:
     from rich.console import Console
 
     from fedjax_sim.cli.listing import algorithm_table, list_tables
-    from fedjax_sim.studies.setups import algorithms_of
+    from fedjax_sim.cli.options import study_of
+    from fedjax_sim.studies.setups import Study, algorithms_of
 
     try:
-        entries = algorithms_of(arguments) if arguments else {}
+        own = arguments[:1] if "".join(arguments[:1]).endswith(".py") else []
+        study, names = study_of(*own) if own else Study(), arguments[len(own) :]
+        entries = algorithms_of(names, study.algorithms) if names else {}
     except ValueError as error:
-        raise Failure(
-            f"unknown {str(error).replace('algorithms has', 'algorithm', 1)}", 2
-        ) from error
+        raise Failure(re.sub("^algorithms has", "unknown algorithm", str(error)), 2) from error
     console = Console()
-    for table in map(algorithm_table, entries.values()) if arguments else list_tables():
+    for table in map(algorithm_table, entries.values()) if names else list_tables(study):
         console.print(table)
     return 0
 

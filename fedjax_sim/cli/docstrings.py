@@ -16,8 +16,8 @@ def paper(entry: AlgorithmEntry) -> str:
     """Returns the algorithm's first citation, authors and year; empty if there is none."""
     short = r"([A-Z]\w+(?: et al\.| and [A-Z]\w+)?), (\d{4})"  # Li et al., 2020
     full = r'([A-Z]\w+)( et al\.|(?:, [A-Z]\w+)+)?, "[^"]+",\s+(\d{4})'  # Hsu, Qi, "Title", 2019
-    module = sys.modules[entry.factory.__module__]
-    for text in (_docstring(entry), module.__doc__ or ""):
+    module = sys.modules.get(getattr(entry.factory, "__module__", ""))
+    for text in (_docstring(entry), getattr(module, "__doc__", "") or ""):
         if cited := re.search(short, text):
             return f"{cited[1]}, {cited[2]}"
         if cited := re.search(full, text):

@@ -15,7 +15,7 @@ import numpy as np
 import tyro
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli.options import parse, split_arguments, study_of, with_hyper
+from fedjax_sim.cli.options import check_replaced, parse, split_arguments, study_of, with_hyper
 from fedjax_sim.engine import PERSONAL, direction, is_fraction
 from fedjax_sim.runs import Configuration, FolderError
 from fedjax_sim.studies.setups import (
@@ -30,6 +30,7 @@ from fedjax_sim.studies.setups import (
     Gigabytes,
     HyperParameters,
     Natural,
+    NoCodec,
     Rounds,
     Run,
     Study,
@@ -176,6 +177,7 @@ def read_sweep(
     grid = {name: Axis() for name in typed} or config.grid
     default = dataclasses.replace(config, run=study.options, grid=grid)
     config = parse(SweepOptions, f"sweep {source}", description, rest, default)
+    check_replaced(study, source, rest, config.run)
     return source, rest, study.replaced(options=config.run), config
 
 
@@ -233,6 +235,8 @@ def _with_value(run: Run, name: str, value: Any) -> Run:
     """Returns the options with another value; another kind keeps typed values that it has, too."""
     if not isinstance(value, str) or SETTINGS[name].depth == math.inf:
         return replaced(run, name, value)
+    if (name, value) == ("compress", "none"):  # what is not compressed has no memory
+        run = replaced(run, "feedback", "none")
     before = flat(run)
     if name in before and before[name] == value:
         return run
@@ -352,13 +356,22 @@ def _column(algorithm: str, hyper: str) -> str:
 def _product_of_settings(run: Run, grid: Mapping[str, Sequence[Any]]) -> list[Configuration]:
     """Returns the settings of all configurations; a kind of a choice has its own names only."""
     found: list[tuple[Configuration, Run]] = [({}, run)]
-    for name in sorted(SETTINGS.keys() & grid, key=lambda n: (SETTINGS[n].depth, [*grid].index(n))):
+    # Uploads that a configuration does not compress have one feedback, none.
+    without = len(grid.get("feedback", ())) > 1 and {*grid.get("compress", ())} > {"none"}
+
+    def place(name: str) -> tuple[float, bool, int]:
+        return SETTINGS[name].depth, without and name == "feedback", [*grid].index(name)
+
+    for name in sorted(SETTINGS.keys() & grid, key=place):
         if not any(name in flat(own) for _, own in found):
             replaced(run, name, grid[name][0])  # which says what has it
         found = [
             (entry | {name: value}, _with_value(own, name, value)) if has else (entry, own)
             for entry, own in found
-            for has in [name in flat(own)]
+            for has in [
+                name in flat(own)
+                and not (without and name == "feedback" and isinstance(own.compress, NoCodec))
+            ]
             for value in (grid[name] if has else [None])
         ]
     return [entry for entry, _ in found]

@@ -1,7 +1,7 @@
 """``fedjax-sim list``: the names that options take, and an algorithm's hyper-parameters."""
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.table import Table
 
@@ -10,21 +10,24 @@ from fedjax_sim.cli import docstrings
 from fedjax_sim.datasets import data_folder, folder_of
 from fedjax_sim.studies.setups import (
     ALGORITHMS,
-    OPEN,
     PRESETS,
     AlgorithmEntry,
+    Field,
     Run,
+    Study,
+    algorithms_of,
     fields_of,
     flat,
     kind_of,
+    names_of,
 )
 
 
-def list_tables() -> Iterator[Table]:
+def list_tables(study: Study) -> Iterator[Table]:
     """Yields the names that options take: algorithms, data sets, models, partitions, presets."""
     table = Table("algorithm", "hyper-parameters and defaults", "paper")
-    entries = ALGORITHMS
-    for name, entry in entries.items():
+    names = dict.fromkeys([*study.algorithms, *ALGORITHMS])
+    for name, entry in algorithms_of([*names], study.algorithms).items():
         settings = [f"{key}={_shown(value)}" for key, value in entry.hyper_defaults.items()]
         table.add_row(name, " ".join(settings), docstrings.paper(entry))
     yield table
@@ -40,9 +43,9 @@ def list_tables() -> Iterator[Table]:
     for name, (shape, _) in models.MODELS.items():
         table.add_row(name, "any" if shape is None else " x ".join(map(str, shape)))
     yield table
-    for field in fields_of(Run):
+    for name, field in names_of(Run).items():
         if len(field.alternatives) > 1:
-            yield _choices(field.name, field.alternatives, OPEN in field.marks)
+            yield _choices(name, field)
     table = Table("preset", "algorithms", "data set")
     for name, preset in PRESETS.items():
         values = flat(preset)
@@ -50,15 +53,18 @@ def list_tables() -> Iterator[Table]:
     yield table
 
 
-def _choices(name: str, kinds: Sequence[type], is_open: bool) -> Table:
-    """Returns the kinds of a choice: the word that is typed, its flags, and what it does."""
+def _choices(name: str, choice: Field) -> Table:
+    """Returns the kinds of a choice: the word that is typed, its options, and what it does."""
     table = Table(name.replace("_", "-"), "flags", "")
-    before = "--" if is_open else f"--{name.replace('_', '-')}."
-    for kind in kinds:
-        flags = [before + field.name.replace("_", "-") for field in fields_of(kind)]
+    before = "" if choice.is_open else f"{name}."
+    for kind in choice.alternatives:
+        flags = [
+            f"{before}{field.name}:KIND" if field.alternatives else f"--{before}{field.name}"
+            for field in fields_of(kind)
+        ]
         text = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
         word = f"{name}:{kind_of(kind)}".replace("_", "-")
-        table.add_row(word, " ".join(flags) or "none", text)
+        table.add_row(word, " ".join(flags).replace("_", "-") or "none", text)
     return table
 
 

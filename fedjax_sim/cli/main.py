@@ -28,8 +28,8 @@ usage: fedjax-sim run [SOURCE] [options]                   compare federated alg
        fedjax-sim export FOLDER [options]                  a trained model: npz, safetensors, orbax
        fedjax-sim fork FOLDER --round T [options]          "what if, from round T": alternatives
        fedjax-sim run | sweep | ... --help                 all options and their defaults
-       fedjax-sim list                                     algorithms, data sets, models, presets
-       fedjax-sim list ALGORITHM                           an algorithm's hyper-parameters
+       fedjax-sim list [STUDY.py]                          algorithms, data sets, models, presets
+       fedjax-sim list [STUDY.py] ALGORITHM                an algorithm's hyper-parameters
        fedjax-sim --version
 
 SOURCE is a preset, a study module (STUDY.py) or the CONFIG.json of a run.

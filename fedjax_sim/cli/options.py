@@ -8,7 +8,7 @@ import pathlib
 import re
 import typing
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, TypeVar, Union
+from typing import Annotated, Any, TypeVar, Union, cast
 
 import docstring_parser
 import tyro
@@ -37,6 +37,12 @@ from fedjax_sim.studies.setups import (
 )
 
 Options = TypeVar("Options")
+# Options that exclude each other: the typed one replaces the other one of a preset or a file.
+_REPLACES = (
+    ("privacy.noise", "privacy.epsilon"),
+    ("privacy.epsilon", "privacy.noise"),
+    ("local_epochs", "local_steps"),
+)
 MISSING: Any = tyro.MISSING  # default of an option that has to be typed
 
 
@@ -78,6 +84,10 @@ def parse(
     """Returns the options: the typed ones, and the defaults of all others."""
     asks_help = not {"-h", "--help"}.isdisjoint(arguments)
     arguments = [_hyphenated(text) for text in arguments]
+    names = typed_names(arguments)
+    for name, other in _REPLACES:
+        if name in names and other not in names and flat(default).get(other) is not None:
+            default = replaced(cast(Options, default), other, None)
     if not asks_help:
         arguments = _choices_first(kind, default, arguments)
     parsed = tyro.cli(
@@ -91,7 +101,7 @@ def parse(
     )
     options = _as_written(parsed)
     check(options)
-    return _of_algorithms(options, typed_names(arguments))
+    return _of_algorithms(options, names)
 
 
 def _choices_first(kind: type, default: Any, arguments: Sequence[str]) -> list[str]:

@@ -27,7 +27,6 @@ from fedjax_sim.studies.setups import (
     PRESETS,
     Run,
     entries,
-    fields_of,
     flat,
     kind_of,
     names_of,
@@ -161,7 +160,7 @@ def test_finished_algorithms_are_not_run_again(copied, monkeypatch, capsys):
             ["partition:iid"],
             "partition is 'dirichlet' there and 'iid' here; alpha is given there only",
         ),
-        (["--alpha", "inf"], "alpha is 0.1 there and None here"),
+        (["--alpha", "inf"], "alpha is 0.1 there and 'inf' here"),
         (
             ["attack:sign-flip"],
             "attack is 'none' there and 'sign_flip' here; attack.fraction is given",
@@ -313,7 +312,7 @@ def test_help_lists_every_option_with_its_default(preset, capsys, monkeypatch):
         ("plot", "plot FOLDER [FOLDER ...]"),
         ("export", "export FOLDER"),
         ("fork", "fork FOLDER"),
-        ("list", "list [ALGORITHM ...]"),
+        ("list", "list [STUDY.py] [ALGORITHM ...]"),
     ],
 )
 def test_usage_of_commands(command, usage, capsys):
@@ -326,8 +325,8 @@ def test_list_names_every_choice(capsys, monkeypatch):
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
     choices = [
-        f"{field.name}:{kind_of(group)}".replace("_", "-")
-        for field in fields_of(Run)
+        f"{name}:{kind_of(group)}".replace("_", "-")
+        for name, field in names_of(Run).items()
         if len(field.alternatives) > 1
         for group in field.alternatives
     ]
@@ -343,6 +342,26 @@ def test_list_describes_an_algorithm(capsys, monkeypatch):
     assert docstrings.summary(ALGORITHMS["favano"]) in shown
     assert "client learning rate" in shown
     assert "reweighting" in shown
+
+
+def test_list_shows_the_algorithms_of_a_study_module(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "listed_study.py"
+    path.write_text(
+        "import fedjax_sim as fs\n"
+        "def mine(lr: float, sharpness: float = 0.7):\n"
+        '    """Own method of rate lr. Roe et al., 2031."""\n'
+        "    return fs.fedavg(lr)\n"
+        "def study():\n"
+        "    return fs.Study(algorithms={'mine': mine, 'fixed': fs.fedavg(0.1)})\n"
+    )
+    assert main(["list", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"│ mine +│ lr=0.2 sharpness=0.7 +│ Roe et al., 2031 +│", shown)
+    assert re.search(r"│ fixed +│ +│", shown)
+    assert main(["list", str(path), "mine"]) == 0
+    assert "Own method of rate lr." in capsys.readouterr().out
+    assert main(["list", "mine"]) == 2  # without the module
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

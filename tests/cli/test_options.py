@@ -159,6 +159,29 @@ def test_flags_of_the_default_of_a_choice_need_no_word():
     assert parsed("asynchronous", "--horizon", "70") == options("asynchronous", horizon=70.0)
 
 
+@pytest.mark.parametrize(
+    ("words", "noise", "epsilon"),
+    [
+        ("", 0.7, None),
+        ("--privacy.epsilon 3", None, 3.0),
+        ("--privacy.noise 2", 2.0, None),
+        ("privacy:gaussian --privacy.epsilon 3", None, 3.0),
+    ],
+)
+def test_a_typed_option_replaces_the_one_that_excludes_it(tmp_path, words, noise, epsilon):
+    path, hyper = tmp_path / "config.json", {"fedavg": {"lr": 0.1}}
+    run = options(algorithms=("fedavg",), privacy="gaussian", **{"privacy.noise": 0.7})
+    saved = {"config": to_json(run), "algorithms": hyper, "privacy": to_json(run.privacy)}
+    path.write_text(json.dumps(saved))
+    values = flat(parsed(str(path), *words.split()))
+    assert (values["privacy.noise"], values["privacy.epsilon"]) == (noise, epsilon)
+
+
+def test_typed_epochs_replace_the_steps_of_a_preset():
+    own = parsed("asynchronous", "--local-epochs", "2").algorithms
+    assert (own.local_steps, own.local_epochs) == (None, 2)
+
+
 # --- Ranges -----------------------------------------------------------------------------------
 
 OUTSIDE = (-1, 0, 0.5, 1, 2**32, math.nan, math.inf, "text")

@@ -13,7 +13,9 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.options import parse, read_arguments
 from fedjax_sim.runs import comparison as comparing
+from fedjax_sim.studies.setups import Run
 
 MODULE = '''
 from typing import Any, NamedTuple
@@ -245,7 +247,7 @@ from flax import linen, nnx
 
 OPTIONS = fs.presets.options(
     "quickstart", rounds=2, seeds=2, local_steps=1, num_clients=4, cohort_size=2, eval_every=2,
-    algorithms=("fedavg",), model="softmax_regression",
+    algorithms=NAMES, model="softmax_regression",
 )
 
 class Nnx(nnx.Module):
@@ -281,7 +283,8 @@ def study():
 
 def small_study(folder: pathlib.Path, parts: str) -> pathlib.Path:
     path = folder / "small_study.py"
-    path.write_text(SMALL.replace("PARTS", parts))
+    names = '("mine",)' if '"mine"' in parts else '("fedavg",)'
+    path.write_text(SMALL.replace("PARTS", parts).replace("NAMES", names))
     return path
 
 
@@ -461,6 +464,54 @@ def test_a_wrong_part_is_one_line(tmp_path, capsys, compiled, parts, message):
     assert not output.exists()
     own = parts.startswith(("timeline", "setup", "model=Nnx"))  # they compile their own programs
     assert own or compiled == []
+
+
+TIMELINE = "timeline=fs.timelines.full(2, 4, 1)"
+TYPED = [
+    (TIMELINE, "--rounds 5", "--rounds is 5; expected none, since small_study.py has its own time"),
+    (TIMELINE, "sampling:full", "sampling is 'full'; expected none, since small_study.py has its"),
+    (TIMELINE, "--cohort-size 2", "--cohort-size is 2; expected none, since small_study.py has it"),
+    ("model=Scalar()", "--model mlp", "--model is 'mlp'; expected none, since small_study.py has"),
+    ("rows=[np.arange(9)]", "--num-clients 3", "--num-clients is 3; expected none, since small_"),
+    ("rows=[np.arange(9)]", "--alpha 1", "--alpha is 1.0; expected none, since small_study.py has"),
+    (DATA % "X, Y", "--dataset mnist", "--dataset is 'mnist'; expected none, since small_study.py"),
+    ("setup=no_luck", "--rounds 5", "--rounds is 5; expected none, since small_study.py has its o"),
+    ("setup=no_luck", "partition:iid", "partition is 'iid'; expected none, since small_study.py"),
+]
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize(("parts", "typed", "message"), TYPED, ids=[typed for _, typed, _ in TYPED])
+def test_a_typed_option_that_an_own_part_replaces_is_refused(
+    tmp_path, capsys, compiled, command, parts, typed, message
+):
+    path = small_study(tmp_path, parts.replace("X, Y", "np.zeros((3, 2)), [0, 1, 2]"))
+    command = [command, str(path), *typed.split(), "--output", str(tmp_path / "run")]
+    assert main(command) == 2
+    assert message in one_line(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("named", "typed", "compared"),
+    [
+        ((), "", ("mine", "fedsgd")),
+        (("fedavg", "mine"), "", ("fedavg", "mine")),  # those of the options
+        (("fedavg", "mine"), "--algorithms fedsgd", ("fedsgd",)),
+    ],
+)
+def test_own_algorithms_are_compared_unless_others_are_named(tmp_path, named, typed, compared):
+    given = f"algorithms={named}" if named else ""
+    path = tmp_path / "named_study.py"
+    path.write_text(
+        "import fedjax_sim as fs\n"
+        "def study():\n"
+        "    own = {'mine': fs.fedprox, 'fedsgd': fs.fedsgd}\n"
+        f"    return fs.Study(fs.presets.options({given}), own)\n"
+    )
+    source, study, rest = read_arguments([str(path), *typed.split()])
+    run = parse(Run, f"run {source}", "", rest, study.options)
+    assert run.algorithms.algorithms == compared
 
 
 @pytest.mark.parametrize("name", FILES)

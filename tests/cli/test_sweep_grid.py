@@ -173,6 +173,12 @@ SCAFFOLD = {"algorithm": "scaffold"}
             {"attack": ("none", "alie"), "attack.z": (1.5,)},
             [FEDAVG | {"attack": "none"}, FEDAVG | {"attack": "alie", "attack.z": 1.5}],
         ),
+        # What is not compressed has one feedback, none, whatever the order.
+        (
+            {"feedback": ("ef14", "ef21"), "compress": ("none", "top_k")},
+            [FEDAVG | {"compress": "none"}]
+            + [FEDAVG | {"compress": "top_k", "feedback": kind} for kind in ("ef14", "ef21")],
+        ),
     ],
 )  # fmt: skip
 def test_names_are_options_and_hyper_parameters(grid, expected):
@@ -195,6 +201,18 @@ def test_another_kind_of_a_choice_keeps_typed_values_that_it_has():
     assert (rule.kind, flat(rule)["rule"], flat(rule)["rule.f"]) == ("bucketing", "krum", 3)
     default = with_settings(replaced(Run(), "attack", "scaling"), {"attack": "backdoor"})
     assert flat(default)["attack.factor"] == 1.0  # not that of scaling, which nobody typed
+
+
+@pytest.mark.parametrize("compress", ["none", "top_k"])
+def test_a_codec_of_none_is_a_value_beside_a_feedback(compress):
+    grid, base = {"compress": ("none", "top_k")}, options(compress=compress, feedback="ef21")
+    found = grid_of(grid, compress=compress, feedback="ef21")
+    assert [entry["compress"] for entry in found] == ["none", "top_k"]
+    kinds = [flat(with_settings(base, entry))["feedback"] for entry in found]
+    assert kinds == ["none", "ef21"]
+    for wrong in ({"partition": ("iid",)}, {"feedback": ("ef14", "ef21")}):  # not by a grid
+        with pytest.raises(ValueError, match=r"feedback is 'ef.*'; expected --compress with it"):
+            grid_of(wrong, feedback="ef21")
 
 
 def test_every_setting_can_be_swept():

@@ -8,6 +8,7 @@ from fedjax_sim.studies.setups.attack import Alie, Attacked
 from fedjax_sim.studies.setups.build import ResolvedRun, of_seed, one_seed, resolve
 from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.clients import Clients, NoShift
+from fedjax_sim.studies.setups.compression import NoCodec
 from fedjax_sim.studies.setups.config_file import (
     Record,
     as_json,

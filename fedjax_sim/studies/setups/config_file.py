@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -90,7 +91,9 @@ def fixed_values(run: Run) -> dict[str, Any]:
 
     Algorithms and hyper-parameters are not among them; they are compared as resolved.
     """
-    return as_json({name: value for name, value in flat(run).items() if name not in FREE})
+    values = {name: value for name, value in flat(run).items() if name not in FREE}
+    # JSON has no infinity, and null would not say in a message what is infinite.
+    return as_json({name: "inf" if x == math.inf else x for name, x in values.items()})
 
 
 def read_saved(path: pathlib.Path) -> SavedRun:

@@ -162,7 +162,7 @@ def names_in(kind: type, field: Field, before: str = "") -> dict[str, Field]:
         names[name] = field
     for group in field.alternatives:
         if group is not kind:  # rules that mix uploads have rules
-            names = names_of(group, "" if field.is_open else f"{name}.") | names
+            names |= names_of(group, "" if field.is_open else f"{name}.") | names
     return names
 
 

@@ -43,7 +43,7 @@ class Study:
     """The options; those that are typed replace them."""
     algorithms: Mapping[str, FedAlgorithm | Factory] = dataclasses.field(default_factory=dict)
     """Algorithms by name, or functions that return them, whose hyper-parameters (numbers, names and
-    flags) are options then; they are compared unless the option names others."""
+    flags) are options then; they are compared unless the options name others."""
     dataset: Dataset | None = None
     """Data set, in place of the one that the options name."""
     model: Model | linen.Module | None = None
@@ -168,7 +168,10 @@ def load_study(path: pathlib.Path) -> Study:
             f"MODULE is '{path}', whose study() returned {type(result).__name__}; expected a "
             "fedjax_sim.Study"
         )
-    if not result.algorithms:
+    from fedjax_sim.studies.setups.presets import PRESETS  # which are setups of studies
+
+    of_presets = [preset.algorithms.algorithms for preset in PRESETS.values()]
+    if not result.algorithms or result.options.algorithms.algorithms not in of_presets:
         return result
-    # Its own algorithms are compared, unless --algorithms names others.
+    # Its own algorithms are compared, unless its options or --algorithms name others.
     return result.replaced(options=replaced(result.options, "algorithms", tuple(result.algorithms)))
