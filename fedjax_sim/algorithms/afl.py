@@ -46,10 +46,7 @@ class _Visit(NamedTuple):
 
 @specified
 def afl(
-    lr: ScalarOrSchedule,
-    num_clients: int,
-    ascent_lr: Scalar = 0.1,
-    average: bool = True,
+    lr: ScalarOrSchedule, num_clients: int, ascent_lr: Scalar = 0.1, average: bool = True
 ) -> FedAlgorithm:
     r"""AFL: descent of the model and ascent of the clients' weights on the worst mixture of losses.
 

@@ -101,9 +101,7 @@ def apfl(
         return mixture(state.alpha, state.params, x)
 
     return fedavg(lr, server)._replace(
-        local=local,
-        init_client=lambda params: ApflState(params, real(alpha)),
-        personal=personal,
+        local=local, init_client=lambda params: ApflState(params, real(alpha)), personal=personal
     )
 
 

@@ -77,9 +77,4 @@ def async_sgd(
         del round
         return ModelState(tree.add(state.params, step))
 
-    return FedAlgorithm(
-        ModelState,
-        local,
-        update,
-        requires=Requires(check=check_clients_receive),
-    )
+    return FedAlgorithm(ModelState, local, update, requires=Requires(check=check_clients_receive))

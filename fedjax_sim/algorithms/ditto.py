@@ -89,7 +89,5 @@ def ditto(
             check_per_client("mu", jnp.asarray(mu), task)
 
     return also_checked(global_part, check)._replace(
-        local=local,
-        init_client=lambda params: params,
-        personal=lambda x, v, oracle, work: v,
+        local=local, init_client=lambda params: params, personal=lambda x, v, oracle, work: v
     )

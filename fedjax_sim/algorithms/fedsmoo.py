@@ -33,10 +33,7 @@ class FedSmooClient(NamedTuple):
 
 @specified
 def fedsmoo(
-    lr: ScalarOrSchedule,
-    mu: Scalar = 0.1,
-    radius: Scalar = 0.1,
-    transform: Transform = unchanged,
+    lr: ScalarOrSchedule, mu: Scalar = 0.1, radius: Scalar = 0.1, transform: Transform = unchanged
 ) -> FedAlgorithm:
     r"""FedSMOO: clients agree on a model and on the perturbation at which gradients are taken.
 

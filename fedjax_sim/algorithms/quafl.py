@@ -35,9 +35,7 @@ Through = Callable[[Array, PyTree, PyTree], PyTree]  # (key, sent, receiver's mo
 
 @specified
 def quafl(
-    lr: ScalarOrSchedule,
-    up: Through | None = None,
-    down: Through | None = None,
+    lr: ScalarOrSchedule, up: Through | None = None, down: Through | None = None
 ) -> FedAlgorithm:
     r"""QuAFL: server and contacted clients each average in the other's model before the contact.
 

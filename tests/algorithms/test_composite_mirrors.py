@@ -148,12 +148,7 @@ def test_fedmid(name, local_prox, space):
 
 @pytest.mark.parametrize(
     ("name", "local_prox"),
-    [
-        ("p_norm_l1", True),
-        ("p_norm_l1", False),
-        ("hypentropy_l1", True),
-        ("hypentropy_box", False),
-    ],
+    [("p_norm_l1", True), ("p_norm_l1", False), ("hypentropy_l1", True), ("hypentropy_box", False)],
 )
 def test_feddualavg(name, local_prox):
     composite, maps = geometry(name)

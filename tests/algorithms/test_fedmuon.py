@@ -15,10 +15,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 TOLERANCE = 1e-12  # some hundred operations in double precision
 RNG = np.random.default_rng(0)
 NUM_CLIENTS, STEPS = 3, 4
-TARGETS = {
-    "w": RNG.normal(size=(NUM_CLIENTS, 4, 2)),
-    "b": RNG.normal(size=(NUM_CLIENTS, 4)),
-}
+TARGETS = {"w": RNG.normal(size=(NUM_CLIENTS, 4, 2)), "b": RNG.normal(size=(NUM_CLIENTS, 4))}
 START = {"w": RNG.normal(size=(4, 2)), "b": RNG.normal(size=4)}
 
 
