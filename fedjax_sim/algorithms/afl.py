@@ -106,7 +106,6 @@ def afl(
         return AflState(params, Simplex().prox(raised, 0.0))
 
     def check(task: Task, timeline: Timeline) -> None:
-        del timeline
         if task.num_clients != num_clients:
             raise ValueError(
                 f"num_clients is {num_clients}; expected {task.num_clients}, the clients of the "

@@ -97,7 +97,6 @@ def apfl(
         return tree.sub(x, y), new
 
     def personal(x: Params, state: ApflState, oracle: Oracle, work: Work) -> Params:
-        del oracle, work
         return mixture(state.alpha, state.params, x)
 
     return fedavg(lr, server)._replace(

@@ -84,7 +84,6 @@ def ditto(
         return upload, local_steps(cycled(step, work), v, visit)
 
     def check(task: Task, timeline: Timeline) -> None:
-        del timeline
         if np.ndim(mu):
             check_per_client("mu", jnp.asarray(mu), task)
 

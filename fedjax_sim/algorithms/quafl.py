@@ -53,9 +53,6 @@ def quafl(
         up, down: Q of uploads and messages, ``(key, sent, receiver's own model) -> received``, for
             example ``Codec.through``; default the identity.
 
-    Raises:
-        ValueError: a number outside its range.
-
     References:
         Zakerinia et al., 2022, Algorithm 1.
 
@@ -93,5 +90,4 @@ def quafl(
 
 
 def _identity(key: Array, sent: PyTree, own: PyTree) -> PyTree:
-    del key, own
     return sent

@@ -81,12 +81,10 @@ def luq_gradient(key: Array, x: Array, exponent_levels: int = 6) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _luq_gradient(exponent_levels, key, x):
-    del exponent_levels, key
     return x
 
 
 def _keep_key(exponent_levels, key, x):
-    del exponent_levels
     return x, key
 
 
