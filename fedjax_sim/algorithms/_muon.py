@@ -26,16 +26,11 @@ class MuonState(NamedTuple):
 # with two axes, and users may select others.
 def is_matrix(path: tuple[str, ...], leaf: Any) -> bool:
     """Predicate of the leaves with two axes."""
-    del path
     return jnp.ndim(leaf) == 2
 
 
 def split(params: Params, matrices: tree.leaves.Selection) -> tuple[Params, Params]:
-    """Returns the leaves that Muon updates, and all others.
-
-    Raises:
-        ValueError: a selected leaf has fewer than two axes.
-    """
+    """Returns the leaves that Muon updates, which must have at least two axes, and all others."""
     part, others = tree.leaves.split(params, matrices)
     for path, leaf in jax.tree_util.tree_leaves_with_path(part):
         if jnp.ndim(leaf) < 2:
@@ -80,7 +75,6 @@ def scale_by_muon(momentum: Scalar = 0.95) -> optax.GradientTransformation:
     def update(
         gradient: Params, state: MuonState, params: Params | None = None
     ) -> tuple[Params, MuonState]:
-        del params
         new = _mixed(momentum, state.momentum, gradient)
         ahead = _mixed(momentum, new, gradient)
 

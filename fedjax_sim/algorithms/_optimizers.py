@@ -24,24 +24,9 @@ _PRIMITIVES = ("random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform"
 def check_optimizer(name: str, optimizer: Any, params: Params | None = None) -> None:
     """Refuses values that are no optax optimizer, or one that climbs or draws for itself.
 
-    The probe takes five steps from parameters 0 along gradients of 1.  A sum of 0 passes, as in a
-    warm-up, and so do random transformations, traced hyper-parameters, and, without ``params``,
-    transformations made for the structure of one model.
-
-    Args:
-        name: of the argument, for messages.
-        optimizer: any value.
-        params: the model, whose structure the probe then has; default: a vector and a matrix.
-
-    Raises:
-        ValueError: naming the argument and what was expected.
-
-    Example:
-        >>> check_optimizer("server", optax.adam(1e-3))
-        >>> check_optimizer("server", optax.scale_by_adam())
-        Traceback (most recent call last):
-        ...
-        ValueError: server climbs: five steps along gradients of 1 move parameters from 0 to 5; ...
+    The probe takes five steps from parameters 0, of the structure of ``params`` if given, along
+    gradients of 1.  A sum of 0 passes, as in a warm-up, and so do random transformations, traced
+    hyper-parameters, and, without ``params``, transformations for the structure of one model.
     """
     if not all(callable(getattr(optimizer, part, None)) for part in ("init", "update")):
         raise ValueError(

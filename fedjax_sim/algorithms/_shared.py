@@ -52,11 +52,7 @@ def cycled(step: Callable[[Any, Array], Any], work: Work) -> Callable[[Any, Arra
 
 
 def full_loss(oracle: Oracle) -> Callable[[Params], Array]:
-    """Returns the loss over all data of a client.
-
-    Raises:
-        ValueError: the task's oracle has none.
-    """
+    """Returns the loss over all data of a client, which the task's oracle must have."""
     if oracle.full_loss is None:
         raise ValueError(
             "oracle.full_loss is None; expected a task whose oracle has the loss over all data of "
@@ -88,7 +84,6 @@ def check_per_client(name: str, values: Array, task: Task) -> None:
 
 def check_clients_receive(task: Task, timeline: Timeline) -> None:
     """Refuses timelines whose clients continue from their own models (QuAFL)."""
-    del task
     if timeline.own_models:
         raise ValueError(
             "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "

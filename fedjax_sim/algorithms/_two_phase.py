@@ -48,7 +48,6 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
     If some gradients of round 2t are lost, the steps use the mean of the others.  If all are lost,
     the server still has the mean gradient of another model.
     """
-    del task
     fields = [timeline.clients, timeline.mask, timeline.arrived]
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(fields)):
         return

@@ -46,10 +46,7 @@ class _Visit(NamedTuple):
 
 @specified
 def afl(
-    lr: ScalarOrSchedule,
-    num_clients: int,
-    ascent_lr: Scalar = 0.1,
-    average: bool = True,
+    lr: ScalarOrSchedule, num_clients: int, ascent_lr: Scalar = 0.1, average: bool = True
 ) -> FedAlgorithm:
     r"""AFL: descent of the model and ascent of the clients' weights on the worst mixture of losses.
 
@@ -109,7 +106,6 @@ def afl(
         return AflState(params, Simplex().prox(raised, 0.0))
 
     def check(task: Task, timeline: Timeline) -> None:
-        del timeline
         if task.num_clients != num_clients:
             raise ValueError(
                 f"num_clients is {num_clients}; expected {task.num_clients}, the clients of the "

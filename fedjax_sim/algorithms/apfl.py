@@ -97,13 +97,10 @@ def apfl(
         return tree.sub(x, y), new
 
     def personal(x: Params, state: ApflState, oracle: Oracle, work: Work) -> Params:
-        del oracle, work
         return mixture(state.alpha, state.params, x)
 
     return fedavg(lr, server)._replace(
-        local=local,
-        init_client=lambda params: ApflState(params, real(alpha)),
-        personal=personal,
+        local=local, init_client=lambda params: ApflState(params, real(alpha)), personal=personal
     )
 
 

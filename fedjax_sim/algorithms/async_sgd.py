@@ -74,12 +74,6 @@ def async_sgd(
         return tree.sub(local_steps(sgd(eta, oracle.grad), x, work), x), state
 
     def update(state: ModelState, step: Upload, round: Round) -> ModelState:
-        del round
         return ModelState(tree.add(state.params, step))
 
-    return FedAlgorithm(
-        ModelState,
-        local,
-        update,
-        requires=Requires(check=check_clients_receive),
-    )
+    return FedAlgorithm(ModelState, local, update, requires=Requires(check=check_clients_receive))

@@ -97,7 +97,6 @@ def averaged_fedavg(
         return _Visit(tree.sub(x, y), average, 1 - kept), state
 
     def update(state: AveragedState, mean: _Visit, round: Round) -> AveragedState:
-        del round
         old, new, kept = state.average, mean.average, 1 - mean.forgotten
         average = Average(
             tree.add_scale(new.total, kept, old.total), new.weight + kept * old.weight

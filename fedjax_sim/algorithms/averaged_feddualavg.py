@@ -101,7 +101,6 @@ def averaged_feddualavg(
         return _Path(descent, total_rate(eta, steps)), state
 
     def update(state: AveragedDualState, mean: _Path, round: Round) -> AveragedDualState:
-        del round
 
         def shadow(at: _Path) -> tuple[Params, Params, Array]:
             dual, elapsed = tree.sub(state.dual, at.descent), state.elapsed + at.elapsed
@@ -132,7 +131,6 @@ def averaged_feddualavg(
 
 
 def _check(task: Task, timeline: Timeline) -> None:
-    del task
     if not (is_concrete(timeline.num_steps) and is_concrete(timeline.mask)):
         return
     steps = np.asarray(timeline.num_steps)[np.asarray(timeline.mask)]

@@ -99,11 +99,7 @@ def local_transform(
     local_optimizer: optax.GradientTransformation | None,
     matrices: leaves.Selection,
 ):
-    """Returns the transform of a worker's steps, and the factor of its updates in a visit.
-
-    Raises:
-        ValueError: as :func:`diloco`.
-    """
+    """Returns the transform of a worker's steps, and the factor of its updates in a visit."""
     check_rates(lr=lr)
     check_at_least(0, weight_decay=weight_decay)
     check_decay(b1=b1, b2=b2)

@@ -84,12 +84,9 @@ def ditto(
         return upload, local_steps(cycled(step, work), v, visit)
 
     def check(task: Task, timeline: Timeline) -> None:
-        del timeline
         if np.ndim(mu):
             check_per_client("mu", jnp.asarray(mu), task)
 
     return also_checked(global_part, check)._replace(
-        local=local,
-        init_client=lambda params: params,
-        personal=lambda x, v, oracle, work: v,
+        local=local, init_client=lambda params: params, personal=lambda x, v, oracle, work: v
     )

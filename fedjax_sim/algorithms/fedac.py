@@ -176,14 +176,12 @@ def fedac(
         return (tree.sub(message.params, aggregate), tree.sub(message.main, main)), state
 
     def update(state: FedAcState, mean: tuple[Params, Params], round: Round) -> FedAcState:
-        del round
         aggregate, main = mean
         return state._replace(
             params=tree.sub(state.params, aggregate), main=tree.sub(state.main, main)
         )
 
     def check(task: Task, timeline: Timeline) -> None:
-        del task
         if numbers is None and num_steps is not None and is_concrete(num_steps):
             _check_num_steps(num_steps, timeline)
 

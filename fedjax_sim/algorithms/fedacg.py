@@ -49,9 +49,6 @@ def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, mu: Scalar = 0.01) -> 
         momentum: decay of the momentum, :math:`\lambda`.
         mu: weight of the proximal term, the paper's :math:`\beta`.
 
-    Raises:
-        ValueError: a number outside its range.
-
     References:
         Kim et al., 2024, Algorithm 1.
 
@@ -67,7 +64,6 @@ def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, mu: Scalar = 0.01) -> 
         return FedAcgState(params, tree.zeros_like(params))
 
     def broadcast(state: FedAcgState, round: Round) -> Message:
-        del round
         return tree.add_scale(state.params, momentum, state.momentum)
 
     def local(z: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
@@ -75,7 +71,6 @@ def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, mu: Scalar = 0.01) -> 
         return tree.sub(z, local_steps(step, z, work)), state
 
     def update(state: FedAcgState, delta: Upload, round: Round) -> FedAcgState:
-        del round
         velocity = tree.sub(tree.scale(momentum, state.momentum), delta)
         return FedAcgState(tree.add(state.params, velocity), velocity)
 

@@ -146,7 +146,6 @@ def fedadamw(
         return first / (jnp.sqrt(second + jnp.asarray(1e-30, second.dtype)) + _as(second, eps))
 
     def update(state: FedAdamWState, mean: _Visit, round: Round) -> FedAdamWState:
-        del round
         share = jnp.where(mean.present > 0, mean.present, 1)  # of the visits with steps
         steps = jnp.round(mean.num_steps / share).astype(state.num_steps.dtype)
         return FedAdamWState(

@@ -71,7 +71,6 @@ def fedasync(
         return (share, tree.scale(share, y)), state
 
     def update(state: ModelState, mean: Upload, round: Round) -> ModelState:
-        del round
         share, y = mean
         return ModelState(tree.add_scale(y, 1 - share, state.params))
 

@@ -37,7 +37,6 @@ class FedAvgState(NamedTuple):
 
 
 def _unchanged(oracle: Oracle, anchor: Params) -> Oracle:
-    del anchor
     return oracle
 
 

@@ -62,7 +62,6 @@ def fedavg_subgradient(
         return tree.sub(x, local_steps(step, x, work)), state
 
     def update(state: ModelState, descent: Params, round: Round) -> ModelState:
-        del round
         return ModelState(tree.add_scale(state.params, -server_lr, descent))
 
     return FedAlgorithm(ModelState, local, update)

@@ -16,15 +16,7 @@ from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree import divide_or_keep
-from fedjax_sim.types import (
-    FedAlgorithm,
-    Oracle,
-    Params,
-    Round,
-    Upload,
-    Work,
-    specified,
-)
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Upload, Work, specified
 
 __all__ = ["fedbuff"]
 

@@ -52,9 +52,6 @@ def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> F
         server_lr: server learning rate :math:`\eta_s`.
         mix: share :math:`\alpha` of the client's own gradient, in (0, 1].
 
-    Raises:
-        ValueError: a number outside its range.
-
     References:
         Xu et al., 2021, Algorithm 2.
 
@@ -83,7 +80,6 @@ def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> F
         return (delta, tree.scale(inverse_rate(eta), per_step(delta, work))), state
 
     def update(state: FedCmState, mean: tuple[Params, Params], round: Round) -> FedCmState:
-        del round
         delta, direction = mean
         return FedCmState(tree.add_scale(state.params, -server_lr, delta), direction)
 

@@ -96,7 +96,6 @@ def feddualavg(
         return _Visit(tree.sub(dual, end), total_rate(eta, work.num_steps)), state
 
     def update(state: FedDualAvgState, mean: _Visit, round: Round) -> FedDualAvgState:
-        del round
         dual = tree.add_scale(state.dual, -server_lr, mean.descent)
         elapsed = state.elapsed + like(mean.elapsed, server_lr) * mean.elapsed
         return FedDualAvgState(composite.argmin(dual, elapsed), dual, elapsed)

@@ -45,9 +45,6 @@ def fedlesam(
         radius: norm r of the perturbation.
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
-    Raises:
-        ValueError: a number outside its range.
-
     References:
         Fan et al., 2024, Algorithm 1.
 
@@ -69,7 +66,6 @@ def fedlesam(
         return delta, tree.where(work.num_steps > 0, new, state)
 
     def update(state: ModelState, delta: Upload, round: Round) -> ModelState:
-        del round
         return ModelState(tree.sub(state.params, delta))
 
     return FedAlgorithm(

@@ -97,7 +97,6 @@ def fedmid(
         return _Visit(tree.sub(space(x), space(end)), total_rate(eta, work.num_steps)), state
 
     def update(state: ModelState, mean: _Visit, round: Round) -> ModelState:
-        del round
         dual = tree.add_scale(composite.to_dual(state.params), -server_lr, mean.descent)
         if server_prox:
             return ModelState(composite.argmin(dual, like(mean.elapsed, server_lr) * mean.elapsed))

@@ -161,7 +161,6 @@ def fedmuon(
         return _Visit(delta, direction, tree.scale(present, end), present), state
 
     def update(state: FedMuonState, mean: _Visit, round: Round) -> FedMuonState:
-        del round
         momentum = tree.divide_or_keep(mean.momentum, mean.present)  # over the visits with steps
         return FedMuonState(
             tree.sub(state.params, mean.delta),

@@ -62,9 +62,6 @@ def fednova(
         momentum: :math:`\rho` of the local steps.
         mu: weight of the proximal term in the local steps.
 
-    Raises:
-        ValueError: a number outside its range.
-
     References:
         Wang et al., 2020, Eq. (9) and section 4.
 
@@ -97,7 +94,6 @@ def fednova(
         return _Visit(normalised, effective, real(present)), state
 
     def update(state: ModelState, mean: _Visit, round: Round) -> ModelState:
-        del round
         share = jnp.where(mean.present > 0, mean.present, 1)  # of the visits with steps, twice
         scale = -real(server_lr) * mean.effective_steps / share**2
         return ModelState(tree.add_scale(state.params, scale, mean.normalised))

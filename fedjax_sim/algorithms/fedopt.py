@@ -41,9 +41,6 @@ def fedavgm(
         server_lr: server learning rate :math:`\eta_s`, or a schedule over server updates.
         momentum: decay of the momentum, :math:`\beta`.
 
-    Raises:
-        ValueError: a number outside its range.
-
     References:
         Hsu et al., 2019, section 4.
 
@@ -239,7 +236,6 @@ def _paper(
     def update(
         updates: Params, state: PaperState, params: Params | None = None
     ) -> tuple[Params, PaperState]:
-        del params
         # Algorithm 2: m_t, v_t and the step, whose tau is eps.
         m = tree.add_scale(tree.scale(b1, state.first), 1 - b1, updates)
         v = jax.tree.map(lambda v, g: second(v, g**2), state.second, updates)

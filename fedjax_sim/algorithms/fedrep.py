@@ -120,11 +120,9 @@ def fedrep(
         return tree.sub(x, y), FedRepClient(h)
 
     def update(state: PartState, mean: Upload, round: Round) -> PartState:
-        del round
         return state._replace(inner=ModelState(tree.sub(state.inner.params, mean)))
 
     def check(task: Task, timeline: Timeline) -> None:
-        del task
         if head_steps is None or not is_concrete(head_steps):
             return
         if float(head_steps) >= timeline.max_steps:

@@ -33,10 +33,7 @@ class FedSmooClient(NamedTuple):
 
 @specified
 def fedsmoo(
-    lr: ScalarOrSchedule,
-    mu: Scalar = 0.1,
-    radius: Scalar = 0.1,
-    transform: Transform = unchanged,
+    lr: ScalarOrSchedule, mu: Scalar = 0.1, radius: Scalar = 0.1, transform: Transform = unchanged
 ) -> FedAlgorithm:
     r"""FedSMOO: clients agree on a model and on the perturbation at which gradients are taken.
 
@@ -61,9 +58,6 @@ def fedsmoo(
         radius: norm r of the perturbation.
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
-    Raises:
-        ValueError: a number outside its range.
-
     References:
         Sun et al., 2023, Algorithm 1.
 
@@ -81,7 +75,6 @@ def fedsmoo(
         return FedSmooClient(tree.zeros_like(params), tree.zeros_like(params))
 
     def broadcast(state: FedSmooState, round: Round) -> Message:
-        del round
         return state.params, state.offset
 
     def local(

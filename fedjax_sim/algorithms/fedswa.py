@@ -116,7 +116,6 @@ def fedswa(
         return tree.sub(x, local_steps(sgd(rates.at, oracle.grad), x, work)), state
 
     def update(state: ModelState, delta: Upload, round: Round) -> ModelState:
-        del round
         return ModelState(tree.add_scale(state.params, -alpha, delta))  # Eq. (4)
 
     return FedAlgorithm(ModelState, local, update)
@@ -197,7 +196,6 @@ def fedmoswa(
         return (delta, change), new
 
     def update(state: ScaffoldState, mean: tuple[Params, Params], round: Round) -> ScaffoldState:
-        del round
         delta, change = mean
         return ScaffoldState(
             tree.add_scale(state.params, -alpha, delta),

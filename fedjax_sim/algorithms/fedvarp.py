@@ -13,16 +13,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import check_none_lost
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
-from fedjax_sim.types import (
-    FedAlgorithm,
-    Oracle,
-    Params,
-    Requires,
-    Round,
-    Scalar,
-    Work,
-    specified,
-)
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Scalar, Work, specified
 
 __all__ = ["fedvarp"]
 

@@ -171,7 +171,6 @@ def ifca(
         return upload, state
 
     def update(state: IfcaState, mean: IfcaUpload, round: Round) -> IfcaState:
-        del round
         change = mean.change
         if average == "models":  # the quotient of two means: the mean over the cluster's clients
             share = jnp.where(mean.chosen > 0, mean.chosen, 1)
@@ -179,11 +178,9 @@ def ifca(
         return state_of(tree.sub(state.models, change))
 
     def personal(message: IfcaMessage, state: tuple, oracle: Oracle, work: Work) -> Params:
-        del state
         return tree.take(message.models, choose(message.models, oracle, work))
 
     def broadcast(state: IfcaState, round: Round) -> IfcaMessage:
-        del round
         return IfcaMessage(state.models)
 
     def bits(upload: IfcaUpload) -> int:
@@ -215,15 +212,7 @@ def _along(values: Array, leaf: Array) -> Array:
 
 
 def permuted_copies(params: Params, count: int) -> Params:
-    """Returns a model, and copies of it with the entries of every leaf in random order.
-
-    Args:
-        params: leaves ``[...]``.
-        count: number of models, k.
-
-    Returns:
-        Leaves ``[k, ...]``, the model itself first.
-    """
+    """Returns leaves ``[k, ...]``: a model, and copies with the entries of leaves permuted."""
     leaves, structure = jax.tree.flatten(params)
 
     def copies(index: int, leaf: Array) -> Array:

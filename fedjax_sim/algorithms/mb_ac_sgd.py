@@ -36,9 +36,6 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
         lr: learning rate eta.
         mu: estimate of the strong convexity, positive.
 
-    Raises:
-        ValueError: a number outside its range.
-
     References:
         Yuan and Ma, 2020, section 5.
 
@@ -49,13 +46,11 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
     numbers = coupling(lr, mu, 1, "vanilla")
 
     def broadcast(state: AcceleratedState, round: Round) -> Message:
-        del round
         return middle_of(state.params, state.main, numbers.beta)
 
     def update(
         state: AcceleratedState, mean: tuple[Params, Array], round: Round
     ) -> AcceleratedState:
-        del round
         gradient = mean_gradient(mean)
         return AcceleratedState(
             *accelerated((state.params, state.main), lambda middle: gradient, lr, numbers)

@@ -118,12 +118,10 @@ def perfedavg(
         return tree.sub(x, local_steps(step, x, visit)), state
 
     def personal(x: Params, state: tuple, oracle: Oracle, work: Work) -> Params:
-        del state
         step = sgd(rate(inner_lr, work), oracle.grad)
         return local_steps(cycled(step, work), x, visit_of(work, adapt_steps))
 
     def check(task: Task, timeline: Timeline) -> None:
-        del task
         if timeline.max_steps < minibatches:
             raise ValueError(
                 f"timeline.max_steps is {timeline.max_steps}; expected at least {minibatches} "

@@ -132,13 +132,11 @@ def pfedme(
         return PFedMeUpload(delta, present.astype(jnp.result_type(float))), new
 
     def update(state: ModelState, mean: Upload, round: Round) -> ModelState:
-        del round
         if num_averaged is not None:  # the mean over the drawn clients
             mean = divide_or_keep(mean.delta, mean.averaged)
         return ModelState(tree.add_scale(state.params, -server_lr, mean))
 
     def check(task: Task, timeline: Timeline) -> None:
-        del timeline
         if num_averaged is not None and num_averaged > task.num_clients:
             raise ValueError(
                 f"num_averaged is {num_averaged}; expected at most {task.num_clients}, the clients "

@@ -77,7 +77,6 @@ def q_fedavg(lr: ScalarOrSchedule, q: Scalar = 1.0) -> FedAlgorithm:
         return _Visit(tree.scale(power, step), jnp.where(took_steps, curvature, 0)), state
 
     def update(state: ModelState, mean: _Visit, round: Round) -> ModelState:
-        del round
         below = jnp.where(mean.curvature > 0, mean.curvature, 1)  # 0 / 1 without reports
         return ModelState(tree.sub(state.params, tree.divide(mean.change, below)))
 

@@ -35,9 +35,7 @@ Through = Callable[[Array, PyTree, PyTree], PyTree]  # (key, sent, receiver's mo
 
 @specified
 def quafl(
-    lr: ScalarOrSchedule,
-    up: Through | None = None,
-    down: Through | None = None,
+    lr: ScalarOrSchedule, up: Through | None = None, down: Through | None = None
 ) -> FedAlgorithm:
     r"""QuAFL: server and contacted clients each average in the other's model before the contact.
 
@@ -54,9 +52,6 @@ def quafl(
         lr: client learning rate, or a schedule over rounds.
         up, down: Q of uploads and messages, ``(key, sent, receiver's own model) -> received``, for
             example ``Codec.through``; default the identity.
-
-    Raises:
-        ValueError: a number outside its range.
 
     References:
         Zakerinia et al., 2022, Algorithm 1.
@@ -95,5 +90,4 @@ def quafl(
 
 
 def _identity(key: Array, sent: PyTree, own: PyTree) -> PyTree:
-    del key, own
     return sent

@@ -93,7 +93,6 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
         return tree.sub(x, y), new
 
     def update(state: ModelState, mean: Params, round: Round) -> ModelState:
-        del round
         return ModelState(tree.sub(state.params, mean))
 
     return FedAlgorithm(

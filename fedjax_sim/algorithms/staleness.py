@@ -49,7 +49,6 @@ def expected_steps(mean: Array) -> PerClient:
 
 
 def _constant(mean: Array, work: Work) -> Array:
-    del work
     return mean
 
 

@@ -253,11 +253,7 @@ def streaming_diloco(
 
 
 def fragments(params: Params, count: int, fragment: Fragment | None = None) -> Sequence[int]:
-    """Returns the number of each leaf's fragment, in the order of the leaves.
-
-    Raises:
-        ValueError: a fragment without leaves, or a number outside of 0 .. count - 1.
-    """
+    """Returns the number 0 .. count - 1 of each leaf's fragment; refuses ones without leaves."""
     paths = [
         (tree.leaves.names(path), leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)

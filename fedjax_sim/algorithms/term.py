@@ -94,7 +94,6 @@ def term(lr: ScalarOrSchedule, tilt: Scalar = 1.0, server_lr: Scalar = 1.0) -> F
         return _Visit(tree.scale(weight, tree.sub(x, y)), weight), state
 
     def update(state: TermState, mean: _Visit, round: Round) -> TermState:
-        del round
         total = jnp.where(mean.weight > 0, mean.weight, 1)  # 0 / 1 without reports
         step = tree.divide(mean.change, total)
         params = tree.add_scale(state.params, -real(server_lr), step)

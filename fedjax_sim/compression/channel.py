@@ -38,7 +38,6 @@ def zeros(message: Message, upload: Upload) -> Upload:
         >>> zeros({"w": jnp.ones(2)}, jnp.ones(1)).tolist()
         [0.0]
     """
-    del message
     return tree.zeros_like(upload)
 
 

@@ -252,9 +252,7 @@ def identity() -> Codec:
 
 
 def per_tensor(
-    through: Callable[[Array, Array, Array], Array],
-    bits: Callable[[Any], int],
-    kind: Kind = None,
+    through: Callable[[Array, Array, Array], Array], bits: Callable[[Any], int], kind: Kind = None
 ) -> Codec:
     """Returns a codec for pytrees from the functions of a codec for one floating tensor.
 

@@ -58,7 +58,6 @@ def power_sgd(rank: int) -> StatefulCodec:
         return [_gaussian(jax.random.fold_in(key, i), v, rank) for i, v in leaves if _factored(v)]
 
     def through(key: Array, x: PyTree, memory: list[Array]) -> tuple[PyTree, list[Array]]:
-        del key
         leaves, structure = jax.tree.flatten(x)
         starts, kept, decoded = iter(memory), [], []
         for leaf in leaves:
@@ -95,7 +94,6 @@ def gaussian_low_rank(rank: int) -> Codec:
     check_count(1, rank=rank)
 
     def through(key: Array, x: Array, near: Array) -> Array:
-        del near
         return _project(x, _gaussian(key, x, rank))[0] if _factored(x) else x
 
     return per_tensor(through, lambda leaf: _bits(leaf, rank), "contraction")

@@ -51,7 +51,6 @@ def uniform(levels: int) -> Codec:
     check_count(2, levels=levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
-        del near
         lowest = x.min()
         unit = (x.max() - lowest) / (levels - 1)
         # The unit is 0 if all entries are equal.
@@ -95,7 +94,6 @@ def qsgd(levels: int) -> Codec:
     check_count(1, levels=levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
-        del near
         # Scaled by the largest entry, so that the squares of tiny entries do not underflow.
         largest = max_magnitude(x)
         scaled = x / jnp.where(largest == 0, 1, largest)
@@ -130,7 +128,6 @@ def luq_codec(exponent_levels: int = 6) -> Codec:
     check_count(exponent_levels=exponent_levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
-        del near
         return luq(key, x, exponent_levels)
 
     values = 2 * exponent_levels + 3

@@ -41,7 +41,6 @@ def scaled_sign() -> Codec:
     """
 
     def through(key: Array, x: Array, near: Array) -> Array:
-        del key, near
         return jnp.abs(x).mean() * jnp.where(x < 0, -1, 1).astype(x.dtype)
 
     return per_tensor(
@@ -71,7 +70,6 @@ def natural() -> Codec:
     """
 
     def through(key: Array, x: Array, near: Array) -> Array:
-        del near
         size = jnp.abs(x)
         coded = jnp.isfinite(x) & (size >= jnp.finfo(x.dtype).tiny)
         below = power_of_two_below(jnp.where(coded, size, 1))

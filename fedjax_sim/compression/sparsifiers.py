@@ -49,7 +49,6 @@ def top_k(keep: int | float) -> Codec:
     _check(keep)
 
     def through(key: Array, x: Array, near: Array) -> Array:
-        del key, near
         entries = x.reshape(-1)
         _, chosen = jax.lax.top_k(jnp.abs(entries), count(keep, x))
         return _only(chosen, entries).reshape(x.shape)
@@ -86,7 +85,6 @@ def random_k(keep: int | float) -> Codec:
     _check(keep)
 
     def through(key: Array, x: Array, near: Array) -> Array:
-        del near
         chosen = sample_without_replacement(key, x.size, count(keep, x))
         return _only(chosen, x.reshape(-1) * (x.size / count(keep, x))).reshape(x.shape)
 

@@ -155,7 +155,6 @@ class OfApply:
     loss: Loss
 
     def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
-        del key
         return self.loss(_outputs(self.apply, params, examples), _part(examples, "y"))
 
     def check(self, params: Params, examples: PyTree) -> None:

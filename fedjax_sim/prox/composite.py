@@ -24,7 +24,6 @@ def every_leaf(path: str, leaf: Any) -> bool:
         >>> every_leaf("['dense']['bias']", jnp.zeros(3))
         True
     """
-    del path, leaf
     return True
 
 
@@ -35,7 +34,6 @@ def kernels(path: str, leaf: Any) -> bool:
         >>> kernels("w", jnp.ones((2, 3))), kernels("b", jnp.ones(2))
         (True, False)
     """
-    del path
     return jnp.ndim(leaf) >= 2
 
 
@@ -77,7 +75,6 @@ class Composite(NamedTuple):
         """
 
         def one(psi: Regularizer, mirror: Mirror, x: Array) -> Array:
-            del mirror
             if not isinstance(psi, Penalty):
                 raise ValueError(f"psi is {psi}; expected a penalty, which is finite everywhere")
             return psi.subgradient(x)

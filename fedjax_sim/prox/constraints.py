@@ -42,7 +42,6 @@ class L1Ball:
         return indicator(jnp.sum(jnp.abs(x)) - like(x, self.radius), x, self.radius)
 
     def prox(self, v: Array, c: Scalar) -> Array:
-        del c
         size, radius = jnp.abs(v), like(v, self.radius)
         inside = jnp.sum(size) <= radius
         # For a point inside, the level is not used; a total of 0 ends the search at once.
@@ -71,7 +70,6 @@ class L2Ball:
         return indicator(norm(x) - like(x, self.radius), x, self.radius)
 
     def prox(self, v: Array, c: Scalar) -> Array:
-        del c
         size, radius = norm(v), like(v, self.radius)
         outside = size > radius
         return jnp.where(outside, radius / jnp.where(outside, size, 1), 1) * v
@@ -105,7 +103,6 @@ class Box:
         return jnp.max(jnp.maximum(below, above))
 
     def prox(self, v: Array, c: Scalar) -> Array:
-        del c
         return jnp.clip(v, like(v, self.low), like(v, self.high))
 
 
@@ -132,7 +129,6 @@ class Simplex:
         return indicator(jnp.maximum(off, jnp.max(-x)), x, self.total)
 
     def prox(self, v: Array, c: Scalar) -> Array:
-        del c
         return _above_level(v, like(v, self.total))
 
 

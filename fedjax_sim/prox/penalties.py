@@ -35,7 +35,6 @@ class Zero:
         return jnp.zeros((), x.dtype)
 
     def prox(self, v: Array, c: Scalar) -> Array:
-        del c
         return v
 
     def subgradient(self, x: Array) -> Array:

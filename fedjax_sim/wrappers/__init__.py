@@ -144,10 +144,7 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
 
     wrapped = algorithm.requiring(exact_mean="clients also upload whether their upload is finite")
     return with_upload_bits(wrapped, bits)._replace(
-        init=init,
-        local=local,
-        update=update,
-        broadcast=broadcast_inner(algorithm),
+        init=init, local=local, update=update, broadcast=broadcast_inner(algorithm)
     )
 
 
@@ -184,8 +181,4 @@ def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
             tree.add(state.average, tree.divide(difference, count)), inner, count
         )
 
-    return algorithm._replace(
-        init=init,
-        update=update,
-        broadcast=broadcast_inner(algorithm),
-    )
+    return algorithm._replace(init=init, update=update, broadcast=broadcast_inner(algorithm))

@@ -80,11 +80,7 @@ def personal_inner(algorithm: FedAlgorithm) -> Personal | None:
 def visit_of(
     algorithm: FedAlgorithm, message: Message, state: MemoryState, oracle: Oracle, work: Work
 ) -> tuple[Upload, ClientState]:
-    """Returns the algorithm's upload, which has the form of the memory, and its client state.
-
-    Raises:
-        ValueError: the upload has another structure, or other shapes or dtypes.
-    """
+    """Returns the algorithm's upload, which must have the form of the memory, and client state."""
     upload, inner = algorithm.local(message, state.inner, oracle, work.inside())
     check_form(upload, state.memory)
     return upload, inner

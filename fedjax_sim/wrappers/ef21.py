@@ -75,9 +75,7 @@ class _FirstVisit(NamedTuple):
 
 @specified
 def ef21(
-    algorithm: FedAlgorithm,
-    codec: Codec | StatefulCodec,
-    start: Literal["zero", "full"] = "zero",
+    algorithm: FedAlgorithm, codec: Codec | StatefulCodec, start: Literal["zero", "full"] = "zero"
 ) -> FedAlgorithm:
     r"""EF21: clients send compressed changes of estimates of their uploads.
 

@@ -86,7 +86,5 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
         return if_present(work, sent, MemoryState(inner, tree.sub(total, sent), kept), state)
 
     return with_upload_bits(algorithm, coder.bits)._replace(
-        local=local,
-        init_client=with_memory(algorithm, coder),
-        personal=personal_inner(algorithm),
+        local=local, init_client=with_memory(algorithm, coder), personal=personal_inner(algorithm)
     )

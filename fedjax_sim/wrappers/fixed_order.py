@@ -66,12 +66,7 @@ def fixed_order(algorithm: FedAlgorithm) -> FedAlgorithm:
 
 
 def pairwise_sum(values: PyTree, numbers: Array) -> PyTree:
-    """Returns sums over the first axis, in the order of a binary tree over numbers.
-
-    Args:
-        values: arrays ``[S, ...]``.
-        numbers: distinct numbers of the rows, at least 0, ``[S]``.
-    """
+    """Returns sums over the first axis, in the order of a binary tree over distinct numbers."""
     order = jnp.argsort(numbers)
     values = jax.tree.map(lambda leaf: leaf[order], values)
     sorted_numbers = numbers[order]

@@ -70,11 +70,7 @@ def dry_visit(
 
 
 def upload_shapes(algorithm: FedAlgorithm, params: Params) -> Upload:
-    """Returns the shapes and dtypes of an algorithm's uploads.
-
-    Raises:
-        ValueError: they depend on more than the model.
-    """
+    """Returns the shapes and dtypes of an algorithm's uploads, which only the model may decide."""
     try:
         return jax.eval_shape(lambda x: dry_visit(algorithm, x, 1000, 1)[1], params)
     except (TypeError, ValueError, AttributeError) as error:

@@ -204,10 +204,7 @@ ALGORITHMS = {
     "ifca": (fs.ifca, {"lr": 0.2}),
     "fednova": (fs.fednova, {"lr": 0.2, "server_lr": 0.8, "momentum": 0.6, "mu": 0.3}),
     "fedexp": (fs.fedexp, {"lr": 0.2, "eps": 0.01}),
-    "fedexp_average": (
-        functools.partial(fs.fedexp, average_last=True),
-        {"lr": 0.2, "eps": 0.01},
-    ),
+    "fedexp_average": (functools.partial(fs.fedexp, average_last=True), {"lr": 0.2, "eps": 0.01}),
     "fedvarp": (fs.fedvarp, {"lr": 0.2, "server_lr": 0.8}),
     "fedcm": (fs.fedcm, {"lr": 0.2, "server_lr": 0.8, "mix": 0.4}),
     "scaffold_m": (fs.scaffold_m, {"lr": 0.2, "server_lr": 0.8, "mix": 0.4}),
@@ -216,10 +213,7 @@ ALGORITHMS = {
     "fedlin": (fs.fedlin, {"lr": 0.4}),
     "scaffnew": (fs.scaffnew, {"lr": 0.2, "probability": 0.3}),
     "fedadamw": (fs.fedadamw, ADAMW),
-    "fedadamw_entry": (
-        functools.partial(fs.fedadamw, blocks="entry", first_count="run"),
-        ADAMW,
-    ),
+    "fedadamw_entry": (functools.partial(fs.fedadamw, blocks="entry", first_count="run"), ADAMW),
     "fedmuon": (
         with_matrix(fs.fedmuon),
         {"lr": 0.05, "mix": 0.6, "momentum": 0.7, "weight_decay": 0.1, "b1": 0.8, "b2": 0.9},

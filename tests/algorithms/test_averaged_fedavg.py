@@ -66,8 +66,3 @@ def test_output_has_the_weights_of_the_theorem(factor, at, weights):
 
 def test_forgetting_everything_leaves_the_last_iterate():
     assert_close(trained(fs.averaged_fedavg(LR, 0.0)).params, shadow_iterates()[-1, -1], 1e-13)
-
-
-def test_refuses_other_places():
-    with pytest.raises(ValueError, match="at is 'middle'; expected 'start' or 'end'"):
-        fs.averaged_fedavg(0.1, at="middle")

@@ -136,15 +136,7 @@ def test_an_upload_is_one_model_and_the_number_of_its_cluster():
 
 
 @pytest.mark.slow
-def test_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match="num_models is 0; expected at least 1"):
-        fs.ifca(0.1, num_models=0)
-    with pytest.raises(ValueError, match="average is 'means'; expected 'models' or 'gradients'"):
-        fs.ifca(0.1, average="means")
-    with pytest.raises(ValueError, match="losses is 'some'; expected 'all' or 'minibatches'"):
-        fs.ifca(0.1, losses="some")
-    with pytest.raises(ValueError, match=r"shapes \[\(2, 1\)\]; expected \[\(3, 1\)\], one model"):
-        fs.init(fs.ifca(0.1, 3, initial_models=spread(0.0, 1.0)), instance_q.setup())
+def test_oracles_without_a_loss():
     oracle = fs.Oracle(lambda x, k: x, lambda x, k: x @ x, lambda x: x)
     work = fs.Work(0, 0, jnp.array(1), 1, 0, None, max_steps=1)
     algorithm = fs.ifca(0.1)

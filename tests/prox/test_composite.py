@@ -38,11 +38,7 @@ def others_of(params):
     return [layer["bias"] for layer in params["layers"]] + [params["scale"]]
 
 
-MIRRORS = {
-    "euclidean": None,
-    "p_norm": prox.PNorm(1.3),
-    "hypentropy": prox.Hypentropy(0.2),
-}
+MIRRORS = {"euclidean": None, "p_norm": prox.PNorm(1.3), "hypentropy": prox.Hypentropy(0.2)}
 
 
 @pytest.mark.slow

@@ -1,10 +1,13 @@
-"""Mirror maps: values, gradients, inverses and divergences."""
+"""Mirror maps and their minimisers."""
+
+import itertools
 
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import given, settings
 from mirror_maps import (
     CLOSED,
@@ -23,12 +26,16 @@ from mirror_maps import (
 )
 from proximal_points import (
     EPS,
+    PENALTIES,
+    POINTS,
     REGULARIZERS,
+    STEPS,
     central_difference,
     in_double,
     largest,
     numbers,
     stacked,
+    support,
 )
 from small_problems import assert_identical, compiled
 
@@ -211,3 +218,219 @@ def test_bfloat16(name):
 def test_bad_numbers(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+# ---- minimisers
+
+
+PAIRS = [(mirror, psi) for mirror, psis in CLOSED.items() for psi in psis]
+every_pair = pytest.mark.parametrize(("name", "psi_name"), PAIRS)
+# All others, whatever the regulariser's numbers.
+OPEN = [
+    (mirror, psi)
+    for mirror, psi in itertools.product(MIRRORS, REGULARIZERS)
+    if mirror != "euclidean"
+    and type(REGULARIZERS[psi]) not in {type(REGULARIZERS[closed]) for closed in CLOSED[mirror]}
+]
+
+
+@pytest.mark.slow
+@every_pair
+@given(y=SIGNED, c=STEPS)
+@settings(max_examples=40)
+def test_argmin_is_optimal(name, psi_name, y, c):
+    r""":math:`y - \nabla h(x)` is a subgradient of c psi at x, or normal to the set at x."""
+    mirror, _ = MIRRORS[name]
+    psi = REGULARIZERS[psi_name]
+    x = double(argmin, mirror, psi, y, c)
+    g = y - double(to_dual, mirror, x)
+    if name == "entropy":
+        assert np.all(x > 0)
+    # Rounding of a dozen operations on dual points up to 10, magnified tenfold by powers.
+    if psi_name in PENALTIES:
+        assert PENALTIES[psi_name].violation(g, x, c) <= 1e-12
+    else:
+        with jax.enable_x64(True):
+            assert psi.value(jnp.asarray(x)) == 0
+        assert support(psi, settled(g)) <= g @ x + 1e-12
+
+
+def settled(g):
+    """Without rounding, of which an unbounded set would make infinity."""
+    return np.where(np.abs(g) < 1e-12, 0.0, g)
+
+
+@every_pair
+def test_argmin_beats_other_points(name, psi_name, x64):
+    """The definition itself: h + c psi - <y, .> is larger at every feasible point around."""
+    mirror, h = MIRRORS[name]
+    psi, known = REGULARIZERS[psi_name], PENALTIES.get(psi_name)
+    rng = np.random.default_rng(0)
+    tried = 0
+    for y in (inner(seed=1), inner(seed=2, scale=3.0)):
+        x = np.asarray(argmin(mirror, psi, y, 0.8))
+
+        def objective(z, y=y):
+            finite = known.value(z) if known else 0.0
+            return h(z) + 0.8 * finite - y @ z
+
+        for scale in (1e-3, 0.1, 1.0):
+            z = x + scale * rng.normal(size=(30, DIM))
+            if name == "entropy":
+                z = np.abs(z)
+            if not known:
+                z = np.stack([in_double(psi, row, 0.0) for row in z])
+                z = z[(z > 0).all(1)] if name == "entropy" else z
+            values = np.array([objective(row) for row in z])
+            # Rounding of sums whose terms are a few times larger.
+            assert np.all(values >= objective(x) - 1e-14 * np.abs(values))
+            tried += len(values)
+    assert tried >= 30
+
+
+@pytest.mark.parametrize(("name", "psi_name"), [pair for pair in PAIRS if pair[1] != "linf"])
+def test_argmin_agrees_with_a_solver(name, psi_name, x64):
+    """The solver splits x = p - n, p and n non-negative, so that the l1 norm is linear."""
+    mirror, h = MIRRORS[name]
+    psi, known = REGULARIZERS[psi_name], PENALTIES.get(psi_name)
+    y = np.array([1.2, -0.8, 0.3, 0.9])
+    constraints = []
+    weight, square = 0.0, 0.0
+    low, high = (1e-9 if name == "entropy" else -np.inf), np.inf
+    match psi:
+        case prox.Box():
+            low, high = max(low, psi.low), psi.high
+        case prox.Simplex(total):
+            low = max(low, 0.0)
+            constraints = [{"type": "eq", "fun": lambda s: s[:DIM].sum() - s[DIM:].sum() - total}]
+        case prox.L1Ball(radius):
+            constraints = [{"type": "ineq", "fun": lambda s: radius - s.sum()}]
+        case prox.L2Ball(radius):
+            constraints = [
+                {"type": "ineq", "fun": lambda s: radius**2 - np.sum((s[:DIM] - s[DIM:]) ** 2)}
+            ]
+        case _:
+            weight, square = 0.5 * known.weight, 0.5 * known.square
+
+    def objective(s):
+        x = s[:DIM] - s[DIM:]
+        return h(x) + weight * s.sum() + square * np.sum(x**2) - y @ x
+
+    start = np.concatenate([np.full(DIM, 0.32), np.zeros(DIM)])
+    if low >= 0:  # nothing is negative
+        bounds = [(low, high)] * DIM + [(0.0, 0.0)] * DIM
+    else:
+        bounds = [(0.0, high)] * DIM + [(0.0, -low)] * DIM
+    result = scipy.optimize.minimize(
+        objective,
+        start,
+        method="SLSQP",
+        bounds=bounds,
+        constraints=constraints,
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    # Its derivatives are differences of step 1e-8; h is strongly convex.
+    np.testing.assert_allclose(
+        argmin(mirror, psi, y, 0.5), result.x[:DIM] - result.x[DIM:], rtol=0, atol=2e-5
+    )
+
+
+@pytest.mark.parametrize(("name", "psi_name"), OPEN)
+def test_pairs_without_a_closed_form(name, psi_name):
+    mirror, psi = MIRRORS[name][0], REGULARIZERS[psi_name]
+    message = f"psi is {type(psi).__name__}, mirror {type(mirror).__name__}; expected a pair"
+    with pytest.raises(ValueError, match=message):
+        mirror.argmin(psi, jnp.ones((3, 2)), 1.0)
+
+
+def test_there_are_open_pairs():
+    assert len(OPEN) == 4 * 15 - (6 + 7 + 2 + 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("psi_name", REGULARIZERS)
+@given(y=POINTS, c=STEPS)
+@settings(max_examples=10)
+def test_euclidean_argmin_is_the_prox(psi_name, y, c):
+    psi = REGULARIZERS[psi_name]
+    actual = double(argmin, prox.Euclidean(), psi, y, c)
+    # One formula in two programs; compilers order the sums of a decomposition differently.
+    np.testing.assert_allclose(actual, in_double(psi, y, c), rtol=64 * EPS, atol=4 * EPS)
+
+
+@pytest.mark.slow
+def test_unit_weights_are_euclidean(x64):
+    y = jnp.asarray(inner(seed=3, scale=2.0))
+    for psi_name in CLOSED["weighted"]:
+        psi = REGULARIZERS[psi_name]
+        actual = argmin(prox.Weighted(jnp.ones(DIM)), psi, y, 0.8)
+        np.testing.assert_allclose(actual, in_double(psi, y, 0.8), rtol=4 * EPS)
+
+
+@given(y=POINTS)
+def test_entropy_on_the_simplex_is_softmax(y):
+    """The softmax is over all entries, for every shape."""
+    weights = np.exp(y - y.max())
+    actual = double(argmin, prox.Entropy(), prox.Simplex(1.3), y, 0.0)
+    np.testing.assert_allclose(actual, 1.3 * weights / weights.sum(), rtol=20 * EPS)
+
+
+def test_entropy_inside_the_ball_and_outside(x64):
+    ball = prox.L1Ball(2.0)
+    for x, expected in [([0.8, 0.9], [0.8, 0.9]), ([3.0, 1.0], [1.5, 0.5])]:
+        actual = argmin(prox.Entropy(), ball, jnp.log(jnp.array(x)), 1.0)
+        np.testing.assert_allclose(actual, expected, rtol=4 * EPS)
+
+
+jacobian = compiled(jax.jacrev(lambda mirror, psi, y, c: mirror.argmin(psi, y, c), 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("y", [[80.0, -80.0, 0.0, 80.0], [-80.0] * DIM, [200.0, 0.0, -200.0, 0.0]])
+def test_entropy_of_extreme_dual_points(y):
+    """In single precision, where exp(89) is infinite; NaNs raise."""
+    y = jnp.array(y)
+    for psi_name in CLOSED["entropy"]:
+        psi = REGULARIZERS[psi_name]
+        x = argmin(prox.Entropy(), psi, y, 0.5)
+        assert np.all(x >= 0)
+        if psi_name not in PENALTIES and np.all(np.isfinite(x)):
+            assert psi.value(x) == 0
+        gradient = jacobian(prox.Entropy(), psi, y.clip(-80, 80), 0.5)
+        assert np.all(np.isfinite(gradient))
+
+
+@pytest.mark.slow
+@every_pair
+def test_derivatives_are_central_differences(name, psi_name, x64):
+    """Derivatives of the minimiser in y, c, the numbers of psi and those of the mirror map."""
+    mirror, psi = MIRRORS[name][0], REGULARIZERS[psi_name]
+    of_mirror, rebuild_mirror = numbers(mirror)
+    of_psi, rebuild_psi = numbers(psi)
+    of_mirror = [jnp.asarray(value, jnp.float64) for value in of_mirror]
+    direction = jnp.asarray(inner(seed=5))
+
+    def along(y, c, of_psi, of_mirror):
+        x = rebuild_mirror(of_mirror).argmin(rebuild_psi(of_psi), y, c)
+        return jnp.vdot(direction, x)
+
+    args = (jnp.array([2.1, -1.7, 0.31, 1.2]), 0.6, of_psi, of_mirror)
+    with_gradient = compiled(jax.value_and_grad(along, (0, 1, 2, 3)))
+    for i, gradient in enumerate(with_gradient(*args)[1]):
+        flat, unflatten = jax.tree.flatten(args[i])
+        for j, (value, slope) in enumerate(zip(flat, jax.tree.leaves(gradient), strict=True)):
+
+            def at(z, i=i, j=j, flat=flat, unflatten=unflatten):
+                changed = jax.tree.unflatten(unflatten, [*flat[:j], z, *flat[j + 1 :]])
+                return with_gradient(*args[:i], changed, *args[i + 1 :])[0]
+
+            # The differences err by 1e-16 / 1e-6 of rounding and as much of curvature.
+            np.testing.assert_allclose(slope, central_difference(at, value), rtol=1e-7, atol=1e-8)
+
+
+def test_vmap_over_radii_of_the_entropy_ball(x64):
+    y = jnp.asarray(inner(seed=1))
+    radii = jnp.array([0.1, 1.0, 100.0])
+    together = compiled(jax.vmap(lambda r: prox.Entropy().argmin(prox.L1Ball(r), y, 0.0)))(radii)
+    apart = [argmin(prox.Entropy(), prox.L1Ball(float(r)), y, 0.0) for r in radii]
+    np.testing.assert_allclose(together, np.stack(apart), rtol=10 * EPS)

@@ -1,8 +1,9 @@
-"""Penalties: their proximal operators are certified by subgradients, written out in NumPy."""
+"""Penalties and constraints: values, proximal points and projections."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.optimize
 from hypothesis import given, settings
@@ -15,11 +16,13 @@ from proximal_points import (
     ROWS,
     SHAPE,
     STEPS,
+    exact_above_level,
     exact_l1_ball,
     in_double,
     outputs_in_double,
     program,
     random_point,
+    support,
 )
 from small_problems import assert_identical, compiled
 
@@ -258,3 +261,260 @@ def test_which_are_penalties():
     for psi in CONSTRAINTS.values():
         assert isinstance(psi, prox.Regularizer)
         assert not isinstance(psi, prox.Penalty)
+
+
+# ---- constraints
+
+
+every_constraint = pytest.mark.parametrize("name", CONSTRAINTS)
+# The programs that run in practice: large sums may be ordered by what the compiler chooses.
+projected = jax.jit(lambda psi, v: psi.prox(v, 0.0))
+indicated = jax.jit(lambda psi, x: psi.value(x))
+
+
+@pytest.mark.slow
+@every_constraint
+@given(v=POINTS)
+def test_projection_is_feasible_and_optimal(name, v):
+    """v - x is normal to the set at x: no point of the set goes further in that direction."""
+    psi = CONSTRAINTS[name]
+    x = in_double(psi, v, 0.0)
+    with jax.enable_x64(True):
+        assert indicated(psi, jnp.asarray(x)) == 0
+    assert support(psi, v - x) <= np.vdot(v - x, x) + ROUNDING
+
+
+@every_constraint
+@given(u=POINTS, v=POINTS)
+@settings(max_examples=50)
+def test_projection_is_firmly_non_expansive(name, u, v):
+    psi = CONSTRAINTS[name]
+    at_u, at_v = in_double(psi, u, 0.0), in_double(psi, v, 0.0)
+    moved = at_u - at_v
+    assert np.vdot(moved, u - v) >= np.vdot(moved, moved) - ROUNDING
+    assert np.vdot(v - at_v, at_u - at_v) <= ROUNDING  # another point of the set
+
+
+@every_constraint
+@given(v=POINTS)
+@settings(max_examples=50)
+def test_projection_stays(name, v):
+    x = in_double(CONSTRAINTS[name], v, 0.0)
+    again = in_double(CONSTRAINTS[name], x, 0.0)
+    # The sums of x may exceed the radius by rounding.
+    np.testing.assert_allclose(again, x, rtol=0, atol=10 * EPS)
+
+
+@every_constraint
+@given(v=POINTS)
+@settings(max_examples=20)
+def test_step_has_no_effect(name, v):
+    psi = CONSTRAINTS[name]
+    assert_identical(in_double(psi, v, 0.0), in_double(psi, v, 3.7))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("psi", "v"),
+    [
+        (prox.L1Ball(3.0), [1.0, -1.5, 0.25]),
+        (prox.L2Ball(3.0), [1.0, -1.5, 0.25]),
+        (prox.Box(-2.0, 1.0), [1.0, -1.5, 0.25]),
+        (prox.L1Ball(0.0), [0.0, 0.0, 0.0]),
+        (prox.L2Ball(0.0), [0.0, 0.0, 0.0]),
+        (prox.L1Ball(np.inf), [1e30, -1.0, 0.0]),
+        (prox.L2Ball(np.inf), [1e30, -1.0, 0.0]),
+    ],
+)
+def test_points_inside_are_untouched(psi, v):
+    v = jnp.array(v)
+    assert_identical(projected(psi, v), v)
+    assert_identical(psi.prox(v, 0.0), v)  # step by step nothing is NaN, either
+    assert indicated(psi, v) == 0
+
+
+@pytest.mark.parametrize("psi", [prox.L1Ball(0.0), prox.L2Ball(0.0), prox.Box(0.0, 0.0)])
+def test_one_point(psi):
+    assert_identical(projected(psi, jnp.array([3.0, -1.5, 3.0])), jnp.zeros(3))
+
+
+def kinds(size, rng):
+    """Points at which sums, ties or magnitudes are awkward."""
+    normal = rng.normal(size=size)
+    return {
+        "normal": normal,
+        "ties": rng.integers(-3, 4, size=size) * 0.1,
+        "equal": np.full(size, 0.7),
+        "zeros": np.zeros(size),
+        "mostly_zeros": normal * (rng.random(size) < 0.05),
+        "offset": 1234.567 + 1e-3 * normal,
+        "large": 1e6 * normal,
+        "wide": np.sign(normal) * np.logspace(-25, 15, size),
+        "geometric": 2.0 ** -np.arange(size).clip(max=100),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 2, 7, 300, 3000])
+def test_l1_ball_and_simplex_are_exact_to_rounding(size, dtype):
+    """Relative to the radius, however large v is; the reference sorts rational numbers.
+
+    Every entry is rounded once or twice, and the common level by the rounding of a sum.
+    """
+    tolerance = 16 * np.finfo(dtype).eps
+    with jax.enable_x64(dtype == np.float64):
+        for kind, point in kinds(size, np.random.default_rng(size)).items():
+            v = point.astype(dtype)
+            norm = float(np.sum(np.abs(v), dtype=np.float64))
+            for radius in [0.0, 1e-6, 1e-3, 1.0, 0.5 * norm, 1e6]:
+                radius = float(dtype(radius))
+                ball = projected(prox.L1Ball(radius), jnp.asarray(v))
+                np.testing.assert_allclose(
+                    ball, exact_l1_ball(v, radius), rtol=0, atol=tolerance * radius, err_msg=kind
+                )
+                if radius > 0:
+                    simplex = projected(prox.Simplex(radius), jnp.asarray(v))
+                    reference = exact_above_level(v, radius)
+                    np.testing.assert_allclose(
+                        simplex, reference, rtol=0, atol=tolerance * radius, err_msg=kind
+                    )
+
+
+def test_level_solves_its_equation():
+    """Once more without sorting: by a root finder."""
+    v = np.random.default_rng(0).normal(size=200)
+    theta = scipy.optimize.brentq(lambda t: np.maximum(v - t, 0).sum() - 1.3, -10, 10, xtol=1e-14)
+    x = in_double(prox.Simplex(1.3), v, 0.0)
+    np.testing.assert_allclose(x, np.maximum(v - theta, 0), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("value", [0.7, 3.3, 1234.567, 1e5])
+@pytest.mark.parametrize("spread", [1, 4, 30])
+@pytest.mark.parametrize("total", [1e-3, 30.0])
+def test_many_entries_a_few_roundings_apart(value, spread, total):
+    """Sums of single precision then decide which entries stay; theta lies between two numbers."""
+    v = np.full(3000, value, np.float32)
+    v += np.spacing(v) * np.random.default_rng(0).integers(0, spread, v.size).astype(np.float32)
+    x = projected(prox.Simplex(total), jnp.asarray(v))
+    reference = exact_above_level(v, np.float32(total))
+    # A few units in the last place of the largest entry, which is small.
+    atol = 8 * np.finfo(np.float32).eps * reference.max()
+    np.testing.assert_allclose(x, reference, rtol=0, atol=atol)
+
+
+def test_sums_of_many_entries():
+    """A level that exceeds all entries by rounding would leave nothing, or everything."""
+    for value in (0.7, 1.1, 1234.567):
+        x = projected(prox.Simplex(1.0), jnp.full(100_000, value))
+        # Rounding of 1e-5, the same in every entry.
+        np.testing.assert_allclose(x, 1e-5, rtol=4 * np.finfo(np.float32).eps)
+
+
+def test_sum_that_is_infinite():
+    v = jnp.array([3e38, -2e38, 1e38])
+    assert_identical(projected(prox.L1Ball(2.0), v), jnp.array([2.0, 0.0, 0.0]))
+    assert_identical(projected(prox.Simplex(2.0), jnp.abs(v)), jnp.array([2.0, 0.0, 0.0]))
+
+
+@compiled
+def optax_projections(v):
+    with jax.numpy_dtype_promotion("standard"):  # which optax requires
+        return [
+            optax.projections.projection_l1_ball(v, 1.3),
+            optax.projections.projection_l2_ball(v, 1.3),
+            optax.projections.projection_simplex(v, 1.3),
+            optax.projections.projection_box(v, -0.4, 0.9),
+            optax.projections.projection_non_negative(v),
+        ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_agreement_with_optax(seed, x64):
+    v = jnp.asarray(random_point(seed, 2.0))
+    sets = prox.L1Ball(1.3), prox.L2Ball(1.3), prox.Simplex(1.3), prox.Box(-0.4, 0.9), prox.Box(0.0)
+    for psi, expected in zip(sets, optax_projections(v), strict=True):
+        np.testing.assert_allclose(in_double(psi, v, 0.0), expected, rtol=0, atol=10 * EPS)
+
+
+@pytest.mark.parametrize("magnitude", [1e-25, 1e-3, 1.0, 1e20, 1e30])
+def test_l2_ball_of_any_magnitude(magnitude):
+    """Also where squares are no numbers of single precision."""
+    v = jnp.array([3.0, -4.0]) * magnitude
+    x = projected(prox.L2Ball(0.5 * magnitude), v)
+    np.testing.assert_allclose(x / magnitude, [0.3, -0.4], rtol=1e-6)
+    assert indicated(prox.L2Ball(5.1 * magnitude), v) == 0
+    assert indicated(prox.L2Ball(4.9 * magnitude), v) == np.inf
+
+
+def test_bounds_entry_by_entry(x64):
+    low, high = np.array([[-1.0, 0.0]] * 3), np.array([[0.5], [1.0], [2.0]])
+    v = random_point(1, 3.0)
+    x = in_double(prox.Box(low, high), v, 0.0)
+    assert_identical(x, np.clip(v, low, high))
+    assert prox.Box(low, high).value(jnp.asarray(x)) == 0
+    assert prox.Box(low, high).value(jnp.asarray(v)) == np.inf
+
+
+SETS = {
+    "l1_ball": prox.L1Ball,
+    "l2_ball": prox.L2Ball,
+    "simplex": prox.Simplex,
+    "box": lambda radius: prox.Box(-radius, radius),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("name", SETS)
+def test_value_distinguishes_projected_points_from_others(name, size, dtype):
+    rng = np.random.default_rng(size)
+    point = rng.normal(size=(2, size))
+    with jax.enable_x64(dtype == np.float64):
+        for magnitude in (1e-3, 1.0, 1e6):
+            v = jnp.asarray(np.abs(point[0]) * magnitude + magnitude, dtype)
+            w = jnp.asarray(point[1] * magnitude, dtype)
+            for radius in (1e-3, 1.0, 1e6):
+                psi = SETS[name](radius)
+                x, y = projected(psi, v), projected(psi, w)
+                assert indicated(psi, x) == 0
+                assert indicated(psi, y) == 0
+                assert indicated(psi, (x + y) / 2) == 0  # a mean of clients
+                if indicated(psi, v) == np.inf:  # then x is on the boundary
+                    # Rounding that is granted is 1e-4 in single precision.
+                    assert indicated(psi, x * 1.001) == np.inf
+
+
+def test_value_outside():
+    assert prox.Simplex().value(jnp.array([0.5, 0.499])) == np.inf
+    assert prox.Simplex().value(jnp.array([1.01, -0.01])) == np.inf
+    assert prox.Box(0.0).value(jnp.array([1e6, -1e-3])) == np.inf
+    assert prox.Box(-1.0, 1.0).value(jnp.array([0.0, -1.001])) == np.inf
+    assert prox.L1Ball(0.0).value(jnp.array([1e-20])) == np.inf
+    assert prox.L1Ball(1e-4).value(jnp.array([-2e-4])) == np.inf
+
+
+def test_bounds_of_two_precisions(x64):
+    """An array in single precision and one in double, which must not be compared as they are."""
+    box = prox.Box(jnp.zeros(2, jnp.float32), np.ones(2))
+    assert_identical(box.prox(jnp.array([-1.0, 3.0]), 0.0), jnp.array([0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: prox.L1Ball(-1.0), "radius is -1.0; expected at least 0"),
+        (lambda: prox.L2Ball(jnp.array([1.0, -1.0])), "radius is .*; expected at least 0"),
+        (lambda: prox.L2Ball(float("nan")), "radius is nan; expected at least 0"),
+        (lambda: prox.Box(1.0, 0.0), "low is 1.0; expected at most high, 0.0"),
+        (lambda: prox.Box(float("nan"), 0.0), "low is nan; expected at most high, 0.0"),
+        (lambda: prox.Box(np.array([0.0, 2.0]), np.ones(2)), "low is .*; expected at most high"),
+        (lambda: prox.Simplex(0.0), "total is 0.0; expected a positive number"),
+        (lambda: prox.Simplex(-1), "total is -1; expected a positive number"),
+        (lambda: prox.Simplex(float("nan")), "total is nan; expected a positive number"),
+    ],
+)
+def test_bad_sets(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

@@ -99,10 +99,7 @@ def test_derivatives_at_corners_are_numbers(psi):
 
 @pytest.mark.parametrize(
     ("psi", "v"),
-    [
-        (prox.Simplex(1.0), [1.0, 0.8, -1.0, 0.5]),
-        (prox.L1Ball(1.0), [1.0, 0.8, -0.01, 0.5]),
-    ],
+    [(prox.Simplex(1.0), [1.0, 0.8, -1.0, 0.5]), (prox.L1Ball(1.0), [1.0, 0.8, -0.01, 0.5])],
 )
 @pytest.mark.parametrize("mode", [jax.jacfwd, jax.jacrev])
 def test_jacobian_removes_the_mean_over_a_face(psi, v, mode, x64):

@@ -1,5 +1,6 @@
-"""Selections by layers; any algorithm on the shared leaves while private ones take SGD steps."""
+"""Private and frozen leaves, and sums in the order of a tree over client numbers."""
 
+import dataclasses
 import functools
 
 import chex
@@ -8,11 +9,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from bilinear import COHORTS, LR, C, by_hand, gradient, head, run
-from small_problems import assert_close
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+from small_problems import (
+    assert_close,
+    assert_identical,
+    compiled,
+    logistic_params,
+    logistic_task,
+    partial_timeline,
+    rotated,
+)
 
 import fedjax_sim as fs
 from fedjax_sim import models
+from fedjax_sim.tree import leaves
 from fedjax_sim.tree.leaves import last_layer, names, normalisation, split
+from fedjax_sim.wrappers.fixed_order import pairwise_sum
+
+# ---- private leaves
 
 
 def layers(params, where):
@@ -184,3 +200,101 @@ def test_scaffold_on_the_shared_leaves():
     assert_close(state.server.params["u"], u, 1e-13)
     assert_close(state.server.inner.control["u"], control, 1e-12)
     assert_close((state.clients.inner["u"], state.clients.personal["v"]), (controls, heads), 1e-12)
+
+
+# ---- frozen leaves
+
+
+def test_upload_and_optimiser_have_no_frozen_leaves():
+    params = {"base": jnp.zeros((50, 50)), "adapter": jnp.zeros(3)}
+    frozen = fs.freeze(fs.fedadam(0.1, 0.1), nnx.PathContains("base"))
+    state = jax.eval_shape(frozen.init, params)
+    assert sum(leaf.size for leaf in jax.tree.leaves(state)) == 2500 + 3 * 3 + 1
+    oracle = fs.Oracle(lambda x, k: x, lambda x, k: jnp.array(0.0), lambda x: x)
+    number = jnp.array(1, jnp.int32)
+    work = fs.Work(number, number, number, number, number * 0, jax.random.key(0), 1)
+    message = frozen.broadcast(frozen.init(params), None)  # pyright: ignore
+    upload, _ = frozen.local(message, (), oracle, work)
+    assert [leaf.size for leaf in jax.tree.leaves(upload)] == [3]
+
+
+@pytest.mark.parametrize(("answer", "word"), [(True, "all"), (False, "none")])
+def test_predicate_that_selects_all_or_none_is_refused(answer, word):
+    frozen = fs.freeze(fs.fedavg(0.1), lambda path, leaf: answer)
+    with pytest.raises(ValueError, match=f"selects {word} of the leaves; expected some of b, w$"):
+        frozen.init(logistic_params())
+
+
+def test_predicate_is_a_function():
+    with pytest.raises(ValueError, match=r"where is 'head'; expected a predicate \(path, leaf\)"):
+        fs.freeze(fs.fedavg(0.1), "head")  # pyright: ignore
+
+
+def test_parts_of_nested_models():
+    params = {"body": [np.ones(2), np.zeros(1)], "head": (np.arange(3),)}
+    head, body = leaves.split(params, nnx.PathContains("head"))
+    assert [len(jax.tree.leaves(part)) for part in (head, body)] == [1, 2]
+    assert_identical(leaves.join(head, body), params)
+    assert_identical(leaves.join(body, head), params)
+    assert_identical(leaves.without(params, head), body)
+    first, _ = leaves.split(params, lambda path, leaf: path == ("body", "0"))
+    assert [leaf.tolist() for leaf in jax.tree.leaves(first)] == [[1, 1]]
+
+
+# ---- fixed orders
+
+
+POPULATION = 64
+total = compiled(pairwise_sum)
+
+
+def halves(begin: int, end: int, values: dict[int, np.float32]) -> np.float32 | None:
+    """The sum over client numbers ``begin`` to ``end``, by halving the interval; None: nobody."""
+    present = [number for number in values if begin <= number < end]
+    if len(present) < 2:
+        return values[present[0]] if present else None
+    middle = (begin + end) // 2
+    left, right = halves(begin, middle, values), halves(middle, end, values)
+    if left is None or right is None:
+        return right if left is None else left
+    return left + right
+
+
+@given(st.permutations(range(POPULATION)), st.integers(0, 2**32 - 1))
+def test_sums_halve_the_interval_of_numbers(order, seed):
+    numbers = np.array(order[:9], np.int32)
+    values = np.random.default_rng(seed).normal(size=9).astype(np.float32)
+    expected = halves(0, POPULATION, dict(zip(numbers.tolist(), values, strict=True)))
+    np.testing.assert_array_equal(total(values, numbers), expected)
+
+
+@pytest.mark.slow
+def test_the_mean_is_that_of_the_algorithm_with_weights(x64):
+    """A single upload, too: there is nothing to add."""
+    plain, ordered = (
+        compiled(functools.partial(fs.run, algorithm))
+        for algorithm in (fs.fedavg(0.2), fs.fixed_order(fs.fedavg(0.2)))
+    )
+    timeline, task = partial_timeline(), logistic_task(rotated(2))
+    for most in (1, 4):
+        mask = timeline.mask & (np.cumsum(timeline.mask, axis=1) <= most)
+        some = dataclasses.replace(timeline, mask=mask)
+        setup = fs.Setup(task, some, logistic_params(), weighting=fs.weight_by_examples)
+        expected, state = (run(setup, jax.random.key(2))[0] for run in (plain, ordered))
+        for name, leaf in expected.server.params.items():
+            # The order of sums of at most four numbers, over four rounds in double precision.
+            np.testing.assert_allclose(state.server.params[name], leaf, rtol=1e-13)
+
+
+def test_refuses_an_aggregation():
+    with pytest.raises(ValueError, match="algorithm has an aggregation already; expected one"):
+        fs.fixed_order(fs.robust.aggregate(fs.fedavg(0.1), fs.robust.median()))
+    with pytest.raises(ValueError, match="another aggregation than the mean; expected it around"):
+        fs.skip_nonfinite(fs.fixed_order(fs.fedavg(0.1)))
+
+
+@pytest.mark.slow
+def test_forecast_has_the_memory_of_all_uploads():
+    setup = fs.Setup(logistic_task(rotated(2)), partial_timeline(), logistic_params())
+    parts = fs.forecast(fs.fixed_order(fs.fedavg(0.1)), setup, jax.random.key(0)).parts
+    assert parts["uploads"] == 4 * 4 * 4  # slots, entries of the model, bytes

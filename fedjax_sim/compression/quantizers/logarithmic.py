@@ -13,11 +13,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
-from fedjax_sim.compression.quantizers.rounding import (
-    bernoulli,
-    max_magnitude,
-    power_of_two_below,
-)
+from fedjax_sim.compression.quantizers.rounding import bernoulli, max_magnitude, power_of_two_below
 
 
 def luq(key: Array, x: Array, exponent_levels: int = 6) -> Array:
@@ -85,12 +81,10 @@ def luq_gradient(key: Array, x: Array, exponent_levels: int = 6) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _luq_gradient(exponent_levels, key, x):
-    del exponent_levels, key
     return x
 
 
 def _keep_key(exponent_levels, key, x):
-    del exponent_levels
     return x, key
 
 

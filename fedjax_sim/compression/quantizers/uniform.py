@@ -121,7 +121,6 @@ def sawb_clip(c1: Scalar = 12.1, c2: Scalar = 12.2) -> Clip:
     """
 
     def clip(x: Array, levels: Levels) -> Array:
-        del levels
         a, b = (jnp.asarray(c).astype(x.dtype) for c in (c1, c2))
         return a * jnp.sqrt(jnp.square(x).mean()) - b * jnp.abs(x).mean()
 
@@ -165,7 +164,6 @@ def _may_be_fraction(x: Any) -> bool:
 @jax.custom_jvp
 def _straight_through(x: Array, quantised: Array) -> Array:
     # x + stop_gradient(quantised - x) would be off the grid by rounding.
-    del x
     return quantised
 
 

@@ -177,12 +177,7 @@ def calibrate(
     accountant: Accountant | None = None,
     interval: float = INTERVAL,
 ) -> float:
-    """Returns the smallest noise multiplier with which a mechanism is (epsilon, delta) private.
-
-    Args:
-        mechanism: as a function of the noise multiplier.
-        epsilon, delta, accountant, interval: as in :func:`noise_multiplier`.
-    """
+    """Returns the smallest noise multiplier with which a mechanism is (epsilon, delta) private."""
     check_positive(interval=interval)
     if not 0 < epsilon < np.inf:
         raise ValueError(f"epsilon is {epsilon}; expected a positive number")
@@ -280,12 +275,7 @@ def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
 
 
 def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
-    """Returns the accountant that counts an event.
-
-    Args:
-        mechanism: with the event.
-        accountant: the wanted one; None: the first that supports the event.
-    """
+    """Returns the wanted accountant of an event; None: the first that supports it."""
     supporting: list[Accountant] = [
         name
         for name in mechanism.accountants

@@ -82,7 +82,6 @@ def banded(
     factor = sensitivity(c, num_rounds, separation=separation, visits=most)
 
     def check(timeline: Timeline, num_clients: int) -> None:
-        del num_clients
         _check_rounds(timeline, num_rounds)
         check_independent_of_data(timeline)
         fewest, largest = min_separation(timeline), most_visits(timeline)
@@ -140,7 +139,6 @@ def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int
     c = _checked(coefficients, num_rounds)
 
     def check(timeline: Timeline, num_clients: int) -> None:
-        del num_clients
         _check_rounds(timeline, num_rounds)
         rule = timeline.sampling
         if rule is None or not _is_in_turn(rule, len(c)):
@@ -231,7 +229,6 @@ def _noise(c: np.ndarray, factor: float, mechanism: MechanismOf, check: Check) -
     def draw(
         key: Array, past: NoiseState, std: Array | float, number: Array, like: Upload
     ) -> tuple[Upload, NoiseState]:
-        del number
         independent = normal(key, factor * jnp.asarray(std), like)
         if bands == 1:
             return tree.divide(independent, c[0]), past

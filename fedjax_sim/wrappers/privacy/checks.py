@@ -55,14 +55,9 @@ def guarded(
     wrapper: str,
     reason: str,
 ) -> FedAlgorithm:
-    """Returns an algorithm that refuses wrappers around it.
+    """Returns an algorithm that refuses wrappers around it, for a reason.
 
-    Args:
-        algorithm: with the functions that a private wrapper returns.
-        check: of the wrapper, after that of the wrapped algorithm.
-        mechanism: ``(timeline, num_clients) -> Mechanism``, for the accountant.
-        wrapper: its name.
-        reason: why it must be the last one.
+    ``check`` follows that of the wrapped algorithm; the accountant reads the ``mechanism``.
     """
     last = LastWrapper(wrapper, reason, algorithm.local, algorithm.update, mechanism)
     return also_checked(algorithm, check).requiring(last=last)

@@ -19,12 +19,8 @@ def clip_upload(upload: Upload, clip: Clip) -> Upload:
     r"""Returns :math:`u \min(1, C / \|u\|)`; 0 for an upload that contains NaN or Inf.
 
     Leaves are in single precision at least: rounding to half precision would exceed the bound, and
-    that of a sum would change more than one client's share of it.
-
-    Args:
-        upload: any pytree of floating arrays.
-        clip: C, the bound of the norm over all leaves; or a bound for each part, by the names of
-            the upload's fields.
+    that of a sum would change more than one client's share of it.  ``clip`` is C, or a bound for
+    each part, by the names of the upload's fields.
     """
     finite = tree.all_finite(upload)
     upload = tree.where(finite, upload, tree.zeros_like(upload))

@@ -59,14 +59,7 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
     client decides this only if all others are absent, in any of T rounds with a probability of at
     most :math:`T (1 - q)^{M - 1}`, which is ``extra_delta``.  Under the other two adjacencies the
     cohorts of neighbours are equal.
-
-    Args:
-        noise_multiplier: z, standard deviation of the noise on the sum of uploads divided by the
-            bound of their norm; positive.
-        timeline: concrete, ``[T, S]`` or one per seed ``[n, T, S]``.
-        num_clients: population M.
     """
-    del num_clients
     dp, rule = import_extra("dp_accounting", "privacy"), timeline.sampling
     if rule is None or rule.kind in ("fixed", "durations"):
         return _per_visit(noise_multiplier, timeline)
@@ -110,10 +103,5 @@ def _per_visit(noise_multiplier: float, timeline: Timeline) -> Mechanism:
 
 
 def empty_round(rule: Sampling, num_rounds: int) -> float:
-    """Bounds the probability that all clients but one are absent in one of some rounds.
-
-    Args:
-        rule: Poisson sampling.
-        num_rounds: number of these rounds.
-    """
+    """Bounds the probability that all clients but one are absent in one of some rounds."""
     return min(num_rounds * (1 - rule.probability) ** (rule.population - 1), 1.0)

@@ -77,7 +77,6 @@ def independent() -> NoiseLaw:
     def draw(
         key: Array, state: tuple, std: Array | float, number: Array, like: Upload
     ) -> tuple[Upload, tuple]:
-        del number
         return normal(key, std, like), state
 
     return NoiseLaw(None, draw, sampled_gaussian)

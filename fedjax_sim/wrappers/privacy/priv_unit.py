@@ -29,13 +29,7 @@ _FEWEST = 2  # entries of an upload: the sphere in one dimension has no caps
 
 
 class PrivUnitConstants(NamedTuple):
-    """Constants of PrivUnit for one dimension and one epsilon.
-
-    Example:
-        >>> constants = priv_unit_constants(dimension=100, epsilon=10.0)
-        >>> round(constants.gamma, 4), round(constants.kappa, 4)
-        (0.2994, 3.3357)
-    """
+    """Constants of PrivUnit for one dimension and one epsilon."""
 
     gamma: float  # height of the cap <V, v> >= gamma
     cap_probability: float  # p: the client sends a vector of the cap

@@ -19,9 +19,6 @@ def renyi_accountant(relation: Any) -> Any:
     A run with sampled cohorts is a mixture over the cohorts, with the same weights for both
     neighbours.  Renyi divergences are jointly quasi-convex, so that of the mixtures is at most that
     of the worst cohort, :math:`\alpha / (2 \sigma^2)` at every order :math:`\alpha`.
-
-    Args:
-        relation: of neighbours, a ``dp_accounting.NeighboringRelation``.
     """
     return _capped()(neighboring_relation=relation)
 

@@ -75,7 +75,6 @@ def tree_aggregation(num_rounds: int, *, efficient: bool = False) -> NoiseLaw:
     def draw(
         key: Array, state: TreeState, std: Array | float, number: Array, like: Upload
     ) -> tuple[Upload, TreeState]:
-        del number
         # Kept in the state, since the round's key differs between rounds and no function has the
         # run's.
         words = jnp.where(state.step == 0, jax.random.bits(key, (2,), jnp.uint32), state.words)
@@ -89,7 +88,6 @@ def tree_aggregation(num_rounds: int, *, efficient: bool = False) -> NoiseLaw:
         return tree.scale(std, unit), TreeState(words, state.step + 1, nodes)
 
     def check(timeline: Timeline, num_clients: int) -> None:
-        del num_clients
         _check(timeline, num_rounds)
 
     def mechanism(noise_multiplier: float, timeline: Timeline, num_clients: int) -> Mechanism:

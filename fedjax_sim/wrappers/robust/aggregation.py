@@ -209,11 +209,7 @@ def _with_memory(algorithm: FedAlgorithm, rule: Rule) -> FedAlgorithm:
             new = tree.add(state.aggregate, change)
         return AggregatedState(algorithm.update(state.inner, new, round), new)
 
-    return algorithm._replace(
-        init=init,
-        update=update,
-        broadcast=broadcast_inner(algorithm),
-    )
+    return algorithm._replace(init=init, update=update, broadcast=broadcast_inner(algorithm))
 
 
 def _each(rule: Rule) -> Any:

@@ -65,7 +65,6 @@ def centred_clipping(tau: Scalar = 100.0, iterations: int = 1, f: int | None = N
     check_count(1, iterations=iterations)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
-        del key
 
         def step(v: Upload, _: None) -> tuple[Upload, None]:
             factors = _factor(from_point(points, v))

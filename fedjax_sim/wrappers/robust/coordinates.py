@@ -37,7 +37,6 @@ def mean() -> Rule:
     """
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
-        del previous, key
         return average(points.finite_weights, points.x)
 
     return Rule("mean()", aggregate, weighted=True)
@@ -66,7 +65,6 @@ def median(f: int | None = None) -> Rule:
     """
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
-        del previous, key
         return coordinate_median(points)
 
     return Rule(_named("median", f), aggregate, majority(f), f, weighted=True)
@@ -103,7 +101,6 @@ def trimmed_mean(f: int) -> Rule:
     f = check_f(f)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
-        del previous, key
         place = jnp.arange(points.arrived.shape[0])
         kept = (place >= f) & (place < points.n - f)
         count = jnp.maximum(points.n - 2 * f, 1)

@@ -91,7 +91,6 @@ def _weiszfeld(
     check_positive(nu=nu)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
-        del previous, key
         weights = points.finite_weights
 
         def step(z: Upload, _: None) -> tuple[Upload, None]:

@@ -54,7 +54,6 @@ def krum(f: int) -> Rule:
     f = check_f(f)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
-        del previous, key
         scores = krum_scores(squared_distances(points), points.n - f - 2)
         best = jnp.argmin(ranks(scores, points.arrived))
         return jax.tree.map(lambda x: x[best], points.x)
@@ -86,7 +85,6 @@ def multi_krum(f: int, m: int | Literal["n-f-2", "n-f"] = "n-f-2") -> Rule:
         raise ValueError(f"m is {m!r}; expected an integer of at least 1, 'n-f-2' or 'n-f'")
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
-        del previous, key
         n = points.n
         scores = krum_scores(squared_distances(points), n - f - 2)
         counts = {"n-f-2": n - f - 2, "n-f": n - f}
@@ -122,7 +120,6 @@ def bulyan(f: int) -> Rule:
     f = check_f(f)
 
     def aggregate(points: Points, previous: PyTree, key: Array) -> Upload:
-        del previous, key
         n = points.n
         selected = bulyan_selection(points, f)
         theta, beta = jnp.maximum(n - 2 * f, 1), jnp.maximum(n - 4 * f, 1)
@@ -141,12 +138,7 @@ def bulyan(f: int) -> Rule:
 
 
 def krum_scores(distances: Array, neighbours: Array) -> Array:
-    """Returns the sums of the squared distances from the nearest others, ``[S]``.
-
-    Args:
-        distances: squared distances of all pairs ``[S, S]``, infinity for those that do not count.
-        neighbours: number of the nearest others.
-    """
+    """Returns the sums of the squared distances ``[S, S]`` from the nearest others, ``[S]``."""
     itself = jnp.eye(distances.shape[0], dtype=bool)
     ordered = jnp.sort(jnp.where(itself, jnp.inf, distances), axis=1)
     near = jnp.arange(distances.shape[0]) < neighbours

@@ -1,4 +1,4 @@
-"""Epsilon against published and independently computed values, for every rule of sampling."""
+"""Epsilon against published and independently computed values, participation, and noise cohorts."""
 
 import dataclasses
 import math
@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
+from fedjax_sim import privacy
 from fedjax_sim.timelines import Sampling
 from fedjax_sim.wrappers.privacy.events import sampled_gaussian
+from fedjax_sim.wrappers.privacy.participation import (
+    min_separation,
+    most_visits,
+    num_draws,
+    repeated_client,
+)
 
 KEY = jax.random.key(0)
 
@@ -267,3 +274,85 @@ def test_rounds_without_uploads_cost_delta_or_are_refused():
         guarantee(poisson(0.01, 1000), 1, 1.0, 1e-5)
     with pytest.raises(ValueError, match=r"expected at least 0.00436"):
         fs.privacy.noise_multiplier(setup_of(poisson(0.01, 1000), 1), 1.0, 1e-5)
+
+
+# ---- participation
+
+
+def timeline(clients, mask):
+    rounds = fs.timelines.full(len(clients), len(clients[0]), num_steps=1)
+    return dataclasses.replace(rounds, clients=np.array(clients), mask=np.array(mask, bool))
+
+
+RETURNS = timeline([[0, 1], [2, 3], [4, 5], [0, 3]], [[1, 1], [1, 1], [1, 0], [1, 1]])
+
+
+def test_visits_are_counted_in_rounds_with_a_report():
+    assert (most_visits(RETURNS), min_separation(RETURNS), num_draws(RETURNS)) == (2, 2, 4)
+    empty = dataclasses.replace(RETURNS, mask=np.array([[1, 1], [1, 1], [0, 0], [1, 1]], bool))
+    # Client 3 reports in rounds 1 and 3; nobody reports between them.
+    assert (min_separation(empty), num_draws(empty)) == (1, 3)
+    assert repeated_client(empty, 2) is None
+    assert repeated_client(empty, 3) == (0, 0)
+
+
+def test_a_client_that_never_returns_has_no_separation():
+    once = fs.timelines.cyclic(3, num_clients=6, cohort_size=2, num_steps=1)
+    assert (min_separation(once), most_visits(once), repeated_client(once, 3)) == (None, 1, None)
+
+
+def test_the_worst_replica_of_a_batch_counts():
+    batch = fs.timelines.stacked([RETURNS, fs.timelines.cyclic(4, 8, 2, num_steps=1)])
+    assert (most_visits(batch), min_separation(batch)) == (2, 2)
+
+
+def test_traced_timelines_are_refused():
+    with pytest.raises(ValueError, match="is traced; expected a concrete timeline"):
+        jax.eval_shape(lambda t: most_visits(t), RETURNS)
+
+
+# ---- noise cohorts
+
+
+SETTING = {"cohort_size": 50, "noise_cohort_size": 1000, "population": 10**6}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rounds", "z"), [(1500, 0.61624), (3000, 0.63287)])
+def test_reference_noise_of_cifar10(rounds, z):
+    forecast = privacy.noise_cohort(2.0, 1e-6, num_rounds=rounds, **SETTING)
+    assert forecast.noise_multiplier * 20 == pytest.approx(z, abs=2e-4)
+    assert "not private at that epsilon" in str(forecast)
+    if rounds == 1500:
+        # Noise on the mean of 50 clients with the clip 0.4.
+        assert forecast.noise_multiplier * 0.4 / 50 == pytest.approx(2.465e-4, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_reference_noise_by_renyi_divergences():
+    forecast = privacy.noise_cohort(2.0, 1e-6, num_rounds=1500, accountant="rdp", **SETTING)
+    assert forecast.noise_multiplier * 20 == pytest.approx(0.71378, abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise_cohort_size": 49}, "noise_cohort_size is 49; expected at least 50"),
+        ({"population": 999}, "noise_cohort_size is 1000; expected at most 999"),
+        ({"cohort_size": 0}, "cohort_size is 0"),
+    ],
+)
+def test_bad_input(changes, message):
+    with pytest.raises(ValueError, match=message):
+        privacy.noise_cohort(2.0, 1e-6, num_rounds=10, **(SETTING | changes))
+
+
+@pytest.mark.slow
+def test_the_guarantee_names_the_accountant_that_counted():
+    sizes = {"cohort_size": 5, "noise_cohort_size": 10, "population": 50}
+    first, named = (
+        privacy.noise_cohort(2.0, 1e-6, num_rounds=10, accountant=name, **sizes)
+        for name in (None, "pld")
+    )
+    assert first.guarantee.accountant == "pld"
+    assert first == named

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import robust_rules as derived
 from jax.tree_util import Partial
+from resumed_runs import check_stopped_runs
 from small_problems import (
     KEY,
     NUM_CLIENTS,
@@ -338,3 +339,13 @@ def test_derivatives_of_the_geometric_median_at_an_upload(iterations):
         )
 
     np.testing.assert_allclose(slope(1.0), 2.0, atol=1e-12)
+
+
+# ---- simulated runs
+
+
+@pytest.mark.slow
+def test_the_previous_aggregate_survives_a_checkpoint(tmp_path):
+    rule = robust.centred_clipping(0.05, iterations=2)
+    algorithm = robust.aggregate(robust.worker_momentum(fs.fedavg(0.05)), rule)
+    check_stopped_runs(algorithm, tmp_path)

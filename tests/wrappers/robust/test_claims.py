@@ -125,8 +125,7 @@ COMPOSED = {"nnm+geometric_median", "nnm+krum", "bucketing+geometric_median", "b
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(x, marks=pytest.mark.slow) if x in COMPOSED else x for x in CLAIMS],
+    "name", [pytest.param(x, marks=pytest.mark.slow) if x in COMPOSED else x for x in CLAIMS]
 )
 def test_rules_keep_their_claims_at_every_scale(name):
     """Single precision, attackers at 1 to 1e30; nu adds 1e-5 n / (n - 2 f), rounding about 1e-6."""

@@ -392,8 +392,7 @@ def test_numbers_of_attackers_may_be_those_of_numpy():
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["mean", "trimmed f=2", "multi_krum", "bulyan", "buckets of 1 + mean", "nnm(0) + mean"],
+    "name", ["mean", "trimmed f=2", "multi_krum", "bulyan", "buckets of 1 + mean", "nnm(0) + mean"]
 )
 def test_means_of_half_precision_are_rounded_once(name):
     """Weights such as 1/7 and sums have more digits than the uploads; the result is rounded."""

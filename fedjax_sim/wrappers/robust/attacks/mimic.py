@@ -129,11 +129,7 @@ def mimic(
         observed = MimicState(new_inner, mean, direction, state.rounds + 1, target)
         return tree.where(learns & seen.honest.any(), observed, state._replace(inner=new_inner))
 
-    wrapped = inner._replace(
-        init=init,
-        update=update,
-        broadcast=broadcast_inner(inner),
-    )
+    wrapped = inner._replace(init=init, update=update, broadcast=broadcast_inner(inner))
     return checked(wrapped, known)
 
 

@@ -1,4 +1,4 @@
-"""FAVANO: coincidences, the mean model and the potential, reweighting, and its checks."""
+"""FAVANO, QuAFL, FedAsync and FedBuff: identities, potentials and timelines."""
 
 import dataclasses
 import functools
@@ -27,12 +27,13 @@ from async_problems import (
     task,
     visit,
 )
-from small_problems import assert_close, assert_identical, compiled
+from small_problems import assert_close, assert_identical, compiled, quadratic_task
 
 import fedjax_sim as fs
 from fedjax_sim import models, objectives, timelines
 from fedjax_sim.algorithms import async_sgd, favano, fedasync, fedbuff, quafl
 from fedjax_sim.algorithms.staleness import expected_steps, realised_steps
+from fedjax_sim.compression import lattice
 from fedjax_sim.diagnostics.client_updates import model_change
 from fedjax_sim.diagnostics.potential import client_variance, mean_model, potential
 from fedjax_sim.models import Quantizers, quantized
@@ -41,9 +42,9 @@ from fedjax_sim.theory import step_counts
 
 pytestmark = pytest.mark.usefixtures("x64")
 
+TOLERANCE = 1e-12  # double precision, contractive maps: round-off does not accumulate
 
-# Double precision, contractive maps: round-off does not accumulate.
-TOLERANCE = 1e-12
+# ---- FAVANO
 
 
 @pytest.mark.parametrize(
@@ -335,3 +336,78 @@ def test_diagnostics_know_that_uploads_contain_models(output):
     oracle = fs.Oracle(lambda w, step: w, lambda w, step: w**2 / 2, lambda w: w)
     upload, _ = algorithm.local(x, (), oracle, work)
     assert float(model_change(algorithm, x, upload)) == 1.5
+
+
+# ---- QuAFL
+
+
+def test_quafl_of_a_fine_lattice_is_quafl():
+    """Twelve contacts of errors up to half a cell each way, in models of size 1 to 3."""
+    cell = 1e-6
+    through = lattice(24, cell).through  # radius 8
+    quantised = path(quafl(0.2, through, through), contacts("current"))
+    exact = path(quafl(0.2), contacts("current"))
+    assert 0 < np.abs(quantised - exact).max() < 12 * cell
+
+
+def test_quafl_without_steps_keeps_the_mean_model():
+    """From models of their own, and comes together: the potential falls on the average."""
+    timeline = contacts("current", rounds=40)
+    own = np.random.default_rng(0).normal(size=(N, DIM))
+
+    @compiled
+    def advance(task, timeline):
+        state = fs.init(quafl(0.0), fs.Setup(task, timeline, jnp.asarray(START)))
+        state = state._replace(clients=jnp.asarray(own))
+        return fs.advance(
+            quafl(0.0), fs.Setup(task, timeline, None, eval_every=timeline.num_rounds), state, KEY
+        )[0]
+
+    state = advance(task(), timeline)
+    before = mean_model(jnp.asarray(START), jnp.asarray(own))
+    assert_close(mean_model(state.server.params, state.clients), before, TOLERANCE)
+    phi = potential(state.server.params, state.clients)
+    assert phi < 0.05 * potential(jnp.asarray(START), jnp.asarray(own))
+
+
+@pytest.mark.parametrize("steps", range(K + 1))
+def test_masked_steps_of_quafl_are_an_early_stop(steps):
+    x = START
+    for _ in range(steps):
+        x = x - 0.2 * HESSIANS[1] @ (x - CENTRES[1])
+    message = (jnp.asarray(START), jnp.array(2.0))
+    sent, mixed = visit(quafl(0.2), message, jnp.asarray(START), steps)
+    assert_close(sent, x, TOLERANCE)
+    assert_close(mixed, (START + 2 * x) / 3, TOLERANCE)
+    if steps == 0:
+        assert_identical(sent, START)
+
+
+# ---- FedAsync
+
+
+def test_fedasync_of_one_client_is_sgd():
+    """With a = 1: T reports of K steps are T K steps."""
+    timeline = timelines.arrivals(
+        KEY, timelines.deterministic(1.0), horizon=5.0 * K, num_clients=1, num_steps=K
+    )
+    alone = quadratic_task(HESSIANS[:1], CENTRES[:1], K)
+    x, expected = START, []
+    for _ in range(5):
+        for _ in range(K):
+            x = x - 0.2 * HESSIANS[0] @ (x - CENTRES[0])
+        expected.append(x)
+    assert_close(path(fedasync(0.2, 1.0), timeline, alone), np.array(expected), TOLERANCE)
+
+
+# ---- FedBuff
+
+
+def test_fedbuff_of_equal_clients_is_fedavg():
+    """A buffer of all, who are equally fast and restart from the new model."""
+    timeline = timelines.arrivals(
+        KEY, timelines.deterministic(1.0), horizon=5.0 * K, num_clients=N, num_steps=K, buffer=N
+    )
+    assert (timeline.num_rounds, timeline.max_staleness) == (5, 0)
+    expected = path(fs.fedavg(0.2), fs.timelines.full(5, N, num_steps=K))
+    assert_close(path(fedbuff(0.2, 1.0), timeline), expected, TOLERANCE)

@@ -1,11 +1,117 @@
-"""The recovery problems: the laws they promise, their truths, and what they refuse."""
+"""Generated problems: quadratics, asymmetric losses and recovery."""
 
+import functools
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smooth
+from fedjax_sim.problems.quadratics import Quadratics, quadratic_optimum, quadratics
 from fedjax_sim.problems.recovery import low_rank_regression, sparse_regression
+
+# ---- quadratics
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dtype_and_seed(dtype):
+    problem = quadratics(3, 2, 0, dtype=dtype)
+    assert problem.A.dtype == problem.b.dtype == dtype
+    np.testing.assert_array_equal(
+        problem.b, quadratics(3, 2, np.random.default_rng(0), dtype=dtype).b
+    )
+    assert (problem.b != quadratics(3, 2, 1, dtype=dtype).b).any()
+
+
+@given(
+    num_clients=st.integers(1, 5),
+    dim=st.integers(1, 6),
+    mu=st.floats(0, 2),
+    more=st.floats(0.01, 3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_quadratics_have_the_promised_spectrum(num_clients, dim, mu, more, seed):
+    A, b = quadratics(num_clients, dim, seed, mu=mu, smoothness=mu + more, dtype=np.float64)
+    assert A.shape == (num_clients, dim, dim)
+    assert b.shape == (num_clients, dim)
+    np.testing.assert_allclose(A, np.swapaxes(A, 1, 2), atol=1e-14)
+    spectrum = np.linalg.eigvalsh(A)
+    # float64 round-off of a d x d product and an eigenvalue solver, d <= 6, norms <= 5.
+    np.testing.assert_allclose(spectrum[:, -1], mu + more, atol=1e-12)
+    if dim > 1:
+        np.testing.assert_allclose(spectrum[:, 0], mu, atol=1e-12)
+
+
+def test_eigenvectors_are_haar():
+    # Then the mean of A is (trace / d) I, here with mean eigenvalue 1/2; fixed eigenvectors would
+    # leave 0 and 1 on the diagonal.
+    A, _ = quadratics(4000, 3, seed=0, mu=0.0, smoothness=1.0, dtype=np.float64)
+    error = 5 * A.std(axis=0) / np.sqrt(len(A))  # five standard errors
+    assert (np.abs(A.mean(axis=0) - 0.5 * np.eye(3)) < error).all()
+
+
+def test_the_gradient_is_zero_at_the_optimum():
+    problem = quadratics(5, 3, seed=1, mu=0.2, dtype=np.float64)
+    optimum = quadratic_optimum(problem)
+    gradient = np.einsum("mij,mj->i", problem.A, optimum - problem.b)
+    np.testing.assert_allclose(gradient, 0, atol=1e-12)  # float64 round-off of a 3 x 3 system
+
+
+def test_with_equal_hessians_the_optimum_is_the_mean_of_the_minimisers():
+    problem = quadratics(5, 3, seed=1, same_hessian=True, dtype=np.float64)
+    np.testing.assert_allclose(quadratic_optimum(problem), problem.b.mean(axis=0), atol=1e-12)
+
+
+def test_singular_problems_get_a_minimiser():
+    A = np.array([[[2.0, 0.0], [0.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]])
+    problem = Quadratics(A, np.array([[0.0, 7.0], [3.0, 7.0]]))
+    np.testing.assert_allclose(quadratic_optimum(problem), [1.0, 0.0], atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: quadratics(1, 0, 0), "dim is 0"),
+        (lambda: quadratics(1, 2, 0, mu=2.0), "smoothness is 1.0; expected at least 2"),
+    ],
+)
+def test_bad_arguments_of_quadratics(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()
+
+
+# ---- asymmetric losses
+
+
+@pytest.mark.parametrize(("smoothness", "third"), [(1.0, 0.5), (3.0, 2.0)])
+def test_derivatives_of_the_third_order_instance(x64, smoothness, third):
+    """Closed forms by NumPy, also at 0 and where cosh overflows; rounding only."""
+    x = np.array([-1000.0, -1.0, -1e-9, 0.0, 0.3, 1000.0])
+    gradient = functools.partial(third_order_smooth, smoothness=smoothness, third=third)
+    u = 4 * third / smoothness * x
+    log_cosh = np.abs(u) + np.log1p(np.exp(-2 * np.abs(u))) - np.log(2)
+    expected = [
+        0.75 * smoothness * x + smoothness**2 / (16 * third) * log_cosh,
+        smoothness * (0.75 + np.tanh(u) / 4),
+        third * np.cosh(np.clip(u, -300, 300)) ** -2,
+    ]
+    for values in expected:
+        np.testing.assert_allclose(jax.vmap(gradient)(x), values, rtol=1e-12, atol=1e-15)
+        gradient = jax.grad(gradient)
+
+
+def test_derivatives_of_the_piecewise_quadratic():
+    """All numbers are exact in float32."""
+    result = piecewise_quadratic(jnp.array([-2.0, -0.5, 0.0, 0.5, 2.0]), 4.0, 0.5)
+    np.testing.assert_array_equal(result, [-1.0, -0.25, 0.0, 2.0, 8.0])
+    slope = jax.grad(lambda x: piecewise_quadratic(x, 4.0, 0.5))
+    assert [float(slope(x)) for x in (-1.0, 1.0)] == [0.5, 4.0]
+
+
+# ---- recovery
 
 
 def test_inputs_vary_around_the_means_of_their_clients():

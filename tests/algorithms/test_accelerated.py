@@ -1,22 +1,31 @@
-"""FedAc against NumPy, its coincidences, exact recursions and checks."""
+"""FedAC, minibatch SGD and its accelerated form against NumPy, and Nesterov's method."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from catalogue import current_timeline, moved, task
+from catalogue import task
 from network import final, flat, gradient, rounds, start
-from quadratics import CENTRES, HESSIANS, START, same_clients, state_after
-from small_problems import assert_close, logistic_params, logistic_task
+from quadratics import CENTRES, HESSIANS, START, state_after
+from small_problems import (
+    assert_close,
+    compiled,
+    logistic_data,
+    logistic_losses,
+    logistic_params,
+)
 
 import fedjax_sim as fs
+from fedjax_sim import tree
 from fedjax_sim.algorithms.fedac import Coupling, coupling
+from fedjax_sim.local import exponential_decay
 
 pytestmark = pytest.mark.usefixtures("x64")
 
+TOLERANCE = 1e-11  # double precision, three rounds of at most ten steps: digits below
 
-# In double precision and over three rounds of at most ten steps, round-off stays digits below.
-TOLERANCE = 1e-11
+# ---- FedAC
 
 
 LR, MU, K = 0.05, 0.3, 4
@@ -75,33 +84,6 @@ def test_gamma_is_at_least_the_rate():
     assert float(coupling(0.5, 1e-3, 10**9).gamma) == 0.5
 
 
-def test_equal_rates_are_sgd():
-    """gamma = eta: x_ag = x stays so, for all alpha and beta."""
-    sgd = fs.fedac(0.1, 0.3, numbers=Coupling(0.1, 3.0, 4.0))
-    expected = state_after(fs.fedavg(0.1)).server.params
-    assert_close(state_after(sgd).server.params, expected, TOLERANCE)
-    assert moved(state_after(fs.fedac(0.1, 0.3, 5)).server.params, expected) > 1e-2
-
-
-def test_one_step_is_vanilla():
-    for variant in ("I", "vanilla"):
-        state = state_after(fs.fedac(0.2, 0.3, 1, variant), num_steps=1)
-        expected = state_after(fs.mb_ac_sgd(0.2, 0.3), num_steps=1)
-        assert_close(state.server.params, expected.server.params, TOLERANCE)
-
-
-def test_number_of_steps_defaults_to_the_timelines():
-    expected = state_after(fs.fedac(0.1, 0.3, 5)).server
-    assert_close(state_after(fs.fedac(0.1, 0.3)).server, expected, TOLERANCE)
-
-
-@pytest.mark.slow
-def test_identical_clients_act_as_one():
-    algorithm = fs.fedac(0.1, 0.3, 5)
-    several = state_after(algorithm, 3, 4, clients=same_clients(4)).server
-    assert_close(several, state_after(algorithm, 3, 1, clients=same_clients(1)).server, TOLERANCE)
-
-
 @pytest.mark.parametrize(
     "build",
     [lambda lr, mu: fs.fedac(lr, mu, 1), fs.mb_ac_sgd, lambda lr, mu: fs.agd(1 / lr, mu)],
@@ -152,48 +134,68 @@ def test_difference_of_two_clients_obeys_its_recursion(variant):
     assert_close(ends[1] - ends[0], difference, TOLERANCE)
 
 
-def test_scaled_objective_with_scaled_rates():
-    """F -> c F, eta -> eta / c, mu -> c mu: gamma falls by c, alpha and beta stay."""
-    scaled = state_after(fs.fedac(0.1 / 3, 0.9, 5), clients=(3 * HESSIANS, CENTRES)).server
-    assert_close(scaled.params, state_after(fs.fedac(0.1, 0.3, 5)).server.params, TOLERANCE)
+# ---- minibatch SGD
 
 
-def test_refuses_other_variants():
-    with pytest.raises(ValueError, match="variant is 'III'; expected 'I', 'II' or 'vanilla'"):
-        fs.fedac(0.1, 0.1, 4, variant="III")
+def mean_gradient(x, visits):
+    """Over all (client, step) pairs of the round."""
+    return np.mean([gradient(x, w) for _, batches in visits for w in batches], axis=0)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"lr": 0.0}, "lr is 0.0; expected a positive number"),
-        ({"mu": 20.0}, "lr .* mu is 2, with lr 0.1 and mu 20.0; expected at most 1"),
-        ({"mu": 10.0, "variant": "II"}, "lr .* mu is 1, .* expected below 1"),
-        ({"numbers": (0.1, 2.0, 3.0)}, r"numbers is \(0.1, .*; expected a Coupling"),
-        ({"numbers": Coupling(-0.1, 2.0, 3.0)}, "numbers.gamma is -0.1; expected at least 0"),
-        ({"numbers": Coupling(0.1, 0.5, 3.0)}, "numbers.alpha is 0.5; expected at least 1"),
-    ],
-)
-def test_refuses_numbers_without_a_coupling(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        fs.fedac(**({"lr": 0.1, "mu": 0.1, "num_steps": 4} | arguments))
+    "factory", [fs.mb_sgd, fs.async_sgd, lambda lr: fs.afl(lr, 1, average=False)],
+    ids=["mb_sgd", "async_sgd", "afl"],
+)  # fmt: skip
+def test_schedules_give_the_rate_of_each_round(factory):
+    """One client with one step per round: gradient descent, whose rate halves in every round."""
+
+    def after(lr, rounds):
+        return state_after(factory(lr), rounds, 1, 1, clients=ONE).server.params
+
+    x = after(exponential_decay(0.2, 0.5), 2)
+    first = after(0.2, 1)
+    assert_close(x, first - 0.1 * HESSIANS[0] @ (first - CENTRES[0]), TOLERANCE)
 
 
-@pytest.mark.parametrize(("num_steps", "steps"), [(32, "5 .. 5"), (4, "5 .. 5"), (0.5, "5 .. 5")])
-def test_refuses_numbers_of_steps_that_the_timeline_does_not_have(num_steps, steps):
-    setup = fs.Setup(logistic_task(), fs.timelines.full(2, 8, 5), logistic_params())
-    with pytest.raises(ValueError, match=rf"num_steps is {num_steps}; expected {steps}, the local"):
-        fs.init(fs.fedac(0.1, 0.1, num_steps), setup)
+def test_mb_sgd():
+    x = start()
+    for visits in rounds():
+        x = x - LR * mean_gradient(x, visits)
+    assert_close(flat(final(fs.mb_sgd(LR)).server.params), x, TOLERANCE)
 
 
-def test_refuses_too_many_steps_of_a_traced_timeline():
-    setup = fs.Setup(logistic_task(), fs.timelines.full(2, 8, 5), logistic_params())
-    with pytest.raises(ValueError, match=r"num_steps is 32; expected 0 \.\. 5, the local"):
-        jax.eval_shape(lambda setup: fs.init(fs.fedac(0.1, 0.1, 32), setup), setup)
+def test_mb_ac_sgd():
+    gamma = np.sqrt(LR / MU)
+    alpha = 1 / (gamma * MU)
+    beta = alpha + 1
+    x = ag = start()
+    for visits in rounds():
+        middle = x / beta + (1 - 1 / beta) * ag
+        g = mean_gradient(middle, visits)
+        ag, x = middle - LR * g, (1 - 1 / alpha) * x + middle / alpha - gamma * g
+    state = final(fs.mb_ac_sgd(LR, MU)).server
+    assert_close((flat(state.params), flat(state.main)), (ag, x), TOLERANCE)
 
 
-def test_ragged_visits_accept_every_number_between_theirs():
-    for num_steps in (2, 4, 10):
-        fs.init(
-            fs.fedac(0.1, 0.1, num_steps), fs.Setup(task(), current_timeline(), logistic_params())
-        )
+def test_accelerates():
+    """Condition number 400: far closer than gradient descent after 100 rounds at its rate."""
+    hessian = np.diag([1.0, 0.1, 1 / 400])[None]
+    clients = hessian, np.zeros((1, 3))
+    fast = state_after(
+        fs.mb_ac_sgd(1.0, 1 / 400), 100, 1, 1, clients=clients, start=np.ones(3)
+    ).server.params
+    slow = state_after(
+        fs.fedavg(1.0, optax.sgd(1.0)), 100, 1, 1, clients=clients, start=np.ones(3)
+    ).server.params
+    # (1 - 1 / 20)^100 = 0.006 against (1 - 1 / 400)^100 = 0.78 of the last coordinate.
+    assert np.abs(fast).max() < 0.05 * np.abs(slow).max()
+
+
+def test_agd_takes_full_gradients_of_the_pooled_objective():
+    """Ragged clients and weights by examples."""
+    timeline, start = fs.timelines.full(1, 8, 1), logistic_params()
+    setup = fs.Setup(task(), timeline, start, weighting=fs.weight_by_examples)
+    state, _ = compiled(lambda setup: fs.run(fs.agd(2.0, 0.5), setup, jax.random.key(0)))(setup)
+    data = logistic_data()
+    pooled = jax.grad(lambda w: jnp.mean(logistic_losses(w, data.examples, None)))(start)
+    assert_close(state.server.params, tree.add_scale(start, -1 / 2.0, pooled), TOLERANCE)
