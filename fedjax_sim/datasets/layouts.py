@@ -71,10 +71,7 @@ def layout_hint(shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     """Returns the end of a message about examples whose layout is not that of a model."""
     if len(wanted) != 3:
         return ""
-    found = {
-        (wanted[2], *wanted[:2]): "with channels first",
-        wanted[:2]: "without channels",
-    }
+    found = {(wanted[2], *wanted[:2]): "with channels first", wanted[:2]: "without channels"}
     if shape not in found or (shape == wanted[:2] and wanted[2] != 1):
         return ""
     return f"; these are images {found[shape]}: fedjax_sim.datasets.to_channels_last converts them"

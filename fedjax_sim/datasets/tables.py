@@ -212,11 +212,7 @@ def _without(where: str, parts: dict[str, Columns], drop: Sequence[str]) -> dict
 
 
 def _read_rows(
-    path: Path,
-    client_column: str | None,
-    drop: Sequence[str],
-    separator: str | None,
-    decimal: str,
+    path: Path, client_column: str | None, drop: Sequence[str], separator: str | None, decimal: str
 ) -> Columns:
     pandas = import_extra("pandas", "datasets")
     names = []

@@ -93,10 +93,7 @@ MODELS: dict[str, tuple[Shape | None, BuildModel]] = {
     "mlp_small": (None, lambda shape, classes, _: mlp(shape, (64,), classes)),
     "resnet18": ((32, 32, 3), lambda _, classes, conv: resnet18(classes, conv=conv)),
     "resnet20": ((32, 32, 3), lambda _, classes, conv: resnet20(classes, conv=conv)),
-    "softmax_regression": (
-        None,
-        lambda shape, classes, _: softmax_regression(shape, classes),
-    ),
+    "softmax_regression": (None, lambda shape, classes, _: softmax_regression(shape, classes)),
     "transformer": ((80,), lambda _, classes, __: transformer(classes)),
     "vgg11": ((32, 32, 3), lambda _, classes, conv: vgg11(classes, conv=conv)),
     "vit_tiny": ((32, 32, 3), lambda _, classes, __: vit_tiny((32, 32, 3), classes)),

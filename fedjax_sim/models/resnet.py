@@ -93,10 +93,7 @@ def resnet(
 
 
 def resnet18(
-    num_classes: int = 10,
-    groups: int = 2,
-    conv: Convolution = auto,
-    dot: Product = dense_product,
+    num_classes: int = 10, groups: int = 2, conv: Convolution = auto, dot: Product = dense_product
 ) -> Model:
     """ResNet-18 with the stem for small images, ``[B, H, W, 3] -> logits [B, num_classes]``.
 
@@ -113,10 +110,7 @@ def resnet18(
 
 
 def resnet20(
-    num_classes: int = 10,
-    groups: int = 2,
-    conv: Convolution = auto,
-    dot: Product = dense_product,
+    num_classes: int = 10, groups: int = 2, conv: Convolution = auto, dot: Product = dense_product
 ) -> Model:
     """ResNet-20 of the CIFAR family, ``[B, H, W, 3] -> logits [B, num_classes]``.
 
@@ -136,17 +130,7 @@ def resnet20(
 
 class _ResNet(nnx.Module):
     def __init__(
-        self,
-        num_classes,
-        channels,
-        blocks,
-        groups,
-        image_channels,
-        large_stem,
-        conv,
-        dot,
-        *,
-        rngs,
+        self, num_classes, channels, blocks, groups, image_channels, large_stem, conv, dot, *, rngs
     ):
         self.large_stem = large_stem
         size, stride = (7, 2) if large_stem else (3, 1)

@@ -21,12 +21,7 @@ _EPSILON = 1e-5
 
 
 def transformer(
-    vocab_size: int,
-    *,
-    width: int = 64,
-    depth: int = 4,
-    heads: int = 4,
-    mlp_dim: int | None = None,
+    vocab_size: int, *, width: int = 64, depth: int = 4, heads: int = 4, mlp_dim: int | None = None
 ) -> Model:
     r"""Decoder-only transformer: ``tokens [B, L] -> logits [B, L, vocab_size]`` of the next tokens.
 

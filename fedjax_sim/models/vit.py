@@ -149,9 +149,7 @@ def vit_tiny(
 
 
 def vit_base16(
-    num_classes: int = 200,
-    image_shape: tuple[int, int, int] = (224, 224, 3),
-    remat: bool = False,
+    num_classes: int = 200, image_shape: tuple[int, int, int] = (224, 224, 3), remat: bool = False
 ) -> Model:
     """ViT-Base with patches of side 16: width 768, 12 blocks, 12 heads; see :func:`vit`.
 
@@ -211,10 +209,7 @@ def _init_block(key: Array, width: int, mlp_dim: int) -> Params:
             "proj": _init_linear(proj, width, width),
         },
         "norm2": _init_norm(width),
-        "mlp": {
-            "fc1": _init_linear(fc1, width, mlp_dim),
-            "fc2": _init_linear(fc2, mlp_dim, width),
-        },
+        "mlp": {"fc1": _init_linear(fc1, width, mlp_dim), "fc2": _init_linear(fc2, mlp_dim, width)},
     }
 
 

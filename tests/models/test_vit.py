@@ -64,12 +64,7 @@ def vit_size(patch_numbers, tokens, width, mlp_dim, depth, num_classes):
     [
         (small(), SHAPE, 3, vit_size(8, 7, 6, 10, 2, 3)),
         (models.vit_tiny(), (32, 32, 3), 10, vit_size(48, 65, 192, 768, 12, 10)),
-        (
-            models.vit_tiny((64, 64, 3), 200),
-            (64, 64, 3),
-            200,
-            vit_size(48, 257, 192, 768, 12, 200),
-        ),
+        (models.vit_tiny((64, 64, 3), 200), (64, 64, 3), 200, vit_size(48, 257, 192, 768, 12, 200)),
         (
             models.vit_tiny((224, 224, 3), 1000, patch_size=16),
             (224, 224, 3),

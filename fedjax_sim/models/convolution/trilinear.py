@@ -88,16 +88,8 @@ def _kernel_grad_conv(x: Array, z: Array, g: Geometry) -> Array:
 
 
 _FORMS: dict[Form, dict[Operation, Callable[[Array, Array, Geometry], Array]]] = {
-    "gemm": {
-        "conv": conv_gemm,
-        "input_grad": input_grad_gemm,
-        "kernel_grad": kernel_grad_gemm,
-    },
-    "conv": {
-        "conv": _conv_conv,
-        "input_grad": _input_grad_conv,
-        "kernel_grad": _kernel_grad_conv,
-    },
+    "gemm": {"conv": conv_gemm, "input_grad": input_grad_gemm, "kernel_grad": kernel_grad_gemm},
+    "conv": {"conv": _conv_conv, "input_grad": _input_grad_conv, "kernel_grad": _kernel_grad_conv},
     "blocks": {
         "conv": conv_blocks,
         "input_grad": input_grad_blocks,
