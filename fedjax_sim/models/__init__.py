@@ -33,7 +33,7 @@ from fedjax_sim.models.precision import in_precision
 from fedjax_sim.models.pretrained import LoadedViT, load_vit
 from fedjax_sim.models.quantized import Build, Quantizers, low_bit, quantized
 from fedjax_sim.models.resnet import resnet, resnet18, resnet20
-from fedjax_sim.models.statistics import frozen_statistics
+from fedjax_sim.models.stateful import frozen_statistics
 from fedjax_sim.models.transformer import transformer
 from fedjax_sim.models.vgg import vgg11
 from fedjax_sim.models.vit import vit, vit_base16, vit_tiny

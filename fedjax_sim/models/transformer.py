@@ -10,11 +10,17 @@ from flax import nnx
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.models.attention import attend, causal, rotary
 from fedjax_sim.models.base import Model, from_nnx
-from fedjax_sim.models.linear import product, takes_adapters
-from fedjax_sim.models.norms import standardise
-from fedjax_sim.models.tokens import check_sequences, takes_tokens
+from fedjax_sim.models.layers import (
+    attend,
+    causal,
+    check_sequences,
+    product,
+    rotary,
+    standardise,
+    takes_adapters,
+    takes_tokens,
+)
 
 _DEVIATION = 0.02  # standard deviation of the initial kernels
 _EPSILON = 1e-5

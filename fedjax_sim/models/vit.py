@@ -13,10 +13,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from fedjax_sim.checks import check_count, check_counts
-from fedjax_sim.models.attention import attend
 from fedjax_sim.models.base import Model
-from fedjax_sim.models.linear import product, takes_adapters
-from fedjax_sim.models.norms import standardise
+from fedjax_sim.models.layers import attend, product, standardise, takes_adapters
 from fedjax_sim.types import Params
 
 _INIT = jax.nn.initializers.truncated_normal(stddev=0.02)
