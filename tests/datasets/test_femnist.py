@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_sim.datasets import DataError, drop_duplicates, load
-from fedjax_sim.datasets.formats.leaf import parse_leaf
+from fedjax_sim.datasets.leaf import parse_leaf
 
 
 def content(sizes, seed=0):

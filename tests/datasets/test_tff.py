@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_sim.datasets import DataError, read_tff
-from fedjax_sim.datasets.formats.tf_example import parse_example
 from fedjax_sim.datasets.shakespeare_tff import from_snippets
+from fedjax_sim.datasets.tff import parse_example
 
 
 def varint(value):
