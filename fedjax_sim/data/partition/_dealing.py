@@ -45,7 +45,7 @@ Prior = Literal["labels", "uniform"]
 def draw_shares(
     sizes: np.ndarray, alpha: float, prior: Prior, num_clients: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns ``[M, C]`` shares from Dir(alpha C p), p by the sizes of classes, and ``alpha C p``."""
+    """Returns ``[M, C]`` shares from Dir(alpha C p), p by sizes of classes, and ``alpha C p``."""
     if prior not in ("labels", "uniform"):
         raise ValueError(f'prior is {prior!r}; expected "labels" or "uniform"')
     weights = sizes if prior == "labels" else np.ones_like(sizes)
