@@ -67,16 +67,6 @@ def test_messages(integers, floats, texts, packed):
 WHOLE = message(label=[300, 7], pixels=[0.5, 1.0], snippets=[b"to be"])
 
 
-@given(st.integers(0, len(WHOLE) - 1), st.integers(0, 255))
-def test_damaged_messages_are_refused_or_read(place, byte):
-    for data in (WHOLE[:place], WHOLE[:place] + bytes([byte]) + WHOLE[place + 1 :]):
-        try:
-            read = parse_example(data)
-        except DataError:
-            continue
-        assert all(isinstance(values, list | np.ndarray) for values in read.values())
-
-
 def database(path, rows):
     """The tables of tff.simulation.datasets' SqlClientData."""
     with sqlite3.connect(path) as file:

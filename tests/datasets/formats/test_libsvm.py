@@ -4,7 +4,6 @@ import sys
 
 import numpy as np
 import pytest
-from damage import damaged
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,19 +90,6 @@ def test_refuses_rows_and_lines_without_end(monkeypatch):
     with pytest.raises(DataError, match=r"has a line of .* bytes; expected at most 410"):
         parse_libsvm(blocks, 4)
     assert len(list(blocks)) > 40  # not read
-
-
-@given(st.data())
-def test_damage_is_refused_or_harmless(data):
-    text = data.draw(damaged(TEXT))
-    try:
-        x, y = parse_libsvm([text], 4)
-    except DataError:
-        return
-    assert x.shape == (text.count(b"\n"), 4)
-    assert np.isfinite(x).all()
-    assert set(y.tolist()) <= {0, 1}
-    assert len(x) == len(y)
 
 
 rows = st.lists(
