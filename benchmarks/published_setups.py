@@ -124,8 +124,7 @@ SETUPS = {
         seconds={"pfl": 240.0},
         make_clients=data.cifar10_iid,
         make_model=lambda clients: fs.data.augmentation.normalized(
-            dropout_cnn((32, 32, 3), 10),
-            *data.channel_statistics(clients.train.examples["x"]),
+            dropout_cnn((32, 32, 3), 10), *data.channel_statistics(clients.train.examples["x"])
         ),
         cohort=50,
         batch=10,

@@ -61,10 +61,7 @@ KEY = jax.eval_shape(lambda: jax.random.key(0))
 
 
 def task_shapes(
-    objective: Callable,
-    x: jax.ShapeDtypeStruct,
-    num_clients: int,
-    batches: Any,
+    objective: Callable, x: jax.ShapeDtypeStruct, num_clients: int, batches: Any
 ) -> fs.Task:
     """Returns the shapes of a task whose clients have equally many examples ``x [N, ...]``."""
     offsets = np.arange(num_clients + 1, dtype=np.int32) * (x.shape[0] // num_clients)

@@ -22,14 +22,7 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.tree import fast
 from fedjax_sim.types import Step, shown
 
-__all__ = [
-    "Batches",
-    "epochs",
-    "full_batch",
-    "permutations",
-    "stream",
-    "with_replacement",
-]
+__all__ = ["Batches", "epochs", "full_batch", "permutations", "stream", "with_replacement"]
 
 Pick = Callable[[Step], tuple[Array, Array]]
 

@@ -14,11 +14,7 @@ from fedjax_sim.checks import INT32_MAX
 from fedjax_sim.data.inspection import check_disjoint, check_unmasked
 from fedjax_sim.types import PyTree, Summary, readable, shown, sizes_text, tree_text
 
-__all__ = [
-    "FederatedData",
-    "from_assignment",
-    "from_clients",
-]
+__all__ = ["FederatedData", "from_assignment", "from_clients"]
 
 
 @shown

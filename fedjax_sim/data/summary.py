@@ -9,12 +9,7 @@ import numpy as np
 from fedjax_sim.data.federated import FederatedData
 from fedjax_sim.types import Summary, shown
 
-__all__ = [
-    "PartitionSummary",
-    "Spread",
-    "label_counts",
-    "summarize",
-]
+__all__ = ["PartitionSummary", "Spread", "label_counts", "summarize"]
 
 
 @shown

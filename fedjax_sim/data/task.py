@@ -220,12 +220,7 @@ class _EmpiricalOracle(NamedTuple):
         check_labels(self.objective, params, examples)
 
     def __call__(
-        self,
-        data: Any,
-        client: Array,
-        key: Array,
-        max_steps: int,
-        first_step: Array | None = None,
+        self, data: Any, client: Array, key: Array, max_steps: int, first_step: Array | None = None
     ) -> Oracle:
         start, size = self.place(data, client)
         rows_key, loss_key, full_key = usual(jax.random.split(fast(key), 3))

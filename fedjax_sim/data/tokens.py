@@ -10,12 +10,7 @@ import numpy as np
 from fedjax_sim.checks import INT32_MAX, check_count
 from fedjax_sim.types import shown
 
-__all__ = [
-    "TokenWindows",
-    "next_tokens",
-    "padded_chunks",
-    "token_windows",
-]
+__all__ = ["TokenWindows", "next_tokens", "padded_chunks", "token_windows"]
 
 Short = Literal["pad", "drop"]
 
@@ -30,10 +25,7 @@ class TokenWindows(NamedTuple):
 
 
 def next_tokens(
-    tokens: np.ndarray,
-    pad: int | None = None,
-    ignore: int = -1,
-    lengths: np.ndarray | None = None,
+    tokens: np.ndarray, pad: int | None = None, ignore: int = -1, lengths: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
     """Returns inputs and labels of next-token prediction: ``x[:, l] = t[:, l]``, ``y = t[:, l+1]``.
 

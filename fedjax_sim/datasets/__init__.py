@@ -1,7 +1,7 @@
 """Real data sets by name, from tables, arrays and files, or prepared by tensorflow-datasets."""
 
 from fedjax_sim.datasets.arrays import check_dataset, from_arrays
-from fedjax_sim.datasets.columns import Columns
+from fedjax_sim.datasets.columns import Columns, identifiers
 from fedjax_sim.datasets.dataset import (
     DataError,
     Dataset,
@@ -10,8 +10,7 @@ from fedjax_sim.datasets.dataset import (
     group_text,
     merged,
 )
-from fedjax_sim.datasets.encoding import identifiers
-from fedjax_sim.datasets.layouts import layout_hint, to_channels_last
+from fedjax_sim.datasets.features import layout_hint, to_channels_last
 from fedjax_sim.datasets.leaf import read_leaf
 from fedjax_sim.datasets.pfllib import read_pfllib
 from fedjax_sim.datasets.registry import DATA_DIR_VARIABLE, NAMES, data_folder, folder_of, load

@@ -8,12 +8,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_sim.data import missing, with_nan
-from fedjax_sim.datasets.dataset import DataError, Dataset, number_groups
+from fedjax_sim.datasets.columns import Encode
+from fedjax_sim.datasets.dataset import DataError, Dataset, check_choice, number_groups
 from fedjax_sim.datasets.division import TEST_SHARE, rows_for_testing
-from fedjax_sim.datasets.labels import of_one_type, one_per_example
-from fedjax_sim.datasets.layouts import Layout, check_layout, laid_out
-from fedjax_sim.datasets.scaling import Scale, are_pixels, check_numbers, check_scale, scaled
-from fedjax_sim.datasets.targets import Target, as_targets, check_target, kind_of
+from fedjax_sim.datasets.features import Layout, Scale, are_pixels, check_numbers, laid_out, scaled
+from fedjax_sim.datasets.targets import Target, as_targets, kind_of, of_one_type, one_per_example
+
+
+class Form(NamedTuple):
+    """Form of features and targets, as :func:`from_arrays` and ``from_table`` describe it."""
+
+    scale: Scale | None
+    layout: Layout | None
+    target: Target | None
+    encode: Encode | None = None  # of columns of text
 
 
 def from_arrays(
@@ -71,29 +79,17 @@ def from_arrays(
         >>> data.train["y"].tolist(), data.class_names, data.train_groups.tolist()
         ([0, 1, 0], ('cat', 'dog'), [0, 1, 0])
     """
-    dataset = unscaled(
-        x, y, test=test, clients=clients, test_clients=test_clients,
-        scale=scale, layout=layout, target=target, name=name,
-    )  # fmt: skip
-    return scaled(dataset, scale)
+    form = Form(scale, layout, target)
+    return scaled(unscaled(x, y, test, clients, test_clients, form, name), scale)
 
 
 def unscaled(
-    x: Any,
-    y: Any,
-    *,
-    test: tuple[Any, Any] | None,
-    clients: Sequence[Any] | np.ndarray | None,
-    test_clients: Sequence[Any] | np.ndarray | None,
-    scale: Scale | None,
-    layout: Layout | None,
-    target: Target | None,
-    name: str,
+    x: Any, y: Any, test: Any, clients: Any, test_clients: Any, form: Form, name: str
 ) -> Dataset:
     """Returns :func:`from_arrays` before the scale, with examples of any type of numbers."""
-    check_scale(scale)
-    check_layout(layout)
-    check_target(target)
+    scale, layout, target, _ = form
+    for option, choices in (("scale", Scale), ("layout", Layout), ("target", Target)):
+        check_choice(option, getattr(form, option), choices)
     for option, value in (("test", test), ("clients", clients)):
         if test_clients is not None and value is None:
             raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -178,6 +178,12 @@ def merged(dataset: Dataset) -> Dataset:
         train_groups=both,
         test_groups=None if both is None else both[:0],
     )
+
+
+def check_choice(option: str, value: Any, choices: Any) -> None:
+    """Refuses a value that is neither None nor one of a type of literals."""
+    if value not in (None, *get_args(choices)):
+        raise DataError(f"{option} is {value!r}; expected one of {', '.join(get_args(choices))}")
 
 
 def as_labels(values: Any, num_classes: int, where: object) -> np.ndarray:

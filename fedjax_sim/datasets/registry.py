@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from fedjax_sim.checks import did_you_mean
+import numpy as np
+
+from fedjax_sim.checks import did_you_mean, import_extra
 from fedjax_sim.datasets import (
     cifar,
-    femnist,
+    leaf,
     linear,
     mnist,
     shakespeare,
@@ -19,7 +21,6 @@ from fedjax_sim.datasets import (
     tiny_imagenet,
 )
 from fedjax_sim.datasets.dataset import DataError, Dataset, drop_duplicates
-from fedjax_sim.datasets.digits import load_digits
 from fedjax_sim.datasets.formats import prepared as prepared_format
 
 DATA_DIR_VARIABLE = "FEDJAX_SIM_DATA"
@@ -36,68 +37,55 @@ class _Files(NamedTuple):
     patterns: tuple[str, ...]
     download: bool = False  # tensorflow-datasets offers it
 
+    def within(self, root: Path) -> Iterator[Path]:
+        """Yields the folders to search."""
+        yield from (root / folder for folder in self.folders)
 
-_IDX = ("train-images-idx3-ubyte*",)
-_SHAKESPEARE = ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*")
+
+_CIFAR10, _CIFAR100, _MNIST = "cifar-10", "cifar-100", "train-images-idx3-ubyte*"
+_PLAYS = ("data/train/", "train/*.json", "*_train.json", "shakespeare*.tar*")
+_OF_PLAYS = leaf.WANTED.format("shakespeare")
 # One more data set is one row.
 _FILES: dict[str, _Files] = {
     "mnist": _Files(
-        partial(mnist.from_folder, "mnist"), ("", "mnist"), mnist.WANTED, _IDX, download=True
+        partial(mnist.from_folder, "mnist"), ("", "mnist"), mnist.WANTED, (_MNIST,), download=True
     ),
     "femnist": _Files(
-        femnist.from_folder,
-        ("", "femnist"),
-        femnist.WANTED,
+        leaf.femnist, ("", "femnist"), leaf.WANTED.format("femnist"),
         ("data/train/", "train/*.json", "femnist*.tar*"),
     ),
     "cifar10": _Files(
-        partial(cifar.from_folder, cifar.CIFAR10),
-        ("", "cifar10", "cifar-10"),
+        partial(cifar.from_folder, cifar.CIFAR10), ("", "cifar10", _CIFAR10),
         cifar.WANTED["cifar10"],
-        ("cifar-10-batches-*/", "cifar-10-*.tar*"),
-        download=True,
+        (f"{_CIFAR10}-batches-*/", f"{_CIFAR10}-*.tar*"), download=True,
     ),
     "cifar100": _Files(
-        partial(cifar.from_folder, cifar.CIFAR100),
-        ("", "cifar100", "cifar-100"),
+        partial(cifar.from_folder, cifar.CIFAR100), ("", "cifar100", _CIFAR100),
         cifar.WANTED["cifar100"],
-        ("cifar-100-binary/", "cifar-100-python/", "cifar-100-*.tar*"),
-        download=True,
+        (f"{_CIFAR100}-binary/", f"{_CIFAR100}-python/", f"{_CIFAR100}-*.tar*"), download=True,
     ),
-    "shakespeare": _Files(
-        shakespeare.from_folder, ("", "shakespeare"), shakespeare.WANTED, _SHAKESPEARE
-    ),
+    "shakespeare": _Files(shakespeare.from_folder, ("", "shakespeare"), _OF_PLAYS, _PLAYS),
     "shakespeare_leaf": _Files(
-        partial(shakespeare.from_folder, leaf=True),
-        ("", "shakespeare_leaf", "shakespeare"),
-        shakespeare.WANTED,
-        _SHAKESPEARE,
+        partial(shakespeare.from_folder, leaf=True), ("", "shakespeare_leaf", "shakespeare"),
+        _OF_PLAYS, _PLAYS,
     ),
     "shakespeare_tff": _Files(
-        shakespeare_tff.from_folder,
-        ("", "shakespeare_tff", "shakespeare"),
-        shakespeare.WANTED,
-        _SHAKESPEARE,
+        shakespeare_tff.from_folder, ("", "shakespeare_tff", "shakespeare"), _OF_PLAYS, _PLAYS
     ),
     "tiny_imagenet": _Files(
         tiny_imagenet.from_folder,
         ("", "tiny_imagenet", "tiny-imagenet-200", "tiny_imagenet/tiny-imagenet-200"),
-        tiny_imagenet.WANTED,
-        ("wnids.txt",),
+        tiny_imagenet.WANTED, ("wnids.txt",),
     ),
     "a9a": _Files(
-        partial(linear.from_folder, "a9a"),
-        ("", "a9a"),
-        linear.WANTED["a9a"],
+        partial(linear.from_folder, "a9a"), ("", "a9a"), linear.WANTED["a9a"],
         ("a9a", "a9a.bz2", "a9a.*rows*"),
     ),
     "epsilon": _Files(
-        partial(linear.from_folder, "epsilon"),
-        ("", "epsilon", "epsilon-subset"),
-        linear.WANTED["epsilon"],
-        ("epsilon_normalized*",),
+        partial(linear.from_folder, "epsilon"), ("", "epsilon", "epsilon-subset"),
+        linear.WANTED["epsilon"], ("epsilon_normalized*",),
     ),
-}
+}  # fmt: skip
 NAMES = ("digits", *_FILES)
 
 
@@ -204,7 +192,7 @@ def folder_of(name: str, data_dir: str | Path | None = None) -> Path | None:
         prepared = prepared_format.find_prepared(root, name)
         if prepared is not None and prepared_format.is_readable(prepared):
             return prepared
-        for folder in (root / below for below in files.folders):
+        for folder in files.within(root):
             if any(_matches(folder, pattern) for pattern in files.patterns):
                 return folder
     return None
@@ -221,8 +209,20 @@ def _roots(data_dir: str | Path | None) -> tuple[Path, ...]:
 
 def _read_files(name: str, root: Path) -> Dataset | None:
     files = _FILES[name]
-    for folder in (root / below for below in files.folders):
-        dataset = files.read(folder) if folder.is_dir() else None
-        if dataset is not None:
-            return dataset
-    return None
+    found = (files.read(folder) for folder in files.within(root) if folder.is_dir())
+    return next((dataset for dataset in found if dataset is not None), None)
+
+
+def load_digits() -> Dataset:
+    """Returns 1,797 scans of digits (Alpaydin and Kaynak, 1998), a fifth of them for testing."""
+    bunch = import_extra("sklearn.datasets", "datasets").load_digits()
+    x = np.rint(bunch["images"] * 255 / 16).astype(np.uint8)[..., None]
+    y = bunch["target"].astype(np.int32)
+    # The stream of RandomState is frozen, so the split is the same under every version of NumPy.
+    shuffle = np.random.RandomState(0).permutation(len(y))
+    is_test = np.zeros(len(y), bool)
+    for label in range(10):
+        rows = shuffle[y[shuffle] == label]
+        is_test[rows[: round(len(rows) / 5)]] = True
+    train, test = ({"x": x[rows], "y": y[rows]} for rows in (~is_test, is_test))
+    return Dataset("digits", train, test, 10, None, None, None, source="scikit-learn")

@@ -19,8 +19,7 @@ from fedjax_sim.datasets.dataset import (
     rows_by_group,
     same_length,
 )
-from fedjax_sim.datasets.formats.files import find_one
-from fedjax_sim.datasets.formats.leaf import Users, parse_json, read_parts, users_of
+from fedjax_sim.datasets.leaf import Users, find, parse_json, read_parts, users_of
 
 WINDOW = 80  # characters of one example
 PAD, BEGIN, END, UNKNOWN, VOCABULARY_SIZE = 0, 87, 88, 89, 90
@@ -40,9 +39,6 @@ LEAF_CHARACTERS = (
 _LEAF_TABLE = np.full(129, len(LEAF_CHARACTERS), np.uint16)
 _LEAF_TABLE[[ord(character) for character in LEAF_CHARACTERS]] = np.arange(len(LEAF_CHARACTERS))
 
-_ARCHIVES = tuple(f"shakespeare*.tar{suffix}" for suffix in (".xz", ".gz", ".bz2", ""))
-WANTED = "LEAF's folder data with train/*.json and test/*.json, or shakespeare*.tar.xz holding it"
-
 
 def from_folder(folder: Path, *, leaf: bool = False) -> Dataset | None:
     """Reads Shakespeare's plays (Caldas et al., 2018) from LEAF's folders or an archive, or None.
@@ -50,9 +46,7 @@ def from_folder(folder: Path, *, leaf: bool = False) -> Dataset | None:
     Files are ``train/*.json`` and ``test/*.json``, or one pair ``*_train.json``, ``*_test.json``
     per role.  The ids are those of :func:`encode`, or with ``leaf`` those of :func:`encode_leaf`.
     """
-    candidates = (folder / "data", folder)
-    location = next((path for path in candidates if _has_files(path)), None)
-    location = location or find_one(folder, _ARCHIVES)
+    location = find(folder, "shakespeare", _has_files)
     if location is None:
         return None
 

@@ -6,44 +6,35 @@ import csv
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedjax_sim.checks import did_you_mean, import_extra
-from fedjax_sim.datasets.arrays import unscaled
-from fedjax_sim.datasets.columns import Columns, check_names, columns_of, without
-from fedjax_sim.datasets.dataset import DataError, Dataset, group_text
-from fedjax_sim.datasets.division import report_lost
-from fedjax_sim.datasets.encoding import (
+from fedjax_sim.datasets.arrays import Form, unscaled
+from fedjax_sim.datasets.columns import (
+    Columns,
     Encode,
     Vocabulary,
-    check_encode,
+    check_names,
+    columns_of,
     numbers_of,
     one_hot,
     vocabularies,
+    without,
     without_identifiers,
 )
+from fedjax_sim.datasets.dataset import DataError, Dataset, check_choice, group_text
+from fedjax_sim.datasets.division import report_lost
+from fedjax_sim.datasets.features import Layout, Scale, scaled
 from fedjax_sim.datasets.formats.npz import read_npz
-from fedjax_sim.datasets.labels import of_one_type
-from fedjax_sim.datasets.layouts import Layout
-from fedjax_sim.datasets.scaling import Scale, scaled
-from fedjax_sim.datasets.targets import Target
+from fedjax_sim.datasets.targets import Target, of_one_type
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
 _SEPARATORS = (",", ";", "\t")
 LABELS = ("y", "label")  # default names of the labels' column
 EXAMPLES = "x"  # column with whole examples, if there is one
 SPLIT = "split"  # column with "train" and "test", if there is one
-
-
-class Form(NamedTuple):
-    """The form of features and targets, as :func:`from_table` describes it."""
-
-    scale: Scale | None = None
-    layout: Layout | None = None
-    target: Target | None = None
-    encode: Encode | None = None
 
 
 def is_table(name: str) -> bool:
@@ -212,11 +203,7 @@ def _without(where: str, parts: dict[str, Columns], drop: Sequence[str]) -> dict
 
 
 def _read_rows(
-    path: Path,
-    client_column: str | None,
-    drop: Sequence[str],
-    separator: str | None,
-    decimal: str,
+    path: Path, client_column: str | None, drop: Sequence[str], separator: str | None, decimal: str
 ) -> Columns:
     pandas = import_extra("pandas", "datasets")
     names = []
@@ -284,7 +271,7 @@ def _from_parts(
     feature_columns: str | Sequence[str] | None,
     form: Form,
 ) -> Dataset:
-    check_encode(form.encode)
+    check_choice("encode", form.encode, Encode)
     train = parts["train"]
     label = _column(where, "label_column", label_column, train.names, LABELS)
     if client_column is not None:
@@ -314,13 +301,9 @@ def _from_parts(
         if client_column is not None:
             report_lost(where, values["train"][2], values["test"][2])
     x, y, clients = values["train"]
-    test = values.get("test")
-    dataset = unscaled(
-        x, y, clients=clients, name=name,
-        test=None if test is None else test[:2],
-        test_clients=None if test is None else test[2],
-        scale=form.scale, layout=form.layout, target=form.target,
-    )  # fmt: skip
+    *test, test_clients = values.get("test", (None, None, None))
+    test = None if test[0] is None else test
+    dataset = unscaled(x, y, test, clients, test_clients, form, name)
     dataset = scaled(one_hot(dataset, features, vocabulary), form.scale)
     names = train.class_names(label) if categories is None else list(map(group_text, categories))
     return _with_class_names(dataset, names)

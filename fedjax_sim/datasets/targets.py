@@ -1,21 +1,17 @@
-"""Targets: classes, numbered 0..C-1, or real numbers, for regression."""
+"""Targets: classes, numbered 0..C-1, or real numbers, for regression; labels in other forms."""
 
 import re
-from typing import Any, Literal, get_args
+from decimal import Decimal
+from typing import Any, Literal
 
 import numpy as np
 
+from fedjax_sim.checks import INT32_MAX
 from fedjax_sim.datasets.dataset import DataError, group_text
 
 Target = Literal["classes", "numbers"]
 _MOST_LABEL = 2**53  # float64 has all integers below it
 _FRACTION = re.compile(r"\s*[-+]?\d*[.,]\d+(?:[eE][-+]?\d+)?\s*")
-
-
-def check_target(target: Any) -> None:
-    """Refuses another name."""
-    if target not in (None, *get_args(Target)):
-        raise DataError(f"target is {target!r}; expected one of {', '.join(get_args(Target))}")
 
 
 def kind_of(where: str, y: np.ndarray, target: Target | None) -> Target:
@@ -58,7 +54,7 @@ def _refuse_fractions(where: str, y: np.ndarray) -> None:
     if fraction is None:
         return
     row, text = _first_text(y)
-    other = "" if _reads(text) else f", with {text!r} at [{row}]"
+    other = "" if reads_as_number(text) else f", with {text!r} at [{row}]"
     raise DataError(
         f"{where} labels are text such as {fraction!r}{other}; expected numbers, for regression "
         "(decimal=',' of read_table reads decimal commas), or target='classes'"
@@ -68,13 +64,16 @@ def _refuse_fractions(where: str, y: np.ndarray) -> None:
 def _first_text(y: np.ndarray) -> tuple[int, str]:
     """Returns the first label that is no number, or else the first, and its position."""
     texts = list(map(group_text, y))
-    return next(((i, text) for i, text in enumerate(texts) if not _reads(text)), (0, texts[0]))
+    return next(
+        ((i, text) for i, text in enumerate(texts) if not reads_as_number(text)), (0, texts[0])
+    )
 
 
-def _reads(text: str) -> bool:
+def reads_as_number(value: Any) -> bool:
+    """Returns True for numbers, and for text that Python reads as one."""
     try:
-        float(text)
-    except ValueError:
+        float(value)
+    except (TypeError, ValueError):
         return False
     return True
 
@@ -92,3 +91,47 @@ def as_targets(where: str, y: np.ndarray, kind: Target) -> np.ndarray:
             raise DataError(f"{where} labels have {y[np.abs(y).argmax()]}; expected below 2^53")
         return y.astype(np.int64)
     return np.array([group_text(label) for label in y]) if y.dtype.kind == "S" else y
+
+
+def one_per_example(where: str, labels: Any) -> Any:
+    """Returns labels ``[N, 1]`` of MedMNIST and Keras as ``[N]``; others as they are."""
+    try:
+        array = np.asarray(labels)
+    except ValueError:  # ragged: others say what is wrong
+        return labels
+    if array.ndim != 2:
+        return labels
+    if array.shape[1] == 1:
+        return array[:, 0]
+    shape = f"{array.dtype}{list(array.shape)}"
+    numeric = array.dtype.kind in "biuf"
+    if numeric and np.isin(array, (0, 1)).all() and (array.sum(axis=1) == 1).all():
+        raise DataError(
+            f"{where} labels are one-hot, {shape}; expected one class per example: "
+            "labels.argmax(axis=1)"
+        )
+    raise DataError(
+        f"{where} labels are {shape}; expected one class per example (several labels per example: "
+        "fs.FederatedData and an own loss)"
+    )
+
+
+def of_one_type(values: np.ndarray) -> np.ndarray:
+    """Returns a column of Python objects as integers, booleans, real numbers or text."""
+    # Tables of pandas and Arrow have text, decimal numbers and columns of several types as objects.
+    if values.dtype != object or values.ndim != 1:
+        return values
+    if all(isinstance(value, bool | np.bool_) for value in values):
+        return values.astype(bool)
+    if all(is_number(value) and not isinstance(value, bool | np.bool_) for value in values):
+        integers = [isinstance(value, int | np.integer) for value in values]
+        if not all(integers):
+            return values.astype(np.float64)
+        if all(abs(value) <= INT32_MAX for value in values):
+            return values.astype(np.int64)  # 10 comes after 9, as in a column of integers
+    return np.array([group_text(value) for value in values])
+
+
+def is_number(value: Any) -> bool:
+    """Returns True for real numbers and booleans of Python and NumPy."""
+    return isinstance(value, bool | int | float | Decimal | np.integer | np.floating | np.bool_)

@@ -33,7 +33,7 @@ from fedjax_sim.models.precision import in_precision
 from fedjax_sim.models.pretrained import LoadedViT, load_vit
 from fedjax_sim.models.quantized import Build, Quantizers, low_bit, quantized
 from fedjax_sim.models.resnet import resnet, resnet18, resnet20
-from fedjax_sim.models.statistics import frozen_statistics
+from fedjax_sim.models.stateful import frozen_statistics
 from fedjax_sim.models.transformer import transformer
 from fedjax_sim.models.vgg import vgg11
 from fedjax_sim.models.vit import vit, vit_base16, vit_tiny
@@ -93,10 +93,7 @@ MODELS: dict[str, tuple[Shape | None, BuildModel]] = {
     "mlp_small": (None, lambda shape, classes, _: mlp(shape, (64,), classes)),
     "resnet18": ((32, 32, 3), lambda _, classes, conv: resnet18(classes, conv=conv)),
     "resnet20": ((32, 32, 3), lambda _, classes, conv: resnet20(classes, conv=conv)),
-    "softmax_regression": (
-        None,
-        lambda shape, classes, _: softmax_regression(shape, classes),
-    ),
+    "softmax_regression": (None, lambda shape, classes, _: softmax_regression(shape, classes)),
     "transformer": ((80,), lambda _, classes, __: transformer(classes)),
     "vgg11": ((32, 32, 3), lambda _, classes, conv: vgg11(classes, conv=conv)),
     "vit_tiny": ((32, 32, 3), lambda _, classes, __: vit_tiny((32, 32, 3), classes)),

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from flax import linen, nnx
 
 from fedjax_sim.models.axes import LinenRoles, roles_of_nnx
-from fedjax_sim.models.paths import lookup, nested
-from fedjax_sim.models.stateful_linen import call, is_stateful, stateful_linen
-from fedjax_sim.models.stateful_nnx import stateful_nnx
+from fedjax_sim.models.paths import nested
+from fedjax_sim.models.stateful import NnxParts, call, is_stateful, stateful_linen, stateful_nnx
 from fedjax_sim.tree import fast
 from fedjax_sim.types import Model, Params
 
@@ -85,22 +84,19 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
             "nnx.BatchStat and random streams only, since apply(params, x) cannot update others"
         )
     axis_roles = roles_of_nnx(abstract)
-    if len(nnx.to_flat_state(statistics)) or len(nnx.to_flat_state(streams)):
-        model = stateful_nnx(constructor, graphdef, state, statistics, streams)
-        return model._replace(axis_roles=axis_roles)
-    variables = dict(nnx.to_flat_state(state))
+    parts = NnxParts(graphdef, *(dict(nnx.to_flat_state(x)) for x in (state, statistics, streams)))
+    stored = parts.variables | parts.statistics
 
     @jax.jit  # one program, where every layer would have several
     def init(key: jax.Array) -> Params:
-        created = nnx.state(constructor(nnx.Rngs(fast(key))), nnx.Param)
-        return nested({path: variable[...] for path, variable in nnx.to_flat_state(created)})
+        created = dict(nnx.to_flat_state(nnx.state(constructor(nnx.Rngs(fast(key))))))
+        return nested({path: created[path][...] for path in stored})
+
+    if parts.statistics or parts.streams:
+        return stateful_nnx(init, parts)._replace(axis_roles=axis_roles)
 
     def apply(params: Params, x: Any) -> Any:
-        filled = {
-            path: variable.replace(lookup(params, path)) for path, variable in variables.items()
-        }
-        module = nnx.merge(graphdef, nnx.from_flat_state(filled))
-        return module(x)  # pyright: ignore[reportCallIssue]
+        return parts.module(params, None)(x)
 
     return Model(init, apply, axis_roles=axis_roles)
 

@@ -90,22 +90,32 @@ def cnn(
                 f"image_shape is {image_shape}; expected an image large enough for "
                 f"{len(channels)} kernels of side {kernel_size} with pooling after {pool_after}"
             )
-    build = functools.partial(
-        _Cnn,
-        in_channels=image_shape[2],
-        channels=channels,
-        kernel_size=kernel_size,
-        pool_after=tuple(pool_after),
-        flat_size=height * width * channels[-1],
-        hidden=tuple(hidden),
-        num_classes=num_classes,
-        activation=activation,
-        conv_activation=activation if conv_activation is None else conv_activation,
-        kernel_init=kernel_init,
-        conv=conv,
-        dot=dot,
-    )
-    return from_nnx(lambda rngs: build(rngs=rngs))
+    conv_activation = activation if conv_activation is None else conv_activation
+    size = height * width * channels[-1]
+
+    def build(rngs: nnx.Rngs) -> nnx.Module:
+        inputs = [image_shape[2], *channels[:-1]]
+        layers = [
+            conv_layer(*sizes, kernel_size, conv, kernel_init, rngs)
+            for sizes in zip(inputs, channels, strict=True)
+        ]
+        head = Dense(size, tuple(hidden), num_classes, activation, kernel_init, rngs, dot)
+        return _Cnn(layers, tuple(pool_after), conv_activation, conv, head)
+
+    return from_nnx(build)
+
+
+def conv_layer(
+    inputs: int, outputs: int, side: int, conv: Convolution, kernel_init: nnx.Initializer,
+    rngs: nnx.Rngs, *, stride: int = 1, padded: bool = False, use_bias: bool = True,
+) -> nnx.Conv:  # fmt: skip
+    """Returns a convolution with square kernels, padded by half of their side or not at all."""
+    # Explicit padding, since "SAME" pads an even image only at its end if the stride is 2.
+    padding = [(side // 2, side // 2)] * 2 if padded else "VALID"
+    return nnx.Conv(
+        inputs, outputs, (side, side), (stride, stride), padding=padding, use_bias=use_bias,
+        kernel_init=kernel_init, conv_general_dilated=conv, rngs=rngs,
+    )  # fmt: skip
 
 
 def lenet5(
@@ -153,15 +163,9 @@ def femnist_cnn(
         1206590
     """
     return cnn(
-        (28, 28, 1),
-        num_classes,
-        channels=(32, 64),
-        kernel_size=3,
-        pool_after=(False, True),
-        hidden=(128,),
-        conv=conv,
-        dot=dot,
-    )
+        (28, 28, 1), num_classes, channels=(32, 64), kernel_size=3, hidden=(128,),
+        pool_after=(False, True), conv=conv, dot=dot,
+    )  # fmt: skip
 
 
 def digits_cnn(
@@ -178,51 +182,17 @@ def digits_cnn(
         13706
     """
     return cnn(
-        (8, 8, 1),
-        num_classes,
-        channels=(16, 32),
-        kernel_size=3,
-        pool_after=(False, True),
-        hidden=(64,),
-        conv=conv,
-        dot=dot,
-    )
+        (8, 8, 1), num_classes, channels=(16, 32), kernel_size=3, hidden=(64,),
+        pool_after=(False, True), conv=conv, dot=dot,
+    )  # fmt: skip
 
 
 class _Cnn(nnx.Module):
-    def __init__(
-        self,
-        *,
-        in_channels,
-        channels,
-        kernel_size,
-        pool_after,
-        flat_size,
-        hidden,
-        num_classes,
-        activation,
-        conv_activation,
-        kernel_init,
-        conv,
-        dot,
-        rngs,
-    ):
-        self.pool_after = pool_after
-        self.conv_activation = conv_activation
-        self.conv = conv
-        inputs = [in_channels, *channels[:-1]]
-        for i, (fan_in, fan_out) in enumerate(zip(inputs, channels, strict=True), 1):
-            layer = nnx.Conv(
-                fan_in,
-                fan_out,
-                (kernel_size, kernel_size),
-                padding="VALID",
-                kernel_init=kernel_init,
-                conv_general_dilated=conv,
-                rngs=rngs,
-            )
+    def __init__(self, layers, pool_after, conv_activation, conv, head):
+        self.pool_after, self.conv_activation, self.conv = pool_after, conv_activation, conv
+        for i, layer in enumerate(layers, 1):
             setattr(self, f"conv{i}", layer)
-        self.head = Dense(flat_size, hidden, num_classes, activation, kernel_init, rngs, dot)
+        self.head = head
 
     def __call__(self, x: Array) -> Array:
         layers = [(getattr(self, f"conv{i}"), pool) for i, pool in enumerate(self.pool_after, 1)]

@@ -19,10 +19,9 @@ from jax.nn.initializers import Initializer
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
 from fedjax_sim.models.axes import as_matrices, from_matrices
-from fedjax_sim.models.linear import Adapted, Rows
-from fedjax_sim.models.mode import Evaluation
+from fedjax_sim.models.layers import Adapted, Rows, takes_tokens
 from fedjax_sim.models.paths import lookup, nested
-from fedjax_sim.models.tokens import takes_tokens
+from fedjax_sim.models.stateful import Evaluation
 from fedjax_sim.types import Model, Params, PyTree, Scalar
 
 # (path, leaf) -> True for a kernel that gets one adapter, or the blocks of rows that get one each.

@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.models.base import Model
-from fedjax_sim.models.tokens import check_sequences, takes_tokens
+from fedjax_sim.models.layers import check_sequences, takes_tokens
 from fedjax_sim.types import Params
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from fedjax_sim.models.mode import Evaluation
+from fedjax_sim.models.stateful import Evaluation
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import Model, Params, PyTree
 

@@ -73,10 +73,7 @@ _TRANSFORMERS = _Naming(
         "norm": ("layernorm",),
         "head": ("classifier",),
     },
-    arrays={
-        "class_token": "embeddings.cls_token",
-        "positions": "embeddings.position_embeddings",
-    },
+    arrays={"class_token": "embeddings.cls_token", "positions": "embeddings.position_embeddings"},
     before_head="pooler.",
 )
 _BLOCK = "Transformer/encoderblock_#/"

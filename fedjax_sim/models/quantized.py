@@ -93,9 +93,7 @@ def low_bit(
 
 
 def quantized(
-    build: Build,
-    quantizers: Quantizers | None = None,
-    exempt: Sequence[int] = (-1,),
+    build: Build, quantizers: Quantizers | None = None, exempt: Sequence[int] = (-1,)
 ) -> KeyedApply:
     r"""Model with quantised products of its layers: ``apply(params, x, key) -> outputs``.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -13,9 +12,10 @@ from jax import Array
 
 from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model, from_nnx
+from fedjax_sim.models.cnn import conv_layer
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.dense import Dense, Product, dense_product
-from fedjax_sim.models.norms import standardise
+from fedjax_sim.models.layers import standardise
 
 _HE_NORMAL = jax.nn.initializers.he_normal()
 
@@ -78,25 +78,12 @@ def resnet(
         )
     if any(width % groups for width in channels):
         raise ValueError(f"groups is {groups}; expected a divisor of each of {tuple(channels)}")
-    build = functools.partial(
-        _ResNet,
-        num_classes,
-        tuple(channels),
-        tuple(blocks),
-        groups,
-        image_channels,
-        large_stem,
-        conv,
-        dot,
-    )
-    return from_nnx(lambda rngs: build(rngs=rngs))
+    sizes = num_classes, tuple(channels), tuple(blocks), groups, image_channels
+    return from_nnx(lambda rngs: _ResNet(*sizes, large_stem, conv, dot, rngs))
 
 
 def resnet18(
-    num_classes: int = 10,
-    groups: int = 2,
-    conv: Convolution = auto,
-    dot: Product = dense_product,
+    num_classes: int = 10, groups: int = 2, conv: Convolution = auto, dot: Product = dense_product
 ) -> Model:
     """ResNet-18 with the stem for small images, ``[B, H, W, 3] -> logits [B, num_classes]``.
 
@@ -113,10 +100,7 @@ def resnet18(
 
 
 def resnet20(
-    num_classes: int = 10,
-    groups: int = 2,
-    conv: Convolution = auto,
-    dot: Product = dense_product,
+    num_classes: int = 10, groups: int = 2, conv: Convolution = auto, dot: Product = dense_product
 ) -> Model:
     """ResNet-20 of the CIFAR family, ``[B, H, W, 3] -> logits [B, num_classes]``.
 
@@ -136,17 +120,7 @@ def resnet20(
 
 class _ResNet(nnx.Module):
     def __init__(
-        self,
-        num_classes,
-        channels,
-        blocks,
-        groups,
-        image_channels,
-        large_stem,
-        conv,
-        dot,
-        *,
-        rngs,
+        self, num_classes, channels, blocks, groups, image_channels, large_stem, conv, dot, rngs
     ):
         self.large_stem = large_stem
         size, stride = (7, 2) if large_stem else (3, 1)
@@ -217,16 +191,6 @@ class _GroupNorm(nnx.Module):
 
 
 def _conv(fan_in, fan_out, size, stride, conv, rngs) -> nnx.Conv:
-    # Explicit padding, since "SAME" pads an even image only at its end if the stride is 2.
-    pad = (size // 2, size // 2)
-    return nnx.Conv(
-        fan_in,
-        fan_out,
-        (size, size),
-        strides=(stride, stride),
-        padding=(pad, pad),
-        use_bias=False,
-        kernel_init=_HE_NORMAL,
-        conv_general_dilated=conv,
-        rngs=rngs,
+    return conv_layer(
+        fan_in, fan_out, size, conv, _HE_NORMAL, rngs, stride=stride, padded=True, use_bias=False
     )

@@ -10,23 +10,24 @@ from flax import nnx
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.models.attention import attend, causal, rotary
 from fedjax_sim.models.base import Model, from_nnx
-from fedjax_sim.models.linear import product, takes_adapters
-from fedjax_sim.models.norms import standardise
-from fedjax_sim.models.tokens import check_sequences, takes_tokens
+from fedjax_sim.models.layers import (
+    attend,
+    causal,
+    check_sequences,
+    product,
+    rotary,
+    standardise,
+    takes_adapters,
+    takes_tokens,
+)
 
 _DEVIATION = 0.02  # standard deviation of the initial kernels
 _EPSILON = 1e-5
 
 
 def transformer(
-    vocab_size: int,
-    *,
-    width: int = 64,
-    depth: int = 4,
-    heads: int = 4,
-    mlp_dim: int | None = None,
+    vocab_size: int, *, width: int = 64, depth: int = 4, heads: int = 4, mlp_dim: int | None = None
 ) -> Model:
     r"""Decoder-only transformer: ``tokens [B, L] -> logits [B, L, vocab_size]`` of the next tokens.
 

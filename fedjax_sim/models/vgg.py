@@ -8,21 +8,16 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.models.base import Model, from_nnx
+from fedjax_sim.models.cnn import conv_layer
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import Dense
 
 # Output channels of each convolution, and whether 2x2 max-pooling follows: 32 -> 1 pixel.
 _LAYERS = (
-    (64, True),
-    (128, True),
-    (256, False),
-    (256, True),
-    (512, False),
+    (64, True), (128, True), (256, False), (256, True), (512, False), (512, True), (512, False),
     (512, True),
-    (512, False),
-    (512, True),
-)
+)  # fmt: skip
 
 
 def vgg11(num_classes: int = 10, hidden: int | None = None, conv: Convolution = auto) -> Model:
@@ -63,15 +58,7 @@ class _Vgg(nnx.Module):
         kernel_init = jax.nn.initializers.he_normal()
         fan_in = 3
         for i, (fan_out, _) in enumerate(_LAYERS, 1):
-            layer = nnx.Conv(
-                fan_in,
-                fan_out,
-                (3, 3),
-                padding=((1, 1), (1, 1)),
-                kernel_init=kernel_init,
-                conv_general_dilated=conv,
-                rngs=rngs,
-            )
+            layer = conv_layer(fan_in, fan_out, 3, conv, kernel_init, rngs, padded=True)
             setattr(self, f"conv{i}", layer)
             fan_in = fan_out
         self.head = Dense(fan_in, (hidden,), num_classes, jax.nn.relu, kernel_init, rngs)

@@ -13,10 +13,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from fedjax_sim.checks import check_count, check_counts
-from fedjax_sim.models.attention import attend
 from fedjax_sim.models.base import Model
-from fedjax_sim.models.linear import product, takes_adapters
-from fedjax_sim.models.norms import standardise
+from fedjax_sim.models.layers import attend, product, standardise, takes_adapters
 from fedjax_sim.types import Params
 
 _INIT = jax.nn.initializers.truncated_normal(stddev=0.02)
@@ -149,9 +147,7 @@ def vit_tiny(
 
 
 def vit_base16(
-    num_classes: int = 200,
-    image_shape: tuple[int, int, int] = (224, 224, 3),
-    remat: bool = False,
+    num_classes: int = 200, image_shape: tuple[int, int, int] = (224, 224, 3), remat: bool = False
 ) -> Model:
     """ViT-Base with patches of side 16: width 768, 12 blocks, 12 heads; see :func:`vit`.
 
@@ -211,10 +207,7 @@ def _init_block(key: Array, width: int, mlp_dim: int) -> Params:
             "proj": _init_linear(proj, width, width),
         },
         "norm2": _init_norm(width),
-        "mlp": {
-            "fc1": _init_linear(fc1, width, mlp_dim),
-            "fc2": _init_linear(fc2, mlp_dim, width),
-        },
+        "mlp": {"fc1": _init_linear(fc1, width, mlp_dim), "fc2": _init_linear(fc2, mlp_dim, width)},
     }
 
 

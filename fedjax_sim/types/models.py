@@ -24,7 +24,7 @@ class Described:
 
     function: Callable[[Params, Any], Any]
     vocab_size: int | None = None  # inputs are token ids below it
-    takes_adapters: bool = False  # kernels may be fedjax_sim.models.linear.Adapted
+    takes_adapters: bool = False  # kernels may be fedjax_sim.models.layers.Adapted
     trains_otherwise: bool = False  # it evaluates a model with `train`, so objectives refuse it
 
     def __call__(self, params: Params, x: Any) -> Any:

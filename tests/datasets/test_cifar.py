@@ -1,12 +1,8 @@
-import io
 import pickle
 import tarfile
 
 import numpy as np
 import pytest
-from damage import damaged
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from fedjax_sim.datasets import DataError
@@ -98,10 +94,6 @@ def test_every_layout_gives_the_same_arrays(tmp_path, name, layout):
         for leaf, key, _ in variant.labels:
             np.testing.assert_array_equal(part[leaf], labels[key])
             assert part[leaf].dtype == np.int32
-
-
-def test_nothing_there(tmp_path):
-    assert from_folder(CIFAR10, tmp_path) is None
 
 
 @pytest.mark.parametrize("layout", ["binary", "python"])
@@ -199,41 +191,3 @@ PIXELS = np.zeros((2, 3072), np.uint8)
 def test_refuses_batch(content, message):
     with pytest.raises(DataError, match=message):
         parse_batch(pickle.dumps(content, 2), CIFAR10)
-
-
-@pytest.mark.parametrize("parse", [parse_binary, parse_batch])
-@given(data=st.data())
-def test_damage_is_refused_or_harmless(parse, data):
-    encode = encode_binary if parse is parse_binary else encode_batch
-    damaged_bytes = data.draw(damaged(encode(*examples(CIFAR100, 2, seed=0))))
-    try:
-        part = parse(damaged_bytes, CIFAR100)
-    except DataError:
-        return
-    num = len(part["x"])
-    assert part["x"].shape == (num, 32, 32, 3)
-    assert part["x"].dtype == np.uint8
-    for leaf, classes in (("y", 100), ("coarse", 20)):
-        assert part[leaf].shape == (num,)
-        assert ((part[leaf] >= 0) & (part[leaf] < classes)).all()
-
-
-def test_pickles_of_python_3_do_as_well():
-    x, labels = examples(CIFAR10, 2, seed=0)
-    for protocol in range(5):
-        np.testing.assert_array_equal(
-            parse_batch(encode_batch(x, labels, protocol), CIFAR10)["x"], x
-        )
-
-
-def test_strips_are_read_from_archive_members_in_any_order(tmp_path):
-    variant = SMALL["cifar10"]
-    folder = write_layout(tmp_path, variant, "strips")
-    with tarfile.open(tmp_path / variant.strips, "w") as tar:
-        for path in sorted(folder.iterdir(), reverse=True):
-            info = tarfile.TarInfo(path.name)
-            info.size = path.stat().st_size
-            tar.addfile(info, io.BytesIO(path.read_bytes()))
-    data = from_folder(variant, tmp_path)
-    assert data is not None
-    np.testing.assert_array_equal(data.train["x"], splits(variant)["train"][0])

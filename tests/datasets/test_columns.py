@@ -9,11 +9,7 @@ import pytest
 import fedjax_sim as fs
 from fedjax_sim.datasets import DataError, from_arrays, read_table
 
-TABLE = {
-    "a": [1.0, 2.0, 3.0, 4.0],
-    "city": ["Oslo", "Rome", "Oslo", "Lima"],
-    "y": [0, 1, 0, 1],
-}
+TABLE = {"a": [1.0, 2.0, 3.0, 4.0], "city": ["Oslo", "Rome", "Oslo", "Lima"], "y": [0, 1, 0, 1]}
 
 
 def read(tmp_path, text, suffix=".csv", **options):

@@ -5,7 +5,7 @@ import pytest
 from idx_files import write_idx
 
 from fedjax_sim.datasets import DataError, load
-from fedjax_sim.datasets.formats.idx import parse_idx
+from fedjax_sim.datasets.mnist import parse_idx
 
 
 def table(folder, split):

@@ -1,16 +1,10 @@
 """Files of PFLlib's clients, written as its dataset/utils/dataset_utils.py writes them."""
 
-import functools
-import io
 import pathlib
 import pickle
-import zipfile
 
 import numpy as np
 import pytest
-from damage import damaged
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedjax_sim.datasets import DataError, read_pfllib
 from fedjax_sim.datasets.formats.pickles import parse_pickle
@@ -117,20 +111,3 @@ def test_other_readers_take_no_dict_in_an_array():
         parse_pickle(boxed)
     with pytest.raises(DataError, match="not a dict"):
         parse_pickle(pickle.dumps({"labels": [1]}, protocol=4), boxed=True)
-
-
-@functools.cache
-def pickled():
-    """The array of a file after its header of 128 bytes."""
-    stream = io.BytesIO()
-    np.savez(stream, data={"x": np.ones((2, 3), np.float32), "y": np.array([0, 1])})
-    return zipfile.ZipFile(stream).read("data.npy")[128:]
-
-
-@given(st.deferred(lambda: damaged(pickled())))
-def test_damage_is_refused_or_harmless(data):
-    try:
-        content = parse_pickle(data, boxed=True)
-    except DataError:
-        return
-    assert isinstance(content, dict)

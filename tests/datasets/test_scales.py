@@ -23,9 +23,7 @@ def accuracy(data, rounds=30, lr=0.3):
     model = fs.models.softmax_regression(data.train["x"].shape[1:], data.num_classes)
     rows = np.array_split(np.random.default_rng(0).permutation(len(data.train["y"])), 4)
     task = fs.empirical_task(
-        fs.objectives.cross_entropy(model),
-        fs.from_assignment(data.train, rows),
-        fs.full_batch(5),
+        fs.objectives.cross_entropy(model), fs.from_assignment(data.train, rows), fs.full_batch(5)
     )
     metrics = fs.objectives.classification_metrics(model)
     setup = fs.Setup(

@@ -1,11 +1,9 @@
 """TFF's task: sequences of snippets, and the same from LEAF's windows."""
 
-import jax
 import numpy as np
 import pytest
 
-from fedjax_sim import models
-from fedjax_sim.datasets import DataError, Dataset, shakespeare, shakespeare_tff
+from fedjax_sim.datasets import DataError, Dataset
 from fedjax_sim.datasets.shakespeare import CHARACTERS, encode
 from fedjax_sim.datasets.shakespeare_tff import all_positions, from_snippets
 
@@ -59,18 +57,6 @@ def test_windows_are_joined_to_the_text_that_they_were_cut_from():
         np.testing.assert_array_equal(ours["x"], theirs["x"])
         np.testing.assert_array_equal(ours["y"], theirs["y"])
     np.testing.assert_array_equal(data.train_groups, expected.train_groups)
-
-
-def test_parameters_of_the_published_networks():
-    """LEAF: 80 characters, the last state; TFF: 90 tokens, every position."""
-    sizes = {
-        size: sum(x.size for x in jax.tree.leaves(jax.eval_shape(net.init, jax.random.key(0))))
-        for size, net in {
-            80: models.lstm(len(shakespeare.LEAF_CHARACTERS), every_position=False),
-            90: models.lstm(shakespeare_tff.VOCABULARY_SIZE),
-        }.items()
-    }
-    assert sizes == {80: 817_872, 90: 820_522}
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ from fedjax_sim.cli import report
 from fedjax_sim.cli.grid import SweepOptions, configurations, read_saved
 from fedjax_sim.datasets.cifar import CIFAR100, parse_batch, parse_binary
 from fedjax_sim.datasets.formats.files import parse_tar, read_bytes
-from fedjax_sim.datasets.formats.idx import read_idx
-from fedjax_sim.datasets.formats.leaf import parse_leaf
-from fedjax_sim.datasets.formats.libsvm import parse_libsvm
 from fedjax_sim.datasets.formats.pickles import parse_pickle
+from fedjax_sim.datasets.leaf import parse_leaf
+from fedjax_sim.datasets.linear import parse_libsvm
+from fedjax_sim.datasets.mnist import read_idx
 from fedjax_sim.datasets.shakespeare import parse_roles
 from fedjax_sim.datasets.tables import read_table
 from fedjax_sim.datasets.text import read_text

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_problems import compiled
 
-from fedjax_sim.models.attention import attend, causal, rotary
+from fedjax_sim.models.layers import attend, causal, rotary
 
 RNG = np.random.default_rng(0)
 T, HEADS, D = 4, 2, 6

@@ -11,7 +11,7 @@ from small_problems import compiled
 
 import fedjax_sim as fs
 from fedjax_sim import models
-from fedjax_sim.models.linear import Adapted, product
+from fedjax_sim.models.layers import Adapted, product
 from fedjax_sim.models.vit import vit
 from fedjax_sim.objectives import cross_entropy
 from fedjax_sim.tree.leaves import last_layer

@@ -59,9 +59,7 @@ def test_products_of_a_step_are_in_half_precision_and_gradients_are_not():
     assert half != whole
     assert abs(half - whole) < 2**-6 * whole
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=2**-5 * np.abs(b).max()),
-        gradient,
-        exact,
+        lambda a, b: np.testing.assert_allclose(a, b, atol=2**-5 * np.abs(b).max()), gradient, exact
     )
 
 

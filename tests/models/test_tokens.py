@@ -75,11 +75,7 @@ def test_clients_learn_the_next_token():
     metrics = classification_metrics(model, ignore=-1)
     evaluate = evaluator(metrics, next_tokens(sentences(), pad=PAD))
     setup = fs.Setup(
-        task,
-        fs.timelines.full(30, 3, task.num_steps),
-        model.init(KEY),
-        evaluate,
-        eval_every=30,
+        task, fs.timelines.full(30, 3, task.num_steps), model.init(KEY), evaluate, eval_every=30
     )
     history = compiled(lambda setup: fs.run(fs.fedavg(1.0), setup, jax.random.key(1))[1])(setup)
     assert history.metrics["accuracy"].tolist() == [1.0]

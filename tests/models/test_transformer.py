@@ -1,4 +1,4 @@
-"""The transformer against one in NumPy; causality; sizes by hand; tokens it does not have."""
+"""The transformer against one in NumPy; causality; tokens it does not have."""
 
 import math
 
@@ -95,40 +95,14 @@ def test_parameters_per_client():
 
 
 @pytest.mark.slow
-def test_sizes_and_initial_values():
-    """V w + D (4 w^2 + 2 w m + 2 w) + w parameters; the initial loss is about that of guessing."""
-    for model, size in [
-        (MODEL, V * WIDTH + DEPTH * (4 * WIDTH**2 + 2 * WIDTH * HIDDEN + 2 * WIDTH) + WIDTH),
-        (models.transformer(65), 65 * 64 + 4 * (12 * 64**2 + 2 * 64) + 64),
-        # Four blocks of width 128: "0.8 M".
-        (models.transformer(65, width=128), 65 * 128 + 4 * (12 * 128**2 + 2 * 128) + 128),
-    ]:
-        params = jax.eval_shape(model.init, jax.random.key(0))
-        assert sum(leaf.size for leaf in jax.tree.leaves(params)) == size
+def test_initial_values():
+    """The initial loss is about that of guessing."""
     params = compiled(MODEL.init)(jax.random.key(0))
     proj = params["blocks"]["0"]["attn"]["proj"]["kernel"]
     # 64 draws: the deviation of the estimate is 9 %.
     assert float(proj.std()) == pytest.approx(0.02 / math.sqrt(2 * DEPTH), rel=0.4)
     logits = np.asarray(APPLY(params, TOKENS), np.float64)
     np.testing.assert_allclose(logits, 0, atol=0.4)  # standard deviation 0.02 sqrt(8) = 0.06
-
-
-def test_dtype_of_outputs(x64):
-    for dtype in (jnp.bfloat16, jnp.float64):
-        params = jax.tree.map(
-            lambda x, dtype=dtype: jax.ShapeDtypeStruct(x.shape, dtype),
-            jax.eval_shape(MODEL.init, jax.random.key(0)),
-        )
-        assert jax.eval_shape(MODEL.apply, params, TOKENS).dtype == dtype
-
-
-def test_messages():
-    with pytest.raises(ValueError, match=r"depth is 0; expected at least 1"):
-        models.transformer(V, depth=0)
-    with pytest.raises(ValueError, match=r"width is 12; expected a multiple of 2 heads = 8"):
-        models.transformer(V, width=12)
-    with pytest.raises(ValueError, match=r"x has shape \(2, 3\) and dtype float32; expected int"):
-        jax.eval_shape(MODEL.apply, drawn(1), jnp.ones((2, 3), jnp.float32))
 
 
 def language_setup(model, tokens):

@@ -45,15 +45,7 @@ Prior = Literal["labels", "uniform"]
 def draw_shares(
     sizes: np.ndarray, alpha: float, prior: Prior, num_clients: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws ``[M, C]`` shares from Dir(alpha C p); also returns its parameters ``[C]``.
-
-    Args:
-        sizes: number of examples of each of the C classes.
-        alpha: mean of the parameters; inf: all shares are p.
-        prior: "labels": p are the frequencies of the classes, "uniform": p = 1 / C.
-        num_clients: M.
-        rng: generator of the draws.
-    """
+    """Returns ``[M, C]`` shares from Dir(alpha C p), p by sizes of classes, and ``alpha C p``."""
     if prior not in ("labels", "uniform"):
         raise ValueError(f'prior is {prior!r}; expected "labels" or "uniform"')
     weights = sizes if prior == "labels" else np.ones_like(sizes)
@@ -125,13 +117,20 @@ def check_clients(num_clients: int, num_examples: int, min_size: int = 1) -> Non
         )
 
 
-def pools_for(num_clients: int, k: int, labels: np.ndarray) -> list[np.ndarray]:
-    """Row numbers of each class, checked for clients with k classes each."""
+def pools_for(
+    labels: Sequence | np.ndarray, num_clients: int, *, min_size: int = 1, k: int | None = None,
+    alpha: float = np.inf,
+) -> list[np.ndarray]:  # fmt: skip
+    """Returns the rows of each class, for clients of ``min_size`` examples and k classes each."""
     pools, _ = group_rows(labels, "labels")
-    check_clients(num_clients, sum(map(len, pools)))
-    check_count(k=k)
-    if not 1 <= k <= len(pools):
-        raise ValueError(f"k is {k}; expected 1 .. {len(pools)}, the number of classes in labels")
+    check_clients(num_clients, sum(map(len, pools)), min_size)
+    if k is not None:
+        check_count(k=k)
+        if not 1 <= k <= len(pools):
+            raise ValueError(
+                f"k is {k}; expected 1 .. {len(pools)}, the number of classes in labels"
+            )
+    check_alpha(alpha)
     return pools
 
 

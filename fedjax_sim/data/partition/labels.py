@@ -9,12 +9,9 @@ import numpy as np
 from fedjax_sim.checks import check_count
 from fedjax_sim.data.partition._dealing import (
     Prior,
-    check_alpha,
-    check_clients,
     deal,
     draw_available,
     draw_shares,
-    group_rows,
     pools_for,
     split,
 )
@@ -74,12 +71,9 @@ def dirichlet(
         >>> np.unique(np.concatenate(assignment)).size
         300
     """
-    pools, _ = group_rows(labels, "labels")
-    num_examples = sum(map(len, pools))
-    check_clients(num_clients, num_examples)
-    check_alpha(alpha)
+    pools = pools_for(labels, num_clients, alpha=alpha)
     rng = np.random.default_rng(seed)
-    size = num_examples // num_clients
+    size = sum(map(len, pools)) // num_clients
     available = np.array([len(pool) for pool in pools])
     shares, parameters = draw_shares(available, alpha, prior, num_clients, rng)
     if not disjoint:
@@ -116,10 +110,8 @@ def dirichlet_by_class(
         >>> sorted(np.concatenate(assignment).tolist()) == list(range(100))
         True
     """
-    pools, _ = group_rows(labels, "labels")
-    check_clients(num_clients, sum(map(len, pools)), min_size)
+    pools = pools_for(labels, num_clients, min_size=min_size, alpha=alpha)
     check_count(max_tries=max_tries)
-    check_alpha(alpha)
     rng = np.random.default_rng(seed)
     for _ in range(max_tries):
         counts = np.stack([split(len(pool), num_clients, alpha, rng) for pool in pools], axis=1)
@@ -161,7 +153,7 @@ def classes_per_client(
         >>> {len(rows) for rows in assignment}, {len(set(labels[rows])) for rows in assignment}
         ({20}, {2})
     """
-    pools = pools_for(num_clients, k, labels)
+    pools = pools_for(labels, num_clients, k=k)
     num_classes = len(pools)
     rng = np.random.default_rng(seed)
     sizes = np.array([len(pool) for pool in pools])

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_sim.checks import check_count
 from fedjax_sim.data.inspection import check_disjoint
-from fedjax_sim.data.partition._dealing import check_alpha, check_clients, cut, group_rows
+from fedjax_sim.data.partition._dealing import cut, pools_for
 
 _BATCH_SIZE, _TRAIN_RATIO = 10, 0.75  # of PFLlib; they determine the smallest client
 
@@ -52,10 +51,9 @@ def pfllib_dirichlet(
         >>> [len(rows) for rows in pfllib_dirichlet(labels, 5)]
         [287, 176, 173, 259, 105]
     """
-    pools, _ = group_rows(labels, "labels")
-    num_examples = sum(map(len, pools))
-    least = max(_least(num_examples, num_clients), 1) if min_size is None else min_size
-    _check(num_clients, num_examples, least, alpha)
+    least = max(_least(np.size(labels), num_clients), 1) if min_size is None else min_size
+    pools = pools_for(labels, num_clients, min_size=least, alpha=alpha)
+    _check_finite(alpha)
     holders = np.ones((num_clients, len(pools)), dtype=bool)
     return _divide(pools, holders, alpha, _random(seed), least, max_tries)
 
@@ -99,10 +97,9 @@ def pfllib_extended_dirichlet(
         >>> max(len(set(labels[rows])) for rows in pfllib_extended_dirichlet(labels, 20, k=2))
         2
     """
-    pools, _ = group_rows(labels, "labels")
+    pools = pools_for(labels, num_clients, min_size=min_size, k=k, alpha=alpha)
+    _check_finite(alpha)
     num_classes = len(pools)
-    _check(num_clients, sum(map(len, pools)), min_size, alpha)
-    _check_k(k, num_classes)
     random = _random(seed)
     fewest = max(k * num_clients // num_classes // 2, 1)
     if num_clients * k < num_classes:
@@ -158,10 +155,8 @@ def pfllib_pathological(
         >>> sorted(set(labels[assignment[7]])), {len(rows) for rows in assignment}
         ([np.int64(2), np.int64(3)], {50})
     """
-    pools, _ = group_rows(labels, "labels")
+    pools = pools_for(labels, num_clients, k=k)
     num_classes, num_examples = len(pools), sum(map(len, pools))
-    check_clients(num_clients, num_examples)
-    _check_k(k, num_classes)
     random = _random(seed)
     least = _least(num_examples, num_clients)
     parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
@@ -276,14 +271,6 @@ def _random(seed: int | np.random.RandomState) -> np.random.RandomState:
     return seed if isinstance(seed, np.random.RandomState) else np.random.RandomState(seed)
 
 
-def _check(num_clients: int, num_examples: int, min_size: int, alpha: float) -> None:
-    check_clients(num_clients, num_examples, min_size)
-    check_alpha(alpha)
+def _check_finite(alpha: float) -> None:
     if np.isinf(alpha):
         raise ValueError(f"alpha is {alpha}; expected a finite number")
-
-
-def _check_k(k: int, num_classes: int) -> None:
-    check_count(k=k)
-    if not 1 <= k <= num_classes:
-        raise ValueError(f"k is {k}; expected 1 .. {num_classes}, the number of classes in labels")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.data.partition._dealing import check_clients, cut, group_rows, pools_for
+from fedjax_sim.data.partition._dealing import cut, pools_for
 
 
 def shards(
@@ -31,10 +31,8 @@ def shards(
         >>> {len(rows) for rows in assignment}, max(len(set(labels[rows])) for rows in assignment)
         ({12}, 2)
     """
-    pools, _ = group_rows(labels, "labels")
-    ordered = np.concatenate(pools)
     check_count(1, k=k)
-    check_clients(num_clients, len(ordered), k)
+    ordered = np.concatenate(pools_for(labels, num_clients, min_size=k))
     rng = np.random.default_rng(seed)
     size = len(ordered) // (num_clients * k)
     pieces = ordered[: num_clients * k * size].reshape(num_clients * k, size)
@@ -65,7 +63,7 @@ def label_quantity(
         >>> {len(set(labels[rows])) for rows in assignment}, sum(map(len, assignment))
         ({2}, 120)
     """
-    pools = pools_for(num_clients, k, labels)
+    pools = pools_for(labels, num_clients, k=k)
     num_classes = len(pools)
     rng = np.random.default_rng(seed)
     order = rng.random((num_clients, num_classes))

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_sim.data.partition._dealing import (
-    apportion,
-    check_alpha,
-    check_clients,
-    cut,
-    split,
-)
+from fedjax_sim.data.partition._dealing import apportion, check_alpha, check_clients, cut, split
 
 
 def iid(num_examples: int, num_clients: int, seed: int | np.random.Generator) -> list[np.ndarray]:

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from fedjax_sim.models.convolution.columns import conv_columns
 from fedjax_sim.models.convolution.lowering import Convolution
 
 
@@ -74,6 +73,18 @@ def layers_in_blocks(
         in_blocks = not pool
     x = _to_pixels(x, axis)[:, : size[0], : size[1]] if in_blocks else x
     return x.transpose(3, 1, 2, 0) if conv is None else x
+
+
+def conv_columns(x: Array, w: Array) -> Array:
+    """Returns ``out[o, i, j, b] = sum_{k, l, c} x[c, i + k, j + l, b] w[k, l, c, o]``."""
+    # JAX's own derivatives are fast: those of slices and concatenations add long runs.
+    for axis, size in ((2, w.shape[1]), (1, w.shape[0])):
+        span = x.shape[axis] - size + 1
+        parts = [lax.slice_in_dim(x, k, k + span, axis=axis) for k in range(size)]
+        # With fusion, every slice of the next concatenation would recompute this one.
+        x = lax.optimization_barrier(lax.concatenate(parts, 0))
+    out = jnp.matmul(w.reshape(-1, w.shape[3]).T, x.reshape(x.shape[0], -1))
+    return out.reshape(-1, *x.shape[1:])
 
 
 def max_pool_blocks(x: Array, axis: int) -> Array:
@@ -134,8 +145,7 @@ def _spread(w: Array, reach: tuple[int, ...]) -> Array:
     (qh, qw), (kh, kw, channels, outputs) = reach, w.shape
     shifted = [
         jnp.pad(w, ((i, 2 * qh - kh - i), (j, 2 * qw - kw - j), (0, 0), (0, 0)))
-        for i in range(2)
-        for j in range(2)
+        for i, j in np.ndindex(2, 2)
     ]
     pixels = lax.concatenate(shifted, 3).reshape(qh, 2, qw, 2, channels, 4 * outputs)
     return pixels.transpose(0, 2, 1, 3, 4, 5).reshape(qh, qw, 4 * channels, 4 * outputs)

@@ -167,21 +167,6 @@ def _pads(padding, input_size, kernel_size, strides, dilation):
     return pads
 
 
-def _gemm(setting: Setting) -> Form:
-    del setting
-    return "gemm"
-
-
-def _blocks(setting: Setting) -> Form:
-    del setting
-    return "blocks"
-
-
-def _conv(setting: Setting) -> Form:
-    del setting
-    return "conv"
-
-
 # On two x86 cores, milliseconds per client step inside a scan over clients: patches of 75 and 150
 # (LeNet-5) 3.4 by GEMM against 5.7; of 9 and 288 (FEMNIST) 6.9 against 9.5; of 576 (residual block
 # of 64 channels) 86 against 60.
@@ -214,13 +199,17 @@ def automatic(setting: Setting) -> Form:
     return "blocks" if setting.outputs <= min(_MAX_OUTPUTS, setting.patch_size) else "gemm"
 
 
-im2col: Convolution = lowered(_gemm)
+def _always(form: Form) -> Callable[[Setting], Form]:
+    return lambda setting: form
+
+
+im2col: Convolution = lowered(_always("gemm"))
 """Patches times a matrix in all cases; needs kh kw times the input's memory temporarily."""
 
-blocked: Convolution = lowered(_blocks)
+blocked: Convolution = lowered(_always("blocks"))
 """Patches of 2 x 2 output pixels times a matrix; :data:`im2col` for strides and dilations."""
 
-canonical: Convolution = lowered(_conv)
+canonical: Convolution = lowered(_always("conv"))
 """Ordinary convolutions and gradients; for batched kernels GEMMs, except on TPUs."""
 
 auto: Convolution = lowered(automatic)

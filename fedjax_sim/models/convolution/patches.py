@@ -67,16 +67,19 @@ def add_patches(columns: Array, geometry: Geometry, fused: bool = False) -> Arra
     return columns
 
 
-def conv_gemm(x: Array, w: Array, g: Geometry) -> Array:
-    return jnp.matmul(patches(x, g), w.reshape(-1, w.shape[-1]), precision=g.precision)
+def conv_gemm(x: Array, w: Array, g: Geometry, fused: bool = False) -> Array:
+    """Returns the convolution, in few kernels if ``fused``."""
+    return jnp.matmul(patches(x, g, fused), w.reshape(-1, w.shape[-1]), precision=g.precision)
 
 
-def input_grad_gemm(z: Array, w: Array, g: Geometry) -> Array:
+def input_grad_gemm(z: Array, w: Array, g: Geometry, fused: bool = False) -> Array:
+    """Returns the gradient in the images, in few kernels if ``fused``."""
     columns = jnp.matmul(z, w.reshape(-1, w.shape[-1]).T, precision=g.precision)
-    return add_patches(columns, g)
+    return add_patches(columns, g, fused)
 
 
 def kernel_grad_gemm(x: Array, z: Array, g: Geometry) -> Array:
+    """Returns the gradient in the kernel."""
     rows = patches(x, g)
     rows = rows.reshape(-1, rows.shape[-1])
     # On XLA:CPU a product with the few output channels first is faster; without the barrier the
@@ -86,15 +89,8 @@ def kernel_grad_gemm(x: Array, z: Array, g: Geometry) -> Array:
     return product.reshape(*g.kernel_size, x.shape[-1], z.shape[-1])
 
 
-def conv_gpu(x: Array, w: Array, g: Geometry) -> Array:
-    """:func:`conv_gemm` in few kernels."""
-    return jnp.matmul(patches(x, g, True), w.reshape(-1, w.shape[-1]), precision=g.precision)
-
-
-def input_grad_gpu(z: Array, w: Array, g: Geometry) -> Array:
-    """:func:`input_grad_gemm` in few kernels."""
-    columns = jnp.matmul(z, w.reshape(-1, w.shape[-1]).T, precision=g.precision)
-    return add_patches(columns, g, True)
+conv_gpu = functools.partial(conv_gemm, fused=True)
+input_grad_gpu = functools.partial(input_grad_gemm, fused=True)
 
 
 def kernel_grad_gpu(x: Array, z: Array, g: Geometry) -> Array:

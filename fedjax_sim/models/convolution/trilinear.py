@@ -21,7 +21,7 @@ Layouts: x ``[B, H, W, C]``, w ``[kh, kw, C, O]``, z ``[B, Ho, Wo, O]``.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,33 +29,16 @@ from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from fedjax_sim.models.convolution.blocks import (
-    blockable,
-    conv_blocks,
-    input_grad_blocks,
-    kernel_grad_blocks,
-)
+from fedjax_sim.models.convolution import blocks, patches, tpu
 from fedjax_sim.models.convolution.geometry import Form, Geometry, Operation, Setting
-from fedjax_sim.models.convolution.patches import (
-    conv_gemm,
-    conv_gpu,
-    input_grad_gemm,
-    input_grad_gpu,
-    kernel_grad_gemm,
-    kernel_grad_gpu,
-)
-from fedjax_sim.models.convolution.tpu import conv_clients, input_grad_clients, kernel_grad_clients
+
+_Computations: TypeAlias = dict[Operation, Callable[[Array, Array, Geometry], Array]]
 
 
 def _plain_conv(x, w, strides, padding, dilation, precision) -> Array:
+    layout = ("NHWC", "HWIO", "NHWC")
     return lax.conv_general_dilated(
-        x,
-        w,
-        strides,
-        padding,
-        rhs_dilation=dilation,
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        precision=precision,
+        x, w, strides, padding, rhs_dilation=dilation, dimension_numbers=layout, precision=precision
     )
 
 
@@ -87,35 +70,19 @@ def _kernel_grad_conv(x: Array, z: Array, g: Geometry) -> Array:
     return kernel.transpose(1, 2, 0, 3)
 
 
-_FORMS: dict[Form, dict[Operation, Callable[[Array, Array, Geometry], Array]]] = {
-    "gemm": {
-        "conv": conv_gemm,
-        "input_grad": input_grad_gemm,
-        "kernel_grad": kernel_grad_gemm,
-    },
-    "conv": {
-        "conv": _conv_conv,
-        "input_grad": _input_grad_conv,
-        "kernel_grad": _kernel_grad_conv,
-    },
-    "blocks": {
-        "conv": conv_blocks,
-        "input_grad": input_grad_blocks,
-        "kernel_grad": kernel_grad_blocks,
-    },
-}
+def _by_operation(*compute: Callable[[Array, Array, Geometry], Array]) -> _Computations:
+    return dict(zip(("conv", "input_grad", "kernel_grad"), compute, strict=True))
 
-_CONV_CLIENTS: dict[Operation, Callable[[Array, Array, Geometry], Array]] = {
-    "conv": conv_clients,
-    "input_grad": input_grad_clients,
-    "kernel_grad": kernel_grad_clients,
-}
 
-_GEMM_GPU: dict[Operation, Callable[[Array, Array, Geometry], Array]] = {
-    "conv": conv_gpu,
-    "input_grad": input_grad_gpu,
-    "kernel_grad": kernel_grad_gpu,
+_FORMS: dict[Form, _Computations] = {
+    "gemm": _by_operation(patches.conv_gemm, patches.input_grad_gemm, patches.kernel_grad_gemm),
+    "conv": _by_operation(_conv_conv, _input_grad_conv, _kernel_grad_conv),
+    "blocks": _by_operation(
+        blocks.conv_blocks, blocks.input_grad_blocks, blocks.kernel_grad_blocks
+    ),
 }
+_CONV_CLIENTS = _by_operation(tpu.conv_clients, tpu.input_grad_clients, tpu.kernel_grad_clients)
+_GEMM_GPU = _by_operation(patches.conv_gpu, patches.input_grad_gpu, patches.kernel_grad_gpu)
 
 
 def _zero(x: Array) -> Array:
@@ -172,7 +139,7 @@ def _form(
     )
     if form not in _FORMS:
         raise ValueError(f"choose returned {form!r}; expected one of {sorted(_FORMS)}")
-    return "gemm" if form == "blocks" and not blockable(geometry) else form
+    return "gemm" if form == "blocks" and not blocks.blockable(geometry) else form
 
 
 def _batch(args, dims, *, primitive, operation: Operation, geometry: Geometry, batched: _Batched):

@@ -5,9 +5,6 @@ import subprocess
 
 import numpy as np
 import pytest
-from damage import damaged
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedjax_sim.datasets import DataError
 from fedjax_sim.datasets.formats.pickles import parse_pickle
@@ -123,22 +120,3 @@ def test_one_file_cannot_alter_how_the_next_is_read():
     with pytest.raises(DataError):
         parse_pickle(b"\x80\x02cnumpy\ndtype\nN}X\x0c\x00\x00\x00__setstate__Ns\x86b.")
     np.testing.assert_array_equal(parse_pickle(array)["a"], [0, 1, 2])
-
-
-SAMPLES = [
-    pickle.dumps({"data": ARRAYS[0], "labels": [1, 2], "filenames": ["a.png", "b"]}, protocol)
-    for protocol in range(5)
-]
-
-
-@pytest.mark.slow
-@given(st.data())
-@settings(max_examples=400)
-def test_damage_is_refused_or_yields_plain_values(data):
-    damaged_bytes = data.draw(st.sampled_from(SAMPLES).flatmap(damaged))
-    try:
-        parsed = parse_pickle(damaged_bytes)
-    except DataError:
-        return
-    plain = (np.ndarray, bytes, str, int, float, list, tuple, dict, type(None))
-    assert all(isinstance(key, str) and isinstance(parsed[key], plain) for key in parsed)

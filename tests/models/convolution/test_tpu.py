@@ -11,11 +11,7 @@ from small_problems import compiled
 from fedjax_sim.models import digits_cnn
 from fedjax_sim.models.convolution.geometry import Geometry
 from fedjax_sim.models.convolution.patches import conv_gpu, input_grad_gpu, kernel_grad_gpu
-from fedjax_sim.models.convolution.tpu import (
-    conv_clients,
-    input_grad_clients,
-    kernel_grad_clients,
-)
+from fedjax_sim.models.convolution.tpu import conv_clients, input_grad_clients, kernel_grad_clients
 from fedjax_sim.models.convolution.trilinear import convolve
 
 
@@ -39,11 +35,7 @@ def test_convolutions_of_clients(num_clients, strides, padding, dilation):
         tpu = conv_clients(x, w, g), input_grad_clients(z, w, g), kernel_grad_clients(x, z, g)
         gpu = (
             jax.vmap(lambda a, b, compute=compute: compute(a, b, g))(a, b)
-            for compute, a, b in (
-                (conv_gpu, x, w),
-                (input_grad_gpu, z, w),
-                (kernel_grad_gpu, x, z),
-            )
+            for compute, a, b in ((conv_gpu, x, w), (input_grad_gpu, z, w), (kernel_grad_gpu, x, z))
         )
         return tpu, tuple(gpu), (out, *transpose(z))
 

@@ -1,0 +1,121 @@
+"""Layers as functions: token ids, standardisation, attention, and products with adapters."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from fedjax_sim import tree
+from fedjax_sim.types import Described, Params
+
+Apply = Callable[[Params, Any], Any]
+Rows = tuple[int, int]  # first row of a kernel, and the row after the last
+
+
+def takes_tokens(apply: Apply, vocab_size: int | None) -> Apply:
+    """Returns a function ``apply`` with the number of tokens that its inputs are ids of."""
+    # Objectives refuse other ids before compilation; JAX would clamp them.
+    return apply if vocab_size is None else Described.of(apply, vocab_size=vocab_size)
+
+
+def check_sequences(x: Any) -> None:
+    """Raises ValueError for inputs of a language model that are not integers ``[B, L]``."""
+    if jnp.ndim(x) != 2 or not jnp.issubdtype(x.dtype, jnp.integer):
+        raise ValueError(
+            f"x has shape {jnp.shape(x)} and dtype {x.dtype}; expected integer tokens [B, L]"
+        )
+
+
+def standardise(x: Array, axes: Sequence[int], epsilon: float) -> Array:
+    """Returns ``(x - mean) / sqrt(variance + epsilon)`` over axes, computed in at least float32."""
+    # The variance is the mean of squared deviations: the difference of two means of squares would
+    # cancel where the mean is large.
+    wide = tree.wide(x)
+    centred = wide - wide.mean(axis=axes, keepdims=True)
+    variance = jnp.square(centred).mean(axis=axes, keepdims=True)
+    return (centred * lax.rsqrt(variance + epsilon)).astype(x.dtype)
+
+
+def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None) -> Array:
+    """Returns ``softmax(Q K^T / sqrt(d)) V`` by heads, ``[B, T, heads, d]``.
+
+    The mask ``[T, T]`` is True where the query of the row sees the key of the column.  The
+    softmax is computed in at least float32.
+    """
+    scores = jnp.einsum("bqhd,bkhd->bhqk", queries * queries.shape[-1] ** -0.5, keys)
+    scores = tree.wide(scores)
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf)
+    weights = jax.nn.softmax(scores).astype(values.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
+
+
+def causal(tokens: int) -> Array:
+    """Returns the mask ``[tokens, tokens]`` with which a position sees itself and earlier ones."""
+    return jnp.tril(jnp.ones((tokens, tokens), bool))
+
+
+def rotary(x: Array, positions: Array, base: float = 10_000.0) -> Array:
+    """Returns ``x [..., T, heads, d]`` with ``(x_j, x_{j + d/2})`` turned by ``p b^(-2j/d)``.
+
+    Source: Su et al., 2021 (https://arxiv.org/abs/2104.09864), section 3.2, which pairs neighbours.
+    """
+    # The inner product of a rotated query and a rotated key depends on their positions p by the
+    # difference only.
+    half = x.shape[-1] // 2
+    # Angles in at least float32: bfloat16 cannot distinguish positions above 256.
+    wide = tree.wide(x)
+    speeds = base ** (-jnp.arange(half, dtype=wide.dtype) / half)
+    angles = positions.astype(wide.dtype)[:, None] * speeds  # [T, d / 2]
+    cosines, sines = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]  # of every head
+    first, second = wide[..., :half], wide[..., half:]
+    rotated = (first * cosines - second * sines, first * sines + second * cosines)
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Adapted:
+    """Kernel ``W [..., out, in]`` and adapters: on their rows ``W + scale B A``."""
+
+    kernel: Array  # in half precision its adapters are in single precision
+    adapters: tuple[Params, ...]  # by block {"a": [..., r, in], "b": [..., rows, r]}
+    scale: Array  # of the products B A, [...], of the adapters' dtype
+    rows: tuple[Rows, ...] = dataclasses.field(metadata={"static": True})  # a block per adapter
+
+    def merged(self) -> Array:
+        """Returns the sum as one array ``[..., out, in]``, of the adapters' dtype."""
+        result = self.kernel.astype(self.scale.dtype)
+        for rows, factors in zip(self.rows, self.adapters, strict=True):
+            change = self.scale[..., None, None] * (factors["b"] @ factors["a"])
+            result = result + _placed(change, rows, result.shape[-2], axis=-2)
+        return result
+
+
+def product(kernel: Array | Adapted, x: Array) -> Array:
+    """Returns ``W x``, ``[..., in] -> [..., out]``, adapters included, in the dtype of ``W x``."""
+    # The products B A of adapters are not formed: clients with adapters of their own and one common
+    # kernel need no kernels of their own.
+    if not isinstance(kernel, Adapted):
+        return jnp.einsum("...i,oi->...o", x, kernel)
+    result = product(kernel.kernel, x)
+    for rows, factors in zip(kernel.rows, kernel.adapters, strict=True):
+        inputs = x.astype(kernel.scale.dtype)
+        change = kernel.scale * product(factors["b"], product(factors["a"], inputs))
+        result = result + _placed(change.astype(result.dtype), rows, result.shape[-1], axis=-1)
+    return result
+
+
+def takes_adapters(apply: Apply) -> Apply:
+    """Returns a function ``apply`` whose kernels may be :class:`Adapted`, as one that says so."""
+    return Described.of(apply, takes_adapters=True)
+
+
+def _placed(x: Array, rows: Rows, size: int, axis: int) -> Array:
+    """Returns zeros of a size along an axis, with ``x`` in the given rows."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (rows[0], size - rows[1])
+    return jnp.pad(x, widths) if any(widths[axis]) else x
