@@ -1,10 +1,10 @@
-"""Every algorithm with frozen leaves, and with running statistics."""
+"""Algorithms of every structure with frozen leaves, and with running statistics."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import algorithm, for_each, hyper, timeline_of
+from catalogue import STRUCTURES, algorithm, for_each, hyper, timeline_of
 from small_problems import (
     assert_close,
     assert_identical,
@@ -23,9 +23,10 @@ from fedjax_sim.types import Model
 pytestmark = pytest.mark.usefixtures("x64")
 
 QUICK = {"fedadam", "fedasync"}
-# The rest of the model has one leaf. It cannot be divided into fragments, or into a frozen head and
-# a body.
-TWO_LEAVES = {"fedbabu", "streaming_diloco"}
+# They divide the model or its leaves themselves.
+WHERE = {
+    "fedper", "lg_fedavg", "fedbn", "fedavg_ft", "diloco", "fedadamw", "fedasam", "fedlesam",
+}  # fmt: skip
 
 
 def is_bias(path, leaf):
@@ -37,7 +38,7 @@ def closed_losses(params, examples, key):
     return logistic_losses({**logistic_params(), "w": params["w"]}, examples, key)
 
 
-@for_each(quick=QUICK, without=TWO_LEAVES)
+@for_each(quick=QUICK, among=STRUCTURES | WHERE)
 def test_frozen_run_is_the_run_of_a_model_that_closes_over_the_leaves(name):
     @compiled
     def go(values, timeline, key):
@@ -88,7 +89,7 @@ def apply(params, x):
 
 
 @pytest.mark.slow
-@for_each(quick={"scaffold_II"})
+@for_each(quick={"scaffold_II"}, among=STRUCTURES | WHERE)
 def test_running_statistics_do_not_change_the_run(name):
     """The other leaves are those of a model without statistics; variances stay variances."""
     start = logistic_params()
