@@ -21,26 +21,30 @@ test: $(VENV)/.test
 test-slow: $(VENV)/.test
 	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
-test-all: test test-slow
+# All tests in one run: their modules are imported, and the programs that tests share traced, once.
+test-all: $(VENV)/.test
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Examples and pages have many small programs in common with each other and with tests.
+CACHE_ALL := JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
 
 # Style, types and the examples of the docstrings.
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile --doctest-modules fedjax_sim
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(CACHE_ALL) \
+	  $(BIN)/python -m pytest -n 2 --dist loadfile --doctest-modules fedjax_sim
 
 # Committed notebooks have no outputs; `make docs` runs them.
 notebooks: $(VENV)/.dev
 	$(BIN)/nbstripout --verify notebooks/*.ipynb
 
 # The site in docs/_build/html: code runs, warnings are errors, links and pages are checked.
-# Pages have many small programs in common, so the cache keeps them, too.
 docs: $(VENV)/.docs
-	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
-	  $(BIN)/python docs/execute.py
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(CACHE_ALL) $(BIN)/python docs/execute.py
 	rm -rf docs/_build/html
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python -m sphinx --jobs 2 --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python -m pytest docs/checks
 
 # The quick tests with the oldest or the newest versions that pyproject.toml allows.

@@ -255,12 +255,21 @@ STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
 CONTACTS = {"favano_expected", "favano_realised", "favano_mean", "quafl"}
 
 
-def for_each(quick=ALGORITHMS.keys() - COMPOSED, without=()):
+# Another structure of uploads, of the server's state, of clients' states or of the local loop than
+# the representatives have: wrappers and ways to execute are tested with them, too.
+STRUCTURES = REPRESENTATIVES | {
+    "fedavg_adam_keep", "fednova", "fedac", "fedsmoo", "fedbuff_normalised", "async_sgd",
+    "scaffnew", "marina", "ef21_p", "fedmuon", "fedadamw_entry", "perfedavg_HF", "pfedme", "ditto",
+    "ifca", "fedrep", "apfl_adaptive", "afl",
+}  # fmt: skip
+
+
+def for_each(quick=ALGORITHMS.keys() - COMPOSED, without=(), among=ALGORITHMS):
     """Parametrizes a test by the algorithms' names; those not in ``quick`` are slow tests."""
     params = [
         name if name in quick else pytest.param(name, marks=pytest.mark.slow)
         for name in ALGORITHMS
-        if name not in without
+        if name in among and name not in without
     ]
     return pytest.mark.parametrize("name", params, scope="module")
 

@@ -20,6 +20,7 @@ from catalogue import (
     REPRESENTATIVES,
     STALE,
     STRATEGIES,
+    STRUCTURES,
     algorithm,
     current,
     current_timeline,
@@ -94,9 +95,11 @@ def test_timelines_exercise_what_they_should():
 # ---- executions
 
 
-@every_algorithm_but_few_quick
+@for_each(quick=REPRESENTATIVES, among=STRUCTURES)
 def test_chunks_on_two_devices(name):
     """Slots by device, on each device in chunks: only the order of summation differs.
+
+    Programs of all algorithms are divided in the next test.
 
     The base program has a ring of old broadcasts if the algorithm may have one, this one only if
     the timeline is stale: a staleness that is declared but unused changes nothing.
@@ -123,22 +126,41 @@ def test_clients_on_a_mesh_by_client(name):
     assert_close(rows_of(state.clients, table), expected.clients, TOLERANCE)
 
 
-@for_each(quick={"scaffold_II"})
-def test_without_compilation_in_single_precision(name):
-    """Two rounds operation by operation, which round at 6e-8, few local steps deep."""
+def first_two_rounds(name):
+    """Few local steps deep, so that rounding at 6e-8 does not grow beyond 1e-5."""
     timeline = timeline_of(name)
     steps = 4 if name == "fedac" else 3  # FedAc's constants are those of 4 steps
-    timeline = dataclasses.replace(timeline, num_steps=jnp.minimum(timeline.num_steps, steps))
+    later = jnp.arange(timeline.num_rounds)[:, None] >= 2
+    return dataclasses.replace(
+        timeline,
+        num_steps=jnp.minimum(timeline.num_steps, steps),
+        mask=timeline.mask & ~later,
+    )
+
+
+def assert_single_is_double(single, double):
+    for state, dtype in [(single, np.float32), (double, np.float64)]:
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(state) if leaf.dtype.kind == "f"}
+        assert dtypes == {np.dtype(dtype)}
+    assert_close((single.server, single.clients), (double.server, double.clients), 1e-5)
+
+
+@for_each(quick=())
+def test_single_precision(name):
+    with jax.enable_x64(False):
+        single = trained(name, first_two_rounds(name))
+    assert_single_is_double(single, trained(name, first_two_rounds(name)))
+
+
+@for_each(quick={"scaffold_II"}, among=STRUCTURES)
+def test_without_compilation_in_single_precision(name):
+    """Two rounds operation by operation."""
+    timeline = first_two_rounds(name)
+    steps = int(timeline.num_steps.max())
     with jax.enable_x64(False), jax.disable_jit(), jax.debug_nans(False):
         visits = dataclasses.replace(timeline[:2], max_steps=steps)
         eager = train(name, hyper(name), task(), visits, jax.random.key(2))
-    later = jnp.arange(timeline.num_rounds)[:, None] >= 2
-    state = trained(name, dataclasses.replace(timeline, mask=timeline.mask & ~later))
-    dtypes = {leaf.dtype for leaf in jax.tree.leaves(state) if leaf.dtype.kind == "f"}
-    assert dtypes == {np.dtype(np.float64)}
-    dtypes = {leaf.dtype for leaf in jax.tree.leaves(eager) if leaf.dtype.kind == "f"}
-    assert dtypes == {np.dtype(np.float32)}
-    assert_close((eager.server, eager.clients), (state.server, state.clients), 1e-5)
+    assert_single_is_double(eager, trained(name, timeline))
 
 
 @every_algorithm

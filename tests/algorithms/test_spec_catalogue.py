@@ -174,7 +174,6 @@ ELSEWHERE = {
     "mse_clip": uniform.mse_clip,
     "sawb_clip": uniform.sawb_clip,
 }
-QUICK = {"fedbuff", "mimic", "privatize(adaptive)"}
 FULL = {"alie", *RULES}
 SEPARATE = {"privatize(banded)", "privatize(tree)"}
 
@@ -250,10 +249,13 @@ def test_every_algorithm_has_a_spec():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CALLS]
+    "name", [n for n in CALLS if n in catalogue.REPRESENTATIVES or n not in catalogue.ALGORITHMS]
 )
 def test_all_floating_numbers_can_be_traced(name):
-    """Also: a build from the leaves is the program of the call."""
+    """Also: a build from the leaves is the program of the call.
+
+    Runs with other numbers show it for the algorithms of the catalogue (test_programs.py).
+    """
     setup = fs.Setup(catalogue.task(), timeline_of(name), logistic_params())
 
     def trained(algorithm):
@@ -263,10 +265,15 @@ def test_all_floating_numbers_can_be_traced(name):
     spec = spec_of(algorithm)
     assert spec is not None
     built = jax.tree.map(lambda x: x, spec).build()
-    programs = [jax.make_jaxpr(functools.partial(trained, one))() for one in (algorithm, built)]
+    programs, (of_numbers, _) = zip(
+        *(
+            jax.make_jaxpr(functools.partial(trained, one), return_shape=True)()
+            for one in (algorithm, built)
+        ),
+        strict=True,
+    )
     assert _text(programs[0]) == _text(programs[1])
     of_tracers = jax.eval_shape(lambda spec: trained(spec.build()), spec)
-    of_numbers = jax.eval_shape(functools.partial(trained, algorithm))
     assert jax.tree.map(_form, of_tracers) == jax.tree.map(_form, of_numbers)
 
 

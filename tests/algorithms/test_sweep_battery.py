@@ -1,4 +1,7 @@
-"""Every algorithm, swept over two of its numbers: equal to separate runs, whatever runs beside."""
+"""Algorithms swept over two of their numbers: equal to separate runs, whatever runs beside.
+
+That their numbers can be batched is tested for all of them with the gradients.
+"""
 
 import functools
 import itertools
@@ -7,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from call_records import sweep_on
-from catalogue import ALGORITHMS, current, declared, for_each, program
+from catalogue import ALGORITHMS, STRUCTURES, current, declared, for_each, program
 from catalogue import task as catalogue_task
 from small_problems import logistic_params
 from sweep_problems import KEYS, ONE_DEVICE
@@ -16,7 +19,7 @@ import fedjax_sim as fs
 
 
 @pytest.mark.slow
-@for_each()
+@for_each(among=STRUCTURES)
 def test_sweep_equals_single_runs(name, x64):
     factory, values = ALGORITHMS[name]
     swept = list(values)[:2]
