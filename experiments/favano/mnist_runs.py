@@ -33,7 +33,7 @@ SETTINGS: dict[str, tuple[Split, float]] = {
 class Options(Folders):
     """Options of this experiment."""
 
-    part: Literal["table", "sensitivity", "iid", "others", "variance"] = "table"
+    part: Literal["table", "sensitivity", "iid", "factorial", "others", "variance"] = "table"
     seeds: int | None = None  # default: 10 for the table, 3 for the others
     horizon: float = HORIZON  # simulated time; the paper's is 5000
     settings: tuple[str, ...] = tuple(SETTINGS)

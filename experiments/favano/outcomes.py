@@ -27,22 +27,30 @@ def accuracy(frame: pd.DataFrame) -> tuple[float, float]:
 
 
 def tuned(
-    runs: Callable[..., pd.DataFrame], setting: str, server_lrs: Sequence[float]
+    runs: Callable[..., pd.DataFrame],
+    setting: str,
+    server_lrs: Sequence[float],
+    *,
+    scaled: bool = True,
 ) -> tuple[Method, pd.DataFrame]:
     """FedBuff with the server rate that is best on one seed that the table does not use.
+
+    Args:
+        scaled: as for :func:`experiments.favano.methods.fedbuff`.
 
     Returns:
         the method, and a row per server rate with a mark at the best one if the grid ends there.
     """
     rows = []
     for server_lr in server_lrs:
-        frame = runs(methods.fedbuff(server_lr), setting, range(100, 101))
+        method = methods.fedbuff(server_lr, scaled=scaled)
+        frame = runs(method, setting, range(100, 101))
         rows.append({"setting": setting, "server rate": server_lr, "accuracy": accuracy(frame)[0]})
     table = pd.DataFrame(rows)
     best = int(table["accuracy"].argmax())
     marks = [""] * len(rows)
     marks[best] = at_edge(server_lrs[best], server_lrs) or "best"
-    return methods.fedbuff(server_lrs[best]), table.assign(best=marks)
+    return methods.fedbuff(server_lrs[best], scaled=scaled), table.assign(best=marks)
 
 
 def panels(history: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> Figure:

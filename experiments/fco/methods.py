@@ -23,6 +23,8 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
     "FedMiD": fs.fedmid,
     "FedMiD-OSP": fs.fedmid_osp,
 }
+# The thesis's best rates of the LASSO's set I, the second of all methods but FedDualAvg.
+BEST, BEST_OF_OTHERS = (0.01, 1.0), (0.001, 0.3)
 SUBGRADIENT = "subgradient-FedAvg"  # FedAvg (d) in the figures
 PENALTY_METHODS = METHODS | {SUBGRADIENT: fs.fedavg_subgradient}  # not for constraints
 

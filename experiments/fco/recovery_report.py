@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 import fedjax_sim as fs
 from experiments.fco import reports
 from experiments.fco.claims import add_claims
+from experiments.fco.methods import BEST, BEST_OF_OTHERS
 from experiments.fco.recovery import (
     EVAL_EVERY,
     LAST_ROUNDS,
@@ -39,14 +40,23 @@ from experiments.harness.report import Report, earlier_commands
 ROUNDS = (50, 100, 200, 300, 500)  # in tables
 LOSSES = ("train/loss", "test/mse")
 TIE_BREAK = 1e-6
+TIES = (
+    "Of pairs with equal scores the one with the best mean over all rounds is selected: a "
+    "millionth of that mean is part of the score."
+)
+START = {"glorot": "Glorot-uniform weights without a bias", "zeros": "zeros"}
+KINDS = ("references", "thesis")  # of further tables
 
 
-def scored(history: pd.DataFrame, experiment: Experiment, initial_loss: float) -> pd.DataFrame:
+def scored(
+    history: pd.DataFrame, experiment: Experiment, initial_losses: np.ndarray
+) -> pd.DataFrame:
     """The score of every run: the metric's mean over the last 100 rounds, NaN if it diverged.
 
-    A run that ends above the initial training loss has diverged, too: entries that grow without
-    bound are a support like any other.  Several pairs may recover the truth perfectly: a millionth
-    of the mean over all rounds is added, so that the one that is best all along is selected.
+    A run that ends above its seed's initial training loss has diverged, too: entries that grow
+    without bound are a support like any other.  Several pairs may recover the truth perfectly: a
+    millionth of the mean over all rounds is added, so that the one that is best all along is
+    selected.
     """
     count = len(set(history["round"]))
     last, whole = (
@@ -54,6 +64,7 @@ def scored(history: pd.DataFrame, experiment: Experiment, initial_loss: float) -
         for evaluations in (min(LAST_ROUNDS // EVAL_EVERY, count), count)
     )
     loss = fs.analysis.scores(history, "train/loss", PAIR)["score"]
+    initial_loss = initial_losses[last["seed"].to_numpy(dtype=int)]
     score = last["score"] + TIE_BREAK * whole["score"]
     return last.assign(score=score.where(loss <= initial_loss))
 
@@ -91,12 +102,35 @@ def reference_table(history: pd.DataFrame, references: Any) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def fixed_table(history: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
+    """A row per method at the thesis's rates, which it prints for the LASSO's set I: no selection.
+
+    Means over seeds at some rounds, and the least and the largest of them in the last.
+    """
+    metrics, rows = dict.fromkeys((experiment.score, experiment.structure)), []
+    for method in dict.fromkeys(history["method"]):
+        lr, server_lr = BEST if method == "FedDualAvg" else BEST_OF_OTHERS
+        pair = {"method": method, "lr": lr, "server_lr": server_lr}
+        run = history.merge(pd.DataFrame([pair]), on=PAIR)
+        for metric in metrics if len(run) else ():
+            values: Any = run.loc[run["metric"] == metric, :].pivot(
+                index="round", columns="seed", values="value"
+            )
+            means, last = values.mean(axis=1), values.iloc[-1]
+            rows.append(
+                {**pair, "metric": metric, "seeds": len(last)}
+                | {f"round {done}": means[done] for done in ROUNDS if done in means.index}
+                | {"last, least": last.min(), "last, largest": last.max()}
+            )
+    return pd.DataFrame(rows)
+
+
 def describe(name: str, experiment: Experiment, options: Options) -> str:
     """The part of the paper's setting that was run."""
     return (
         f"{experiment.described.format(**experiment.sets[name]._asdict())}; lambda "
         f"{experiment.penalty_weight(options):g}, features times {options.feature_scale:g}; "
-        f"{options.rounds} rounds"
+        f"{options.rounds} rounds from {START[options.start]}"
     )
 
 
@@ -127,7 +161,11 @@ def build(
     )
     report.section(
         f"Best rates, by the mean {experiment.score} over the last {LAST_ROUNDS} rounds",
+        TIES,
         selected_table(selected, lambda method: columns(experiment, selected, method)),
+    )
+    report.section(
+        "At the thesis's rates of the LASSO's set I, whatever is selected", tables["thesis"]
     )
     add_claims(report, name, experiment.statements, selected)
     report.section(
@@ -156,18 +194,20 @@ def conduct(experiment: Experiment, options: Options) -> None:
     for name in options.sets:
         problem = make_problem(experiment, name, options)
         history = trained(experiment, name, problem.shared, options)
-        initial_loss = problem.measured(problem.initial())["train/loss"]
-        score = scored(history, experiment, initial_loss)
+        score = scored(history, experiment, problem.initial_losses())
         last = LAST_ROUNDS // EVAL_EVERY
         shown = history.loc[history["metric"].isin([*experiment.shown, *LOSSES])]
         first = first_rounds(shown, experiment, experiment.sets[name])
         late = ends_of(shown, [experiment.structure], min(last, shown["round"].nunique()))
         ends = first.merge(late, on=RUN)
         selected = select(shown, experiment.score, last, experiment.mode, score, ends)
-        usual = options.feature_scale == 1
+        usual = options.feature_scale == 1 and options.start == "zeros"
         usual &= experiment.penalty_weight(options) == experiment.weight
         known = experiment.references.get(name, []) if usual else []
-        tables = {"references": reference_table(history, known)}
+        tables = {
+            "references": reference_table(history, known),
+            "thesis": fixed_table(history, experiment),
+        }
         facts = {
             "options": settings(options),
             "setting": describe(name, experiment, options),
@@ -178,7 +218,7 @@ def conduct(experiment: Experiment, options: Options) -> None:
             kept = load(folder, name, experiment.score, last, experiment.mode)
             selected = widened(kept, selected)
             facts |= earlier_commands(folder, name)
-            tables = {"references": reports.read_table(folder, f"{name}-references")}
+            tables = {kind: reports.read_table(folder, f"{name}-{kind}") for kind in KINDS}
         reports.save(partial(build, experiment, name), folder, name, selected, tables, facts)
 
 
@@ -186,4 +226,4 @@ def redraw(experiment: Experiment, folder: pathlib.Path, name: str, grids: bool 
     """Writes the report of a data set again from its kept files."""
     selected = load(folder, name, experiment.score, LAST_ROUNDS // EVAL_EVERY, experiment.mode)
     written = partial(build, experiment, name)
-    reports.redraw(written, folder, name, selected, ("references",), grids)
+    reports.redraw(written, folder, name, selected, KINDS, grids)

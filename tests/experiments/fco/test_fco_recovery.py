@@ -59,6 +59,7 @@ def test_lambda_falls_with_the_features_unless_it_is_given():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"start": "ones"}, "start is 'ones'; expected"),
         ({"seeds": 0}, "seeds is 0; expected at least 1"),
         ({"methods": ("FedAvg",)}, r"methods is \('FedAvg',\); expected some of FedDualAvg"),
         ({"lrs": (0.1, 0.0)}, "lrs is"),
@@ -98,7 +99,8 @@ def test_more_seeds_leave_the_first_as_it_was(tiny):
 
 
 @pytest.mark.slow
-def test_centralised_optimum_is_below_nearby_losses(tiny):
+def test_centralised_optimum_is_below_nearby_losses():
+    tiny = recovery.make_problem(TINY, "I", Options(rounds=5, start="zeros"))
     least = tiny.optimum()
     truth = {"weight": tiny.data.weight, "bias": tiny.data.bias}
     assert least["train/loss"] < tiny.measured(truth)["train/loss"]
@@ -109,8 +111,8 @@ def test_centralised_optimum_is_below_nearby_losses(tiny):
 
 # Of runs that users have kept: by folder, configuration and seed.
 IDENTITIES = {
-    'fco_lasso/I-20/FedDualAvg {"lr": 0.001, "server_lr": 1.0} 0': "e11699e4301e6f74",
-    'fco_lasso/I-20/FedDualAvg {"lr": 0.001, "server_lr": 1.0} 1': "870c6b2e69810cbc",
+    'fco_lasso/I-20-zeros/FedDualAvg {"lr": 0.001, "server_lr": 1.0} 0': "e11699e4301e6f74",
+    'fco_lasso/I-20-zeros/FedDualAvg {"lr": 0.001, "server_lr": 1.0} 1': "870c6b2e69810cbc",
 }
 
 
@@ -122,10 +124,10 @@ def test_lasso_files_and_resumption(tmp_path, allow_nans, capsys):
     """
     options = Options(
         sets=("I",), methods=("FedDualAvg",), rounds=20, seeds=2, lrs=(1e-3, 1.0),
-        server_lrs=(1.0,), work=tmp_path / "work", output=tmp_path / "out",
+        server_lrs=(1.0,), start="zeros", work=tmp_path / "work", output=tmp_path / "out",
     )  # fmt: skip
     conduct(TINY._replace(generate=rounded), options)
-    folder = tmp_path / "out" / "lasso"
+    folder = tmp_path / "out" / "lasso-zeros"
     assert {path.name for path in folder.iterdir()} == {
         "I.csv",
         "I.json",

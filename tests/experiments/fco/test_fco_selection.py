@@ -40,7 +40,7 @@ def test_pairs_are_selected_by_the_last_hundred_rounds():
     early = [1.0] * 10 + [0.4] * 10
     lost = [1.0] * 19 + [math.nan]
     history = histories({("A", 0.1, 1.0): late, ("A", 0.2, 1.0): early, ("A", 0.3, 1.0): lost})
-    score = scored(history, LASSO, 2.0)
+    score = scored(history, LASSO, np.array([2.0]))
     # Up to a millionth of the mean over all rounds, at most 1.
     np.testing.assert_allclose(score["score"], [0.5, 0.4, math.nan], atol=1.1e-6)
     selected = select(history, "f1", 10, "max", score)
@@ -53,7 +53,7 @@ def test_pairs_are_selected_by_the_last_hundred_rounds():
         | {"at the grid's edge": "lr", "failed runs": "1 of 3"}
     ]
     renamed = history.replace({"metric": {"f1": "error"}})
-    least = scored(renamed, LOW_RANK, 2.0)
+    least = scored(renamed, LOW_RANK, np.array([2.0]))
     assert select(renamed, "error", 10, "min", least).rates == {"A": (0.2, 1.0)}
 
 
@@ -61,14 +61,14 @@ def test_the_fastest_of_perfect_pairs_is_selected():
     slow = [0.0] * 5 + [1.0] * 10
     fast = [0.0] * 4 + [1.0] * 11
     history = histories({("A", 0.1, 1.0): slow, ("A", 0.2, 1.0): fast})
-    selected = select(history, "f1", 10, "max", scored(history, LASSO, 2.0))
+    selected = select(history, "f1", 10, "max", scored(history, LASSO, np.array([2.0])))
     assert selected.rates == {"A": (0.2, 1.0)}
 
 
 def test_runs_that_end_above_the_start_have_no_score():
     fine = histories({("A", 0.1, 1.0): [0.5] * 10})
     grown = histories({("A", 0.2, 1.0): [0.7] * 10}, loss=1e20)
-    score = scored(pd.concat([fine, grown]), LASSO, 2.0)
+    score = scored(pd.concat([fine, grown]), LASSO, np.array([2.0]))
     np.testing.assert_allclose(score["score"], [0.5, math.nan], rtol=1e-5)
 
 
