@@ -4,7 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import fedjax_sim as fs
-from experiments.fedswa.variants import fedswa_second_program
+from experiments.fedswa.variants import (
+    fedsam_without_decay,
+    fedswa_second_program,
+    mofedsam_without_decay,
+)
 
 LR, LR_DECAY = 0.1, 0.998
 LR_GRID = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
@@ -44,6 +48,8 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
     "FedAvgM": _plain(fs.fedavgm, momentum=0.9),
     "FedSWA": _plain(fs.fedswa, rho=RHO, alpha=ALPHA),
     "FedSWA-program": _plain(fedswa_second_program),
+    "FedSAM-program": fedsam_without_decay,
+    "MoFedSAM-program": mofedsam_without_decay,
     "FedMo": _plain(fs.fedmo, gamma=GAMMA),
     "FedMoSWA": _plain(fs.fedmoswa, rho=RHO, alpha=ALPHA, gamma=GAMMA),
 }
