@@ -1,12 +1,15 @@
 """FedSWA beside means over rounds of the server's models: SWA and EMA, in the same runs.
 
     python -m experiments.fedswa.averages --rounds 1000 --pilot-rounds 0 --seeds 3
+    python -m experiments.fedswa.averages --rounds 1000 --pilot-rounds 0 --seeds 3 --methods \\
+        FedAvg FedSWA FedSWA-program FedSWA-README FedSWA-program-README   # also released rates
 
 Liu et al., 2025, call FedSWA's server step an exponential moving average and its method stochastic
 weight averaging (section 3.2, Appendix A.2).  With alpha = 1.5 the step extrapolates, and no model
 is averaged over rounds.  Here FedAvg and FedSWA run once per seed, and four models are evaluated in
 each run: the server's, the mean of the last quarter of the rounds (SWA), and two exponential means
-over rounds.  The paper has no such table.
+over rounds.  The paper has no such table.  The rates of the released program and of its README are
+further methods of the same table.
 """
 
 import dataclasses
@@ -82,8 +85,7 @@ def by_model(history: pd.DataFrame) -> pd.DataFrame:
             start = history["metric"].str.startswith(f"{prefix}/")
             own = pd.DataFrame(history[start & (history["method"] == method)])
             metric = own["metric"].str.removeprefix(f"{prefix}/")
-            label = f"{method} + {name}" if name else method
-            parts.append(own.assign(method=label, metric=metric))
+            parts.append(own.assign(method=_label(method, name), metric=metric))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -91,7 +93,8 @@ def main(options: Averages) -> None:
     """Runs both methods and writes the table."""
     setting = skewed(COLUMNS[options.column])
     print(describe(setting, options), flush=True)
-    lrs = tuned(setting, METHODS, options)
+    methods = options.methods or METHODS
+    lrs = tuned(setting, methods, options)
     runs = setting._replace(name=f"{setting.name}-means")
     parts = [
         kept_history(
@@ -99,7 +102,7 @@ def main(options: Averages) -> None:
             prepared=with_means, metric=f"raw/{ACCURACY}",
         ).assign(method=method, lr=lrs[method])
         for seed in range(options.seeds)
-        for method in METHODS
+        for method in methods
         if method in lrs
     ]  # fmt: skip
     history = pd.concat([part for part in parts if len(part)], ignore_index=True)
@@ -113,12 +116,18 @@ def build(tables: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Repor
     setting, options = Setting(**facts["setting"]), Options.of(facts)
     history = tall(tables[""])
     text = report(setting, history, options)
-    figure = fs.plotting.curves(history, list(METRICS), by="method", band="minmax")
+    drawn = [_label(method, name) for method in METHODS for name in MODELS.values()]
+    curves = pd.DataFrame(history[history["method"].isin(drawn)])
+    figure = fs.plotting.curves(curves, list(METRICS), by="method", band="minmax")
     return text, {options.file(setting): figure}
 
 
+def _label(method: str, name: str) -> str:
+    return f"{method} + {name}" if name else method
+
+
 def report(setting: Setting, history: pd.DataFrame, options: Options) -> Report:
-    """Text: accuracy and losses of every model, and paired differences to three of them."""
+    """Text: accuracy and losses of every model, and paired differences to the first method's."""
     late = late_scores(history, ACCURACY, LAST_ROUNDS, "max")
 
     def by_method(metric: str) -> Any:
@@ -144,7 +153,7 @@ def report(setting: Setting, history: pd.DataFrame, options: Options) -> Report:
     )
     text = Report(f"averages: {setting.name}", describe(setting, options), explained)
     text.add(unfinished(history, methods, options.seeds), pd.DataFrame(rows))
-    for base in (METHODS[0], *(f"{METHODS[0]} + {name}" for name in MODELS.values() if name)):
+    for base in (_label(methods[0], name) for name in reversed(MODELS.values())):
         differences = gains(late, {}, base)
         text.section(f"Points over {base}", differences.drop(columns="paper", errors="ignore"))
     return text

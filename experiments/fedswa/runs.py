@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from experiments.fedswa.methods import LR_DECAY, build
+from experiments.fedswa.methods import LR, LR_DECAY, build
 from experiments.fedswa.problem import problem
 from experiments.fedswa.settings import ACCURACY, HELD_OUT, Options, Setting, describe
 from experiments.harness import at_edge, check_finished, late_scores, print_progress, swept
@@ -186,7 +186,7 @@ def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[st
     the last round.
     """
     if not options.pilot_rounds:
-        return dict.fromkeys(methods, options.lr)
+        return dict.fromkeys(methods, LR)
     rounds, held_out = options.pilot_rounds, options.pilot_on == "held-out"
     folder = f"{setting.name}-{'held-out' if held_out else 'pilot'}{rounds}"
     history = run(

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from experiments.fedswa.methods import LR, LR_DECAY, METHODS
 from experiments.harness import Folders, check_grid, check_names, counted
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_at_least
 
 # Section 6.1 and Table 7.
 NUM_CLIENTS, COHORT, BATCH_SIZE, NUM_EPOCHS, MAX_STEPS = 100, 10, 50, 5, 50
@@ -97,8 +97,7 @@ class Options(Folders):
     seeds: int = 1
     methods: tuple[str, ...] = ()  # default: all of the table
     lrs: tuple[float, ...] = (0.03, 0.1, 0.3)  # candidates of the pilot
-    pilot_rounds: int = 30  # 0: no pilot, every method has lr
-    lr: float = LR  # of all methods without a pilot
+    pilot_rounds: int = 30  # 0: no pilot, every method has lr 0.1
     pilot_on: Literal["held-out", "test"] = "held-out"  # data whose accuracy decides
     compressed: bool = False  # the rate falls as much over the rounds run as over the paper's
     # Parameters of a vision transformer, see models.load_vit.
@@ -111,7 +110,6 @@ class Options(Folders):
         check_at_least(1, seeds=self.seeds, rounds=1 if self.rounds is None else self.rounds)
         check_at_least(0, pilot_rounds=self.pilot_rounds)
         check_grid(lrs=self.lrs)
-        check_positive(lr=self.lr)
         check_names("methods", self.methods, METHODS, empty=True)
 
     @classmethod
@@ -137,7 +135,7 @@ class Options(Folders):
 
     def file(self, setting: Setting) -> str:
         """Name of a setting's results; without a pilot it has the rate of all methods."""
-        return setting.name if self.pilot_rounds else f"{setting.name}-lr{self.lr:g}"
+        return setting.name if self.pilot_rounds else f"{setting.name}-lr{LR:g}"
 
     def num_rounds(self, setting: Setting) -> int:
         """Number of rounds to run of a setting."""
@@ -170,7 +168,7 @@ def describe(setting: Setting, options: Options) -> str:
     decay = options.lr_decay(setting)
     falling = f", rates times {decay:.4g} per round (paper: {LR_DECAY})" * options.compressed
     rounds, part = options.num_rounds(setting), min(scale.clients, setting.num_clients)
-    rates = f"lr {options.lr:g} for all methods"
+    rates = f"lr {LR:g} for all methods"
     if options.pilot_rounds:
         rates = (
             f"rates by the {options.pilot_on} accuracy after a pilot of {options.pilot_rounds} "

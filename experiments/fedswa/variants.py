@@ -22,8 +22,15 @@ from fedjax_sim.types import Scalar, send_state
 
 def fedswa_second_program(lr: ScalarOrSchedule) -> fs.FedAlgorithm:
     """FedSWA with twice the rate, a floor of 0 and an averaging server."""
-    twice = (lambda round: 2 * lr(round)) if callable(lr) else 2 * lr
-    return fs.fedswa(twice, rho=0.0, alpha=1.0)
+    return fs.fedswa(doubled(lr), rho=0.0, alpha=1.0)
+
+
+def doubled(lr: ScalarOrSchedule) -> ScalarOrSchedule:
+    """Twice a rate: the README starts FedSWA from 0.2 and the other methods from 0.1.
+
+    Its program doubles the rate again, so its FedSWA begins visits with 0.4.
+    """
+    return (lambda round: 2 * lr(round)) if callable(lr) else 2 * lr
 
 
 def fedmoswa_first_program(

@@ -8,10 +8,9 @@ import pytest
 from small_problems import assert_close
 
 import fedjax_sim as fs
-from experiments.fedswa import averages, methods, runs
+from experiments.fedswa import averages, methods
 from experiments.fedswa.claims import claims, gains
-from experiments.fedswa.runs import tuned
-from experiments.fedswa.settings import COLUMNS, METRICS, Options, describe, skewed
+from experiments.fedswa.settings import COLUMNS, METRICS, Options, skewed
 
 SETTING = skewed(COLUMNS["cifar100-lenet5"])
 NAMES = ["", " + SWA", " + EMA 0.99", " + EMA 0.9"]
@@ -75,19 +74,23 @@ def test_gains_over_another_method():
     assert gains(late, {}).empty
 
 
-def test_rates_of_the_program_are_options():
-    """Without a pilot every method has the given rate, and the files are named after it."""
-    options = Options(pilot_rounds=0, lr=0.2)
-    assert tuned(SETTING, ["FedAvg", "FedSWA-program"], options) == {
-        "FedAvg": 0.2,
-        "FedSWA-program": 0.2,
-    }
-    assert options.file(SETTING) == "cifar100-lenet5-dirichlet0.6-lr0.2"
-    assert "lr 0.2 for all methods" in describe(SETTING, options)
-    folder = runs.run_folder(SETTING, {"method": "FedSWA", "lr": 0.2}, 1, options)
-    assert folder.name == "FedSWA-0.2-seed1"
-    with pytest.raises(ValueError, match=r"lr is 0\.0; expected a positive"):
-        Options(lr=0.0)
+def test_rates_of_the_readme():
+    """Twice the rate of the other methods, which the program doubles again: its first step is 0.4.
+
+    One client with the loss w^2 / 2 and one step from 1, in round 1 of the decay by 0.998: clipping
+    at 10 does not act, the weight decay adds 1e-3 w.
+    """
+    task = fs.empirical_task(loss, fs.from_clients([{"x": np.zeros(1)}]), fs.full_batch(1))
+    setup = fs.Setup(task, fs.timelines.full(2, 1, task.num_steps), jnp.array(1.0))
+    for name, first, alpha in (
+        ("FedSWA", 0.1, 1.5),
+        ("FedSWA-README", 0.2, 1.5),
+        ("FedSWA-program", 0.2, 1.0),
+        ("FedSWA-program-README", 0.4, 1.0),
+    ):
+        state, _ = fs.run(methods.build(0.1, name), setup, jax.random.key(0))
+        steps = alpha * 1.001 * first * np.array([1.0, 0.998])
+        assert_close(state.server.params, np.prod(1 - steps), 1e-6)  # single precision
 
 
 def test_sharp_methods_of_the_programs_are_compared_with_fedswa():
