@@ -30,6 +30,7 @@ NEUTRAL = {
     "inner_product": lambda a: fs.robust.attacks.inner_product(a, MASK),
     "mimic": lambda a: fs.robust.attacks.mimic(a, MASK),
     "average_rounds": fs.average_rounds,
+    "ema_rounds": fs.ema_rounds,
     "fixed_order": fs.fixed_order,
     "user": lambda a: a._replace(local=lambda *visit: a.local(*visit)),
 }

@@ -4,7 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import fedjax_sim as fs
-from experiments.fedswa.variants import fedswa_second_program
+from experiments.fedswa.variants import (
+    doubled,
+    fedsam_without_decay,
+    fedswa_second_program,
+    mofedsam_without_decay,
+)
 
 LR, LR_DECAY = 0.1, 0.998
 LR_GRID = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
@@ -29,7 +34,8 @@ def _sharp(factory: Callable[..., fs.FedAlgorithm], **hyper: Any) -> Callable:
     return lambda lr, **swept: factory(lr, transform=regular, **(hyper | swept))
 
 
-# Radii and momenta are those of the authors' programs.
+# Radii and momenta are those of the authors' programs.  "-program" has a difference of a program
+# from the paper, "-README" also its rate for FedSWA: see variants.py.
 METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
     "FedAvg": _plain(fs.fedavg),
     "FedDyn": _plain(fs.feddyn, mu=0.01),
@@ -44,6 +50,10 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
     "FedAvgM": _plain(fs.fedavgm, momentum=0.9),
     "FedSWA": _plain(fs.fedswa, rho=RHO, alpha=ALPHA),
     "FedSWA-program": _plain(fedswa_second_program),
+    "FedSWA-README": _plain(lambda lr: fs.fedswa(doubled(lr), RHO, ALPHA)),
+    "FedSWA-program-README": _plain(lambda lr: fedswa_second_program(doubled(lr))),
+    "FedSAM-program": fedsam_without_decay,
+    "MoFedSAM-program": mofedsam_without_decay,
     "FedMo": _plain(fs.fedmo, gamma=GAMMA),
     "FedMoSWA": _plain(fs.fedmoswa, rho=RHO, alpha=ALPHA, gamma=GAMMA),
 }

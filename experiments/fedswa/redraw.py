@@ -11,7 +11,15 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.fedswa import comparison, digits, drift, grids, stability_tables, surface_tables
+from experiments.fedswa import (
+    averages,
+    comparison,
+    digits,
+    drift,
+    grids,
+    stability_tables,
+    surface_tables,
+)
 from experiments.fedswa.stability_runs import Options
 from experiments.harness import read_facts, redraw_report
 from experiments.harness.figures import save
@@ -26,8 +34,9 @@ def redraw(folder: pathlib.Path) -> None:
         if name in BUILDS:
             redraw_report(path.parent, name, BUILDS[name])
         elif "setting" in facts:
-            other = surface_tables if "surfaces" in facts else comparison
-            redraw_report(path.parent, name, (grids if "over" in facts else other).build)
+            kinds = {"surfaces": surface_tables, "over": grids, "means": averages}
+            kind = next((kinds[fact] for fact in kinds if fact in facts), comparison)
+            redraw_report(path.parent, name, kind.build)
         elif name == "stability":
             table = pd.read_csv(path.with_suffix(".csv"))
             save(stability_tables.figure(table, _stability(facts)), path.with_suffix(".png"))

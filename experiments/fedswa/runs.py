@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -57,10 +57,25 @@ def run(
     )
 
 
+def unprepared(algorithm: fs.FedAlgorithm, setup: fs.Setup) -> tuple[fs.FedAlgorithm, fs.Setup]:
+    """The algorithm and the setup as they are."""
+    return algorithm, setup
+
+
 def simulated(
-    setting: Setting, configuration: Mapping[str, Any], seed: int, options: Options
+    setting: Setting,
+    configuration: Mapping[str, Any],
+    seed: int,
+    options: Options,
+    *,
+    prepared: Callable[[fs.FedAlgorithm, fs.Setup], tuple[fs.FedAlgorithm, fs.Setup]] = unprepared,
+    metric: str = ACCURACY,
 ) -> fs.Simulation:
     """One run with its final state; a killed run continues where it was.
+
+    Args:
+        prepared: the algorithm and the setup that run; default: as they are.
+        metric: shown while it runs.
 
     Raises:
         SystemExit: it was interrupted.
@@ -72,13 +87,17 @@ def simulated(
     parts = (setup.timeline, setup.params, keys)
     timeline, params, keys = jax.tree.map(lambda x: x[seed:], parts)
     folder = run_folder(setting, configuration, seed, options)
-    result = fs.simulate(
+    algorithm, setup = prepared(
         build(decay=options.lr_decay(setting), **configuration),
         dataclasses.replace(setup, timeline=timeline, params=params),
+    )
+    result = fs.simulate(
+        algorithm,
+        setup,
         keys,
         callbacks=[
             fs.callbacks.Divergence("record"),
-            print_progress(folder.name, ACCURACY),
+            print_progress(folder.name, metric),
         ],
         storage=fs.Storage(
             folder,
@@ -98,6 +117,23 @@ def run_folder(
     values = (v if isinstance(v, str) else f"{v:g}" for v in configuration.values())
     runs = f"{setting.name}-{options.num_rounds(setting)}-runs"
     return options.work / options.label / runs / "-".join([*values, f"seed{seed}"])
+
+
+def kept_history(
+    setting: Setting, configuration: Mapping[str, Any], seed: int, options: Options, **parts: Any
+) -> pd.DataFrame:
+    """The tidy history of :func:`simulated`, which runs once.
+
+    With ``options.finished`` that of an unfinished run is empty.
+    """
+    path = run_folder(setting, configuration, seed, options) / "finished.csv"
+    if not path.exists():
+        if options.finished:
+            return pd.DataFrame()
+        history = simulated(setting, configuration, seed, options, **parts).to_frame()
+        with replacing(path) as partial:
+            history.to_csv(partial, index=False)
+    return pd.read_csv(path)
 
 
 def simulated_history(
@@ -120,12 +156,9 @@ def simulated_history(
             if not path.exists() and len(earlier):
                 parts.append(earlier)
                 continue
-            if not path.exists() and not options.finished:
-                history = simulated(setting, configuration, seed, options).to_frame()
-                with replacing(path) as partial:
-                    history.to_csv(partial, index=False)
-            if path.exists():
-                parts.append(pd.read_csv(path).assign(**configuration))
+            history = kept_history(setting, configuration, seed, options)
+            if len(history):
+                parts.append(history.assign(**configuration))
     if not parts:
         return pd.DataFrame()
     names = list(dict.fromkeys(name for entry in configurations for name in entry))

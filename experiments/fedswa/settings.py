@@ -1,9 +1,9 @@
 """Settings of the FedSWA paper (section 6, Tables 2 and 7), scales and options.
 
 All methods of a comparison run with the same partition, cohorts, initial models, minibatches and
-augmentations.  Where the paper is silent: weight decay 1e-3 and clipping at norm 10 (the authors'
-programs have them), for every method; the decay of the rate is that of the text, 0.998 per round
-from the second round on.
+augmentations.  Where the paper is silent: weight decay 1e-3 and clipping at norm 10, which the
+authors' programs have for every method but FedSAM and MoFedSAM ("FedSAM-program" has neither); the
+decay of the rate is that of the text, 0.998 per round from the second round on.
 """
 
 import dataclasses

@@ -2,12 +2,16 @@ r"""Methods as the released programs have them, where the programs differ from t
 
 The FedSWA authors released two programs.  The first one has FedMoSWA with gamma 0.1 and SCAFFOLD+,
 the second one FedSWA with another rate and FedMo under the name FedMoSWA.  Both start the server's
-control at the mean of the clients' first controls, which is a gamma of 1 in the first round.
+control at the mean of the clients' first controls, which is a gamma of 1 in the first round.  Every
+function is one difference; docs/reproductions.md names the published numbers that it may explain.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 import fedjax_sim as fs
@@ -18,8 +22,15 @@ from fedjax_sim.types import Scalar, send_state
 
 def fedswa_second_program(lr: ScalarOrSchedule) -> fs.FedAlgorithm:
     """FedSWA with twice the rate, a floor of 0 and an averaging server."""
-    twice = (lambda round: 2 * lr(round)) if callable(lr) else 2 * lr
-    return fs.fedswa(twice, rho=0.0, alpha=1.0)
+    return fs.fedswa(doubled(lr), rho=0.0, alpha=1.0)
+
+
+def doubled(lr: ScalarOrSchedule) -> ScalarOrSchedule:
+    """Twice a rate: the README starts FedSWA from 0.2 and the other methods from 0.1.
+
+    Its program doubles the rate again, so its FedSWA begins visits with 0.4.
+    """
+    return (lambda round: 2 * lr(round)) if callable(lr) else 2 * lr
 
 
 def fedmoswa_first_program(
@@ -73,6 +84,124 @@ def scaffold_plus(lr: ScalarOrSchedule, gamma: Scalar = 0.1) -> fs.FedAlgorithm:
         return (delta, fs.tree.scale(eta, change)), new
 
     return gradients._replace(local=local)
+
+
+def scaffold_inert(lr: ScalarOrSchedule) -> fs.FedAlgorithm:
+    r"""SCAFFOLD whose correction has no gradient: the models are those of FedAvg.
+
+    Both programs add the correction to the loss as a number (``.item()``).  Controls are updated
+    by option II all the same, from gradients that are not corrected:
+
+    .. math:: y \leftarrow y - \eta\, g_i(y), \qquad c_i^+ = c_i - c + \frac{x - y_K}{K \eta}
+    """
+    scaffold = fs.scaffold(lr)
+
+    def local(message: Any, control: Any, oracle: fs.Oracle, work: fs.Work) -> tuple[Any, Any]:
+        uncorrected = message._replace(control=control)
+        (delta, change), new = scaffold.local(uncorrected, control, oracle, work)
+        lag = fs.tree.sub(control, message.control)
+        lag = fs.tree.where(work.num_steps > 0, lag, fs.tree.zeros_like(lag))
+        return (delta, fs.tree.add(change, lag)), fs.tree.add(new, lag)
+
+    return scaffold._replace(local=local)
+
+
+class WorkersState(NamedTuple):
+    inner: Any
+    last: Any  # [S, ...] state that each of the S workers wrote last
+
+    @property
+    def params(self) -> Any:
+        return self.inner.params
+
+
+def last_on_worker(algorithm: fs.FedAlgorithm, workers: np.ndarray) -> fs.FedAlgorithm:
+    """An algorithm whose client starts from the state of the last client of its worker.
+
+    The second program writes the states of clients into the memory of the process that computed
+    the visit, and reads them from a dictionary that nothing fills.  So it keeps one state per
+    worker, not per client.
+
+    Args:
+        algorithm: an algorithm whose clients have states.
+        workers: ``[T, M]`` worker of each client in each round, see :func:`workers_of`.
+    """
+    count = int(workers.max()) + 1
+    table = jnp.asarray(workers, jnp.int32)
+
+    def init(params: Any) -> WorkersState:
+        first = algorithm.init_client(params)
+        last = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), first)
+        return WorkersState(algorithm.init(params), last)
+
+    def broadcast(state: WorkersState, round: fs.Round) -> tuple[Any, Any]:
+        return algorithm.broadcast(state.inner, round), state.last
+
+    def local(
+        message: tuple[Any, Any], state: tuple, oracle: fs.Oracle, work: fs.Work
+    ) -> tuple[Any, tuple]:
+        received, last = message
+        worker = table[work.round, work.client]
+        own = jax.tree.map(lambda x: x[worker], last)
+        upload, new = algorithm.local(received, own, oracle, work)
+        change = jax.tree.map(
+            lambda x, old, new: jnp.zeros_like(x).at[worker].set(new - old), last, own, new
+        )
+        return (upload, change), state
+
+    def update(state: WorkersState, mean: tuple[Any, Any], round: fs.Round) -> WorkersState:
+        upload, change = mean
+        total = fs.tree.scale(round.num_uploads, change)  # one entry per worker
+        return WorkersState(
+            algorithm.update(state.inner, upload, round), fs.tree.add(state.last, total)
+        )
+
+    return algorithm.requiring(uniform_weights="workers' states are sums of the uploads")._replace(
+        init=init, broadcast=broadcast, local=local, update=update, init_client=lambda params: ()
+    )
+
+
+def workers_of(timeline: fs.Timeline, num_clients: int) -> np.ndarray:
+    """The worker of each client in each round, ``[T, M]``: the number of its slot.
+
+    The programs give the s-th client of a cohort to the s-th worker.  Clients that do not report
+    in a round have worker 0, which nothing reads.
+    """
+    clients = np.asarray(timeline.clients)
+    workers = np.zeros((len(clients), num_clients), np.int32)
+    rounds, slots = np.nonzero(np.asarray(timeline.mask))
+    workers[rounds, clients[rounds, slots]] = slots
+    return workers
+
+
+def fedsam_without_decay(lr: ScalarOrSchedule) -> fs.FedAlgorithm:
+    """FedSAM of both programs: neither weight decay nor clipping."""
+    return fs.fedsam(lr, radius=0.05)
+
+
+def mofedsam_without_decay(lr: ScalarOrSchedule) -> fs.FedAlgorithm:
+    """MoFedSAM of the first program: neither weight decay nor clipping."""
+    return fs.mofedsam(lr, radius=0.1, mix=0.1)
+
+
+@fs.specified
+def cosine(lr: Scalar, num_rounds: int) -> ScalarOrSchedule:
+    r"""The second program's schedule: :math:`\eta\,(1 + \cos(\pi t / T)) / 2` in round t of T.
+
+    It replaces the paper's decay of 0.998 per round.
+    """
+    return lambda round: (
+        lr * (1 + jnp.cos(jnp.pi * jnp.asarray(round, jnp.result_type(float)) / num_rounds)) / 2
+    )
+
+
+def cropped(examples: Mapping[str, Any], key: Array) -> dict[str, Any]:
+    """Test images as the second program evaluates them: with the random crop of training.
+
+    The program draws the crops at each evaluation, here they are drawn once.
+    """
+    images = jnp.asarray(examples["x"])
+    return {**examples, "x": fs.data.augmentation.random_crop(images, key)}
 
 
 def trapezoid(lr: Scalar, rho: Scalar, num_steps: Array) -> Array:

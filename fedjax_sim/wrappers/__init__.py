@@ -4,10 +4,6 @@ A wrapper replaces only the functions that it changes; the algorithm keeps its c
 why it needs current broadcasts.  Compression whose clients or server keep a memory is here; codecs,
 and compression without memory, are in :mod:`fedjax_sim.compression`.  Transforms of the gradients
 are in :mod:`fedjax_sim.local.transforms`.
-
-References:
-    Yuan, "On Principled Local Optimization Methods for Federated Learning", 2023, Theorem 4.3
-        (averages over rounds).
 """
 
 from __future__ import annotations
@@ -18,7 +14,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm
 from fedjax_sim.tree import bits_of_arrays, divide_or_keep, upload_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
@@ -32,6 +27,7 @@ from fedjax_sim.types import (
     Work,
     specified,
 )
+from fedjax_sim.wrappers.averages import average_rounds, ema_rounds
 from fedjax_sim.wrappers.diana import diana
 from fedjax_sim.wrappers.ef21 import ef21, ef21_p
 from fedjax_sim.wrappers.error_feedback import ef14
@@ -62,6 +58,7 @@ __all__ = [
     "ef14",
     "ef21",
     "ef21_p",
+    "ema_rounds",
     "fixed_order",
     "marina",
     "per_step_uploads",
@@ -83,17 +80,6 @@ class SkipNonfiniteState(NamedTuple):
 class _Checked(NamedTuple):
     upload: Upload
     left_out: Array  # 1 or 0; 0 for a visit without steps, whose upload must be zero
-
-
-class AveragedRoundsState(NamedTuple):
-    average: Params  # so far, in single precision at least
-    inner: ServerState
-    num_averaged: Array  # number of rounds in the average
-
-    @property
-    def params(self) -> Params:
-        """The average so far, which is evaluated."""
-        return tree.cast_like(self.average, self.inner.params)
 
 
 @specified
@@ -146,39 +132,3 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     return with_upload_bits(wrapped, bits)._replace(
         init=init, local=local, update=update, broadcast=broadcast_inner(algorithm)
     )
-
-
-@specified
-def average_rounds(algorithm: FedAlgorithm) -> FedAlgorithm:
-    r"""Makes the mean of the models after all rounds so far the model of an algorithm.
-
-    .. math:: \hat x = \frac{1}{R} \sum_{r=1}^{R} x^{(r,0)}
-
-    without the initial model.  What clients receive and compute does not change.
-
-    Raises:
-        ValueError: no algorithm.
-
-    References:
-        Yuan, 2023, Theorem 4.3.
-
-    Example:
-        >>> from fedjax_sim.algorithms import fedavg
-        >>> algorithm = average_rounds(fedavg(lr=0.1))
-    """
-    check_is_algorithm(algorithm)
-
-    def init(params: Params) -> AveragedRoundsState:
-        inner = algorithm.init(params)
-        zero = jnp.zeros((), jnp.result_type(float))
-        return AveragedRoundsState(tree.wide(inner.params), inner, zero)
-
-    def update(state: AveragedRoundsState, mean: Upload, round: Round) -> AveragedRoundsState:
-        inner = algorithm.update(state.inner, mean, round)
-        count = state.num_averaged + 1
-        difference = tree.sub(tree.wide(inner.params), state.average)
-        return AveragedRoundsState(
-            tree.add(state.average, tree.divide(difference, count)), inner, count
-        )
-
-    return algorithm._replace(init=init, update=update, broadcast=broadcast_inner(algorithm))

@@ -59,6 +59,7 @@ pytestmark = pytest.mark.usefixtures("x64", "allow_nans")
 WRAPPERS = {
     "skip_nonfinite": skip_nonfinite,
     "average_rounds": average_rounds,
+    "ema_rounds": fs.ema_rounds,
     "fixed_order": fs.fixed_order,
     "compressed": lambda algorithm: compressed(algorithm, identity(), identity()),
     "transform_oracle": lambda algorithm: transform_oracle(algorithm, unchanged),

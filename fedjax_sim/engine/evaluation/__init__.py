@@ -7,6 +7,7 @@ data would become constants of the program.
 """
 
 from fedjax_sim.engine.evaluation.clients import client_evaluator, client_statistics
+from fedjax_sim.engine.evaluation.inside import inner
 from fedjax_sim.engine.evaluation.means import evaluator, merge_evaluators
 from fedjax_sim.engine.evaluation.personal import personal_evaluator
 from fedjax_sim.engine.evaluation.state import RunContext, at_rounds, evaluate, takes_state
@@ -19,6 +20,7 @@ __all__ = [
     "client_statistics",
     "evaluate",
     "evaluator",
+    "inner",
     "merge_evaluators",
     "personal_evaluator",
     "subsample",
