@@ -1,8 +1,8 @@
 """Rounds of a run, segment by segment, with examples on the devices or on the host."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -42,12 +42,7 @@ class Resident:
         self._key = put(key)
         self._constant: tuple[Any, Any] = sealed((task, put(eval_fn)), programs.traces)
         self._copied: set[int] = set()
-
-    def __enter__(self) -> "Resident":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+        self.context = contextlib.nullcontext()  # in which rounds run
 
     def __call__(self, first: int, last: int, state: RunState) -> tuple[RunState, History]:
         part, span = _part(self._timeline, first, last, self._most, self._before)
@@ -108,18 +103,7 @@ class Streamed:
         self._key, self._feed = key, offload.Feed(task, timeline, plan, params)
         self._where: offload.OnHost = task.placement
         self._plan = plan
-
-    def __enter__(self) -> "Streamed":
-        self._feed.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._feed.__exit__(kind, error, trace)
+        self.context = self._feed  # in which rounds run
 
     def __call__(self, first: int, last: int, state: RunState) -> tuple[RunState, History]:
         parts = []

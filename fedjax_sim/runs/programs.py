@@ -230,17 +230,8 @@ class Programs(NamedTuple):
         return Given(self.functions.evaluation, self.numbers)
 
     @property
-    def execution(self) -> Execution:
-        return self.functions.parts.execution
-
-    @property
     def traces(self) -> RunTraces:
         return self.functions.traces
-
-    @property
-    def waited(self) -> float:
-        """Seconds that runs waited for compilation until now."""
-        return self.functions.waited
 
     def compiled(self, *arguments: Any) -> Given:
         """Returns the segment's program for these arguments; task and evaluation are sealed."""

@@ -283,7 +283,7 @@ def restore(prepared: Prepared) -> Begun:
     begun = Begun(state, done, clock, store, listeners, recorder)
     action = _after_divergence(prepared, begun, state, restored=True)
     if done < num_rounds:
-        action = strongest([action, recorder.resume(done, compiled.execution)])
+        action = strongest([action, recorder.resume(done, compiled.functions.parts.execution)])
     return begun._replace(action=action)
 
 
@@ -300,7 +300,7 @@ def run_segments(prepared: Prepared, begun: Begun, stack: contextlib.ExitStack) 
     pace = Pace(prepared.step, setup.eval_every, call.options.segment_seconds)
     execution = _executor(prepared, done)
     signalled = stack.enter_context(deferred_interrupt())
-    stack.enter_context(execution)
+    stack.enter_context(execution.context)
     run_seconds = 0.0
 
     def interrupted() -> bool:
@@ -325,9 +325,9 @@ def run_segments(prepared: Prepared, begun: Begun, stack: contextlib.ExitStack) 
     while done < num_rounds and action is None and not interrupted():
         last = execution.end(pace.after(done, num_rounds))
         began = time.perf_counter()
-        before = compiled.waited
+        before = compiled.functions.waited
         state, history = execution(done, last, state)
-        seconds = time.perf_counter() - began - (compiled.waited - before)
+        seconds = time.perf_counter() - began - (compiled.functions.waited - before)
         run_seconds += seconds
         pace.took(last - done, float(distributed.gathered(seconds).max()))
         done = last

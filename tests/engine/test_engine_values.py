@@ -10,6 +10,7 @@ import fedjax_sim as fs
 from fedjax_sim import engine
 from fedjax_sim.engine.evaluation.streaming import default_batch, masked, wide
 from fedjax_sim.engine.execution import chunks, lost_process
+from fedjax_sim.engine.execution.devices import platform_named
 from fedjax_sim.engine.execution.distributed import connection, idle_gpus, local_device_ids
 from fedjax_sim.engine.loops import most_evaluations
 
@@ -45,6 +46,11 @@ FULL = fs.timelines.full
         (engine.is_ragged, [FULL(2, 3, [1, 1, 8])], True),
         (engine.has_kernels, [{"kernel": np.zeros((784, 10))}], False),
         (engine.platform_of, [jax.ShapeDtypeStruct((2,), "float32")], None),
+        # JAX calls GPUs by their maker's software: CUDA is NVIDIA's, ROCm is AMD's.
+        (platform_named, ["cpu"], "cpu"),
+        (platform_named, ["tpu"], "tpu"),
+        (platform_named, ["cuda"], "gpu"),
+        (platform_named, ["rocm"], "gpu"),
         (most_evaluations, [10, 5], 3),  # rounds 4 to 13 of 13: after 5, 10 and 13
         (chunks.cpu_chunk, [1000, 100], 128),
         (chunks.cpu_chunk, [90, 100], 90),
