@@ -6,11 +6,12 @@ repeating use those, whatever was measured since.
 """
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedjax_sim.engine import Execution
 from fedjax_sim.models import Convolution
+from fedjax_sim.runs import Forecast, Options, forecast
 from fedjax_sim.studies import executions
 from fedjax_sim.studies.executions import LOWERINGS, ExecutionChoice
 from fedjax_sim.studies.setups import ExecutionOptions, ResolvedRun
@@ -76,3 +77,19 @@ def executed(
     if choice.lowering != "auto":
         setup = comparison.lowered(lowering(choice)).setup_of(name)
     return setup, choice.execution()
+
+
+def run_forecast(
+    comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()
+) -> Iterator[tuple[str, Forecast]]:
+    """Yields ``(algorithm, forecast)`` for a comparison's algorithms; writes nothing."""
+    found = choices(comparison, measured_files)
+    for name in comparison.hyper:
+        with comparison.arithmetic():
+            setup, execution = executed(comparison, name, found.get(name))
+            algorithm = comparison.algorithm(name)
+            keys = comparison.problem.keys
+            result = forecast(
+                algorithm, setup, keys, delta=None, options=Options(execution=execution)
+            )
+        yield name, result._replace(privacy=comparison.guarantee)
