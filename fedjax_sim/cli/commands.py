@@ -242,7 +242,7 @@ def _run_sweep(study: "Study", config: "SweepOptions", command: list[str]) -> in
 
 def measure(arguments: list[str]) -> int:
     """Measures ways to execute a comparison; returns the exit code."""
-    from fedjax_sim.cli.measure import MeasureOptions, run_measure
+    from fedjax_sim.cli.measured import MeasureOptions, run_measure
 
     with resolving():
         given, study, _ = _typed(MeasureOptions, "measure", MEASURE_DESCRIPTION, arguments)

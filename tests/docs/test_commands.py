@@ -25,7 +25,7 @@ from fedjax_sim.cli import (
     folder_commands,
     fork,
     init,
-    measure,
+    measured,
     plot,
     run_options,
     table,
@@ -66,7 +66,7 @@ OF_COMPARISONS = {
     "run": run_options.RunOptions,
     "clients": draw_clients.ClientsOptions,
     "advise": advise.AdviseOptions,
-    "measure": measure.MeasureOptions,
+    "measure": measured.MeasureOptions,
 }
 OF_FOLDERS = {
     "plot": plot.PlotOptions,
