@@ -167,14 +167,13 @@ def _forecast(comparison) -> int:
     from rich.console import Console
 
     from fedjax_sim.cli import measured
-    from fedjax_sim.cli.dry_run import run_forecast
     from fedjax_sim.cli.tables import forecast_table
     from fedjax_sim.engine import distributed
 
     with resolving():
         measured.recorded(comparison.computed)
     with running(None):
-        forecasts = dict(run_forecast(comparison, _measured_files()))
+        forecasts = dict(measured.run_forecast(comparison, _measured_files()))
     Console(quiet=not distributed.is_first()).print(forecast_table(forecasts))
     _print_guarantees(comparison)
     with resolving():
@@ -243,7 +242,7 @@ def _run_sweep(study: "Study", config: "SweepOptions", command: list[str]) -> in
 
 def measure(arguments: list[str]) -> int:
     """Measures ways to execute a comparison; returns the exit code."""
-    from fedjax_sim.cli.measure import MeasureOptions, run_measure
+    from fedjax_sim.cli.measured import MeasureOptions, run_measure
 
     with resolving():
         given, study, _ = _typed(MeasureOptions, "measure", MEASURE_DESCRIPTION, arguments)

@@ -39,8 +39,6 @@ _CLIENTS = (
     "station", "subject", "patient", "school", "bank", "region",
 )  # fmt: skip
 _FEW = 20  # whole numbers of at most so many values, or with so many rows per value, are classes
-_SHOWN_COLUMNS = 20
-_STANDARD = "mean 0 and deviation 1 of the training examples"
 _WIDTH = 88  # of a line, as formatters have it
 # Options of a preset that the module has, and comments on them.
 _OPTIONS = {
@@ -115,8 +113,6 @@ import pathlib
 
 import fedjax_sim as fs
 
-# {rows} rows. Columns:
-{columns}
 TABLE = pathlib.Path(__file__).parent / {path}
 
 
@@ -231,8 +227,6 @@ def of_table(path: pathlib.Path, table: pathlib.Path, options: InitOptions) -> s
         table=_short(table.name).replace("\\", "/").replace('"', "'"),
         file=path.name,
         name=path.stem,
-        rows=rows,
-        columns="\n".join(_described(columns)),
         path=_text(pathlib.Path(os.path.relpath(table, path.parent)).as_posix()),
         reading=_lines(reading),
         rates=f"{rate / 2:g} {rate:g} {2 * rate:g}",
@@ -268,14 +262,14 @@ def _reading(columns: Columns, options: InitOptions) -> list[tuple[str, Any, str
     rows = [] if whole else identifiers(columns, features, encode)
     text = [name for name in text if name not in rows]
     target = _target(columns.read(label)) if label in columns.names else None
-    scale, why = _scale(columns.read(whole[0])) if whole else ("standardise", _STANDARD)
     found: list[tuple[str, Any, str]] = [
         ("label_column", label, reason),
         ("target", target, '"numbers" for regression, "classes" otherwise'),
         ("client_column", client, "the client of each row"),
         ("drop", [*options.drop, *rows], "no features"),
         ("encode", "one_hot" if text else None, f"text: {', '.join(text)}"),
-        ("scale", scale, why),
+        # Of whole examples, such as images, the reader decides.
+        ("scale", None if whole else "standardise", "mean 0 and deviation 1 in training"),
     ]
     return [entry for entry in found if entry[1] not in (None, [])]
 
@@ -302,35 +296,6 @@ def _target(y: np.ndarray) -> str | None:
     if not np.isfinite(y.astype(float)).all() or (y != np.rint(y)).any():
         return "numbers"
     return "classes" if len(np.unique(y)) <= max(_FEW, len(y) // _FEW) else "numbers"
-
-
-def _scale(x: np.ndarray) -> tuple[str | None, str]:
-    """Returns the scale of whole examples with a comment; None where the reader decides."""
-    if x.dtype.kind == "u" and x.dtype.itemsize == 1:
-        return (None, "") if x.ndim > 2 else ("unit", "pixels divided by 255")
-    if x.dtype.kind != "f":
-        return None, ""
-    if x.size and 0 <= x.min() <= x.max() <= 1:
-        return "none", "values are in [0, 1]"
-    return "standardise", _STANDARD
-
-
-def _described(columns: Columns) -> list[str]:
-    """Returns a comment per column."""
-    lines = []
-    for name in columns.names[:_SHOWN_COLUMNS]:
-        values = columns.read(name)
-        if columns.is_array(name):
-            text = f"{values.dtype}, {' x '.join(map(str, values.shape[1:]))}"
-        elif values.dtype.kind in "iuf":
-            text = f"numbers {np.nanmin(values):g} .. {np.nanmax(values):g}"
-        else:
-            different = sorted({group_text(value) for value in values})
-            text = f"{len(different)} values: {', '.join(different[:5])}"
-        lines.append(f"#   {_short(f'{name}: {text}')}")
-    if len(columns.names) > _SHOWN_COLUMNS:
-        lines.append(f"#   and {len(columns.names) - _SHOWN_COLUMNS} more")
-    return lines
 
 
 def _lines(arguments: Sequence[tuple[str, Any, str]]) -> str:

@@ -5,15 +5,18 @@ records the choices that it used in ``config.json`` (the option ``measured``); r
 repeating use those, whatever was measured since.
 """
 
+import contextlib
+import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 from fedjax_sim.engine import Execution
 from fedjax_sim.models import Convolution
+from fedjax_sim.runs import Forecast, Options, forecast
 from fedjax_sim.studies import executions
 from fedjax_sim.studies.executions import LOWERINGS, ExecutionChoice
-from fedjax_sim.studies.setups import ExecutionOptions, ResolvedRun
+from fedjax_sim.studies.setups import OPEN, ExecutionOptions, ResolvedRun, Run, group
 from fedjax_sim.types import Setup
 
 Choices = dict[str, ExecutionChoice | None]  # by algorithm; None: the rules of strategies.auto
@@ -76,3 +79,57 @@ def executed(
     if choice.lowering != "auto":
         setup = comparison.lowered(lowering(choice)).setup_of(name)
     return setup, choice.execution()
+
+
+def run_forecast(
+    comparison: ResolvedRun, measured_files: Sequence[pathlib.Path] = ()
+) -> Iterator[tuple[str, Forecast]]:
+    """Yields ``(algorithm, forecast)`` for a comparison's algorithms; writes nothing."""
+    found = choices(comparison, measured_files)
+    for name in comparison.hyper:
+        with comparison.arithmetic():
+            setup, execution = executed(comparison, name, found.get(name))
+            algorithm = comparison.algorithm(name)
+            keys = comparison.problem.keys
+            result = forecast(
+                algorithm, setup, keys, delta=None, options=Options(execution=execution)
+            )
+        yield name, result._replace(privacy=comparison.guarantee)
+
+
+@group
+class MeasureOptions:
+    """Options of ``fedjax-sim measure``."""
+
+    run: Annotated[Run, OPEN]
+    user: bool = False
+    """Store the fastest execution for all folders of this user; default: for the current one."""
+
+
+# Rounds that a measurement dispatches at once.
+_ROUNDS = 5
+
+
+def run_measure(
+    comparison: ResolvedRun,
+    path: pathlib.Path,
+    status: Callable[[str], contextlib.AbstractContextManager] = contextlib.nullcontext,
+) -> Iterator[tuple[str, list[executions.Measured]]]:
+    """Measures one algorithm without client state and one with it; stores the fastest choices."""
+    measured_kinds: set[bool] = set()
+    for name in comparison.hyper:
+        algorithm, keys = comparison.algorithm(name), comparison.problem.keys
+        whole = executions.Problem(algorithm, comparison.setups[name], keys)
+        described = executions.describe(whole, comparison.batch_size)
+        if described["client_state"] in measured_kinds:
+            continue
+        measured_kinds.add(described["client_state"])
+
+        def short(conv: Convolution, name=name) -> Setup:
+            setup = comparison.lowered(conv).setup_of(name)
+            return dataclasses.replace(setup, timeline=setup.timeline[:_ROUNDS])
+
+        with status(f"measuring {name}"), comparison.arithmetic():
+            measured = executions.measure_executions(algorithm, short, keys)
+        executions.store(path, described, measured)
+        yield name, measured

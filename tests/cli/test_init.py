@@ -93,8 +93,6 @@ def test_a_table_is_read_as_its_columns_say(capsys):
     values = flat(study.options)
     assert (values["partition"], values["cohort_size"]) == ("natural", len(SITES))
     text = pathlib.Path("study.py").read_text()
-    assert "# 60 rows" in text
-    assert "#   site: 3 values: Lima, Oslo, Rome" in text
     assert 'label_column="species",  # by its name' in text
 
 

@@ -240,27 +240,3 @@ def test_every_range_is_checked_before_data_are_loaded(name, monkeypatch):
         held = {"a": value} if typing.get_origin(field.hint) is dict else value
         with pytest.raises(ValueError, match=rf"^{name}(\.a)? is .*; expected "):
             fields.check(replaced(run, name, held))
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ("--rounds 0", "--rounds is 0; expected an integer of at least 1"),
-        (
-            "--num-clients 5000000000",
-            "--num-clients is 5000000000; expected an integer of at most 2",
-        ),
-        ("partition:shards --classes-per-client 0", "--classes-per-client is 0; expected an integ"),
-        ("attack:alie --attack.fraction 2", "--attack.fraction is 2.0; expected a number in"),
-        ("time:clock law:log-normal --law.log-sigma -1", "--law.log-sigma is -1.0; expected a num"),
-        ("robust:nnm robust.rule:krum --robust.rule.f -1", "--robust.rule.f is -1; expected an in"),
-        ("privacy:gaussian --privacy.clip.bound 0", "--privacy.clip.bound is 0.0; expected a pos"),
-        ("--patience 0", "--patience is 0; expected an integer of at least 1"),
-        ("--coordinator a:1 --num-processes 0", "--num-processes is 0; expected an integer of at"),
-        ("--time-limit 0", "--time-limit is 0.0; expected a positive number"),
-    ],
-)
-def test_a_typed_value_outside_of_its_range_names_the_flag(words, error, monkeypatch, capsys):
-    monkeypatch.setattr(build, "load_dataset", lambda *_: pytest.fail("loads data"))
-    assert main(["run", *words.split()]) == 2
-    assert capsys.readouterr().err.startswith(f"fedjax-sim: error: {error}")

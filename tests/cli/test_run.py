@@ -19,11 +19,7 @@ from fedjax_sim.runs.result import Progress
 from fedjax_sim.studies.setups import (
     ALGORITHMS,
     Problem,
-    Run,
     Study,
-    clients_of,
-    kind_of,
-    names_of,
     options,
     prepare,
     read,
@@ -183,30 +179,6 @@ def test_another_algorithm_can_be_added_to_a_finished_comparison(tmp_path):
         compare(resolve(study(SMALL, output=tmp_path, algorithms=("scaffold",), lr=0.3)))
 
 
-@pytest.mark.parametrize(
-    "partition", [kind_of(group) for group in names_of(Run)["partition"].alternatives]
-)
-def test_partitions_cover_each_option(partition):
-    own = study(TINY, partition=partition)
-    if hasattr(own.options.partition, "alpha"):
-        own = study(TINY, partition=partition, alpha=1.0)
-    dataset = datasets.load("digits")
-    dataset.train["coarse"] = dataset.train["y"] // 2  # for pachinko
-    if partition == "natural":
-        groups = np.arange(len(dataset.train["y"])) % 6
-        dataset = dataset._replace(train_groups=groups, group_names=tuple("abcdef"))
-    data = clients_of(own, dataset).data
-    assert data.num_clients == (6 if partition == "natural" else 20)
-    assert (data.client_ids == tuple("abcdef")) == (partition == "natural")
-    labels = [np.unique(data.client(i)["y"]).size for i in range(data.num_clients)]
-    if partition in ("classes", "label-quantity", "pfllib-pat"):
-        assert labels == [2] * 20
-    if partition in ("shards", "pfllib-exdir"):
-        assert max(labels) <= 4
-    equal = {"dirichlet", "iid", "contiguous", "classes", "natural", "shards", "pachinko"}
-    assert (np.ptp(np.asarray(data.sizes)) <= 2) == (partition in equal)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampling", "slots", "mean_cohort"),
@@ -293,20 +265,6 @@ def test_examples_on_the_host_change_nothing(tmp_path):
     expected = compare(resolve(study(shared, output=tmp_path / "device"))).history
     stored = {"output": tmp_path / "host", "examples_memory": 0.0005, "states": "host"}
     pd.testing.assert_frame_equal(compare(resolve(study(shared, **stored))).history, expected)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"states": "host"}, "states is host; expected --examples-memory with it"),
-        ({"examples_memory": 0.0}, "examples_memory is 0.0; expected a positive number"),
-        ({"examples_memory": 1.0, "num_strata": 2}, "examples_memory is 1.0; expected none with"),
-        ({"sampling": "stratified"}, "num_strata is None; expected a number, which sampling:str"),
-    ],
-)
-def test_refuses_places_that_contradict(tmp_path, values, message):
-    with pytest.raises(ValueError, match=message):
-        compare(resolve(study(values, output=tmp_path)))
 
 
 @pytest.mark.slow

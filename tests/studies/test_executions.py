@@ -13,7 +13,7 @@ import fedjax_sim as fs
 from fedjax_sim import models, objectives
 from fedjax_sim.cli import run
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.measure import run_measure
+from fedjax_sim.cli.measured import run_measure
 from fedjax_sim.studies import executions
 from fedjax_sim.studies.executions import ExecutionChoice
 from fedjax_sim.studies.setups import MeasuredExecution, Study, options, problem, read, resolve

@@ -19,6 +19,7 @@ from fedjax_sim.studies.setups.config_file import (
     read_saved,
     refuse_own,
     to_json,
+    validated,
 )
 from fedjax_sim.studies.setups.data import Generated, Table, Text
 from fedjax_sim.studies.setups.entries import LR, AlgorithmEntry, StepsPerVisit
@@ -51,7 +52,6 @@ from fedjax_sim.studies.setups.fields import (
 )
 from fedjax_sim.studies.setups.losses import Losses
 from fedjax_sim.studies.setups.model import NoAdapters, initial_params
-from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions, HyperParameters
 from fedjax_sim.studies.setups.partition import Dirichlet, Natural
 from fedjax_sim.studies.setups.presets import PRESETS, options
 from fedjax_sim.studies.setups.privacy import (
@@ -75,9 +75,15 @@ from fedjax_sim.studies.setups.problem import (
 from fedjax_sim.studies.setups.registry import ALGORITHMS, algorithms_of
 from fedjax_sim.studies.setups.robust import check_uploads
 from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.settings import SHARED, check_tuning, checked, resolve_hyper
+from fedjax_sim.studies.setups.settings import (
+    SHARED,
+    AlgorithmOptions,
+    HyperParameters,
+    check_tuning,
+    checked,
+    resolve_hyper,
+)
 from fedjax_sim.studies.setups.study import Study, load_study, own_names
 from fedjax_sim.studies.setups.time import Rounds
-from fedjax_sim.studies.setups.validation import validated
 
 __all__ = ["Study", "options", "resolve"]

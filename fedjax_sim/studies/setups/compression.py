@@ -1,6 +1,7 @@
 """Options of compression: the codec of the uploads, the clients' memory, the codec of messages."""
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import pydantic
@@ -36,10 +37,6 @@ class TopK:
     """Fraction of the entries of a tensor, if below 1, else their number."""
     kind: Literal["top_k"] = "top_k"
 
-    def build(self) -> Codec | StatefulCodec:
-        """Returns the codec."""
-        return compression.top_k(_kept(self.keep))
-
 
 @group
 class RandomK:
@@ -49,15 +46,6 @@ class RandomK:
     """Fraction of the entries of a tensor, if below 1, else their number."""
     kind: Literal["random_k"] = "random_k"
 
-    def build(self) -> Codec | StatefulCodec:
-        """Returns the codec."""
-        return compression.random_k(_kept(self.keep))
-
-    @property
-    def variance(self) -> float | None:
-        """Bound of the variance omega for tensors of every size, if there is one."""
-        return 1 / self.keep - 1 if self.keep < 1 else None
-
 
 @group
 class Sign:
@@ -65,22 +53,12 @@ class Sign:
 
     kind: Literal["sign"] = "sign"
 
-    def build(self) -> Codec | StatefulCodec:
-        """Returns the codec."""
-        return compression.scaled_sign()
-
 
 @group
 class NaturalPowers:
     """Powers of two."""
 
     kind: Literal["natural"] = "natural"
-
-    variance = 1 / 8  # bound of omega
-
-    def build(self) -> Codec | StatefulCodec:
-        """Returns the codec."""
-        return compression.natural()
 
 
 @group
@@ -91,10 +69,6 @@ class PowerSgd:
     """Rank of the products."""
     kind: Literal["power_sgd"] = "power_sgd"
 
-    def build(self) -> Codec | StatefulCodec:
-        """Returns the codec."""
-        return compression.power_sgd(self.rank)
-
 
 @group
 class Qsgd:
@@ -103,10 +77,6 @@ class Qsgd:
     levels: Count = 8
     """Number of levels."""
     kind: Literal["qsgd"] = "qsgd"
-
-    def build(self) -> Codec | StatefulCodec:
-        """Returns the codec."""
-        return compression.qsgd(self.levels)
 
 
 @group
@@ -117,10 +87,6 @@ class Uniform:
     """Number of values."""
     kind: Literal["uniform"] = "uniform"
 
-    def build(self) -> Codec | StatefulCodec:
-        """Returns the codec."""
-        return compression.uniform(self.values)
-
 
 @group
 class Luq:
@@ -129,10 +95,6 @@ class Luq:
     powers: Count = 6
     """Number of powers."""
     kind: Literal["luq"] = "luq"
-
-    def build(self) -> Codec | StatefulCodec:
-        """Returns the codec."""
-        return compression.luq_codec(self.powers)
 
 
 CodecOptions = Annotated[
@@ -216,7 +178,7 @@ def compressed(
         )
     if isinstance(feedback, PpMarina):
         return pp_marina(algorithm, built)
-    variance = codec.variance if isinstance(codec, RandomK | NaturalPowers) else None
+    variance = _variance(codec)
     default = None if variance is None else 1 / (1 + variance)
     rate = default if feedback.rate is None else feedback.rate
     if rate is None:
@@ -227,14 +189,31 @@ def compressed(
     return (diana if isinstance(feedback, Diana) else marina)(algorithm, built, rate)
 
 
+# Kind -> the codec of its only number, if it has one.
+_CODECS: dict[str, Callable[..., Codec | StatefulCodec]] = {
+    "top_k": compression.top_k,
+    "random_k": compression.random_k,
+    "sign": compression.scaled_sign,
+    "natural": compression.natural,
+    "power_sgd": compression.power_sgd,
+    "qsgd": compression.qsgd,
+    "uniform": compression.uniform,
+    "luq": compression.luq_codec,
+}
+
+
 def _built(option: str, codec: CodecOptions) -> Codec | StatefulCodec:
-    assert not isinstance(codec, NoCodec)
+    numbers = [value for name, value in vars(codec).items() if name != "kind"]
+    if isinstance(codec, TopK | RandomK) and codec.keep >= 1:
+        numbers = [int(codec.keep)]  # a number of entries, no fraction
     try:
-        return codec.build()
+        return _CODECS[codec.kind](*numbers)
     except ValueError as error:
         raise ValueError(f"{option} is {codec.kind!r}: {error}") from error
 
 
-def _kept(keep: float) -> int | float:
-    """Returns a number of entries, or their fraction."""
-    return int(keep) if keep >= 1 else keep
+def _variance(codec: CodecOptions) -> float | None:
+    """Returns the bound omega of a codec's variance for tensors of every size, if there is one."""
+    if isinstance(codec, RandomK) and codec.keep < 1:
+        return 1 / codec.keep - 1
+    return 1 / 8 if isinstance(codec, NaturalPowers) else None

@@ -27,10 +27,10 @@ from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.clients import Population
 from fedjax_sim.studies.setups.data import Named
 from fedjax_sim.studies.setups.fields import replaced
-from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.partition import Natural
 from fedjax_sim.studies.setups.problem import load_dataset, prepare, seed_keys
 from fedjax_sim.studies.setups.run import Run
+from fedjax_sim.studies.setups.settings import AlgorithmOptions
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.studies.setups.time import ClockOptions, Rounds
 from fedjax_sim.types import Setup

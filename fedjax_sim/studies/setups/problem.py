@@ -38,7 +38,6 @@ from fedjax_sim.studies.setups.model import (
     on_adapters,
     statistics_of,
 )
-from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.own_code import own_code
 from fedjax_sim.studies.setups.partition import own_division
 from fedjax_sim.studies.setups.privacy import Privacy, privatized
@@ -46,6 +45,7 @@ from fedjax_sim.studies.setups.registry import algorithms_of
 from fedjax_sim.studies.setups.robust import Robust, aggregated
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.studies.setups.sampling import Full, Geometric, timelines
+from fedjax_sim.studies.setups.settings import AlgorithmOptions
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.studies.setups.time import Clock, Rounds, clock_of
 from fedjax_sim.tree import fast, usual

@@ -11,11 +11,11 @@ from fedjax_sim.studies.setups.evaluation import Evaluation
 from fedjax_sim.studies.setups.execution import ExecutionOptions
 from fedjax_sim.studies.setups.fields import OPEN, Count, Seed, group
 from fedjax_sim.studies.setups.model import Adapters, ModelOptions, NoAdapters
-from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.partition import Dirichlet, Partition
 from fedjax_sim.studies.setups.privacy import NoPrivacy, Privacy
 from fedjax_sim.studies.setups.robust import NoRule, Robust
 from fedjax_sim.studies.setups.sampling import Cohort, Sampling, Uniform
+from fedjax_sim.studies.setups.settings import AlgorithmOptions
 from fedjax_sim.studies.setups.time import Rounds, Time
 
 

@@ -10,12 +10,11 @@ import pydantic
 import pytest
 
 from fedjax_sim.studies.setups import fields
-from fedjax_sim.studies.setups.config_file import to_json
+from fedjax_sim.studies.setups.config_file import to_json, validated
 from fedjax_sim.studies.setups.fields import OPEN, Concentration, Count, Probability, group
 from fedjax_sim.studies.setups.presets import PRESETS, options
 from fedjax_sim.studies.setups.privacy import Parts
 from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.validation import validated
 
 # What fields without a default are given, by their names.
 VALUES = {

@@ -17,11 +17,15 @@ from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.studies.setups import entries, registry
 from fedjax_sim.studies.setups.build import resolve
 from fedjax_sim.studies.setups.entries import AlgorithmEntry
-from fedjax_sim.studies.setups.options_of_algorithms import AlgorithmOptions
 from fedjax_sim.studies.setups.presets import PRESETS, options
 from fedjax_sim.studies.setups.problem import entries_of
 from fedjax_sim.studies.setups.registry import algorithms_of
-from fedjax_sim.studies.setups.settings import check_tuning, resolve_hyper, untuned_rates
+from fedjax_sim.studies.setups.settings import (
+    AlgorithmOptions,
+    check_tuning,
+    resolve_hyper,
+    untuned_rates,
+)
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.types import FedAlgorithm, Scalar
 
