@@ -46,7 +46,7 @@ from fedjax_sim.studies.setups.problem import Parts, Problem
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.studies.setups.sampling import Full
 from fedjax_sim.studies.setups.time import Rounds
-from fedjax_sim.theory import ProblemConstants, convex
+from fedjax_sim.theory import ProblemConstants, fedavg
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 SUBOPTIMALITY = "training suboptimality"
@@ -69,7 +69,7 @@ class Diagnosis(NamedTuple):
     """Measured constants and the bounds that apply, as in ``diagnosis.json`` and ``.csv``."""
 
     constants: ProblemConstants
-    prescribed_lr: float  # theory.fedavg.convex.prescribed_lr
+    prescribed_lr: float  # theory.fedavg.prescribed_lr
     overlay: Overlay
     measured: pd.DataFrame  # columns quantity, seed, round, metric, value
     unmet: tuple[str, ...]
@@ -157,7 +157,9 @@ def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
             drift=drift,
         )
         prescribed = float(
-            convex.prescribed_lr(constants, local_steps=K, rounds=run.time.rounds, clients=M)
+            fedavg.prescribed_lr(
+                constants, "convex", local_steps=K, rounds=run.time.rounds, clients=M
+            )
         )
     measured = _frame(run.seed, history, plan.optimum.value)
     diagnosis = Diagnosis(constants, prescribed, lines, measured, plan.unmet)
