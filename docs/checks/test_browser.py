@@ -35,7 +35,7 @@ PAGES = (
     "reference/index.html",
     "reference/fedjax_sim.html",
     "reference/fedjax_sim.algorithms.html",
-    "reference/fedjax_sim.theory.fedavg.html",
+    "reference/fedjax_sim.theory.html",
     "_modules/fedjax_sim/algorithms/scaffold.html",
     "search.html",
 )

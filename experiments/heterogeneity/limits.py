@@ -2,8 +2,8 @@ r"""Limit of FedAvg's error on a convex problem with heterogeneous clients.
 
 From Dhasade, Kremer and Renard, "An Insight into the impact of Data Heterogeneity on the
 performance of the FedAvg algorithm" (report), Section 2.  Its Equation 1 is
-:func:`fedjax_sim.theory.fedavg.convex.bound` in another notation (tau local steps, T rounds,
-distance D), and Equation 6 is :func:`fedjax_sim.theory.fedavg.drift.drift_bound`.  Both need all
+:func:`fedjax_sim.theory.fedavg.bound` in another notation (tau local steps, T rounds,
+distance D), and Equation 6 is :func:`fedjax_sim.theory.fedavg.drift_bound`.  Both need all
 clients in every round; the report's experiments sample two of them.  Its curve for one local step
 is ``convex.bound`` with ``local_steps=1`` and sigma 0.
 """

@@ -113,7 +113,7 @@ def bound(L: float, zeta: float, B: float, tau: int, rounds: int) -> float:
     """The report's Equation 1 without noise."""
     constants = fs.theory.ProblemConstants(L=L, sigma=0.0, zeta=zeta, B=B)
     return float(
-        fs.theory.fedavg.convex.bound(
-            constants, lr=LR, local_steps=tau, rounds=rounds, clients=CLIENTS
+        fs.theory.fedavg.bound(
+            constants, "convex", lr=LR, local_steps=tau, rounds=rounds, clients=CLIENTS
         )
     )

@@ -39,7 +39,7 @@ from fedjax_sim.engine import NO_PROBES, History, Probes, run
 from fedjax_sim.objectives import cross_entropy, with_l2
 from fedjax_sim.reports.figures import bound_curves
 from fedjax_sim.studies.setups import Losses, Parts, Problem, ResolvedRun, Rounds
-from fedjax_sim.theory import ProblemConstants, convex
+from fedjax_sim.theory import ProblemConstants, fedavg
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
 SUBOPTIMALITY = "training suboptimality"
@@ -62,7 +62,7 @@ class Diagnosis(NamedTuple):
     """Measured constants and the bounds that apply, as in ``diagnosis.json`` and ``.csv``."""
 
     constants: ProblemConstants
-    prescribed_lr: float  # theory.fedavg.convex.prescribed_lr
+    prescribed_lr: float  # theory.fedavg.prescribed_lr
     overlay: Overlay
     measured: pd.DataFrame  # columns quantity, seed, round, metric, value
     unmet: tuple[str, ...]
@@ -134,7 +134,9 @@ def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
             bounds=bounds,
             drift=drift,
         )
-        prescribed = float(convex.prescribed_lr(constants, local_steps=K, rounds=rounds, clients=M))
+        prescribed = float(
+            fedavg.prescribed_lr(constants, "convex", local_steps=K, rounds=rounds, clients=M)
+        )
     measured = _frame(settings["seed"], history, plan.optimum.value)
     diagnosis = Diagnosis(constants, prescribed, lines, measured, plan.unmet)
     _write(comparison.output, {"lr": lr, "M": M, "K": K}, plan.optimum, diagnosis)

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_sim.engine import PERSONAL, PERSONAL_R2
-from fedjax_sim.reports import divergence_text, divergences, first_divergences, mean_interval
+from fedjax_sim.reports import divergence_text, divergences, first_divergences, shown_interval
 from fedjax_sim.reports.figures import figure_format, save
 from fedjax_sim.runs import Kind, RunFolder, check_kind, replacing, write_text
 from fedjax_sim.studies.setups import as_json
@@ -116,8 +116,8 @@ def summarize(
     models where they were evaluated, by which all algorithms can be compared, else the server's.
     ``time_to_target`` is the same in simulated time, for a history with a column ``time``.
     ``accuracy_std`` is the sample standard deviation over seeds, 0 for one seed; ``accuracy_low``
-    and ``accuracy_high`` are the bounds of
-    the mean's 95 % interval, NaN for one seed.  ``personal_mean`` and so on are those of the last
+    and ``accuracy_high`` are the ends of :func:`~fedjax_sim.reports.shown_interval`, the 95 %
+    interval of the mean, NaN for fewer than three seeds.  ``personal_mean`` and so on are those of the last
     evaluation of the models that clients use themselves, on all of their test examples; only in
     histories that have it.  ``local_steps_per_second`` counts all seeds together, without
     compilation.
@@ -185,8 +185,8 @@ def _std(values: np.ndarray) -> float:
 
 
 def _bounds(name: str, scores: np.ndarray, bounds: tuple[float, float] | None) -> dict[str, float]:
-    """Returns the bounds of the 95 % interval of the mean over seeds; NaN for one seed."""
-    interval = mean_interval(scores, bounds=bounds)
+    """Returns the ends of the interval that tables show, NaN where they show none."""
+    interval = shown_interval(scores, bounds=bounds)
     return {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
 
 

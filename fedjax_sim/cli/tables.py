@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 
 from fedjax_sim.cli.diagnose import Diagnosis, kind_of
-from fedjax_sim.reports import FEWEST, PARTIAL, PARTIAL_NOTE, interval_note, interval_text
+from fedjax_sim.reports import PARTIAL, PARTIAL_NOTE, interval_note, interval_text
 from fedjax_sim.runs import Forecast
 from fedjax_sim.studies.executions import Measured
 
@@ -98,8 +98,6 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
 
 def _interval(row: Mapping[str, Any], name: str) -> str:
     mean, low, high = (row[f"{name}_{part}"] for part in ("mean", "low", "high"))
-    if row["seeds"] < FEWEST:
-        low = high = math.nan
     return "" if math.isnan(mean) else interval_text(mean, low, high, 3)
 
 

@@ -80,7 +80,7 @@ def shadow_probes(
     the round, normalised to sum to 1. In a round without uploads, all iterates are the server's
     model, so the drift is 0.
 
-    :func:`fedjax_sim.theory.fedavg.convex.shadow_bound` bounds the first two. ``drift`` is the
+    :func:`fedjax_sim.theory.fedavg.shadow_bound` bounds the first two. ``drift`` is the
     difference of two means, so it loses digits if the shadow moves much farther than the clients
     drift apart.
 

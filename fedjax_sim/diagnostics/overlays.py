@@ -36,45 +36,27 @@ class Bound(NamedTuple):
     homogeneous: bool  # whether its theorem assumes one objective for all clients
 
 
+_OVER_SHADOW = "mean of F - F* over all shadow iterates"
+_AT_WEIGHTED_MEAN = "F - F* at the weighted mean of all shadow iterates"
+
 FEDAVG = (
-    Bound("convex", fedavg.convex.bound, "mean of F - F* over all shadow iterates", False),
-    Bound(
-        "third order",
-        fedavg.third_order.bound,
-        "F - F* at the weighted mean of all shadow iterates",
-        True,
-    ),
-    Bound(
-        "strongly convex",
-        fedavg.strongly_convex.bound,
-        "F - F* at the weighted mean of all shadow iterates",
-        True,
+    Bound("convex", partial(fedavg.bound, regime="convex"), _OVER_SHADOW, False),
+    *(
+        Bound(name, partial(fedavg.bound, regime=name), _AT_WEIGHTED_MEAN, True)
+        for name in ("third order", "strongly convex")
     ),
 )
 """Equation 2.1 and Theorems 2.19 and B.18 of Yuan (2023)."""
 
-SHADOW = Bound(
-    "convex, measured drift",
-    fedavg.convex.shadow_bound,
-    "mean of F - F* over all shadow iterates",
-    False,
-)
+SHADOW = Bound("convex, measured drift", fedavg.shadow_bound, _OVER_SHADOW, False)
 """Lemma 2.3; its argument ``drift`` is the mean of the rounds so far, at the history's rounds
 above 0."""
 
-FEDAC_I = (
-    Bound(
-        "FedAc-I",
-        partial(fedac.strongly_convex.bound, variant="I"),
-        "F - F* at the model, mean over clients",
-        True,
-    ),
+_FEDAC_I, _FEDAC_II = (
+    partial(fedac.strongly_convex.bound, variant=variant) for variant in ("I", "II")
 )
-FEDAC_II = (
-    Bound(
-        "FedAc-II", partial(fedac.strongly_convex.bound, variant="II"), "F - F* at the model", True
-    ),
-)
+FEDAC_I = (Bound("FedAc-I", _FEDAC_I, "F - F* at the model, mean over clients", True),)
+FEDAC_II = (Bound("FedAc-II", _FEDAC_II, "F - F* at the model", True),)
 
 
 @shown

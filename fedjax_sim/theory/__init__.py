@@ -32,8 +32,7 @@ from fedjax_sim.theory.conditions import at_most, check_choice, non_negative, po
 from fedjax_sim.theory.favano.progress import ProgressConstants, Version, checked, moments_of
 from fedjax_sim.theory.favano.rates import POSSIBLE, possible, rate_terms
 from fedjax_sim.theory.fedac import strongly_convex
-from fedjax_sim.theory.fedavg import convex
-from fedjax_sim.theory.fedavg.drift import SMALL_LR
+from fedjax_sim.theory.fedavg import SMALL_LR
 from fedjax_sim.theory.feddualavg import VALID_LR, dual_discrepancy
 from fedjax_sim.theory.fedswa.convergence import cohort_variance
 from fedjax_sim.theory.lojasiewicz import ONE_ROUND, exponent, one_round, one_round_condition

@@ -42,7 +42,7 @@ def optimal_lr(
 
     Args:
         rule: a function of this package: a prescribed rate such as
-            :func:`fedjax_sim.theory.fedavg.convex.prescribed_lr`, which is called, or a bound with
+            :func:`fedjax_sim.theory.fedavg.prescribed_lr`, which is called, or a bound with
             an argument ``lr``, which is minimised on the grid of :func:`best_lr`.
         constants: as measured.
         limit: largest rate of the grid; default 1 / L, above which no theorem on FedAvg or FedAc
@@ -53,11 +53,11 @@ def optimal_lr(
         ValueError: a constant is unknown; the bound holds at no rate of the grid.
 
     Example:
-        >>> from fedjax_sim.theory.fedavg import convex
+        >>> from fedjax_sim.theory import fedavg
         >>> constants = ProblemConstants(L=1.0, sigma=1.0, zeta=0.0, B=1.0)
-        >>> sizes = {"clients": 4, "local_steps": 4, "rounds": 100}
-        >>> exact = optimal_lr(convex.prescribed_lr, constants, **sizes)
-        >>> numeric = optimal_lr(convex.bound, constants, **sizes)
+        >>> run = {"regime": "convex", "clients": 4, "local_steps": 4, "rounds": 100}
+        >>> exact = optimal_lr(fedavg.prescribed_lr, constants, **run)
+        >>> numeric = optimal_lr(fedavg.bound, constants, **run)
         >>> round(float(exact), 3), round(float(numeric), 3)
         (0.085, 0.032)
     """

@@ -51,11 +51,11 @@ def test_a_table_with_a_number_to_predict(table, tmp_path, capsys, monkeypatch, 
 
 def test_personal_models_of_a_regression_are_compared_by_their_r2():
     """R^2 has no lower bound, so its interval is not cut at 0."""
-    values = {"test/r2": (-0.5, -0.7), "personal/test/r2/weighted_mean": (-0.1, 0.9)}
-    rows = [("fedper", s, 0, 1, name, v[s]) for name, v in values.items() for s in (0, 1)]
+    values = {"test/r2": (-0.5, -0.7, -0.6), "personal/test/r2/weighted_mean": (-0.1, 0.9, 0.4)}
+    rows = [("fedper", s, 0, 1, name, v[s]) for name, v in values.items() for s in range(3)]
     history = pd.DataFrame(rows, columns=list(HISTORY_COLUMNS))
     timing = {"compile_seconds": 0, "run_seconds": 1, "local_steps": 1, "num_rounds": 1}
-    row = summarize(history, 0.8, {"fedper": timing}, 2).loc["fedper"]
+    row = summarize(history, 0.8, {"fedper": timing}, 3).loc["fedper"]
     np.testing.assert_allclose([row["r2_mean"], row["personal_mean"]], [-0.6, 0.4])
     assert row["reached"] == 1
     assert row["personal_low"] < -0.1

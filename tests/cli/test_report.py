@@ -77,7 +77,7 @@ def test_seeds_that_end_in_different_rounds_all_count():
 
 
 def test_intervals_are_those_of_the_command_table():
-    """Intervals are those of the mean over seeds; a single seed has none."""
+    """Intervals are those of the mean over seeds; one seed and two have none."""
     values = (0.50, 0.52, 0.54)
     rows = [("a", s, 0, 1, report.ACCURACY, value) for s, value in enumerate(values)]
     history = pd.DataFrame(rows, columns=list(report.HISTORY_COLUMNS))
@@ -88,6 +88,8 @@ def test_intervals_are_those_of_the_command_table():
     assert str(shown.caption) == "Mean over 3 seeds and its 95 % interval (Student's t)."
     markdown = results_table(results(history, [report.ACCURACY]))
     assert "0.520 ± 0.050" in markdown
+    two = report.summarize(history[history["seed"] < 2], 0.9, timing).loc["a"]
+    assert np.isnan([two["accuracy_low"], two["accuracy_high"]]).all()  # as in the table
     alone = report.summarize(history[history["seed"] == 0], 0.9, timing)
     shown = tables.summary_table(alone, 0.9)
     assert (next(iter(shown.columns[1].cells)), shown.caption) == ("0.500", None)

@@ -33,9 +33,9 @@ def test_bounds_are_functions_of_the_round(x64):
     larger = SAME._replace(sigma=0.6)
     for R in ROUNDS:
         for name, expected in (
-            ("convex", fedavg.convex.bound(SAME, **RUN, rounds=R)),
-            ("third order", fedavg.third_order.bound(larger, **RUN, rounds=R)),
-            ("strongly convex", fedavg.strongly_convex.bound(larger, **RUN, rounds=R)),
+            ("convex", fedavg.bound(SAME, "convex", **RUN, rounds=R)),
+            ("third order", fedavg.bound(larger, "third order", **RUN, rounds=R)),
+            ("strongly convex", fedavg.bound(larger, "strongly convex", **RUN, rounds=R)),
         ):
             # Vectorised over R: the order of operations is the same.
             np.testing.assert_allclose(values(found, name)[R], float(expected), rtol=1e-14)
@@ -79,7 +79,7 @@ def test_fedac_and_measured_drift(x64):
     found = overlay(history(ROUNDS), HETEROGENEOUS, **RUN, bounds=bounds, drift=drift)
     assert set(values(found, "convex")) == set(ROUNDS)
     for R, d in zip(ROUNDS, drift, strict=True):
-        expected = fedavg.convex.shadow_bound(HETEROGENEOUS, drift=d, **RUN, rounds=R)
+        expected = fedavg.shadow_bound(HETEROGENEOUS, drift=d, **RUN, rounds=R)
         np.testing.assert_allclose(
             values(found, "convex, measured drift")[R], float(expected), rtol=1e-14
         )

@@ -124,12 +124,12 @@ def test_fedavg_and_its_drift(setting, heterogeneous):
     constants = ProblemConstants(L=L, sigma=sigma, zeta=zeta, B=B)
     visit = {"lr": lr, "local_steps": K}
     sizes = {**visit, "rounds": R, "clients": M}
-    assert_at_most(means, fedavg.convex.bound(constants, **sizes))
+    assert_at_most(means, fedavg.bound(constants, "convex", **sizes))
     drift = squared(paths - shadow[:, :, None])[..., :-1]
     # With the drift that was measured, the lemma is near: within a factor of 10.
-    lemma = fedavg.convex.shadow_bound(constants, drift=drift.mean(), **sizes)
+    lemma = fedavg.shadow_bound(constants, drift=drift.mean(), **sizes)
     assert assert_at_most(means, lemma) > 0.1
-    bound = fedavg.drift.drift_bound(constants, **visit)
+    bound = fedavg.drift_bound(constants, **visit)
     # The largest of R M K means of 200 runs: chance adds up to 4 errors of the one with most.
     errors = drift.std(axis=0) / np.sqrt(NUM_RUNS)
     assert (drift.mean(axis=0) <= float(bound) + 4 * errors).all()
@@ -145,7 +145,7 @@ def test_fedavg_with_a_constant_hessian(setting):
     shadow = paths.mean(axis=2)
     fourth = (squared(paths - shadow[:, :, None]) ** 2).mean(axis=2)[..., :-1]
     constants = ProblemConstants(L=L, mu=MU, Q=0.0, sigma=sigma, sigma4=sigma, B=B)
-    bound = fedavg.drift.fourth_moment_bound(constants, lr=lr, local_steps=K)
+    bound = fedavg.fourth_moment_bound(constants, lr=lr, local_steps=K)
     errors = fourth.std(axis=0) / np.sqrt(NUM_RUNS)
     assert (fourth.mean(axis=0) <= float(bound) + 4 * errors).all()
 
@@ -153,10 +153,10 @@ def test_fedavg_with_a_constant_hessian(setting):
     t = np.arange(K * R)
     sizes = {"lr": lr, "local_steps": K, "rounds": R, "clients": M}
     found = error(np.average(steps, axis=1, weights=(1 + 1 / (K * R)) ** -(t + 1.0)))
-    assert_at_most(found, fedavg.third_order.bound(constants, **sizes))
+    assert_at_most(found, fedavg.bound(constants, "third order", **sizes))
     weights = (1 - lr * MU / 2) ** (K * R - t - 1.0)
     found = error(np.average(steps, axis=1, weights=weights)) + MU / 2 * squared(final)
-    assert_at_most(found, fedavg.strongly_convex.bound(constants, **sizes))
+    assert_at_most(found, fedavg.bound(constants, "strongly convex", **sizes))
 
 
 FEDAC_SETTINGS = [

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from symbols import THESIS, by_symbols
 
-from fedjax_sim.theory import orders
+from fedjax_sim.theory import fedavg, orders
 from fedjax_sim.theory.fedac import convex
-from fedjax_sim.theory.fedavg import strongly_convex
 
 CONSTANTS = {"L": 2.0, "sigma": 0.7, "M": 6, "K": 5, "R": 40, "B": 3.0}
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, some ten operations
@@ -113,7 +112,7 @@ def test_misprinted_powers_of_table_31(x64):
 
     mu^5: as mu falls at fixed mu K R.  R^(4/3): as R grows, where Q's term is the largest.
     """
-    bound = by_symbols(strongly_convex.tuned_bound, THESIS)
+    bound = by_symbols(fedavg.tuned_bound, THESIS, regime="strongly convex")
     common = {"L": 1.0, "sigma": 1.0, "M": 10**12, "K": 1, "B": 1.0, "Q": 1e6}
     ratios = []
     for mu in (1e-1, 1e-3):

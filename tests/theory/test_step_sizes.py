@@ -11,24 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_sim.theory import ProblemConstants, fedac, fedavg
-from fedjax_sim.theory.fedavg import convex
 from fedjax_sim.theory.step_sizes import best_lr, optimal_lr
 
 CONSTANTS = ProblemConstants(
     L=2.0, mu=0.1, sigma=0.5, sigma4=0.6, Q=0.3, G=4.0, zeta=0.7, zeta_star=0.4, B=1.5, Delta=1.1
 )
 SIZES = {"clients": 10, "local_steps": 8, "rounds": 50}
+CONVEX_BOUND, CONVEX_LR = (
+    partial(function, regime="convex") for function in (fedavg.bound, fedavg.prescribed_lr)
+)
 POTENTIAL = 1.1 + 0.1 / 2 * 1.5**2
 
 
 @pytest.mark.parametrize(
     ("rule", "sigma"),
     [
-        (fedavg.convex.prescribed_lr, 0.5),
+        (CONVEX_LR, 0.5),
         # A theorem with Q requires that one sigma bounds both moments.
-        (fedavg.third_order.prescribed_lr, 0.6),
-        (fedavg.strongly_convex.prescribed_lr, 0.6),
-        (fedavg.nonconvex.prescribed_lr, 0.5),  # not Theorem 2.23, which uses G
+        (partial(fedavg.prescribed_lr, regime="third order"), 0.6),
+        (partial(fedavg.prescribed_lr, regime="strongly convex"), 0.6),
+        (partial(fedavg.prescribed_lr, regime="nonconvex"), 0.5),  # not Theorem 2.23, which uses G
         (partial(fedac.strongly_convex.prescribed_lr, variant="I"), 0.5),
         (partial(fedac.strongly_convex.prescribed_lr, variant="II"), 0.6),
         (partial(fedac.convex.prescribed_lr, variant="I"), 0.5),
@@ -65,7 +67,7 @@ def test_unknown_third_derivatives():
 def test_bounds_without_a_rule_are_minimised(sigma, zeta, K, R):
     constants = CONSTANTS._replace(sigma=sigma, zeta=zeta)
     sizes = {"clients": 10, "local_steps": K, "rounds": R}
-    found = float(optimal_lr(convex.bound, constants, **sizes))
+    found = float(optimal_lr(CONVEX_BOUND, constants, **sizes))
 
     def bound(lr):
         noise = lr * sigma**2 / 10
@@ -84,19 +86,19 @@ def test_bounds_without_a_rule_are_minimised(sigma, zeta, K, R):
 @pytest.mark.slow
 def test_the_limit_of_the_grid():
     quiet = CONSTANTS._replace(sigma=0.0, zeta=0.0)
-    found = optimal_lr(convex.bound, quiet, **SIZES, limit=0.125)
+    found = optimal_lr(CONVEX_BOUND, quiet, **SIZES, limit=0.125)
     np.testing.assert_allclose(found, 0.125, rtol=1e-6)  # the largest allowed is best
     with pytest.raises(ValueError, match=r"limit is 1e\+20; expected rates below it"):
-        optimal_lr(convex.bound, quiet, **SIZES, limit=1e20)
+        optimal_lr(CONVEX_BOUND, quiet, **SIZES, limit=1e20)
 
 
 def test_missing_constants_are_named():
     with pytest.raises(ValueError, match=r"constants\.L is None; expected a number"):
-        optimal_lr(convex.prescribed_lr, ProblemConstants(), **SIZES)
+        optimal_lr(CONVEX_LR, ProblemConstants(), **SIZES)
     with pytest.raises(TypeError, match="rounds"):
-        optimal_lr(convex.prescribed_lr, CONSTANTS, clients=1, local_steps=1)
+        optimal_lr(CONVEX_LR, CONSTANTS, clients=1, local_steps=1)
     # Beside Q, an unknown fourth moment is an unknown sigma.
-    rule = fedavg.third_order.prescribed_lr
+    rule = partial(fedavg.prescribed_lr, regime="third order")
     for unknown in (None, math.nan):
         with pytest.raises(ValueError, match=rf"constants\.sigma4 is {unknown}"):
             optimal_lr(rule, CONSTANTS._replace(sigma4=unknown), **SIZES)
@@ -105,7 +107,7 @@ def test_missing_constants_are_named():
             fedac.strongly_convex.prescribed_lr, CONSTANTS._replace(mu=None), variant="I", **SIZES
         )
     with pytest.raises(TypeError, match="steps"):
-        optimal_lr(convex.prescribed_lr, CONSTANTS, **SIZES, steps=3)
+        optimal_lr(CONVEX_LR, CONSTANTS, **SIZES, steps=3)
 
 
 def test_known_constants():
@@ -129,7 +131,7 @@ def test_best_lr_against_calculus(x64):
 
 
 def test_best_lr_passes_over_nans(allow_nans):
-    found = best_lr(lambda lr: convex.bound(CONSTANTS, lr=lr, **SIZES), 10.0)
+    found = best_lr(lambda lr: CONVEX_BOUND(CONSTANTS, lr=lr, **SIZES), 10.0)
     assert found.lr <= 1 / (4 * 2.0)
     assert np.isfinite(found.value)
 

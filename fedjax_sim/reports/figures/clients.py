@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -239,7 +240,7 @@ def client_distribution(
         raise ValueError(f"{metric} is not finite for any client in round {round}")
     bounds = bounds_of(metric, finite) or (finite.min(), finite.max())
     size = size or (9.2, 3.6)
-    edges = np.linspace(*bounds, _BINS + 1) if bounds[0] < bounds[1] else _BINS
+    edges: Any = np.linspace(*bounds, _BINS + 1) if bounds[0] < bounds[1] else _BINS
     notes: dict[str, str] = {}
     with font_of(size):
         figure, (share, counts) = panels(size, 1, 2)

@@ -226,8 +226,10 @@ def _median_band(parts: Sequence[pd.DataFrame], x: str) -> _Line:
         return _Line.empty()
     low, middle, high = (seed_curve(part, x) for part in parts)
     length = int(np.isfinite(low.mean + middle.mean + high.mean).sum())
-    kept = (values[:length] for values in (low.at, middle.mean, low.mean, high.mean))
-    return _Line(*kept, length < len(middle.mean))
+    at, mean, below, above = (
+        values[:length] for values in (low.at, middle.mean, low.mean, high.mean)
+    )
+    return _Line(at, mean, below, above, length < len(middle.mean))
 
 
 def _lines(lines: Sequence[_Line], most: int) -> tuple[dict[str, list], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -23,10 +22,9 @@ from fedjax_sim.theory import (
     fedswa,
     lojasiewicz,
     positive,
-    strongly_convex,
 )
+from fedjax_sim.theory import fedac as fedac_theory
 from fedjax_sim.theory import fedavg as avg
-from fedjax_sim.theory.fedac import convex
 from fedjax_sim.types import FedAlgorithm, shown
 
 Settings = dict[str, Array]  # lr, and augmentation where the theorem has one
@@ -71,41 +69,35 @@ class Theorem(NamedTuple):
     prepare: Callable[..., Any] | None = None  # (first state, task, key) -> first state
 
 
-def _rule(prescribed_lr: Callable[..., Array], *, drop: str | None = None) -> Callable:
-    """A prescribed rate as a setting; ``drop`` names a constant that the theorem ignores."""
+def _family(family: Any, *, drop: str | None = None, **which: str) -> tuple[Callable, Callable]:
+    """A family's prescribed rate as a setting, and its bound; ``drop`` is a constant to ignore."""
+
+    def without(constants: ProblemConstants) -> ProblemConstants:
+        return constants if drop is None else constants._replace(**{drop: None})
 
     def prescribe(constants: ProblemConstants, *, cohort_size: Any, **sizes: Any) -> Settings:
+        del cohort_size  # all clients take part
+        return {"lr": family.prescribed_lr(without(constants), **which, **sizes)}
+
+    def bound(constants: ProblemConstants, *, cohort_size: Any, **sizes: Any) -> Array:
         del cohort_size
-        return {"lr": prescribed_lr(_without(constants, drop), **sizes)}
+        return family.bound(without(constants), **which, **sizes)
 
-    return prescribe
-
-
-def _of_all(bound: Callable[..., Array], *, drop: str | None = None) -> Callable:
-    """A bound for full participation."""
-
-    def value(constants: ProblemConstants, *, cohort_size: Any, **sizes: Any) -> Array:
-        del cohort_size
-        return bound(_without(constants, drop), **sizes)
-
-    return value
+    return prescribe, bound
 
 
-def _without(constants: ProblemConstants, drop: str | None) -> ProblemConstants:
-    return constants if drop is None else constants._replace(**{drop: None})
-
-
-def _augmented(variant: Literal["I", "II"]) -> Callable:
-    """Prescribed augmentation, and the prescribed rate at it."""
+def _augmented(variant: Literal["I", "II"]) -> tuple[Callable, Callable]:
+    """Prescribed augmentation of FedAc and the prescribed rate at it, and the bound."""
+    rule, bound = _family(fedac_theory.convex, variant=variant)
 
     def prescribe(constants: ProblemConstants, *, cohort_size: Any, **sizes: Any) -> Settings:
-        del cohort_size
-        at = {"variant": variant, **sizes}
-        augmentation = convex.prescribed_augmentation(constants, **at)
-        lr = convex.prescribed_lr(constants, augmentation=augmentation, **at)
-        return {"lr": lr, "augmentation": augmentation}
+        augmentation = fedac_theory.convex.prescribed_augmentation(
+            constants, variant=variant, **sizes
+        )
+        at = {"augmentation": augmentation, "cohort_size": cohort_size, **sizes}
+        return rule(constants, **at) | {"augmentation": augmentation}
 
-    return prescribe
+    return prescribe, bound
 
 
 def _minimised(bound: Callable[..., Array], limit: Callable[..., Array]) -> Callable:
@@ -206,18 +198,17 @@ _SMALL_RATE = "small client rate"
 THEOREMS = (
     Theorem(
         "FedAvg, convex", f"Proposition 2.1, {_THESIS}", _SHADOW, GAP, (*_COMMON, c.CONVEX),
-        ("L", "sigma", "zeta", "B"), _rule(avg.convex.prescribed_lr), _of_all(avg.convex.bound),
-        _fedavg, over_shadow="end",
+        ("L", "sigma", "zeta", "B"), *_family(avg, regime="convex"), _fedavg, over_shadow="end",
     ),
     Theorem(
         "FedAvg, convex, third order", f"Theorem 2.19, {_THESIS}", _WEIGHTED, GAP, _ONE,
-        ("L", "sigma", "sigma4", "Q", "B"), _rule(avg.third_order.prescribed_lr),
-        _of_all(avg.third_order.bound), _averaged_third_order, output=_AVERAGE,
+        ("L", "sigma", "sigma4", "Q", "B"), *_family(avg, regime="third order"),
+        _averaged_third_order, output=_AVERAGE,
     ),
     Theorem(
         "FedAvg, strongly convex", f"Theorem B.18, {_THESIS}", _WEIGHTED, GAP, _STRONG,
-        ("L", "mu", "sigma", "sigma4", "Q", "B"), _rule(avg.strongly_convex.prescribed_lr),
-        _of_all(avg.strongly_convex.bound), _averaged_strongly_convex, output=_AVERAGE,
+        ("L", "mu", "sigma", "sigma4", "Q", "B"), *_family(avg, regime="strongly convex"),
+        _averaged_strongly_convex, output=_AVERAGE,
     ),
     Theorem(
         "FedAvg, strongly convex clients", "Theorem F.2, Labbi et al. (2025)", _MODEL, GAP,
@@ -227,42 +218,35 @@ THEOREMS = (
     Theorem(
         "FedAvg, small client rate", f"Theorem 4.3, {_THESIS}",
         "F - F* at the mean of the server's models", GAP, (*_COMMON, c.CONVEX),
-        ("L", "sigma", "B_h"), _rule(partial(feddualavg.prescribed_lr, regime=_SMALL_RATE)),
-        _of_all(partial(feddualavg.bound, regime=_SMALL_RATE)), _small_client_rate,
+        ("L", "sigma", "B_h"), *_family(feddualavg, regime=_SMALL_RATE), _small_client_rate,
     ),
     Theorem(
         "FedAvg, nonconvex", f"Theorem 2.22, {_THESIS}", _GRADIENT, GRADIENT,
         (*_COMMON, c.ONE_OBJECTIVE), ("L", "sigma", "G", "Delta"),
-        _rule(avg.nonconvex.prescribed_lr, drop="Q"), _of_all(avg.nonconvex.bound, drop="Q"),
-        _fedavg, over_shadow="start",
+        *_family(avg, regime="nonconvex", drop="Q"), _fedavg, over_shadow="start",
     ),
     Theorem(
         "FedAvg, nonconvex, third order", f"Theorem 2.23, {_THESIS}", _GRADIENT,
         GRADIENT, (*_COMMON, c.ONE_OBJECTIVE), ("L", "sigma", "G", "Delta", "Q"),
-        _rule(avg.nonconvex.prescribed_lr), _of_all(avg.nonconvex.bound),
-        _fedavg, over_shadow="start",
+        *_family(avg, regime="nonconvex"), _fedavg, over_shadow="start",
     ),
     Theorem(
         "FedAc-I, convex", f"Theorem B.21, {_THESIS}", _MODEL, GAP, _ONE,
-        ("L", "sigma", "B"), _augmented("I"), _of_all(partial(convex.bound, variant="I")),
-        _fedac("I"),
+        ("L", "sigma", "B"), *_augmented("I"), _fedac("I"),
     ),
     Theorem(
         "FedAc-II, convex, third order", f"Theorem B.23, {_THESIS}", _MODEL, GAP, _ONE,
-        ("L", "sigma", "sigma4", "Q", "B"), _augmented("II"),
-        _of_all(partial(convex.bound, variant="II")), _fedac("II"),
+        ("L", "sigma", "sigma4", "Q", "B"), *_augmented("II"), _fedac("II"),
     ),
     Theorem(
         "FedAc-I, strongly convex", f"Theorem 3.5, {_THESIS}", _MODEL, GAP, _STRONG,
         ("L", "mu", "sigma", "Delta", "B"),
-        _rule(partial(strongly_convex.prescribed_lr, variant="I")),
-        _of_all(partial(strongly_convex.bound, variant="I")), _fedac("I"),
+        *_family(fedac_theory.strongly_convex, variant="I"), _fedac("I"),
     ),
     Theorem(
         "FedAc-II, strongly convex, third order", f"Theorem B.1, {_THESIS}", _MODEL, GAP,
         _STRONG, ("L", "mu", "sigma", "sigma4", "Q", "Delta", "B"),
-        _rule(partial(strongly_convex.prescribed_lr, variant="II")),
-        _of_all(partial(strongly_convex.bound, variant="II")), _fedac("II"),
+        *_family(fedac_theory.strongly_convex, variant="II"), _fedac("II"),
     ),
     Theorem(
         "FedMoSWA, nonconvex", "Lemma G.18, Liu et al. (2025)",

@@ -9,10 +9,10 @@ from symbols import THESIS, by_symbols
 
 from experiments.heterogeneity import limits
 from experiments.heterogeneity.limits import saturated_gap
-from fedjax_sim.theory.fedavg import convex
+from fedjax_sim.theory import fedavg
 
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, some ten operations
-convex_bound = by_symbols(convex.bound, THESIS)
+convex_bound = by_symbols(fedavg.bound, THESIS, regime="convex")
 limit_bound = by_symbols(limits.limit_bound, THESIS)
 
 

@@ -55,12 +55,10 @@ def test_measured_rounds_stay_below_predicted_ones():
     assert advice.sources["G"].kind == "unknown"
     assert all(prediction.applies for prediction in advice.predictions)
     sizes = {"local_steps": K, "rounds": 60, "clients": M}
-    for name, rule in (
-        ("FedAvg, convex", fs.theory.fedavg.convex.prescribed_lr),
-        ("FedAvg, strongly convex", fs.theory.fedavg.strongly_convex.prescribed_lr),
-    ):
-        lr = rule(advice.constants, **sizes)
-        np.testing.assert_allclose(advice.prediction(name).here.lr, lr, rtol=1e-5)
+    for regime in ("convex", "strongly convex"):
+        lr = fs.theory.fedavg.prescribed_lr(advice.constants, regime, **sizes)
+        here = advice.prediction(f"FedAvg, {regime}").here
+        np.testing.assert_allclose(here.lr, lr, rtol=1e-5)
     frame = advice.to_frame().set_index("theorem")
     assert frame.loc["FedAvg, convex", "quantity"] == "mean of F - F* over all shadow iterates"
 

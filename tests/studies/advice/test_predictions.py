@@ -61,8 +61,8 @@ def test_rounds_of_noisy_fedavg_are_the_fewest():
     np.testing.assert_allclose(result.prescribed.bound, bound[at], rtol=1e-12)
     # At the setup's own sizes, R = 20 and K = 5.
     assert (result.here.local_steps, result.here.rounds) == (5, 20)
-    expected = fs.theory.fedavg.convex.prescribed_lr(
-        ProblemConstants(**constants), local_steps=5, rounds=20, clients=4
+    expected = fs.theory.fedavg.prescribed_lr(
+        ProblemConstants(**constants), "convex", local_steps=5, rounds=20, clients=4
     )
     np.testing.assert_allclose(result.here.lr, expected, rtol=1e-6)
 

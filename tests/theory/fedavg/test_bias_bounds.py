@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from symbols import BIAS, by_symbols
 
-from fedjax_sim.theory.fedavg import iterate_bias
+from fedjax_sim.theory import fedavg
 
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, some ten operations
 bias_bound, growth_bias_bound, bias_lower_bound, third_order_bias_lower_bound = (
     by_symbols(function, BIAS)
     for function in (
-        iterate_bias.bias_bound,
-        iterate_bias.growth_bias_bound,
-        iterate_bias.bias_lower_bound,
-        iterate_bias.third_order_bias_lower_bound,
+        fedavg.bias_bound,
+        fedavg.growth_bias_bound,
+        fedavg.bias_lower_bound,
+        fedavg.third_order_bias_lower_bound,
     )
 )
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from symbols import THESIS, by_symbols
 
-from fedjax_sim.theory.fedavg import convex, drift, nonconvex, strongly_convex, third_order
+from fedjax_sim.theory import fedavg
 from fedjax_sim.theory.step_sizes import best_lr
 
 SIZES = {"L": 2.0, "sigma": 0.7, "M": 6, "K": 5, "R": 40}
@@ -21,52 +21,36 @@ HESSIAN = {**CONVEX, "Q": 0.4}
 NONCONVEX = {**SIZES, "G": 1.1, "Delta": 3.0}
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, some ten operations
 
-convex_bound, convex_lr, tuned_convex_bound, shadow_bound, drift_bound = (
-    by_symbols(function, THESIS, zeta=0.0)
+
+def regime(name, **defaults):
+    """Bound, rate and tuned bound of a regime, as functions of the thesis's symbols."""
+    functions = fedavg.bound, fedavg.prescribed_lr, fedavg.tuned_bound
+    return [by_symbols(function, THESIS, regime=name, **defaults) for function in functions]
+
+
+convex_bound, convex_lr, tuned_convex_bound = CONVEX_REGIME = regime("convex", zeta=0.0)
+third_order_bound, third_order_lr, tuned_third_order_bound = THIRD_ORDER = regime("third order")
+strongly_convex_bound, strongly_convex_lr, tuned_strongly_convex_bound = STRONG = regime(
+    "strongly convex"
+)
+nonconvex_bound, nonconvex_lr, tuned_nonconvex_bound = GENERAL = regime("nonconvex")
+shadow_bound, drift_bound, fourth_moment_bound, gradient_gap_bound = (
+    by_symbols(function, THESIS)
     for function in (
-        convex.bound,
-        convex.prescribed_lr,
-        convex.tuned_bound,
-        convex.shadow_bound,
-        drift.drift_bound,
+        fedavg.shadow_bound,
+        fedavg.drift_bound,
+        fedavg.fourth_moment_bound,
+        fedavg.gradient_gap_bound,
     )
 )
-third_order_bound, third_order_lr, tuned_third_order_bound = (
-    by_symbols(function, THESIS)
-    for function in (third_order.bound, third_order.prescribed_lr, third_order.tuned_bound)
-)
-strongly_convex_bound, strongly_convex_lr, tuned_strongly_convex_bound = (
-    by_symbols(function, THESIS)
-    for function in (
-        strongly_convex.bound,
-        strongly_convex.prescribed_lr,
-        strongly_convex.tuned_bound,
-    )
-)
-nonconvex_bound, nonconvex_lr, tuned_nonconvex_bound = (
-    by_symbols(function, THESIS)
-    for function in (nonconvex.bound, nonconvex.prescribed_lr, nonconvex.tuned_bound)
-)
-fourth_moment_bound = by_symbols(drift.fourth_moment_bound, THESIS)
-gradient_gap_bound = by_symbols(drift.gradient_gap_bound, THESIS)
 
 # bound, rate, tuned bound, and the constants they have besides L, sigma, M, K, R
 FAMILIES = {
-    "convex": (convex_bound, convex_lr, tuned_convex_bound, ["B", "zeta"]),
-    "third_order": (third_order_bound, third_order_lr, tuned_third_order_bound, ["B", "Q"]),
-    "strongly_convex": (
-        strongly_convex_bound,
-        strongly_convex_lr,
-        tuned_strongly_convex_bound,
-        ["B", "Q", "mu"],
-    ),
-    "nonconvex": (nonconvex_bound, nonconvex_lr, tuned_nonconvex_bound, ["G", "Delta"]),
-    "nonconvex_third_order": (
-        nonconvex_bound,
-        nonconvex_lr,
-        tuned_nonconvex_bound,
-        ["G", "Delta", "Q"],
-    ),
+    "convex": (*CONVEX_REGIME, ["B", "zeta"]),
+    "third_order": (*THIRD_ORDER, ["B", "Q"]),
+    "strongly_convex": (*STRONG, ["B", "Q", "mu"]),
+    "nonconvex": (*GENERAL, ["G", "Delta"]),
+    "nonconvex_third_order": (*GENERAL, ["G", "Delta", "Q"]),
 }
 
 
@@ -326,7 +310,7 @@ def test_vmap_over_rates_and_large_runs_in_single_precision(allow_nans):
     [
         (convex_bound, CONVEX, "lr <= 1 / (4 L)"),
         (functools.partial(shadow_bound, drift=0.0), CONVEX, "lr <= 1 / (4 L)"),
-        (drift_bound, {"L": 2.0, "sigma": 1.0, "K": 1}, "lr <= 1 / (4 L)"),
+        (drift_bound, {"L": 2.0, "sigma": 1.0, "zeta": 0.0, "K": 1}, "lr <= 1 / (4 L)"),
         (fourth_moment_bound, {"L": 2.0, "sigma": 1.0, "K": 1}, "lr <= 1 / (4 L)"),
         (third_order_bound, HESSIAN, "lr <= 1 / (4 L)"),
         (strongly_convex_bound, {**HESSIAN, "mu": 0.3}, "lr <= 1 / (4 L) and mu <= L"),
@@ -357,6 +341,7 @@ def test_strong_convexity_above_smoothness(allow_nans):
         (nonconvex_bound, {"lr": 0.1, **NONCONVEX}, {"Q": -1.0}, "Q is -1.0"),
         (gradient_gap_bound, {"fourth_moment": 1.0}, {"Q": -2}, "Q is -2"),
         (convex_bound, {"lr": 0.1, **CONVEX}, {"M": 0}, "clients is 0; expected a positive"),
+        (convex_bound, {"lr": 0.1, **CONVEX}, {"regime": "smooth"}, "regime is 'smooth'; expected"),
     ],
 )
 def test_bad_constants_are_named(function, constants, change, match):
