@@ -12,8 +12,7 @@ from fedjax_sim.checks import check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree import Selection, last_layer
 from fedjax_sim.types import FedAlgorithm, specified
-from fedjax_sim.wrappers import fine_tuned
-from fedjax_sim.wrappers.freeze import freeze
+from fedjax_sim.wrappers import fine_tuned, freeze
 
 __all__ = ["fedbabu"]
 

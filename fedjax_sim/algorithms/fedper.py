@@ -10,7 +10,7 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree import Selection, last_layer
 from fedjax_sim.types import FedAlgorithm, specified
-from fedjax_sim.wrappers.private import private
+from fedjax_sim.wrappers import private
 
 __all__ = ["fedper"]
 

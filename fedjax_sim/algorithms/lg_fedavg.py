@@ -11,7 +11,7 @@ from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.local import ScalarOrSchedule
 from fedjax_sim.tree import Selection, last_layer, others
 from fedjax_sim.types import FedAlgorithm, specified
-from fedjax_sim.wrappers.private import private
+from fedjax_sim.wrappers import private
 
 __all__ = ["lg_fedavg"]
 

@@ -33,6 +33,7 @@ from fedjax_sim.wrappers.ef21 import ef21, ef21_p
 from fedjax_sim.wrappers.error_feedback import ef14
 from fedjax_sim.wrappers.fine_tuning import fine_tuned
 from fedjax_sim.wrappers.fixed_order import fixed_order
+from fedjax_sim.wrappers.freeze import freeze
 from fedjax_sim.wrappers.marina import marina, pp_marina
 from fedjax_sim.wrappers.parts import PartState, personal_model
 from fedjax_sim.wrappers.per_step import per_step_uploads
@@ -41,16 +42,19 @@ from fedjax_sim.wrappers.privacy.adaptive import AdaptiveClip
 from fedjax_sim.wrappers.privacy.clipping import Clip
 from fedjax_sim.wrappers.privacy.participation import min_separation, most_visits, num_draws
 from fedjax_sim.wrappers.privacy.randomizers import check_delta
+from fedjax_sim.wrappers.private import private
 from fedjax_sim.wrappers.received import (
     also_checked,
     broadcast_inner,
     check_receives_mean,
     dry_visit,
+    inner_params,
     received_model,
 )
 from fedjax_sim.wrappers.robust import attacks
 from fedjax_sim.wrappers.robust.aggregation import check_counts
 from fedjax_sim.wrappers.robust.attacks import Attackers, Trigger, triggered
+from fedjax_sim.wrappers.running_statistics import running_statistics
 
 __all__ = [
     "average_rounds",
@@ -71,10 +75,7 @@ class SkipNonfiniteState(NamedTuple):
     inner: ServerState
     left_out: Array  # sum over all rounds of the share of the weight that was left out
 
-    @property
-    def params(self) -> Params:
-        """The model."""
-        return self.inner.params
+    params = inner_params
 
 
 class _Checked(NamedTuple):

@@ -22,7 +22,7 @@ from fedjax_sim.types import (
     Upload,
     Work,
 )
-from fedjax_sim.wrappers.received import check_receives_mean
+from fedjax_sim.wrappers.received import check_receives_mean, inner_params
 
 # Branches of keys; algorithms and codecs use the key itself or small numbers.
 UPLOAD, MESSAGE, COIN = 2**31, 2**31 + 1, 2**31 + 2
@@ -46,10 +46,7 @@ class EstimateState(NamedTuple):
     inner: ServerState
     estimate: Params  # EF21: the mean of all g_i; DIANA: the mean of all h_i
 
-    @property
-    def params(self) -> Params:
-        """The model."""
-        return self.inner.params
+    params = inner_params
 
 
 def with_memory(algorithm: FedAlgorithm, codec: StatefulCodec) -> Callable[[Params], MemoryState]:

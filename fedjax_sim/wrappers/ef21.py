@@ -48,7 +48,7 @@ from fedjax_sim.wrappers._memory import (
     with_estimate,
     with_memory,
 )
-from fedjax_sim.wrappers.received import broadcast_inner, first_message
+from fedjax_sim.wrappers.received import broadcast_inner, first_message, inner_params
 
 __all__ = ["ef21", "ef21_p"]
 
@@ -60,10 +60,7 @@ class Ef21PState(NamedTuple):
     copy: Message  # w, the message that all clients have
     codec: PyTree  # of a codec with memory, else ()
 
-    @property
-    def params(self) -> Params:
-        """The model."""
-        return self.inner.params
+    params = inner_params
 
 
 class _FirstVisit(NamedTuple):

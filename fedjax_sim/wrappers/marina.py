@@ -37,7 +37,7 @@ from fedjax_sim.types import (
     specified,
 )
 from fedjax_sim.wrappers._memory import COIN, UPLOAD, check_form, check_sends_changes
-from fedjax_sim.wrappers.received import also_checked, first_message, received_model
+from fedjax_sim.wrappers.received import also_checked, first_message, inner_params, received_model
 
 __all__ = ["marina", "pp_marina"]
 
@@ -51,10 +51,7 @@ class MarinaState(NamedTuple):
     full: Array  # bool: the uploads of the last round were not compressed
     num_rounds: Array  # with reports
 
-    @property
-    def params(self) -> Params:
-        """The model."""
-        return self.inner.params
+    params = inner_params
 
 
 class MarinaMessage(NamedTuple):

@@ -33,6 +33,12 @@ def received_model(message: Message) -> Params:
     return getattr(message, "params", message)
 
 
+@property
+def inner_params(state: Any) -> Params:
+    """The model."""
+    return state.inner.params
+
+
 def first_message(algorithm: FedAlgorithm, server: ServerState, num_clients: int = 1000) -> Message:
     """Returns the message of a server before any round, for its form and its initial values."""
     zero = jnp.array(0, jnp.int32)

@@ -18,7 +18,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim import tree
-from fedjax_sim.algorithms.fedac import Coupling, coupling
+from fedjax_sim.algorithms.fedac import coupling
 from fedjax_sim.local import exponential_decay
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -101,37 +101,6 @@ def test_exact_gradients_make_it_nesterovs_method(build):
         w = (1 - 1 / root) * w + middle / root - g / np.sqrt(smooth * mu)
     state = state_after(build(1 / smooth, mu), 7, 1, 1, clients=ONE).server
     assert_close((state.params, state.main), (ag, w), TOLERANCE)
-
-
-@pytest.mark.parametrize("variant", ["I", "II"])
-def test_difference_of_two_clients_obeys_its_recursion(variant):
-    """Quadratics of one Hessian: a fixed matrix, and noise that enters linearly."""
-    num_steps, shift = 6, np.array([0.3, -0.1, 0.2])
-    hessian = HESSIANS[0]
-    gamma, alpha, beta = coupling(LR, MU, K, variant)
-    eye = np.eye(3)
-    top = eye - LR * hessian
-    bottom = eye / alpha - gamma * hessian
-    matrix = np.block(
-        [
-            [(1 - 1 / beta) * top, top / beta],
-            [(1 - 1 / beta) * bottom, bottom / beta + (1 - 1 / alpha) * eye],
-        ]
-    )
-    # Client 1's gradients are those of client 0 plus `shift`.
-    push = np.concatenate([LR * shift, gamma * shift])
-    difference = np.zeros(6)
-    for _ in range(num_steps):
-        difference = matrix @ difference - push
-    clients = (
-        np.stack([hessian] * 2),
-        np.stack([CENTRES[0], CENTRES[0] - np.linalg.solve(hessian, shift)]),
-    )
-    probes = fs.Probes(client={"upload": lambda visit: jnp.concatenate(visit.upload)})
-    algorithm = fs.fedac(LR, MU, num_steps, variant, numbers=Coupling(gamma, alpha, beta))
-    _, probed = state_after(algorithm, 1, 2, num_steps, clients=clients, probes=probes)
-    ends = -probed["upload"][0]  # uploads are start minus end
-    assert_close(ends[1] - ends[0], difference, TOLERANCE)
 
 
 # ---- minibatch SGD

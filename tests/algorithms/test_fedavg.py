@@ -17,7 +17,6 @@ from small_problems import (
     logistic_data,
     logistic_losses,
     logistic_params,
-    quadratic_task,
     recorded_rounds,
     rotated,
 )
@@ -67,17 +66,6 @@ def test_one_client_is_plain_sgd():
     assert_close(flat(run(setup).server.params), x, TOLERANCE)
 
 
-def test_one_client_in_every_round_is_sgd():
-    """R visits of one client, K steps each, are one run of R K steps."""
-    timeline = fs.timelines.single(4, NUM_CLIENTS, 3, client=2)
-    setup = fs.Setup(quadratic_task(HESSIANS, CENTRES, 3), timeline, jnp.asarray(START))
-    run = compiled(lambda setup: fs.run(fs.fedavg(0.1), setup, jax.random.key(0))[0])
-    x = START
-    for _ in range(12):
-        x = x - 0.1 * HESSIANS[2] @ (x - CENTRES[2])
-    assert_close(run(setup).server.params, x, TOLERANCE)
-
-
 def test_refuses_a_client_that_does_not_exist():
     with pytest.raises(ValueError, match=r"client is 3; expected 0 \.\. 2"):
         fs.timelines.single(1, 3, 1, client=3)
@@ -94,28 +82,12 @@ def fixed_point(lr, num_steps):
     return np.linalg.solve(left.sum(0), np.einsum("mij,mj->i", left, CENTRES))
 
 
-@pytest.mark.slow
-def test_trajectory_on_quadratics_is_affine():
-    """x_t = z + P^t (x_0 - z) with P the mean contraction and z its fixed point."""
-    lr, num_steps, num_rounds = 0.1, 5, 4
-    end = fixed_point(lr, num_steps)
-    power = np.linalg.matrix_power(contractions(lr, num_steps).mean(0), num_rounds)
-    actual = final(fs.fedavg(lr), num_rounds, NUM_CLIENTS, num_steps)
-    assert_close(actual, end + power @ (START - end), TOLERANCE)
-
-
 def test_converges_to_a_point_that_is_not_the_optimum():
     lr, num_steps = 0.1, 20
     end = final(fs.fedavg(lr), 60, NUM_CLIENTS, num_steps)
     # The slowest mode shrinks at least by 0.95^20 per round: to below 1e-20 after 60.
     assert_close(end, fixed_point(lr, num_steps), TOLERANCE)
     assert np.linalg.norm(end - optimum()) > 0.01
-
-
-def test_many_local_steps_average_the_local_optima():
-    end = final(fs.fedavg(0.5), 2, NUM_CLIENTS, 400)
-    # (1 - 0.5 * 0.5)^400 is below 1e-49.
-    assert_close(end, CENTRES.mean(0), TOLERANCE)
 
 
 def test_equal_hessians_have_no_drift():

@@ -11,6 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_problems import compiled
 
+from fedjax_sim.compression import (
+    contractive,
+    gaussian_low_rank,
+    lattice,
+    luq_codec,
+    power_sgd,
+    qsgd,
+    random_k,
+    stateful,
+    top_k,
+    uniform,
+)
 from fedjax_sim.compression import quantizers as q
 from fedjax_sim.compression.quantizers.rounding import power_of_two_below
 
@@ -19,7 +31,6 @@ KEY = jax.random.key(0)
 # Shared programs: LLVM's optimisation takes longer than these small arrays need.
 luq = functools.partial(compiled, static_argnums=2)(q.luq)
 symmetric = functools.partial(compiled, static_argnums=(1, 2))(q.symmetric)
-WHOLE_RANGE = q.mse_clip((1.0,))
 
 
 def heavy_tailed(seed, *shape):
@@ -66,31 +77,6 @@ def test_luq_values(exponent_levels, count):
     positive = threshold * 2.0 ** np.arange(exponent_levels + 1)
     np.testing.assert_array_equal(values, [*-positive[::-1], 0, *positive])
     assert len(values) == count
-
-
-@pytest.mark.slow
-@settings(max_examples=20)
-@given(st.integers(0, 10**6), st.integers(0, 8))
-def test_luq_keeps_its_own_grid(seed, exponent_levels):
-    """The largest magnitude is on the grid, so the result has the grid of x."""
-    x = jnp.asarray(heavy_tailed(seed, 40))
-    once = luq(jax.random.key(seed), x, exponent_levels)
-    assert float(jnp.abs(once).max()) == float(jnp.abs(x).max())
-    np.testing.assert_array_equal(luq(jax.random.key(seed + 1), once, exponent_levels), once)
-
-
-def test_luq_is_unbiased():
-    draws, x = 4000, heavy_tailed(1, 40)
-    keys = jax.random.split(KEY, draws)
-    out = compiled(jax.vmap(lambda key: q.luq(key, jnp.asarray(x), 6)))(keys)
-    out = np.asarray(out, float)
-    low = float(np.abs(x).max()) / 2**6 * 2.0 ** np.arange(-1, 16)
-    low[0] = 0  # below the threshold the two neighbours are 0 and the threshold
-    place = np.searchsorted(low, np.abs(x).astype(float), side="right") - 1
-    variance = (low[place + 1] - np.abs(x)) * (np.abs(x) - low[place])
-    # Five standard errors; the 40 probabilities are exact to a few roundings.
-    assert (np.abs(out.mean(0) - x) <= 5 * np.sqrt(variance / draws) + 4 * EPS * np.abs(x)).all()
-    assert out.var(0).sum() == pytest.approx(variance.sum(), rel=0.1)  # 4000 draws of 40 entries
 
 
 def test_luq_of_nothing_and_next_to_nothing():
@@ -180,18 +166,6 @@ def test_the_default_clip_is_close_to_the_best(levels):
     assert error(symmetric(jnp.asarray(x), levels)) <= 1.1 * best
 
 
-@pytest.mark.slow
-@settings(max_examples=20)
-@given(st.integers(0, 10**6), st.integers(2, 8), st.sampled_from(["signed", "non_negative"]))
-def test_errors_without_clipping_are_half_a_unit(seed, bits, kind):
-    x = heavy_tailed(seed, 30)
-    x = np.abs(x) if kind == "non_negative" else x
-    levels = getattr(q, kind)(bits)
-    out = np.asarray(symmetric(jnp.asarray(x), levels, WHOLE_RANGE))
-    unit = np.abs(x).max() / levels.high
-    assert np.abs(out - x).max() <= unit / 2 * (1 + 8 * EPS * levels.high)
-
-
 def test_levels_fit_in_their_bits():
     for bits in range(2, 9):
         for make in (q.signed, q.non_negative):
@@ -260,6 +234,27 @@ def test_gradients_are_straight_through():
 @pytest.mark.parametrize(
     ("make", "name"),
     [
+        (lambda: lattice(1, 0.1), "bits is 1"),
+        (lambda: lattice(25, 0.1), "bits is 25"),
+        (lambda: lattice(8.5, 0.1), r"bits is 8\.5; expected an integer"),
+        (lambda: lattice(8, 0.0), "cell is 0.0"),
+        (lambda: lattice(8, -1.0), "cell is -1.0"),
+        (lambda: uniform(1), "levels is 1"),
+        (lambda: qsgd(0), "levels is 0"),
+        (lambda: luq_codec(-1), "exponent_levels is -1"),
+        (lambda: power_sgd(0), "rank is 0"),
+        (lambda: gaussian_low_rank(-1), "rank is -1"),
+        (lambda: contractive(random_k(1), -1), "variance is -1"),
+        (
+            lambda: contractive(top_k(1), 3),
+            "variance is 3; expected none with a codec that",
+        ),
+        (
+            lambda: contractive(random_k(1), 2.9).through(KEY, jnp.ones(4), jnp.ones(4)),
+            r"variance is 2.9; expected at least 3, .* shape \[4\]",
+        ),
+        (lambda: stateful(3), "codec is 3; expected a codec"),
+        (lambda: contractive(power_sgd(1), 1.0), "codec keeps a memory between messages"),
         (lambda: q.luq(KEY, jnp.ones(2), -1), "exponent_levels is -1"),
         (lambda: q.signed(1), "bits is 1"),
         (lambda: q.non_negative(0), "bits is 0"),

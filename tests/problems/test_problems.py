@@ -75,10 +75,14 @@ def test_singular_problems_get_a_minimiser():
     ("call", "match"),
     [
         (lambda: quadratics(1, 0, 0), "dim is 0"),
+        (lambda: sparse_regression(1, 1, 5, 4, 0), "num_nonzero is 5; expected at most 4"),
+        (lambda: low_rank_regression(1, 1, -1, 4, 0), "rank is -1; expected at least 0"),
+        (lambda: sparse_regression(1, 1, 0, 0, 0), "dim is 0; expected at least 1"),
+        (lambda: low_rank_regression(1, 1, 0, 0, 0), "size is 0; expected at least 1"),
         (lambda: quadratics(1, 2, 0, mu=2.0), "smoothness is 1.0; expected at least 2"),
     ],
 )
-def test_bad_arguments_of_quadratics(call, match):
+def test_bad_arguments(call, match):
     with pytest.raises(ValueError, match=match):
         call()
 
@@ -227,14 +231,3 @@ def test_one_seed_is_one_problem(make):
 def test_refusals(make, counts, options, message):
     with pytest.raises(ValueError, match=message):
         make(**({"num_clients": 3, "examples_per_client": 5, "seed": 0} | counts | options))
-
-
-def test_truths_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="num_nonzero is 5; expected at most 4"):
-        sparse_regression(1, 1, 5, 4, 0)
-    with pytest.raises(ValueError, match="rank is -1; expected at least 0"):
-        low_rank_regression(1, 1, -1, 4, 0)
-    with pytest.raises(ValueError, match="dim is 0; expected at least 1"):
-        sparse_regression(1, 1, 0, 0, 0)
-    with pytest.raises(ValueError, match="size is 0; expected at least 1"):
-        low_rank_regression(1, 1, 0, 0, 0)

@@ -1,7 +1,5 @@
 """A regulariser on the leaves of a model: which leaves, and each as if it were alone."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -212,36 +210,6 @@ def test_built_inside_a_program_of_traced_numbers():
     assert_close(actual, (problem.argmin(params, 0.9), problem.value(params)), 20 * EPS)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "build",
-    [
-        prox.L1,
-        prox.SquaredL2,
-        functools.partial(prox.ElasticNet, l2=0.2),
-        prox.GroupL1,
-        prox.LInf,
-        prox.Nuclear,
-        prox.L1Ball,
-        prox.L2Ball,
-        prox.Box,
-        prox.Simplex,
-    ],
-)
-def test_sweep_over_weights_and_steps(build):
-    """As a sweep does it: the regulariser is built from the mapped number."""
-    weights, steps, params = jnp.array([0.2, 0.5, 1.0]), jnp.array([0.3, 1.0, 2.0]), model()
-
-    def run(weight, c, params):
-        return prox.composite(build(weight), where=prox.kernels).argmin(params, c)
-
-    together = compiled(jax.vmap(run, (0, 0, None)))(weights, steps, params)
-    single = compiled(run)
-    apart = [single(weight, c, params) for weight, c in zip(weights, steps, strict=True)]
-    # Sums and singular values, compiled in another way.
-    assert_close(together, jax.tree.map(lambda *x: np.stack(x), *apart), 20 * EPS)
-
-
 def test_regulariser_as_an_argument_of_a_program():
     """It is a tree of its numbers: a batch of them is mapped over, without new compilation."""
     params = model()
@@ -259,41 +227,3 @@ def test_regulariser_as_an_argument_of_a_program():
             expected = jax.tree.map(lambda x, w=weight: prox.soft_threshold(x, w), params)
             assert_identical(jax.tree.map(lambda x, i=i: x[i], result), expected)
     assert len(traces) == 1
-
-
-@pytest.mark.slow
-def test_derivative_with_respect_to_the_weight(x64):
-    """The derivative of the sum of a minimiser is minus c times the signs of its non-zeros."""
-    params = model(dtype=np.float64)
-
-    def total(weight):
-        result = prox.composite(prox.L1(weight), where=prox.kernels).argmin(params, 0.9)
-        return sum(jnp.sum(x) for x in jax.tree.leaves(result))
-
-    expected = -0.9 * sum(np.sum(np.sign(x) * (np.abs(x) > 0.27)) for x in kernels_of(params))
-    np.testing.assert_allclose(jax.grad(total)(0.3), expected, rtol=1e-14)
-
-
-@pytest.mark.slow
-def test_float32_numbers_on_a_float64_model(x64):
-    params = model(dtype=np.float64)
-    problem = prox.composite(prox.L1(jnp.float32(0.5)), prox.PNorm(jnp.float32(1.5)), prox.kernels)
-    results = [
-        problem.argmin(params, jnp.float32(0.9)),
-        problem.value(params),
-        problem.subgradient(params),
-        problem.to_primal(problem.to_dual(params)),
-    ]
-    assert {x.dtype for x in jax.tree.leaves(results)} == {np.dtype(np.float64)}
-
-
-@pytest.mark.parametrize("psi", [3.0, prox.L1], ids=["number", "class"])
-def test_a_composite_needs_a_regulariser(psi):
-    with pytest.raises(ValueError, match="expected a regulariser, for example"):
-        prox.composite(psi)
-
-
-@pytest.mark.parametrize("mirror", [prox.L1(0.1), prox.Entropy], ids=["penalty", "class"])
-def test_a_composite_needs_a_mirror_map(mirror):
-    with pytest.raises(ValueError, match=r"mirror is .*; expected a mirror map"):
-        prox.composite(prox.L1(0.1), mirror)

@@ -15,12 +15,11 @@ from compressed_quadratics import as_unbiased, instance, setup, top
 from small_problems import assert_close, compiled
 
 import fedjax_sim as fs
-from fedjax_sim.compression import Codec, compressed, contractive, identity, random_k, top_k
+from fedjax_sim.compression import compressed, identity, random_k, top_k
 
 pytestmark = pytest.mark.usefixtures("x64")
 A, B, BEST = instance()
 RATE, ALPHA = 0.05, 0.3
-OWN = Codec(lambda key, x, near: x, lambda x: 0)
 
 # The instance of the second moments: M = 4, d = 8, k = 2.
 CENTRES = instance(4, 8)[1]
@@ -139,18 +138,3 @@ def test_the_variance_vanishes_with_shifts_only():
     alone = run(compressed(fs.fedsgd(lr), codec), timeline)[1].metrics["error"]
     assert shifted[-1] < 1e-18
     assert alone[-1] > 1e-3
-
-
-@pytest.mark.parametrize(("rate", "bound"), [(-1.0, "at least 0"), (1.5, "at most 1")])
-def test_bad_rates(rate, bound):
-    with pytest.raises(ValueError, match=f"rate is {rate}; expected {bound}"):
-        fs.diana(fs.fedsgd(0.1), random_k(1), rate)
-
-
-@pytest.mark.parametrize(
-    ("codec", "kind"),
-    [(top_k(1), "'contraction'"), (contractive(random_k(1)), "'contraction'"), (OWN, "None")],
-)
-def test_codecs_that_state_no_variance_are_refused(codec, kind):
-    with pytest.raises(ValueError, match=f"codec has the kind {kind}; expected an unbiased codec"):
-        fs.diana(fs.fedsgd(0.1), codec, 0.5)

@@ -16,11 +16,12 @@ from compressed_quadratics import as_unbiased, instance, setup, sign, top
 from small_problems import assert_close, assert_identical, compiled
 
 import fedjax_sim as fs
-from fedjax_sim import compression
 from fedjax_sim.compression import (
     Codec,
     compressed,
+    contractive,
     identity,
+    lattice,
     power_sgd,
     random_k,
     scaled_sign,
@@ -155,12 +156,6 @@ def final_states():
         return jax.device_get(go(problem))
 
 
-def test_the_masks_have_absent_clients():
-    assert MASK.any(1).all()
-    assert MASK.sum() < 0.8 * MASK.size
-    assert not MASK[0].all()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("ef14", top(3)), ("ef14 sign", sign)])
 def test_ef14_follows_its_derivation(final_states, name, code):
@@ -220,20 +215,9 @@ def test_messages_of_ef21_p_are_those_of_error_feedback_on_the_server():
         w, e = w - sent, total - sent
     timeline = fs.timelines.full(6, 4, 1)
     problem = setup(A, B, BEST, timeline)
-    state, _ = compiled(fs.run, static_argnums=0)(
-        HashableP(fs.ef21_p(PLAIN, top_k(3))), problem, jax.random.key(0)
-    )
+    run = compiled(functools.partial(fs.run, fs.ef21_p(PLAIN, top_k(3))))
+    state, _ = run(problem, jax.random.key(0))
     assert_close(state.server.copy, w, 1e-12)
-
-
-class HashableP(fs.FedAlgorithm):
-    """An algorithm that is hashed by identity, for a static argument."""
-
-    def __hash__(self):
-        return id(self)
-
-    def __new__(cls, algorithm):
-        return super().__new__(cls, *algorithm)
 
 
 # ---- identities
@@ -278,25 +262,6 @@ def test_per_step_uploads_are_gradients():
         np.testing.assert_allclose(values, found["gradients"], rtol=1e-10)
 
 
-def test_for_a_fixed_projection_memories_have_no_effect():
-    """An additive codec: EF14 = EF21 = the codec alone."""
-    first = Codec(
-        lambda key, x, near: jnp.where(jnp.arange(10) < 4, x, 0),
-        lambda x: 128,
-        "contraction",  # with alpha = 0: the rules accept it, and do not converge
-    )
-    found = errors(
-        {
-            "alone": compressed(PLAIN, first),
-            "EF14": fs.ef14(PLAIN, first),
-            "EF21": fs.ef21(PLAIN, first),
-        },
-        fs.timelines.full(20, 4, 1),
-    )
-    np.testing.assert_allclose(found["EF14"], found["alone"], rtol=1e-12)
-    np.testing.assert_allclose(found["EF21"], found["alone"], rtol=1e-12)
-
-
 first_of_two = Codec(lambda key, x, near: x.at[1].set(0), lambda x: 32)
 
 
@@ -335,15 +300,43 @@ def test_error_feedback_divides_unbiased_codecs(memory):
     assert_close(state.server.params, random_k_oracle(memory, kept), 1e-12)
 
 
-def test_bad_arguments():
-    with pytest.raises(ValueError, match="start is 'warm'"):
-        fs.ef21(PLAIN, top_k(1), start="warm")  # pyright: ignore[reportArgumentType]
-    for wrap in (fs.ef14, fs.ef21, fs.ef21_p):
-        with pytest.raises(ValueError, match="codec is None; expected a codec"):
-            wrap(PLAIN, None)  # pyright: ignore[reportArgumentType]
-        for codec in (compression.lattice(8, 0.1), first_of_two):
-            with pytest.raises(ValueError, match=r"codec has the kind None; expected a contr.*Unb"):
-                wrap(PLAIN, codec)
+OWN = Codec(lambda key, x, near: x, lambda x: 0)
+NOT_UNBIASED = "codec has the kind {}; expected an unb"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: fs.ef21(PLAIN, top_k(1), start="warm"), "start is 'warm'"),
+        *(
+            (lambda wrap=wrap, codec=codec: wrap(PLAIN, codec), message)
+            for wrap in (fs.ef14, fs.ef21, fs.ef21_p)
+            for codec, message in [
+                (None, "codec is None; expected a codec"),
+                (lattice(8, 0.1), r"codec has the kind None; expected a contr.*Unb"),
+                (first_of_two, r"codec has the kind None; expected a contr.*Unb"),
+            ]
+        ),
+        # A model divided by the rate is no gradient.
+        (lambda: fs.per_step_uploads(fs.quafl(0.1), 0.1), "algorithm uploads models, which its"),
+        (lambda: fs.diana(EXACT, random_k(1), -1.0), "rate is -1.0; expected at least 0"),
+        (lambda: fs.diana(EXACT, random_k(1), 1.5), "rate is 1.5; expected at most 1"),
+        (lambda: fs.diana(EXACT, top_k(1), 0.5), NOT_UNBIASED.format("'contraction'")),
+        (lambda: fs.diana(EXACT, contractive(random_k(1)), 0.5), "kind 'contraction'; expected an"),
+        (lambda: fs.diana(EXACT, OWN, 0.5), NOT_UNBIASED.format("None")),
+        (lambda: fs.marina(EXACT, random_k(1), 0.0), "probability is 0"),
+        (lambda: fs.marina(EXACT, random_k(1), 1.5), "probability is 1.5; expected at most 1"),
+        (
+            lambda: fs.marina(EXACT, power_sgd(1), 0.5),
+            r"unbiased compression\.Codec without mem",
+        ),
+        (lambda: fs.marina(EXACT, top_k(1), 0.5), NOT_UNBIASED.format("'contraction'")),
+        (lambda: fs.pp_marina(EXACT, top_k(1)), NOT_UNBIASED.format("'contraction'")),
+    ],
+)
+def test_bad_arguments(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
 
 
 MEMORIES = pytest.mark.parametrize(
@@ -506,12 +499,6 @@ def test_wrapped_algorithms_still_upload_models(wrapper):
     with pytest.raises(ValueError, match="algorithm uploads models, which its server averages"):
         fs.ef14(wrapper(models), top_k(0.5))
     fs.ef14(wrapper(fs.fedavg(0.1)), top_k(0.5))
-
-
-def test_per_step_uploads_refuses_uploads_of_models():
-    """A model divided by the rate is no gradient."""
-    with pytest.raises(ValueError, match="algorithm uploads models, which its server averages"):
-        fs.per_step_uploads(fs.quafl(0.1), 0.1)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ from fedjax_sim.wrappers.privacy.clipping import (
 )
 from fedjax_sim.wrappers.privacy.events import Mechanism, without_noise
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, NoiseState, independent
-from fedjax_sim.wrappers.received import received_model, upload_shapes
+from fedjax_sim.wrappers.received import inner_params, received_model, upload_shapes
 
 # Branches of a round's key; algorithms use the key itself or small numbers.
 _NOISE, _COUNT = 2**31 + 8, 2**31 + 9
@@ -73,10 +73,7 @@ class PrivateState(NamedTuple):
     noise: NoiseState
     clip: Array | tuple  # of adaptive clipping, in the next round; () for a fixed clip
 
-    @property
-    def params(self) -> Params:
-        """The model."""
-        return self.inner.params
+    params = inner_params
 
 
 class PrivateMessage(NamedTuple):

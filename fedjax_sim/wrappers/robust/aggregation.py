@@ -25,7 +25,7 @@ from fedjax_sim.types import (
     Upload,
     specified,
 )
-from fedjax_sim.wrappers.received import broadcast_inner, stack_bytes, upload_shapes
+from fedjax_sim.wrappers.received import broadcast_inner, inner_params, stack_bytes, upload_shapes
 from fedjax_sim.wrappers.robust.rules import Points, Rule, check_rule
 
 _KEY = 2**31 + 8  # branch of the round's key
@@ -37,10 +37,7 @@ class AggregatedState(NamedTuple):
     inner: ServerState
     aggregate: Upload  # of the last round; zeros before the first
 
-    @property
-    def params(self) -> Params:
-        """The model."""
-        return self.inner.params
+    params = inner_params
 
 
 class _Change(NamedTuple):

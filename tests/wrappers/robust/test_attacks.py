@@ -387,6 +387,23 @@ def test_who_attacks():
             lambda: attacks.alie(SENDING, attacks.Attackers(MASK, 0.5)),
             "z is None; expected a number for attackers that attack in some visits only",
         ),
+        (lambda: some(attackers=OF_FOUR[:2]), r"attackers has the shape \(2,\); expected \(4,\)"),
+        (lambda: some(attackers=attacks.Attackers(OF_FOUR, 0.5)), "attack in some visits only"),
+        (lambda: some(share=1.5), r"share is 1.5; expected a number in \[0, 1\]"),
+        (lambda: some(num_classes=3), r"the largest of 'y' is 4; expected at most 2"),
+        (lambda: some(leaf="z"), "leaf is 'z'; expected a key"),
+        (lambda: some(leaf="x", data=fs.FederatedData({"x": np.ones(13)}, OFFSETS)), "dtype float"),
+        (
+            lambda: attacks.poison(data(), OF_FOUR, attacks.Trigger(7)),
+            "size is 7; expected at most 6",
+        ),
+        (lambda: attacks.poison(data(), OF_FOUR, attacks.Trigger(0)), "size is 0"),
+        (lambda: attacks.poison(data(), OF_FOUR, attacks.Trigger(2, -1)), "target is -1"),
+        (lambda: attacks.Trigger().on(np.ones((3, 8))), r"shape \(3, 8\); expected \[N, H, W\]"),
+        (
+            lambda: attacks.triggered({"x": np.ones((2, 8, 8)), "y": np.zeros(2)}),
+            "all examples have the label 0",
+        ),
     ],
 )
 def test_refuses_arguments(build, message):
@@ -453,6 +470,11 @@ def data(labels=None):
         "y": rng.integers(0, 5, 13, dtype=np.int32) if labels is None else labels,
     }
     return fs.FederatedData(examples, OFFSETS)
+
+
+def some(**changed):
+    arguments = {"data": data(), "attackers": OF_FOUR, "num_classes": 5} | changed
+    return attacks.flip_labels(**arguments)
 
 
 def test_flipped_labels():
@@ -537,38 +559,6 @@ def test_backdoor_succeeds_unless_a_rule_removes_it():
     assert lost["clean"] > 0.7
     assert kept["backdoor"] < 0.3
     assert kept["clean"] > 0.85
-
-
-def some(**changed):
-    arguments = {"data": data(), "attackers": OF_FOUR, "num_classes": 5} | changed
-    return attacks.flip_labels(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: some(attackers=OF_FOUR[:2]), r"attackers has the shape \(2,\); expected \(4,\)"),
-        (lambda: some(attackers=attacks.Attackers(OF_FOUR, 0.5)), "attack in some visits only"),
-        (lambda: some(share=1.5), r"share is 1.5; expected a number in \[0, 1\]"),
-        (lambda: some(num_classes=3), r"the largest of 'y' is 4; expected at most 2"),
-        (lambda: some(leaf="z"), "leaf is 'z'; expected a key"),
-        (lambda: some(leaf="x", data=fs.FederatedData({"x": np.ones(13)}, OFFSETS)), "dtype float"),
-        (
-            lambda: attacks.poison(data(), OF_FOUR, attacks.Trigger(7)),
-            "size is 7; expected at most 6",
-        ),
-        (lambda: attacks.poison(data(), OF_FOUR, attacks.Trigger(0)), "size is 0"),
-        (lambda: attacks.poison(data(), OF_FOUR, attacks.Trigger(2, -1)), "target is -1"),
-        (lambda: attacks.Trigger().on(np.ones((3, 8))), r"shape \(3, 8\); expected \[N, H, W\]"),
-        (
-            lambda: attacks.triggered({"x": np.ones((2, 8, 8)), "y": np.zeros(2)}),
-            "all examples have the label 0",
-        ),
-    ],
-)
-def test_refusals(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
 
 
 def test_data_of_clients_that_attack_are_those_of_the_mask():

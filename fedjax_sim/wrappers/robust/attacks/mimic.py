@@ -27,7 +27,7 @@ from fedjax_sim.types import (
     shown,
     specified,
 )
-from fedjax_sim.wrappers.received import broadcast_inner, upload_shapes
+from fedjax_sim.wrappers.received import broadcast_inner, inner_params, upload_shapes
 from fedjax_sim.wrappers.robust.aggregation import stacked
 from fedjax_sim.wrappers.robust.attacks.attackers import Attackers, as_attackers, checked
 from fedjax_sim.wrappers.robust.attacks.colluding import Seen, replaced, seen_by, with_key_inside
@@ -51,10 +51,7 @@ class MimicState(NamedTuple):
     rounds: Array  # observed so far
     target: Array  # the client that is repeated
 
-    @property
-    def params(self) -> Params:
-        """The model."""
-        return self.inner.params
+    params = inner_params
 
 
 @specified
