@@ -205,18 +205,6 @@ def test_uniform_prior_by_name():
     np.testing.assert_allclose(rare, 0.5, atol=0.25)  # five standard errors of 100 draws
 
 
-@pytest.mark.parametrize("disjoint", [True, False])
-@pytest.mark.parametrize("alpha", [1e-300, 1e-3, 0.3, 40.0])
-def test_balanced_labels_have_the_rows_of_a_uniform_prior(alpha, disjoint):
-    labels = np.repeat(np.arange(7), 60)
-    rows, uniform = (
-        partition.dirichlet(labels, 11, alpha, 5, disjoint=disjoint, prior=prior)
-        for prior in ("labels", "uniform")
-    )
-    for a, b in zip(rows, uniform, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("alpha", [1e-300, 1e-2, 1e6])
 def test_a_label_of_one_example_in_10000(alpha):
     labels = np.arange(10_000) == 7
@@ -371,12 +359,6 @@ def test_alpha_extremes():
         # 200 uniform draws: standard error 0.021; six of them for the largest of 500 cells.  The
         # last disjoint clients take what is left, which random walks of the pools have changed.
         np.testing.assert_allclose(shares[:40], 0.1, atol=0.13)
-
-
-def test_infinite_alpha_follows_unbalanced_labels():
-    labels = np.repeat([0, 1], [9000, 1000])
-    shares = label_shares(partition.dirichlet(labels, 20, np.inf, 0), labels, 2)
-    np.testing.assert_allclose(shares[:, 1], 0.1, atol=0.07)  # five standard errors of 500 draws
 
 
 def test_a_refilled_pool_is_reshuffled():
