@@ -23,7 +23,7 @@ import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 import fedjax_sim as fs
@@ -45,36 +45,37 @@ from benchmarks import (
     sweep,
 )
 from benchmarks.floors import Machine
-from benchmarks.jobs import ROOT, Job, Options, collect, summary
+from benchmarks.jobs import ROOT, Job, Options, collect, command_line, summary
 from benchmarks.published_setups import SETUPS
 from benchmarks.workloads import WORKLOADS
 from fedjax_sim.runs import environment
 
 
 class Part(NamedTuple):
-    """A module of measurements: ``jobs``, ``cases``, ``is_candidate``."""
+    """A module of measurements: ``jobs``, ``cases``, and the names of its candidates."""
 
     module: Any
+    candidates: Container[str]
     most_repeats: int  # more say nothing new, or take long
     seconds: bool = True  # a quantity that bars and a floor make sense for
     keeps_cases: bool = False  # the cases of earlier runs stay among the results
 
 
 PARTS = {
-    "rounds": Part(rounds, 9),
-    "sweep": Part(sweep, 2),
-    "cells": Part(cells, 2),
-    "methods": Part(methods, 1),
-    "evaluation": Part(evaluation, 1),
-    "composite": Part(composite, 1),
-    "asynchrony": Part(asynchrony, 1),
-    "offload": Part(offload, 2),
-    "memory": Part(memory, 1, seconds=False),
-    "generated": Part(generated, 1, seconds=False),
-    "hypergradients": Part(hypergradients, 1, seconds=False),
-    "startup": Part(startup, 2, seconds=False),
-    "accelerator": Part(accelerator, 1),
-    "published": Part(published, 1, seconds=False, keeps_cases=True),
+    "rounds": Part(rounds, rounds.Names(), 9),
+    "sweep": Part(sweep, sweep.CANDIDATES, 2),
+    "cells": Part(cells, cells.CANDIDATES, 2),
+    "methods": Part(methods, methods.METHODS, 1),
+    "evaluation": Part(evaluation, evaluation.CANDIDATES, 1),
+    "composite": Part(composite, composite.CANDIDATES, 1),
+    "asynchrony": Part(asynchrony, asynchrony.ENGINE, 1),
+    "offload": Part(offload, offload.CANDIDATES, 2),
+    "memory": Part(memory, memory.CANDIDATES, 1, seconds=False),
+    "generated": Part(generated, generated.CANDIDATES, 1, seconds=False),
+    "hypergradients": Part(hypergradients, hypergradients.CANDIDATES, 1, seconds=False),
+    "startup": Part(startup, startup.CANDIDATES, 2, seconds=False),
+    "accelerator": Part(accelerator, accelerator.NETWORKS, 1),
+    "published": Part(published, published.CANDIDATES, 1, seconds=False, keeps_cases=True),
 }
 ELSEWHERE = {"accelerator", "published"}  # parts that are only measured if they are named
 # With options of their own.
@@ -101,7 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
     if unknown := set(parts) - set(PARTS):
         parser.error(f"part is {', '.join(unknown)}; expected {', '.join(PARTS)}")
     for name in args.candidates or []:
-        if not any(PARTS[part].module.is_candidate(name) for part in parts):
+        if not any(name in PARTS[part].candidates for part in parts):
             parser.error(f"candidate is {name!r}, which {' and '.join(parts)} do not have")
     peers = dict(args.peer)
     if unknown := set(peers) - set(rounds.PEERS):
@@ -218,11 +219,7 @@ def _peer(text: str) -> tuple[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("", __doc__)
     add = parser.add_argument
     add("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default all but "
         f"{' and '.join(sorted(ELSEWHERE))}); with published also {', '.join(SETUPS)}")  # fmt: skip

@@ -76,17 +76,11 @@ class Candidate(NamedTuple):
         return "/".join(self)
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns True for the names of this part's candidates: networks."""
-    return candidate in NETWORKS
-
-
 def jobs(options: Options) -> list[Job]:
     """Returns a job per network."""
     return [
         Job(name, "all", "benchmarks.accelerator", {"network": name, "seconds": options.seconds})
-        for name in options.candidates or NETWORKS
-        if is_candidate(name)
+        for name in options.chosen(NETWORKS)
     ]
 
 

@@ -15,7 +15,6 @@ clients: FAVANO with logistic regression on n clients of 10 examples, 20 a conta
 step, of its schedule, memory, and how many old models are kept.
 """
 
-import resource
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from jax import Array
 
 import fedjax_sim as fs
 from benchmarks.floors import Machine, floor
-from benchmarks.jobs import Job, Options, Results
+from benchmarks.jobs import Job, Options, Results, peak_mb
 from benchmarks.report import Case
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.staleness import realised_steps
@@ -296,18 +295,13 @@ def clients(num_clients: int, num_contacts: int = 714) -> dict[str, float]:
         "places": timeline.num_buffers,
         "max_staleness": timeline.max_staleness,
         "data_mb": round(x.nbytes / 1e6, 1),
-        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1),
+        "peak_rss_mb": peak_mb(),
     }
-
-
-def is_candidate(candidate: str) -> bool:
-    """Returns True for the names of this part's candidates."""
-    return candidate in ENGINE
 
 
 def jobs(options: Options) -> list[Job]:
     """Returns a job per engine and per number of clients; ignores the other parts' workloads."""
-    names = [n for n in options.candidates or ENGINE if is_candidate(n)]
+    names = options.chosen(ENGINE)
     engines = [
         Job(case, name, "benchmarks.asynchrony", {"candidate": name, "case": case})
         for case in CASES

@@ -33,11 +33,6 @@ MEASURED_NUMPY_ROUNDS = 8
 CANDIDATES = ("sweep", "run", "numpy")
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns True for the names of this part's candidates."""
-    return candidate in CANDIDATES
-
-
 def jobs(options: Options) -> list[Job]:
     """A job per number of clients and candidate."""
     return [
@@ -48,8 +43,7 @@ def jobs(options: Options) -> list[Job]:
             {"candidate": name, "clients": clients, "rounds": rounds},
         )
         for clients, rounds in MEASURED_ROUNDS.items()
-        for name in options.candidates or CANDIDATES
-        if is_candidate(name)
+        for name in options.chosen(CANDIDATES)
     ]
 
 

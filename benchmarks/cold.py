@@ -10,7 +10,6 @@ the backend's compiler count once per program, also where programs compile at th
 ``last`` is the wall time from the start of the process until the last program was compiled.
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -23,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.jobs import ROOT
+from benchmarks.jobs import ROOT, command_line
 from benchmarks.workloads import WORKLOADS
 
 _PHASES = {
@@ -64,11 +63,7 @@ class Start(NamedTuple):
 
 def main(arguments: Sequence[str]) -> None:
     """Measures cold starts and prints them."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks cold",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("cold", __doc__)
     parser.add_argument("--repeats", type=int, default=1, help="medians are printed (default 1)")
     parser.add_argument("--programs", action="store_true", help="also print every program")
     parser.add_argument("what", nargs="*", metavar="WHAT",

@@ -16,8 +16,8 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from benchmarks.jobs import ROOT, Job, Measured, Options, run
-from benchmarks.rounds import is_candidate, jobs
+from benchmarks.jobs import ROOT, Job, Measured, Options, command_line, run
+from benchmarks.rounds import Names, jobs
 from benchmarks.workloads import WORKLOADS
 
 
@@ -100,15 +100,11 @@ def table(pairs: Mapping[tuple[str, str], Sequence[tuple[float, float]]], *names
 
 def _parser() -> argparse.ArgumentParser:
     def candidate(text: str) -> str:
-        if not is_candidate(text):
+        if text not in Names():
             raise argparse.ArgumentTypeError(f"{text!r}; expected a candidate of the part rounds")
         return text
 
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks compare",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("compare", __doc__)
     add = parser.add_argument
     add("first", help='a revision, as git names it, or "." for this tree')
     add("second", help="the other revision")

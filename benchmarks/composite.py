@@ -32,20 +32,16 @@ METHODS: dict[str, Callable[..., fs.FedAlgorithm]] = {
     "fedavg": lambda lr, composite, server_lr: fs.fedavg(lr, optax.sgd(server_lr)),
 }
 OURS, LOOP = "feddualavg", "loop"
+CANDIDATES = (*METHODS, LOOP)
 TITLES = {
     "lasso": "LASSO, 1,024 weights: 49 pairs, 500 rounds",
     "lowrank": "Nuclear norm, 32 x 32: 49 pairs, 100 rounds",
 }
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns True for the names of this part's candidates."""
-    return candidate in (*METHODS, LOOP)
-
-
 def jobs(options: Options) -> list[Job]:
     """A job per problem and method; the workloads of the other parts do not matter."""
-    names = [n for n in options.candidates or (*METHODS, LOOP) if is_candidate(n)]
+    names = options.chosen(CANDIDATES)
     return [
         Job(case, name, "benchmarks.composite", {"case": case, "candidate": name})
         for case in ROUNDS

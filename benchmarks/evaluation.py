@@ -55,14 +55,9 @@ SUBJECTS = {
 CANDIDATES = (TRAINING, "evaluation", "evaluation-seeds", "evaluation-1000")
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns True for the names of this part's candidates."""
-    return candidate in CANDIDATES
-
-
 def jobs(options: Options) -> list[Job]:
     """Returns a job per model; the workloads of the other parts do not matter."""
-    names = [name for name in options.candidates or CANDIDATES if is_candidate(name)]
+    names = options.chosen(CANDIDATES)
     arguments = {"names": names, "seconds": options.seconds}
     return [
         Job(subject, "evaluation", "benchmarks.evaluation", {"subject": subject} | arguments)

@@ -15,7 +15,6 @@ processes work on the machine, whose load is ``load``.
 """
 
 import os
-import resource
 import statistics
 import time
 
@@ -25,13 +24,14 @@ import numpy as np
 
 import fedjax_sim as fs
 from benchmarks.floors import Machine
-from benchmarks.jobs import Job, Measured, Options, Results
+from benchmarks.jobs import Job, Measured, Options, Results, peak_mb
 from benchmarks.memory import loop
 from benchmarks.report import Case
 
 POPULATIONS = {"S1": 1_000_000, "S15": 15_000_000, "S100": 100_000_000}
 COHORT, EXAMPLES, FEATURES = 1000, 10, 60
 ROUNDS, CALLS, BATCH, LR, NORM = 500, 5, 5, 0.1, 3.0  # a call does some of the rounds
+CANDIDATES = ("ours",)
 HELD_OUT = 1000
 
 
@@ -48,14 +48,9 @@ def generate(client: jax.Array, key: jax.Array) -> dict[str, jax.Array]:
     return {"x": x, "y": (margin > 0).astype(jnp.float32)}
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns False: this part has no other candidates."""
-    return candidate == "ours"
-
-
 def jobs(options: Options) -> list[Job]:
     """Returns a job per population, since the peak of memory is that of a process."""
-    if options.candidates and not any(map(is_candidate, options.candidates)):
+    if not options.chosen(CANDIDATES):
         return []
     return [
         Job(name, "ours", "benchmarks.generated", {"num_clients": num_clients})
@@ -68,7 +63,7 @@ def measure(num_clients: int, rounds: int = ROUNDS, cohort: int = COHORT) -> Mea
     fs.execution.use_all_cores()
     jax.config.update("jax_enable_compilation_cache", False)  # `compile_seconds` counts all of it
     jax.block_until_ready(jnp.zeros(1))
-    idle = _rss_mb()
+    idle = peak_mb()
     model = fs.models.logistic_regression(FEATURES)
     key = jax.random.key(0)
     loss = fs.objectives.binary_cross_entropy(model.apply)
@@ -88,7 +83,7 @@ def measure(num_clients: int, rounds: int = ROUNDS, cohort: int = COHORT) -> Mea
         state = jax.block_until_ready(proceed(task, state, jax.random.key(i)))
         times.append((time.perf_counter() - began) / part)
     cpu = time.process_time() - cpu
-    peak = _rss_mb()
+    peak = peak_mb()
     others = fs.generated_data(generate, num_clients + np.arange(HELD_OUT), key=key)
     evaluate = fs.evaluation.evaluator(
         fs.objectives.binary_classification_metrics(model.apply), others.examples
@@ -108,10 +103,6 @@ def measure(num_clients: int, rounds: int = ROUNDS, cohort: int = COHORT) -> Mea
         "load": os.getloadavg()[0],
         **{name: float(metrics[name]) for name in ("loss", "accuracy")},
     }
-
-
-def _rss_mb() -> float:
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1)
 
 
 def cases(results: Results, machine: Machine) -> list[Case]:

@@ -7,7 +7,6 @@ rates only, since its cost grows with their number.  ``run`` is the run alone.  
 the bytes of results and temporaries that XLA reports.
 """
 
-import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -19,24 +18,20 @@ import numpy as np
 
 import fedjax_sim as fs
 from benchmarks.floors import Machine
-from benchmarks.jobs import Job, Measured, Options, Results
+from benchmarks.jobs import Job, Measured, Options, Results, peak_mb
 from benchmarks.report import Case
 from fedjax_sim.engine import program_bytes
 
 ROUNDS = (16, 64, 256)
 POLICIES: dict[str, Any] = {"none": None, "one": 1, "sqrt": "sqrt", "log": "log"}
 OURS, FORWARD, RUN = "sqrt", "forward", "run"
+CANDIDATES = (RUN, *POLICIES, FORWARD)
 CLIENTS, EXAMPLES, BATCH, FEATURES, HIDDEN = 10, 100, 20, 784, 16
-
-
-def is_candidate(candidate: str) -> bool:
-    """Returns True for the names of this part's candidates."""
-    return candidate in (*POLICIES, FORWARD, RUN)
 
 
 def jobs(options: Options) -> list[Job]:
     """Returns a job per number of rounds and way to differentiate."""
-    names = [n for n in options.candidates or (RUN, *POLICIES, FORWARD) if is_candidate(n)]
+    names = options.chosen(CANDIDATES)
     return [
         Job(str(rounds), name, "benchmarks.hypergradients", {"rounds": rounds, "candidate": name})
         for rounds in ROUNDS
@@ -75,7 +70,7 @@ def measure(rounds: int, candidate: str, repeats: int = 3) -> Measured:
     return {
         "seconds": statistics.median(times),
         "program_mb": round(size / 1e6, 2),
-        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1),
+        "peak_rss_mb": peak_mb(),
         "compile_seconds": compiling,
     }
 

@@ -8,15 +8,17 @@ and may be that of another virtual environment: this file needs the standard lib
 measurement of several things prints before it ends, as lines of JSON, counts if its time is over.
 """
 
+import argparse
 import importlib
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -47,6 +49,25 @@ class Options(NamedTuple):
     peers: Mapping[str, str]  # name -> Python interpreter
     setups: tuple[str, ...] = ()  # of the part published; none: all
     full: bool = False  # all rounds of the published setups
+
+    def chosen(self, candidates: Iterable[str]) -> list[str]:
+        """Returns those of a part's candidates that are to be measured."""
+        known = list(candidates)
+        return [name for name in self.candidates or known if name in known]
+
+
+def command_line(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser that prints a module's docstring as it stands."""
+    return argparse.ArgumentParser(
+        prog=f"python -m benchmarks {name}".strip(),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def peak_mb() -> float:
+    """Returns the most memory that this process has had."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1)
 
 
 class PartlyMeasured(Exception):

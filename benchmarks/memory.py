@@ -17,7 +17,6 @@ made.  If the state would take more than half of the free memory, fewer clients 
 """
 
 import os
-import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ import numpy as np
 
 import fedjax_sim as fs
 from benchmarks.floors import Machine
-from benchmarks.jobs import Job, Options, Results
+from benchmarks.jobs import Job, Options, Results, peak_mb
 from benchmarks.report import Case
 
 
@@ -142,10 +141,11 @@ def _measure(algorithm, model, task, cohort: int, rounds: int) -> dict[str, floa
     return {
         "seconds": statistics.median(times),
         "data_mb": round(data / 1e6, 1),
-        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1),
+        "peak_rss_mb": peak_mb(),
     } | sizes
 
 
+CANDIDATES = ("ours",)
 CASES = {  # name -> case, clients, rounds a call
     "stateless": (stateless, 1_000_000, 20),
     "stateful": (stateful, 100_000, 20),
@@ -153,14 +153,9 @@ CASES = {  # name -> case, clients, rounds a call
 }
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns False: this part has no other candidates."""
-    return candidate == "ours"
-
-
 def jobs(options: Options) -> list[Job]:
     """Returns a job per case, since the peak of memory is that of a process."""
-    if options.candidates and not any(map(is_candidate, options.candidates)):
+    if not options.chosen(CANDIDATES):
         return []
     return [Job(case, "ours", "benchmarks.memory", {"case": case}) for case in CASES]
 

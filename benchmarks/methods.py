@@ -59,14 +59,9 @@ TITLES = {
 Timed = Callable[[], tuple[float, float]]  # seconds and CPU seconds of a call
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns True for the names of this part's candidates."""
-    return candidate in METHODS
-
-
 def jobs(options: Options) -> list[Job]:
     """Returns a job per case, for all methods."""
-    names = [name for name in options.candidates or METHODS if is_candidate(name)]
+    names = options.chosen(METHODS)
     return [
         Job(
             case,

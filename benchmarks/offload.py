@@ -7,7 +7,6 @@ one; what is measured is the work of loading, not a bus.
 """
 
 import pathlib
-import resource
 import tempfile
 
 import jax
@@ -16,7 +15,7 @@ import numpy as np
 import fedjax_sim as fs
 from benchmarks.candidates import problem
 from benchmarks.floors import Machine, floor
-from benchmarks.jobs import Job, Options, Results
+from benchmarks.jobs import Job, Options, Results, peak_mb
 from benchmarks.report import Case
 from benchmarks.workloads import WORKLOADS, Workload, make_data
 from fedjax_sim.engine import offload, strategies
@@ -27,14 +26,9 @@ COHORTS, SHARE, LIMIT = 40, 10, 1.2
 ROUNDS = {"W1": 60, "W2": 12, "W3": 12}
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns True for the names of this part's candidates."""
-    return candidate in CANDIDATES
-
-
 def jobs(options: Options) -> list[Job]:
     """A job per workload and candidate."""
-    names = [n for n in options.candidates or CANDIDATES if is_candidate(n)]
+    names = options.chosen(CANDIDATES)
     return [
         Job(name, candidate, "benchmarks.offload", {"workload": name, "candidate": candidate})
         for name in options.workloads
@@ -78,7 +72,7 @@ def training(w: Workload, candidate: str, rounds: int, folder: pathlib.Path) -> 
         "seconds": done.run_seconds / rounds,
         "compile_seconds": done.compile_seconds,
         "data_mb": round(size / 1e6, 1),
-        "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, 1),
+        "peak_rss_mb": peak_mb(),
         "norm": norm,
     }
 

@@ -31,18 +31,14 @@ from fedjax_sim.runs import write_text
 from fedjax_sim.types import EvalFn, Params
 
 OURS, EXTRAPOLATED = "ours", "ours (extrapolated)"
+CANDIDATES = (OURS,)
 IGNORE = -1  # label of the positions that do not count
 UNFINISHED = ROOT / "results" / "unfinished" / "published"
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns True for our own runs; the others' times are constants."""
-    return candidate == OURS
-
-
 def jobs(options: Options) -> list[Job]:
     """Returns a job per setup that the command names, by default for all."""
-    if options.candidates and not any(map(is_candidate, options.candidates)):
+    if not options.chosen(CANDIDATES):
         return []
     return [
         Job(

@@ -66,10 +66,12 @@ TITLES = {
 }
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns True for the names of this part's candidates."""
-    peers = any(candidate in variants for variants in PEERS.values())
-    return peers or candidate in CANDIDATES or candidate.startswith("ours=")
+class Names:
+    """The names of this part's candidates."""
+
+    def __contains__(self, candidate: object) -> bool:
+        peers = any(candidate in variants for variants in PEERS.values())
+        return peers or candidate in CANDIDATES or str(candidate).startswith("ours=")
 
 
 def jobs(options: Options) -> list[Job]:

@@ -50,14 +50,9 @@ class Outcome(NamedTuple):
     compile_seconds: float
 
 
-def is_candidate(candidate: str) -> bool:
-    """Returns True for the names of this part's candidates."""
-    return candidate in CANDIDATES
-
-
 def jobs(options: Options) -> list[Job]:
     """A job per workload that has a sweep, and candidate."""
-    names = [n for n in options.candidates or CANDIDATES if is_candidate(n)]
+    names = options.chosen(CANDIDATES)
     return [
         Job(workload, name, "benchmarks.sweep", {"workload": workload, "candidate": name})
         for workload in options.workloads

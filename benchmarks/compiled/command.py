@@ -28,7 +28,7 @@ from benchmarks.compiled import report
 from benchmarks.compiled.cases import CASES
 from benchmarks.compiled.targets import Target, target
 from benchmarks.compiled.thunks import flags
-from benchmarks.jobs import ROOT, Job, run
+from benchmarks.jobs import ROOT, Job, command_line, run
 
 TARGETS = ("h200", "h200:8", "v5e:2x2", "v5e:2x4", "v5p:2x2x1", "v6e:2x2")
 ENVIRONMENTS = {"cuda": ".venv-cuda", "tpu": ".venv-tpu"}
@@ -181,11 +181,7 @@ def _target(text: str) -> Target:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks compiled",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("compiled", __doc__)
     add = parser.add_argument
     add("--target", nargs="+", type=_target, default=[target(name) for name in TARGETS],
         help=f"default {' '.join(TARGETS)}")  # fmt: skip

@@ -52,68 +52,48 @@ def test_sizes_work_inside_jit():
     np.testing.assert_array_equal(jax.jit(lambda data: data.sizes)(data), [2, 3])
 
 
+def from_rows(rows, count=2, *names):
+    return from_assignment({"x": np.zeros(count)}, [np.array(part) for part in rows], *names)
+
+
+FRAME, TWICE = pd.DataFrame({"x": [1.0]}), r"client 0 and in client 1; expected .*, or disjoint=F"
+
+
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("build", "arguments", "message"),
     [
-        (lambda: from_clients([]), "clients is empty"),
-        (lambda: from_clients({"ann": {"x": np.ones(2)}}), "clients is a dict; expected a list"),  # type: ignore
+        (from_clients, ([],), "clients is empty"),
+        (from_clients, ({"ann": {"x": np.ones(2)}},), "clients is a dict; expected a list"),
+        (from_clients, ([FRAME],), "examples is a DataFrame; expected a pytree of arrays"),
+        (from_assignment, (FRAME, [[0]]), "examples is a DataFrame; expected a pytree of arrays"),
+        (from_clients, ([{"x": np.float32(1)}],), r"clients\[0\] has a leaf that is one num"),
+        (from_clients, ([{"x": [1.0]}, {"x": []}],), r"clients\[1\] has no arrays; expected some"),
+        (from_clients, ([{"x": [2**40, 1]}],), r"examples\['x'\] has integers 1 .. 1099511627776"),
         (
-            lambda: from_clients([pd.DataFrame({"x": [1.0]})]),
-            "examples is a DataFrame; expected a pytree of arrays",
-        ),
-        (
-            lambda: from_assignment(pd.DataFrame({"x": [1.0]}), [np.array([0])]),
-            "examples is a DataFrame; expected a pytree of arrays",
-        ),
-        (lambda: from_clients([{"x": np.float32(1)}]), r"clients\[0\] has a leaf that is one num"),
-        (
-            lambda: from_clients([{"x": np.ones(2)}, {"y": np.ones(2)}]),
+            from_clients, ([{"x": np.ones(2)}, {"y": np.ones(2)}],),
             r"clients\[1\] has the structure .*'y'.*; expected .*'x'.*, as clients\[0\]",
         ),
         (
-            lambda: from_clients([{"x": np.ones((2, 3))}, {"x": np.ones((2, 4))}]),
+            from_clients, ([{"x": np.ones((2, 3))}, {"x": np.ones((2, 4))}],),
             r"clients\[1\]\['x'\] has examples of shape \[4\]; expected \[3\], as clients\[0\]",
         ),
         (
-            lambda: from_clients([{"x": np.zeros(2)}, {"x": np.zeros(2), "y": np.zeros(3)}]),
+            from_clients, ([{"x": np.zeros(2)}, {"x": np.zeros(2), "y": np.zeros(3)}],),
             r"clients\[1\] has leaves of lengths \[2, 3\]",
         ),
-        (lambda: from_clients([{"x": np.zeros(2)}], ["a", "b"]), "client_ids has 2 names"),
-        (lambda: from_assignment({"x": np.zeros(2)}, []), "assignment is empty"),
-        (
-            lambda: from_assignment({"x": np.zeros(2)}, [np.array([0])], ["a", "b"]),
-            "client_ids has 2 names; expected 1",
-        ),
-        (
-            lambda: from_assignment({"x": np.zeros(2)}, [np.array([0, 2])]),
-            r"assignment has rows 0 \.\. 2; expected 0 \.\. 1",
-        ),
-        (
-            lambda: from_assignment({"x": np.zeros(4)}, [np.array([3, 2]), np.array([1, 2])]),
-            r"assignment has row 2 in client 0 and in client 1; expected .*, or disjoint=False",
-        ),
-        (
-            lambda: from_assignment({"x": np.zeros(4)}, [np.array([0]), np.array([3, 3])]),
-            "assignment has row 3 twice in client 1; expected every row at most once",
-        ),
-        (
-            lambda: assigned({"x": np.zeros(2)}, [np.array([1]), np.array([1])]),
-            r"assignment has row 1 in client 0 and in client 1; expected .*, or disjoint=False",
-        ),
-        (
-            lambda: from_assignment({"x": np.zeros(2)}, [np.array([-1])]),
-            r"assignment has rows -1 \.\. -1; expected 0 \.\. 1",
-        ),
+        (from_clients, ([{"x": np.zeros(2)}], ["a", "b"]), "client_ids has 2 names"),
+        (from_rows, ([],), "assignment is empty"),
+        (from_rows, ([[0]], 2, ["a", "b"]), "client_ids has 2 names; expected 1"),
+        (from_rows, ([[0, 2]],), r"assignment has rows 0 \.\. 2; expected 0 \.\. 1"),
+        (from_rows, ([[-1]],), r"assignment has rows -1 \.\. -1; expected 0 \.\. 1"),
+        (from_rows, ([[3, 2], [1, 2]], 4), f"assignment has row 2 in {TWICE}"),
+        (from_rows, ([[0], [3, 3]], 4), "row 3 twice in client 1; expected every row at most once"),
+        (assigned, ({"x": np.zeros(2)}, [[1], [1]]), f"assignment has row 1 in {TWICE}"),
     ],
-)
-def test_refuses(build, message):
+)  # fmt: skip
+def test_refuses(build, arguments, message):
     with pytest.raises(ValueError, match=message):
-        build()
-
-
-def test_lists_of_integers_beyond_32_bits_are_refused():
-    with pytest.raises(ValueError, match=r"examples\['x'\] has integers 1 .. 1099511627776"):
-        from_clients([{"x": [2**40, 1]}])
+        build(*arguments)
 
 
 def test_clients_of_pixels_and_of_floats_are_refused():
@@ -122,8 +102,3 @@ def test_clients_of_pixels_and_of_floats_are_refused():
     with pytest.raises(ValueError, match=r"clients\[1\]\['x'\] has dtype float32 .* uint8 in both"):
         from_clients([pixels, {"x": np.array([0.5], np.float32)}])
     from_clients([pixels, {"x": np.zeros(0)}])
-
-
-def test_a_client_of_empty_lists_is_named():
-    with pytest.raises(ValueError, match=r"clients\[1\] has no arrays; expected some, \[0, ...\]"):
-        from_clients([{"x": [1.0]}, {"x": []}])

@@ -155,83 +155,71 @@ def test_clients_of_all_parts():
     assert (unseen.client_ids, unseen.client(0)["x"].tolist()) == (("e",), [[1.0]])
 
 
+BOTH = {"label_column": "kind", "client_column": "who"}
+TWO = {"a": [1, 2], "y": [0, 1]}
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("table", "options", "message"),
     [
-        (lambda: fs.from_table([1, 2]), "table is list; expected a dict of arrays, a pandas"),
-        (lambda: fs.from_table(NUMBERS), "no column y or label; expected label_column, one of"),
-        (lambda: fs.from_table(NUMBERS, label_column="knid"), "'knid'; .*did you mean kind"),
-        (lambda: fs.from_table(NUMBERS, label_column="kind"), "column 'who' has 'x' in row 1"),
+        ([1, 2], {}, "table is list; expected a dict of arrays, a pandas"),
+        (NUMBERS, {}, "no column y or label; expected label_column, one of"),
+        (NUMBERS, {"label_column": "knid"}, "'knid'; .*did you mean kind"),
+        (NUMBERS, {"label_column": "kind"}, "column 'who' has 'x' in row 1"),
+        (NUMBERS, BOTH | {"client_column": "h"}, "client_column is 'h'; expected one of a, who, b"),
+        (NUMBERS, BOTH | {"feature_columns": ["c"]}, "feature_columns is 'c'"),
         (
-            lambda: fs.from_table(NUMBERS, label_column="kind", client_column="h"),
-            "client_column is 'h'; expected one of a, who, b, kind",
+            {"v": IMAGES, "w": IMAGES, "y": range(6)},
+            {},
+            "columns v, w hold arrays; expected one as",
         ),
+        (pd.DataFrame({"a": [1, 2], "y": [0, None]}), {}, "column 'y' has no value in row 2"),
+        (TWO | {"y": ["cat", np.nan]}, {}, "column 'y' has no value in row 2"),
+        (TWO | {"c": np.array(["x", np.nan], object)}, {"client_column": "c"}, "'c' .* in row 2"),
+        (TWO | {"c": pd.Series([None, 3], dtype="Int64")}, {"client_column": "c"}, "'c' .* row 1"),
         (
-            lambda: fs.from_table(NUMBERS, label_column="kind", feature_columns=["c"]),
-            "feature_columns is 'c'",
+            TWO | {"c": np.array(["NaT", "2020"], "M8[D]")},
+            {"client_column": "c"},
+            "'c' .* in row 1",
         ),
+        (TWO | {"split": ["train", "dev"]}, {}, "'split' has dev, train; expected train and test"),
         (
-            lambda: fs.from_table({"v": IMAGES, "w": IMAGES, "y": range(6)}),
-            "columns v, w hold arrays; expected one as feature_columns",
+            pd.DataFrame({"i": [np.ones(2), np.ones(3)], "y": [0, 1]}),
+            {},
+            "'i' has arrays of several",
         ),
-        (
-            lambda: fs.from_table(pd.DataFrame({"a": [1, 2], "y": [0, None]})),
-            "column 'y' has no value in row 2",
-        ),
-        (
-            lambda: fs.from_table({"a": [1, 2], "y": ["cat", float("nan")]}),
-            "column 'y' has no value in row 2",
-        ),
-        (
-            lambda: fs.from_table(
-                {"a": [1, 2], "y": [0, 1], "who": np.array(["x", np.nan], object)},
-                client_column="who",
-            ),
-            "column 'who' has no value in row 2",
-        ),
-        (
-            lambda: fs.from_table(
-                {"a": [1, 2], "y": [0, 1], "who": pd.Series([None, 3], dtype="Int64")},
-                client_column="who",
-            ),
-            "column 'who' has no value in row 1",
-        ),
-        (
-            lambda: fs.from_table(
-                {"a": [1, 2], "y": [0, 1], "who": np.array(["NaT", "2020-01-01"], "M8[D]")},
-                client_column="who",
-            ),
-            "column 'who' has no value in row 1",
-        ),
-        (lambda: from_arrays([[1.0]] * 2, [0, None]), r"train labels\[1\] has no value"),
-        (
-            lambda: from_arrays([[1.0]] * 2, [0, 1], clients=["x", float("nan")]),
-            r"train clients\[1\] has no value",
-        ),
-        (
-            lambda: fs.from_table({"a": [1, 2], "y": [0, 1], "split": ["train", "dev"]}),
-            "column 'split' has dev, train; expected train and test",
-        ),
-        (
-            lambda: fs.from_table(pd.DataFrame({"image": [np.ones(2), np.ones(3)], "y": [0, 1]})),
-            "column 'image' has arrays of several shapes",
-        ),
-        (lambda: from_arrays([[1.0]] * 5, [0] * 5).clients(), "own does not say which client"),
-        (
-            lambda: fs.from_table(NUMBERS, label_column="kind", client_column="who").clients("dev"),  # type: ignore
-            "part is 'dev'",
-        ),
-        (
-            lambda: fs.from_table(
-                NUMBERS, test=NUMBERS, label_column="kind", client_column="who"
-            ).clients("unseen"),
-            "part is 'unseen', but all clients of table have train examples",
-        ),
+        (TWO | {"b": [3]}, {}, "column 'b' has 1 rows; expected 2"),
+        ({"x": [[1, 2], [3]], "y": [0, 1]}, {}, "table: column 'x' is ragged"),
+        ({"x": [1, 2], "z": [3, 4], "y": [0, 1]}, {}, r"column 'x' has one value .*\(x, z\)"),
+        (TWO, {"feature_columns": []}, "feature_columns is empty; expected the name of a column"),
     ],
 )
-def test_bad_input_is_named(call, message):
-    with pytest.raises((DataError, ValueError), match=message):
-        call()
+def test_bad_tables_are_named(table, options, message):
+    with pytest.raises(DataError, match=message):
+        fs.from_table(table, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"y": [0, None]}, r"train labels\[1\] has no value"),
+        ({"y": [0, 1], "clients": ["x", np.nan]}, r"train clients\[1\] has no value"),
+        ({"y": [0, 1], "clients": [(1, 2)] * 2}, r"train clients have shape \[2, 2\]"),
+    ],
+)
+def test_bad_labels_and_clients_are_named(options, message):
+    with pytest.raises(DataError, match=message):
+        from_arrays([[1.0]] * 2, **options)
+
+
+def test_parts_without_clients():
+    data = fs.from_table(NUMBERS, test=NUMBERS, **BOTH)
+    with pytest.raises(ValueError, match="part is 'dev'"):
+        data.clients("dev")  # type: ignore
+    with pytest.raises(ValueError, match="part is 'unseen', but all clients of table have train"):
+        data.clients("unseen")
+    with pytest.raises(ValueError, match="own does not say which client"):
+        from_arrays([[1.0]] * 5, [0] * 5).clients()
 
 
 def read_csv(tmp_path, text, **options):
@@ -297,22 +285,15 @@ def test_a_test_table_without_clients_has_none():
     assert (data.group_names, data.test_groups) == (("test", "x"), None)
 
 
-def test_tables_whose_columns_do_not_fit_together(tmp_path):
-    def npz(**arrays):
-        path = tmp_path / f"{'-'.join(arrays)}.npz"
-        np.savez(path, **arrays)
-        return lambda: read_table(path)
-
-    x, y = np.ones((4, 2)), np.array([0, 1, 1, 0])
-    cases = [
-        (lambda: fs.from_table({"a": [1, 2], "b": [3], "y": [0, 1]}), "'b' has 1 rows; expected 2"),
-        (lambda: fs.from_table({"x": [[1, 2], [3]], "y": [0, 1]}), "table: column 'x' is ragged"),
-        (lambda: fs.from_table({"x": [1, 2], "z": [3, 4], "y": [0, 1]}), r"column 'x' .*\(x, z\)"),
-        (npz(x=np.float32(1), y=y), "column 'x' is one value"),
-        (npz(x=x, y=y, split=np.array(["train", "test"])), "column 'split' has 2 rows; expected 4"),
-        (npz(x=x, y=y, y_test=y), "x-y-y_test.npz has y_test; expected x_test with them"),
-        (lambda: from_arrays(x, y, clients=[(1, 2)] * 4), r"train clients have shape \[4, 2\]"),
-    ]
-    for call, message in cases:
-        with pytest.raises(DataError, match=message):
-            call()
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.float32(1)}, "column 'x' is one value"),
+        ({"split": np.array(["train", "test"])}, "column 'split' has 2 rows; expected 4"),
+        ({"y_test": np.zeros(4)}, "has y_test; expected x_test with them"),
+    ],
+)
+def test_arrays_of_a_file_that_do_not_fit_together(tmp_path, arrays, message):
+    np.savez(tmp_path / "a.npz", **({"x": np.ones((4, 2)), "y": np.array([0, 1, 1, 0])} | arrays))
+    with pytest.raises(DataError, match=message):
+        read_table(tmp_path / "a.npz")
