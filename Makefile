@@ -44,7 +44,7 @@ notebooks: $(VENV)/.dev
 docs: $(VENV)/.docs
 	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(CACHE_ALL) $(BIN)/python docs/execute.py
 	rm -rf docs/_build/html
-	$(BIN)/python -m sphinx --jobs 2 --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python -m pytest docs/checks
 
 # The quick tests with the oldest or the newest versions that pyproject.toml allows.
