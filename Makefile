@@ -70,8 +70,9 @@ $(VENV)/.test: requirements/test.txt requirements/demo.txt pyproject.toml
 $(VENV)/.dev: requirements/dev.txt requirements/test.txt requirements/demo.txt pyproject.toml
 $(VENV)/.docs: requirements/docs.txt requirements/test.txt requirements/demo.txt pyproject.toml
 
+# Compiling all modules takes a minute; Python compiles those that are imported.
 $(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --requirement requirements/$*.txt
+	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements/$*.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
