@@ -146,6 +146,7 @@ def test_own_parts_beside_a_built_in_algorithm(module, finished, capsys):
         ("FACTOR = 3.0", "FACTOR = 2.0", "what the algorithm computes has changed"),
         ("0.1, mu=1.0", "0.1, mu=2.0", "it is fedprox(lr=0.1, mu=1.0, server=None) there, and"),
         ("linen.relu", "linen.gelu", "what the objective and the evaluation compute has changed"),
+        ("SCALE = 1.0", "SCALE = 2.0", "what the objective and the evaluation compute has changed"),
         ("[1.0, -1.0]", "[2.0, -2.0]", "what the evaluation computes has changed"),
         ("default_rng(0)", "default_rng(1)", "data"),
         ("default_rng(seed)", "default_rng(seed + 1)", "data"),
