@@ -44,7 +44,7 @@ notebooks: $(VENV)/.dev
 docs: $(VENV)/.docs
 	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(CACHE_ALL) $(BIN)/python docs/execute.py
 	rm -rf docs/_build/html
-	$(BIN)/python -m sphinx --jobs 2 --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python -m pytest docs/checks
 
 # The quick tests with the oldest or the newest versions that pyproject.toml allows.
@@ -70,8 +70,9 @@ $(VENV)/.test: requirements/test.txt requirements/demo.txt pyproject.toml
 $(VENV)/.dev: requirements/dev.txt requirements/test.txt requirements/demo.txt pyproject.toml
 $(VENV)/.docs: requirements/docs.txt requirements/test.txt requirements/demo.txt pyproject.toml
 
+# Compiling all modules takes a minute; Python compiles those that are imported.
 $(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.docs: $(VENV)/.%: | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --requirement requirements/$*.txt
+	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements/$*.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 

@@ -124,14 +124,15 @@ def reported(name: str, options: CentralOptions) -> pd.DataFrame:
 def tables(name: str, setup: fs.Setup, options: CentralOptions) -> dict[str, pd.DataFrame]:
     """The tables of an experiment's report.  Runs that an earlier one has are not repeated."""
     earlier = reported(name, options)
-    runs = algorithms(forecasts(options))
+    noise = forecasts(options)
+    runs = algorithms(noise)
     missing = runs
     if len(earlier):
         missing = {run: x for run, x in runs.items() if run not in set(earlier["run"])}
     new = histories(name, missing, setup, options) if missing else pd.DataFrame()
     both = pd.concat([earlier, new], ignore_index=True)
     rows = pd.concat([both.loc[both["run"] == run, :] for run in runs])
-    return {"": rows, "noise": noise_table(setup, options)}
+    return {"": rows, "noise": noise_table(setup, options, noise)}
 
 
 def histories(
@@ -161,10 +162,11 @@ def histories(
     return pd.concat(parts, ignore_index=True)
 
 
-def noise_table(setup: fs.Setup, options: CentralOptions) -> pd.DataFrame:
+def noise_table(
+    setup: fs.Setup, options: CentralOptions, noise: Mapping[str, fs.privacy.NoiseCohort]
+) -> pd.DataFrame:
     """A row per target: its noise, and the epsilon that the simulated run has itself."""
     size = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(setup.params))
-    noise = forecasts(options)
     private = algorithms(noise)
     rows = []
     for name, forecast in noise.items():

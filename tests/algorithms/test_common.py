@@ -183,15 +183,17 @@ def test_states_have_the_precision_of_the_model(name):
 
 @every_algorithm_but_three_quick
 def test_vmap_and_gradient(name):
-    """One program of a vmapped gradient of a final loss.
+    """One program of vmapped derivatives of a final loss.
 
-    Row i changes one hyper-parameter, the last row the key: a mix-up of any two is seen.  Every row
-    equals its own run, and its gradient with respect to every hyper-parameter the finite
-    difference of such runs.
+    Row i changes one hyper-parameter, the later rows the key: a mix-up of any two is seen.  Every
+    row equals its own run, and the derivative with respect to every hyper-parameter the finite
+    difference of such runs.  Reverse mode takes three times as long as forward mode, so it
+    differentiates one algorithm of every structure; the others have a row per derivative.
     """
-    base = hyper(name)
-    rows = [base | {key: 1.1 * value} for key, value in base.items()] + [base]
-    keys = [2] * len(base) + [7]
+    base, reverse = hyper(name), name in STRUCTURES
+    rows = [base | {key: 1.1 * value} for key, value in base.items()]
+    rows += [base] if reverse else [base] * len(base)
+    keys = [2] * len(base) + [7] * (len(rows) - len(base))
     examples = jax.tree.map(jnp.asarray, logistic_data().examples)
 
     def loss(state):
@@ -208,19 +210,31 @@ def test_vmap_and_gradient(name):
         state = train(name, values, task, timeline, key)
         return loss(state), state
 
-    over = jax.vmap(jax.value_and_grad(final_loss, has_aux=True), (0, None, None, 0))
+    def gradient(values, direction, *others):
+        del direction
+        found, state = jax.grad(final_loss, has_aux=True)(values, *others)
+        return state, found
+
+    def slope(values, direction, *others):
+        of_values = lambda values: final_loss(values, *others)  # noqa: E731
+        _, found, state = jax.jvp(of_values, (values,), (direction,), has_aux=True)
+        return state, found
+
+    over = jax.vmap(gradient if reverse else slope, (0, 0, None, None, 0))
     batch = jax.tree.map(lambda *values: jnp.stack(values), *rows)
+    directions = {key: jnp.eye(len(rows))[len(base) + i] for i, key in enumerate(base)}
     # The derivative of optax's ``decay**count`` mixes dtypes, which strict promotion refuses.
     with jax.numpy_dtype_promotion("standard"):
-        (_, states), gradients = compiled(over)(
+        states, found = compiled(over)(
             batch,
+            batch if reverse else directions,
             task(),
             declared(name, timeline_of(name)),
             jnp.stack([jax.random.key(key) for key in keys]),
         )
     apart = [trained(name, key=key, **row) for row, key in zip(rows, keys, strict=True)]
     assert_close(states, jax.tree.map(lambda *x: np.stack(x), *apart), TOLERANCE)
-    for parameter, value in base.items():
+    for i, (parameter, value) in enumerate(base.items()):
         # Central differences err by O(step^2) + eps / step: about 1e-10 at this step.
         step = 1e-5 * value
         above, below = (
@@ -228,7 +242,8 @@ def test_vmap_and_gradient(name):
         )
         difference = (above - below) / (2 * step)
         assert abs(difference) > 1e-7, f"{parameter} has no effect, so nothing is tested"
-        np.testing.assert_allclose(gradients[parameter][-1], difference, rtol=1e-6, atol=1e-9)
+        derivative = found[parameter][-1] if reverse else found[len(base) + i]
+        np.testing.assert_allclose(derivative, difference, rtol=1e-6, atol=1e-9)
 
 
 @every_algorithm

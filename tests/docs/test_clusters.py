@@ -16,6 +16,8 @@ import socket
 import subprocess
 import sys
 
+import numpy as np
+import pandas as pd
 import processes
 import pytest
 
@@ -29,7 +31,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "clusters.md"
 SCRIPTS = sorted((ROOT / "docs" / "clusters").iterdir())
 SMALL = (
-    "--rounds 1 --seeds 1 --num-clients 20 --cohort-size 4 --local-steps 1 --eval-every 1 "
+    "--rounds 2 --seeds 2 --num-clients 20 --cohort-size 4 --local-steps 5 --eval-every 1 "
     "--model softmax_regression"
 )
 STARTS = r"(?:[A-Z]+=\S+ )*(?:sbatch|bash docs/clusters|fedjax-sim|python -m)\b"
@@ -162,17 +164,30 @@ def of_scripts() -> tuple[list[str], list[str]]:
 def test_scripts_run_as_printed(project, command):
     output = run(project, small(command))
     if "slurm.sbatch" in command:
-        # Each of two processes has all devices of its node; no GPU is used.
+        # Each of two processes has all devices of its node; no GPU is used. Process 0 prints and
+        # writes, and its results are those of one process.
         processes_line = r"^2 processes, (\d+) devices \(cpu, (\d+) per process\); idle: 8 GPUs"
         devices, each = map(int, re.findall(processes_line, output, re.MULTILINE)[0])
         assert devices == 2 * each
         folder = project / "results" / "fedjax-sim"
-        assert (
-            json.loads((folder / "config.json").read_text())["config"]["execution"]["num_strata"]
-            == devices
-        )
-        assert output.count("results: ") == 1
+        config = json.loads((folder / "config.json").read_text())["config"]
+        assert config["execution"]["num_strata"] == devices
+        assert "coordinator" not in config
+        assert output.count("results: ") == output.count(f"2 processes, {devices} devices") == 1
         assert "Gloo" not in output
+        one = project / "results" / "one"
+        options = f"{SMALL} --algorithms scaffold --num-strata {devices} --output {one}"
+        assert main(["run", "quickstart", *options.split()]) == 0
+        assert_same_history(folder, one)
+
+
+def assert_same_history(folder: pathlib.Path, other: pathlib.Path):
+    keys = ["algorithm", "seed", "round", "metric"]
+    first, second = (pd.read_csv(path / "history.csv") for path in (folder, other))
+    assert len(first) > 0
+    pd.testing.assert_frame_equal(first[keys], second[keys])
+    # An example at the border of two classes may be counted for the other.
+    np.testing.assert_allclose(first["value"], second["value"], rtol=1e-4, atol=3e-3)
 
 
 @pytest.mark.parametrize("command", of_scripts()[1])

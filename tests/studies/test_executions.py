@@ -100,9 +100,7 @@ def dense_problem(conv):
     [
         ExecutionChoice(1),
         ExecutionChoice(3),
-        ExecutionChoice(8),
         ExecutionChoice(2, 2),
-        ExecutionChoice(1, 4),
     ],
 )
 def test_a_choice_is_a_strategy_like_any_other(monkeypatch, choice):

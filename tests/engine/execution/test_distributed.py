@@ -1,7 +1,6 @@
 """Several processes on one machine: the run of one process, written once, resumed elsewhere."""
 
 import csv
-import json
 import os
 import pathlib
 import signal
@@ -14,9 +13,7 @@ import numpy as np
 import processes
 import pytest
 
-from fedjax_sim.cli.main import main
 from fedjax_sim.engine.execution import distributed
-from fedjax_sim.engine.execution.devices import num_cores
 
 HELPERS = pathlib.Path(__file__).parents[2] / "helpers"
 pytestmark = pytest.mark.slow
@@ -98,41 +95,6 @@ def test_interrupted_by_one_continued_by_another_number(env, tmp_path, alone):
     (output,) = workers(env, tmp_path, 1, 1)
     assert "rounds 12 interrupted False" in output
     assert_same_history(history(tmp_path), alone)
-
-
-def test_command_in_two_processes(env, tmp_path):
-    """``fedjax-sim run``: process 0 prints, and writes the result of a run in one process.
-
-    Both start as on the page, with all cores as devices, whose number the strata follow.
-    """
-    options = "--rounds 2 --seeds 2 --algorithms scaffold --num-clients 20"
-    options += " --cohort-size 4 --local-steps 5 --model softmax_regression --output"
-    command = ["run", "quickstart", *options.split()]
-    where = ["--coordinator", f"localhost:{free_port()}", "--num-processes", "2", "--process-id"]
-    start = [sys.executable, "-m", "fedjax_sim.cli", *command, str(tmp_path / "two"), *where]
-    outputs = run_together(env, [[*start, str(i)] for i in range(2)])
-    devices = 2 * num_cores()
-    first = f"2 processes, {devices} devices (cpu, {num_cores()} per process)"
-    assert outputs[0].splitlines()[0] == first
-    assert outputs[1] == ""
-    strata = ["--num-strata", str(devices)]
-    assert main([*command, str(tmp_path / "one"), *strata]) == 0
-    assert "results: " in outputs[0]
-    assert "results: " not in outputs[1]
-    tables = []
-    for name in ("one", "two"):
-        with (tmp_path / name / "history.csv").open(newline="") as file:
-            tables.append(list(csv.DictReader(file)))
-    assert len(tables[0]) == len(tables[1]) > 0
-    for one, two in zip(*tables, strict=True):
-        assert [one[k] for k in ("algorithm", "seed", "round", "metric")] == [
-            two[k] for k in ("algorithm", "seed", "round", "metric")
-        ]
-        # An example at the border of two classes may be counted for the other.
-        assert float(one["value"]) == pytest.approx(float(two["value"]), rel=1e-4, abs=3e-3)
-    config = json.loads((tmp_path / "two" / "config.json").read_text())["config"]
-    assert config["execution"]["num_strata"] == devices
-    assert "coordinator" not in config
 
 
 @pytest.mark.parametrize(

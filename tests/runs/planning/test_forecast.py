@@ -288,7 +288,6 @@ DRY = shlex.split(
             for options in (
                 "--num-strata 2 --algorithms fedavg scaffold",
                 "--examples-memory 0.01 --states host",
-                "--precision bfloat16",
                 "--precision float64",
             )
         ),
