@@ -245,7 +245,8 @@ ROWS = (
         "Figures 4.1, 4.10 and 4.11: sparse logistic regression on fMRI",
         "FedDualAvg is sparse, close to centralised training and most robust; the others are "
         "denser or less accurate",
-        "The recordings are not available: a synthetic stand-in of their shapes.",
+        "The recordings are not available: a synthetic stand-in of their shapes. These runs start "
+        "at zeros, not as the authors' Keras layer, and have one seed.",
         ("fco/fmri-standin-39912/fmri",),
         _sparse,
         "python -m experiments.fco.fmri",
