@@ -13,7 +13,8 @@ every output says so.
 
 Where the paper is silent: lambda, of 0.01, 0.02, 0.03 and 0.05 the one at which the centralised
 baseline is most accurate on the stand-in, and has as many non-zero weights as the truth; the
-initial model (zeros); the baselines' steps use all their data, one step per epoch; the client that
+initial model (that of the authors' program, a Keras layer: Glorot-uniform weights and no bias, for
+the baselines, too); the baselines' steps use all their data, one step per epoch; the client that
 trains alone is the first one.
 """
 

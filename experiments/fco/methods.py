@@ -60,6 +60,14 @@ class Problem(NamedTuple):
     eval_fn: Any
 
 
+def glorot_weights(key: jax.Array, features: int) -> jax.Array:
+    """Initial weights ``[d]`` of a Keras layer with one output, whose bias starts at 0.
+
+    Uniform within ``+-sqrt(6 / (d + 1))`` (Glorot and Bengio, 2010, Eq. 16).
+    """
+    return jax.nn.initializers.glorot_uniform()(key, (features, 1))[:, 0]
+
+
 def make_problem(
     composite: fs.prox.Composite,
     task: fs.Task,

@@ -1,4 +1,4 @@
-"""Reports of the densities of clients' models, of their average and of the server's model."""
+"""Report of the densities of clients' models and of the server's model."""
 
 import pathlib
 from collections.abc import Mapping
@@ -9,59 +9,74 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import fedjax_sim as fs
-from experiments.fco.recovery import COHORT
-from experiments.harness.report import Report, read_facts, rounded
+from experiments.harness.redrawing import redraw_report, save_report
+from experiments.harness.report import Report
+from experiments.harness.tables import Claim
+from fedjax_sim.reports.figures.style import add_caption
 
+NAME = "figure-1.1"
 CLIENTS, AVERAGE, SERVER = "clients", "average", "server"
-SHOWN = (50, 100, 200, 500)  # rounds in tables
+SPARSE = 0.5  # the paper has no number
+KEYS = ["run", "seed", "round"]
+Tables = Mapping[str, pd.DataFrame]
+
+
+def last_values(history: pd.DataFrame) -> pd.DataFrame:
+    """A row per run and seed: the values in the last round."""
+    return history.loc[history["round"] == history["round"].max(), :]
 
 
 def table(history: pd.DataFrame) -> pd.DataFrame:
-    """A row per run and quantity: the density in some rounds."""
-    last = int(np.max(history["round"]))
-    rounds = [done for done in SHOWN if done < last] + [last]
-    shown = history.loc[history["round"].isin(rounds), :]
-    wide = shown.pivot_table(
-        index=["run", "metric"], columns="round", values="value", sort=False
-    ).reset_index()
-    names = {"metric": "density of"} | {done: f"round {done}" for done in rounds}
-    return wide.rename(columns=names).rename_axis(columns=None)
+    """A row per run: means over seeds in the last round, and their standard deviations."""
+    groups: Any = last_values(history).drop(columns=["seed", "round"]).groupby("run", sort=False)
+    means, deviations = groups.mean(), groups.std()
+    columns = {}
+    for name in means:
+        columns |= {name: means[name], f"{name} +-": deviations[name]}
+    return pd.DataFrame(columns).reset_index()
 
 
-def build(name: str, history: pd.DataFrame, facts: Mapping[str, Any]) -> tuple[Report, Figure]:
-    """Text and figure of a data set."""
+def claims(history: pd.DataFrame) -> list[Claim]:
+    """The figure's two statements about each of FedMiD's runs, in every seed."""
+    rows = []
+    for name, part in last_values(history).groupby("run", sort=False):
+        if not str(name).startswith("FedMiD"):
+            continue
+        clients = part[CLIENTS].to_numpy()
+        sparse = f"{name}: the clients' models are sparse"
+        found = {"least density": float(clients.min()), "largest": float(clients.max())}
+        rows.append(Claim(sparse, found, bool(np.all(clients < SPARSE)), ours=f"< {SPARSE}"))
+        apart = part[AVERAGE].to_numpy() - clients
+        denser = f"{name}: the average is denser than they are"
+        found = {"least difference": float(apart.min()), "largest": float(apart.max())}
+        rows.append(Claim(denser, found, bool(np.all(apart > 0)), ours="in every seed"))
+    return rows
+
+
+def build(tables: Tables, facts: Mapping[str, Any]) -> tuple[Report, dict[str, Figure]]:
+    """Text and figure."""
+    history, options = tables[""], facts["options"]
+    label = facts["data"]
     report = Report(
-        f"Primal averaging, federated LASSO, set {name}",
-        f"Density of the truth {facts['truth']:.4g}; {COHORT} clients per round, server rate 1, "
-        f"lambda {facts['lambda']:g}.  `{AVERAGE}` is the mean of the clients' last models, "
-        f"`{SERVER}` the model after the server's proximal step; `> c` counts the entries above c.",
+        f"Primal averaging, l1-regularised logistic regression ({label})",
+        f"{options['rounds']} rounds, {options['seeds']} seeds, lambda {facts['lambda']:g}; runs "
+        f"by method, client rate and server rate; densities in the last round: `{CLIENTS}` of the "
+        f"cohort's last models, `{AVERAGE}` of their average (FedDualAvg: of the model of the "
+        f"averaged dual state), `{SERVER}` of the model that is tested.",
         table(history),
     )
-    panels = list(dict.fromkeys(history["metric"]))
-    figure = fs.plotting.curves(history, panels, by="run", band=None)
-    for axes in figure.axes:
-        axes.set_ylim(0, 1.05)
-        axes.axhline(facts["truth"], color="0.6", lw=0.8)
-    return report, figure
+    report.claims(claims(history))
+    tidy = history.melt(KEYS, var_name="metric").rename(columns={"run": "algorithm"})
+    figure = fs.plotting.curves(tidy, list(dict.fromkeys(tidy["metric"])), band="minmax")
+    add_caption(figure, label)
+    return report, {NAME: figure}
 
 
-def save(folder: pathlib.Path, name: str, history: pd.DataFrame, facts: Mapping[str, Any]) -> None:
-    """Writes the report of a data set, with a column per metric in ``name.csv``."""
-    wide = rounded(
-        history.pivot_table(
-            index=["run", "seed", "round"], columns="metric", values="value", sort=False
-        ).reset_index()
-    )
-    report, figure = build(name, _tidy(wide), facts)
-    report.save(folder, name, wide, {name: figure}, **facts)
+def save(folder: pathlib.Path, history: pd.DataFrame, facts: Mapping[str, Any]) -> None:
+    """Writes the report."""
+    save_report(folder, NAME, {"": history}, build, **facts)
 
 
-def redraw(folder: pathlib.Path, name: str) -> None:
-    """Writes the report of a data set again from its kept files."""
-    history = _tidy(pd.read_csv(folder / f"{name}.csv"))
-    report, figure = build(name, history, read_facts(folder, name))
-    report.redraw(folder, name, {name: figure})
-
-
-def _tidy(wide: pd.DataFrame) -> pd.DataFrame:
-    return wide.melt(["run", "seed", "round"], var_name="metric")
+def redraw(folder: pathlib.Path) -> None:
+    """Writes the report again from its kept files."""
+    redraw_report(folder, NAME, build)

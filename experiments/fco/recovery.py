@@ -190,12 +190,9 @@ def zeros(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
 
 
 def glorot(shape: tuple[int, ...], key: jax.Array) -> dict[str, jax.Array]:
-    """The initial model of a Keras layer with one output for the d features in the shape.
-
-    Weights uniform within ``+-sqrt(6 / (d + 1))``, no bias (Glorot and Bengio, 2010, Eq. 16).
-    """
-    kernel = jax.nn.initializers.glorot_uniform()(key, (math.prod(shape), 1))
-    return {"weight": kernel.reshape(shape), "bias": jnp.zeros(())}
+    """The initial model of a Keras layer with one output for the features in the shape."""
+    weights = methods.glorot_weights(key, math.prod(shape))
+    return {"weight": weights.reshape(shape), "bias": jnp.zeros(())}
 
 
 def make_problem(experiment: Experiment, name: str, options: Options) -> Problem:

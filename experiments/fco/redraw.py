@@ -40,9 +40,8 @@ def redraw(output: pathlib.Path, grids: bool = False) -> None:
             emnist_report.redraw(folder, name, grids)
         if folder.name.startswith("fmri"):
             fmri_report.redraw(folder, grids)
-    for name in LASSO.sets:
-        if (output / "primal_averaging" / f"{name}.csv").exists():
-            primal_averaging_report.redraw(output / "primal_averaging", name)
+    if (output / "primal_averaging").exists():
+        primal_averaging_report.redraw(output / "primal_averaging")
     if (output / "theory").exists():
         theory_report.redraw(output / "theory")
 

@@ -68,8 +68,14 @@ def make_problem(
     cohort: int,
     seeds: int,
 ) -> methods.Problem:
-    """The model on the data of some clients."""
-    model = fs.models.logistic_regression(scans.test.examples["x"].shape[1])
+    """The model on the data of some clients; it starts as a Keras layer does."""
+    features = scans.test.examples["x"].shape[1]
+    model = fs.models.logistic_regression(features)
+
+    def init(key: jax.Array) -> Any:
+        linear = model.init(key)["linear"]
+        return {"linear": {**linear, "kernel": methods.glorot_weights(key, features)[None]}}
+
     composite = fs.prox.composite(fs.prox.L1(weight), where=fs.prox.kernels)
     metrics = fs.objectives.binary_classification_metrics(model.apply)
     means = fs.evaluation.merge_evaluators(
@@ -78,7 +84,7 @@ def make_problem(
     return methods.make_problem(
         composite,
         fs.empirical_task(fs.objectives.binary_cross_entropy(model.apply), train, batches),
-        model.init,
+        init,
         Partial(Measured(composite), means),
         rounds=rounds,
         cohort=cohort,

@@ -25,10 +25,10 @@ def options(tmp_path, **given):
     return experiment.Options(**small | given, work=tmp_path / "work", output=tmp_path / "out")
 
 
-def numpy_baseline(data, rows, lr, weight, epochs):
+def numpy_baseline(data, start, rows, lr, weight, epochs):
     """Validation loss, accuracy and density after proximal gradient steps on some rows."""
     x, y = (data.train.examples[name][rows].astype(np.float64) for name in ("x", "y"))
-    w, b = np.zeros(x.shape[1]), 0.0
+    w, b = start, 0.0
     for _ in range(epochs):
         error = 1 / (1 + np.exp(-(x @ w + b))) - y
         w, b = w - lr * x.T @ error / len(y), b - lr * error.mean()
@@ -46,8 +46,16 @@ def test_baselines_are_those_of_a_numpy_loop(tmp_path, name, rows):
     data = scans.load(given.source, given.voxels, given.data_dir)
     found = experiment.baseline(name, data, given)
     assert len(found.score) == len(experiment.BASELINE_LRS)
+    problem = scans.make_problem(
+        data.scans, data.scans.train, weight=0.05, batches=fs.full_batch(1), rounds=1, cohort=1,
+        seeds=1,
+    )  # fmt: skip
+    start = np.asarray(problem.params["linear"]["kernel"], np.float64)[0, 0]
+    assert (start != 0).all()
+    assert abs(start).max() <= (6 / 41) ** 0.5  # 40 voxels and one output
     expected = {
-        lr: numpy_baseline(data.scans, slice(rows), lr, 0.05, 10) for lr in experiment.BASELINE_LRS
+        lr: numpy_baseline(data.scans, start, slice(rows), lr, 0.05, 10)
+        for lr in experiment.BASELINE_LRS
     }
     for lr, score in zip(found.score["lr"], found.score["score"], strict=True):
         assert score == pytest.approx(expected[lr][0], rel=1e-4)
@@ -201,7 +209,9 @@ def test_files_say_that_they_are_of_a_stand_in(tmp_path, capsys):
     )  # fmt: skip
     assert shared.task.num_steps.tolist() == [18] * 59
     assert shared.timeline.clients.shape == (2, 3, 20)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(shared.params))
+    linear = jax.tree.map(np.asarray, shared.params["linear"])
+    assert not linear["bias"].any()
+    assert (linear["kernel"][0] != linear["kernel"][1]).all()  # of two seeds
 
 
 @pytest.mark.parametrize(

@@ -7,78 +7,81 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
-from experiments.fco import methods, primal_averaging, primal_averaging_report, recovery
-from experiments.fco.lasso import LASSO
-from experiments.fco.recovery import DataSet
+from experiments.fco import brains, methods, primal_averaging, primal_averaging_report, scans
+from experiments.fco.primal_averaging import Run
+from experiments.fco.primal_averaging_report import claims
 
 
-def densities(run, clients):
-    """By metric ``[T]``: a run of 6 rounds with that many clients in all."""
-    experiment = LASSO._replace(sets={"I": DataSet(3, 8, clients, 23)})
-    shared = recovery.make_problem(experiment, "I", recovery.Options(rounds=6)).shared
-    history = primal_averaging.measure(run, shared)
-    assert history["round"].max() == 6
-    return {str(name): part["value"].to_numpy() for name, part in history.groupby("metric")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "method",
-    [
-        "FedDualAvg",
-        pytest.param("FedMiD", marks=pytest.mark.slow),
-        pytest.param("FedDualAvg-OSP", marks=pytest.mark.slow),
-    ],
-)
-def test_the_average_of_one_client_is_its_model(method):
-    """And FedDualAvg's server has that model, too, whose dual state it takes over."""
-    found = densities(primal_averaging.Run(method, 0.02), clients=1)
-    for cutoff in ("0", "0.01"):
-        alone = found[f"clients > {cutoff}"]
-        np.testing.assert_array_equal(alone, found[f"average > {cutoff}"])
-        if method.startswith("FedDualAvg"):
-            np.testing.assert_allclose(alone, found[f"server > {cutoff}"], atol=1e-6)
-    assert found["clients > 0.01"].min() < 1
+def densities(run, clients, monkeypatch):
+    """By metric, of two seeds and 6 rounds with the first clients of the stand-in."""
+    monkeypatch.setattr(primal_averaging, "EVERY", 1)
+    data = brains.sparse_classification(0, dim=12, num_nonzero=2)
+    rows = np.split(np.arange(18 * clients), clients)
+    train = fs.from_assignment(data.train.examples, rows)
+    shared = scans.make_problem(
+        data, train, weight=0.05, batches=fs.epochs(1, 1), rounds=6, cohort=clients, seeds=2
+    )
+    found = primal_averaging.measure(run, shared)
+    assert found[["seed", "round"]].to_numpy().tolist() == [
+        [seed, done] for seed in range(2) for done in range(1, 7)
+    ]
+    return {str(name): found[name].to_numpy() for name in ("clients", "average", "server")}
 
 
 @pytest.mark.slow
-def test_one_clients_model_is_fedmids_server_without_its_proximal_step(monkeypatch):
+@pytest.mark.parametrize("method", ["FedDualAvg", "FedMiD"])
+def test_the_average_of_one_client_is_its_model(method, monkeypatch):
+    """And FedDualAvg's server has that model, too, whose dual state it takes over.
+
+    FedMiD's has it without its own proximal step.  Densities are multiples of 1/12.
+    """
     plain = functools.partial(fs.fedmid, server_prox=False)
     monkeypatch.setitem(methods.METHODS, "FedMiD", plain)
-    found = densities(primal_averaging.Run("FedMiD", 0.02), clients=1)
-    # x - (x - end) is end up to rounding, and 0 where it is 0.
-    for cutoff in ("0", "0.01"):
-        np.testing.assert_allclose(
-            found[f"clients > {cutoff}"], found[f"server > {cutoff}"], atol=1e-6
-        )
-    assert found["clients > 0.01"].min() < 1
+    found = densities(Run(method, 0.02, 1.0), 1, monkeypatch)
+    np.testing.assert_allclose(found["clients"], found["average"], atol=1e-6)
+    np.testing.assert_allclose(found["clients"], found["server"], atol=1e-6)
+    assert found["clients"].min() < 1
 
 
 @pytest.mark.slow
-def test_averages_have_the_union_of_the_supports():
-    found = densities(primal_averaging.Run("FedDualAvg", 0.02), clients=4)
-    assert (found["average > 0"] >= found["clients > 0"] - 1e-6).all()
-    assert (found["average > 0"] > found["clients > 0"] + 1e-6).any()
-    assert (found["server > 0"] <= found["average > 0"] + 1e-6).all()
+def test_averages_of_several_clients_are_denser(monkeypatch):
+    """Supports of clients differ; the server's own proximal step makes its model sparser again."""
+    found = densities(Run("FedMiD", 0.02, 1.0), 4, monkeypatch)
+    assert (found["average"] > found["clients"] + 1e-6).any()
+    assert (found["server"] <= found["average"] + 1e-6).all()
+    assert (found["server"] < found["average"] - 1e-6).any()
+
+
+def test_claims_are_about_every_seed():
+    rows = [
+        {"run": "FedMiD, 0.1, 1", "seed": seed, "round": done, "clients": clients, "average": mean}
+        for seed, clients, mean in ((0, 0.1, 0.6), (1, 0.6, 0.6))
+        for done in (10, 20)
+    ]
+    sparse, denser = claims(pd.DataFrame(rows))
+    assert (sparse.holds, denser.holds) == (False, False)
+    sparse, denser = claims(pd.DataFrame(rows[:2]))
+    assert (sparse.holds, denser.holds) == (True, True)
+    assert denser.found == {"least difference": 0.5, "largest": 0.5}
 
 
 @pytest.mark.slow
 def test_primal_averaging_files(tmp_path, monkeypatch):
-    tiny = LASSO._replace(sets={"IV": DataSet(3, 8, 6, 12)})
-    monkeypatch.setattr(primal_averaging, "LASSO", tiny)
     monkeypatch.setattr(primal_averaging, "RUNS", primal_averaging.RUNS[-1:])
-    options = primal_averaging.Options(sets=("IV",), rounds=20, output=tmp_path)
+    options = primal_averaging.Options(
+        source="synthetic", voxels=12, rounds=20, seeds=2, output=tmp_path
+    )
     primal_averaging.main(options)
     folder = tmp_path / "primal_averaging"
-    assert set(pd.read_csv(folder / "IV.csv")["round"]) == {1, 10, 20}
-    assert "| run | density of | round 20 |" in (folder / "IV.md").read_text()
-    assert (folder / "IV.png").stat().st_size > 2_000
-    text = (folder / "IV.md").read_text()
-    (folder / "IV.md").unlink()
-    primal_averaging_report.redraw(folder, "IV")
-    assert (folder / "IV.md").read_text() == text
+    assert set(pd.read_csv(folder / "figure-1.1.csv")["round"]) == {10, 20}
+    text = (folder / "figure-1.1.md").read_text()
+    assert "SYNTHETIC STAND-IN" in text
+    assert (folder / "figure-1.1.png").stat().st_size > 2_000
+    (folder / "figure-1.1.md").unlink()
+    primal_averaging_report.redraw(folder)
+    assert (folder / "figure-1.1.md").read_text() == text
 
 
-def test_unknown_sets_raise():
-    with pytest.raises(ValueError, match=r"sets is \('V',\)"):
-        primal_averaging.Options(sets=("V",))
+def test_bad_options_raise():
+    with pytest.raises(ValueError, match="seeds is 0; expected at least 1"):
+        primal_averaging.Options(seeds=0)
