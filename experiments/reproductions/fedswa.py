@@ -55,9 +55,9 @@ NOTES = {
     "`mofedsam_without_decay`): their rows in Tables 2 and 3, among them MoFedSAM's 1.0 with "
     "VGG-11, a run that failed. Rates that begin a visit at 0.2 or 0.4 (`fedswa_second_program`, "
     "`doubled`): FedSWA's gains over FedAvg, whose rate is 0.1. A cosine schedule (`cosine`), "
-    "which ends near 0 where the paper's decay leaves 0.135 of the rate: accuracies at round 1,000 of "
-    "all methods, whose late rounds are quieter. Cropped test images (`cropped`): all accuracies, "
-    "most likely downwards. The second program's ResNet-18 has ImageNet's stem, batch "
+    "which ends near 0 where the paper's decay leaves 0.135 of the rate: accuracies at round 1,000 "
+    "of all methods, whose late rounds are quieter. Cropped test images (`cropped`): all "
+    "accuracies, most likely downwards. The second program's ResNet-18 has ImageNet's stem, batch "
     "normalisation and ImageNet weights by default: the columns of ResNet-18.",
     "digits": "other data (a perceptron that over-fits digits), on which whole grids with ten "
     "seeds run on two cores; shapes can be compared, values cannot.",
