@@ -74,6 +74,7 @@ def test_gains_over_another_method():
     assert gains(late, {}).empty
 
 
+@pytest.mark.slow
 def test_rates_of_the_readme():
     """Twice the rate of the other methods, which the program doubles again: its first step is 0.4.
 
