@@ -102,18 +102,9 @@ def load(options: Data, num_clients: int, seed: int, *, numbers: bool = False) -
         case Generated():
             return generated(options, num_clients, seed)
         case Table():
-            return read_table(
-                options.table,
-                label_column=options.label_column,
-                client_column=options.client_column,
-                drop=options.drop,
-                scale=options.scale,
-                layout=options.layout,
-                target=options.target or ("numbers" if numbers else None),
-                encode=options.encode,
-                separator=options.separator,
-                decimal=options.decimal,
-            )
+            reading = {name: x for name, x in vars(options).items() if name not in ("table", "kind")}
+            reading["target"] = options.target or ("numbers" if numbers else None)
+            return read_table(options.table, **reading)
 
 
 def generated(options: Generated, num_clients: int, seed: int) -> Dataset:
