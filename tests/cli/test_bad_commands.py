@@ -203,7 +203,7 @@ COMMANDS = [
 UNREADABLE = [
     ("run --rounds many", "Error parsing --rounds: invalid literal for int() with base 10: 'many'"),
     ("sweep --mode largest", "invalid choice 'largest' for argument '--mode'. Expected one of"),
-    ("sweep --grid.lr.points 2.5", "Error parsing --grid.lr.points: invalid literal for int()"),
+    ("sweep --grid.lr.points 2.5", "Error parsing --grid.lr.points: no type matching"),
     ("run --hyper.fedprox.mu", "Missing value for argument '--hyper.fedprox.mu'."),
     ("run --hyper.fedprox.mu much", "Error parsing --hyper.fedprox.mu: could not convert string"),
     ("run --loss mean_loss", "invalid choice 'mean_loss' for argument '--loss'. Expected one of"),
