@@ -102,9 +102,10 @@ def load(options: Data, num_clients: int, seed: int, *, numbers: bool = False) -
         case Generated():
             return generated(options, num_clients, seed)
         case Table():
-            reading = {name: x for name, x in vars(options).items() if name not in ("table", "kind")}
-            reading["target"] = options.target or ("numbers" if numbers else None)
-            return read_table(options.table, **reading)
+            own = ("table", "kind", "target")
+            reading = {name: value for name, value in vars(options).items() if name not in own}
+            target = options.target or ("numbers" if numbers else None)
+            return read_table(options.table, target=target, **reading)
 
 
 def generated(options: Generated, num_clients: int, seed: int) -> Dataset:
