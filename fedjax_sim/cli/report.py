@@ -100,27 +100,13 @@ def summarize(
     timings: Mapping[str, Mapping[str, Any]],
     num_seeds: int = 1,
 ) -> pd.DataFrame:
-    """Returns a row per algorithm: final accuracy, rounds to the target, time.
+    """Returns a row per algorithm: final accuracy (or R^2), rounds to the target, time.
 
-    Of a regression it is R^2, with the names ``r2_mean``, ``r2_std``, ``r2_low`` and ``r2_high``.
-
-    The accuracy is that of every seed's last evaluation.  Seeds that run one after the other may
-    end in different rounds; ``rounds`` is the fewest of them.
-
-    If a seed diverged, ``divergence`` says so ("diverged in round 3 (1 of 2 seeds)") and the
-    algorithm has no accuracy (NaN): the mean of the other seeds would reward it.  A seed that
-    diverged has not reached the target.
-
-    ``rounds_to_target`` is the median over the seeds that reached the target (``reached`` of
-    them), at the rounds of evaluation; NaN if none did.  The accuracy is that of the personal
-    models where they were evaluated, by which all algorithms can be compared, else the server's.
-    ``time_to_target`` is the same in simulated time, for a history with a column ``time``.
-    ``accuracy_std`` is the sample standard deviation over seeds, 0 for one seed; ``accuracy_low``
-    and ``accuracy_high`` are the ends of :func:`~fedjax_sim.reports.shown_interval`, the 95 %
-    interval of the mean, NaN for fewer than three seeds. ``personal_mean`` and so on are those of
-    the last evaluation of the models that clients use themselves, on all of their test examples;
-    only in histories that have it. ``local_steps_per_second`` counts all seeds together, without
-    compilation.
+    The accuracy is that of every seed's last evaluation, NaN if a seed diverged: the mean of the
+    others would reward it.  ``rounds_to_target`` and ``time_to_target`` are medians over the seeds
+    that reached the target (``reached``), by personal models where they were evaluated.  ``low``
+    and ``high`` bound the mean's 95 % interval, NaN below three seeds.  Steps per second count
+    all seeds together, without compilation.
     """
     rows, metric = {}, score_of(history)
     score = metric.removeprefix("test/")

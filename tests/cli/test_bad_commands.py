@@ -13,6 +13,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.cli.main import main
+from fedjax_sim.runs import comparison as comparing
 
 FILES = {
     "words.csv": "colour,size,label\nred,1,cat\nblue,2,dog\n",
@@ -152,15 +153,12 @@ COMMANDS = [
     *[
         (f"run asynchronous {words}", message)
         for words, message in (
-            ("--law.step-time 0.5", "--law.step-time is 0.5; expected a mean of at least 1"),
             ("--law.step-time 0", "--law.step-time is 0.0; expected a positive number"),
             ("--law.slow-fraction 2", "--law.slow-fraction is 2.0; expected a number in [0, 1]"),
             ("--interaction -1", "--interaction is -1.0; expected a number of at least 0"),
             ("--horizon 5", "--horizon is 5.0; expected at least --interval, 7.0"),
-            ("--interval 1 --horizon 2 --law.step-time 99", "--horizon is 2.0; expected"),
             ("--dropout 0.5", "--dropout is 0.5; expected 0.0 with time:clock"),
             ("sampling:full", "sampling is 'full'; expected uniform with time:clock"),
-            ("law:trace --law.file nowhere.csv", "--law.file is 'nowhere.csv', which cannot"),
             ("--law.file a.csv", "--law.file is given; expected law:trace with it"),
             ("law:log-normal --law.log-sigma -1", "--law.log-sigma is -1.0; expected a number"),
         )
@@ -205,7 +203,7 @@ COMMANDS = [
 UNREADABLE = [
     ("run --rounds many", "Error parsing --rounds: invalid literal for int() with base 10: 'many'"),
     ("sweep --mode largest", "invalid choice 'largest' for argument '--mode'. Expected one of"),
-    ("sweep --grid.lr.points 2.5", "Error parsing --grid.lr.points: invalid literal for int()"),
+    ("sweep --grid.lr.points 2.5", "Error parsing --grid.lr.points: no type matching"),
     ("run --hyper.fedprox.mu", "Missing value for argument '--hyper.fedprox.mu'."),
     ("run --hyper.fedprox.mu much", "Error parsing --hyper.fedprox.mu: could not convert string"),
     ("run --loss mean_loss", "invalid choice 'mean_loss' for argument '--loss'. Expected one of"),
@@ -269,16 +267,35 @@ def test_words_that_cannot_be_read(here, capsys, monkeypatch, command, message):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["fedbn", "fedbn --dry-run"])
-def test_one_line_where_the_model_is_needed(tmp_path, capsys, command):
+OF_MODELS = [
+    *[
+        (f"--algorithms fedbn{flag}", "--algorithms has 'fedbn': params has the layers dense1, den")
+        for flag in ("", " --dry-run")
+    ],
+    ("--algorithms fedavg scaffnew", "--algorithms has 'scaffnew': a round of the timeline"),
+    ("--stop-early test/los", "--stop-early is 'test/los'; expected one of test/accuracy"),
+    ("--keep-best test/los", "--keep-best is 'test/los'; expected one of test/accuracy"),
+    *[
+        (f"--algorithms fedavg --local-steps 3 time:clock {words}", message)
+        for words, message in (
+            ("--law.step-time 0.5", "--law.step-time is 0.5; expected a mean of at least 1"),
+            ("--interval 1 --horizon 2 --law.step-time 99", "--horizon is 2.0; expected"),
+            ("law:trace --law.file nowhere.csv", "--law.file is 'nowhere.csv', which cannot"),
+        )
+    ],
+]
+
+
+@pytest.mark.parametrize(("words", "message"), OF_MODELS, ids=[words for words, _ in OF_MODELS])
+def test_one_line_where_the_model_is_needed(tmp_path, capsys, monkeypatch, words, message):
     """Its initial values are compiled, and no run is."""
-    arguments = shlex.split(f"{command} --seeds 1 --output {tmp_path / 'run'}")
-    assert main(["run", "--algorithms", *arguments]) == 2
+    monkeypatch.setattr(comparing, "execute", lambda *_: pytest.fail("reached the simulation"))
+    output = tmp_path / "run"
+    assert main(["run", *words.split(), "--seeds", "1", "--output", str(output)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(
-        "fedjax-sim: error: --algorithms has 'fedbn': params has the layers dense1, dense2; expect"
-    )
+    assert error.startswith(f"fedjax-sim: error: {message}")
     assert error.count("\n") == 1
+    assert not output.exists()
 
 
 X = np.zeros((3, 2), np.float32)

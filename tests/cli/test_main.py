@@ -179,27 +179,6 @@ def test_folder_of_another_comparison_is_refused(finished, capsys, options, reas
     assert (finished / "config.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ("--stop-early test/los", "--stop-early is 'test/los'; expected one of test/accuracy"),
-        ("--keep-best test/los", "--keep-best is 'test/los'; expected one of test/accuracy"),
-        ("--algorithms fedavg scaffnew", "--algorithms has 'scaffnew': a round of the timeline"),
-    ],
-)
-def test_metrics_and_timelines_that_do_not_suit_create_nothing(
-    tmp_path, capsys, monkeypatch, options, named
-):
-    def compiled(*args, **options):
-        raise AssertionError("reached the simulation")
-
-    monkeypatch.setattr(comparing, "execute", compiled)
-    output = tmp_path / "results"
-    assert main([*TINY, "--output", str(output), *options.split()]) == 2
-    assert named in capsys.readouterr().err
-    assert not output.exists()
-
-
 def test_errors_of_a_run_show_their_traceback_and_what_is_kept(tmp_path, capsys, monkeypatch):
     """Only bad options are one line: a ValueError inside a run is a defect, not an option."""
 

@@ -102,18 +102,10 @@ def load(options: Data, num_clients: int, seed: int, *, numbers: bool = False) -
         case Generated():
             return generated(options, num_clients, seed)
         case Table():
-            return read_table(
-                options.table,
-                label_column=options.label_column,
-                client_column=options.client_column,
-                drop=options.drop,
-                scale=options.scale,
-                layout=options.layout,
-                target=options.target or ("numbers" if numbers else None),
-                encode=options.encode,
-                separator=options.separator,
-                decimal=options.decimal,
-            )
+            own = ("table", "kind", "target")
+            reading = {name: value for name, value in vars(options).items() if name not in own}
+            target = options.target or ("numbers" if numbers else None)
+            return read_table(options.table, target=target, **reading)
 
 
 def generated(options: Generated, num_clients: int, seed: int) -> Dataset:
