@@ -138,9 +138,9 @@ def summarize(
     ``time_to_target`` is the same in simulated time, for a history with a column ``time``.
     ``accuracy_std`` is the sample standard deviation over seeds, 0 for one seed; ``accuracy_low``
     and ``accuracy_high`` are the ends of :func:`~fedjax_sim.reports.shown_interval`, the 95 %
-    interval of the mean, NaN for fewer than three seeds.  ``personal_mean`` and so on are those of the last
-    evaluation of the models that clients use themselves, on all of their test examples; only in
-    histories that have it.  ``local_steps_per_second`` counts all seeds together, without
+    interval of the mean, NaN for fewer than three seeds.  ``personal_mean`` and so on are those of
+    the last evaluation of the models that clients use themselves, on all of their test examples;
+    only in histories that have it.  ``local_steps_per_second`` counts all seeds together, without
     compilation.
 
     Args:
