@@ -53,7 +53,7 @@ SHADOW = Bound("convex, measured drift", fedavg.shadow_bound, _OVER_SHADOW, Fals
 above 0."""
 
 _FEDAC_I, _FEDAC_II = (
-    partial(fedac.strongly_convex.bound, variant=variant) for variant in ("I", "II")
+    partial(fedac.bound, regime="strongly convex", variant=variant) for variant in ("I", "II")
 )
 FEDAC_I = (Bound("FedAc-I", _FEDAC_I, "F - F* at the model, mean over clients", True),)
 FEDAC_II = (Bound("FedAc-II", _FEDAC_II, "F - F* at the model", True),)

@@ -31,7 +31,6 @@ from fedjax_sim.theory import (
 from fedjax_sim.theory.conditions import at_most, check_choice, non_negative, positive, where_valid
 from fedjax_sim.theory.favano.progress import ProgressConstants, Version, checked, moments_of
 from fedjax_sim.theory.favano.rates import POSSIBLE, possible, rate_terms
-from fedjax_sim.theory.fedac import strongly_convex
 from fedjax_sim.theory.fedavg import SMALL_LR
 from fedjax_sim.theory.feddualavg import VALID_LR, dual_discrepancy
 from fedjax_sim.theory.fedswa.convergence import cohort_variance

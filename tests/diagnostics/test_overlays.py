@@ -70,7 +70,9 @@ def test_excluded_constants_are_a_reason():
 def test_fedac_and_measured_drift(x64):
     found = overlay(history(ROUNDS), SAME, **RUN, bounds=(*FEDAC_I, *FEDAC_II))
     potential = 1.1 + 0.1 / 2 * 1.5**2
-    expected = fedac.strongly_convex.bound(SAME, variant="I", potential=potential, rounds=5, **RUN)
+    expected = fedac.bound(
+        SAME, "strongly convex", variant="I", potential=potential, rounds=5, **RUN
+    )
     np.testing.assert_allclose(values(found, "FedAc-I")[5], float(expected), rtol=1e-14)
     assert set(values(found, "FedAc-II")) == set(ROUNDS)
     drift = np.array([0.1, 0.2, 0.3])

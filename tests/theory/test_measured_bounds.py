@@ -181,12 +181,12 @@ def test_fedac(setting, variant):
     if variant == "II":
         for Q in (None, 0.0):
             bound = functools.partial(
-                fedac.strongly_convex.bound, constants._replace(Q=Q), variant="II", **run
+                fedac.bound, constants._replace(Q=Q), "strongly convex", variant="II", **run
             )
             assert_at_most(potentials, bound())
             assert_at_most(potentials, bound(gamma=gamma))
         return
-    bound = functools.partial(fedac.strongly_convex.bound, constants, variant="I", **run)
+    bound = functools.partial(fedac.bound, constants, "strongly convex", variant="I", **run)
     if variant == "I":
         assert_at_most(potentials, bound())
         assert_at_most(potentials, bound(gamma=gamma))
@@ -203,7 +203,7 @@ def test_acceleration_is_not_proven_too_fast():
     potential = error(server.params) + MU / 2 * squared(server.main)
     constants = ProblemConstants(L=L, mu=MU, sigma=0.0)
     run = {"lr": 1.0, "potential": start, "local_steps": 4, "rounds": 5, "clients": 3}
-    bound = fedac.strongly_convex.bound(constants, variant="I", **run)
+    bound = fedac.bound(constants, "strongly convex", variant="I", **run)
     assert 1e-4 < assert_at_most(potential, bound) <= 1
 
 
@@ -216,7 +216,7 @@ def test_fedac_on_the_augmented_objective(variant):
     server, _ = final_states(algorithm, setting)
     constants = ProblemConstants(L=L, sigma=sigma, B=B)
     run = {"lr": lr, "local_steps": K, "rounds": R, "clients": M}
-    bound = fedac.convex.bound(constants, variant=variant, augmentation=augmentation, **run)
+    bound = fedac.bound(constants, "convex", variant=variant, augmentation=augmentation, **run)
     assert_at_most(error(server.params), bound)
 
 
@@ -246,7 +246,7 @@ def test_growth_of_differences(x64, variant):
         matrix = np.stack([step(row) for row in np.eye(6)], axis=1)
         change = np.block([[lr / gamma * np.eye(3), np.zeros((3, 3))], [np.eye(3), np.eye(3)]])
         norm = np.linalg.norm(np.linalg.solve(change, matrix @ change), 2)
-        bound = fedac.stability.difference_growth(
+        bound = fedac.difference_growth(
             ProblemConstants(mu=mu), variant=variant, lr=lr, gamma=gamma
         )
         ratios.append(norm / float(bound))

@@ -31,10 +31,10 @@ POTENTIAL = 1.1 + 0.1 / 2 * 1.5**2
         (partial(fedavg.prescribed_lr, regime="third order"), 0.6),
         (partial(fedavg.prescribed_lr, regime="strongly convex"), 0.6),
         (partial(fedavg.prescribed_lr, regime="nonconvex"), 0.5),  # not Theorem 2.23, which uses G
-        (partial(fedac.strongly_convex.prescribed_lr, variant="I"), 0.5),
-        (partial(fedac.strongly_convex.prescribed_lr, variant="II"), 0.6),
-        (partial(fedac.convex.prescribed_lr, variant="I"), 0.5),
-        (partial(fedac.convex.prescribed_lr, variant="II"), 0.6),
+        (partial(fedac.prescribed_lr, regime="strongly convex", variant="I"), 0.5),
+        (partial(fedac.prescribed_lr, regime="strongly convex", variant="II"), 0.6),
+        (partial(fedac.prescribed_lr, regime="convex", variant="I"), 0.5),
+        (partial(fedac.prescribed_lr, regime="convex", variant="II"), 0.6),
     ],
 )
 def test_rules_use_the_moments_that_their_theorems_require(rule, sigma):
@@ -44,8 +44,8 @@ def test_rules_use_the_moments_that_their_theorems_require(rule, sigma):
 
 @pytest.mark.parametrize("variant", ["I", "II"])
 def test_convex_fedac_has_its_augmentation_computed(variant):
-    rule, at = fedac.convex.prescribed_lr, {**SIZES, "variant": variant}
-    prescribed = fedac.convex.prescribed_augmentation(CONSTANTS, **at)
+    rule, at = partial(fedac.prescribed_lr, regime="convex"), {**SIZES, "variant": variant}
+    prescribed = fedac.prescribed_augmentation(CONSTANTS, **at)
     found = optimal_lr(rule, CONSTANTS, **at)
     assert found == rule(CONSTANTS, **at, augmentation=prescribed)
     other = optimal_lr(rule, CONSTANTS, **at, augmentation=0.2)
@@ -55,7 +55,7 @@ def test_convex_fedac_has_its_augmentation_computed(variant):
 def test_unknown_third_derivatives():
     """Without Q, FedAc-II's rate is another, and sigma bounds the variance only."""
     smooth = CONSTANTS._replace(Q=None, sigma4=None)
-    rule = partial(fedac.strongly_convex.prescribed_lr, variant="II")
+    rule = partial(fedac.prescribed_lr, regime="strongly convex", variant="II")
     assert rule(smooth, **SIZES) == rule(smooth._replace(Q=math.nan), **SIZES)
     assert rule(smooth, **SIZES) == rule(smooth, **SIZES, potential=POTENTIAL)
     assert rule(smooth, **SIZES) != rule(CONSTANTS, **SIZES)
@@ -104,7 +104,9 @@ def test_missing_constants_are_named():
             optimal_lr(rule, CONSTANTS._replace(sigma4=unknown), **SIZES)
     with pytest.raises(ValueError, match=r"constants\.mu is None"):
         optimal_lr(
-            fedac.strongly_convex.prescribed_lr, CONSTANTS._replace(mu=None), variant="I", **SIZES
+            partial(fedac.prescribed_lr, regime="strongly convex", variant="I"),
+            CONSTANTS._replace(mu=None),
+            **SIZES,
         )
     with pytest.raises(TypeError, match="steps"):
         optimal_lr(CONVEX_LR, CONSTANTS, **SIZES, steps=3)

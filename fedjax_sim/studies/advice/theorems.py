@@ -88,12 +88,10 @@ def _family(family: Any, *, drop: str | None = None, **which: str) -> tuple[Call
 
 def _augmented(variant: Literal["I", "II"]) -> tuple[Callable, Callable]:
     """Prescribed augmentation of FedAc and the prescribed rate at it, and the bound."""
-    rule, bound = _family(fedac_theory.convex, variant=variant)
+    rule, bound = _family(fedac_theory, regime="convex", variant=variant)
 
     def prescribe(constants: ProblemConstants, *, cohort_size: Any, **sizes: Any) -> Settings:
-        augmentation = fedac_theory.convex.prescribed_augmentation(
-            constants, variant=variant, **sizes
-        )
+        augmentation = fedac_theory.prescribed_augmentation(constants, variant=variant, **sizes)
         at = {"augmentation": augmentation, "cohort_size": cohort_size, **sizes}
         return rule(constants, **at) | {"augmentation": augmentation}
 
@@ -241,12 +239,12 @@ THEOREMS = (
     Theorem(
         "FedAc-I, strongly convex", f"Theorem 3.5, {_THESIS}", _MODEL, GAP, _STRONG,
         ("L", "mu", "sigma", "Delta", "B"),
-        *_family(fedac_theory.strongly_convex, variant="I"), _fedac("I"),
+        *_family(fedac_theory, regime="strongly convex", variant="I"), _fedac("I"),
     ),
     Theorem(
         "FedAc-II, strongly convex, third order", f"Theorem B.1, {_THESIS}", _MODEL, GAP,
         _STRONG, ("L", "mu", "sigma", "sigma4", "Q", "Delta", "B"),
-        *_family(fedac_theory.strongly_convex, variant="II"), _fedac("II"),
+        *_family(fedac_theory, regime="strongly convex", variant="II"), _fedac("II"),
     ),
     Theorem(
         "FedMoSWA, nonconvex", "Lemma G.18, Liu et al. (2025)",

@@ -9,23 +9,31 @@ import pytest
 from hypothesis import given
 from symbols import THESIS, by_symbols
 
-from fedjax_sim.theory.fedac import convex, strongly_convex
+from fedjax_sim.theory import fedac
 
 CONSTANTS = {"L": 2.0, "sigma": 0.7, "M": 6, "K": 5, "R": 400, "B": 3.0}
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, some ten operations
 
 
-NAMES = ("prescribed_augmentation", "bound", "prescribed_lr", "tuned_bound")
-fedac_i_augmentation, fedac_i_bound, fedac_i_lr, tuned_fedac_i_bound = (
-    by_symbols(getattr(convex, name), THESIS, variant="I") for name in NAMES
+FUNCTIONS = fedac.bound, fedac.prescribed_lr, fedac.tuned_bound
+(
+    (fedac_i_bound, fedac_i_lr, tuned_fedac_i_bound),
+    (
+        fedac_ii_bound,
+        fedac_ii_lr,
+        tuned_fedac_ii_bound,
+    ),
+) = (
+    [by_symbols(function, THESIS, regime="convex", variant=variant) for function in FUNCTIONS]
+    for variant in ("I", "II")
 )
-fedac_ii_augmentation, fedac_ii_bound, fedac_ii_lr, tuned_fedac_ii_bound = (
-    by_symbols(getattr(convex, name), THESIS, variant="II") for name in NAMES
+fedac_i_augmentation, fedac_ii_augmentation = (
+    by_symbols(fedac.prescribed_augmentation, THESIS, variant=variant) for variant in ("I", "II")
 )
 # For properties of many numbers: without checks, compiled once.
 I_JIT, II_JIT = jax.jit(fedac_i_bound), jax.jit(fedac_ii_bound)
-STRONGLY_I_JIT = jax.jit(by_symbols(strongly_convex.bound, THESIS, variant="I"))
-STRONGLY_II_JIT = jax.jit(by_symbols(strongly_convex.bound, THESIS, variant="II"))
+STRONGLY_I_JIT = jax.jit(by_symbols(fedac.bound, THESIS, regime="strongly convex", variant="I"))
+STRONGLY_II_JIT = jax.jit(by_symbols(fedac.bound, THESIS, regime="strongly convex", variant="II"))
 
 
 @st.composite

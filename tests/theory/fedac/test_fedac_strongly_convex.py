@@ -12,22 +12,20 @@ from hypothesis import given
 from symbols import THESIS, by_symbols
 
 from fedjax_sim.algorithms.fedac import coupling
-from fedjax_sim.theory.fedac import convex, stability, strongly_convex
+from fedjax_sim.theory import fedac
 
 CONSTANTS = {"L": 2.0, "mu": 0.05, "sigma": 0.7, "M": 6, "K": 5, "R": 40}
 START = 3.0
 CLOSE = functools.partial(np.testing.assert_allclose, rtol=1e-10)  # float64, some ten operations
-
-
+FUNCTIONS = fedac.bound, fedac.prescribed_lr, fedac.tuned_bound
+STRONG = {"regime": "strongly convex"}
 fedac_i_bound, fedac_i_lr, tuned_fedac_i_bound = (
-    by_symbols(getattr(strongly_convex, name), THESIS, variant="I")
-    for name in ("bound", "prescribed_lr", "tuned_bound")
+    by_symbols(function, THESIS, **STRONG, variant="I") for function in FUNCTIONS
 )
 fedac_ii_bound, fedac_ii_lr, tuned_fedac_ii_bound = (
-    by_symbols(getattr(strongly_convex, name), THESIS, variant="II")
-    for name in ("bound", "prescribed_lr", "tuned_bound")
+    by_symbols(function, THESIS, **STRONG, variant="II") for function in FUNCTIONS
 )
-difference_growth = by_symbols(stability.difference_growth, THESIS)
+difference_growth = by_symbols(fedac.difference_growth, THESIS)
 # For properties of many numbers: without checks, compiled once.
 I_JIT, II_JIT = jax.jit(fedac_i_bound), jax.jit(fedac_ii_bound)
 
@@ -294,6 +292,10 @@ def test_conditions(allow_nans, bound):
         (fedac_ii_lr, {"K": 0}, "local_steps is 0; expected a positive number"),
         (fedac_ii_lr, {"Q": -1.0}, "Q is -1.0"),
         (tuned_fedac_ii_bound, {"sigma": -0.1}, "sigma is -0.1"),
+        (fedac_i_lr, {"regime": "smooth"}, "regime is 'smooth'; expected one of"),
+        (fedac_i_lr, {"augmentation": 0.1}, "augmentation is 0.1; expected None for strongly"),
+        (fedac_i_lr, {"regime": "convex"}, "potential is 3.0; expected None for convex"),
+        (fedac_i_bound, {"lr": 0.1, "regime": "convex", "potential": None}, "augmentation is None"),
     ],
 )
 def test_bad_constants_are_named(function, change, match):
@@ -311,16 +313,11 @@ def test_default_potential(x64):
         fedac_i_lr(**CONSTANTS)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        stability.difference_growth,
-        *(getattr(strongly_convex, name) for name in strongly_convex.__all__),
-        *(getattr(convex, name) for name in convex.__all__),
-    ],
-)
-def test_unknown_variant(function):
-    numbers = {"lr": 0.1, "gamma": 0.1, "augmentation": 0.1, "M": 1, "K": 1, "R": 1}
+@pytest.mark.parametrize("regime", ["strongly convex", "convex"])
+@pytest.mark.parametrize("name", fedac.__all__)
+def test_unknown_variant(name, regime):
+    function = getattr(fedac, name)
+    numbers = {"lr": 0.1, "gamma": 0.1, "M": 1, "K": 1, "R": 1, "regime": regime}
     taken = inspect.signature(function).parameters
     numbers = {k: v for k, v in numbers.items() if THESIS.get(k, k) in taken}
     with pytest.raises(ValueError, match="variant is 'III'"):
