@@ -11,7 +11,6 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._optimizers import check_optimizer, is_key, own_draws
 from fedjax_sim.local import optimizer_init, optimizer_steps
-from fedjax_sim.tree import leaves
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -119,7 +118,7 @@ def locally_optimized(
         )
 
     def init(params: Params) -> SharedLocalState:
-        _, start = leaves.split(optimizer_init(optimizer, params), is_key)
+        _, start = tree.leaves.split(optimizer_init(optimizer, params), is_key)
         for path, leaf in jax.tree_util.tree_leaves_with_path(start):
             if not (_floating(leaf) or jnp.issubdtype(leaf.dtype, jnp.integer)):
                 raise ValueError(
@@ -131,9 +130,9 @@ def locally_optimized(
 
     def local(message: _Start, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         x, start = message
-        keys, _ = leaves.split(optimizer_init(optimizer, x), is_key)
-        delta, opt_state = visit(x, leaves.join(keys, start), oracle, work)
-        _, end = leaves.split(opt_state, is_key)
+        keys, _ = tree.leaves.split(optimizer_init(optimizer, x), is_key)
+        delta, opt_state = visit(x, tree.leaves.join(keys, start), oracle, work)
+        _, end = tree.leaves.split(opt_state, is_key)
         present = (work.num_steps > 0).astype(jnp.result_type(float))
 
         # The state itself and not its change: a convex combination of second moments cannot become

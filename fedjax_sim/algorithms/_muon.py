@@ -12,7 +12,6 @@ import optax
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.tree import leaves
 from fedjax_sim.types import Params, Scalar
 
 # Coefficients of the polynomial a X + b X^3 + c X^5, which maps (0, 1] into about [0.7, 1.2].
@@ -30,13 +29,13 @@ def is_matrix(path: tuple[str, ...], leaf: Any) -> bool:
     return jnp.ndim(leaf) == 2
 
 
-def split(params: Params, matrices: leaves.Selection) -> tuple[Params, Params]:
+def split(params: Params, matrices: tree.leaves.Selection) -> tuple[Params, Params]:
     """Returns the leaves that Muon updates, which must have at least two axes, and all others."""
-    part, others = leaves.split(params, matrices)
+    part, others = tree.leaves.split(params, matrices)
     for path, leaf in jax.tree_util.tree_leaves_with_path(part):
         if jnp.ndim(leaf) < 2:
             raise ValueError(
-                f"matrices selects {'/'.join(leaves.names(path))} of shape {jnp.shape(leaf)}; "
+                f"matrices selects {'/'.join(tree.leaves.names(path))} of shape {jnp.shape(leaf)}; "
                 "expected leaves with two axes or more"
             )
     return part, others
@@ -92,7 +91,7 @@ def scale_by_muon(momentum: Scalar = 0.95) -> optax.GradientTransformation:
 
 
 def muon_or_adam(
-    momentum: Scalar, b1: Scalar, b2: Scalar, matrices: leaves.Selection
+    momentum: Scalar, b1: Scalar, b2: Scalar, matrices: tree.leaves.Selection
 ) -> optax.GradientTransformation:
     """Transform that applies Muon to the selected leaves and Adam to all others."""
 
@@ -102,7 +101,7 @@ def muon_or_adam(
             jax.tree.map(lambda _, name=name: name, x)
             for name, x in (("muon", part), ("adam", others))
         )
-        return leaves.join(*names)
+        return tree.leaves.join(*names)
 
     adam = optax.scale_by_adam(b1, b2, eps_root=1e-30)
     return optax.partition({"muon": scale_by_muon(momentum), "adam": adam}, labels)

@@ -30,7 +30,7 @@ from fedjax_sim.local import (
     per_step,
     rate,
 )
-from fedjax_sim.tree import divide_or_keep, leaves
+from fedjax_sim.tree import divide_or_keep
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -68,7 +68,7 @@ def fedmuon(
     b1: Scalar = 0.9,
     b2: Scalar = 0.95,
     *,
-    matrices: leaves.Selection = is_matrix,
+    matrices: tree.leaves.Selection = is_matrix,
 ) -> FedAlgorithm:
     r"""FedMuon: clients take steps of Muon, whose momentum starts at the last round's mean.
 
@@ -150,7 +150,7 @@ def fedmuon(
             kernels, others = split(oracle.grad(y, k), matrices)
             first, muon_state = optimizer_update(muon, kernels, muon_state)
             second, adam_state = optimizer_update(adam, others, adam_state)
-            descent = tree.add_scale(constant, mix, leaves.join(first, second))
+            descent = tree.add_scale(constant, mix, tree.leaves.join(first, second))
             descent = tree.add_scale(descent, weight_decay, y)
             return tree.add_scale(y, -eta, descent), muon_state, adam_state
 

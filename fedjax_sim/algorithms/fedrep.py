@@ -16,7 +16,7 @@ from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.checks import check_at_least, check_at_most, check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.tree import Selection, last_layer, leaves
+from fedjax_sim.tree import Selection, last_layer
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -85,7 +85,7 @@ def fedrep(
         {'body': None, 'head': {'kernel': Array([0., 0.], dtype=float32)}}
     """
     check_rates(lr=lr, head_lr=head_lr)
-    leaves.check_selection(where)
+    tree.leaves.check_selection(where)
     check_at_least(0, head_share=head_share)
     check_at_most(1, head_share=head_share)
     if head_steps is not None:
@@ -94,7 +94,7 @@ def fedrep(
             raise ValueError(f"head_steps is {head_steps}; expected a whole number")
 
     def init(params: Params) -> PartState:
-        head, body = leaves.split_some(params, where)
+        head, body = tree.leaves.split_some(params, where)
         return PartState(ModelState(body), head)
 
     def local(
@@ -111,10 +111,10 @@ def fedrep(
 
         def step(model: tuple[Params, Params], k: Array) -> tuple[Params, Params]:
             y, h = model
-            gradient = oracle.grad(leaves.join(y, h), k)
+            gradient = oracle.grad(tree.leaves.join(y, h), k)
             of_head = k < count
-            new_y = tree.add_scale(y, -eta, leaves.without(gradient, h))
-            new_h = tree.add_scale(h, -eta_head, leaves.without(gradient, y))
+            new_y = tree.add_scale(y, -eta, tree.leaves.without(gradient, h))
+            new_h = tree.add_scale(h, -eta_head, tree.leaves.without(gradient, y))
             return tree.where(of_head, y, new_y), tree.where(of_head, new_h, h)
 
         y, h = local_steps(step, (x, state.head), work)
@@ -137,7 +137,7 @@ def fedrep(
         local,
         update,
         broadcast=lambda state, round: state.inner.params,
-        init_client=lambda params: FedRepClient(leaves.split(params, where)[0]),
+        init_client=lambda params: FedRepClient(tree.leaves.split(params, where)[0]),
         requires=Requires(check=check, partial_model=True),
-        personal=lambda x, state, oracle, work: leaves.join(state.head, x),
+        personal=lambda x, state, oracle, work: tree.leaves.join(state.head, x),
     )

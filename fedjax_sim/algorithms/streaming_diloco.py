@@ -25,7 +25,6 @@ from fedjax_sim.algorithms._shared import check_all_clients
 from fedjax_sim.algorithms.diloco import local_transform, nesterov
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update
-from fedjax_sim.tree import leaves
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -75,7 +74,7 @@ def streaming_diloco(
     *,
     fragment: Fragment | None = None,
     local_optimizer: optax.GradientTransformation | None = None,
-    matrices: leaves.Selection = is_matrix,
+    matrices: tree.leaves.Selection = is_matrix,
 ) -> FedAlgorithm:
     r"""Streaming DiLoCo: DiLoCo that sends one of P fragments per round, P times as often.
 
@@ -163,7 +162,7 @@ def streaming_diloco(
         result = params
         for number, part in enumerate(parts(params)):
             new = jax.tree.map(function, part, _unflat(vector, part))
-            result = leaves.join(tree.where(p == number, new, part), result)
+            result = tree.leaves.join(tree.where(p == number, new, part), result)
         return result
 
     def init(params: Params) -> StreamingDiLoCoState:
@@ -219,7 +218,9 @@ def streaming_diloco(
         for p, (part, old) in enumerate(zip(parts(params), state.opt_states, strict=True)):
             updates, new = optimizer_update(outer, _unflat(mean, part), old, part)
             now = (due == p) & (round.number + 1 >= num_fragments)
-            params = leaves.join(tree.where(now, optax.apply_updates(part, updates), part), params)
+            params = tree.leaves.join(
+                tree.where(now, optax.apply_updates(part, updates), part), params
+            )
             opt_states.append(tree.where(now, new, old))
         return StreamingDiLoCoState(params, tuple(opt_states))
 
@@ -254,7 +255,8 @@ def streaming_diloco(
 def fragments(params: Params, count: int, fragment: Fragment | None = None) -> Sequence[int]:
     """Returns the number 0 .. count - 1 of each leaf's fragment; refuses ones without leaves."""
     paths = [
-        (leaves.names(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        (tree.leaves.names(path), leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     ]
     if fragment is None:
         layers = [path[:-1] or path for path, _ in paths]

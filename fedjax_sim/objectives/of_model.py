@@ -23,7 +23,7 @@ from fedjax_sim.objectives.losses import (
     mean_per_example,
     softmax,
 )
-from fedjax_sim.tree import Where, leaves
+from fedjax_sim.tree import Where
 from fedjax_sim.types import Model, Params, PyTree, Scalar
 
 Apply: TypeAlias = Callable[[Params, Any], Any]
@@ -202,7 +202,7 @@ class OfModel:
         losses = self.loss(outputs, _part(examples, "y"))
         if self.statistics is None:
             return losses
-        old, _ = leaves.split(params, self.statistics)
+        old, _ = tree.leaves.split(params, self.statistics)
         return losses + _zero_of_gradient(old, new).astype(losses.dtype)
 
     def check(self, params: Params, examples: PyTree) -> None:
@@ -248,7 +248,7 @@ class Regularised:
 
     def _added(self, losses: Array, params: Params) -> Array:
         if self.statistics is not None:
-            _, params = leaves.split(params, self.statistics)
+            _, params = tree.leaves.split(params, self.statistics)
         penalty = tree.norm(params, squared=True).astype(losses.dtype) / 2
         return losses + jnp.asarray(self.weight, losses.dtype) * penalty
 

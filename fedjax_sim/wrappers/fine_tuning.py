@@ -15,7 +15,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, check_is_algorithm, check_rates, check_statistics_last
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
-from fedjax_sim.tree import Selection, leaves
+from fedjax_sim.tree import Selection
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -84,12 +84,12 @@ def fine_tuned(
         if count is not None:
             check_count(1, **{name: count})
     trained = _every_leaf if where is None else where
-    leaves.check_selection(trained)
+    tree.leaves.check_selection(trained)
     check_statistics_last("fine_tuned", algorithm)
 
     def init(params: Params) -> ServerState:
         check_received(algorithm, params)
-        leaves.split_some(params, trained)
+        tree.leaves.split_some(params, trained)
         return algorithm.init(params)
 
     def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:
@@ -97,23 +97,23 @@ def fine_tuned(
             model = received_model(message)
         else:
             model = algorithm.personal(message, state, oracle, work)
-        start, rest = leaves.split(model, trained)
+        start, rest = tree.leaves.split(model, trained)
         eta, present = rate(lr, work), jnp.asarray(work.num_steps)
 
         def step(y: Params, k: Array) -> Params:
             # The minibatches of one visit again, since an oracle has no others.
-            gradient = oracle.grad(leaves.join(y, rest), k % jnp.maximum(present, 1))
-            return tree.add_scale(y, -eta, leaves.without(gradient, rest))
+            gradient = oracle.grad(tree.leaves.join(y, rest), k % jnp.maximum(present, 1))
+            return tree.add_scale(y, -eta, tree.leaves.without(gradient, rest))
 
         if steps is None:
             assert visits is not None
             longer = work._replace(num_steps=visits * present, max_steps=visits * work.max_steps)
         else:
             longer = work._replace(num_steps=jnp.where(present > 0, steps, 0), max_steps=steps)
-        return leaves.join(local_steps(step, start, longer), rest)
+        return tree.leaves.join(local_steps(step, start, longer), rest)
 
     return algorithm._replace(init=init, personal=personal)
 
 
-def _every_leaf(path: leaves.Path, leaf: Any) -> bool:
+def _every_leaf(path: tree.leaves.Path, leaf: Any) -> bool:
     return True

@@ -16,7 +16,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_is_algorithm, check_rates, check_statistics_last
 from fedjax_sim.local import Carried, ScalarOrSchedule, carrying, rate
-from fedjax_sim.tree import Selection, leaves
+from fedjax_sim.tree import Selection
 from fedjax_sim.types import (
     FedAlgorithm,
     Message,
@@ -93,13 +93,13 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
     """
     check_is_algorithm(algorithm)
     check_rates(lr=lr)
-    leaves.check_selection(where)
+    tree.leaves.check_selection(where)
     check_statistics_last("private", algorithm)
 
     part = rest_at_clients(algorithm, where)
 
     def init(params: Params) -> PartState:
-        _, shared = leaves.split_some(params, where)
+        _, shared = tree.leaves.split_some(params, where)
         check_received(algorithm, shared)
         return part.init(params)
 
@@ -119,7 +119,7 @@ def private(algorithm: FedAlgorithm, where: Selection, lr: ScalarOrSchedule) -> 
         else:
             beside = part_of(oracle, lambda: state.personal)
             shared = algorithm.personal(message, state.inner, beside, work)
-        return leaves.join(state.personal, shared)
+        return tree.leaves.join(state.personal, shared)
 
     return part.requiring(partial_model=True)._replace(init=init, local=local, personal=personal)
 
@@ -133,9 +133,9 @@ def _stepping(oracle: Oracle, carried: Carried, lr: Scalar) -> Oracle:
         # One step per local step: one per gradient would double the private rate of methods that
         # take two.
         own = tree.where(step == moving.step, moving.base, moving.value)
-        whole = oracle.grad(leaves.join(y, own), k)
-        value = tree.add_scale(own, -lr, leaves.without(whole, y))
+        whole = oracle.grad(tree.leaves.join(y, own), k)
+        value = tree.add_scale(own, -lr, tree.leaves.without(whole, y))
         carried.value = _Moving(own, value, step)
-        return leaves.without(whole, own)
+        return tree.leaves.without(whole, own)
 
     return part_of(oracle, lambda: carried.value.value)._replace(grad=grad)

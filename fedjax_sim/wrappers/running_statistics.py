@@ -28,7 +28,6 @@ from fedjax_sim.tree import (
     Selection,
     bits_of_arrays,
     divide_or_keep,
-    leaves,
     message_bits,
     upload_bits,
     with_message_bits,
@@ -129,7 +128,7 @@ def running_statistics(
         ([1.0, 2.0], [1.0, 2.5])
     """
     check_is_algorithm(algorithm)
-    leaves.check_selection(where)
+    tree.leaves.check_selection(where)
     check_choice(("averaged", "private"), combine=combine)
     check_at_least(0, server_rate=server_rate)
     check_at_most(1, server_rate=server_rate)
@@ -154,12 +153,12 @@ def running_statistics(
     ) -> Params:
         if algorithm.personal is None:
             try:
-                return leaves.join(received_model(message), start)
+                return tree.leaves.join(received_model(message), start)
             except ValueError as error:  # of JAX, for trees that differ
                 raise ValueError(WITHOUT_MODEL) from error
         with carrying(start) as carried:
             model = algorithm.personal(message, state, _updating(oracle, carried), work)
-            return leaves.join(model, carried.value)
+            return tree.leaves.join(model, carried.value)
 
     if combine == "private":
 
@@ -223,4 +222,4 @@ def _updating(oracle: Oracle, carried: Carried) -> Oracle:
 def _moved(path: tuple[Any, ...], statistic: Array, change: Array) -> Array:
     # The weights of a mean sum to 1 up to rounding only, so a difference may be just below 0.
     new = statistic - change
-    return jnp.maximum(new, 0) if leaves.names(path)[-1] == "var" else new
+    return jnp.maximum(new, 0) if tree.leaves.names(path)[-1] == "var" else new
