@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import jax
 
+from fedjax_sim import tree
 from fedjax_sim.checks import check_is_algorithm
-from fedjax_sim.tree import Selection, leaves, message_bits, with_message_bits
+from fedjax_sim.tree import Selection, message_bits, with_message_bits
 from fedjax_sim.types import ClientState, FedAlgorithm, Oracle, Params, Upload, Work, specified
 from fedjax_sim.wrappers.parts import PartMessage, PartState, part_of, rest_at_server
 
@@ -55,15 +56,15 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
         True
     """
     check_is_algorithm(algorithm)
-    leaves.check_selection(where)
+    tree.leaves.check_selection(where)
 
     part = rest_at_server(algorithm, where)
 
     def init(params: Params) -> PartState:
-        frozen, trainable = leaves.split(params, where)
+        frozen, trainable = tree.leaves.split(params, where)
         for name, selected in (("all", trainable), ("none", frozen)):
             if not jax.tree.leaves(selected):
-                raise leaves.unexpected(name, params)
+                raise tree.leaves.unexpected(name, params)
         return part.init(params)
 
     def local(
@@ -75,7 +76,9 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
     def personal(message: PartMessage, state: ClientState, oracle: Oracle, work: Work) -> Params:
         assert algorithm.personal is not None
         trained = part_of(oracle, lambda: message.rest)
-        return leaves.join(algorithm.personal(message.inner, state, trained, work), message.rest)
+        return tree.leaves.join(
+            algorithm.personal(message.inner, state, trained, work), message.rest
+        )
 
     inner_bits = message_bits(algorithm)
     return with_message_bits(part, lambda message: inner_bits(message.inner))._replace(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.tree import leaves
+from fedjax_sim import tree
 from fedjax_sim.types import ClientState, FedAlgorithm, Message, Oracle, Params, ServerState, Step
 from fedjax_sim.wrappers.received import broadcast_inner, received_model, update_inner
 
@@ -27,7 +27,7 @@ class PartState(NamedTuple):
     @property
     def params(self) -> Params:
         """The model."""
-        return leaves.join(self.inner.params, self.rest)
+        return tree.leaves.join(self.inner.params, self.rest)
 
 
 class PersonalState(NamedTuple):
@@ -46,7 +46,7 @@ class PartMessage(NamedTuple):
     @property
     def params(self) -> Params:
         """The model."""
-        return leaves.join(received_model(self.inner), self.rest)
+        return tree.leaves.join(received_model(self.inner), self.rest)
 
 
 def personal_model(params: Params, client: PersonalState) -> Params:
@@ -74,14 +74,14 @@ def personal_model(params: Params, client: PersonalState) -> Params:
         >>> jax.tree.map(float, personal_model(params, client))
         {'mean': 5.0, 'scale': 2.0}
     """
-    return leaves.join(client.personal, params)
+    return tree.leaves.join(client.personal, params)
 
 
-def rest_at_server(algorithm: FedAlgorithm, where: leaves.Selection) -> FedAlgorithm:
+def rest_at_server(algorithm: FedAlgorithm, where: tree.leaves.Selection) -> FedAlgorithm:
     """Returns the algorithm of a part of the model, whose server keeps and sends the leaves."""
 
     def init(params: Params) -> PartState:
-        rest, part = leaves.split(params, where)
+        rest, part = tree.leaves.split(params, where)
         return PartState(algorithm.init(part), rest)
 
     return algorithm._replace(
@@ -90,15 +90,15 @@ def rest_at_server(algorithm: FedAlgorithm, where: leaves.Selection) -> FedAlgor
         broadcast=lambda state, round: PartMessage(
             algorithm.broadcast(state.inner, round), state.rest
         ),
-        init_client=lambda params: algorithm.init_client(leaves.split(params, where)[1]),
+        init_client=lambda params: algorithm.init_client(tree.leaves.split(params, where)[1]),
     )
 
 
-def rest_at_clients(algorithm: FedAlgorithm, where: leaves.Selection) -> FedAlgorithm:
+def rest_at_clients(algorithm: FedAlgorithm, where: tree.leaves.Selection) -> FedAlgorithm:
     """Returns the algorithm of a part of the model, whose clients keep leaves of their own."""
 
     def init_client(params: Params) -> PersonalState:
-        own, part = leaves.split(params, where)
+        own, part = tree.leaves.split(params, where)
         return PersonalState(algorithm.init_client(part), own)
 
     return rest_at_server(algorithm, where)._replace(
@@ -119,14 +119,14 @@ def part_of(
     def gradient(function: Callable[..., Params]) -> Callable[..., Params]:
         def of_part(y: Params, *step: Step) -> Params:
             others = rest()
-            whole = function(leaves.join(y, others), *step)
-            observe(leaves.without(whole, y))
-            return leaves.without(whole, others)
+            whole = function(tree.leaves.join(y, others), *step)
+            observe(tree.leaves.without(whole, y))
+            return tree.leaves.without(whole, others)
 
         return of_part
 
     def loss(function: Callable[..., Array]) -> Callable[..., Array]:
-        return lambda y, *step: function(leaves.join(y, rest()), *step)
+        return lambda y, *step: function(tree.leaves.join(y, rest()), *step)
 
     return Oracle(
         gradient(oracle.grad),

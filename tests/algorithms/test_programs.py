@@ -1,16 +1,32 @@
-"""Compiled programs of runs: numbers of algorithms are arguments, and few programs are kept."""
+"""Programs and digests of runs, and sweeps: numbers of algorithms are arguments."""
 
 import dataclasses
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
 
 import catalogue
 import jax
 import jax.monitoring
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_problems
+from call_records import sweep_on
+from catalogue import ALGORITHMS, STRUCTURES, current, declared, for_each, program
+from catalogue import task as catalogue_task
+from small_problems import logistic_data, logistic_losses, logistic_params
+from sweep_problems import KEYS, ONE_DEVICE
 
 import fedjax_sim as fs
 from fedjax_sim.runs import programs
+from fedjax_sim.runs.storage.run_functions import identified, trace_run
+
+# ---- programs
+
 
 _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 
@@ -117,3 +133,102 @@ def test_kept_programs_are_bounded(monkeypatch):
     for every in (1, 2, 3):
         fs.simulate(fs.fedavg(0.1), dataclasses.replace(setup, eval_every=every), jax.random.key(2))
     assert [kept.eval_every for kept in programs._functions.values()] == [2, 3]
+
+
+# ---- digests
+
+
+_PROGRAM = """
+import json
+from test_programs import digests
+print(json.dumps(digests()))
+"""
+
+
+@functools.cache
+def digest_of(name):
+    return digest(*ALGORITHMS[name])
+
+
+def digest(factory, values):
+    data = logistic_data()
+    task = fs.empirical_task(logistic_losses, data, fs.epochs(1, batch_size=8))
+    timeline = fs.timelines.full(1, data.num_clients, task.num_steps)
+    # Some algorithms use the number of clients that report in a round.
+    setup = fs.Setup(task, timeline, logistic_params())
+    numbers = {name: jax.numpy.asarray(value) for name, value in values.items()}
+    digests = identified(trace_run(factory(**numbers), setup, batched=False))
+    return digests["objective"], digests["algorithm"]
+
+
+def digests():
+    return {name: digest_of(name) for name in ALGORITHMS}
+
+
+@pytest.mark.slow
+def test_digests_are_equal_in_other_processes():
+    path = os.pathsep.join(sys.path)
+    here = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    seed = "1" if os.environ.get("PYTHONHASHSEED") == "2" else "2"  # this process has another
+    other = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        env=here | {"PYTHONHASHSEED": seed}, capture_output=True, check=True,
+    )  # fmt: skip
+    assert json.loads(other.stdout) == {name: list(each) for name, each in digests().items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_hyper_parameter_is_in_the_digest(name):
+    factory, values = ALGORITHMS[name]
+    before = digest_of(name)
+    assert digest(factory, values) == before
+    for changed in values:
+        other = values | {changed: 0.9 * values[changed]}
+        assert digest(factory, other)[1] != before[1], changed
+
+
+# ---- sweeps
+
+
+@pytest.mark.slow
+@for_each(among=STRUCTURES)
+def test_sweep_equals_single_runs(name, x64):
+    factory, values = ALGORITHMS[name]
+    swept = list(values)[:2]
+    fixed = {key: value for key, value in values.items() if key not in swept}
+    grid = {key: [values[key], 0.7 * values[key]] for key in swept}
+    task, timeline = catalogue_task(), current(name)
+    setup = fs.Setup(
+        task,
+        timeline,
+        {key: jnp.asarray(value)[None] for key, value in logistic_params().items()},
+        eval_fn=lambda params: params,
+        eval_every=timeline.num_rounds,
+    )
+    swept_factory = functools.partial(factory, **fixed)
+
+    def sweep(grid):
+        return sweep_on(
+            ONE_DEVICE,
+            swept_factory,
+            setup,
+            grid,
+            KEYS[:1],
+            options=fs.Options(execution=fs.execution.vmapped()),
+        )
+
+    result = sweep(grid)
+    assert len(result.runs) == len(list(itertools.product(*grid.values())))
+    for run in result.runs:
+        hyper = {key: jnp.asarray(v) for key, v in (fixed | run.configuration).items()}
+        expected = program(name)(hyper, task, declared(name, timeline), KEYS[0]).server.params
+        for leaf, value in expected.items():
+            # Only the order of sums differs: some hundred operations of 1e-16 each.
+            np.testing.assert_allclose(run.history.metrics[leaf][0], value, rtol=1e-11, atol=1e-13)
+    # The same number of other runs with other values in the same program: the same bits.
+    beside = sweep({key: [values[key], 0.9 * values[key]] for key in swept})
+    first, again = (each.runs[0] for each in (result, beside))
+    assert first.configuration == again.configuration
+    for leaf, value in first.history.metrics.items():
+        np.testing.assert_array_equal(again.history.metrics[leaf], value)
