@@ -113,12 +113,7 @@ LOGISTIC = fs.objectives.binary_cross_entropy(lambda w, x: (x @ w)[:, 0])
 @pytest.mark.parametrize(
     ("objective", "labels", "outputs", "message"),
     [
-        (
-            LINEAR,
-            [1, 2, 3, 3],
-            3,
-            r"labels 1 .. 3; expected 0 .. 2, .* outputs .* have shape \(3,\)",
-        ),
+        (LINEAR, [1, 2, 3, 3], 3, r"labels 1 .. 3; expected 0 .. 2, .* outputs .* have shape \(3,"),
         (NOISY, [0, -1, 0, 1], 3, r"labels -1 .. 1; expected 0 .. 2"),
         (REGULAR, [0, 3, 0, 1], 3, r"labels 0 .. 3; expected 0 .. 2"),
         (LINEAR, [0, 1, 1, 0], 1, r"labels 0 .. 1; expected 0 .. 0, .* have shape \(1,\)"),

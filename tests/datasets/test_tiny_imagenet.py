@@ -131,24 +131,15 @@ def truncate(folder):
         (write("wnids.txt", b"\xff\xfe"), r"wnids\.txt: .*expected a text file"),
         # A class that the list lacks, and one of which there is no folder.
         (write("wnids.txt", b"n02124075\nn04067472\n"), "n01443537: not in wnids.txt"),
-        (
-            write("wnids.txt", "\n".join((*CLASSES, "n00000001")).encode()),
-            r"n00000001_0\.JPEG is missing",
-        ),
+        (write("wnids.txt", "\n".join((*CLASSES, "n00000001")).encode()), r"n00000001_0\.JPEG is "),
         (remove(image_of(CLASSES[0], 5)), r"n02124075_5\.JPEG is missing"),
         (last_class_is_short, r"n01443537: 10 images; expected 12"),
         (lambda folder: shutil.rmtree(folder / "train"), r"n02124075_0\.JPEG is missing"),
         (remove("val/val_annotations.txt"), r"val_annotations\.txt: .*expected"),
         (write("val/val_annotations.txt", b""), r"val_annotations\.txt: no examples"),
-        (
-            write("val/val_annotations.txt", b"val_0.JPEG\tn99999999\t0\n"),
-            "line 1 has class 'n99999999'",
-        ),
+        (write("val/val_annotations.txt", b"val_0.JPEG\tn99999999\t0\n"), "line 1 has class 'n999"),
         (write("val/val_annotations.txt", b"val_0.JPEG\n"), "line 1 has class ''"),
-        (
-            write("val/val_annotations.txt", b"val_0.JPEG\tn02124075\n" * 2),
-            "line 2 names 'val_0.JPEG'",
-        ),
+        (write("val/val_annotations.txt", b"val_0.JPEG\tn02124075\n" * 2), "line 2 names 'val_0.J"),
         (
             write("val/val_annotations.txt", b"../../val_0.JPEG\tn02124075\n"),
             r"line 1 names '\.\./",
