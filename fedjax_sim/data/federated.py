@@ -115,13 +115,10 @@ def from_clients(
     sizes = [num_rows(examples, f"clients[{i}]") for i, examples in enumerate(clients)]
     for i, examples in enumerate(clients):
         _check_like(f"clients[{i}]", examples, clients[0])
-    if client_ids is not None and len(client_ids) != len(clients):
-        raise ValueError(
-            f"client_ids has {len(client_ids)} names; expected {len(clients)}, one per client"
-        )
+    ids = _checked_ids(client_ids, len(clients))
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     examples = jax.tree.map(lambda *leaves: np.concatenate(leaves), *clients)
-    return FederatedData(examples, offsets, None if client_ids is None else tuple(client_ids))
+    return FederatedData(examples, offsets, ids)
 
 
 def from_assignment(
@@ -154,15 +151,19 @@ def from_assignment(
         >>> from_assignment({"x": np.arange(4)}, [[3, 0], [3]], disjoint=False).sizes.tolist()
         [2, 1]
     """
-    if client_ids is not None and len(client_ids) != len(assignment):
-        raise ValueError(
-            f"client_ids has {len(client_ids)} names; expected {len(assignment)}, one per client"
-        )
+    ids = _checked_ids(client_ids, len(assignment))
     examples = from_lists(examples)
     rows = check_assignment(examples, assignment, disjoint=disjoint)
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in assignment])]).astype(np.int32)
-    ids = None if client_ids is None else tuple(client_ids)
     return FederatedData(jax.tree.map(lambda x: np.asarray(x)[rows], examples), offsets, ids)
+
+
+def _checked_ids(client_ids: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
+    if client_ids is not None and len(client_ids) != count:
+        raise ValueError(
+            f"client_ids has {len(client_ids)} names; expected {count}, one per client"
+        )
+    return None if client_ids is None else tuple(client_ids)
 
 
 def from_lists(examples: PyTree) -> PyTree:
@@ -272,11 +273,11 @@ def _check_like(name: str, examples: PyTree, first: PyTree) -> None:
             )
 
 
-def leaf_of(data: FederatedData, leaf: str) -> np.ndarray:
-    """Returns a leaf of examples that are a dictionary."""
+def leaf_of(data: FederatedData, leaf: str, option: str = "leaf") -> np.ndarray:
+    """Returns a leaf of examples that are a dictionary; ``option`` is the argument naming it."""
     if not isinstance(data.examples, dict) or leaf not in data.examples:
         keys = sorted(data.examples) if isinstance(data.examples, dict) else type(data.examples)
-        raise ValueError(f"leaf is {leaf!r}; expected a key of data.examples: {keys}")
+        raise ValueError(f"{option} is {leaf!r}; expected a key of data.examples: {keys}")
     return np.asarray(data.examples[leaf])
 
 

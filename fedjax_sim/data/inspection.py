@@ -41,12 +41,7 @@ def check_numbers(examples: PyTree) -> None:
 
 
 def check_disjoint(assignment: Sequence[np.ndarray], addition: str = "") -> None:
-    """Refuses row numbers that occur twice, in two clients or in one.
-
-    Args:
-        assignment: row numbers ``[n_i]`` per client, none negative.
-        addition: end of the message.
-    """
+    """Refuses row numbers that occur twice, in two clients or in one."""
     rows = np.concatenate([np.empty(0, np.int64), *assignment])
     if not rows.size or np.bincount(rows).max() <= 1:
         return
@@ -70,12 +65,7 @@ def check_unmasked(examples: PyTree) -> None:
 
 
 def check_finite(examples: PyTree, offsets: Any = None) -> None:
-    """Refuses examples with NaN or infinity; on the host, without compilation.
-
-    Args:
-        examples: pytree of concrete arrays ``[N, ...]``.
-        offsets: rows at which the clients begin, ``[M + 1]``; None: of no clients.
-    """
+    """Refuses arrays with NaN or infinity; ``offsets`` are the rows at which clients begin."""
     for path, leaf in _leaves(examples):
         values = np.asarray(leaf)
         if not jnp.issubdtype(values.dtype, jnp.floating):  # NumPy's has no bfloat16

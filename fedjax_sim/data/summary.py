@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data.federated import FederatedData, leaf_of
 from fedjax_sim.types import Summary, shown
 
 __all__ = ["PartitionSummary", "Spread", "label_counts", "summarize"]
@@ -63,10 +63,7 @@ def label_counts(data: FederatedData, num_classes: int, label: str = "y") -> np.
         >>> label_counts(data, num_classes=3).tolist()
         [[2, 1, 0], [0, 0, 2]]
     """
-    if not isinstance(data.examples, dict) or label not in data.examples:
-        keys = sorted(data.examples) if isinstance(data.examples, dict) else type(data.examples)
-        raise ValueError(f"label is {label!r}; expected a key of data.examples: {keys}")
-    labels = np.asarray(data.examples[label])
+    labels = leaf_of(data, label, "label")
     if labels.ndim not in (1, 2) or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(
             f"label {label!r} has shape {labels.shape} and dtype {labels.dtype}; "

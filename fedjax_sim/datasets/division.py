@@ -15,14 +15,7 @@ _MOST_NAMES = 5  # in a warning
 def rows_for_testing(
     where: str, labels: np.ndarray, groups: np.ndarray, names: Sequence[str]
 ) -> np.ndarray:
-    """Returns the mask of the rows for testing: of each client a fifth, spread over its labels.
-
-    Args:
-        where: name of the data set, for messages.
-        labels: numbers or text ``[N]``.
-        groups: client of each row, int ``[N]``, all of 0 .. M - 1.
-        names: of the M clients.
-    """
+    """Returns the mask of the rows for testing: of each client a fifth, spread over its labels."""
     # A systematic sample of a client's rows in the order of their labels, with random ties and a
     # random start. A client with one row has it for training.
     stream = np.random.RandomState(0)

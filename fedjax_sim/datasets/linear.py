@@ -37,10 +37,8 @@ WANTED = {name: f"{s.train} and {s.test}, plain or .bz2" for name, s in _SOURCES
 
 
 def from_folder(name: str, folder: Path) -> Dataset | None:
-    """Reads a9a or epsilon from a folder with LIBSVM's files; None if it has neither part.
-
-    Samples of n rows are read from ``<file>.<n>rows`` or ``<file>.<n>rows.bz2``.
-    """
+    """Reads a9a or epsilon from a folder with LIBSVM's files; None if it has neither part."""
+    # Samples of n rows are files <file>.<n>rows or <file>.<n>rows.bz2.
     source = _SOURCES[name]
     patterns = [_variants(stem) for stem in (source.train, source.test)]
     paths = [find_one(folder, variants) for variants in patterns]
@@ -69,14 +67,9 @@ def parse_libsvm(
     where: object = "LIBSVM data",
     max_rows: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns dense features float32 ``[N, F]`` and labels int32 ``[N]``, 0 for -1 and 1 for +1.
-
-    Args:
-        blocks: the text in pieces of any length.
-        num_features: F; required because the last features may be zero in every row.
-        where: the file's name, for error messages.
-        max_rows: refuse more rows, before memory for them is allocated.
-    """
+    """Returns dense features float32 ``[N, F]`` and labels int32 ``[N]``, 0 for -1 and 1 for +1."""
+    # The last of the F features may be zero in every row. More than `max_rows` rows are refused
+    # before memory for them is allocated.
     xs, ys, num_rows = [np.zeros((0, num_features), np.float32)], [np.zeros(0, np.int32)], 0
     for text in _whole_lines(blocks, where, longest=(num_features + 1) * (2 * _LONGEST + 2)):
         if max_rows is not None and num_rows + text.count(b"\n") > max_rows:

@@ -105,14 +105,7 @@ def read_columns(
     separator: str | None = None,
     decimal: str = ".",
 ) -> dict[str, Columns]:
-    """Returns the columns of the parts "train" and, if an npz file has one, "test" of a table.
-
-    Args:
-        path, client_column, drop, separator, decimal: as for :func:`read_table`.
-
-    Raises:
-        DataError: as :func:`read_table`, of the file and its columns.
-    """
+    """Returns the columns of "train" and, if an npz file has it, "test", as :func:`read_table`."""
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected a table ({', '.join(SUFFIXES)})")
     drop = [drop] if isinstance(drop, str) else drop

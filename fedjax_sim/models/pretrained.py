@@ -43,57 +43,46 @@ class _Naming(NamedTuple):
     separator: str = "."
 
 
+_LAYERS = (
+    "patch", "blocks.#.norm1", "blocks.#.attn.qkv", "blocks.#.attn.proj", "blocks.#.norm2",
+    "blocks.#.mlp.fc1", "blocks.#.mlp.fc2", "norm", "head",
+)  # fmt: skip
+_QKV = ("query", "key", "value")
+
+
+def _in_order(*sources: str | tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
+    """Returns the names of all layers; a text is one of them."""
+    several = [(one,) if isinstance(one, str) else one for one in sources]
+    return dict(zip(_LAYERS, several, strict=True))
+
+
 _TIMM = _Naming(
-    layers={
-        "patch": ("patch_embed.proj",),
-        "blocks.#.norm1": ("blocks.#.norm1",),
-        "blocks.#.attn.qkv": ("blocks.#.attn.qkv",),
-        "blocks.#.attn.proj": ("blocks.#.attn.proj",),
-        "blocks.#.norm2": ("blocks.#.norm2",),
-        "blocks.#.mlp.fc1": ("blocks.#.mlp.fc1",),
-        "blocks.#.mlp.fc2": ("blocks.#.mlp.fc2",),
-        "norm": ("norm",),
-        "head": ("head",),
-    },
-    arrays={"class_token": "cls_token", "positions": "pos_embed"},
+    _in_order("patch_embed.proj", *_LAYERS[1:]),
+    {"class_token": "cls_token", "positions": "pos_embed"},
     before_head="pre_logits.",
 )
 _LAYER = "encoder.layer.#."
 _TRANSFORMERS = _Naming(
-    layers={
-        "patch": ("embeddings.patch_embeddings.projection",),
-        "blocks.#.norm1": (_LAYER + "layernorm_before",),
-        "blocks.#.attn.qkv": tuple(
-            _LAYER + "attention.attention." + part for part in ("query", "key", "value")
-        ),
-        "blocks.#.attn.proj": (_LAYER + "attention.output.dense",),
-        "blocks.#.norm2": (_LAYER + "layernorm_after",),
-        "blocks.#.mlp.fc1": (_LAYER + "intermediate.dense",),
-        "blocks.#.mlp.fc2": (_LAYER + "output.dense",),
-        "norm": ("layernorm",),
-        "head": ("classifier",),
-    },
-    arrays={"class_token": "embeddings.cls_token", "positions": "embeddings.position_embeddings"},
+    _in_order(
+        "embeddings.patch_embeddings.projection", _LAYER + "layernorm_before",
+        tuple(_LAYER + "attention.attention." + part for part in _QKV),
+        _LAYER + "attention.output.dense", _LAYER + "layernorm_after",
+        _LAYER + "intermediate.dense", _LAYER + "output.dense", "layernorm", "classifier",
+    ),
+    {"class_token": "embeddings.cls_token", "positions": "embeddings.position_embeddings"},
     before_head="pooler.",
-)
+)  # fmt: skip
 _BLOCK = "Transformer/encoderblock_#/"
 _ATTENTION = _BLOCK + "MultiHeadDotProductAttention_1/"
 _GOOGLE = _Naming(
-    layers={
-        "patch": ("embedding",),
-        "blocks.#.norm1": (_BLOCK + "LayerNorm_0",),
-        "blocks.#.attn.qkv": tuple(_ATTENTION + part for part in ("query", "key", "value")),
-        "blocks.#.attn.proj": (_ATTENTION + "out",),
-        "blocks.#.norm2": (_BLOCK + "LayerNorm_2",),
-        "blocks.#.mlp.fc1": (_BLOCK + "MlpBlock_3/Dense_0",),
-        "blocks.#.mlp.fc2": (_BLOCK + "MlpBlock_3/Dense_1",),
-        "norm": ("Transformer/encoder_norm",),
-        "head": ("head",),
-    },
-    arrays={"class_token": "cls", "positions": "Transformer/posembed_input/pos_embedding"},
-    before_head="pre_logits/",
-    separator="/",
-)
+    _in_order(
+        "embedding", _BLOCK + "LayerNorm_0", tuple(_ATTENTION + part for part in _QKV),
+        _ATTENTION + "out", _BLOCK + "LayerNorm_2", _BLOCK + "MlpBlock_3/Dense_0",
+        _BLOCK + "MlpBlock_3/Dense_1", "Transformer/encoder_norm", "head",
+    ),
+    {"class_token": "cls", "positions": "Transformer/posembed_input/pos_embedding"},
+    before_head="pre_logits/", separator="/",
+)  # fmt: skip
 
 
 def load_vit(path: str | pathlib.Path, params: Params) -> LoadedViT:

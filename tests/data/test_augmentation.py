@@ -287,10 +287,7 @@ IMAGES = jnp.zeros((2, 4, 4, 3), jnp.uint8)
         (lambda: random_crop(IMAGES, KEY, -1), "padding is -1; expected at least 0"),
         (lambda: normalize(IMAGES, (0.5, 0.5), 1.0), "mean has 2 numbers; expected one, or 3"),
         (lambda: normalize(IMAGES, 0.5, (1.0, 1.0)), "std has 2 numbers; expected one, or 3"),
-        (
-            lambda: normalize(IMAGES, 0.5, (1.0, 0.0, 1.0)),
-            r"std is \(1.0, 0.0, 1.0\); expected pos",
-        ),
+        (lambda: normalize(IMAGES, 0.5, (1.0, 0.0, 1.0)), r"std is \(1.0, 0.0, 1.0\); expected po"),
         (lambda: normalize(IMAGES, 0.5, float("nan")), "std is nan; expected positive"),
         (lambda: normalize(IMAGES.astype(jnp.int32), 0.5, 1.0), "dtype int32; expected uint8"),
         (lambda: normalized(lambda p, x: x, 0.5, -1.0), "std is -1.0; expected positive"),

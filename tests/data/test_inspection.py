@@ -32,18 +32,6 @@ def test_finite_values_whose_sum_is_infinite_pass():
     check_finite({"x": np.full((5, 9), 3e38, np.float32), "y": np.arange(5)}, OFFSETS)
 
 
-@pytest.mark.parametrize("x", [np.array(["a", "b"]), np.array([None, 1]), "ab"])
-def test_text_and_objects_are_refused(x):
-    with pytest.raises(ValueError, match=r"examples\['x'\] (has dtype|is a str)"):
-        check_numbers({"x": x})
-
-
-def test_a_task_of_texts_is_refused():
-    data = fs.FederatedData({"x": np.array(["a", "b"])}, np.array([0, 2]))
-    with pytest.raises(ValueError, match="has dtype <U1; expected numbers"):
-        fs.empirical_task(lambda w, batch, key: batch["x"], data, fs.full_batch(1))
-
-
 MASKED = {"x": np.ma.masked_less([1.0, -99.0, -99.0], 0)}
 
 
@@ -74,23 +62,25 @@ def test_largest_input():
     assert largest_input({"x": np.array([-3.0, 1]), "z": np.ones(2)}).endswith("['x']| is 3")
 
 
-@pytest.mark.parametrize("x", [np.array([2**40 + 3, 1]), np.array([2**32], np.uint64)])
-def test_integers_that_jax_would_cut_are_refused(x):
-    """2^40 + 3 becomes 3."""
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.array(["a", "b"]), "has dtype <U1; expected numbers"),
+        (np.array([None, 1]), "has dtype object; expected numbers"),
+        ("ab", "is a str"),
+        (np.array([2**40 + 3, 1]), "has integers .*; expected those of int32"),  # 3, 1 in JAX
+        (np.array([2**32], np.uint64), "has integers .*; expected those of uint32"),
+        *((np.zeros(2, dtype), "has dtype") for dtype in (">f4", ">i4", "M8[D]", "m8[s]")),
+    ],
+)
+def test_values_that_jax_does_not_have_are_refused(x, message):
+    with pytest.raises(ValueError, match=rf"examples\['x'\] {message}"):
+        check_numbers({"x": x})
     data = fs.FederatedData({"x": x}, np.array([0, len(x)]))
-    with pytest.raises(
-        ValueError, match=r"examples\['x'\] has integers .*; expected those of u?int32"
-    ):
+    with pytest.raises(ValueError, match=message):
         fs.empirical_task(lambda w, batch, key: batch["x"], data, fs.full_batch(1))
-    check_numbers({"x": x - x})
 
 
 def test_integers_of_64_bits_pass_in_double_precision():
     with jax.enable_x64(True):
         check_numbers({"x": np.array([2**40])})
-
-
-@pytest.mark.parametrize("dtype", [">f4", ">i4", "M8[D]", "m8[s]"])
-def test_types_that_jax_does_not_have_are_refused(dtype):
-    with pytest.raises(ValueError, match=r"examples\['x'\] has dtype"):
-        check_numbers({"x": np.zeros(2, dtype)})

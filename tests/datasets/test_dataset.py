@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedjax_sim.datasets.dataset import Dataset
-from fedjax_sim.datasets.shakespeare import encode, role_texts
 
 
 class Counted(np.ndarray):
@@ -48,15 +47,3 @@ def test_work_does_not_grow_with_clients_times_rows():
     Counted.entries = 0
     assert dataset_of(groups, 1000).clients().sizes.tolist() == [2] * 1000
     assert Counted.entries <= 2000 * math.log2(2000)
-
-
-def test_texts_of_roles_take_one_sort():
-    texts = {f"role {i}": chr(97 + i % 26) * 81 for i in range(500)}
-    x = np.stack([encode(text[:80]) for text in texts.values()])
-    y = np.array([encode(text)[80] for text in texts.values()], np.int32)
-    groups = np.arange(500).view(Counted)
-    part = {"x": x, "y": y}
-    data = Dataset("shakespeare", part, part, 90, groups, groups, tuple(texts), "files")
-    Counted.entries = 0
-    assert role_texts(data) == texts
-    assert Counted.entries <= 500 * math.log2(500)

@@ -88,9 +88,10 @@ def test_environment_variable(mnist_dir, monkeypatch):
     assert load("mnist").train["x"].shape == (200, 28, 28, 1)
 
 
-def test_no_download_of_what_is_not_offered(tmp_path):
-    with pytest.raises(DataError, match="no download of femnist"):
-        load("femnist", tmp_path, download=True)
+@pytest.mark.parametrize("name", ["femnist", "tiny_imagenet"])
+def test_no_download_of_what_is_not_offered(tmp_path, name):
+    with pytest.raises(DataError, match=f"no download of {name}"):
+        load(name, tmp_path, download=True)
 
 
 @pytest.mark.slow

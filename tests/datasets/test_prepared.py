@@ -14,9 +14,10 @@ tfds = pytest.importorskip("tensorflow_datasets")
 pytest.importorskip("array_record")
 
 
-def write_tfds(root, version, png):
+def write_tfds(root, version, png, name="mnist", test="test"):
     """A data set as tensorflow-datasets' own builders write it: PNG images, no groups."""
     pixels = np.random.default_rng(0).integers(0, 256, (6, 28, 28), dtype=np.uint8)
+    title = name
 
     def image(array):
         buffer = io.BytesIO()
@@ -25,7 +26,7 @@ def write_tfds(root, version, png):
         return buffer
 
     class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        name = "mnist"
+        name = title
         VERSION = tfds.core.Version(version)
 
         def _info(self):
@@ -39,7 +40,7 @@ def write_tfds(root, version, png):
             return tfds.core.DatasetInfo(builder=self, features=features)
 
         def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples(4), "test": self._generate_examples(2)}
+            return {"train": self._generate_examples(4), test: self._generate_examples(2)}
 
         def _generate_examples(self, size):
             for i in range(size):
@@ -77,6 +78,14 @@ def test_data_sets_of_tensorflow_datasets_own_builders(tmp_path, png):
     np.testing.assert_array_equal(data.train["x"][..., 0], pixels[data.train["y"]])
     np.testing.assert_array_equal(data.test["x"][..., 0], pixels[data.test["y"]])
     assert sorted(data.train["y"]) == [0, 1, 2, 3]
+
+
+def test_a_validation_split_without_a_test_split_is_the_test_part(tmp_path):
+    """As builders of one's own write the official files of Tiny ImageNet."""
+    _, pixels = write_tfds(tmp_path, "0.1.0", True, "tiny_imagenet", "validation")
+    data = load("tiny_imagenet", tmp_path)
+    assert (sorted(data.train["y"]), sorted(data.test["y"])) == ([0, 1, 2, 3], [0, 1])
+    np.testing.assert_array_equal(data.test["x"][..., 0], pixels[data.test["y"]])
 
 
 def test_of_two_versions_the_newest(tmp_path):

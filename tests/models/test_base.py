@@ -105,10 +105,7 @@ class WithoutStreams(nnx.Module):
 @pytest.mark.parametrize(
     ("constructor", "message"),
     [
-        (
-            lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0)),
-            "constructor is a Linear; expected a function",
-        ),
+        (lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0)), "constructor is a Linear; expected a functio"),
         (lambda: linen.Dense(2), "constructor is a Dense; expected a function that builds"),
         (lambda: 3, "constructor is a int; expected a function"),
         (lambda: WithoutStreams, r"constructor takes \(\); expected one argument, the rngs"),

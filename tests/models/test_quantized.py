@@ -105,14 +105,6 @@ def test_all_layers_of_resnet20_but_the_last():
     assert seen[-1] == (10, 64)
 
 
-@pytest.mark.slow
-def test_resnet20_forward_is_the_plain_model_s():
-    params, examples = problem(resnet20)
-    plain = compiled(resnet20(auto, dense_product).apply)(params, examples["x"])
-    out = compiled(quantized(resnet20, Quantizers()))(params, examples["x"], KEY)
-    np.testing.assert_array_equal(out, plain)
-
-
 def grid(x, unit, package):
     return unit * package.round(x / unit)
 

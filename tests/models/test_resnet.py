@@ -115,11 +115,3 @@ def test_forward_pass_of_resnet18():
     expected = reference(params, x, (1, 1, 2, 1, 2, 1, 2, 1), groups=2)
     # Activations of order one, some twenty layers of up to 4608 float32 products in another order.
     np.testing.assert_allclose(compiled(model.apply)(params, x), expected, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.slow
-def test_examples_are_independent(small):
-    apply, params, x = small
-    alone = np.concatenate([apply(params, x[i : i + 1]) for i in range(4)])
-    # The same sums of at most 54 float32 numbers of order one, perhaps in another order.
-    np.testing.assert_allclose(apply(params, x), alone, rtol=1e-4, atol=1e-5)

@@ -63,19 +63,14 @@ def draw_available(
     rng: np.random.Generator,
     count: np.ndarray,
 ) -> None:
-    """Adds ``size`` sequential class draws to ``count`` and takes them from ``available``.
-
-    Drawing in batches and discarding draws that exceed a pool has the same law as drawing one by
-    one with renormalisation.  Each further batch means that a class is exhausted, so there are at
-    most C batches.
-
-    Where all available classes have share 0, new shares are drawn with the Dirichlet parameters
-    ``[C]`` and written into ``share``, so that later calls for the same client use them too.
-    """
+    """Adds ``size`` sequential class draws to ``count`` and takes them from ``available``."""
+    # Drawing in batches and discarding draws that exceed a pool has the law of drawing one by one
+    # with renormalisation. Each further batch means that a class is exhausted: at most C batches.
     while (remaining := size - count.sum()) > 0:
         p = np.where(available > 0, share, 0.0)
         if p.sum() == 0.0:
-            # A tiny alpha underflows.  Dirichlet shares renormalised over a subset are Dirichlet.
+            # A tiny alpha underflows. Dirichlet shares renormalised over a subset are Dirichlet.
+            # Later calls for the same client use the new shares, too.
             share[available > 0] = rng.dirichlet(parameters[available > 0])
             p = np.where(available > 0, share, 0.0)
         taken = np.minimum(rng.multinomial(remaining, p / p.sum()), available)

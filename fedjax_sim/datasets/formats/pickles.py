@@ -34,14 +34,9 @@ _NUMERIC = frozenset(f"{kind}{size}" for kind in "iu" for size in "1248") | {"f4
 
 
 def parse_pickle(data: bytes, where: object = "pickle", *, boxed: bool = False) -> dict[str, Any]:
-    """Returns a pickled dict of arrays and lists, such as a CIFAR batch, without running code.
-
-    Args:
-        data: the file; protocols 0 to 4, written by Python 2 or 3.
-        where: the file's name, for error messages.
-        boxed: the dict is the only entry of an array of objects without axes, as
-            ``np.savez(file, data=a_dict)`` pickles it.
-    """
+    """Returns a pickled dict of arrays and lists, such as a CIFAR batch, without running code."""
+    # Protocols 0 to 4, of Python 2 or 3. A boxed dict is the only entry of an array of objects
+    # without axes, as np.savez(file, data=a_dict) pickles it.
     expected = "expected numbers, strings, lists, tuples, dicts and arrays"
     _check_opcodes(data, where, expected)
     names, array_type = _stand_ins()

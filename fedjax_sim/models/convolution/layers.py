@@ -35,15 +35,8 @@ def layers_in_blocks(
     activation: Callable[[Array], Array],
     conv: Convolution | None = None,
 ) -> Array:
-    """Returns the outputs ``[B, H', W', O]`` of layers whose arrays are in blocks of 2 x 2 pixels.
-
-    Args:
-        x: images ``[B, H, W, C]``.
-        layers: at least one.
-        activation: elementwise function after every convolution.
-        conv: convolution of arrays in blocks whose last axis is that of channels.  None: their
-            first axis is, and the convolution is :func:`conv_columns`.
-    """
+    """Returns the outputs ``[B, H', W', O]`` of layers with arrays in blocks of 2 x 2 pixels."""
+    # Without `conv` the first axis is that of channels, and the convolution is `conv_columns`.
     # Between the layers, arrays are [B, ceil(H / 2), ceil(W / 2), 4 C], or with the first and the
     # last axis exchanged. If H or W is odd, no output of the image reads the pixels beyond it.
     # Pooling is before the bias and ReLU: both preserve the order of the numbers, and a quarter of

@@ -122,10 +122,7 @@ LABELS = np.arange(60) % 6
     ("kwargs", "match"),
     [
         ({"coarse": LABELS[:5]}, r"coarse has shape \(5,\); expected \[60\]"),
-        (
-            {"coarse": np.arange(60) % 5},
-            r"coarse has the values \[0, 1\] for examples of one label",
-        ),
+        ({"coarse": np.arange(60) % 5}, r"coarse has the values \[0, 1\] for examples of one labe"),
         ({"alpha": 0.0}, "alpha is 0.0"),
         ({"beta": -1.0}, "beta is -1.0"),
         ({"size": 0}, "size is 0"),
