@@ -58,7 +58,6 @@ def test_digests_are_equal_in_other_processes():
 def test_every_hyper_parameter_is_in_the_digest(name):
     factory, values = ALGORITHMS[name]
     before = digest_of(name)
-    assert digest(factory, values) == before
     for changed in values:
         other = values | {changed: 0.9 * values[changed]}
         assert digest(factory, other)[1] != before[1], changed
