@@ -124,7 +124,7 @@ def run(project: pathlib.Path, command: str, *, prints: bool = False) -> str:
         PRINT="1" if prints else "",
     )  # fmt: skip
     done = subprocess.run(
-        ["bash", "-c", command], cwd=project, env=env, timeout=240, text=True,
+        ["bash", "-c", command], cwd=project, env=env, timeout=600, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout}"

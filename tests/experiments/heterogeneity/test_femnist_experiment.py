@@ -209,10 +209,11 @@ def test_a_round_on_real_data(tmp_path, monkeypatch, name):
     if name == "mnist":  # a fixed data set; FEMNIST is as LEAF sampled it
         assert (clients, test) == (539, 10_000)
     # The network fits the images; a smaller one is trained.
-    network, images = femnist_problem.build_model(dataset), dataset.test["x"][:2]
+    network, shape = femnist_problem.build_model(dataset), dataset.test["x"].shape[1:]
+    images = jax.ShapeDtypeStruct((2, *shape), jnp.float32)
     params = jax.eval_shape(network.init, jax.random.key(0))
     assert jax.eval_shape(network.apply, params, images).shape == (2, dataset.num_classes)
-    small = models.softmax_regression(images.shape[1:], dataset.num_classes)
+    small = models.softmax_regression(shape, dataset.num_classes)
     monkeypatch.setattr(femnist_problem, "build_model", lambda dataset: small)
     monkeypatch.setattr(femnist, "NUM_STEPS", 1)
     options = femnist.Options(dataset=name, rounds=1, work=tmp_path / "work", output=tmp_path)
