@@ -52,6 +52,7 @@ from fedjax_sim.studies.setups.fields import (
 )
 from fedjax_sim.studies.setups.losses import Losses
 from fedjax_sim.studies.setups.model import NoAdapters, initial_params
+from fedjax_sim.studies.setups.modules import load_study
 from fedjax_sim.studies.setups.partition import Dirichlet, Natural
 from fedjax_sim.studies.setups.presets import PRESETS, options
 from fedjax_sim.studies.setups.privacy import (
@@ -83,7 +84,7 @@ from fedjax_sim.studies.setups.settings import (
     checked,
     resolve_hyper,
 )
-from fedjax_sim.studies.setups.study import Study, load_study, own_names
+from fedjax_sim.studies.setups.study import Study, own_names
 from fedjax_sim.studies.setups.time import Rounds
 
 __all__ = ["Study", "options", "resolve"]

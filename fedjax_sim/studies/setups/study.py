@@ -1,11 +1,8 @@
-"""A comparison with parts of one's own, and the modules that return one."""
+"""A comparison with parts of one's own: what a study module returns."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import pathlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,9 +14,8 @@ from fedjax_sim.datasets import Dataset
 from fedjax_sim.models import Model
 from fedjax_sim.studies.setups.data import Generated
 from fedjax_sim.studies.setups.entries import Factory
-from fedjax_sim.studies.setups.fields import fields_of, names_in, replaced
+from fedjax_sim.studies.setups.fields import fields_of, names_in
 from fedjax_sim.studies.setups.losses import PerExample
-from fedjax_sim.studies.setups.own_code import own_code
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.types import FedAlgorithm, Setup, Task, Timeline
 
@@ -138,40 +134,3 @@ def own_names(study: Study) -> dict[str, str]:
             if part := gone.get(name, whole):
                 found[name] = part
     return found
-
-
-def load_study(path: pathlib.Path) -> Study:
-    """Returns the study of a module; other modules of its folder can be imported."""
-    if not path.is_file():
-        raise ValueError(f"MODULE is '{path}', which does not exist; expected a study module (.py)")
-    # With its suffix, so that a study.py or random.py replaces no other module.
-    spec = importlib.util.spec_from_file_location(path.name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    sys.modules[path.name] = module  # so that its classes can be found by name
-    with own_code(f"MODULE is '{path}', which"):
-        spec.loader.exec_module(module)
-    function = getattr(module, "study", None)
-    if not callable(function):
-        raise ValueError(
-            f"MODULE is '{path}', which has no function study(); expected one that returns a "
-            "fedjax_sim.Study"
-        )
-    with own_code(f"MODULE is '{path}', whose study()"):
-        result = function()
-    if not isinstance(result, Study):
-        raise ValueError(
-            f"MODULE is '{path}', whose study() returned {type(result).__name__}; expected a "
-            "fedjax_sim.Study"
-        )
-    from fedjax_sim.studies.setups.presets import PRESETS  # which are setups of studies
-
-    of_presets = [preset.algorithms.algorithms for preset in PRESETS.values()]
-    if not result.algorithms or result.options.algorithms.algorithms not in of_presets:
-        return result
-    # Its own algorithms are compared, unless its options or --algorithms name others.
-    return result.replaced(options=replaced(result.options, "algorithms", tuple(result.algorithms)))
