@@ -56,7 +56,7 @@ from fedjax_sim.studies.setups import config_file
 from fedjax_sim.studies.setups.model import NoAdapters, initial_params
 from fedjax_sim.studies.setups.presets import options
 from fedjax_sim.studies.setups.study import Study
-from fedjax_sim.studies.valuation.store import CoalitionStore
+from fedjax_sim.studies.valuation.games import CoalitionStore
 from fedjax_sim.timelines import read_trace
 
 _MOST_BYTES = 200_000_000  # of memory for an input of some thousand bytes

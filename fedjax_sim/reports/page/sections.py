@@ -8,10 +8,15 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.engine import headline
-from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.figures import COLORS
-from fedjax_sim.reports.folders import default_metrics
-from fedjax_sim.reports.frames import configuration_columns, grid_values, score_values
+from fedjax_sim.reports.folders import default_metrics, labelled
+from fedjax_sim.reports.frames import (
+    configuration_columns,
+    divergence_text,
+    first_divergences,
+    grid_values,
+    score_values,
+)
 from fedjax_sim.reports.intervals import FEWEST, interval_note
 from fedjax_sim.reports.labels import (
     PARTIAL,
@@ -22,7 +27,6 @@ from fedjax_sim.reports.labels import (
     metric_label,
     setting_label,
 )
-from fedjax_sim.reports.methods import labelled
 from fedjax_sim.reports.page import charts
 from fedjax_sim.reports.page.charts import Chart
 from fedjax_sim.reports.page.sources import Source
