@@ -1,6 +1,5 @@
 """Analysis of tidy histories: scores, best configurations, statistics over seeds, tables."""
 
-from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.folders import (
     FolderHistory,
     default_metrics,
@@ -8,10 +7,17 @@ from fedjax_sim.reports.folders import (
     read_client_values,
     read_config,
     read_folder,
+    read_folders,
     run_folders,
     setting_text,
 )
-from fedjax_sim.reports.frames import configuration_columns, rows_with, score_values
+from fedjax_sim.reports.frames import (
+    configuration_columns,
+    divergence_text,
+    first_divergences,
+    rows_with,
+    score_values,
+)
 from fedjax_sim.reports.intervals import (
     FEWEST,
     Interval,
@@ -27,7 +33,6 @@ from fedjax_sim.reports.labels import (
     metric_label,
 )
 from fedjax_sim.reports.live import LiveCurves
-from fedjax_sim.reports.methods import read_folders
 from fedjax_sim.reports.page import LABELS, label_columns, report
 from fedjax_sim.reports.results import Target, results
 from fedjax_sim.reports.selection import Mode, best, rounds_to_target, scores

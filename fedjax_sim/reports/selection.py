@@ -21,11 +21,12 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.checks import check_at_least, did_you_mean
-from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.frames import (
     check_columns,
     check_unique,
     configuration_columns,
+    divergence_text,
+    first_divergences,
     first_rows,
     row_ids,
     score_values,

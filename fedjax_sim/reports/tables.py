@@ -12,7 +12,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.reports.frames import check_columns, check_unique
+from fedjax_sim.reports.frames import (
+    check_columns,
+    check_unique,
+    configuration_columns,
+    score_values,
+)
 from fedjax_sim.reports.intervals import interval_note, is_symmetric
 from fedjax_sim.reports.labels import (
     PARTIAL,
@@ -21,6 +26,7 @@ from fedjax_sim.reports.labels import (
     metric_label,
     setting_label,
 )
+from fedjax_sim.reports.selection import Mode, best
 from fedjax_sim.types import shown
 
 Format: TypeAlias = Literal["text", "markdown", "latex", "html", "csv"]
@@ -221,6 +227,25 @@ def table(
     return cells.pivot(index=rows, columns=columns, values="text").fillna("")
 
 
+def best_texts(
+    scores: pd.DataFrame, per: Sequence[str], metric: str, mode: Mode
+) -> tuple[pd.DataFrame, list[int]]:
+    """Returns the best configurations as texts, with the column "mean", and numbers of seeds."""
+    chosen = best(scores, per=per, mode=mode, bounds=bounds_of(metric, score_values(scores)))
+    names = [*per, *(name for name in configuration_columns(scores) if name not in per)]
+    rows = []
+    for row in chosen.to_dict(orient="records"):
+        known = {name: row[name] for name in names if not pd.isna(row[name])}
+        texts = {
+            setting_label(name): (f"{value:.4g}" if isinstance(value, float) else str(value))
+            + "*" * (row.get(f"{name}_at_edge") is True)
+            for name, value in known.items()
+        }
+        mean = interval_text(row["mean"], row["low"], row["high"], 3)
+        rows.append(texts | {"mean": _lost(row) or mean})
+    return pd.DataFrame(rows).fillna(""), chosen["num_seeds"].tolist()
+
+
 def interval_text(mean: float, low: float, high: float, decimals: int) -> str:
     """Returns a mean and its interval; the mean alone without one."""
     return _with_interval(mean, low, high, lambda value: _fixed(value, decimals))
@@ -264,11 +289,17 @@ def _setting(value: Any) -> str:
 
 def _mean(row: dict, digits: int, in_percent: bool) -> Mean | str:
     """Returns mean and interval of one row, bold if it is among the best."""
-    if row["num_failed"]:
-        return row["diverged"] or f"{row['num_failed']} of {row['num_seeds']} seeds failed"
+    if lost := _lost(row):
+        return lost
     scale, decimals = (100, max(0, digits - 2)) if in_percent else (1, digits)
     mean, low, high = (scale * row[name] for name in ("mean", "low", "high"))
     return Mean(interval_text(mean, low, high, decimals), bool(row["is_best"]))
+
+
+def _lost(row: dict) -> str:
+    """Returns the reason for which there is no mean; empty if there is one."""
+    failed = f"{row['num_failed']} of {row['num_seeds']} seeds failed"
+    return (row["diverged"] or failed) if row["num_failed"] else ""
 
 
 def _rounds(row: dict) -> str:

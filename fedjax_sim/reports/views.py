@@ -7,17 +7,12 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedjax_sim.engine import headline
-from fedjax_sim.reports.frames import configuration_columns, grid_values, row_ids, score_values
+from fedjax_sim.reports.frames import grid_values, row_ids
 from fedjax_sim.reports.intervals import interval_note
-from fedjax_sim.reports.labels import (
-    better,
-    bounds_of,
-    metric_label,
-    setting_label,
-)
+from fedjax_sim.reports.labels import better, metric_label
 from fedjax_sim.reports.results import results
-from fedjax_sim.reports.selection import best, complete, scores
-from fedjax_sim.reports.tables import interval_text, render, results_table
+from fedjax_sim.reports.selection import complete, scores
+from fedjax_sim.reports.tables import best_texts, render, results_table
 from fedjax_sim.runs import Comparison, Simulation, Sweep
 
 MOST_METRICS = 4
@@ -72,39 +67,20 @@ def sweep_table(history: pd.DataFrame, form: Form, settings: Sequence[str] = ())
     # Bests are of one algorithm and one setting: a larger alpha is no better configuration.
     cells = [name for name in ("algorithm", *settings) if name in history]
     cells = [name for name in cells if len(grid_values(history, name)) > 1]
-    chosen = [_best_by(history, metric, cells) for metric in metrics[: 1 if cells else None]]
-    frame = pd.concat([rows for rows, _ in chosen]).fillna("")
-    counts = [count for _, every in chosen for count in every]
+    parts, counts = [], []
+    for metric in metrics[: 1 if cells else None]:
+        mode = better(metric)
+        every = complete(scores(history, metric, mode=mode))
+        rows, number = best_texts(every, cells, metric, mode)
+        parts.append(rows.assign(**{"best by": metric_label(metric)}))
+        counts += number
+    frame = pd.concat(parts).fillna("")
     note = f"{interval_note(counts)} *: at the edge of the grid."
     if len(frame) > MOST_METHODS:
         note = f"The first {MOST_METHODS} of {len(frame)} rows; to_frame() has all. {note}"
     columns = [name for name in frame if name != "mean"]
     frame = frame[[*columns, "mean"]].head(MOST_METHODS)
     return render(frame.set_index("best by"), form, note=note)
-
-
-def _best_by(
-    history: pd.DataFrame, metric: str, cells: Sequence[str]
-) -> tuple[pd.DataFrame, list[int]]:
-    """Returns texts, a row per cell (metric, best configuration, mean), and numbers of seeds."""
-    mode = better(metric)
-    every = complete(scores(history, metric, mode=mode))
-    bounds = bounds_of(metric, score_values(every))
-    chosen = best(every, per=cells, mode=mode, bounds=bounds)
-    names = [*cells, *(name for name in configuration_columns(every) if name not in cells)]
-    rows = []
-    for row in chosen.to_dict(orient="records"):
-        texts = {"best by": metric_label(metric)}
-        for name in names:
-            if not pd.isna(value := row[name]):
-                text = f"{value:.4g}" if isinstance(value, float) else str(value)
-                mark = "*" if row.get(f"{name}_at_edge") is True else ""
-                texts[setting_label(name)] = text + mark
-        mean = interval_text(row["mean"], row["low"], row["high"], 3)
-        if row["num_failed"]:
-            mean = row["diverged"] or f"{row['num_failed']} seeds failed"
-        rows.append(texts | {"mean": mean})
-    return pd.DataFrame(rows), chosen["num_seeds"].tolist()
 
 
 def _common_metrics(history: pd.DataFrame) -> list[str]:

@@ -53,7 +53,7 @@ from fedjax_sim.runs.storage.store import RunFolder, claim
 from fedjax_sim.runs.sweeps.store import read_runs
 from fedjax_sim.studies.executions import ExecutionChoice, Measured, store, stored
 from fedjax_sim.studies.setups import NoAdapters, Study, initial_params, options, read, to_json
-from fedjax_sim.studies.valuation.store import CoalitionStore
+from fedjax_sim.studies.valuation.games import CoalitionStore
 from fedjax_sim.timelines import read_trace
 
 _MOST_BYTES = 200_000_000  # of memory for an input of some thousand bytes

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from fedjax_sim.reports import methods
+from fedjax_sim.reports import folders
 from fedjax_sim.reports.folders import divergences
 from fedjax_sim.runs.storage.outcome import Outcome
 
@@ -24,7 +24,7 @@ def test_configurations_with_the_same_short_text_have_labels_of_their_own():
     rates = [0.1, 0.12345678, 0.12345679]
     rows = [("fedavg", lr, 0, 0, 1, "test/accuracy", 0.5) for lr in rates]
     columns = ["algorithm", "lr", "seed", "diverged_at", "round", "metric", "value"]
-    frame = methods.labelled(pd.DataFrame(rows, columns=columns), "all", methods.Rule(), "")
+    frame = folders.labelled(pd.DataFrame(rows, columns=columns), "all", folders.Rule(), "")
     assert frame["algorithm"].tolist() == [
         f"FedAvg, learning rate {text}" for text in ("0.1", "0.12345678", "0.12345679")
     ]
@@ -35,7 +35,7 @@ def test_a_sweep_without_evaluations_has_no_best_configuration():
     frame = pd.DataFrame(rows, columns=["lr", "seed", "diverged_at", "round", "metric", "value"])
     message = r"history has the metrics \['local_steps'\]; expected one of the model"
     with pytest.raises(ValueError, match=message):
-        methods.labelled(frame, "best", methods.Rule(), "")
+        folders.labelled(frame, "best", folders.Rule(), "")
 
 
 SWEEP = {"metric": "score", "mode": "max", "last": 1, "best": False}
@@ -60,6 +60,6 @@ def test_tables_choose_the_configuration_that_the_sweep_chose(config, options, r
     rows = [(lr, 0, 0, r, "score", values[lr][r]) for lr in values for r in (0, 1)]
     frame = pd.DataFrame(rows, columns=["lr", "seed", "diverged_at", "round", "metric", "value"])
     metric, mode, last = (options.get(name) for name in ("metric", "mode", "last"))
-    rule = methods.rule_of(config, metric, mode, last or 1)
-    labels = methods.labelled(frame, "best", rule, "")["algorithm"].unique().tolist()
+    rule = folders.rule_of(config, metric, mode, last or 1)
+    labels = folders.labelled(frame, "best", rule, "")["algorithm"].unique().tolist()
     assert labels == [f"learning rate {rate}"]

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.reports.divergence import divergence_text, finite_part, first_divergences
 from fedjax_sim.reports.figures.style import (
     GREY,
     Figure,
@@ -27,7 +26,13 @@ from fedjax_sim.reports.figures.style import (
     style_axes,
 )
 from fedjax_sim.reports.folders import default_metrics
-from fedjax_sim.reports.frames import check_columns, check_unique
+from fedjax_sim.reports.frames import (
+    check_columns,
+    check_unique,
+    divergence_text,
+    finite_part,
+    first_divergences,
+)
 from fedjax_sim.reports.intervals import FEWEST, shown_interval
 from fedjax_sim.reports.labels import algorithm_labels, bounds_of, metric_label
 

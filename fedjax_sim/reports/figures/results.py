@@ -13,10 +13,9 @@ from fedjax_sim.engine import headline
 from fedjax_sim.reports.figures.curves import curves
 from fedjax_sim.reports.figures.style import Figure
 from fedjax_sim.reports.figures.sweeps import heat_map, sensitivity
-from fedjax_sim.reports.folders import Bits, default_metrics
+from fedjax_sim.reports.folders import Bits, default_metrics, read_folders
 from fedjax_sim.reports.frames import configuration_columns, grid_values, score_values
 from fedjax_sim.reports.labels import PROGRESS, better, bounds_of, metric_label
-from fedjax_sim.reports.methods import read_folders
 from fedjax_sim.reports.selection import Mode, scores
 from fedjax_sim.runs import Comparison, Simulation, Sweep
 

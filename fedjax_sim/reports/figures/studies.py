@@ -7,7 +7,6 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from fedjax_sim.diagnostics import Overlay
-from fedjax_sim.reports.divergence import finite_part
 from fedjax_sim.reports.figures.curves import (
     curves,
     divergence_notes,
@@ -28,7 +27,7 @@ from fedjax_sim.reports.figures.style import (
     panels,
     style_axes,
 )
-from fedjax_sim.reports.frames import check_columns
+from fedjax_sim.reports.frames import check_columns, finite_part
 from fedjax_sim.reports.intervals import FEWEST, interval_note
 from fedjax_sim.reports.labels import metric_label
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedjax_sim.checks import import_extra
 from fedjax_sim.data import FederatedData, label_counts
-from fedjax_sim.reports.methods import distinct_names
+from fedjax_sim.reports.folders import distinct_names
 from fedjax_sim.reports.page.charts import Chart, algorithm_names
 from fedjax_sim.reports.page.sections import (
     Method,

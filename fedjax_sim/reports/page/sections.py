@@ -2,34 +2,35 @@
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from fedjax_sim.engine import headline
-from fedjax_sim.reports.divergence import divergence_text, first_divergences
 from fedjax_sim.reports.figures import COLORS
-from fedjax_sim.reports.folders import default_metrics
-from fedjax_sim.reports.frames import configuration_columns, grid_values, score_values
+from fedjax_sim.reports.folders import default_metrics, labelled
+from fedjax_sim.reports.frames import (
+    configuration_columns,
+    divergence_text,
+    first_divergences,
+    grid_values,
+)
 from fedjax_sim.reports.intervals import FEWEST, interval_note
 from fedjax_sim.reports.labels import (
     PARTIAL,
     PARTIAL_NOTE,
     algorithm_labels,
     better,
-    bounds_of,
     metric_label,
-    setting_label,
 )
-from fedjax_sim.reports.methods import labelled
 from fedjax_sim.reports.page import charts
 from fedjax_sim.reports.page.charts import Chart
 from fedjax_sim.reports.page.sources import Source
 from fedjax_sim.reports.results import results
-from fedjax_sim.reports.selection import best, complete, scores
+from fedjax_sim.reports.selection import complete, scores
 from fedjax_sim.reports.statistics import paired_differences
-from fedjax_sim.reports.tables import interval_text, render, results_table
+from fedjax_sim.reports.tables import best_texts, render, results_table
 
 _DASHES = ((1, 0), (8, 4), (8, 3, 2, 3), (2, 3))
 _MOST_PAIRED = 10  # methods, with 45 pairs
@@ -317,7 +318,13 @@ def _sweep(source: Source, several: bool) -> Section | None:
         charts.sensitivity(score, swept, labels, metric, mode),
         charts.grids(score, swept, labels, metric, mode),
     ]
-    body = _wide(_best(score, metric, labels, mode))
+    found, counts = best_texts(score, ["algorithm"], metric, mode)
+    names = {"algorithm": "best of", "mean": metric_label(metric)}
+    found = found.assign(algorithm=[labels[name] for name in found["algorithm"]]).rename(
+        columns=names
+    )
+    note = f"{interval_note(counts)} *: at the edge of the grid."
+    body = _wide(render(found, "html", note=note))
     return Section(
         _titled("Sweep", source, several),
         body,
@@ -327,25 +334,6 @@ def _sweep(source: Source, several: bool) -> Section | None:
             "a seed failed. Outlined: the best."
         ),
     )
-
-
-def _best(score: pd.DataFrame, metric: str, labels: Mapping[str, str], mode: Any) -> str:
-    bounds = bounds_of(metric, score_values(score))
-    found = best(score, per=["algorithm"], mode=mode, bounds=bounds)
-    settings = [name for name in configuration_columns(score) if name != "algorithm"]
-    rows = []
-    for row in found.to_dict(orient="records"):
-        texts = {"best of": labels[row["algorithm"]]}
-        for name in settings:
-            value = row[name]
-            known = "" if pd.isna(value) else f"{value:g}" if isinstance(value, float) else value
-            texts[setting_label(name)] = f"{known}{'*' * bool(row.get(f'{name}_at_edge'))}"
-        lost = row["diverged"] or f"{row['num_failed']} of {row['num_seeds']} seeds failed"
-        mean = interval_text(row["mean"], row["low"], row["high"], 3)
-        texts[metric_label(metric)] = lost if row["num_failed"] else mean
-        rows.append(texts)
-    note = f"{interval_note(found['num_seeds'])} *: at the edge of the grid."
-    return render(pd.DataFrame(rows), "html", note=note)
 
 
 def _repeat(source: Source, several: bool) -> Section:

@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.reports.folders import (
+    Rule,
     read_client_values,
     read_folder,
+    rule_of,
     run_folders,
 )
-from fedjax_sim.reports.methods import Rule, rule_of
 from fedjax_sim.runs import (
     Comparison,
     RunFolder,

@@ -14,8 +14,7 @@ from fedjax_sim.runs import Sweep
 from fedjax_sim.studies.advice.conditions import Sizes
 from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.predictions import Setting
-from fedjax_sim.studies.advice.runs import LOSS
-from fedjax_sim.studies.advice.theorems import GRADIENT, Measure, Theorem
+from fedjax_sim.studies.advice.theorems import GRADIENT, LOSS, Measure, Theorem
 from fedjax_sim.theory import ProblemConstants
 from fedjax_sim.types import Summary, shown
 

@@ -14,7 +14,6 @@ from jax.tree_util import Partial
 from fedjax_sim.diagnostics import Optimum, curvature, measure, sampled_moments, suboptimality
 from fedjax_sim.diagnostics.optimum import optimum
 from fedjax_sim.engine import Execution
-from fedjax_sim.studies.advice.noise import has_full_gradients
 from fedjax_sim.studies.advice.sources import (
     Source,
     Sourced,
@@ -27,6 +26,7 @@ from fedjax_sim.studies.advice.sources import (
     value_of,
 )
 from fedjax_sim.studies.advice.structure import (
+    has_full_gradients,
     is_deterministic,
     is_quadratic,
     is_shared,

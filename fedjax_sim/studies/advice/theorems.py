@@ -31,6 +31,7 @@ Settings = dict[str, Array]  # lr, and augmentation where the theorem has one
 Measure = Literal["F - F*", "squared gradient norm"]
 GAP: Measure = "F - F*"
 GRADIENT: Measure = "squared gradient norm"
+LOSS = "F"  # the metric of runs from which F - F* follows
 
 _COMMON = (c.FULL, c.EQUAL_STEPS, c.SYNCHRONOUS, c.EQUAL_WEIGHTS, c.INDEPENDENT)
 _DECADES = 6.0  # of rates, where a theorem prescribes none

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
@@ -20,12 +23,13 @@ from fedjax_sim.engine import (
     check_last_round,
     check_options,
     check_run,
+    first_state,
     is_ragged,
+    program_bytes,
 )
-from fedjax_sim.runs import Forecast
-from fedjax_sim.studies.hypergradients.checkpointing import Checkpoint, num_levels
-from fedjax_sim.studies.hypergradients.problem import Arrays, Problem
-from fedjax_sim.studies.hypergradients.truncation import Truncation, truncated
+from fedjax_sim.runs import Forecast, Options, Seconds, forecast
+from fedjax_sim.studies.hypergradients.checkpointing import Checkpoint, num_levels, stored_states
+from fedjax_sim.studies.hypergradients.problem import Arrays, Problem, Truncation, truncated
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup
 
 Metric = str | Callable[[Params], Array]
@@ -214,7 +218,6 @@ class HypergradientFunction:
             memory: bytes per device; default
                 :func:`~fedjax_sim.engine.execution.devices.memory_limit`.
         """
-        from fedjax_sim.studies.hypergradients.memory import forecast_program
 
         self._check(hyper)
         rounds = self._arrays.setup.timeline.num_rounds
@@ -284,3 +287,43 @@ def _as_partial(function: Any) -> Partial:
             "metric of setup.eval_fn"
         )
     return Partial(function)
+
+
+def forecast_program(
+    lowered: Any,
+    algorithm: FedAlgorithm,
+    setup: Setup,
+    key: Array,
+    *,
+    replicas: int,
+    rounds: int,
+    levels: int,
+    execution: Execution,
+    memory: int | None,
+) -> Forecast:
+    """Returns the forecast of a run with the memory of the lowered program of its derivatives.
+
+    ``replicas`` runs are together; ``rounds`` are visited backwards in ``levels`` of scans.
+    """
+    of_run = forecast(
+        algorithm,
+        setup,
+        key,
+        measure=False,
+        delta=None,
+        options=Options(execution=execution, memory=memory),
+    )
+    began = time.perf_counter()
+    total = program_bytes(lowered.compile(), arguments=False)
+    seconds = Seconds(time.perf_counter() - began, math.nan, math.nan)
+    state = jax.eval_shape(lambda: first_state(algorithm, setup))
+    leaves = [x for x in jax.tree.leaves(state) if jax.numpy.issubdtype(x.dtype, np.inexact)]
+    one = sum(x.size * x.dtype.itemsize for x in leaves)
+    parts = {
+        name: size * (replicas if name in ("client states", "server") else 1)
+        for name, size in of_run.parts.items()
+    }
+    parts["stored states"] = replicas * one * stored_states(rounds, levels)
+    resident = sum(parts[name] for name in ("client states", "server", "stored states"))
+    parts["temporaries"] = max(total - resident, 0)
+    return of_run._replace(parts=parts, seconds=seconds)

@@ -12,14 +12,17 @@ share timeline, minibatches and initial model, so hundreds of runs are one progr
 :func:`fed_sv` and :func:`gtg_shapley` sum games of single rounds.
 """
 
-from fedjax_sim.studies.valuation.exact import exact_shapley, leave_one_out
+from fedjax_sim.studies.valuation.estimates import (
+    exact_shapley,
+    leave_one_out,
+    permutation_shapley,
+    stratified_shapley,
+)
 from fedjax_sim.studies.valuation.games import Game, from_values
 from fedjax_sim.studies.valuation.influences import example_influence, influence
 from fedjax_sim.studies.valuation.per_round import fed_sv, gtg_shapley
-from fedjax_sim.studies.valuation.permutations import permutation_shapley
 from fedjax_sim.studies.valuation.result import Valuation
 from fedjax_sim.studies.valuation.retraining import game
-from fedjax_sim.studies.valuation.strata import stratified_shapley
 
 __all__ = [
     "Game",

@@ -8,9 +8,9 @@ import pytest
 
 from fedjax_sim import valuation
 from fedjax_sim.runs.storage.files import FolderError
+from fedjax_sim.studies.valuation.estimates import marginals
 from fedjax_sim.studies.valuation.games import Outcomes
 from fedjax_sim.studies.valuation.per_round import guided
-from fedjax_sim.studies.valuation.permutations import marginals
 
 CENTRES = np.array([1.0, 2.0, 4.0, 7.0])
 COSTS = np.array([1.0, 2.0, 3.0, 6.0])
