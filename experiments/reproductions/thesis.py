@@ -172,6 +172,17 @@ ROWS = (
         "python -m experiments.local_methods.lower_bound",
     ),
     Row(
+        "Theorems 2.8 and 2.10: orders in K and R",
+        "K^(-1/3) R^(-2/3) with equal clients, R^(-2/3) with different ones",
+        "Least squares over K = 4 .. 256, R = 8 .. 256 on the theorems' instance, best rate.",
+        ("local_methods/exponents/exponents",),
+        lambda result: "; ".join(
+            f"{claim['claim'].split(' is ')[0]}: {claim['found']}"
+            for claim in result.claims.to_dict("records")
+        ),
+        "python -m experiments.local_methods.exponents",
+    ),
+    Row(
         "Theorem 3.8: instability of Nesterov's method",
         "differences grow exponentially with the number of steps",
         "The theorem's function; beside it gradient descent and FedAc, which do not diverge.",
