@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from experiments.fedac import agreement
 from experiments.fedac.cells import CELL
@@ -23,6 +24,9 @@ BASELINES = ("fedavg", "mb_ac_sgd", "mb_sgd")
 OUTPERFORMED = {
     "a9a-1e-3": (BASELINES, 64), "a9a-1e-2": (BASELINES, 128), "a9a-1e-4": (("vanilla_fedac",), 2)
 }  # fmt: skip
+SPEED_UP = ("fedac_i", *BASELINES)  # the methods of Figures 3.1 and 3.3
+SHOWN_K = (1, 8, 64)
+LINEAR = -0.9  # the largest slope of linear speed-up; not the thesis's
 MOST = 0.75  # of the cells; not the thesis's
 LABELS = {
     "fedavg": "FedAvg", "fedac_i": "FedAc-I", "fedac_ii": "FedAc-II",
@@ -144,6 +148,62 @@ def contrast(cells: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).reset_index()
 
 
+def slopes(cells: pd.DataFrame) -> pd.DataFrame:
+    """Slopes of log score against log M by algorithm and K, with 95 % intervals of the fit.
+
+    Linear speed-up is -1: twice the clients, half the score.
+    """
+    rows, groups = [], cells.groupby(["algorithm", "K"])
+    part: Any
+    for (name, K), part in groups:  # pyright: ignore[reportGeneralTypeIssues]
+        if name not in SPEED_UP or K not in SHOWN_K or len(part) < 3:
+            continue
+        row: dict[str, Any] = {"algorithm": name, "K": K, "clients": len(part)}
+        for column, suffix in (("score", ""), ("authors", " (authors)")):
+            known = part.dropna(subset=[column]) if column in part else part.iloc[:0]
+            if len(known) >= 3:
+                fit: Any = stats.linregress(np.log(known["M"]), np.log(known[column]))
+                width = stats.t.ppf(0.975, len(known) - 2) * fit.stderr
+                row |= {f"slope{suffix}": fit.slope, f"+-{suffix}": width}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def speed_up_claims(name: str, table: pd.DataFrame) -> list[Claim]:
+    """The statements of Figure 3.1, by slopes; ours decide, the authors' are beside them."""
+    columns = [column for column in ("slope", "slope (authors)") if column in table]
+    ran = set(table["algorithm"].tolist()) if len(table) else set()
+    if name != "a9a-1e-3" or ran != set(SPEED_UP):
+        return []
+    at: Any = table.set_index(["K", "algorithm"])[columns]
+
+    def claim(text: str, K: int, names: tuple[str, ...], holds: bool, ours: str) -> Claim:
+        found = "; ".join(
+            f"{'authors: ' if 'authors' in column else ''}"
+            + ", ".join(f"{LABELS[n]} {at[column][K, n]:.2f}" for n in names)
+            for column in columns
+        )
+        return Claim(text, found, holds, ours=ours)
+
+    def linear(K: int, n: str) -> bool:
+        return bool(at["slope"][K, n] <= LINEAR)
+
+    first = "all four methods attain linear speed-up at K = 1"
+    lost = "FedAvg and MB-SGD lose it at K = 8"
+    mb_ac = "MB-AC-SGD deteriorates at K = 64"
+    robust = "FedAc-I has the largest speed-up at K = 64"
+    rest = [n for n in SPEED_UP if n != "fedac_i"]
+    least = all(at["slope"][64, "fedac_i"] < at["slope"][64, n] for n in rest)
+    slower = ("fedavg", "mb_sgd")
+    close = f"slope of at most {LINEAR:g}"
+    return [
+        claim(first, 1, SPEED_UP, all(linear(1, n) for n in SPEED_UP), close),
+        claim(lost, 8, slower, not any(linear(8, n) for n in slower), close),
+        claim(mb_ac, 64, ("mb_ac_sgd",), not linear(64, "mb_ac_sgd"), close),
+        claim(robust, 64, SPEED_UP, least, "the least slope"),
+    ]
+
+
 def claims(name: str, cells: pd.DataFrame) -> list[Claim]:
     """The thesis's statement about its figures of a setting, by the cells in which it holds."""
     others, least = OUTPERFORMED.get(name, ((), 0))
@@ -210,7 +270,13 @@ def build(
             f"`python -m experiments.fedac.beyond --setting {name}`",
             gains(cells, tables["beyond"]),
         )
-    report.claims(claims(name, cells))
+    fits = slopes(cells)
+    report.section(
+        "Speed-up by clients",
+        "Slope of log score against log M, with the 95 % interval of the fit; -1 is linear.",
+        fits,
+    )
+    report.claims([*claims(name, cells), *speed_up_claims(name, fits)])
     report.section("Time", tables.get("seconds", ""))
     return report, {name: figure(cells)}
 

@@ -54,7 +54,14 @@ def test_averages_of_several_clients_are_denser(monkeypatch):
 
 def test_claims_are_about_every_seed():
     rows = [
-        {"run": "FedMiD, 0.1, 1", "seed": seed, "round": done, "clients": clients, "average": mean}
+        {
+            "run": "FedMiD, 0.1, 1",
+            "seed": seed,
+            "round": done,
+            "clients": clients,
+            "average": mean,
+            "server": 0.3 + seed,
+        }
         for seed, clients, mean in ((0, 0.1, 0.6), (1, 0.6, 0.6))
         for done in (10, 20)
     ]
@@ -63,6 +70,11 @@ def test_claims_are_about_every_seed():
     sparse, denser = claims(pd.DataFrame(rows[:2]))
     assert (sparse.holds, denser.holds) == (True, True)
     assert denser.found == {"least difference": 0.5, "largest": 0.5}
+    dual = [row | {"run": "FedDualAvg, 0.1, 1", "server": 0.2 + row["seed"]} for row in rows]
+    tested, *_ = claims(pd.DataFrame([*rows, *dual]))  # 0.3 and 1.3 against 0.2 and 1.2
+    assert not tested.holds
+    tested, *_ = claims(pd.DataFrame([*rows[:2], *dual[:2]]))
+    assert tested.holds
 
 
 @pytest.mark.slow
