@@ -84,7 +84,7 @@ def marker_look(i: int, num_points: int) -> dict[str, Any]:
 
 
 def legend_above(
-    figure: Figure,
+    figure: matplotlib.figure.Figure,
     names: Sequence[str],
     columns: int,
     title: str | None = None,
@@ -102,7 +102,7 @@ def legend_title(by: str | None) -> str | None:
 
 
 def add_legend(
-    figure: Figure,
+    figure: matplotlib.figure.Figure,
     handles: Sequence[Any],
     texts: Sequence[str],
     columns: int,
@@ -141,7 +141,7 @@ def font_of(size: tuple[float, float]) -> Any:
     return rc_context({"font.size": font_points(size[0])})
 
 
-def add_caption(figure: Figure, text: str) -> None:
+def add_caption(figure: matplotlib.figure.Figure, text: str) -> None:
     """Adds lines to the text under the panels, wrapped at the figure's width."""
     if not text:
         return
@@ -154,7 +154,11 @@ def add_caption(figure: Figure, text: str) -> None:
 
 
 def save(
-    figure: Figure, path: str | pathlib.Path, *, dpi: float = DPI, format: str | None = None
+    figure: matplotlib.figure.Figure,
+    path: str | pathlib.Path,
+    *,
+    dpi: float = DPI,
+    format: str | None = None,
 ) -> None:
     """Writes a figure as PDF, SVG or PNG, by the suffix of the path or by ``format``.
 
