@@ -27,7 +27,7 @@ from fedjax_sim.tree import entries
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Upload
 from fedjax_sim.wrappers import received_model
 
-__all__ = ["client_models", "model_change"]
+__all__ = ["client_models"]
 
 
 class Slots(NamedTuple):
@@ -140,21 +140,7 @@ def client_models(
 
 
 def model_change(algorithm: FedAlgorithm, params: Params, upload: Upload) -> Params:
-    """Returns the received model minus the local model, from an upload.
-
-    Args:
-        algorithm: the algorithm of the visit.
-        params: the received model.
-        upload: that of the visit.
-
-    Raises:
-        ValueError: neither the upload nor its first part has the form of the model.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> float(model_change(fs.scaffold(0.1), jnp.array(5.0), (jnp.array(2.0), jnp.array(1.0))))
-        2.0
-    """
+    """Returns the received model minus the local model, from an upload."""
     form = _form(params)
     for part in (upload, *(upload[:1] if isinstance(upload, tuple) else ())):
         if _form(part) == form:

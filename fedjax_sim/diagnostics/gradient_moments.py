@@ -16,6 +16,8 @@ from fedjax_sim.data import FederatedData, Objective, empirical_task, full_batch
 from fedjax_sim.diagnostics.heterogeneity import check_points
 from fedjax_sim.types import Params, Task, shown
 
+__all__ = ["Moments", "batch_moments", "sampled_moments"]
+
 _BATCH = 8  # clients evaluated at once
 
 
@@ -201,20 +203,9 @@ def sampled_moments(task: Task, points: Params, key: Array, *, num_samples: int 
 
 
 def sample_variance(sample: Callable[[Array], Params], count: int, like: Params) -> Array:
-    """Sample variance ``sum_j ||g_j - mean||^2 / (count - 1)`` of gradients, one of them in memory.
-
-    B. P. Welford, "Note on a method for calculating corrected sums of squares and products",
-    Technometrics 4(3), 1962.
-
-    Args:
-        sample: from a number j in 0 .. count - 1 to a gradient.
-        count: at least 2.
-        like: pytree of the shapes of a gradient.
-
-    Example:
-        >>> float(sample_variance(lambda j: jnp.array([1.0, 2.0, 6.0])[j], 3, jnp.zeros(())))
-        7.0
-    """
+    """Sample variance ``sum_j ||g_j - mean||^2 / (count - 1)``, with one gradient in memory."""
+    # B. P. Welford, "Note on a method for calculating corrected sums of squares and products",
+    # Technometrics 4(3), 1962.
 
     def add(carry: tuple[Params, Array], number: Array) -> tuple[tuple[Params, Array], None]:
         mean, total = carry

@@ -145,11 +145,7 @@ class ClientMap(NamedTuple):
 
 
 def check_points(task: Task, points: Params) -> Params:
-    """Checks the points and returns them on the host.
-
-    The models of a run may be on several devices; computations with them would be divided among
-    these devices.
-    """
+    """Checks the points and returns them on the host."""
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(points)]
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0] or shapes[0][0] < 1:
         raise ValueError(f"points has leaves of shapes {shapes[:3]}; expected [P, ...] with one P")

@@ -20,6 +20,8 @@ from fedjax_sim.diagnostics.lanczos import Ritz, ritz
 from fedjax_sim.engine import Execution, auto
 from fedjax_sim.types import Params, Scalar, Task, shown
 
+__all__ = ["ClientSharpness", "Sharpness", "client_sharpness", "top_eigenvalues"]
+
 Gradient = Callable[[Params], Params]
 
 
@@ -41,13 +43,7 @@ class ClientSharpness(NamedTuple):
 
 
 def hessian_product(gradient: Gradient, params: Params) -> Gradient:
-    """``v -> H v`` with ``H = D gradient(params)``.
-
-    Example:
-        >>> product = hessian_product(jax.grad(lambda x: x[0] ** 2 * x[1]), jnp.array([1.0, 3.0]))
-        >>> product(jnp.array([1.0, 0.0])).tolist()
-        [6.0, 2.0]
-    """
+    """``v -> H v`` with ``H = D gradient(params)``."""
     return lambda v: jax.jvp(gradient, (params,), (v,))[1]
 
 
@@ -90,20 +86,7 @@ def top_eigenvalues(
 
 
 def check_examples(task: Task) -> None:
-    """Refuses a task with a client whose objective is not defined.
-
-    Raises:
-        ValueError: a client without examples.
-
-    Example:
-        >>> import fedjax_sim as fs
-        >>> data = fs.FederatedData({"y": np.ones(1, np.float32)}, np.array([0, 1, 1]))
-        >>> loss = lambda w, batch, key: (w - batch["y"]) ** 2
-        >>> check_examples(fs.empirical_task(loss, data, fs.full_batch(1)))
-        Traceback (most recent call last):
-        ...
-        ValueError: task has 1 clients without examples, the first is 1; expected examples for...
-    """
+    """Refuses a task with a client whose objective is not defined."""
     if isinstance(task.num_examples, Tracer):
         return
     empty = np.flatnonzero(np.asarray(task.num_examples) < 1)

@@ -43,7 +43,6 @@ __all__ = [
     "ProblemConstants",
     "best_lr",
     "compression",
-    "conditions",
     "favano",
     "fedac",
     "fedavg",

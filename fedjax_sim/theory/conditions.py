@@ -17,66 +17,30 @@ from jax.core import Tracer
 
 from fedjax_sim.theory.problem_constants import ProblemConstants, is_known
 
-__all__ = ["both_moments", "non_negative", "optional", "positive", "strong_convexity"]
-
 
 def positive(
     constants: ProblemConstants | None = None, /, *names: str, **numbers: Any
 ) -> tuple[Array, ...]:
-    """Positive constants and numbers as floating arrays: first ``names``, then ``numbers``.
-
-    Raises:
-        ValueError: a constant is unknown; a concrete value is not above 0.
-
-    Example:
-        >>> constants = ProblemConstants(L=2, mu=0.5)
-        >>> [float(x) for x in positive(constants, "L", "mu", lr=0.1)]
-        [2.0, 0.5, 0.10000000149011612]
-    """
+    """Positive constants and numbers as floating arrays: first ``names``, then ``numbers``."""
     return _checked(constants, names, numbers, np.greater, "positive")
 
 
 def non_negative(
     constants: ProblemConstants | None = None, /, *names: str, **numbers: Any
 ) -> tuple[Array, ...]:
-    """Like :func:`positive`, for constants and numbers that may be 0.
-
-    Raises:
-        ValueError: a constant is unknown; a concrete value is below 0 or NaN.
-
-    Example:
-        >>> non_negative(ProblemConstants(L=2.0), "sigma")
-        Traceback (most recent call last):
-        ValueError: constants.sigma is None; expected a number, which this bound needs
-    """
+    """Like :func:`positive`, for constants and numbers that may be 0."""
     return _checked(constants, names, numbers, np.greater_equal, "non-negative")
 
 
 def optional(constants: ProblemConstants, name: str) -> Array | None:
-    """A non-negative constant, or None if it is unknown.
-
-    Raises:
-        ValueError: a concrete value is below 0.
-
-    Example:
-        >>> optional(ProblemConstants(), "Q") is None
-        True
-    """
+    """A non-negative constant, or None if it is unknown."""
     if not is_known(getattr(constants, name)):
         return None
     return non_negative(constants, name)[0]
 
 
 def strong_convexity(constants: ProblemConstants) -> Array | None:
-    """mu, or None if it is unknown or a concrete 0: then bounds for other objectives hold.
-
-    Raises:
-        ValueError: a concrete value is below 0, or only some of several are 0.
-
-    Example:
-        >>> strong_convexity(ProblemConstants(mu=0.0)) is None
-        True
-    """
+    """mu, or None if it is unknown or a concrete 0: then bounds for other objectives hold."""
     mu = constants.mu
     if not is_known(mu) or (not isinstance(mu, Tracer) and not np.any(np.asarray(mu))):
         return None
@@ -84,26 +48,12 @@ def strong_convexity(constants: ProblemConstants) -> Array | None:
 
 
 def both_moments(constants: ProblemConstants) -> Array:
-    """The smallest sigma that bounds both moments of the noise: ``max(sigma, sigma4)``.
-
-    Noise of fixed norm has ``sigma4 = sigma``; isotropic Gaussian noise in d dimensions has
-    ``sigma4^4 = (1 + 2 / d) sigma^4``.
-
-    Raises:
-        ValueError: sigma or sigma4 is unknown or negative.
-
-    Example:
-        >>> float(both_moments(ProblemConstants(sigma=1.0, sigma4=1.5)))
-        1.5
-    """
+    """The smallest sigma that bounds both moments of the noise: ``max(sigma, sigma4)``."""
     return jnp.maximum(*non_negative(constants, "sigma", "sigma4"))
 
 
 def where_valid(value: Array, condition: Array, text: str) -> Array:
-    """``value`` where the condition of its theorem holds, NaN elsewhere.
-
-    Warns with the condition's text if a concrete condition fails.
-    """
+    """``value`` where the condition of its theorem holds, NaN elsewhere."""
     if not isinstance(condition, Tracer) and not np.all(condition):
         # Shows the line that called the public function which called this one.
         warnings.warn(f"the condition {text} does not hold: the bound is NaN", stacklevel=3)

@@ -14,8 +14,8 @@ Descent".  All clients have one objective and take part in every round.  The reg
   ``F + augmentation / 2 ||x - x_0||^2``; ``augmentation``, lambda in formulas, is FedAc's mu.
 
 Functions need L and sigma; strongly convex mu and, for the default potential, Delta and B; convex
-B.  Where Q is known, functions of FedAc-II use the bounds for Q-Lipschitz Hessians, with sigma of
-:func:`~fedjax_sim.theory.conditions.both_moments`; FedAc-I has none.
+B.  Where Q is known, functions of FedAc-II use the bounds for Q-Lipschitz Hessians, with
+``max(sigma, sigma4)`` for sigma; FedAc-I has none.
 
 The numbers in the bounds, up to e^19, are those of the proofs and make the bounds far larger than
 measured errors; :func:`fedjax_sim.theory.orders.table_rate` has the rates with all numbers 1.

@@ -13,8 +13,7 @@ Chapter 2 and Appendices A and B.2.  All clients take part in every round.  The 
 * ``"nonconvex"`` (Theorem 2.22 or, where Q is known, 2.23): needs L, sigma, G, Delta.
 
 In all but the first, clients have one objective.  In the second and third, with the learning rates
-that the proofs use (see the errata), sigma is
-:func:`~fedjax_sim.theory.conditions.both_moments`.
+that the proofs use (see the errata), sigma is ``max(sigma, sigma4)``.
 
 SGD and gradient descent that start from one point and take k steps differ by the bias
 ``||E x_k - z_k||``.  A round of infinitely many clients with one objective moves the model by

@@ -72,12 +72,7 @@ class ProblemConstants(NamedTuple):
 
 
 def is_known(value: Any) -> bool:
-    """Returns whether a constant has a value: neither None nor a concrete NaN.
-
-    Example:
-        >>> is_known(0.0), is_known(None), is_known(float("nan"))
-        (True, False, False)
-    """
+    """Returns whether a constant has a value: neither None nor a concrete NaN."""
     if value is None:
         return False
     return isinstance(value, Tracer) or not bool(np.any(np.isnan(np.asarray(value))))

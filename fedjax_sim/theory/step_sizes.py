@@ -20,7 +20,7 @@ from fedjax_sim.theory.conditions import positive
 from fedjax_sim.theory.problem_constants import ProblemConstants, Scalar
 from fedjax_sim.types import shown
 
-__all__ = ["BestRate", "best_lr", "largest", "log_monomial", "optimal_lr", "smallest"]
+__all__ = ["BestRate", "best_lr", "optimal_lr"]
 
 
 @shown
@@ -120,34 +120,17 @@ def best_lr(
 
 
 def smallest(*entries: Array) -> Array:
-    """The smallest entry, elementwise; entries that a zero constant makes infinite drop out.
-
-    Example:
-        >>> float(smallest(jnp.array(0.5), jnp.array(1.0) / 0.0))
-        0.5
-    """
+    """The smallest entry, elementwise; entries that a zero constant makes infinite drop out."""
     return functools.reduce(jnp.minimum, entries)
 
 
 def largest(*entries: Array) -> Array:
-    """The largest entry, elementwise.
-
-    Example:
-        >>> float(largest(jnp.array(0.5), jnp.array(0.0)))
-        0.5
-    """
+    """The largest entry, elementwise."""
     return functools.reduce(jnp.maximum, entries)
 
 
 def log_monomial(*factors: tuple[Array, float]) -> Array:
-    """``log(prod_i x_i^p_i)`` for pairs ``(x_i, p_i)``, without the product.
-
-    Infinite if a constant with a negative power is 0.
-
-    Example:
-        >>> round(float(log_monomial((jnp.array(10.0), 40), (jnp.array(2.0), -1))), 3)
-        91.41
-    """
+    """``log(prod_i x_i^p_i)`` for pairs ``(x_i, p_i)``, without the product."""
     return functools.reduce(jnp.add, [power * jnp.log(x) for x, power in factors])
 
 

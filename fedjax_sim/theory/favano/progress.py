@@ -21,6 +21,8 @@ from fedjax_sim.theory.problem_constants import Scalar
 from fedjax_sim.theory.step_counts import CappedSteps
 from fedjax_sim.types import shown
 
+__all__ = ["ProgressConstants", "progress_constants"]
+
 Version = Literal["stochastic", "deterministic"]
 
 
@@ -84,30 +86,13 @@ def progress_constants(
 
 
 def checked(progress: ProgressConstants) -> tuple[Array, Array]:
-    """a and b as floating arrays.
-
-    Raises:
-        ValueError: a or b is not positive.
-
-    Example:
-        >>> [float(x) for x in checked(ProgressConstants(a=0.5, b=2.0))]
-        [0.5, 2.0]
-    """
+    """a and b as floating arrays."""
     a, b = positive(a=progress.a, b=progress.b)
     return a, b
 
 
 def moments_of(steps: CappedSteps) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the four moments ``[n]`` of clients that do steps, in double precision.
-
-    Raises:
-        ValueError: a client that never does a step.
-
-    Example:
-        >>> from fedjax_sim.theory.step_counts import from_probabilities
-        >>> [x.tolist() for x in moments_of(from_probabilities([[0.0, 1.0]], cap=1))]
-        [[1.0], [1.0], [1.0], [1.0]]
-    """
+    """Returns the four moments ``[n]`` of clients that do steps, in double precision."""
     p, mean, second, inverse = (np.asarray(x, np.float64) for x in steps)
     if not np.all(p > 0):
         raise ValueError(f"steps.p_active is {p}; expected clients that do steps")
