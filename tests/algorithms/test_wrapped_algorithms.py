@@ -279,9 +279,9 @@ def test_accepted_algorithms_upload_0_for_a_client_that_changes_nothing():
     work = fs.Work(zero, zero, zero + 3, zero + 10, zero, key, max_steps=4)
     silent = set()
     for name in ALGORITHMS:
-        made = algorithm(name, hyper(name))
-        message = made.broadcast(made.init(PARAMS), fs.Round(zero, zero + 4, 8, key))
-        with jax.disable_jit():  # nothing is compiled for three steps
+        with jax.disable_jit(), jax.enable_x64(False):  # nothing is compiled for three steps
+            made = algorithm(name, hyper(name))
+            message = made.broadcast(made.init(PARAMS), fs.Round(zero, zero + 4, 8, key))
             upload, _ = made.local(message, made.init_client(PARAMS), oracle, work)
         if not any(np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(upload)):
             silent.add(name)
