@@ -224,7 +224,7 @@ def test_commands_run_as_printed(project, command, monkeypatch):
 
 @pytest.mark.slow
 def test_a_refusal_is_printed_once(project):
-    """Both commands under "Several processes"; tests/engine/execution has a run of theirs."""
+    """Both commands under "Several processes".  Slurm's script has a run of two processes."""
     port = free_port()
     pair = [c.replace("10.0.0.1:1234", f"localhost:{port}") for c in commands() if "--coord" in c]
     both = " & ".join(f"{small(c)} --num-strata 1" for c in pair)
