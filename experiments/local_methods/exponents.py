@@ -80,7 +80,7 @@ def build(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> tuple
         "FedAvg's exponents on the lower-bound instance",
         f"L = B = 1, {CLIENTS} clients, {options['repetitions']} repetitions, the best of "
         f"{options['rates']} rates from {LEAST_RATE:g} to 2; it is at the grid's edge in "
-        f"{int(table['at edge'].sum())} of {len(table)} cells.",
+        f"{np.sum(table['at edge'])} of {len(table)} cells.",
     )
     claims, groups = [], table.groupby("theorem", sort=False)
     figure = Figure(figsize=(8.6, 3.4), layout="constrained")
