@@ -57,9 +57,12 @@ def finals(case: Case, lrs: np.ndarray, repetitions: int, seed: int) -> np.ndarr
     return np.asarray(over(task, jnp.asarray(lrs, jnp.result_type(float)), keys))
 
 
-def sweep(case: Case, rates: int, repetitions: int, seed: int) -> pd.DataFrame:
-    """A row per rate: E F, its standard error and its parts, and those in closed form."""
-    lrs = np.geomspace(1e-3, 2 / SMOOTHNESS, rates)
+def sweep(case: Case, rates: int, repetitions: int, seed: int, least: float = 1e-3) -> pd.DataFrame:
+    """A row per rate: E F, its standard error and its parts, and those in closed form.
+
+    The rates are a logarithmic grid from the least to 2 / L.
+    """
+    lrs = np.geomspace(least, 2 / SMOOTHNESS, rates)
     models = finals(case, lrs, repetitions, seed).astype(np.float64)
     constants = case.constants
     parts = np.asarray(coordinate_losses(jnp.asarray(models), constants))
