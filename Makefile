@@ -21,9 +21,7 @@ test: $(VENV)/.test
 test-slow: $(VENV)/.test
 	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
-# All tests in one run: their modules are imported, and the programs that tests share traced, once.
-test-all: $(VENV)/.test
-	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile
+test-all: test test-slow
 
 # Examples and pages have many small programs in common with each other and with tests.
 CACHE_ALL := JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0
