@@ -35,6 +35,9 @@ def agd(smoothness: Scalar, mu: Scalar) -> FedAlgorithm:
         smoothness: smoothness L of the objective.
         mu: strong convexity of the objective.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Yuan, 2023, Algorithm 3.
 

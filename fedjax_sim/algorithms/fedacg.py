@@ -49,6 +49,9 @@ def fedacg(lr: ScalarOrSchedule, momentum: Scalar = 0.85, mu: Scalar = 0.01) -> 
         momentum: decay of the momentum, :math:`\lambda`.
         mu: weight of the proximal term, the paper's :math:`\beta`.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Kim et al., 2024, Algorithm 1.
 

@@ -52,6 +52,9 @@ def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> F
         server_lr: server learning rate :math:`\eta_s`.
         mix: share :math:`\alpha` of the client's own gradient, in (0, 1].
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Xu et al., 2021, Algorithm 2.
 

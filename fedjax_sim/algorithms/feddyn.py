@@ -44,6 +44,9 @@ def feddyn(lr: ScalarOrSchedule, mu: Scalar = 0.01) -> FedAlgorithm:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         mu: weight of the proximal term, positive, the paper's :math:`\alpha`.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Acar et al., 2021, Algorithm 1.
 

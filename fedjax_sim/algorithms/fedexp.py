@@ -59,6 +59,9 @@ def fedexp(
         average_last: evaluate the mean of the models before and after the last update, as the
             authors' program does.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Jhunjhunwala et al., 2023, Algorithm 1 and Eq. (8).
 

@@ -37,6 +37,9 @@ def fedgamma(
         server_lr: server learning rate.
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Dai et al., 2023, Algorithm 1.
 

@@ -45,6 +45,9 @@ def fedlesam(
         radius: norm r of the perturbation.
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Fan et al., 2024, Algorithm 1.
 

@@ -62,6 +62,9 @@ def fednova(
         momentum: :math:`\rho` of the local steps.
         mu: weight of the proximal term in the local steps.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Wang et al., 2020, Eq. (9) and section 4.
 

@@ -41,6 +41,9 @@ def fedavgm(
         server_lr: server learning rate :math:`\eta_s`, or a schedule over server updates.
         momentum: decay of the momentum, :math:`\beta`.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Hsu et al., 2019, section 4.
 

@@ -58,6 +58,9 @@ def fedsmoo(
         radius: norm r of the perturbation.
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Sun et al., 2023, Algorithm 1.
 

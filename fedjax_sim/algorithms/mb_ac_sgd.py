@@ -36,6 +36,9 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
         lr: learning rate eta.
         mu: estimate of the strong convexity, positive.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Yuan and Ma, 2020, section 5.
 

@@ -31,6 +31,9 @@ def mb_sgd(lr: ScalarOrSchedule) -> FedAlgorithm:
     Args:
         lr: learning rate :math:`\eta`, or a schedule over rounds.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Woodworth et al., 2020, section 2.
 

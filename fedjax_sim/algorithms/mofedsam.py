@@ -38,6 +38,9 @@ def mofedsam(
         mix: share b of the client's own gradient, in (0, 1].
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Qu et al., 2022, Algorithm 2.
 

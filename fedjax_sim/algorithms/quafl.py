@@ -53,6 +53,9 @@ def quafl(
         up, down: Q of uploads and messages, ``(key, sent, receiver's own model) -> received``, for
             example ``Codec.through``; default the identity.
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Zakerinia et al., 2022, Algorithm 1.
 

@@ -64,6 +64,9 @@ def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1)
         server_lr: server learning rate :math:`\eta_s`.
         mix: share :math:`\beta` of the client's corrected gradient, in (0, 1].
 
+    Raises:
+        ValueError: a number outside its range.
+
     References:
         Cheng et al., 2024, Algorithm 2.
 

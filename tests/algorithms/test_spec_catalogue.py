@@ -68,6 +68,7 @@ def compressed(make_codec):
 
 # Calls beside those of the catalogue, so that every factory and every kind of argument occurs.
 OTHERS = {
+    "ema_rounds": lambda: fs.ema_rounds(fs.fedavg(0.2), 0.9, start=1),
     "fedavg(decay)": lambda: fs.fedavg(exponential_decay(0.2, 0.9)),
     "fedavgm(decay)": lambda: fs.fedavgm(DECAY, exponential_decay(1.0, 0.9)),
     "fedadam(paper)": lambda: fs.fedadam(0.2, 0.1, rule="paper"),

@@ -50,9 +50,12 @@ def test_a_run_with_a_target_epsilon_is_repeated_from_its_file(tmp_path):
     assert parsed("--algorithms", "fedavg", "fedprox") == computed
     assert parsed("--privacy.noise", "2").noise == 2.0
     assert parsed("--privacy.delta", "0.001") == dataclasses.replace(computed, delta=0.001)
-    # A target beside the noise is refused, not one of them left out.
+    # A target replaces the noise of the file; both typed together are refused.
+    assert parsed("--privacy.epsilon", "2") == dataclasses.replace(
+        computed, noise=None, epsilon=2.0
+    )
     with pytest.raises(ValueError, match=r"privacy.epsilon is 2.0; expected none with --privacy.n"):
-        check_noise(parsed("--privacy.epsilon", "2"))
+        check_noise(parsed("--privacy.epsilon", "2", "--privacy.noise", "1"))
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import pytest
 from experiments.system import precision
 from experiments.system.redraw import redraw
 from fedjax_sim.studies.setups import options as run_options
-from fedjax_sim.studies.setups import replaced
 
 
 def test_effect_is_paired_with_the_exact_run_of_the_same_seed():
@@ -42,9 +41,9 @@ def test_every_precision_has_its_folder_and_its_rows(tmp_path, monkeypatch):
     """The comparison is replaced by made-up histories."""
     runs = []
 
-    def compare(study):
-        runs.append(study.options)
-        half = study.options.execution.precision == "bfloat16"
+    def compare(comparison):
+        runs.append(comparison)
+        half = comparison.computed.precision == "bfloat16"
         rows = [
             ("fedavg", seed, done, metric, seed + done + half)
             for seed in (0, 1)
@@ -57,13 +56,11 @@ def test_every_precision_has_its_folder_and_its_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(precision, "compare", compare)
     options = precision.Options(rounds=2, seeds=2, work=tmp_path / "work", output=tmp_path)
     precision.main(options)
-    precisions = [run.execution.precision for run in runs]
+    precisions = [run.computed.precision for run in runs]
     assert precisions == ["float32", "bfloat16", "float64"]
     # The folders of kept runs; all other options are equal.
     assert [run.output for run in runs] == [tmp_path / "work" / "digits" / p for p in precisions]
-    first, *others = (
-        replaced(replaced(run, "precision", "default"), "output", tmp_path) for run in runs
-    )
+    first, *others = (run.record.settings | {"precision": None, "output": None} for run in runs)
     assert others == [first] * 2
     folder = tmp_path / "system" / "precision"
     table = pd.read_csv(folder / "digits.csv")
