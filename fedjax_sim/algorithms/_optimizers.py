@@ -122,14 +122,9 @@ def _five_steps(optimizer: Any, start: Params) -> tuple[optax.OptState, Params]:
     """Returns the optimizer's initial state, and where five steps end, also inside of jit."""
     opt_state = first = optimizer_init(optimizer, start)
     gradient, moved = jax.tree.map(np.ones_like, start), start
-
-    @jax.jit  # one compilation instead of one per operation
-    def step(moved: Params, opt_state: optax.OptState, gradient: Params) -> tuple:
+    for _ in range(5):  # by operations, whose programs serve all numbers: sweeps probe every rate
         updates, opt_state = optimizer_update(optimizer, gradient, opt_state, moved)
-        return optax.apply_updates(moved, updates), opt_state
-
-    for _ in range(5):
-        moved, opt_state = step(moved, opt_state, gradient)
+        moved = optax.apply_updates(moved, updates)
     return first, moved
 
 

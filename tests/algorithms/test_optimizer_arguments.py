@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from sweep_problems import compilations
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms._optimizers import check_optimizer
@@ -70,6 +71,15 @@ DESCENDING = {
 def test_optimizers_that_descend_or_stay(name):
     check_optimizer("server", DESCENDING[name])
     check_optimizer("server", DESCENDING[name], {"w": jnp.ones((2, 4)), "b": jnp.ones(2)})
+
+
+@pytest.mark.parametrize("optimizer", [optax.sgd, optax.adam])
+def test_another_rate_compiles_nothing(optimizer):
+    """A sweep builds its algorithm for every rate."""
+    check_optimizer("server", optimizer(0.1))
+    with compilations() as compiled:
+        check_optimizer("server", optimizer(0.3))
+    assert not compiled
 
 
 ALIASES = """adabelief adadelta adafactor adagrad adam adamw adamax adamaxw adan amsgrad fromage

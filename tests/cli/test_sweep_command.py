@@ -367,13 +367,13 @@ def test_cells_and_speed_up(swept, copied):
 def test_the_error_of_the_speed_up_figure_is_named_as_it_is_computed(monkeypatch, copied):
     """A part of the sweep, with few figures."""
     labels = []
-    figure = sweep_results.sweeps.speed_up_figure
+    figure = sweep_results.speed_up_figure
 
     def observed(*arguments, label, **options):
         labels.append(label)
         return figure(*arguments, label=label, **options)
 
-    monkeypatch.setattr(sweep_results.sweeps, "speed_up_figure", observed)
+    monkeypatch.setattr(sweep_results, "speed_up_figure", observed)
     grid = {"cohort_size": (2, 4), "lr": (0.3,)}
     own = {"over": "cohort_size", "algorithms": ("fedavg",), "hyper": {}}
     run_at(copied, grid, **own)

@@ -147,14 +147,14 @@ def private(**values):
 @pytest.mark.slow
 def test_a_target_epsilon_sets_the_noise_before_anything_runs():
     resolved = private(**{"privacy.epsilon": 3.0})
-    guarantee = resolved.guarantee
+    guarantee, computed = resolved.guarantee, resolved.accounts.options
     assert 2.9 < guarantee.epsilon <= 3.0
     assert guarantee.adjacency == "add_or_remove_one"
-    assert isinstance(resolved.privacy, GaussianNoise)
-    assert resolved.privacy.noise > 0
-    assert resolved.privacy.epsilon is None
+    assert isinstance(computed, GaussianNoise)
+    assert computed.noise > 0
+    assert computed.epsilon is None
     # The noise gives the same epsilon, spent round by round.
-    again = private(**{"privacy.noise": resolved.privacy.noise})
+    again = private(**{"privacy.noise": computed.noise})
     assert again.guarantee == guarantee
     spent = again.accounts.per_round([0, 2, 4])
     assert spent[0] == 0
