@@ -76,8 +76,9 @@ class Batch(NamedTuple):
         probes = self.trial.probes.client.keys()
         rounds = np.asarray(result.history.round)
         new = {i for block in members for i, j in block if (i, j) not in on_disk}
-        bits = self._bits(clock, rounds.reshape(-1, rounds.shape[-1])[0].tolist(), new)
-        partial = {i for i in new if self._algorithm(i).requires.partial_model}
+        algorithms = {i: self._algorithm(i) for i in sorted(new)}
+        bits = self._bits(clock, rounds.reshape(-1, rounds.shape[-1])[0].tolist(), algorithms)
+        partial = {i for i in new if algorithms[i].requires.partial_model}
         taken: dict[RunNumber, SweepRun] = {}
         for device, block in enumerate(members):
             for place, (i, j) in enumerate(block):
@@ -107,7 +108,10 @@ class Batch(NamedTuple):
         return [(self.identities[number], run) for number, run in runs.items()]
 
     def _bits(
-        self, clock: history_rows.Clock, rounds: Sequence[int], members: Collection[int]
+        self,
+        clock: history_rows.Clock,
+        rounds: Sequence[int],
+        algorithms: Mapping[int, FedAlgorithm],
     ) -> dict[tuple[int, str], tuple[int, ...]]:
         """Returns by configuration and seed the bits sent until the rounds, where they are known.
 
@@ -117,8 +121,7 @@ class Batch(NamedTuple):
         seeds = [self.seeds[j] for j in self.numbers]
         setup, shapes = self.trial.setup, None
         result: dict[tuple[int, str], tuple[int, ...]] = {}
-        for i in sorted(members):
-            algorithm = self._algorithm(i)
+        for i, algorithm in algorithms.items():
             try:
                 shapes = shapes or outcome.visit_shapes(algorithm, setup, batched=True)
             except (TypeError, ValueError, AttributeError):
