@@ -1,4 +1,4 @@
-"""Where algorithms coincide with simpler ones, and where they do not."""
+"""Algorithms that coincide with simpler ones, and settings in which they do not."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What the wrappers do to algorithms: the order of slots, leaves, compression and noise."""
+"""Wrapped algorithms: the order of slots, leaves, compression and noise."""
 
 import jax
 import jax.numpy as jnp

@@ -106,7 +106,7 @@ def test_shortest_of_several_calls():
 
 
 def test_number_of_evaluations():
-    """Of 25 rounds: after 10, 20 and 25; every 20 rounds a whole one."""
+    """Evaluations after rounds 10, 20 and 25, and of a rare evaluator the whole one after 20."""
     data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
     task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
 

@@ -43,7 +43,7 @@ def test_every_seed_starts_elsewhere_and_is_measured_apart():
 
 
 def test_rows_at_the_thesis_rates():
-    """Of each method the pair of set I, never the best one; means over seeds and their range."""
+    """Rows have the pair of set I of each method, never the best; means over seeds, and range."""
     rows = [
         (method, lr, server_lr, seed, done, metric, 0.1 * seed + done / 1000 + 7 * (lr == 1.0))
         for method, lr, server_lr in (

@@ -44,7 +44,7 @@ def test_interval_is_that_of_orthogonal_factors():
 @pytest.mark.parametrize("rounds", [8, 16, 256])
 @pytest.mark.parametrize("steps", [4, 64, 256])
 def test_regime_is_where_the_bias_term_is_less(steps, rounds):
-    """Of the two terms of Theorem 2.8 with L = B = 1 and sigma = 4; equal at K = 16 R."""
+    """Exponents of the two terms of Theorem 2.8 with L = B = 1 and sigma = 4; equal at K = 16 R."""
     bias = 4 ** (2 / 3) / (steps ** (1 / 3) * rounds ** (2 / 3))
     other = 4 / (steps * rounds) ** 0.5
     assert in_regime(Case(16, steps, rounds, 4.0, 0.0)) == (bias <= other * (1 + 1e-12))

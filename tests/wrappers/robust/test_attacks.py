@@ -562,7 +562,7 @@ def test_backdoor_succeeds_unless_a_rule_removes_it():
 
 
 def test_data_of_clients_that_attack_are_those_of_the_mask():
-    """The same attackers serve for data and for uploads."""
+    """Attackers that poison data serve for uploads, too."""
     attackers = attacks.random_clients(jax.random.key(2), 4, 0.5)
     y = attacks.flip_labels(data(np.full(13, 4)), attackers, 5).examples["y"]
     np.testing.assert_array_equal(y == 0, np.asarray(attackers.mask)[OWNERS])
