@@ -34,6 +34,7 @@ class Batch(NamedTuple):
     seeds: Sequence[str]  # names of all seeds
     numbers: Sequence[int]  # of the seeds that the trial is for
     trial: Trial
+    algorithms: Mapping[int, FedAlgorithm]  # by configuration
     keys: Array  # of these seeds
     identities: Mapping[RunNumber, RunDigests]
     store: SweepStore
@@ -76,7 +77,7 @@ class Batch(NamedTuple):
         probes = self.trial.probes.client.keys()
         rounds = np.asarray(result.history.round)
         new = {i for block in members for i, j in block if (i, j) not in on_disk}
-        algorithms = {i: self._algorithm(i) for i in sorted(new)}
+        algorithms = {i: self.algorithms[i] for i in sorted(new)}
         bits = self._bits(clock, rounds.reshape(-1, rounds.shape[-1])[0].tolist(), algorithms)
         partial = {i for i in new if algorithms[i].requires.partial_model}
         taken: dict[RunNumber, SweepRun] = {}
@@ -98,10 +99,6 @@ class Batch(NamedTuple):
                 )
         self.store.save(self.identified(taken))
         return taken
-
-    def _algorithm(self, configuration: int) -> FedAlgorithm:
-        values = self.configurations[configuration]
-        return self.trial.factory(**{name: values[name] for name in self.group.names})
 
     def identified(self, runs: Mapping[RunNumber, SweepRun]) -> list[tuple[RunDigests, SweepRun]]:
         """Returns runs with their identities."""

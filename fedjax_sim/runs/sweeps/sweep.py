@@ -60,7 +60,7 @@ from fedjax_sim.runs.sweeps.trial import (
     identities,
 )
 from fedjax_sim.runs.sweeps.watchers import Watchers, check_watchers
-from fedjax_sim.types import Rows, Setup, common_rows, rows_of
+from fedjax_sim.types import FedAlgorithm, Rows, Setup, common_rows, rows_of
 
 
 class SweepProgress(NamedTuple):
@@ -234,6 +234,7 @@ class SweepPlan:
 
     configurations: Sequence[Configuration]
     trials: Trials
+    algorithms: Mapping[int, FedAlgorithm]  # by configuration
     keys: Array
     seeds: Sequence[str]  # names
     values: Sequence[Seed]
@@ -268,6 +269,7 @@ class SweepPlan:
                 self.seeds,
                 numbers,
                 trial,
+                self.algorithms,
                 keys,
                 self._identities(group, numbers, trial, keys),
                 store,
@@ -349,16 +351,19 @@ def check(
     trials = Trials(factories, setup, options.strategy, options.probes)
     every = trials.groups(configurations)
     shares = list(shares_of(every, len(names), trials.per_seed))
-    plan = SweepPlan(
-        configurations, trials, keys, names, values, shares, part, callbacks, storage, options
-    )
+    algorithms: dict[int, FedAlgorithm] = {}
     for group in every:  # all of them, before the first runs for hours
         members = [
             {name: group.values[name][i] for name in group.names} for i in range(len(group.members))
         ]
-        trials.check(group.static, members, values)
-        for i in group.members:
-            plan.extra(configurations[i])
+        made = trials.check(group.static, members, values)
+        algorithms |= zip(group.members, made, strict=True)
+    plan = SweepPlan(
+        configurations, trials, algorithms, keys, names, values, shares, part, callbacks, storage,
+        options,
+    )  # fmt: skip
+    for configuration in configurations:
+        plan.extra(configuration)
     return plan
 
 

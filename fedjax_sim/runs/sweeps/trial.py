@@ -157,8 +157,8 @@ class Trials:
 
     def check(
         self, static: Configuration, members: Sequence[Mapping[str, Any]], seeds: Sequence[Seed]
-    ) -> None:
-        """Refuses a group that cannot run.
+    ) -> list[FedAlgorithm]:
+        """Returns the algorithms of a group's configurations; refuses a group that cannot run.
 
         Args:
             static: common values of the group.
@@ -168,6 +168,7 @@ class Trials:
         """
         factory, fixed = self._factory(static), self._of_factory(static)
         check_names(factory, [*fixed, *members[0]])
+        algorithms: list[FedAlgorithm] = []
         for seed in seeds if self.per_seed else [None]:
             setup = self._make_setup(static, seed)  # a factory may need what this computes
             algorithms = [factory(**fixed, **values) for values in members]
@@ -179,6 +180,7 @@ class Trials:
                     "without a placement or placed by client: the runs of a sweep share the "
                     "examples on the device. Run the configurations with simulate"
                 )
+        return algorithms
 
     def _factory(self, static: Configuration) -> Factory:
         return self._factories[static[ALGORITHM]] if self._several else self._factories

@@ -149,6 +149,20 @@ def test_blocks_fit_the_budget_and_every_run_begins_once(allow_nans):
         )
 
 
+def test_every_slice_uses_the_algorithms_that_were_checked():
+    """Two slices, one per seed: each configuration's algorithm is built with its numbers once."""
+    rates = []
+
+    def factory(lr):
+        if isinstance(lr, float):  # not traced
+            rates.append(lr)
+        return fs.fedavg(lr)
+
+    result = sweep_of(quadratic_trial(factory), {"lr": [0.1, 0.2]}, KEYS, devices=ONE_DEVICE)
+    assert len(result.runs) == 2 * len(KEYS) > 2
+    assert rates == [0.1, 0.2]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [100, STATE_BYTES])  # less than the data, than one run
 def test_a_budget_that_one_run_exceeds_is_refused(memory):
