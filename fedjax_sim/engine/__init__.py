@@ -20,6 +20,7 @@ from fedjax_sim.engine.evaluation import (
     evaluator,
     merge_evaluators,
     personal_evaluator,
+    pooled_evaluator,
     subsample,
     takes_state,
 )
@@ -34,11 +35,13 @@ from fedjax_sim.engine.evaluation.names import (
     is_fraction,
     split_of,
 )
+from fedjax_sim.engine.evaluation.pooled import Scorers
 from fedjax_sim.engine.evaluation.state import (
     CLOCK,
     EVALUATED,
     check_last_round,
     context_of,
+    due,
     is_mark,
     periods,
 )
@@ -105,6 +108,7 @@ __all__ = [
     "Probes",
     "RunContext",
     "RunState",
+    "Scorers",
     "Span",
     "Update",
     "Visit",
@@ -128,6 +132,7 @@ __all__ = [
     "devices",
     "direction",
     "distributed",
+    "due",
     "evaluate",
     "evaluation",
     "evaluation_context",
@@ -155,6 +160,7 @@ __all__ = [
     "personal_evaluator",
     "placement",
     "platform_of",
+    "pooled_evaluator",
     "program_bytes",
     "quantile_names",
     "run",

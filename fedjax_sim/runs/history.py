@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_sim.engine import CLOCK, EVALUATED, PER_CLIENT, History, is_mark
+from fedjax_sim.engine import CLOCK, PER_CLIENT, History, due, is_mark
 from fedjax_sim.types import Timeline
 
 COLUMNS = ("replica", "round", "metric", "value")
@@ -97,14 +97,6 @@ def melted(history: History, last: int | None = None) -> Iterator[tuple[int, str
         first = (int(history.round[-1]) if last is None else last) - len(values) + 1
         for done, value in enumerate(values, start=first):
             yield from _entries(done, name, value)
-
-
-def due(metrics: Mapping[str, Any], name: str) -> bool:
-    """Returns True if a metric of one evaluation is a value; False for marks and skipped ones."""
-    prefixes = [
-        key.removesuffix(EVALUATED) for key, mark in metrics.items() if is_mark(key) and not mark
-    ]
-    return not is_mark(name) and not name.startswith(tuple(prefixes))
 
 
 def measured(metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], frozenset[str]]:

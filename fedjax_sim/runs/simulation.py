@@ -25,6 +25,7 @@ from fedjax_sim.engine import (
     Execution,
     History,
     RunState,
+    Scorers,
     check_run,
     client_names,
     distributed,
@@ -192,6 +193,7 @@ class Prepared(NamedTuple):
     call: Call
     setup: Setup  # with its timeline on the host
     clients: ClientNames  # names of the clients that are evaluated
+    scorers: Scorers
     compiled: Programs
     step: int  # most rounds of a segment
     about: Rows  # algorithm and setup as texts
@@ -210,14 +212,19 @@ def prepare(call: Call, *, trace: bool) -> Prepared:
     compiled = programs_of(
         call.algorithm, setup, batched=call.batched, execution=call.execution, probes=options.probes
     )
-    single = every_evaluation(call.callbacks)
-    step = stride(setup.timeline.num_rounds, setup.eval_every, single=single)
+    scorers, rounds = Scorers(setup.eval_fn), setup.timeline.num_rounds
+    step = stride(rounds, setup.eval_every)
+    params = shapes_of_one(setup.params, batched=call.batched)
+    if every_evaluation(call.callbacks) or scorers.are_large(
+        params, step // setup.eval_every * len(call.names)
+    ):
+        step = stride(rounds, setup.eval_every, single=True)
     ahead = None
     if trace:
         ahead = trace_first(compiled, setup, call.keys, step, call.storage.path)
     setup = dataclasses.replace(setup, timeline=jax.tree.map(np.asarray, setup.timeline))
     about = {"algorithm": repr(call.algorithm).partition("\n")[0]} | rows_of(setup)
-    return Prepared(call, setup, clients, compiled, step, about, ahead)
+    return Prepared(call, setup, clients, scorers, compiled, step, about, ahead)
 
 
 class Begun(NamedTuple):
@@ -312,7 +319,8 @@ def run_segments(prepared: Prepared, begun: Begun, stack: contextlib.ExitStack) 
 
     def record(history: History) -> Action:
         part = history if call.batched else jax.tree.map(lambda x: x[None], history)
-        return recorder.add(part, state)
+        metrics = prepared.scorers(part.metrics, np.shape(part.round))
+        return recorder.add(part._replace(metrics=metrics), state)
 
     # A run that was interrupted before its first round has a checkpoint with the evaluation.
     begins = not done and (begun.store is None or begun.store.checkpoints.newest is None)

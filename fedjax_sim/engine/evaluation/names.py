@@ -1,7 +1,7 @@
 """Names of metrics, which say a direction and an importance, and of the clients behind arrays."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from jax.tree_util import Partial
@@ -89,7 +89,9 @@ def client_names(eval_fn: Any) -> dict[str, tuple[str, ...]]:
     :func:`~fedjax_sim.engine.evaluation.merge_evaluators` and
     :func:`~fedjax_sim.engine.evaluation.at_rounds`.
     """
-    return {split_of(prefix): names for prefix, names in _names(eval_fn, "").items()}
+    parts = {prefix: getattr(part.func, "summary", None) for prefix, part in parts_of(eval_fn)}
+    found = {prefix: getattr(summary, "client_ids", None) for prefix, summary in parts.items()}
+    return {split_of(prefix): names for prefix, names in found.items() if names is not None}
 
 
 def split_of(prefix: str) -> str:
@@ -97,15 +99,14 @@ def split_of(prefix: str) -> str:
     return prefix.removeprefix("client/")
 
 
-def _names(part: Any, prefix: str) -> dict[str, tuple[str, ...]]:
-    if not isinstance(part, Partial):
-        return {}
-    if isinstance(part.func, _All):
-        result: dict[str, tuple[str, ...]] = {}
-        for name, inner in zip(part.func.names, part.args[0], strict=True):
-            result |= _names(inner, "/".join(filter(None, (prefix, name))))
-        return result
-    names = getattr(getattr(part.func, "summary", None), "client_ids", None)
-    if names is not None:
-        return {prefix: names}
-    return {} if not part.args else _names(part.args[0], prefix)
+def parts_of(eval_fn: Any, prefix: str = "") -> Iterator[tuple[str, Partial]]:
+    """Yields the evaluators that an evaluator is made of, with the prefixes of their metrics."""
+    if not isinstance(eval_fn, Partial):
+        return
+    if isinstance(eval_fn.func, _All):
+        for name, part in zip(eval_fn.func.names, eval_fn.args[0], strict=True):
+            yield from parts_of(part, "/".join(filter(None, (prefix, name))))
+        return
+    yield prefix, eval_fn
+    if eval_fn.args:
+        yield from parts_of(eval_fn.args[0], prefix)

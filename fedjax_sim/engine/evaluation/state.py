@@ -107,6 +107,14 @@ def is_mark(name: str) -> bool:
     return f"/{name}".endswith(f"/{EVALUATED}")
 
 
+def due(metrics: Mapping[str, Any], name: str) -> bool:
+    """Returns True if a metric of one evaluation is a value; False for marks and skipped ones."""
+    prefixes = [
+        key.removesuffix(EVALUATED) for key, mark in metrics.items() if is_mark(key) and not mark
+    ]
+    return not is_mark(name) and not name.startswith(tuple(prefixes))
+
+
 def check_names(metrics: Iterable[str], probes: Iterable[str]) -> None:
     """Refuses names of metrics and probes that a history could not tell apart or read again."""
     seen: set[str] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,11 +48,21 @@ def stream(
         add: ``counted`` is False for examples that an earlier batch had; ``start`` is the number
             of the batch's first example.
     """
-    length = num_examples(examples)
 
     def fold(batch: int) -> Callable[[Params, PyTree], dict[str, Array]]:
         return lambda params, examples: _fold(metrics, examples, params, batch, shape, add)
 
+    return in_batches(fold, params, examples, batch_size)
+
+
+def in_batches(
+    fold: Callable[[int], Callable[[Params, PyTree], Any]],
+    params: Params,
+    examples: PyTree,
+    batch_size: int | None,
+) -> Any:
+    """Returns ``fold(batch)(params, examples)`` for batches of the default size of the platform."""
+    length = num_examples(examples)
     if batch_size is not None:
         return fold(min(batch_size, length))(params, examples)
     on_cpu = min(default_batch(params, "cpu"), length)

@@ -11,7 +11,8 @@ import numpy as np
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedjax_sim.engine import History, is_ragged, make_mesh, program_bytes, takes_state
+from fedjax_sim.checks import shapes_of_one
+from fedjax_sim.engine import History, Scorers, is_ragged, make_mesh, program_bytes, takes_state
 from fedjax_sim.runs.storage.functions import sealed
 from fedjax_sim.runs.storage.run_functions import RunTraces
 from fedjax_sim.runs.sweeps.blocks import Spread, block_functions, on_devices
@@ -48,6 +49,8 @@ class Program(NamedTuple):
     spread: Spread
     plan: Plan
     compiled: Compiled
+    lengths: Sequence[int]  # of the segments, in rounds
+    scorers: Scorers
 
     def run(
         self,
@@ -64,13 +67,15 @@ class Program(NamedTuple):
         hyper, task, eval_fn, timeline, params, keys = arguments
         state = self.compiled.begin(hyper, task, timeline, params)
         parts, done = [], 0
-        for length in _segments(self.trial.setup):
+        for length in self.lengths:
             if interrupted():
                 return None
             part = _rounds(timeline, done, length)
             segment = self.compiled.segments[length]
             state, history = segment(hyper, task, eval_fn, part, state, keys)
-            parts.append(jax.tree.map(np.asarray, history))  # waits for the devices
+            history = jax.tree.map(np.asarray, history)  # waits for the devices
+            scored = self.scorers(history.metrics, history.round.shape)
+            parts.append(history._replace(metrics=scored))
             done += length
             on_segment(done)
         history = jax.tree.map(lambda *x: np.concatenate(x, axis=3), *parts)
@@ -91,6 +96,7 @@ class Programs:
     def prepare(self, trial: Trial, group: Group, keys: Array) -> Program:
         """Returns the cheapest plan whose program fits the memory budget, with the program."""
         setup, traces = trial.setup, trial.traces(group.names)
+        scorers = Scorers(setup.eval_fn)
         num_seeds, num_runs = keys.shape[0], len(group.members) * keys.shape[0]
         spread = self._spread(setup.task, num_runs)
         if not takes_state(setup.eval_fn):  # the only user of these numbers on the devices
@@ -109,10 +115,11 @@ class Programs:
             if data + per_run * width * seeds > self._budget:
                 continue  # larger than one that was compiled and did not fit
             plan = cut(len(group.members), num_seeds, spread.number, width, seeds)
-            compiled = self._compiled_for(trial, traces, group, keys, spread, plan)
+            lengths = _segments(setup, scorers, width * seeds)
+            compiled = self._compiled_for(trial, traces, group, keys, spread, plan, lengths)
             needed = compiled.bytes_per_device
             if needed <= self._budget:
-                return Program(trial, group, keys, spread, plan, compiled)
+                return Program(trial, group, keys, spread, plan, compiled, lengths, scorers)
             per_run = max(needed - data, 0) / (width * seeds)
         raise ValueError(
             f"memory is {self._budget} bytes per device; expected more: one run needs about "
@@ -134,23 +141,32 @@ class Programs:
         return Spread(placed.mesh, others[0] if others else None, placed)
 
     def _compiled_for(
-        self, trial: Trial, traces: RunTraces, group: Group, keys: Array, spread: Spread, plan: Plan
+        self,
+        trial: Trial,
+        traces: RunTraces,
+        group: Group,
+        keys: Array,
+        spread: Spread,
+        plan: Plan,
+        lengths: Sequence[int],
     ) -> Compiled:
         setup = trial.setup
         arguments = _arguments(setup, group, keys, spread, plan, plan.slices[0])
         leaves, structure = jax.tree.flatten(arguments)
         # The steps of a timeline decide how clients are executed, see strategies.auto.
         functions = traces, setup.eval_every, is_ragged(setup.timeline)
-        key = functions, structure, tuple((x.shape, x.dtype) for x in leaves)
+        key = functions, structure, tuple((x.shape, x.dtype) for x in leaves), lengths[0]
         if key not in self._compiled:
             began = time.perf_counter()
-            self._compiled[key] = _compile(trial, spread, plan, arguments)
+            self._compiled[key] = _compile(trial, spread, plan, lengths, arguments)
             self.compile_seconds += time.perf_counter() - began
             self.compilations += len(self._compiled[key].segments)
         return self._compiled[key]
 
 
-def _compile(trial: Trial, spread: Spread, plan: Plan, arguments: tuple) -> Compiled:
+def _compile(
+    trial: Trial, spread: Spread, plan: Plan, lengths: Sequence[int], arguments: tuple
+) -> Compiled:
     hyper, task, eval_fn, timeline, params, keys = arguments
     setup = trial.setup
     begin_block, segment_block = block_functions(trial, plan)
@@ -177,7 +193,7 @@ def _compile(trial: Trial, spread: Spread, plan: Plan, arguments: tuple) -> Comp
         begin.output_shardings,
     )
     segments, needed = {}, program_bytes(begin)
-    for length in dict.fromkeys(_segments(setup)):
+    for length in dict.fromkeys(lengths):
         lowered = jax.jit(segment, donate_argnums=4).lower(
             hyper, task, eval_fn, _rounds(timeline, 0, length), state, keys
         )
@@ -244,14 +260,22 @@ def _arguments(
     return hyper, setup.task, setup.eval_fn, timeline, params, keys
 
 
-def _segments(setup: Setup) -> list[int]:
-    """Returns the rounds of each dispatch: all equal, so that one program serves them."""
+def _segments(setup: Setup, scorers: Scorers, num_runs: int) -> list[int]:
+    """Returns the rounds of each dispatch: all equal, so that one program serves them.
+
+    Args:
+        setup, scorers: the runs and their scores on the host.
+        num_runs: per device.
+    """
     rounds, every = setup.timeline.num_rounds, setup.eval_every
     if rounds % every:
         return [rounds]
     evaluations = rounds // every
     most = min(evaluations, _MOST_SEGMENTS)
     number = next(n for n in range(most, 0, -1) if evaluations % n == 0)
+    model = shapes_of_one(setup.params, batched=True)
+    if scorers.are_large(model, evaluations // number * num_runs):
+        number = evaluations
     return [rounds // number] * number
 
 

@@ -1,0 +1,212 @@
+"""Scores of labels and outputs for :func:`~fedjax_sim.engine.evaluation.pooled_evaluator`.
+
+Outputs are the logits of a classifier, ``[N, C]``, or ``[N]`` or ``[N, 1]`` of two classes, and the
+predictions of a regression.  A score that the examples do not define is NaN, such as the AUC of
+examples of one class.  Most are computed by scikit-learn.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+
+from fedjax_sim.checks import import_extra
+
+_BINS = 15
+
+
+def auc(y: np.ndarray, z: np.ndarray) -> float:
+    """Area under the ROC curve: ``P(z_i > z_j | y_i = 1, y_j = 0)``, ties count as a half.
+
+    Of more than two classes the mean over the classes of "this class or another", by softmax
+    probabilities; classes that no example has, or that all have, are left out.
+
+    Args:
+        y: labels ``[N]``, integers from 0.
+        z: logits ``[N]``, ``[N, 1]`` or ``[N, C]``.
+
+    Example:
+        >>> auc(np.array([0, 0, 1, 1]), np.array([0.1, 0.4, 0.35, 0.8]))
+        0.75
+    """
+    y, p = _labels(y), _probabilities(z)
+    classes = [1] if p.shape[1] == 2 else range(p.shape[1])
+    values = [
+        float(_sklearn().roc_auc_score(y == c, p[:, c]))
+        for c in classes
+        if 0 < (y == c).sum() < len(y)
+    ]
+    return float(np.mean(values)) if values else np.nan
+
+
+def f1(y: np.ndarray, z: np.ndarray) -> float:
+    """F1: ``2 TP / (2 TP + FP + FN)`` of class 1, or the mean over the classes.
+
+    It is the harmonic mean of :func:`precision` and :func:`recall` of a class.  Of more than two
+    classes the mean over those that examples have or that are predicted.
+
+    Args:
+        y, z: as in :func:`auc`.
+
+    Example:
+        >>> round(f1(np.array([0, 0, 1, 1]), np.array([-1.0, 1.0, 1.0, 1.0])), 3)
+        0.8
+    """
+    return _by_class(y, z)[2]
+
+
+def precision(y: np.ndarray, z: np.ndarray) -> float:
+    """Share of the examples predicted as a class that have it: of class 1, or the classes' mean.
+
+    Of more than two classes the mean over the classes that are predicted.  The largest logit is
+    the prediction; of two classes with one logit its sign.
+
+    Args:
+        y, z: as in :func:`auc`.
+
+    Example:
+        >>> round(precision(np.array([0, 0, 1, 1]), np.array([-1.0, 1.0, 1.0, 1.0])), 3)
+        0.667
+    """
+    return _by_class(y, z)[0]
+
+
+def recall(y: np.ndarray, z: np.ndarray) -> float:
+    """Share of the examples of a class that are predicted as it: of class 1, or the classes' mean.
+
+    Of more than two classes the mean over the classes that examples have.
+
+    Args:
+        y, z: as in :func:`auc`.
+
+    Example:
+        >>> recall(np.array([0, 0, 1, 1]), np.array([-1.0, 1.0, 1.0, -1.0]))
+        0.5
+    """
+    return _by_class(y, z)[1]
+
+
+def confusion(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Number of examples of each class (row) by predicted class (column), ``[C, C]``.
+
+    Args:
+        y, z: as in :func:`auc`.
+
+    Example:
+        >>> confusion(np.array([0, 0, 1]), np.array([-1.0, 1.0, 1.0])).tolist()
+        [[1, 1], [0, 1]]
+    """
+    p = _probabilities(z)
+    return _sklearn().confusion_matrix(_labels(y), p.argmax(1), labels=range(p.shape[1]))
+
+
+def calibration_error(y: np.ndarray, z: np.ndarray) -> float:
+    """Expected calibration error: ``sum_b n_b / N |accuracy_b - confidence_b|`` over 15 bins.
+
+    The confidence of an example is its largest probability; bin b has the confidences in
+    ``(b / 15, (b + 1) / 15]``.
+
+    Guo, Pleiss, Sun, Weinberger, "On Calibration of Modern Neural Networks", ICML 2017, Eq. (3).
+
+    Args:
+        y, z: as in :func:`auc`.
+
+    Example:
+        >>> sure = np.array([[9.0, -9.0], [9.0, -9.0]])  # both with probability 1
+        >>> round(calibration_error(np.array([0, 1]), sure), 3)
+        0.5
+    """
+    p = _probabilities(z)
+    confidence, correct = p.max(1), p.argmax(1) == _labels(y)
+    bins = np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
+    gaps = np.bincount(bins, correct - confidence, _BINS)  # n_b (accuracy_b - confidence_b)
+    return float(np.abs(gaps).sum() / len(p))  # Eq. (3)
+
+
+def perplexity(y: np.ndarray, z: np.ndarray) -> float:
+    """Exponential of the mean cross-entropy: ``exp(1/N sum_n -log p_n[y_n])``.
+
+    Args:
+        y, z: as in :func:`auc`.
+
+    Example:
+        >>> perplexity(np.array([0, 1]), np.zeros((2, 4)))
+        4.0
+    """
+    p = _probabilities(z)
+    return float(np.exp(_sklearn().log_loss(_labels(y), p, labels=range(p.shape[1]))))
+
+
+def rmse(y: np.ndarray, z: np.ndarray) -> float:
+    """Root mean squared error ``sqrt(1/N sum_n (y_n - z_n)^2)``, the mean over several outputs.
+
+    Args:
+        y: targets ``[N]`` or ``[N, D]``.
+        z: predictions of the same shape, or ``[N, 1]`` for targets ``[N]``.
+
+    Example:
+        >>> rmse(np.array([0.0, 2.0]), np.array([[1.0], [1.0]]))
+        1.0
+    """
+    return float(_sklearn().root_mean_squared_error(y, _predictions(y, z)))
+
+
+def r2(y: np.ndarray, z: np.ndarray) -> float:
+    """Coefficient of determination ``1 - sum_n (y_n - z_n)^2 / sum_n (y_n - mean y)^2``.
+
+    NaN if all targets are equal; the mean over several outputs.
+
+    Args:
+        y, z: as in :func:`rmse`.
+
+    Example:
+        >>> r2(np.array([0.0, 2.0, 4.0]), np.array([0.0, 2.0, 2.0]))
+        0.5
+    """
+    if len(y) < 2 or (np.ptp(y, axis=0) == 0).any():
+        return np.nan
+    return float(_sklearn().r2_score(y, _predictions(y, z)))
+
+
+def _sklearn() -> ModuleType:
+    return import_extra("sklearn.metrics", "cli")
+
+
+def _by_class(y: np.ndarray, z: np.ndarray) -> tuple[float, float, float]:
+    """Returns precision, recall and F1."""
+    counts = confusion(y, z)
+    hits, examples, predicted = np.diag(counts), counts.sum(1), counts.sum(0)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN: the class is left out
+        each = hits / predicted, hits / examples, 2 * hits / (examples + predicted)
+    if len(counts) == 2:
+        return float(each[0][1]), float(each[1][1]), float(each[2][1])
+    means = [float(x[~np.isnan(x)].mean()) if (~np.isnan(x)).any() else np.nan for x in each]
+    return means[0], means[1], means[2]
+
+
+def _labels(y: np.ndarray) -> np.ndarray:
+    y = np.asarray(y)
+    if y.ndim != 1 or (y < 0).any() or (y != y.astype(int)).any():
+        raise ValueError(
+            f"examples['y'] has labels {y.dtype}{list(y.shape)}; expected whole numbers [N] from 0"
+        )
+    return y.astype(int)
+
+
+def _probabilities(z: np.ndarray) -> np.ndarray:
+    """Returns probabilities of the classes ``[N, C]``, of at least two."""
+    z = np.asarray(z, float)
+    if z.ndim == 2 and z.shape[1] == 1:
+        z = z[:, 0]
+    if z.ndim == 1:
+        z = np.stack([np.zeros_like(z), z], 1)
+    if z.ndim != 2:
+        raise ValueError(f"outputs have shape {z.shape}; expected logits [N], [N, 1] or [N, C]")
+    z = np.exp(z - z.max(1, keepdims=True))
+    return z / z.sum(1, keepdims=True)
+
+
+def _predictions(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    z = np.asarray(z, float)
+    return z[..., 0] if z.shape == (*np.shape(y), 1) else z
