@@ -124,8 +124,13 @@ def workload(name: str) -> Callable[[Sequence[Any], str], Program]:
     return build
 
 
-def network(name: str) -> Callable[[Sequence[Any], str], Program]:
-    """Returns the builder of ResNet-18 or ViT-Tiny as the part ``accelerator`` trains them."""
+def network(name: str, dtype: Any = None) -> Callable[[Sequence[Any], str], Program]:
+    """Returns the builder of ResNet-18 or ViT-Tiny as the part ``accelerator`` trains them.
+
+    Args:
+        name: key of ``accelerator.NETWORKS``.
+        dtype: of the products; None means that of the parameters.
+    """
 
     def build(devices: Sequence[Any], strategy: str) -> Program:
         net = accelerator.NETWORKS[name]
@@ -133,6 +138,7 @@ def network(name: str) -> Callable[[Sequence[Any], str], Program]:
             "ResNet-18": lambda: fs.models.resnet18(net.classes),
             "ViT-Tiny": lambda: fs.models.vit_tiny(num_classes=net.classes),
         }[name]()
+        model = model if dtype is None else fs.models.in_precision(model, dtype)
         clients, cohort = accelerator.CLIENTS, accelerator.COHORT
         x = _float32(clients * net.batch * net.steps, *net.shape)
         task = task_shapes(
@@ -324,6 +330,12 @@ CASES = {
         "group normalisation, 32 x 32 images, 10 clients x 5 steps", ALL, network("ResNet-18")
     ),
     "ViT-Tiny": Case("32 x 32 images, 10 clients x 5 steps", ALL, network("ViT-Tiny")),
+    "ResNet-18-bfloat16": Case(
+        "the same, products in bfloat16", ("auto",), network("ResNet-18", jnp.bfloat16)
+    ),
+    "ViT-Tiny-bfloat16": Case(
+        "the same, products in bfloat16", ("auto",), network("ViT-Tiny", jnp.bfloat16)
+    ),
     "SCAFFOLD": Case(
         "10,000 clients' states of 10,000 parameters, 10 clients x 4 steps", ALL, stateful
     ),

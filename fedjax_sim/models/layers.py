@@ -1,6 +1,7 @@
 """Layers as functions: token ids, standardisation, attention, and products with adapters."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from fedjax_sim import tree
 from fedjax_sim.types import Described, Params
 
 Apply = Callable[[Params, Any], Any]
+# Entries of a token for which a TPU takes all heads in one product: two tiles of 128 lanes.
+_MAX_JOINT_WIDTH = 256
 Rows = tuple[int, int]  # first row of a kernel, and the row after the last
 
 
@@ -29,14 +32,39 @@ def check_sequences(x: Any) -> None:
         )
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def standardise(x: Array, axes: Sequence[int], epsilon: float) -> Array:
     """Returns ``(x - mean) / sqrt(variance + epsilon)`` over axes, computed in at least float32."""
+    return _standardised(x, axes, epsilon)[0].astype(x.dtype)
+
+
+@standardise.defjvp
+def _standardise_jvp(axes, epsilon, primals, tangents):
+    # s (t - mean(t) - y mean(y t)) with y the result and s = 1 / sqrt(variance + epsilon). Its
+    # transpose needs y and s only, and one pass for both means.
+    (x,), (t,) = primals, tangents
+    y, scale = _standardised(x, axes, epsilon)
+    t = tree.wide(t) * scale
+    t = t - t.mean(axis=axes, keepdims=True) - y * (y * t).mean(axis=axes, keepdims=True)
+    return y.astype(x.dtype), t.astype(x.dtype)
+
+
+def _standardised(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array]:
+    """The result of :func:`standardise` before it is rounded, and the factor."""
     # The variance is the mean of squared deviations: the difference of two means of squares would
     # cancel where the mean is large.
     wide = tree.wide(x)
     centred = wide - wide.mean(axis=axes, keepdims=True)
     variance = jnp.square(centred).mean(axis=axes, keepdims=True)
-    return (centred * lax.rsqrt(variance + epsilon)).astype(x.dtype)
+    scale = lax.rsqrt(variance + epsilon)
+    return centred * scale, scale
+
+
+def gelu(x: Array) -> Array:
+    """Returns ``x Phi(x)``, computed in at least float32."""
+    # By erf, not erfc as in jax.nn: half of the arithmetic.
+    wide = tree.wide(x)
+    return (0.5 * wide * (1.0 + lax.erf(wide * 0.5**0.5))).astype(x.dtype)
 
 
 def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None) -> Array:
@@ -45,12 +73,38 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None
     The mask ``[T, T]`` is True where the query of the row sees the key of the column.  The
     softmax is computed in at least float32.
     """
-    scores = jnp.einsum("bqhd,bkhd->bhqk", queries * queries.shape[-1] ** -0.5, keys)
+    queries = queries * queries.shape[-1] ** -0.5
+    split = functools.partial(_attend_split, mask=mask)
+    if queries.shape[2] * queries.shape[3] > _MAX_JOINT_WIDTH:
+        return split(queries, keys, values)
+    joint = functools.partial(_attend_joint, mask=mask)
+    return lax.platform_dependent(queries, keys, values, tpu=joint, default=split)
+
+
+def _attend_split(queries: Array, keys: Array, values: Array, mask: Array | None) -> Array:
+    """Attention with a batch of products for the heads."""
+    weights = _weights(jnp.einsum("bqhd,bkhd->bhqk", queries, keys), mask).astype(values.dtype)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
+
+
+def _attend_joint(queries: Array, keys: Array, values: Array, mask: Array | None) -> Array:
+    """Attention with the entries of all heads in one axis, for which others' entries are zero."""
+    # Tiles of 128 lanes hold two heads of 64 entries. Taking heads apart would copy all arrays,
+    # which costs a TPU more than products with zeros in tiles that one head does not fill.
+    heads, size = queries.shape[2:]
+    own = jnp.repeat(jnp.eye(heads, dtype=values.dtype), size, axis=1)[:, None]  # [h, 1, h d]
+    q, k, v = (x.reshape(*x.shape[:2], heads * size) for x in (queries, keys, values))
+    scores = jnp.einsum("bhqc,bkc->bhqk", q[:, None] * own, k)
+    weights = _weights(scores, mask).astype(v.dtype)
+    return jnp.einsum("bhqk,bhkc->bqc", weights, v[:, None] * own).reshape(values.shape)
+
+
+def _weights(scores: Array, mask: Array | None) -> Array:
+    """Softmax over the keys that the mask lets a query see, ``[B, heads, T, T]``."""
     scores = tree.wide(scores)
     if mask is not None:
         scores = jnp.where(mask, scores, -jnp.inf)
-    weights = jax.nn.softmax(scores).astype(values.dtype)
-    return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
+    return jax.nn.softmax(scores)
 
 
 def causal(tokens: int) -> Array:

@@ -8,15 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import Array
+from jax import Array, lax
 
 from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model, from_nnx
 from fedjax_sim.models.cnn import conv_layer
 from fedjax_sim.models.convolution.lowering import Convolution, auto
+from fedjax_sim.models.convolution.pairs import conv_pairs, in_pairs
 from fedjax_sim.models.dense import Dense, Product, dense_product
 from fedjax_sim.models.layers import standardise
 
+# Twice as many fill the 128 lanes of a TPU's register.
+_MAX_PAIRED_CHANNELS = 64
 _HE_NORMAL = jax.nn.initializers.he_normal()
 
 
@@ -56,7 +59,8 @@ def resnet(
         groups: groups of channels that are normalised together with all their pixels.
         image_channels: channels of the images.
         large_stem: the stem for large images.
-        conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).
+        conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).  With
+            the default, TPUs compute a first stage of up to 64 channels in pairs of pixels.
         dot: implementation of the dense layer's product, ``(x, kernel) -> x kernel^T``.
 
     Raises:
@@ -133,16 +137,28 @@ class _ResNet(nnx.Module):
                 stride = 2 if stage > 0 and number == 0 else 1
                 self.blocks.append(_BasicBlock(fan_in, width, stride, groups, conv, rngs))
                 fan_in = width
+        # The first stride of 2 ends the pairs.
+        narrow = channels[0] <= _MAX_PAIRED_CHANNELS and len(channels) > 1
+        self.pairs = conv is auto and narrow and not large_stem
         self.head = Dense(fan_in, (), num_classes, jax.nn.relu, _HE_NORMAL, rngs, dot)
 
     def __call__(self, x: Array) -> Array:
         x = x.astype(self.conv.kernel.dtype)
-        x = jax.nn.relu(self.norm(self.conv(x)))
+        if self.pairs and x.shape[2] % 2 == 0:
+            x = lax.platform_dependent(
+                x, tpu=lambda x: self._features(in_pairs(x)), default=self._features
+            )
+        else:
+            x = self._features(x)
+        return self.head(x.mean(axis=(1, 2)))
+
+    def _features(self, x: Array) -> Array:
+        x = jax.nn.relu(self.norm(_convolved(self.conv, x)))
         if self.large_stem:
             x = _pool(x)
         for block in self.blocks:
             x = block(x)
-        return self.head(x.mean(axis=(1, 2)))
+        return x
 
 
 def _pool(x: Array) -> Array:
@@ -162,8 +178,8 @@ class _BasicBlock(nnx.Module):
             self.shortcut = _Shortcut(fan_in, width, stride, groups, conv, rngs)
 
     def __call__(self, x: Array) -> Array:
-        h = jax.nn.relu(self.norm1(self.conv1(x)))
-        h = self.norm2(self.conv2(h))
+        h = jax.nn.relu(self.norm1(_convolved(self.conv1, x)))
+        h = self.norm2(_convolved(self.conv2, h))
         return jax.nn.relu(h + (self.shortcut(x) if hasattr(self, "shortcut") else x))
 
 
@@ -173,7 +189,7 @@ class _Shortcut(nnx.Module):
         self.norm = _GroupNorm(width, groups)
 
     def __call__(self, x: Array) -> Array:
-        return self.norm(self.conv(x))
+        return self.norm(_convolved(self.conv, x))
 
 
 class _GroupNorm(nnx.Module):
@@ -185,9 +201,19 @@ class _GroupNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
 
     def __call__(self, x: Array) -> Array:
-        grouped = x.reshape(*x.shape[:3], self.groups, -1)
-        normal = standardise(grouped, (1, 2, 4), 1e-5).reshape(x.shape)
-        return normal * self.scale[...] + self.bias[...]
+        scale, bias = self.scale[...], self.bias[...]
+        pixels = x.shape[3] // scale.size
+        if pixels == 1:
+            grouped, axes = x.reshape(*x.shape[:3], self.groups, -1), (1, 2, 4)
+        else:
+            grouped, axes = x.reshape(*x.shape[:3], pixels, self.groups, -1), (1, 2, 3, 5)
+            scale, bias = jnp.tile(scale, pixels), jnp.tile(bias, pixels)
+        return standardise(grouped, axes, 1e-5).reshape(x.shape) * scale + bias
+
+
+def _convolved(layer: nnx.Conv, x: Array) -> Array:
+    """The convolution of images, or of images whose pixels are in pairs."""
+    return layer(x) if x.shape[3] == layer.in_features else conv_pairs(layer, x)
 
 
 def _conv(fan_in, fan_out, size, stride, conv, rngs) -> nnx.Conv:

@@ -6,6 +6,7 @@ gives batched matrix products.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ from jax import Array, lax
 
 from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model
-from fedjax_sim.models.layers import attend, product, standardise, takes_adapters
+from fedjax_sim.models.layers import attend, gelu, product, standardise, takes_adapters
+from fedjax_sim.tree import leaves
 from fedjax_sim.types import Params
 
 _INIT = jax.nn.initializers.truncated_normal(stddev=0.02)
@@ -95,11 +97,9 @@ def vit(
         raise ValueError(f"heads is {heads}; expected a divisor of width {width}")
     rows, columns = image_shape[0] // patch_size, image_shape[1] // patch_size
 
-    def step(z: Array, block: Params) -> tuple[Array, None]:
-        return _block(block, z, heads), None
-
-    # Inside a scan, common-subexpression elimination cannot undo the recomputation.
-    step = jax.checkpoint(step, prevent_cse=False) if remat else step
+    # Activations between products are recomputed: loads cost accelerators more than arithmetic.
+    policies = jax.checkpoint_policies
+    policy = policies.nothing_saveable if remat else policies.dots_with_no_batch_dims_saveable
 
     def init(key: Array) -> Params:
         patch, token, positions, blocks, head = jax.random.split(key, 5)
@@ -121,7 +121,13 @@ def vit(
         z = _linear(params["patch"], _patches(x, rows, columns))
         token = jnp.broadcast_to(params["class_token"], (x.shape[0], 1, width))
         z = lax.concatenate([token, z], 1) + params["positions"]
-        z, _ = lax.scan(step, z, params["blocks"])
+        packed, unpack = _packed(params["blocks"])
+
+        def step(z: Array, packed: Any) -> tuple[Array, None]:
+            return _block(unpack(*packed), z, heads), None
+
+        # Inside a scan, common-subexpression elimination cannot undo the recomputation.
+        z, _ = lax.scan(jax.checkpoint(step, prevent_cse=False, policy=policy), z, packed)
         return _linear(params["head"], _layer_norm(params["norm"], z[:, 0]))
 
     return Model(init, takes_adapters(apply), axis_roles=_axis_roles)
@@ -170,16 +176,33 @@ def _axis_roles(path: tuple[str, ...], leaf: Any) -> str | None:
     return "soi" if path[0] == "blocks" else "oi"
 
 
+def _packed(blocks: Params) -> tuple[tuple[Array, Params], Callable[[Array, Params], Params]]:
+    """Scales and biases as one array and all other leaves, and the function that joins one block's.
+
+    A scan has a slice of every array in every step, and one more for its gradient.
+    """
+    dtype = blocks["norm1"]["scale"].dtype
+    vectors, rest = leaves.split(blocks, lambda _, leaf: leaf.ndim == 2 and leaf.dtype == dtype)
+    arrays, structure = jax.tree.flatten(vectors)
+    sizes = [array.shape[1] for array in arrays]
+
+    def unpack(packed: Array, rest: Params) -> Params:
+        return leaves.join(structure.unflatten(lax.split(packed, sizes)), rest)
+
+    return (lax.concatenate(arrays, 1), rest), unpack
+
+
 def _block(params: Params, z: Array, heads: int) -> Array:
     z = z + _attention(params["attn"], _layer_norm(params["norm1"], z), heads)
     hidden = _linear(params["mlp"]["fc1"], _layer_norm(params["norm2"], z))
-    return z + _linear(params["mlp"]["fc2"], jax.nn.gelu(hidden, approximate=False))
+    return z + _linear(params["mlp"]["fc2"], gelu(hidden))
 
 
 def _attention(params: Params, z: Array, heads: int) -> Array:
     batch, tokens, width = z.shape
-    qkv = _linear(params["qkv"], z).reshape(batch, tokens, 3, heads, width // heads)
-    queries, keys, values = (qkv[:, :, i] for i in range(3))
+    # The transpose of a split is one concatenation; that of slices would be a sum of paddings.
+    parts = lax.split(_linear(params["qkv"], z), [width] * 3, axis=2)
+    queries, keys, values = (x.reshape(batch, tokens, heads, width // heads) for x in parts)
     return _linear(params["proj"], attend(queries, keys, values).reshape(z.shape))
 
 

@@ -1,0 +1,44 @@
+"""Convolutions of images whose pixels are in pairs, for TPUs.
+
+Neighbouring pixels of a row become channels of one: ``[B, H, W, C] -> [B, H, W / 2, 2 C]``.  So 64
+channels fill the 128 lanes of a register, and elementwise operations and sums take half of the
+time.  A convolution k x k is one on pairs whose kernel has zeros.  With stride 2 its outputs are
+pixels, because output j is then at pair j.
+"""
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array, lax
+
+
+def in_pairs(x: Array) -> Array:
+    """``[B, H, W, C] -> [B, H, W / 2, 2 C]`` for an even width."""
+    batch, height, width, channels = x.shape
+    return x.reshape(batch, height, width // 2, 2 * channels)
+
+
+def conv_pairs(layer: nnx.Conv, x: Array) -> Array:
+    """Returns the layer's outputs, in pairs if its stride is 1.
+
+    Args:
+        layer: convolution without bias, with an odd side k, padding (k - 1) / 2, stride 1 or 2.
+        x: images in pairs ``[B, H, W / 2, 2 C]``.
+    """
+    kernel, stride = layer.kernel[...], layer.strides[0]
+    side, _, channels, outputs = kernel.shape
+    pad = side // 2
+    # Output pixel 2 j + r reads the pixels 2 j + r - pad + l: pairs from j - low to j + high.
+    places = range(2 // stride)
+    low, high = (pad + 1) // 2, (pad + len(places) - 1) // 2
+    size = low + high + 1
+    shifts = [2 * low - pad + r for r in places]
+    shifted = [
+        jnp.pad(kernel, ((0, 0), (shift, 2 * size - side - shift), (0, 0), (0, 0)))
+        for shift in shifts
+    ]
+    kernel = lax.concatenate(shifted, 3)
+    kernel = kernel.reshape(side, size, 2 * channels, len(places) * outputs)
+    return layer.conv_general_dilated(
+        x, kernel, (stride, 1), ((pad, pad), (low, high)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )  # fmt: skip

@@ -1,0 +1,192 @@
+"""Forms of layers and models for accelerators against plain formulations, with gradients.
+
+All comparisons are in double precision: both sides compute the same function by some hundred
+operations in another order, so errors of 1e-12 of the largest entry are a thousand roundings.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from random_params import random_params
+from small_problems import compiled
+
+from fedjax_sim import models
+from fedjax_sim.models.layers import attend, causal, gelu, standardise
+
+pytestmark = pytest.mark.usefixtures("x64")
+PLATFORMS = ["tpu", "default"]
+
+
+@pytest.fixture(params=PLATFORMS)
+def on(request, monkeypatch):
+    """Traces the branch of a platform, to run it on the CPU."""
+
+    def platform_dependent(*args, default, **forms):
+        return forms.get(request.param, default)(*args)
+
+    monkeypatch.setattr(lax, "platform_dependent", platform_dependent)
+    return request.param
+
+
+def assert_close(actual, expected):
+    def compare(a, b):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12 * np.abs(b).max())
+
+    jax.tree.map(compare, actual, expected)
+
+
+def draws(*shapes):
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.standard_normal(shape)) for shape in shapes]
+
+
+def with_gradients(function, *args):
+    """The function's value and gradients."""
+    out = jax.eval_shape(function, *args)
+    weights = jnp.cos(jnp.arange(out.size)).reshape(out.shape)
+
+    def loss(*args):
+        return jnp.sum(weights * function(*args))
+
+    @compiled
+    def both(*args):
+        return function(*args), jax.grad(loss, tuple(range(len(args))))(*args)
+
+    return both(*args)
+
+
+def with_derivatives(function, x):
+    """What :func:`with_gradients` returns, and a derivative of it along a direction."""
+    return jax.jvp(lambda x: with_gradients(function, x), (x,), (jnp.sin(x),))
+
+
+@pytest.mark.parametrize(("shape", "axes"), [((3, 5), (-1,)), ((2, 3, 4, 2, 3), (1, 2, 4))])
+def test_standardise(shape, axes):
+    def plain(x):
+        mean = x.mean(axes, keepdims=True)
+        return (x - mean) / jnp.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + 1e-3)
+
+    (x,) = draws(shape)
+    actual = with_derivatives(lambda x: standardise(x, axes, 1e-3), x + 2)
+    assert_close(actual, with_derivatives(plain, x + 2))
+
+
+def test_gelu():
+    x = jnp.linspace(-9, 9, 50)
+    plain = functools.partial(jax.nn.gelu, approximate=False)
+    assert_close(with_derivatives(gelu, x), with_derivatives(plain, x))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention(on, masked):
+    mask = causal(5) if masked else jnp.ones((5, 5), bool)
+
+    def plain(qkv):
+        heads = []
+        for i in range(2):
+            q, k, v = (x[:, :, i] for x in qkv)
+            scores = jnp.where(mask, q @ k.swapaxes(1, 2) / jnp.sqrt(3.0), -jnp.inf)
+            weights = jnp.exp(scores) / jnp.exp(scores).sum(-1, keepdims=True)
+            heads.append(weights @ v)
+        return jnp.stack(heads, 2)
+
+    (qkv,) = draws((3, 4, 5, 2, 3))
+    actual = with_derivatives(lambda qkv: attend(*qkv, mask if masked else None), qkv)
+    assert_close(actual, with_derivatives(plain, qkv))
+
+
+def plain_vit(params, x, heads, patch):
+    """The transformer by the equations of its docstring, block by block."""
+
+    def linear(layer, x):
+        return x @ layer["kernel"].T + layer["bias"]
+
+    def norm(layer, x):
+        centred = x - x.mean(-1, keepdims=True)
+        deviation = jnp.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+        return centred / deviation * layer["scale"] + layer["bias"]
+
+    rows, columns = (n // patch for n in x.shape[1:3])
+    cells = [
+        x[:, i * patch : (i + 1) * patch, j * patch : (j + 1) * patch].reshape(len(x), -1)
+        for i, j in np.ndindex(rows, columns)
+    ]
+    z = linear(params["patch"], jnp.stack(cells, 1))
+    token = jnp.broadcast_to(params["class_token"], (len(x), 1, z.shape[2]))
+    z = jnp.concatenate([token, z], 1) + params["positions"]
+    size = z.shape[2] // heads
+    for number in range(params["blocks"]["norm1"]["scale"].shape[0]):
+        block = jax.tree.map(lambda leaf: leaf[number], params["blocks"])  # noqa: B023
+        qkv, parts = linear(block["attn"]["qkv"], norm(block["norm1"], z)), []
+        for head in range(heads):
+            q, k, v = (
+                qkv[..., (i * heads + head) * size : (i * heads + head + 1) * size]
+                for i in range(3)
+            )
+            scores = jnp.exp(q @ k.swapaxes(1, 2) / jnp.sqrt(1.0 * size))
+            parts.append(scores / scores.sum(-1, keepdims=True) @ v)
+        z = z + linear(block["attn"]["proj"], jnp.concatenate(parts, -1))
+        hidden = linear(block["mlp"]["fc1"], norm(block["norm2"], z))
+        hidden = hidden * jax.scipy.stats.norm.cdf(hidden)
+        z = z + linear(block["mlp"]["fc2"], hidden)
+    return linear(params["head"], norm(params["norm"], z)[:, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", [False, True])
+def test_vision_transformer(on, remat):
+    sizes = {"patch_size": 4, "width": 6, "depth": 2, "heads": 3, "remat": remat}
+    model = models.vit((8, 12, 3), 5, **sizes)
+    start = jax.eval_shape(model.init, jax.random.key(0))
+    leaves, structure = jax.tree.flatten(start)
+    params = structure.unflatten([0.5 * x for x in draws(*(leaf.shape for leaf in leaves))])
+    (x,) = draws((3, 8, 12, 3))
+    expected = with_gradients(lambda p, x: plain_vit(p, x, 3, 4), params, x)
+    assert_close(with_gradients(model.apply, params, x), expected)
+
+
+def plain_resnet(params, x, strides, groups):
+    """The residual network with convolutions of JAX."""
+
+    def convolve(x, layer, stride=1):
+        pad = layer["kernel"].shape[0] // 2
+        return lax.conv_general_dilated(
+            x, layer["kernel"], (stride, stride), [(pad, pad)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )  # fmt: skip
+
+    def norm(x, layer):
+        parts = []
+        for part in jnp.split(x, groups, 3):
+            mean = part.mean((1, 2, 3), keepdims=True)
+            variance = ((part - mean) ** 2).mean((1, 2, 3), keepdims=True)
+            parts.append((part - mean) / jnp.sqrt(variance + 1e-5))
+        return jnp.concatenate(parts, 3) * layer["scale"] + layer["bias"]
+
+    x = jax.nn.relu(norm(convolve(x, params["conv"]), params["norm"]))
+    for i, stride in enumerate(strides):
+        block = params["blocks"][str(i)]
+        h = jax.nn.relu(norm(convolve(x, block["conv1"], stride), block["norm1"]))
+        h = norm(convolve(h, block["conv2"]), block["norm2"])
+        if "shortcut" in block:
+            x = norm(convolve(x, block["shortcut"]["conv"], stride), block["shortcut"]["norm"])
+        x = jax.nn.relu(h + x)
+    last = params["head"]["dense1"]
+    return x.mean((1, 2)) @ last["kernel"].T + last["bias"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(7, 8), (6, 7)])  # pairs need an even width
+def test_residual_network(on, size):
+    model = models.resnet(5, channels=(4, 8, 6), blocks=(2, 1, 1))
+    params = random_params(model, np.float64)
+    (x,) = draws((3, *size, 3))
+    if on == "tpu":  # the first stage is in pairs
+        shapes = str(jax.make_jaxpr(model.apply)(params, x))
+        assert (f"3,{size[0]},{size[1] // 2},8]" in shapes) == (size[1] % 2 == 0)
+    expected = with_gradients(lambda p, x: plain_resnet(p, x, (1, 1, 2, 2), 2), params, x)
+    assert_close(with_gradients(model.apply, params, x), expected)
