@@ -57,7 +57,7 @@ class Result(NamedTuple):
     def claims(self) -> pd.DataFrame:
         """The rows of the report's table of claims; empty if there is none."""
         parts = [s.table for s in sections(self) if s.heading == CLAIMS]
-        return parts[0] if parts else pd.DataFrame(columns=["claim", "found", "holds"])
+        return parts[0] if parts else pd.DataFrame(columns=["claim", "found", "agrees"])
 
     def reason(self, claim: str) -> str:
         """The report's explanation of a claim that does not hold; "" if it has none."""
