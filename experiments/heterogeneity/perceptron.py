@@ -94,7 +94,6 @@ def measure(options: Options, cases: Cases) -> dict[str, pd.DataFrame]:
             {
                 "": tables.averaged(history),
                 "summary": tables.summarised(seeds),
-                "seeds": seeds,
                 "gaps": tables.limits(name, seeds, history, trains, known, cases.local_steps),
                 "constants": tables.constants_table(name, known),
             }

@@ -12,7 +12,7 @@ from experiments.harness.figures import legends
 from experiments.harness.report import Report
 from experiments.heterogeneity import perceptron_bounds as bounds
 from experiments.heterogeneity import perceptron_problem as problem
-from experiments.heterogeneity.claims import claims, settling
+from experiments.heterogeneity.claims import claims
 from experiments.heterogeneity.limits import limit_bound
 from experiments.heterogeneity.perceptron_bounds import Constants
 from experiments.heterogeneity.perceptron_problem import (
@@ -69,7 +69,7 @@ def per_seed(history: pd.DataFrame) -> pd.DataFrame:
             {name: run[name].iloc[0] for name in key}
             | {"final b": run["b"].iloc[-1], "test gap": run["test gap"].iloc[-1]}
             | {"late test gap": late["test gap"].mean(), "late train gap": late["train gap"].mean()}
-            | {"heterogeneity": settled["heterogeneity"].mean(), "settled": settling(run)}
+            | {"heterogeneity": settled["heterogeneity"].mean()}
         )
     return pd.DataFrame(rows)
 
@@ -84,9 +84,7 @@ def averaged(history: pd.DataFrame, points: int = 20) -> pd.DataFrame:
 
 def summarised(seeds: pd.DataFrame) -> pd.DataFrame:
     """Means of :func:`per_seed`, and their standard deviations in columns "... std"."""
-    groups = seeds.drop(columns=["seed", "settled"]).groupby(
-        ["model", "participation", "case"], sort=False
-    )
+    groups = seeds.drop(columns="seed").groupby(["model", "participation", "case"], sort=False)
     summary = groups.agg(["mean", "std"])
     summary.columns = [name + " std" * (of == "std") for name, of in summary.columns]
     return summary.reset_index()
@@ -251,6 +249,10 @@ def build(
             "1000 and L of F; bound (1): Equation 1 with both suprema.",
             of_model["gaps"].drop(columns="model"),
         )
-    report.claims(c for name in options["models"] for c in claims(name, results, cases))
+    report.claims(
+        claim
+        for name in options["models"]
+        for claim in claims(name, results, cases, options["seeds"])
+    )
     figures = {f"perceptron_{name}": figure(name, results, cases) for name in options["models"]}
     return report, figures

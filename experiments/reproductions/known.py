@@ -68,7 +68,7 @@ DIFFERENCES = (
     Difference("personalised/pfllib/mnist", "MNIST for Fashion-MNIST"),
 )
 LENGTHS = (
-    Length("fedswa/(table2|averages|loss_surface|parts)", 1000),
+    Length("fedswa/(table2|averages|parts)", 1000),
     Length("favano/mnist/table2", 5000, "time"),
     Length("favano/cifar", 10_000, "time"),
     Length("fco/(longer/)?emnist", 5000),
