@@ -478,13 +478,13 @@ def story() -> str:
         rows = drift.claims.to_dict("records")
         share = next(r["found"] for r in rows if "theorem's rate" in r["setting"])
         parts.append(
-            "So FedMoSWA's lead is there on CIFAR-100 and not on CIFAR-10, but no network is the "
+            "No network is the "
             "paper's, so no verdict on accuracy is final. Theorem H.1, that falling step sizes "
             f"keep clients closer to the model they received, is confirmed: to {share} of the "
             "squared distance at a constant step size, though not to the third of it that the "
             "paper's bounds suggest."
         )
-    parts.append("VGG-11, ResNet-18 and ViT have not run.")
+    parts.append("The columns with VGG-11, ResNet-18 and ViT need an accelerator: see the rows.")
     return " ".join(parts)
 
 

@@ -83,7 +83,7 @@ def _judged(paper: Paper, result: Result, claim: Mapping[str, str]) -> Judged:
     decided = verdict(evidence, differences, known.length(result), known.least_seeds(result))
     remark = ""
     if claim["agrees"] != "yes":
-        remark = result.reason(claim["claim"]) or _remark(paper, result, claim["claim"])
+        remark = _remark(paper, result, claim["claim"])
     beside = bool(paper.beside) and re.search(paper.beside, f"{result.name}: {text} ({ours})")
     shown = text + f" (our threshold: {ours})" * bool(ours)
     margin = _margin(evidence)
@@ -134,7 +134,9 @@ READING = """A margin is what a claim says is positive: the points by which one 
 another, or what is left of a tolerance. Pages per paper have every table, figure and theorem beside
 our results, then every claim with its margin, its verdict and what decided it. A claim that was
 tested in several settings has a row for each. A table or figure without any result counts once.
-What is left is on [a page of further reports and scripts](reproductions/further.md)."""
+Statements that are false or misprinted as they stand are on [the page of errata](errata.md); where
+a claim says "corrected", the form there was tested. What is left is on
+[a page of further reports and scripts](reproductions/further.md)."""
 COUNTS = f"| paper | {' | '.join(VERDICTS)} |\n|---|{'---|' * len(VERDICTS)}"
 
 

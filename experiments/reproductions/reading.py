@@ -59,12 +59,6 @@ class Result(NamedTuple):
         parts = [s.table for s in sections(self) if s.heading == CLAIMS]
         return parts[0] if parts else pd.DataFrame(columns=["claim", "found", "agrees"])
 
-    def reason(self, claim: str) -> str:
-        """The report's explanation of a claim that does not hold; "" if it has none."""
-        start = f"* {claim}: "
-        reason = self.line(start, "").removeprefix(start).rstrip(".")
-        return "" if reason == "not explained" else reason
-
     def table(self, heading: str, *columns: str) -> pd.DataFrame:
         """The first table below a heading (a part of it suffices) that has the columns.
 

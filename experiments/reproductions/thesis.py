@@ -251,8 +251,7 @@ ROWS = (
         "Figures 4.1, 4.10 and 4.11: sparse logistic regression on fMRI",
         "FedDualAvg is sparse, close to centralised training and most robust; the others are "
         "denser or less accurate",
-        "The recordings are not available: a synthetic stand-in of their shapes. These runs start "
-        "at zeros, not as the authors' Keras layer, and have one seed.",
+        "The recordings are not available: a synthetic stand-in of their shapes.",
         ("fco/fmri-standin-39912/fmri",),
         _sparse,
         "python -m experiments.fco.fmri",
@@ -367,10 +366,6 @@ PAPER = Paper(
         "all four methods attain linear speed-up": "FedAvg and MB-SGD fall short in the authors' "
         "numbers, too; one seed",
         "the best rates are": NOTES["literal"].rstrip("."),
-        "FedMiD is not at 1": "tuned rates, some of them below the thesis's grid",
-        "FedMiD-OSP is not at 1": "tuned rates, some of them below the thesis's grid",
-        "FedMiD makes little progress": "tuned rates, some of them below the thesis's grid",
-        "FedMiD-OSP makes little progress": "tuned rates, some of them below the thesis's grid",
         "FedDualAvg-OSP is much worse, each method": "the OSP form has a smaller rate of its own "
         "at which it is not; the thesis's figure fits equal rates",
     },
