@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.harness.tables import EXACT, NUMBER
+from experiments.harness.tables import EXACT, NUMBER, SEEDS
 
 HOLDS, FAILS, OTHER = "holds", "does not hold", "other setting"
 UNDECIDED, SHORT, NOT_RUN = "undecided", "not at the paper's length", "not run"
@@ -68,11 +68,10 @@ def verdict(
         few = "a single seed" if seeds == 1 else f"{seeds} of {least} seeds"
         if seeds < least:
             return UNDECIDED, few if seeds else "no interval over seeds"
-        if kind != NUMBER and (math.isnan(low) or math.isnan(high)) and not high < 0:
-            return UNDECIDED, "a run has no number"
-        if kind != NUMBER and low <= 0 <= high:
-            return UNDECIDED, "the interval contains 0"
+    if math.isnan(low) and not high < 0:
+        return UNDECIDED, "a run has no number"
+    if kind == SEEDS and low <= 0 <= high:
+        return UNDECIDED, "the interval contains 0"
     if short:
         return SHORT, missing
-    inside = low >= 0 if kind in (EXACT, NUMBER) else low > 0
-    return (HOLDS if inside else FAILS), ""
+    return (HOLDS if low >= 0 else FAILS), ""

@@ -77,9 +77,8 @@ def test_claims_have_the_paired_differences():
     np.testing.assert_allclose(second.margins, [[10, 2]], rtol=1e-12)
     np.testing.assert_allclose(larger.margins, [[-0.1, -0.1]], rtol=1e-12)
     worse = scored({name: values[::-1] for name, values in accuracy.items()})
-    assert [c.holds for c in claims(worse.assign(score=1 - worse["score"]), gaps)[:2]] == [
-        False
-    ] * 2
+    reverse = claims(worse.assign(score=1 - worse["score"]), gaps)
+    assert [claim.holds for claim in reverse[:2]] == [False, False]
 
 
 def test_one_noisy_evaluation_does_not_decide():

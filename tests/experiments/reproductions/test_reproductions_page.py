@@ -123,10 +123,7 @@ def test_claims_are_those_of_the_first_report_of_a_row_and_count_once(folder):
     other.write_text(REPORT.replace("a beats b", "a beats c"))
     other.with_suffix(".json").write_text(json.dumps({"command": "python -m experiments.x"}))
     results = ("paper/newer", "paper/run-0.5")
-    rows = (
-        Row("one", "1", "", results, lambda r: "x"),
-        Row("two", "1", "", results, lambda r: "x"),
-    )
+    rows = [Row(name, "1", "", results, lambda r: "x") for name in ("one", "two")]
     claims = page.judged(Paper("P", "p", rows, lambda: ""))
     assert [claim.claim.partition(" (")[0] for claim in claims] == [
         "a beats c", "c \\| d", "e", "f is flat",

@@ -31,6 +31,7 @@ def number(margin, count=3):
 
 
 LONG, LESS = (1000, 1000), (999, 1000)
+MISSING = "999 of 1,000 rounds or units of time"
 NAN = math.nan
 CASES = {
     "interval above 0": (seeds(0.1, 2), {}, HOLDS, ""),
@@ -56,24 +57,24 @@ CASES = {
     "difference beats the tolerance": (exact(1), {"differences": ["rate"]}, OTHER, "rate"),
     "difference beats length": (
         seeds(1, 2), {"differences": ["narrow"], "length": LESS}, OTHER,
-        "narrow; 999 of 1,000 rounds or units of time",
+        f"narrow; {MISSING}",
     ),
     "at length": (seeds(1, 2), {"length": LONG}, HOLDS, ""),
     "longer": (seeds(-2, -1), {"length": (2000, 1000)}, FAILS, ""),
-    "short": (seeds(1, 2), {"length": LESS}, SHORT, "999 of 1,000 rounds or units of time"),
-    "short, below 0": (seeds(-2, -1), {"length": LESS}, SHORT, "999 of 1,000 rounds or units of time"),
+    "short": (seeds(1, 2), {"length": LESS}, SHORT, MISSING),
+    "short, below 0": (seeds(-2, -1), {"length": LESS}, SHORT, MISSING),
     "undecided beats short": (seeds(-1, 2), {"length": LESS}, UNDECIDED, "the interval contains 0"),
     "exact, inside": (exact(0.1), {}, HOLDS, ""),
     "exact, at the tolerance": (exact(0), {}, HOLDS, ""),
     "exact, outside": (exact(-1e-9), {}, FAILS, ""),
-    "exact, not a number": (exact(NAN), {}, FAILS, ""),
+    "exact, not a number": (exact(NAN), {}, UNDECIDED, "a run has no number"),
     "exact needs no seeds": (exact(1), {"least_seeds": 5}, HOLDS, ""),
     "number, at the tolerance": (number(0), {}, HOLDS, ""),
     "number, outside": (number(-0.1), {}, FAILS, ""),
     "number, two seeds": (number(0.5, 2), {}, UNDECIDED, "2 of 3 seeds"),
     "number, single seed": (number(0.5, 1), {}, UNDECIDED, "a single seed"),
     "number, quick": (number(0.5), {"least_seeds": 5}, HOLDS, ""),
-    "number, short": (number(0.5), {"length": LESS}, SHORT, "999 of 1,000 rounds or units of time"),
+    "number, short": (number(0.5), {"length": LESS}, SHORT, MISSING),
     "nothing ran": (None, {}, NOT_RUN, ""),
     "nothing ran, with a difference": (None, {"differences": ["narrow"]}, NOT_RUN, ""),
 }  # fmt: skip
