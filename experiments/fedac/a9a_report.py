@@ -233,7 +233,7 @@ def speed_up_claims(
             "all four methods attain linear speed-up at K = 1", 1, SPEED_UP,
             all(linear(1, n) for n in SPEED_UP), all_linear, close,
         ),
-        not_linear("FedAvg and MB-SGD lose it at K = 8", 8, ("fedavg", "mb_sgd")),
+        not_linear("FedAvg and MB-SGD lose linear speed-up at K = 8", 8, ("fedavg", "mb_sgd")),
         not_linear("MB-AC-SGD deteriorates at K = 64", 64, ("mb_ac_sgd",)),
         claim(
             "FedAc-I has the largest speed-up at K = 64", 64, SPEED_UP, least, steeper,

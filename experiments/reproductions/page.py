@@ -107,6 +107,15 @@ def _remark(paper: Paper, result: Result, claim: str) -> str:
     return next(remarks, "")
 
 
+def decided(claims: Sequence[Judged]) -> str:
+    """``holds: a; b. does not hold: c.``: claims by their verdicts, without thresholds of ours."""
+    parts = []
+    for name in VERDICTS:
+        texts = [claim.claim.partition(" (our")[0] for claim in claims if claim.verdict == name]
+        parts += [f"*{name}*: {'; '.join(texts)}."] if texts else []
+    return " ".join(parts)
+
+
 def main_page(papers: Sequence[Paper], others: Sequence[Paper]) -> str:
     """The first page: verdicts of all papers, the rule, a paragraph per paper.
 

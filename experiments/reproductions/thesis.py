@@ -1,6 +1,6 @@
 """Rows of Yuan's thesis (2023): FedAvg's theory, FedAc, federated composite optimisation."""
 
-from experiments.reproductions.page import Paper, Reading, Row
+from experiments.reproductions.page import Paper, Reading, Row, decided, judged
 from experiments.reproductions.reading import Result, sections
 
 NOTES = {
@@ -321,20 +321,23 @@ def story() -> str:
         Result(f"local_methods/{name}/{name}") for name in ("iterate_bias", "exponents")
     )
     if bias.exists and orders.exists:
-        fits = "; ".join(f"{c['claim']}: {c['found']}" for c in orders.claims.to_dict("records"))
+        fits = orders.claims.to_dict("records")
+        found = ", ".join(
+            f"{c['claim'].partition(' is ')[2]} ({c['found'].split()[1].rstrip(',')})" for c in fits
+        )
         parts.append(
-            f"The growth of that bias is as stated ({bias.values('slope in k', by='family')}), up "
-            f"to a factor 1/2 in one constant (errata). Fitted orders of its lower bounds: {fits}."
+            f"The offset grows as stated (powers of k {bias.values('slope in k', by='family')}), "
+            "up to a factor 1/2 in one constant (errata). The loss that no step size can avoid "
+            "falls with the numbers K of local steps and R of rounds; powers of K, R, K and R in "
+            f"Theorems 2.8 and 2.10, and in brackets ours: {found}."
         )
     parts.append(
         "Second, FedAc, an accelerated method that is claimed to need far fewer rounds than FedAvg "
         "and two minibatch methods, and to gain more from many clients."
     )
-    for l2 in ("1e-3", "1e-2"):
-        result = Result(f"fedac/a9a/a9a-{l2}")
-        if result.exists:
-            claim = result.claims.to_dict("records")[0]
-            parts.append(f"On a9a with l2 = {l2} {claim['claim']} in {claim['found']}.")
+    fedac = [c for c in judged(PAPER) if c.report and c.report.name.startswith("fedac/a9a/")]
+    if fedac:
+        parts.append(f"Of the statements about its experiment on a9a, {decided(fedac)}")
     parts.append(
         "Third, training with sparse models or constraints: FedDualAvg averages the clients' dual "
         "states, where plain averaging (FedMiD) destroys sparsity; it is claimed to recover sparse "
@@ -342,11 +345,17 @@ def story() -> str:
     )
     third = Result("fco/lasso-scale0.316/III")
     if third.exists:
+        table = third.table("thesis's rates", "metric", "round 100").query("metric == 'f1'")
+        f1 = "; ".join(
+            f"{row['method']} {row['round 100']} and {row['round 500']}"
+            for row in table.to_dict("records")
+        )
         parts.append(
-            f"On the LASSO's set III, at the thesis's rates{_fixed(third).partition('rates')[2]}. "
-            "These data have their features scaled, since the printed ones diverge at the printed "
-            "rates; fMRI recordings were replaced by synthetic ones, and the handwriting data are "
-            "a part of the original. So these verdicts stay open."
+            "On the third sparse data set the agreement with the true support (F1; 1 is perfect), "
+            f"at the thesis's own step sizes after 100 and 500 rounds: {f1}. That is the thesis's "
+            "picture, but the data are scaled, since the printed ones diverge at the printed step "
+            "sizes; brain scans were replaced by synthetic ones, and the handwriting is a part of "
+            "the original. So these verdicts stay open."
         )
     parts.append("The bounds of FedDualAvg hold; for FedMiD Theorem 4.3 is false (errata).")
     return " ".join(parts)
