@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from experiments.favano import methods
 from experiments.favano.images import Runs
 from experiments.favano.outcomes import accuracy, final, late, panels, tuned
-from experiments.harness import Build, Claim, Report, paired
+from experiments.harness import Build, Claim, Report, means, paired
 
 Tables = Mapping[str, pd.DataFrame]
 Facts = Mapping[str, Any]
@@ -61,7 +61,7 @@ def best_two(scores: pd.DataFrame, ours: str = "") -> list[Claim]:
         ahead = [by[a] - by[b] for a in ("FedBuff", "FAVANO") for b in ("FedAvg", "QuAFL")]
         text, found = (
             "FedBuff and FAVANO are best",
-            dict(by[list(part["algorithm"].unique())].mean()),
+            means(by, part["algorithm"].unique().tolist()),
         )
         rows.append(paired(text, found, ahead, str(setting), ours))
     return rows
@@ -72,7 +72,7 @@ def larger(text: str, measured: pd.DataFrame, column: str) -> list[Claim]:
     rows = []
     for setting, part in measured.groupby("setting", sort=False):
         by = part.pivot(index="seed", columns="algorithm", values=column)
-        pair = dict(by[["FedBuff", "FAVANO"]].mean())
+        pair = means(by, ["FedBuff", "FAVANO"])
         apart = (by["FedBuff"] - by["FAVANO"]).dropna()
         rows.append(paired(text, pair, [apart], str(setting)))
     return rows

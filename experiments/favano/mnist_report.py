@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.favano.mnist_runs import BATCH_SIZE, EVAL_TIME, HORIZON, LR, SETTINGS
 from experiments.favano.outcomes import by_seed, late, panels
-from experiments.harness import TOLERANCES, Claim, Report, counted, number, paired
+from experiments.harness import TOLERANCES, Claim, Report, counted, means, number, paired
 from fedjax_sim.reports.figures.style import legend_above, style_axes
 
 Tables = Mapping[str, pd.DataFrame]
@@ -73,7 +73,7 @@ def table2_claims(scores: pd.DataFrame) -> list[Claim]:
     rows = []
     for setting in dict.fromkeys(scores["setting"]):
         by = by_method(scores, setting)
-        found = dict(by.mean())
+        found = means(by)
         if SETTINGS[setting][0] == "iid":
             order = ["FedBuff", "FAVANO", "FedAvg", "QuAFL"]
             ahead = [by[first] - by[second] for first, second in itertools.pairwise(order)]
@@ -112,7 +112,7 @@ def ahead_claims(scores: pd.DataFrame) -> list[Claim]:
         if len(by.columns) == len(PAPER):
             text = "QuAFL, FedBuff and FAVANO are ahead of FedAvg after the same time"
             ahead = [by[name] - by["FedAvg"] for name in PAPER if name != "FedAvg"]
-            rows.append(paired(text, dict(by.mean()), ahead, setting))
+            rows.append(paired(text, means(by), ahead, setting))
     return rows
 
 
@@ -192,7 +192,8 @@ def factorial(tables: Tables, facts: Facts) -> Built:
     )
     ranked = selection.sort_values("distance", kind="stable").head(10)
     report.section("The ten nearest settings, on the seeds of the selection", ranked)
-    report.claims(cell_claims(shown[shown["setting"] == which[-1]], facts["seeds"]))
+    last = np.flatnonzero(shown["setting"] == which[-1])
+    report.claims(cell_claims(shown.take(last), facts["seeds"]))
     return report, {"factorial": beside_the_paper(shown)}
 
 

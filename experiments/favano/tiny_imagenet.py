@@ -18,7 +18,7 @@ import fedjax_sim as fs
 from experiments.favano.image_tables import compared, methods_report
 from experiments.favano.images import ImageOptions, Images, Runs, Scale
 from experiments.favano.outcomes import by_seed
-from experiments.harness import Claim, paired, save_report, settings
+from experiments.harness import Claim, means, paired, save_report, settings
 from fedjax_sim.engine import devices
 from fedjax_sim.types import Params
 
@@ -76,7 +76,7 @@ def claims(history: pd.DataFrame) -> list[Claim]:
     """The paper's statement about Figure 3b."""
     by = by_seed(history).pivot(index="seed", columns="algorithm", values="accuracy")
     ahead = [by["FAVANO"] - by[other] for other in by if other != "FAVANO"]
-    return [paired("FAVANO is best", dict(by.mean()), ahead, "IID")]
+    return [paired("FAVANO is best", means(by), ahead, "IID")]
 
 
 build = methods_report(

@@ -198,7 +198,7 @@ def speed_up_claims(
         if spread is None:
             return []
         low, high = spread["M"].min(), spread["M"].max()
-        scale = sign / np.log10(high / low)
+        scale = sign / float(np.log10(high / low))
         apart = difference(spread, (n, high, K), (n, low, K), scale)
         return [apart._replace(mean=apart.mean + offset)]
 

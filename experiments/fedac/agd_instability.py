@@ -114,7 +114,7 @@ def build(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> tuple
         last,
     )
     grown = last[last["method"] == "AGD"]
-    apart = (grown["main"] / grown["main, formula"] - 1).abs()
+    apart = np.abs(grown["main"] / grown["main, formula"] - 1)
     close = TOLERANCES["formula beside a run, relative"]
     report.claims(
         exact(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.harness import Claim, interval_text, paired
+from experiments.harness import Claim, interval_text, means, paired
 
 PROGRAM = "FedSWA-program"
 
@@ -80,12 +80,12 @@ def claims(late: pd.DataFrame, gaps: pd.DataFrame) -> list[Claim]:
         others = [name for name in rest if name in points and name != method]
         if method in points and others:
             text = f"{method} is more accurate than {', '.join(others)}"
-            found = dict(points[[method, *others]].mean())
+            found = means(points, [method, *others])
             ahead = [(points[method] - points[other]).dropna() for other in others]
             rows.append(paired(text, found, ahead))
     for method in ("FedSWA", "FedMoSWA"):
         if {method, "FedAvg"} <= set(apart):
             text = f"{method}'s generalisation gap is smaller than FedAvg's"
-            found = dict(apart[[method, "FedAvg"]].mean())
+            found = means(apart, [method, "FedAvg"])
             rows.append(paired(text, found, [(apart["FedAvg"] - apart[method]).dropna()]))
     return rows

@@ -9,7 +9,7 @@ import pandas as pd
 import fedjax_sim as fs
 from experiments.fedswa.flatness import Measured
 from experiments.fedswa.settings import OneColumn, Setting, describe
-from experiments.harness import Claim, Report, interval_text, paired
+from experiments.harness import Claim, Report, interval_text, means, paired
 
 SURFACE_RADIUS = 0.5  # in units of the filters' norms
 RISES = {name: f"{name} rise, r = {SURFACE_RADIUS}" for name in ("train", "test")}
@@ -40,12 +40,12 @@ def claims(table: pd.DataFrame) -> list[Claim]:
     rows, methods = [], list(dict.fromkeys(table["method"]))
     for measure in (TOP, *RISES.values()):
         by = table.pivot(index="seed", columns="method", values=measure)
-        means = {m: float(by[m].mean()) for m in methods}
+        by_means = means(by, methods)
         for method in ("FedSWA", "FedMoSWA"):
             for other in ("FedAvg", "FedSAM"):
-                if {method, other} <= set(means):
+                if {method, other} <= set(by_means):
                     text = f"{method} is flatter than {other}: {measure}"
-                    found = {name: means[name] for name in (method, other)}
+                    found = {name: by_means[name] for name in (method, other)}
                     apart = [(by[other] - by[method]).dropna()]
                     rows.append(paired(text, found, apart, ours="the measure"))
     return rows

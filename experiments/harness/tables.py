@@ -13,7 +13,7 @@ from experiments.harness.options import counted
 
 __all__ = [
     "EXACT", "NUMBER", "TOLERANCES", "Claim", "Spread", "at_edge", "bounds_hold", "claims_table",
-    "edge_marks", "exact", "interval_text", "late_scores", "number", "ordering", "paired",
+    "edge_marks", "exact", "interval_text", "late_scores", "means", "number", "ordering", "paired",
     "percent", "rounds_by", "rounds_text", "select", "unfinished"
 ]  # fmt: skip
 
@@ -134,7 +134,7 @@ class Spread(NamedTuple):
     def interval(self) -> tuple[float, float]:
         """Student's 95 % interval of the mean."""
         half = stats.t.ppf(0.975, self.seeds - 1) * self.std / math.sqrt(self.seeds)
-        return self.mean - half, self.mean + half
+        return float(self.mean - half), float(self.mean + half)
 
 
 class Claim(NamedTuple):
@@ -172,6 +172,11 @@ def paired(
     values = [np.asarray(part, np.float64) for part in margins]
     holds = all(bool(part.mean() > 0) for part in values)
     return Claim(text, found, holds, setting, ours, values)
+
+
+def means(wide: pd.DataFrame, names: Iterable[str] | None = None) -> dict[str, float]:
+    """The means of a table's columns, a row per seed: all columns, or those named."""
+    return {str(name): float(np.nanmean(wide[name])) for name in (names or wide.columns)}
 
 
 def exact(

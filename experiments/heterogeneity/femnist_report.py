@@ -108,7 +108,7 @@ def build(
         f"Rounds by writer over rounds IID to the equivalent target, one number per seed: {slow}.  "
         f"Report, to {100 * TARGET:g} %: {PAPER['by writer'] / PAPER['iid']:.2f}.",
     )
-    report.claims(claims(comparisons, int(history["round"].max())))
+    report.claims(claims(comparisons, max(history["round"].tolist())))
     figure = fs.plotting.curves(history, [ACCURACY, LOSS], by="partition", band="minmax")
     figure.axes[0].axhline(TARGET, color="0.6", lw=0.8, ls=":")
     options = facts["options"]

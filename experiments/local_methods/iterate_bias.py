@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import tyro
 
@@ -96,14 +97,14 @@ def build(
         "equation by finite differences, and their leading terms.",
         tables["diffusion"],
     )
-    means = tables["moments"]["mean, recursion"]
+    means = tables["moments"]["mean, recursion"].to_numpy(dtype=float)
     close = TOLERANCES["exponent of a rate"]
     report.claims(
         [
             exact(
                 "Figure 2.1: the mean drifts from the optimum to the flat side, further with k",
-                {"k least": means.iloc[0], "k largest": means.iloc[-1]},
-                [-means.iloc[0], -means.diff().max()],
+                {"k least": means[0], "k largest": means[-1]},
+                [-means[0], -np.diff(means).max()],
             ),
             *(
                 exact(

@@ -12,6 +12,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import tyro
 
@@ -98,7 +99,7 @@ def build(
     report.section("Rates, exact gradients", tables["slopes"])
     report.section("Reference runs", "Normal noise in the first.", tables["references"])
     curves, slopes = tables[""], tables["slopes"].dropna(subset=["expected"])
-    apart = (slopes["gap"] - slopes["expected"]).abs().max()
+    apart = float(np.abs(slopes["gap"] - slopes["expected"]).max())
     close = TOLERANCES["exponent of a rate"]
     kept = ~pd.concat([tables["families"], tables["sweeps"]])["violated"].astype(bool)
     report.claims(

@@ -12,7 +12,14 @@ from matplotlib.ticker import MaxNLocator
 from experiments.harness.figures import lines
 from experiments.harness.redrawing import redraw_report
 from experiments.harness.report import Report
-from experiments.harness.tables import Claim, interval_text, ordering, paired, unfinished
+from experiments.harness.tables import (
+    Claim,
+    interval_text,
+    means,
+    ordering,
+    paired,
+    unfinished,
+)
 from experiments.personalised.methods import PUBLISHED
 
 ACCURACY = "accuracy/weighted_mean"
@@ -149,7 +156,7 @@ def claims(best: pd.DataFrame) -> list[Claim]:
     return [
         paired(
             f"{method} is more accurate than FedAvg",
-            dict(points[[method, "FedAvg"]].mean()),
+            means(points, [method, "FedAvg"]),
             [(points[method] - points["FedAvg"]).dropna()],
         )
         for method in PERSONAL

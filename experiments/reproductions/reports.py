@@ -36,8 +36,10 @@ def heterogeneity() -> str:
     if perceptron.exists:
         table = perceptron.table("Model of the text", "case", "late test gap")
         tau = {f"FedAvg, tau {steps}": steps for steps in (10, 50, 300, 1000)}
-        rows = table[table["case"].isin(list(tau))].to_dict("records")
-        losses = ", ".join(f"{tau[r['case']]}: {r['late test gap']}" for r in rows)
+        rows = table.to_dict("records")
+        losses = ", ".join(
+            f"{tau[row['case']]}: {row['late test gap']}" for row in rows if row["case"] in tau
+        )
         parts.append(
             "Ours, ten draws of the data, loss above the best possible one in the end, by local "
             f"steps per round: {losses}. FedProx, the bound and the differences between clients "

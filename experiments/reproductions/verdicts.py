@@ -59,8 +59,9 @@ def verdict(
     if evidence is None:
         return NOT_RUN, ""
     kind, seeds, low, high = evidence
-    short = length is not None and length[0] < length[1]
-    missing = f"{length[0]:,g} of {length[1]:,g} rounds or units of time" if short else ""
+    ran, paper = length or (0, 0)
+    short = ran < paper
+    missing = f"{ran:,g} of {paper:,g} rounds or units of time" * short
     if differences:
         return OTHER, "; ".join(filter(None, [*differences, missing]))
     if kind != EXACT:
