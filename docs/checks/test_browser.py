@@ -25,6 +25,7 @@ PAGES = (
     "index.html",
     "algorithms.html",
     "reproductions.html",
+    "reproductions/thesis.html",
     "performance.html",
     "design.html",
     "changelog.html",

@@ -1,5 +1,6 @@
 """Reports on CIFAR-10, built from their CSV and JSON files."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -12,24 +13,21 @@ from experiments.favano.image_tables import (
     Facts,
     Tables,
     best_two,
-    by_setting,
+    larger,
     methods_report,
     row,
+    variances,
 )
-from experiments.favano.outcomes import final, panels
-from experiments.harness import Claim, Report, interval_text
+from experiments.favano.outcomes import by_seed, final, panels
+from experiments.harness import Claim, Report, interval_text, paired
 
 CHANCE = 10.0  # percent
 
 
-def methods_claims(table: pd.DataFrame) -> list[Claim]:
+def methods_claims(history: pd.DataFrame) -> list[Claim]:
     """The paper's statements about Figures 3a and 6."""
-    claims = best_two(table)
-    for setting, apart in by_setting(table, "variance").items():
-        pair = {name: apart[name] for name in ("FedBuff", "FAVANO")}
-        larger = pair["FedBuff"] > pair["FAVANO"]
-        claims.append(Claim("FedBuff's variance is larger", pair, larger, setting))
-    return claims
+    apart = larger("FedBuff's variance is larger", variances(history), "variance")
+    return [*best_two(by_seed(history)), *apart]
 
 
 methods = methods_report(
@@ -52,8 +50,9 @@ def selected(tables: Tables, facts: Facts) -> tuple[Report, dict[str, Figure]]:
     values = dict(zip(table["s"], table["accuracy"].tolist(), strict=True))
     table["s"] = table["s"].str.removeprefix("s = ")
     report = Report("FAVANO's clients per contact (Figure 7)", facts["scale"], "Non-IID.", table)
-    rising = bool(table["accuracy"].is_monotonic_increasing)
-    report.claims([Claim("a larger s helps", values, rising, "non-IID")])
+    scores = by_seed(tables[""]).pivot(index="seed", columns="algorithm", values="accuracy")
+    steps = [scores[b] - scores[a] for a, b in itertools.pairwise(values)]
+    report.claims([paired("a larger s helps", values, steps, "non-IID")])
     return report, {"selected": panels(tables[""], [("accuracy", "time")])}
 
 
@@ -87,9 +86,10 @@ def quantized_claims(history: pd.DataFrame) -> list[Claim]:
     below = float(interval.low) > 0
     near = max(abs(float(interval.low)), abs(float(interval.high))) <= limit
     close = f"interval within ± {limit:.2f} points, a tenth of the accuracy above chance"
+    text, inside = "QNN is close to full precision", [limit - points, limit + points]
     return [
-        Claim("QNN is close to full precision", found, near, "non-IID", close),
-        Claim("QNN is below full precision", found, below, "non-IID", "interval > 0"),
+        Claim(text, found, near, "non-IID", close, inside),
+        Claim("QNN is below full precision", found, below, "non-IID", "interval > 0", [points]),
     ]
 
 

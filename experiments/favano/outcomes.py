@@ -20,6 +20,12 @@ def final(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values("round").groupby("seed").tail(1)
 
 
+def by_seed(history: pd.DataFrame) -> pd.DataFrame:
+    """The last accuracy in percent by ``setting``, ``algorithm`` and ``seed``."""
+    last = history.sort_values("time").groupby(["setting", "algorithm", "seed"], sort=False).tail(1)
+    return last.assign(accuracy=100 * last["accuracy"]).sort_index()
+
+
 def accuracy(frame: pd.DataFrame) -> tuple[float, float]:
     """Mean and standard deviation over the seeds, percent."""
     values = 100 * final(frame)["accuracy"].to_numpy(dtype=float)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from experiments.favano.quadratics import DIM, FAST, NUM_CLIENTS, SLOW
 from experiments.favano.theory_bounds import WORST
 from experiments.favano.theory_units import EPSILONS
-from experiments.harness import Report, legends
+from experiments.harness import Report, bounds_hold, legends
 from fedjax_sim.reports.figures import legend_above, line_look, style_axes
 
 Tables = Mapping[str, pd.DataFrame]
@@ -38,6 +38,7 @@ def theory(tables: Tables, facts: Facts) -> tuple[Report, dict[str, Figure]]:
         f"(Equation 177) {sums.min():.3g} to {sums.max():.3g} times, the mean model's step "
         f"(Equation 178) {steps.min():.3g} to {steps.max():.3g} times.",
     )
+    report.claims([bounds_hold("Theorem 1 and the lemmas behind it, corrected", table["holds"])])
     return report, {"theory": curves_figure(tables["curves"])}
 
 

@@ -15,9 +15,10 @@ import tyro
 from jax import Array
 
 import fedjax_sim as fs
-from experiments.favano.image_tables import by_setting, compared, methods_report
+from experiments.favano.image_tables import compared, methods_report
 from experiments.favano.images import ImageOptions, Images, Runs, Scale
-from experiments.harness import Claim, save_report, settings
+from experiments.favano.outcomes import by_seed
+from experiments.harness import Claim, means, paired, save_report, settings
 from fedjax_sim.engine import devices
 from fedjax_sim.types import Params
 
@@ -71,11 +72,11 @@ class Options(ImageOptions):
     scales = SCALES
 
 
-def claims(table: pd.DataFrame) -> list[Claim]:
+def claims(history: pd.DataFrame) -> list[Claim]:
     """The paper's statement about Figure 3b."""
-    values = by_setting(table, "accuracy")["IID"]
-    best = max(values, key=lambda name: values[name]) == "FAVANO"
-    return [Claim("FAVANO is best", values, best, "IID")]
+    by = by_seed(history).pivot(index="seed", columns="algorithm", values="accuracy")
+    ahead = [by["FAVANO"] - by[other] for other in by if other != "FAVANO"]
+    return [paired("FAVANO is best", means(by), ahead, "IID")]
 
 
 build = methods_report(

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.fco.selection import Curve, Selected
-from experiments.fco.tables import fastest_table
-from experiments.harness.report import Report
 from experiments.harness.tables import Claim
 
 Check = Callable[[Selected], tuple[str, bool]]  # our numbers, and whether the statement holds
@@ -18,48 +16,38 @@ LATE = 10  # evaluations whose scatter says whether two ends are apart
 
 
 class Statement(NamedTuple):
-    """A statement of the paper about some data sets.
-
-    A statement that does not hold here needs an explanation, with the numbers that support it.
-    """
+    """A statement of the paper about some data sets."""
 
     sets: tuple[str, ...]
     methods: tuple[str, ...]  # which it needs
     text: str
     check: Check
     ours: str = ""  # a threshold that the paper does not state
-    why: Callable[[Selected], str] | str = ""  # if it does not hold
     needs: str = ""  # a column of the selection's ``ends``
+    of_selection: bool = False  # about the selected rates, not about runs at the thesis's
 
 
 def judged(
-    name: str, statements: Iterable[Statement], selected: Selected
-) -> tuple[list[Claim], list[str]]:
+    name: str,
+    statements: Iterable[Statement],
+    selected: Selected,
+    fixed: Selected | None = None,
+) -> list[Claim]:
     """The statements about a data set whose methods were run and whose numbers were kept.
 
-    Returns:
-        claims, and explanations of those that do not hold.
+    Args:
+        fixed: the runs at the thesis's rates, which decide where it prints some; default: the
+            selected ones.
     """
-    claims, explanations = [], []
+    claims = []
     for statement in statements:
-        if name not in statement.sets or not selected.curves.keys() >= set(statement.methods):
+        runs = selected if fixed is None or statement.of_selection else fixed
+        if name not in statement.sets or not runs.curves.keys() >= set(statement.methods):
             continue
-        if statement.needs and statement.needs not in selected.ends:
+        if statement.needs and statement.needs not in runs.ends:
             continue
-        claims.append(Claim(statement.text, *statement.check(selected), ours=statement.ours))
-        if not claims[-1].holds:
-            why = statement.why if isinstance(statement.why, str) else statement.why(selected)
-            explanations.append(f"* {statement.text}: {why or 'not explained.'}")
-    return claims, explanations
-
-
-def add_claims(
-    report: Report, name: str, statements: Iterable[Statement], selected: Selected
-) -> None:
-    """Appends the table of the statements, and the explanations of those that do not hold."""
-    claims, explanations = judged(name, statements, selected)
-    report.claims(claims)
-    report.section("Where the paper's statements do not hold here", "\n".join(explanations))
+        claims.append(Claim(statement.text, *statement.check(runs), ours=statement.ours))
+    return claims
 
 
 def values_text(values: Mapping[str, float]) -> str:
@@ -77,18 +65,6 @@ def first_rounds_text(rounds: Mapping[str, float]) -> str:
     """The first round of every method as a text."""
     texts = {m: f"round {at:.0f}" if math.isfinite(at) else "never" for m, at in rounds.items()}
     return ", ".join(f"{method} {text}" for method, text in texts.items())
-
-
-def fastest_text(selected: Selected, event: str) -> str:
-    """Per method the pair of rates at which an event, a column of ``ends``, comes first."""
-    if event not in selected.ends:
-        return f"the {event} was not kept for other pairs"
-    table = fastest_table(selected, event)
-    found = ", ".join(
-        f"{row['method']} {row[event]:.4g} at ({row['lr']:g}, {row['server_lr']:g})"
-        for row in table.to_dict("records")
-    )
-    return f"over all pairs the earliest {event} is: {found or 'never'}"
 
 
 def reached(method: str, holds: Condition, *, by: Callable[[float], bool]) -> Check:
@@ -199,24 +175,6 @@ def coincide(methods: Sequence[str], metric: str, tolerance: float) -> Check:
         return f"at most {100 * apart:.2g} % apart: {pairs}", apart <= tolerance
 
     return check
-
-
-def scatter_text(method: str, others: Sequence[str], metric: str) -> Callable[[Selected], str]:
-    """An explanation: how far apart late values are, beside their scatter between evaluations."""
-
-    def why(selected: Selected) -> str:
-        names = (method, *others)
-        late = {m: selected.curves[m][metric][-LATE:] for m in names}
-        spread = values_text({m: float(np.std(values)) for m, values in late.items()})
-        apart = values_text(
-            {m: selected.at_end(method, metric) - selected.at_end(m, metric) for m in others}
-        )
-        return (
-            f"{method}'s value minus the others': {apart}.  Standard deviations of the last "
-            f"{len(late[method])} evaluations of each run: {spread}"
-        )
-
-    return why
 
 
 def largest_rate(selected: Selected) -> tuple[str, bool]:

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.fco import reports
-from experiments.fco.claims import add_claims
+from experiments.fco.claims import judged
 from experiments.fco.emnist_claims import METRICS, STATEMENTS
 from experiments.fco.handwriting import SIZE, TASKS
 from experiments.fco.selection import Selected, ends_of, load, select, widened
@@ -71,7 +71,7 @@ def build(
         equal_rates_table(selected),
         *(part for metric in METRICS[1:] for part in _equal_accuracies(selected, metric)),
     )
-    add_claims(report, name, STATEMENTS, selected)
+    report.claims(judged(name, STATEMENTS, selected))
     drawn = {
         name: reports.curves_figure(selected, METRICS, label),
         f"{name}-rates": reports.rates_figure(selected, label),

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.fco import reports
-from experiments.fco.claims import add_claims
+from experiments.fco.claims import judged
 from experiments.fco.fmri_claims import CLOSE, PRODUCTS, TWICE, statements
 from experiments.fco.scans import ACCURACY, DENSITY, LOSS, METRICS
 from experiments.fco.selection import (
@@ -85,7 +85,7 @@ def build(
     report.section("Baselines", baselines)
     pairs = len(rows.loc[:, PAIR[1:]].drop_duplicates())
     stated = statements(ends["centralised"], ends["local"], shares, pairs)
-    add_claims(report, "fmri", stated, selected)
+    report.claims(judged("fmri", stated, selected))
     report.section(
         "Share of pairs as accurate and as sparse as the centralised baseline",
         f"Of the {pairs} pairs of Figure 4.11, whose rates have a product in {list(PRODUCTS)}.",

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from experiments.fco.quadratics import CONDITION, DIM, NUM_CLIENTS
 from experiments.fco.theorems import NOT_A_THEOREM, RADIUS, SMALL, WEIGHT
 from experiments.harness.report import Report, read_facts, rounded
+from experiments.harness.tables import bounds_hold
 
 NAME = "theory"
 
@@ -43,6 +44,8 @@ def build(table: pd.DataFrame, options: Mapping[str, Any]) -> tuple[Report, dict
     parts = (("Theorems", table[proved]), ("FedMiD", table[~proved]))
     counts = [f"{name}: {part['holds'].sum()} of {len(part)} bounds hold." for name, part in parts]
     report.add(" ".join(counts))
+    groups = table[proved].groupby("theorem", sort=False)
+    report.claims(bounds_hold(f"Theorem {name}", part["holds"]) for name, part in groups)
     return report, {NAME: figure(table)}
 
 

@@ -27,6 +27,7 @@ from experiments.fedac.unstable_descent import (
 from experiments.harness.options import settings
 from experiments.harness.redrawing import redraw_report, save_report
 from experiments.harness.report import Report
+from experiments.harness.tables import TOLERANCES, exact
 
 
 class Case(NamedTuple):
@@ -112,6 +113,17 @@ def build(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> tuple
         "made for AGD, not for the other methods.",
         last,
     )
+    grown = last[last["method"] == "AGD"]
+    apart = np.abs(grown["main"] / grown["main, formula"] - 1)
+    close = TOLERANCES["formula beside a run, relative"]
+    report.claims(
+        exact(
+            "Theorem 3.8: the difference of AGD's iterates grows by the theorem's factor",
+            f"relative difference {value:.2g}", [close - value], f"condition {condition:g}",
+            f"within {close:g}",
+        )
+        for condition, value in zip(grown["condition"], apart, strict=True)
+    )  # fmt: skip
     return report, {"agd_instability": figure(table)}
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from experiments.harness import Claim, interval_text
+from experiments.harness import Claim, interval_text, means, paired
 
 PROGRAM = "FedSWA-program"
 
@@ -56,19 +56,36 @@ def released_variant(accuracy: Mapping[str, float], published: Mapping[str, Publ
     )
 
 
-def claims(table: pd.DataFrame) -> list[Claim]:
-    """Statements of the paper on accuracies, for the methods that were run."""
-    accuracy = dict(zip(table["method"], table["accuracy"].tolist(), strict=True))
+def claims(late: pd.DataFrame, gaps: pd.DataFrame) -> list[Claim]:
+    """Statements of the paper on accuracy and generalisation, for the methods that were run.
+
+    Variants of ours, which have a hyphen, are compared with nothing but the row for FedSAM's.
+
+    Args:
+        late: accuracies (shares of 1) by ``method`` and ``seed`` in ``score``.
+        gaps: test loss minus training loss, in the same columns.
+    """
+    points, apart = (
+        table.pivot(index="seed", columns="method", values="score") for table in (late, gaps)
+    )
+    points = 100 * points
+    printed = tuple(name for name in late["method"].unique() if "-" not in name)
     stated = [
-        ("FedMoSWA", tuple(accuracy)),
+        ("FedMoSWA", printed),
         ("FedSWA", ("FedAvg", "FedSAM")),
         ("FedSWA", ("FedSAM-program",)),
     ]
     rows = []
     for method, rest in stated:
-        others = {name: accuracy[name] for name in rest if name in accuracy and name != method}
-        if method in accuracy and others:
+        others = [name for name in rest if name in points and name != method]
+        if method in points and others:
             text = f"{method} is more accurate than {', '.join(others)}"
-            holds = all(not accuracy[method] <= value for value in others.values())
-            rows.append(Claim(text, {method: accuracy[method], **others}, holds))
+            found = means(points, [method, *others])
+            ahead = [(points[method] - points[other]).dropna() for other in others]
+            rows.append(paired(text, found, ahead))
+    for method in ("FedSWA", "FedMoSWA"):
+        if {method, "FedAvg"} <= set(apart):
+            text = f"{method}'s generalisation gap is smaller than FedAvg's"
+            found = means(apart, [method, "FedAvg"])
+            rows.append(paired(text, found, [(apart["FedAvg"] - apart[method]).dropna()]))
     return rows

@@ -127,7 +127,10 @@ def report(
     text.section("Gains", gains(late, published))
     accuracy = dict(zip(table["method"], table["accuracy"].tolist(), strict=True))
     text.section("The released program", released_variant(accuracy, published))
-    text.claims(claims(table))
+    train, test = (
+        late_scores(history, name, LAST_ROUNDS, "min") for name in (TRAIN_LOSS, TEST_LOSS)
+    )
+    text.claims(claims(late, test.assign(score=test["score"] - train["score"])))
     return text
 
 

@@ -173,13 +173,17 @@ def _better(
     text: str, runs: pd.DataFrame, first: Mapping[str, Any], second: Mapping[str, Any], setting: str
 ) -> Claim:
     """The claim that the first configuration is better, by the differences at all rates."""
-    found, holds = [], False
+    found, judged = [], np.array([])
     for lr in sorted(set(runs["lr"])):
         points = scores(runs, lr=lr, **first) - scores(runs, lr=lr, **second)
         found.append(f"lr {lr:g}: {entry(points)}")
-        if lr == LR and len(points):
-            holds = float(fs.analysis.mean_interval(points.to_numpy()).low) > 0
-    return Claim(text, "; ".join(found), holds, setting, f"interval > 0 at lr {LR}")
+        if lr == LR:
+            judged = points.dropna().to_numpy()
+    claim = Claim(text, "; ".join(found), False, setting, f"at lr {LR}")
+    if not len(judged):
+        return claim
+    holds = float(fs.analysis.mean_interval(judged).low) > 0
+    return claim._replace(holds=holds, margins=[judged])
 
 
 def figure(runs: pd.DataFrame, paper: Mapping[str, Sequence[float]], rhos: Sequence[float]) -> Any:

@@ -9,7 +9,7 @@ import pandas as pd
 import fedjax_sim as fs
 from experiments.fedswa.flatness import Measured
 from experiments.fedswa.settings import OneColumn, Setting, describe
-from experiments.harness import Claim, Report, interval_text
+from experiments.harness import Claim, Report, interval_text, means, paired
 
 SURFACE_RADIUS = 0.5  # in units of the filters' norms
 RISES = {name: f"{name} rise, r = {SURFACE_RADIUS}" for name in ("train", "test")}
@@ -39,13 +39,15 @@ def claims(table: pd.DataFrame) -> list[Claim]:
     """FedSWA's and FedMoSWA's models beside FedAvg's and FedSAM's, by three measures."""
     rows, methods = [], list(dict.fromkeys(table["method"]))
     for measure in (TOP, *RISES.values()):
-        means = {m: float(np.mean(table.loc[table["method"] == m, measure])) for m in methods}
+        by = table.pivot(index="seed", columns="method", values=measure)
+        by_means = means(by, methods)
         for method in ("FedSWA", "FedMoSWA"):
             for other in ("FedAvg", "FedSAM"):
-                if {method, other} <= set(means):
+                if {method, other} <= set(by_means):
                     text = f"{method} is flatter than {other}: {measure}"
-                    found = {name: means[name] for name in (method, other)}
-                    rows.append(Claim(text, found, found[method] < found[other], "", "the measure"))
+                    found = {name: by_means[name] for name in (method, other)}
+                    apart = [(by[other] - by[method]).dropna()]
+                    rows.append(paired(text, found, apart, ours="the measure"))
     return rows
 
 

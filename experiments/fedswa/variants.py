@@ -3,7 +3,8 @@ r"""Methods as the released programs have them, where the programs differ from t
 The FedSWA authors released two programs.  The first one has FedMoSWA with gamma 0.1 and SCAFFOLD+,
 the second one FedSWA with another rate and FedMo under the name FedMoSWA.  Both start the server's
 control at the mean of the clients' first controls, which is a gamma of 1 in the first round.  Every
-function is one difference; docs/reproductions.md names the published numbers that it may explain.
+function is one difference; docs/reproductions/fedswa.md names the published numbers that it may
+explain.
 """
 
 from collections.abc import Mapping

@@ -12,8 +12,9 @@ import fedjax_sim as fs
 from experiments.harness.options import counted
 
 __all__ = [
-    "Claim", "at_edge", "claims_table", "edge_marks", "interval_text", "late_scores",
-    "ordering", "percent", "rounds_by", "rounds_text", "select", "unfinished"
+    "EXACT", "NUMBER", "TOLERANCES", "Claim", "Spread", "at_edge", "bounds_hold", "claims_table",
+    "edge_marks", "exact", "interval_text", "late_scores", "means", "number", "ordering", "paired",
+    "percent", "rounds_by", "rounds_text", "select", "unfinished"
 ]  # fmt: skip
 
 
@@ -112,23 +113,125 @@ def at_edge(value: Any, grid: Sequence[Any]) -> str:
     return "at the edge" if len(grid) > 1 and value in (min(grid), max(grid)) else ""
 
 
+# How far a number may be from the paper's: set before the runs, the same for all papers.
+TOLERANCES = {
+    "accuracy of a table, points": 1.0,
+    "exponent of a rate": 0.1,
+    "formula beside a run, relative": 0.02,
+}
+
+SEEDS, EXACT, NUMBER = "seeds", "exact", "number"  # kinds of evidence
+
+
+class Spread(NamedTuple):
+    """A margin over seeds whose values were not kept."""
+
+    mean: float
+    std: float
+    seeds: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Student's 95 % interval of the mean."""
+        half = stats.t.ppf(0.975, self.seeds - 1) * self.std / math.sqrt(self.seeds)
+        return float(self.mean - half), float(self.mean + half)
+
+
 class Claim(NamedTuple):
-    """A statement of a paper, and whether our numbers support it."""
+    """A statement of a paper, and our numbers on it.
+
+    The statement holds where its margins are positive: by how much a method is ahead, or how far a
+    number is inside of its tolerance.
+    """
 
     text: str
     found: str | Mapping[str, float]  # our numbers
-    holds: bool
+    holds: bool  # by the means
     setting: str = ""  # of the experiment, if there are several
     ours: str = ""  # a threshold or criterion that the paper does not state, e.g. "> 1.5 x"
+    margins: Sequence[Any] = ()  # per part of the statement its values by seed, or a Spread
+    kind: str = SEEDS  # EXACT: formula, bound or deterministic run; NUMBER: entry of a table
+
+
+def paired(
+    text: str,
+    found: str | Mapping[str, float],
+    margins: Sequence[Any],
+    setting: str = "",
+    ours: str = "",
+) -> Claim:
+    """The claim whose parts all hold if every part's mean over seeds is positive.
+
+    Args:
+        margins: per part ``[seeds]``, the differences of the same seeds.
+
+    Example:
+        >>> paired("a is above b", {"a": 2.0, "b": 1.5}, [[0.5, 0.5]]).holds
+        True
+    """
+    values = [np.asarray(part, np.float64) for part in margins]
+    holds = all(bool(part.mean() > 0) for part in values)
+    return Claim(text, found, holds, setting, ours, values)
+
+
+def means(wide: pd.DataFrame, names: Iterable[str] | None = None) -> dict[str, float]:
+    """The means of a table's columns, a row per seed: all columns, or those named."""
+    return {str(name): float(np.nanmean(wide[name])) for name in (names or wide.columns)}
+
+
+def exact(
+    text: str,
+    found: str | Mapping[str, float],
+    margins: Sequence[float],
+    setting: str = "",
+    ours: str = "",
+) -> Claim:
+    """The claim of a formula or of deterministic runs, which holds if no margin is negative."""
+    holds = all(margin >= 0 for margin in margins)
+    return Claim(text, found, holds, setting, ours, [[margin] for margin in margins], EXACT)
+
+
+def number(
+    text: str, ours: float, seeds: int, paper: float, tolerance: float, setting: str = ""
+) -> Claim:
+    """The claim of a table's entry: our mean over seeds is at most the tolerance away.
+
+    Example:
+        >>> number("Table 1, a: 90 %", 90.5, 3, 90.0, 1.0).holds
+        True
+    """
+    margin = tolerance - abs(ours - paper)
+    near = f"within {tolerance:g}"
+    found = {"ours": ours}
+    return Claim(text, found, margin >= 0, setting, near, [[margin] * seeds], NUMBER)
+
+
+def bounds_hold(text: str, holds: Any, setting: str = "") -> Claim:
+    """The claim that a bound is above its measurement in all cases.
+
+    Args:
+        holds: ``[cases]``; true where the measured mean is at most 3 standard errors above.
+
+    Example:
+        >>> bounds_hold("Theorem 1", [True, True, False]).found
+        '2 of 3 cases'
+    """
+    kept = np.asarray(holds, bool)
+    found = f"{kept.sum()} of {len(kept)} cases"
+    return exact(text, found, [kept.mean() - 1], setting, "at most 3 standard errors above")
 
 
 def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
     """A row per claim; columns that are empty everywhere are left out.
 
+    ``low`` and ``high`` are the 95 % interval of the margin over seeds; of several parts the least
+    ``low`` and the least ``high``, so that ``low > 0`` says it of all and ``high < 0`` of one.
+
     Example:
-        >>> claims = [Claim("a helps", {"a": 2.0, "b": 1.0}, True, ours="> 1.5 x")]
-        >>> claims_table(claims).to_dict("records")
-        [{'claim': 'a helps', 'found': 'a 2, b 1', 'holds': 'yes', 'our threshold': '> 1.5 x'}]
+        >>> claims = [paired("a helps", {"a": 2.0, "b": 1.0}, [[1.0, 1.0]], ours="> 1.5 x")]
+        >>> claims_table(claims).drop(columns="found").to_dict("records")
+        [{'claim': 'a helps', 'agrees': 'yes', 'kind': 'seeds', 'seeds': 2, 'low': 1.0, \
+'high': 1.0, 'our threshold': '> 1.5 x'}]
     """
     rows = []
     for claim in claims:
@@ -136,10 +239,37 @@ def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
         if not isinstance(measured, str):
             measured = ", ".join(f"{name} {value:.4g}" for name, value in measured.items())
         row = {"setting": claim.setting, "claim": claim.text, "found": measured}
-        rows.append(row | {"holds": "yes" if claim.holds else "no", "our threshold": claim.ours})
-    table = pd.DataFrame(rows, columns=["setting", "claim", "found", "holds", "our threshold"])
+        row |= {"agrees": "yes" if claim.holds else "no", "kind": claim.kind}
+        rows.append(row | _evidence(claim) | {"our threshold": claim.ours})
+    table = pd.DataFrame(rows, columns=CLAIM_COLUMNS)
     empty = [name for name in ("setting", "our threshold") if not any(table[name])]
     return table.drop(columns=empty)
+
+
+CLAIM_COLUMNS = [
+    "setting", "claim", "found", "agrees", "kind", "seeds", "low", "high", "our threshold"
+]  # fmt: skip
+
+
+def _evidence(claim: Claim) -> dict[str, Any]:
+    if not len(claim.margins):
+        return {"seeds": "", "low": math.nan, "high": math.nan}
+    bounds, counts = zip(*(_interval(part, claim.kind) for part in claim.margins), strict=True)
+    lows, highs = zip(*bounds, strict=True)
+    # One part that fails decides; all parts have to hold.
+    least = {"low": float(np.min(lows)), "high": float(np.fmin.reduce(highs))}
+    return {"seeds": min(counts), **least}
+
+
+def _interval(part: Any, kind: str) -> tuple[tuple[float, float], int]:
+    """Interval and number of seeds of one part of a statement."""
+    if isinstance(part, Spread):
+        return part.interval, part.seeds
+    values = np.asarray(part, np.float64)
+    if kind != SEEDS:
+        return (float(values.mean()), float(values.mean())), len(values)
+    interval = fs.analysis.mean_interval(values)
+    return (float(interval.low), float(interval.high)), len(values)
 
 
 def unfinished(

@@ -249,6 +249,10 @@ def build(
             "1000 and L of F; bound (1): Equation 1 with both suprema.",
             of_model["gaps"].drop(columns="model"),
         )
-    report.claims(c for name in options["models"] for c in claims(name, results, cases))
+    report.claims(
+        claim
+        for name in options["models"]
+        for claim in claims(name, results, cases, options["seeds"])
+    )
     figures = {f"perceptron_{name}": figure(name, results, cases) for name in options["models"]}
     return report, figures

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import tyro
 
@@ -20,6 +21,7 @@ from experiments.harness.figures import legends
 from experiments.harness.options import check_grid, settings
 from experiments.harness.redrawing import save_report
 from experiments.harness.report import Report
+from experiments.harness.tables import TOLERANCES, exact
 from experiments.local_methods.bias_growth import (
     continuous,
     draw_growth,
@@ -94,6 +96,26 @@ def build(
         "Third-order objective, L = 1, Q = 0.5, rate 0.001, start 0: the recursion, the backward "
         "equation by finite differences, and their leading terms.",
         tables["diffusion"],
+    )
+    means = tables["moments"]["mean, recursion"].to_numpy(dtype=float)
+    close = TOLERANCES["exponent of a rate"]
+    report.claims(
+        [
+            exact(
+                "Figure 2.1: the mean drifts from the optimum to the flat side, further with k",
+                {"k least": means[0], "k largest": means[-1]},
+                [-means[0], -np.diff(means).max()],
+            ),
+            *(
+                exact(
+                    f"{row['family']}: the bias grows as k^{row['expected in k']:g}",
+                    {"slope": row["slope in k"]},
+                    [close - abs(row["slope in k"] - row["expected in k"])],
+                    ours=f"within {close:g}",
+                )
+                for row in slopes(tables[""]).to_dict("records")
+            ),
+        ]
     )
     return report, {"iterate_bias": figure(tables, options)}
 

@@ -12,7 +12,14 @@ from matplotlib.ticker import MaxNLocator
 from experiments.harness.figures import lines
 from experiments.harness.redrawing import redraw_report
 from experiments.harness.report import Report
-from experiments.harness.tables import Claim, interval_text, ordering, unfinished
+from experiments.harness.tables import (
+    Claim,
+    interval_text,
+    means,
+    ordering,
+    paired,
+    unfinished,
+)
 from experiments.personalised.methods import PUBLISHED
 
 ACCURACY = "accuracy/weighted_mean"
@@ -142,17 +149,18 @@ def comparison(best: pd.DataFrame, published: Mapping[str, float]) -> list[str]:
 
 def claims(best: pd.DataFrame) -> list[Claim]:
     """Returns the benchmark's statement for the methods that ran: personal models beat FedAvg."""
-    means = mean_accuracies(best)
-    if "FedAvg" not in means:
+    accuracies = best.loc[best["metric"] == ACCURACY, :]
+    points = 100 * accuracies.pivot(index="seed", columns="algorithm", values="value")
+    if "FedAvg" not in points:
         return []
     return [
-        Claim(
+        paired(
             f"{method} is more accurate than FedAvg",
-            {method: 100 * means[method], "FedAvg": 100 * means["FedAvg"]},
-            means[method] > means["FedAvg"],
+            means(points, [method, "FedAvg"]),
+            [(points[method] - points["FedAvg"]).dropna()],
         )
         for method in PERSONAL
-        if method in means
+        if method in points
     ]
 
 

@@ -57,13 +57,7 @@ class Result(NamedTuple):
     def claims(self) -> pd.DataFrame:
         """The rows of the report's table of claims; empty if there is none."""
         parts = [s.table for s in sections(self) if s.heading == CLAIMS]
-        return parts[0] if parts else pd.DataFrame(columns=["claim", "found", "holds"])
-
-    def reason(self, claim: str) -> str:
-        """The report's explanation of a claim that does not hold; "" if it has none."""
-        start = f"* {claim}: "
-        reason = self.line(start, "").removeprefix(start).rstrip(".")
-        return "" if reason == "not explained" else reason
+        return parts[0] if parts else pd.DataFrame(columns=["claim", "found", "agrees"])
 
     def table(self, heading: str, *columns: str) -> pd.DataFrame:
         """The first table below a heading (a part of it suffices) that has the columns.

@@ -1,6 +1,6 @@
 """Rows of Yuan's thesis (2023): FedAvg's theory, FedAc, federated composite optimisation."""
 
-from experiments.reproductions.page import Paper, Reading, Row
+from experiments.reproductions.page import Paper, Reading, Row, decided, judged
 from experiments.reproductions.reading import Result, sections
 
 NOTES = {
@@ -102,6 +102,7 @@ def _recovery(kind: str, number: int, numeral: str, paper: str, column: str) -> 
             (f"fco/{kind}/{numeral}",),
             _best(column),
             command,
+            stated=False,  # the row above is the figure's
         ),
     ]
 
@@ -250,8 +251,7 @@ ROWS = (
         "Figures 4.1, 4.10 and 4.11: sparse logistic regression on fMRI",
         "FedDualAvg is sparse, close to centralised training and most robust; the others are "
         "denser or less accurate",
-        "The recordings are not available: a synthetic stand-in of their shapes. These runs start "
-        "at zeros, not as the authors' Keras layer, and have one seed.",
+        "The recordings are not available: a synthetic stand-in of their shapes.",
         ("fco/fmri-standin-39912/fmri",),
         _sparse,
         "python -m experiments.fco.fmri",
@@ -309,9 +309,63 @@ ROWS = (
         "python -m experiments.fco.theory",
     ),
 )
+
+
+def story() -> str:
+    """What was claimed, what was run, what came out."""
+    parts = [
+        "The thesis has three parts. First, why FedAvg needs many rounds: clients that take many "
+        "local steps with noisy gradients end up off the optimum, on the flatter side."
+    ]
+    bias, orders = (
+        Result(f"local_methods/{name}/{name}") for name in ("iterate_bias", "exponents")
+    )
+    if bias.exists and orders.exists:
+        fits = orders.claims.to_dict("records")
+        found = ", ".join(
+            f"{c['claim'].partition(' is ')[2]} ({c['found'].split()[1].rstrip(',')})" for c in fits
+        )
+        parts.append(
+            f"The offset grows as stated (powers of k {bias.values('slope in k', by='family')}), "
+            "up to a factor 1/2 in one constant (errata). The loss that no step size can avoid "
+            "falls with the numbers K of local steps and R of rounds; powers of K, R, K and R in "
+            f"Theorems 2.8 and 2.10, and in brackets ours: {found}."
+        )
+    parts.append(
+        "Second, FedAc, an accelerated method that is claimed to need far fewer rounds than FedAvg "
+        "and two minibatch methods, and to gain more from many clients."
+    )
+    fedac = [c for c in judged(PAPER) if c.report and c.report.name.startswith("fedac/a9a/")]
+    if fedac:
+        parts.append(f"Of the statements about its experiment on a9a, {decided(fedac)}")
+    parts.append(
+        "Third, training with sparse models or constraints: FedDualAvg averages the clients' dual "
+        "states, where plain averaging (FedMiD) destroys sparsity; it is claimed to recover sparse "
+        "and low-rank truths within 100 to 200 rounds, where the others are slow or wrong."
+    )
+    third = Result("fco/lasso-scale0.316/III")
+    if third.exists:
+        table = third.table("thesis's rates", "metric", "round 100").query("metric == 'f1'")
+        f1 = "; ".join(
+            f"{row['method']} {row['round 100']} and {row['round 500']}"
+            for row in table.to_dict("records")
+        )
+        parts.append(
+            "On the third sparse data set the agreement with the true support (F1; 1 is perfect), "
+            f"at the thesis's own step sizes after 100 and 500 rounds: {f1}. That is the thesis's "
+            "picture, but the data are scaled, since the printed ones diverge at the printed step "
+            "sizes; brain scans were replaced by synthetic ones, and the handwriting is a part of "
+            "the original. So these verdicts stay open."
+        )
+    parts.append("The bounds of FedDualAvg hold; for FedMiD Theorem 4.3 is false (errata).")
+    return " ".join(parts)
+
+
 PAPER = Paper(
     "Yuan (2023), thesis: FedAvg, FedAc, federated composite optimisation",
+    "thesis",
     ROWS,
+    story,
     {
         "FedMiD, ": "a step of one example moves every weight by the client rate times its "
         "gradient, 1e-4 and more, which the client's threshold, 0.02 times the rate, does not "
@@ -321,10 +375,6 @@ PAPER = Paper(
         "all four methods attain linear speed-up": "FedAvg and MB-SGD fall short in the authors' "
         "numbers, too; one seed",
         "the best rates are": NOTES["literal"].rstrip("."),
-        "FedMiD is not at 1": "tuned rates, some of them below the thesis's grid",
-        "FedMiD-OSP is not at 1": "tuned rates, some of them below the thesis's grid",
-        "FedMiD makes little progress": "tuned rates, some of them below the thesis's grid",
-        "FedMiD-OSP makes little progress": "tuned rates, some of them below the thesis's grid",
         "FedDualAvg-OSP is much worse, each method": "the OSP form has a smaller rate of its own "
         "at which it is not; the thesis's figure fits equal rates",
     },

@@ -66,6 +66,11 @@ def test_planted_setting_is_selected_and_reported_on_other_seeds(tmp_path, monke
     fresh = mnist_report.distances(shown)
     # All twelve cells are a point high; the default's cells are at 1 - 0.5 x wrong choices.
     assert fresh["distance"].tolist() == pytest.approx([3 * (0.5 + 0 + 0 + 0.5), 12.0])
+    # The cells of the nearest setting are the claims.
+    lines = (folder / "factorial.md").read_text().splitlines()
+    claims = [line for line in lines if "| Table 2, " in line]
+    assert len(claims) == 12
+    assert all("| number | 3 |" in line for line in claims)
     cells = pd.read_csv(folder / "factorial-cells.csv")
     assert set(cells["seed"]) == {0, 1, 2, 3, 4, 5}
     assert len(cells[cells["seed"] == 0]) == 36 * 3

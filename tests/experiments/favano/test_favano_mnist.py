@@ -169,9 +169,14 @@ def test_claims_about_few_fast_clients():
         )
         for name, value in zip(mnist_report.PAPER, values, strict=True)
     ]  # fmt: skip
-    table = pd.DataFrame(rows, columns=pd.Index(["setting", "method", "accuracy"]))
+    table = pd.DataFrame(rows, columns=pd.Index(["setting", "algorithm", "accuracy"]))
+    table = pd.concat([table.assign(seed=0), table.assign(seed=1)])
     (stuck,) = mnist_report.stuck_claims(table)
     assert (stuck.found, stuck.holds) == ({"2/3 fast": 90, "1/9 fast": 70}, True)
+    np.testing.assert_allclose(stuck.margins, [[10, 10]])  # beyond the 10 points
+    best, last = mnist_report.table2_claims(table)
+    assert (best.holds, last.holds) == (False, True)  # FedBuff is ahead, then FAVANO
+    np.testing.assert_allclose(np.mean(last.margins, axis=1), [19, 40, 30, 30, 20])
     assert [claim.holds for claim in mnist_report.ahead_claims(table)] == [True, True]
     other = table.replace({"accuracy": {70: 85, 40: 20}})
     assert not mnist_report.stuck_claims(other)[0].holds

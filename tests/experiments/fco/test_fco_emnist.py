@@ -110,8 +110,7 @@ def checked(name, curves):
     score = pd.DataFrame(rows, columns=["method", "lr", "server_lr", "seed", "score"])
     empty = pd.DataFrame()
     selected = Selected("train/loss", "min", 10, score, empty, empty, empty, curves, rates)
-    claims, explanations = judged(name, emnist_report.STATEMENTS, selected)
-    assert len(explanations) == sum(not claim.holds for claim in claims)
+    claims = judged(name, emnist_report.STATEMENTS, selected)
     return {claim.text: claim.holds for claim in claims}
 
 

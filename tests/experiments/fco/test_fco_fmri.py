@@ -150,7 +150,7 @@ def checked(shares, curves):
     statements = report.statements(centralised, local, table, pairs=30)
     rates, empty = dict.fromkeys(curves, (1.0, 1.0)), pd.DataFrame()
     selected = Selected(scans.LOSS, "min", 1, empty, empty, empty, empty, curves, rates)
-    return [claim.holds for claim in judged("fmri", statements, selected)[0]]
+    return [claim.holds for claim in judged("fmri", statements, selected)]
 
 
 def test_claims():

@@ -52,7 +52,7 @@ def test_averages_of_several_clients_are_denser(monkeypatch):
     assert (found["server"] < found["average"] - 1e-6).any()
 
 
-def test_claims_are_about_every_seed():
+def test_claims_have_the_differences_of_the_same_seed():
     rows = [
         {
             "run": "FedMiD, 0.1, 1",
@@ -66,15 +66,18 @@ def test_claims_are_about_every_seed():
         for done in (10, 20)
     ]
     sparse, denser = claims(pd.DataFrame(rows))
-    assert (sparse.holds, denser.holds) == (False, False)
+    np.testing.assert_allclose(sparse.margins, [[0.4, -0.1]])  # below 0.5
+    np.testing.assert_allclose(denser.margins, [[0.5, 0.0]], atol=1e-12)
     sparse, denser = claims(pd.DataFrame(rows[:2]))
     assert (sparse.holds, denser.holds) == (True, True)
     assert denser.found == {"least difference": 0.5, "largest": 0.5}
     dual = [row | {"run": "FedDualAvg, 0.1, 1", "server": 0.2 + row["seed"]} for row in rows]
     tested, *_ = claims(pd.DataFrame([*rows, *dual]))  # 0.3 and 1.3 against 0.2 and 1.2
+    np.testing.assert_allclose(tested.margins, [[0.1, 0.1]])
+    dense = [row | {"run": "FedDualAvg, 1, 1", "server": 0.5 + row["seed"]} for row in rows]
+    tested, *_ = claims(pd.DataFrame([*rows, *dual, *dense]))  # its densest run
+    np.testing.assert_allclose(tested.margins, [[-0.2, -0.2]])
     assert not tested.holds
-    tested, *_ = claims(pd.DataFrame([*rows[:2], *dual[:2]]))
-    assert tested.holds
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The harness of the experiments: kept runs, tables, files."""
 
 import json
+import math
 import pathlib
 import shlex
 import types
@@ -18,7 +19,16 @@ import fedjax_sim as fs
 from experiments.harness import figures, runs
 from experiments.harness.data import pooled_test, subsample
 from experiments.harness.report import Report, command, earlier_commands, rounded, write_csv
-from experiments.harness.tables import Claim, claims_table, late_scores, rounds_by
+from experiments.harness.tables import (
+    Claim,
+    Spread,
+    claims_table,
+    exact,
+    late_scores,
+    number,
+    paired,
+    rounds_by,
+)
 from fedjax_sim.runs.sweeps import program
 
 COLUMNS = ["method", "lr", "seed", "diverged_at", "round", "metric", "value"]
@@ -126,9 +136,34 @@ def test_claims_mark_thresholds_that_are_ours():
     ]
     table = claims_table(claims)
     assert table["our threshold"].tolist() == ["", "> 1.5 x"]
-    assert table["holds"].tolist() == ["yes", "no"]
+    assert table["agrees"].tolist() == ["yes", "no"]
     assert table["found"].tolist() == ["2 and 1", "ratio 2"]
-    assert claims_table([Claim("a", "1", True)]).columns.tolist() == ["claim", "found", "holds"]
+    columns = ["claim", "found", "agrees", "kind", "seeds", "low", "high"]
+    assert claims_table([Claim("a", "1", True)]).columns.tolist() == columns
+
+
+def test_evidence_is_that_of_the_least_certain_part():
+    """Student's t with two degrees of freedom: 4.303 s / sqrt(3)."""
+    half = 4.302653 / 3**0.5
+    ahead, level = [9.0, 10.0, 11.0], [-1.0, 0.0, 1.0]
+    claims = [
+        paired("both", "", [ahead, level]),
+        exact("bound", "", [2.0, -0.5]),
+        number("entry", 90.4, 3, 90.0, 1.0),
+        paired("one seed", "", [[1.0]]),
+        Claim("spread", "", True, margins=[Spread(10.0, 1.0, 3)]),
+        Claim("none", "", True),
+        paired("diverged", "", [[math.nan, 1.0, 2.0], [-9.0, -10.0, -11.0]]),
+    ]
+    table = claims_table(claims)
+    assert table["kind"].tolist() == ["seeds", "exact", "number", *["seeds"] * 4]
+    assert table["seeds"].tolist() == [3, 1, 3, 1, 3, "", 3]
+    low, high = table["low"], table["high"]
+    np.testing.assert_allclose(low[:3], [-half, -0.5, 0.6], rtol=1e-6)
+    np.testing.assert_allclose(high[:3], [half, -0.5, 0.6], rtol=1e-6)
+    np.testing.assert_allclose([low[4], high[4]], [10 - half, 10 + half], rtol=1e-6)
+    assert low[[3, 5]].isna().all()
+    np.testing.assert_allclose(high[6], half - 10, rtol=1e-6)  # one part fails, whatever the other
 
 
 def test_report_writes_all_files(tmp_path, monkeypatch):

@@ -125,14 +125,17 @@ def test_comparison():
     assert found.reached == {"iid": 21, "by writer": 42}  # 0.79 / 0.04 = 19.75, 0.79 / 0.02 = 39.5
     assert found.rounds == {"iid": 21, "by writer": 42}
     assert found.slow_down == 2
-    assert [claim.holds for claim in femnist_report.claims(0, found)] == [True, True]
+    assert [claim.holds for claim in femnist_report.claims([found], 60)] == [True, True]
     short = femnist_report.compared(
         made_up({"iid": (0.04, 0.5), "by writer": (0.005, 0.6)}), 0, femnist_report.TARGET
     )
     assert short.level == pytest.approx((0.285 + 0.3) / 2)  # rounds 57 and 60
     assert short.reached == {"iid": np.inf, "by writer": np.inf}
     assert short.rounds == {"iid": 9, "by writer": 60}
-    assert [claim.holds for claim in femnist_report.claims(0, short)] == [False, True]
+    assert [claim.holds for claim in femnist_report.claims([short], 60)] == [False, True]
+    rounds, accuracy = femnist_report.claims([found, short], 60)
+    np.testing.assert_allclose(rounds.margins, [[21, 0]])  # both miss the target: round 61
+    np.testing.assert_allclose(accuracy.margins, [[10, 50 - 29.25]])
     table = femnist_report.table([short])
     assert table["rounds to 79 %"].tolist() == ["not reached"] * 2
     assert table["rounds to it"].tolist() == ["9", "60"]

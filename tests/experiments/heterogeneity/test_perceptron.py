@@ -283,14 +283,14 @@ def test_means_over_seeds():
 def test_claims_of_the_kept_results():
     folder = pathlib.Path("experiments/results/heterogeneity/perceptron")
     kept = read_tables(folder, "perceptron")
-    found = claims("text", kept, perceptron.CASES)
+    found = claims("text", kept, perceptron.CASES, 10)
     assert all(claim.holds for claim in found)
     numbers = {claim.text.partition(": ")[2]: claim.found for claim in found}
     steps = "tau 10 round 18, tau 50 round 4, tau 300 round 2, tau 1000 round 1"
     assert numbers["more local steps, fewer rounds"] == steps
     assert numbers["FedProx takes more rounds"] == "FedAvg round 1, FedProx round 6"
     turned = kept | {"summary": kept["summary"].assign(heterogeneity=1.0)}
-    holds = [claim.holds for claim in claims("text", turned, perceptron.CASES)]
+    holds = [claim.holds for claim in claims("text", turned, perceptron.CASES, 10)]
     assert holds == [True, True, False, True, True, True]
 
 

@@ -1,10 +1,12 @@
 """SGD in continuous time: the backward equation and paths, against the recursion."""
 
 import functools
+import math
 
 import jax
 import numpy as np
 import pytest
+from numpy.polynomial import Polynomial
 
 from experiments.local_methods.bias_laws import third_order_bias
 from experiments.local_methods.diffusion import backward_equation, diffusion_paths
@@ -15,6 +17,47 @@ from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smoo
 SMOOTH = functools.partial(third_order_smooth, smoothness=1.0, third=0.5)
 FIGURE = functools.partial(piecewise_quadratic, right=2.0, left=0.2)
 GRID = np.linspace(-1, 1, 5)
+
+
+def expected_after(steps, dt, gradient, variance):
+    """E[x_m | x_0 = x] and the noiseless iterate as polynomials in x, by an exact recursion.
+
+    The mean of a polynomial u over a Gaussian is ``sum_j u^(2 j) variance^j / (2^j j!)``.
+    """
+    identity = Polynomial([0.0, 1.0])
+    u, z = identity, identity
+    for _ in range(steps):
+        smoothed, derivative = u, u
+        for j in range(1, u.degree() // 2 + 1):
+            derivative = derivative.deriv(2)
+            smoothed = smoothed + derivative * (variance**j / (2**j * math.factorial(j)))
+        u, z = (f(identity - dt * gradient) for f in (smoothed, z))
+    return u, z
+
+
+@pytest.mark.parametrize("steps", [2, 4, 6])
+def test_printed_generator_doubles_the_bias(steps):
+    """Thesis, Equations 2.29 and 2.30: u_xx has the factor eta sigma^2 / 2, not eta sigma^2.
+
+    F' is x / 2 + q x^2 / 2, so the third derivative is q.  Euler-Maruyama with m steps over the
+    time t has the bias -1/4 eta sigma^2 q t^2 (1 - 1 / m) to relative order t; with m = k and
+    t = eta k it is SGD.  The generator applied twice to x is u_tt(0, x).
+    """
+    eta, sigma, q, t, x = 0.1, 0.3, 0.7, 1e-3, 0.2
+    gradient = Polynomial([0.0, 0.5, q / 2])
+    u, z = expected_after(steps, t / steps, gradient, eta * sigma**2 * t / steps)
+    constant = (u(x) - z(x)) / (eta * sigma**2 * q * t**2 * (1 - 1 / steps))
+    assert constant == pytest.approx(-1 / 4, rel=5 * t)
+
+    def from_generator(share):
+        u = Polynomial([0.0, 1.0])
+        for _ in range(2):
+            u = -gradient * u.deriv() + share * eta * sigma**2 * u.deriv(2)
+        return (u(x) - gradient(x) * gradient.deriv()(x)) / 2 / (eta * sigma**2 * q)
+
+    rounding = 1e-12
+    assert from_generator(1 / 2) == pytest.approx(-1 / 4, rel=rounding)
+    assert from_generator(1) == pytest.approx(-1 / 2, rel=rounding)  # printed
 
 
 @pytest.mark.slow

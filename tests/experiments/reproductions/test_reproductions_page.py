@@ -1,4 +1,4 @@
-"""The page of reproductions: current, complete, and read from the reports."""
+"""The pages of reproductions: current, complete, and read from the reports."""
 
 import importlib
 import inspect
@@ -11,9 +11,10 @@ import tyro
 
 from experiments.harness.options import settings
 from experiments.reproductions import __main__ as script
-from experiments.reproductions import page, reading
+from experiments.reproductions import known, page, reading
 from experiments.reproductions.page import Paper, Row
 from experiments.reproductions.reading import Result
+from experiments.reproductions.verdicts import OTHER, SHORT, UNDECIDED, VERDICTS
 
 REPORT = """# A report
 
@@ -25,16 +26,12 @@ REPORT = """# A report
 
 ## The paper's claims
 
-| claim | found | holds | our threshold |
-|---|---|---|---|
-| a beats b | a 1, b 2 | no | > 1 x |
-| c \\| d | 3 | yes |  |
-| e | 4 | no |  |
-
-## Where the paper's statements do not hold here
-
-* a beats b: b has more steps: 5.
-* e: not explained.
+| claim | found | agrees | kind | seeds | low | high | our threshold |
+|---|---|---|---|---|---|---|---|
+| a beats b | a 1, b 2 | no | seeds | 3 | -2 | -1 | > 1 x |
+| c \\| d | 3 | yes | exact | 1 | 0 | 0 |  |
+| e | 4 | no | seeds |  |  |  |  |
+| f is flat | 5 | yes | seeds | 4 | 0.25 | 0.5 |  |
 
 `python -m experiments.x`
 """
@@ -62,10 +59,7 @@ def test_reports_are_read(folder):
     assert (result.title, result.commands) == ("A report", "`python -m experiments.x`")
     assert result.values("accuracy", where={"setting": "IID"}) == "a 0.5"
     assert result.values("accuracy", rows=("a",)) == "a 0.5, a 0.25"
-    assert result.claims["claim"].tolist() == ["a beats b", "c \\| d", "e"]
-    assert [result.reason(claim) for claim in ("a beats b", "e", "a")] == [
-        "b has more steps: 5", "", "",
-    ]  # fmt: skip
+    assert result.claims["claim"].tolist() == ["a beats b", "c \\| d", "e", "f is flat"]
     assert result.line("`python").endswith("experiments.x`")
     with pytest.raises(ValueError, match=r"run-0\.5: no table below 'Missing' with"):
         result.table("Missing", "accuracy")
@@ -84,9 +78,8 @@ def test_rows_and_claims(folder):
     other.write_text("# Other")
     facts = {"earlier": ["python -m experiments.w"], "command": "python -m experiments.y"}
     other.with_suffix(".json").write_text(json.dumps(facts))
-    papers = [Paper("P", rows, {"e": "noise"}, {"note": "N"})]
-    scripts = {"experiments.x": "X.", "experiments.z": "Z."}
-    text = page.page(papers, reading.all_results(), scripts, folder)
+    paper = Paper("P", "p", rows, lambda: "A story.", {"e": "noise"}, {"note": "N"}, "flat")
+    text = page.paper_page(paper, folder)
     lines = text.splitlines()
     link = "[paper/run-0.5.md](results/paper/run-0.5.md)"
     assert "* **note**: N" in lines
@@ -97,15 +90,48 @@ def test_rows_and_claims(folder):
     assert "| not in the report | 2 | not run yet |  | `full` |" in lines
     assert "| cannot run | 3 | - | no data | - |" in lines
     assert f"| added | 3 | x ({link}) |  | {command}, then `more` |" in lines
-    reason = "b has more steps: 5"
-    assert f"| a beats b (our threshold: > 1 x) | no | a 1, b 2 | {reason} | {link} |" in lines
-    assert f"| e | no | 4 | noise | {link} |" in lines
+    margin = "-2 to -1; 3 seeds"
+    claim = f"a beats b (our threshold: > 1 x) | does not hold |  | a 1, b 2 | {margin} |  | {link}"
+    assert f"| {claim} |" in lines
+    assert f"| c \\| d | holds |  | 3 | 0 |  | {link} |" in lines
+    assert f"| e | undecided | no interval over seeds | 4 | - | noise | {link} |" in lines
+    assert "| missing: 2 | not run |  | - | - |  | - |" in lines
+    assert "cannot run: 3" not in text  # no claim
+    assert lines.index("## Beside the paper") < lines.index(
+        f"| f is flat | holds |  | 5 | 0.25 to 0.5; 4 seeds |  | {link} |"
+    )
+    first = page.main_page([paper], [paper._replace(title="Q", beside="")]).splitlines()
+    counts = [line for line in first if line.startswith("| [")]
+    assert counts == [
+        "| [P](reproductions/p.md) | 1 | 1 | 0 | 1 | 0 | 1 |",
+        "| [P](reproductions/p.md) | 1 | 0 | 0 | 0 | 0 | 0 |",
+        "| [Q](reproductions/p.md) | 2 | 1 | 0 | 1 | 0 | 1 |",
+    ]
+    assert "A story. [All claims](reproductions/p.md)." in first
+    scripts = {"experiments.x": "X.", "experiments.z": "Z."}
+    further = page.further_page([text], [paper], reading.all_results(), scripts, folder)
     other = "[paper/other.md](results/paper/other.md)"
     commands = "`python -m experiments.w`, then `python -m experiments.y`"
-    assert f"| {other} | Other | {commands} |" in lines
-    assert "A report" not in text
-    assert "* `python -m experiments.z`: Z." in lines
-    assert "X." not in text
+    assert f"| {other} | Other | {commands} |" in further
+    assert "A report" not in further
+    assert "* `python -m experiments.z`: Z." in further
+    assert "X." not in further
+
+
+def test_claims_are_those_of_the_first_report_of_a_row_and_count_once(folder):
+    other = folder / "results" / "paper" / "newer.md"
+    other.write_text(REPORT.replace("a beats b", "a beats c"))
+    other.with_suffix(".json").write_text(json.dumps({"command": "python -m experiments.x"}))
+    results = ("paper/newer", "paper/run-0.5")
+    rows = [Row(name, "1", "", results, lambda r: "x") for name in ("one", "two")]
+    claims = page.judged(Paper("P", "p", rows, lambda: ""))
+    assert [claim.claim.partition(" (")[0] for claim in claims] == [
+        "a beats c", "c \\| d", "e", "f is flat",
+    ]  # fmt: skip
+    missing = Row("three", "1", "", ("paper/none",), lambda r: "x", "python")
+    rows = (missing, missing._replace(item="ours", stated=False), Row("drawing", "1", "no data"))
+    claims = page.judged(Paper("P", "p", rows, lambda: ""))
+    assert [(claim.claim, claim.verdict) for claim in claims] == [("three: 1", "not run")]
 
 
 def test_a_row_says_which_runs_its_report_does_not_have_yet(folder):
@@ -114,23 +140,55 @@ def test_a_row_says_which_runs_its_report_does_not_have_yet(folder):
         REPORT.replace("# A report\n", "# A report\n\nNot finished yet: b has none.\n")
     )
     row = Row("found", "1", "", ("paper/run-0.5",), lambda r: r.values("accuracy"), "full")
-    text = page.page([Paper("P", (row,))], [], {}, folder)
+    text = page.paper_page(Paper("P", "p", (row,), lambda: ""), folder)
     assert "| a 0.5, a 0.25. Not finished yet: b has none. ([paper" in text
 
 
-def test_page_is_current():
-    """``python -m experiments.reproductions`` writes it."""
-    assert script.PAGE.read_text() == script.text()
+@pytest.fixture(scope="module")
+def pages():
+    """The pages as the files have them now."""
+    return script.pages()
 
 
-def test_every_claim_that_does_not_hold_is_explained():
-    assert "| not explained |" not in script.PAGE.read_text()
+def test_pages_are_current(pages):
+    """``python -m experiments.reproductions`` writes them."""
+    assert {path.name: path.read_text() for path in pages} == {
+        path.name: text for path, text in pages.items()
+    }
+    assert set(pages) == {script.DOCS / "reproductions.md", *script.DOCS.glob("reproductions/*.md")}
 
 
-def test_page_names_every_script_and_existing_files():
-    text = script.PAGE.read_text()
-    for path in re.findall(r"\]\(([^)]*)\)", text):
-        assert (script.PAGE.parent / path).exists(), path
+def test_every_claim_has_a_verdict_and_other_settings_are_named():
+    for paper in (*script.PAPERS, *script.OTHERS):
+        for claim in page.judged(paper):
+            assert claim.verdict in VERDICTS, claim
+            assert bool(claim.why) == (claim.verdict in (OTHER, UNDECIDED, SHORT)), claim
+
+
+def test_reports_with_claims_have_known_differences_or_decide():
+    """Every pattern of a difference, a length or a cost is about a report that exists."""
+    names = [result.name for result in reading.all_results()]
+    for entry in (*known.DIFFERENCES, *known.LENGTHS):
+        if not entry.reports.startswith(("fedswa/(table2|averages", "fco/(lasso|lowrank)")):
+            assert any(re.match(entry.reports, name) for name in names), entry
+    narrow = known.differences(Result("fedswa/table2-cpu-1000/x"), "FedSWA above FedAvg, FedSAM")
+    assert len(narrow) == 2
+    assert "6-16-120-84" in narrow[0]
+    assert "weight decay" in narrow[1]
+    wide = known.differences(Result("fedswa/table2-cpu-wide-1000/x"), "above FedSAM-program")
+    assert wide == ["LeNet-5 of 32-32-192-96 channels and units, half of the program's"]
+    assert not known.differences(Result("fedswa/table2-gpu-1000/x"), "FedMoSWA above FedAvg")
+    assert known.least_seeds(Result("favano/mnist/table2")) == 5
+    assert known.least_seeds(Result("fedswa/table2-cpu-1000/x")) == 3
+    assert known.length(Result("favano/mnist/table2")) == (5000, 5000)
+    assert known.length(Result("fedswa/drift/drift")) is None
+
+
+def test_pages_name_every_script_and_existing_files(pages):
+    text = "\n".join(pages.values())
+    for path, page_text in pages.items():
+        for link in re.findall(r"\]\(([^)]*)\)", page_text):
+            assert (path.parent / link).exists(), (path.name, link)
     scripts = reading.all_scripts()
     assert {"experiments.fedswa.table2", "experiments.reproductions"} <= set(scripts)
     assert all(scripts.values())
@@ -138,7 +196,7 @@ def test_page_names_every_script_and_existing_files():
 
 
 def test_every_row_has_a_result_or_a_reason():
-    for paper in script.PAPERS:
+    for paper in (*script.PAPERS, *script.OTHERS):
         for row in paper.rows:
             assert row.item, paper.title
             assert row.paper, row.item
