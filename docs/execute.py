@@ -39,7 +39,9 @@ def pages() -> list[Page]:
         Page(path, nbformat.read(path, as_version=4))
         for path in sorted((HERE.parent / "notebooks").glob("*.ipynb"))
     ]
-    for path in [*sorted(HERE.glob("*.md")), *sorted((HERE / "howto").glob("*.md"))]:
+    for path in sorted(
+        [*HERE.glob("*.md"), *HERE.glob("howto/*.md"), *HERE.glob("coming_from/*.md")]
+    ):
         text = path.read_text()
         if is_myst_markdown_notebook(text):
             config = MdParserConfig()

@@ -16,6 +16,7 @@ from fedjax_sim.data import (
     generated_data,
     generated_task,
     shared_task,
+    shuffled_repeats,
     stream,
     with_replacement,
 )
@@ -212,6 +213,7 @@ __all__ = [
     "run",
     "running_statistics",
     "shared_task",
+    "shuffled_repeats",
     "simulate",
     "skip_nonfinite",
     "specified",

@@ -47,6 +47,7 @@ FACTORIES = [
     (fs.epochs, {"num_epochs": 1, "batch_size": 2, "max_steps": 3}),
     (fs.with_replacement, {"batch_size": 2, "num_steps": 3}),
     (fs.stream, {"batch_size": 2, "num_steps": 3}),
+    (fs.shuffled_repeats, {"num_epochs": 1, "batch_size": 2, "max_steps": 3}),
     (fs.full_batch, {"num_steps": 3}),
     (timelines.full, {"num_rounds": 2, "num_clients": 4}),
     (timelines.single, {"num_rounds": 2, "num_clients": 4, "client": 1}),

@@ -14,7 +14,9 @@ import fedjax_sim as fs
 DOCS = pathlib.Path(__file__).parent.parent / "docs"
 PAGES = [
     path
-    for path in sorted([*DOCS.glob("*.md"), *DOCS.glob("howto/*.md")])
+    for path in sorted(
+        [*DOCS.glob("*.md"), *DOCS.glob("howto/*.md"), *DOCS.glob("coming_from/*.md")]
+    )
     if "file_format: mystnb" in path.read_text()
 ]
 NOTEBOOKS = sorted((DOCS.parent / "notebooks").glob("*.ipynb"))

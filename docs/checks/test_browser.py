@@ -31,7 +31,7 @@ PAGES = (
     "changelog.html",
     "notebooks/quickstart.html",
     "models_with_state.html",
-    "coming_from.html",
+    "coming_from/index.html",
     "howto/sweeps_and_tuning.html",
     "reference/index.html",
     "reference/fedjax_sim.html",

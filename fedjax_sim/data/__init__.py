@@ -13,7 +13,15 @@ from fedjax_sim.data import (
 )
 from fedjax_sim.data.archives import read_npz
 from fedjax_sim.data.augmentation import CIFAR_MEAN, CIFAR_STD
-from fedjax_sim.data.batches import Batches, Pick, epochs, full_batch, stream, with_replacement
+from fedjax_sim.data.batches import (
+    Batches,
+    Pick,
+    epochs,
+    full_batch,
+    shuffled_repeats,
+    stream,
+    with_replacement,
+)
 from fedjax_sim.data.feature_shift import add_noise, noise_levels, rotate
 from fedjax_sim.data.federated import (
     FederatedData,

@@ -22,7 +22,15 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.tree import fast
 from fedjax_sim.types import Step, shown
 
-__all__ = ["Batches", "epochs", "full_batch", "permutations", "stream", "with_replacement"]
+__all__ = [
+    "Batches",
+    "epochs",
+    "full_batch",
+    "permutations",
+    "shuffled_repeats",
+    "stream",
+    "with_replacement",
+]
 
 Pick = Callable[[Step], tuple[Array, Array]]
 
@@ -128,6 +136,60 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
             epoch, batch = jax.lax.div(step, steps_per_epoch), jax.lax.rem(step, steps_per_epoch)
             epoch = jnp.minimum(epoch, num_epochs - 1)  # masked steps beyond the last epoch
             return _batch_of(order, epoch, batch, batch_size, size)
+
+        return _tabulated(pick, max_steps)
+
+    return Batches(num_steps, draw)
+
+
+@functools.cache
+def shuffled_repeats(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Batches:
+    """Full minibatches from passes over the client's data that follow each other without a gap.
+
+    The passes are joined, each in its own random order, and the sequence is cut into minibatches,
+    so a minibatch may run over the border of two passes.  The last one is filled from one more
+    pass (more, if the client has fewer examples than it lacks).  A client with n examples does
+    ``ceil(num_epochs * n / batch_size)`` steps, at most ``max_steps``, of ``batch_size`` examples
+    each.  :func:`epochs` has a short minibatch at the end of every pass instead.
+
+    Source: ``ShuffleRepeatBatchHParams`` of FedJAX, Ro, Suresh and Wu, 2021, arXiv:2108.02117.
+
+    Raises:
+        ValueError: an argument below 1.
+
+    Example:
+        >>> rule = shuffled_repeats(num_epochs=2, batch_size=4)
+        >>> rule.num_steps(np.array([3, 9, 10])).tolist()
+        [2, 5, 5]
+        >>> pick = rule.draw(jax.random.key(0), jnp.array(3), max_size=3, max_steps=2)
+        >>> rows = pick(0)[0].tolist() + pick(1)[0].tolist()
+        >>> sorted(rows[:3]), sorted(rows[3:6]), bool(pick(1)[1].all())
+        ([0, 1, 2], [0, 1, 2], True)
+    """
+    check_count(1, num_epochs=num_epochs, batch_size=batch_size)
+    if max_steps is not None:
+        check_count(1, max_steps=max_steps)
+
+    def num_steps(sizes: np.ndarray) -> np.ndarray:
+        steps = -(-num_epochs * sizes // batch_size)
+        return steps if max_steps is None else np.minimum(steps, max_steps)
+
+    def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
+        size = jnp.asarray(size, jnp.int32)
+        order = permutations(key, num_epochs + 1, size, max_size)
+        # The last minibatch lacks at most batch_size - 1 examples. Only a client with fewer takes
+        # them from more than one pass, so further passes need no more rows than that.
+        few = max(min(max_size, batch_size - 2), 1)
+        further = permutations(jax.random.fold_in(fast(key), 1), batch_size, size, few)
+        order = jnp.concatenate([order, jnp.pad(further, ((0, 0), (0, max_size - few)))])
+        weights = jnp.broadcast_to(size > 0, (batch_size,))
+
+        def pick(step: Step) -> tuple[Array, Array]:
+            place = jnp.asarray(step, jnp.int32) * batch_size
+            place = place + jnp.arange(batch_size, dtype=jnp.int32)
+            size_or_one = jnp.maximum(size, 1)
+            epoch, row = jax.lax.div(place, size_or_one), jax.lax.rem(place, size_or_one)
+            return jnp.where(weights, order.at[epoch, row].get(mode="clip"), 0), weights
 
         return _tabulated(pick, max_steps)
 

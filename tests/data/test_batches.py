@@ -16,6 +16,7 @@ from fedjax_sim.data.batches import (
     full_batch,
     permutations,
     scaled_words,
+    shuffled_repeats,
     stream,
     with_replacement,
 )
@@ -160,6 +161,35 @@ def test_epochs_stop_at_max_steps():
     assert rule.num_steps(np.array([0, 1, 4, 5, 100])).tolist() == [0, 3, 3, 5, 5]
 
 
+# FedJAX 0.0.17, ClientDataset.shuffle_repeat_batch(batch_size, num_epochs, num_steps): batches and,
+# of a client with so many examples, examples that are seen once more than the passes say.
+@pytest.mark.parametrize(
+    ("size", "num_epochs", "batch_size", "max_steps", "steps", "seen_more"),
+    [
+        (10, 2, 4, None, 5, 0),
+        (9, 1, 4, None, 3, 3),
+        (3, 1, 20, None, 1, 2),
+        (1, 2, 3, None, 1, 1),
+        (10, 3, 1, None, 30, 0),
+        (10, 2, 4, 3, 3, 2),
+    ],
+)
+def test_shuffled_repeats(size, num_epochs, batch_size, max_steps, steps, seen_more):
+    rule = shuffled_repeats(num_epochs, batch_size, max_steps)
+    assert rule.num_steps(np.array([0, size])).tolist() == [0, steps]
+    pick = rule.draw(jax.random.key(3), jnp.array(size), size + 3, steps)
+    rows, weights = map(np.asarray, jax.vmap(pick)(jnp.arange(steps)))
+    assert weights.all()
+    seen = np.bincount(rows.ravel(), minlength=size)
+    assert seen.size == size  # no row of another client
+    assert seen.max() - seen.min() <= 1
+    assert np.sum(seen == seen.max()) == (seen_more or size)
+    # Whole passes in the joined sequence are permutations, each in its own order.
+    passes = rows.ravel()[: rows.size // size * size].reshape(-1, size)
+    np.testing.assert_array_equal(np.sort(passes), np.broadcast_to(np.arange(size), passes.shape))
+    assert size < 9 or len({tuple(order) for order in passes.tolist()}) == len(passes)
+
+
 def test_steps_beyond_the_last_epoch_are_harmless():
     """The masked loop evaluates them: rows must stay inside the client."""
     rows, _ = drawn_epochs(3, 2, 4, 9, 50)
@@ -185,7 +215,7 @@ def test_words_are_scaled_exactly(bits, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3)])
+@pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3), shuffled_repeats(2, 3)])
 def test_minibatches_do_not_depend_on_how_many_may_follow(rule):
     """A longer bound on the steps, as other clients may impose it, changes no draw."""
     key, size = jax.random.key(0), jnp.array(7)
@@ -201,7 +231,9 @@ def test_full_batch_has_every_row_once():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [with_replacement(3, 5), full_batch(5), epochs(5, 3)])
+@pytest.mark.parametrize(
+    "rule", [with_replacement(3, 5), full_batch(5), epochs(5, 3), shuffled_repeats(15, 3)]
+)
 def test_client_without_examples(rule):
     assert rule.num_steps(np.array([0, 1])).tolist() == [0, 5]
     rows, weights = rule.draw(jax.random.key(0), jnp.array(0), 4, 64)(0)
@@ -220,7 +252,9 @@ def test_the_same_step_gives_the_same_minibatch(rule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3), full_batch(5)])
+@pytest.mark.parametrize(
+    "rule", [with_replacement(3, 5), epochs(2, 3), shuffled_repeats(2, 3), full_batch(5)]
+)
 def test_draws_do_not_depend_on_the_precision(rule):
     """A float64 check of a float32 run sees the same examples."""
 
@@ -244,6 +278,9 @@ def test_draws_do_not_depend_on_the_precision(rule):
         (lambda: epochs(0, 5), "num_epochs is 0"),
         (lambda: epochs(5, 0), "batch_size is 0"),
         (lambda: epochs(5, 5, max_steps=0), "max_steps is 0"),
+        (lambda: shuffled_repeats(0, 5), "num_epochs is 0"),
+        (lambda: shuffled_repeats(5, 0), "batch_size is 0"),
+        (lambda: shuffled_repeats(5, 5, max_steps=0), "max_steps is 0"),
         (lambda: full_batch(0), "num_steps is 0"),
     ],
 )
