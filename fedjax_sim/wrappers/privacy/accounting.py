@@ -1,7 +1,8 @@
 """Epsilon of a private run, and noise multipliers for a target epsilon.
 
 Accountants and events are those of the library dp-accounting (extra ``privacy``).  The default is
-its accountant of privacy loss distributions (PLD) where that supports the event, otherwise the one
+its accountant of privacy loss distributions (PLD), to which cohorts of fixed size are added
+(:mod:`~fedjax_sim.wrappers.privacy.fixed_size`), where that supports the event; otherwise the one
 of Renyi differential privacy (RDP).
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 from fedjax_sim.checks import check_positive, import_extra, last_wrapper
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline, shown
 from fedjax_sim.wrappers.privacy.events import Accountant, Adjacency, Mechanism
+from fedjax_sim.wrappers.privacy.fixed_size import loss_distribution
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, independent
 
 _RELATIONS: dict[Adjacency, str] = {
@@ -89,7 +91,7 @@ def epsilon(
         >>> private = fs.privacy.privatize(fs.fedavg(0.1), clip=0.5, noise_multiplier=3.0,
         ...                                expected_uploads=10)
         >>> print(epsilon(private, setup, delta=1e-4))
-        epsilon 7.23 at delta 0.0001 (replace_one; 10 of 100 clients without replacement; rdp)
+        epsilon 3.327 at delta 0.0001 (replace_one; 10 of 100 clients without replacement; pld)
     """
     (result,) = _of_prefixes(algorithm, setup, delta, [None], accountant, interval)
     return result
@@ -270,7 +272,7 @@ def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     relation = getattr(dp.NeighboringRelation, _RELATIONS[mechanism.adjacency])
     if name == "rdp":
         return _renyi_accountant(relation)
-    return import_extra("dp_accounting.pld", "privacy").PLDAccountant(relation, interval)
+    return _loss_accountant()(relation, interval)
 
 
 def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
@@ -312,6 +314,28 @@ def _warn_of_cuts(mechanism: Mechanism, delta: float) -> None:
             "fs.timelines.slots_for returns the slots",
             stacklevel=3,
         )
+
+
+@functools.cache
+def _loss_accountant() -> Any:
+    """Returns dp-accounting's accountant of loss distributions, with cohorts of fixed size."""
+    dp, pld = import_extra("dp_accounting", "privacy"), import_extra("dp_accounting.pld", "privacy")
+
+    class Losses(pld.PLDAccountant):
+        def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
+            fixed = isinstance(event, dp.SampledWithoutReplacementDpEvent)
+            if not fixed or not isinstance(event.event, dp.GaussianDpEvent):
+                return super()._maybe_compose(event, count, do_compose)
+            if do_compose:
+                share, z = (
+                    event.sample_size / event.source_dataset_size,
+                    event.event.noise_multiplier,
+                )
+                one = loss_distribution(share, z, self._value_discretization_interval)
+                self._pld = self._pld.compose(one.self_compose(count))
+            return None
+
+    return Losses
 
 
 def _renyi_accountant(relation: Any) -> Any:

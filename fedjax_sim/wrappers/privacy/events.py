@@ -25,8 +25,9 @@ Accountant = Literal["pld", "rdp"]
 class Mechanism(NamedTuple):
     """All releases of a run, as an accountant counts them.
 
-    Under ``replace_one`` the event has the noise multiplier per unit of sensitivity, as the RDP
-    accountant of dp-accounting expects it; its PLD accountant would double the sensitivity itself.
+    Under ``replace_one`` the event has the noise multiplier per unit of sensitivity, z / 2, as the
+    RDP accountant of dp-accounting expects it; its PLD accountant would double the sensitivity of
+    other events itself.
     """
 
     event: Any  # dp_accounting.DpEvent of all rounds
@@ -71,7 +72,7 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
         )
         words = f"{rule.size} of {rule.population} clients without replacement"
         event = dp.SelfComposedDpEvent(event, draws)
-        return Mechanism(event, "replace_one", words, ("rdp",))
+        return Mechanism(event, "replace_one", words)
     if rule.slots is not None:
         event = dp.TruncatedSubsampledGaussianDpEvent(
             rule.population, rule.probability, rule.slots, z
