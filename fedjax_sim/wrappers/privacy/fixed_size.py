@@ -43,7 +43,7 @@ def profile(epsilons: np.ndarray, share: float, noise_multiplier: float) -> np.n
         np.log1p(np.expm1(small) / share),
         large + np.log1p(-(1 - share) * np.exp(-large)) - math.log(share),
     )
-    above = share * _gaussian(inner, noise_multiplier)
+    above = share * gaussian_profile(inner, noise_multiplier)
     return np.where(epsilons >= 0, above, -np.expm1(-size) + np.exp(-size) * above)
 
 
@@ -67,7 +67,7 @@ def loss_distribution(share: float, noise_multiplier: float, interval: float) ->
     return losses.PrivacyLossDistribution(pmf)
 
 
-def _gaussian(epsilons: np.ndarray, sigma: float) -> np.ndarray:
+def gaussian_profile(epsilons: np.ndarray, sigma: float) -> np.ndarray:
     """Returns the hockey-stick divergences of N(1, sigma^2) from N(0, sigma^2).
 
     Balle and Wang, 2018, Theorem 8, as a product without cancellation of its tails.
