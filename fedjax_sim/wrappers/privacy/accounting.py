@@ -275,7 +275,7 @@ def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     if name == "rdp":
         return _renyi_accountant(relation)
     if name == "monte_carlo":
-        return sampled.accountant()(relation)
+        return sampled.MonteCarlo()
     return _loss_accountant()(relation, interval)
 
 

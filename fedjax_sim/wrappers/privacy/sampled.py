@@ -10,7 +10,6 @@ References:
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 from fedjax_sim.checks import import_extra
 from fedjax_sim.wrappers.privacy.events import losses_event
 
-SAMPLES = 400_000  # per direction
+LEAST, SHOWN = 40_000, 30.0  # samples per direction: at least these, and SHOWN / delta
 WRONG = 1e-6  # largest probability, over the samples, of an epsilon that is too small
 _CHUNK = 20_000
 
@@ -68,42 +67,38 @@ def epsilon_of_losses(losses: list[np.ndarray], delta: float) -> float:
     return max(map(smallest, losses))
 
 
-@functools.cache
-def accountant() -> Any:
-    """Returns an accountant for dp-accounting's interface, of one event of sampled losses."""
-    dp = import_extra("dp_accounting", "privacy")
+class MonteCarlo:
+    """Accountant, with dp-accounting's interface, of one event of sampled losses."""
 
-    class MonteCarlo(dp.PrivacyAccountant):
-        _event = None
+    def __init__(self) -> None:
+        self._event: Any = None
 
-        def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
-            if not isinstance(event, losses_event()) or count > 1 or self._event is not None:
-                return self.CompositionErrorDetails(event, "expected one event of sampled losses")
-            if do_compose:
-                self._event = event
-            return None
+    def supports(self, event: Any) -> bool:
+        """Returns True for an event of sampled losses."""
+        return isinstance(event, losses_event())
 
-        def get_epsilon(self, target_delta: float) -> float:
-            if self._event is None:
-                return 0.0
-            return epsilon_of_losses(
-                [_losses(self._event, side) for side in (True, False)], target_delta
-            )
+    def compose(self, event: Any) -> MonteCarlo:
+        """Takes the event of all rounds."""
+        self._event = event
+        return self
 
-        def get_delta(self, target_epsilon: float) -> float:
-            raise NotImplementedError(f"the delta of epsilon {target_epsilon} is not sampled")
-
-    return MonteCarlo
+    def get_epsilon(self, delta: float) -> float:
+        """Returns epsilon; without an event 0."""
+        if self._event is None:
+            return 0.0
+        number = math.ceil(max(LEAST, SHOWN / delta) / _CHUNK)
+        losses = [_losses(self._event, number, present) for present in (True, False)]
+        return epsilon_of_losses(losses, delta)
 
 
-def _losses(event: Any, present: bool) -> np.ndarray:
+def _losses(event: Any, chunks: int, present: bool) -> np.ndarray:
     """Returns sampled losses with the client (P of Q), or without it (Q of P)."""
     samples = import_extra("jax_privacy.experimental.monte_carlo.sample_generation", "privacy")
     rules = import_extra("jax_privacy.batch_selection", "privacy")
     rule = rules.BMinSepSampling(event.probability, event.num_rounds, event.separation)
     column, z = np.asarray(event.coefficients), event.noise_multiplier
     random, parts = np.random.default_rng(0), []
-    for _ in range(SAMPLES // _CHUNK):
+    for _ in range(chunks):
         drawn = samples.generate_sample(rule, z, column, random, present, _CHUNK)
         # At probability 1 the logarithm of the probability of waiting is -inf.
         with np.errstate(divide="ignore"):
