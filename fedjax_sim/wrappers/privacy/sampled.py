@@ -77,8 +77,10 @@ class MonteCarlo:
         """Returns True for an event of sampled losses."""
         return isinstance(event, losses_event())
 
-    def compose(self, event: Any) -> MonteCarlo:
+    def compose(self, event: Any, count: int = 1) -> MonteCarlo:
         """Takes the event of all rounds."""
+        if count != 1 or self._event is not None:
+            raise ValueError(f"count is {count}; expected one event of sampled losses")
         self._event = event
         return self
 
