@@ -36,6 +36,7 @@ from fedjax_sim.timelines.sampling import (
     uniform,
     weighted,
 )
+from fedjax_sim.timelines.separated import b_min_sep, balls_in_bins
 from fedjax_sim.timelines.stepping import independent_counts, renewal_counts
 from fedjax_sim.timelines.strata import Strata, arrange_by_stratum
 from fedjax_sim.timelines.synchronous import synchronous
@@ -51,6 +52,8 @@ __all__ = [
     "arrange_by_stratum",
     "arrivals",
     "arrivals_in_flight",
+    "b_min_sep",
+    "balls_in_bins",
     "bernoulli",
     "bits_moved",
     "contacts",

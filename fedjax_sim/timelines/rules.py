@@ -21,6 +21,10 @@ class Sampling:
       larger cohort is cut to a uniformly random subset of that size; with ``groups``, only in the
       rounds of the client's group, and ``population`` is the smallest group;
     * ``without_replacement``: ``size`` clients of every block of ``population`` clients, uniformly;
+    * ``bins``: every client takes part in one of ``groups`` rounds, drawn uniformly; ``redrawn``
+      gives it another one in every pass, otherwise it has the same;
+    * ``separated``: every client takes part with ``probability`` in a round if it did not in the
+      ``separation - 1`` rounds before;
     * ``fixed``: who takes part in which round is decided by neither chance nor data, or by chance
       without a known amplification of privacy;
     * ``durations``: clients report when their simulated work is done.
@@ -36,15 +40,17 @@ class Sampling:
         ('poisson', 20.0)
     """
 
-    kind: Literal["poisson", "without_replacement", "fixed", "durations"]
+    kind: Literal["poisson", "without_replacement", "bins", "separated", "fixed", "durations"]
     # Expected uploads per round: a public number, by which private runs divide sums.
     expected_uploads: float
     population: int = 0  # clients among which one draw selects
     size: int = 0  # without_replacement: clients that one draw selects
-    probability: float = 1.0  # poisson: of taking part
+    probability: float = 1.0  # poisson, separated: of taking part
     slots: int | None = None  # poisson: largest cohort; None: the population
     repeats: int = 1  # consecutive rounds of every cohort
-    groups: int = 1  # poisson: groups of clients that take turns, one per round
+    groups: int = 1  # poisson: groups that take turns, one per round; bins: rounds of a pass
+    redrawn: bool = False  # bins: clients have a new place in every pass
+    separation: int = 1  # separated: fewest rounds from one visit of a client to its next
 
 
 def thinned(sampling: Sampling | None, keep: Scalar) -> Sampling | None:

@@ -8,6 +8,7 @@ import numpy as np
 import pydantic
 from jax import Array
 
+from fedjax_sim.checks import check_part
 from fedjax_sim.studies.setups.fields import (
     Count,
     Fraction,
@@ -19,6 +20,8 @@ from fedjax_sim.studies.setups.fields import (
 from fedjax_sim.studies.setups.own_code import own_code
 from fedjax_sim.timelines import (
     arrange_by_stratum,
+    b_min_sep,
+    balls_in_bins,
     delay_uploads,
     geometric_steps,
     lose_uploads,
@@ -109,9 +112,28 @@ class Stratified:
     kind: Literal["stratified"] = "stratified"
 
 
+@group
+class BallsInBins:
+    """Each client in one random round of every pass of clients / --cohort-size rounds."""
+
+    redraw: bool = False
+    """A new random round in every pass; otherwise the same place in each."""
+    kind: Literal["balls-in-bins"] = "balls-in-bins"
+
+
+@group
+class BMinSep:
+    """Independent coin flips of the clients that did not take part recently, --cohort-size clients
+    on average."""
+
+    separation: Count = 4
+    """Fewest rounds from one visit of a client to its next."""
+    kind: Literal["b-min-sep"] = "b-min-sep"
+
+
 Sampling = Annotated[
     Uniform | Weighted | Bernoulli | Poisson | Cyclic | Full | Pairs | Geometric | FullOrUniform
-    | Stratified,
+    | Stratified | BallsInBins | BMinSep,
     pydantic.Field(discriminator="kind"),
 ]  # fmt: skip
 
@@ -121,7 +143,7 @@ class Cohort:
     """Clients that work at the same time, and their reports."""
 
     cohort_size: Count = 10
-    """Clients per round (on average for bernoulli and poisson; not used by full and geometric);
+    """Clients per round (on average where their number is random; not used by full and geometric);
     with time:clock those that the server contacts at once."""
     dropout: Fraction = 0.0
     """Probability that a sampled client does not report."""
@@ -177,6 +199,21 @@ def drawn(
         case Stratified():
             strata = num_strata or 1
             return sampling.stratified(key, rounds, clients, cohort_size, steps, num_strata=strata)
+        case BallsInBins():
+            check_part("num_clients", clients, cohort_size=cohort_size)
+            bins = round(clients / cohort_size)
+            return balls_in_bins(key, rounds, clients, bins, steps, redraw=options.redraw)
+        case BMinSep():
+            check_part("num_clients", clients, cohort_size=cohort_size)
+            apart = options.separation
+            # p M / (1 + (b - 1) p) clients on average.
+            free = clients - (apart - 1) * cohort_size
+            if cohort_size > free:
+                raise ValueError(
+                    f"sampling.separation is {apart}; expected at most {clients // cohort_size}, "
+                    f"for cohorts of {cohort_size} of {clients} clients"
+                )
+            return b_min_sep(key, rounds, clients, cohort_size / free, steps, separation=apart)
 
 
 def failing(options: Cohort, key: Array, timeline: Timeline) -> Timeline:

@@ -1,8 +1,11 @@
 """Epsilon of a private run, and noise multipliers for a target epsilon.
 
 Accountants and events are those of the library dp-accounting (extra ``privacy``).  The default is
-its accountant of privacy loss distributions (PLD) where that supports the event, otherwise the one
-of Renyi differential privacy (RDP).
+its accountant of privacy loss distributions (PLD), to which cohorts of fixed size and random rounds
+of a pass are added (:mod:`~fedjax_sim.wrappers.privacy.fixed_size`,
+:mod:`~fedjax_sim.wrappers.privacy.allocation`), where that supports the event; otherwise the one
+of Renyi differential privacy (RDP), or sampled losses
+(:mod:`~fedjax_sim.wrappers.privacy.sampled`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import numpy as np
 
 from fedjax_sim.checks import check_positive, import_extra, last_wrapper
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline, shown
-from fedjax_sim.wrappers.privacy.events import Accountant, Adjacency, Mechanism
+from fedjax_sim.wrappers.privacy import allocation, fixed_size, sampled
+from fedjax_sim.wrappers.privacy.events import Accountant, Adjacency, Mechanism, allocation_event
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, independent
 
 _RELATIONS: dict[Adjacency, str] = {
@@ -71,7 +75,7 @@ def epsilon(
             multiplier.
         setup: of one run or of several seeds, for which the largest number of visits counts.
         delta: in (0, 1), well below one over the number of clients.
-        accountant: "pld" or "rdp"; default: the first that supports the event.
+        accountant: "pld", "rdp" or "monte_carlo"; default: the first that supports the event.
         interval: width of the intervals of privacy losses, of "pld"; positive.
 
     Raises:
@@ -89,7 +93,7 @@ def epsilon(
         >>> private = fs.privacy.privatize(fs.fedavg(0.1), clip=0.5, noise_multiplier=3.0,
         ...                                expected_uploads=10)
         >>> print(epsilon(private, setup, delta=1e-4))
-        epsilon 7.23 at delta 0.0001 (replace_one; 10 of 100 clients without replacement; rdp)
+        epsilon 3.327 at delta 0.0001 (replace_one; 10 of 100 clients without replacement; pld)
     """
     (result,) = _of_prefixes(algorithm, setup, delta, [None], accountant, interval)
     return result
@@ -270,7 +274,9 @@ def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     relation = getattr(dp.NeighboringRelation, _RELATIONS[mechanism.adjacency])
     if name == "rdp":
         return _renyi_accountant(relation)
-    return import_extra("dp_accounting.pld", "privacy").PLDAccountant(relation, interval)
+    if name == "monte_carlo":
+        return sampled.MonteCarlo()
+    return _loss_accountant()(relation, interval)
 
 
 def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
@@ -312,6 +318,34 @@ def _warn_of_cuts(mechanism: Mechanism, delta: float) -> None:
             "fs.timelines.slots_for returns the slots",
             stacklevel=3,
         )
+
+
+@functools.cache
+def _loss_accountant() -> Any:
+    """Returns dp-accounting's accountant of loss distributions, with two more events."""
+    dp, pld = import_extra("dp_accounting", "privacy"), import_extra("dp_accounting.pld", "privacy")
+
+    class Losses(pld.PLDAccountant):
+        def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
+            width = self._value_discretization_interval
+            if isinstance(event, allocation_event()):
+                one = functools.partial(
+                    allocation.loss_distribution, event.num_rounds, event.noise_multiplier, width
+                )
+            elif isinstance(event, dp.SampledWithoutReplacementDpEvent) and isinstance(
+                event.event, dp.GaussianDpEvent
+            ):
+                share = event.sample_size / event.source_dataset_size
+                one = functools.partial(
+                    fixed_size.loss_distribution, share, event.event.noise_multiplier, width
+                )
+            else:
+                return super()._maybe_compose(event, count, do_compose)
+            if do_compose:
+                self._pld = self._pld.compose(one().self_compose(count))
+            return None
+
+    return Losses
 
 
 def _renyi_accountant(relation: Any) -> Any:

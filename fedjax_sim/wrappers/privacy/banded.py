@@ -23,7 +23,12 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_count, import_extra
 from fedjax_sim.timelines import Sampling
 from fedjax_sim.types import Timeline, Upload, specified
-from fedjax_sim.wrappers.privacy.events import Mechanism, empty_round, sampled_gaussian
+from fedjax_sim.wrappers.privacy.events import (
+    Mechanism,
+    empty_round,
+    sampled_gaussian,
+    sampled_losses,
+)
 from fedjax_sim.wrappers.privacy.noise import NoiseLaw, NoiseState, normal
 from fedjax_sim.wrappers.privacy.participation import (
     check_independent_of_data,
@@ -107,12 +112,17 @@ def banded(
 
 @specified(static=["coefficients"])
 def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int) -> NoiseLaw:
-    r"""Noise of :func:`banded` whose privacy is amplified by Poisson sampling within groups.
+    r"""Noise of :func:`banded` whose privacy is amplified by sampling of clients that return late.
 
     The clients form at least b groups that take turns
     (:func:`~fedjax_sim.timelines.grouped_bernoulli`).  The columns of C of a client's visits are
     then orthogonal, so a run costs as much as one Gaussian mechanism with Poisson sampling per turn
     of the client's group, with :math:`\xi_t \sim N(0, (z C \|c\|)^2 I)`.
+
+    Under :func:`~fedjax_sim.timelines.balls_in_bins` with the same place in every pass, or
+    :func:`~fedjax_sim.timelines.b_min_sep`, of at least b rounds, a client's possible rounds share
+    draws of the noise, and its losses are sampled with jax-privacy.  That epsilon is too small with
+    a probability of at most 1e-6 over the samples.
 
     The noise does not move in a round in which nobody reports, of whatever group, and the later
     visits of a client then no longer meet orthogonal columns.  Where every round has a report of
@@ -144,16 +154,19 @@ def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int
         if rule is None or not _is_in_turn(rule, len(c)):
             raise ValueError(
                 f"timeline has the sampling rule {rule}; expected "
-                f"timelines.grouped_bernoulli(..., num_groups={len(c)}) or more groups, so that "
-                "a client's visits meet orthogonal columns of the matrix"
+                f"timelines.grouped_bernoulli(..., num_groups={len(c)}) or more groups, "
+                f"balls_in_bins without redraw or b_min_sep of {len(c)} or more rounds, so that a "
+                "client's visits meet orthogonal columns of the matrix"
             )
 
     def mechanism(noise_multiplier: float, timeline: Timeline, num_clients: int) -> Mechanism:
         check(timeline, num_clients)
-        independent, rule = (
-            sampled_gaussian(noise_multiplier, timeline, num_clients),
-            timeline.sampling,
-        )
+        rule = timeline.sampling
+        if rule.kind != "poisson" and len(c) > 1:
+            return sampled_losses(
+                noise_multiplier, tuple(map(float, c / np.linalg.norm(c))), timeline
+            )
+        independent = sampled_gaussian(noise_multiplier, timeline, num_clients)
         # An empty round moves all later visits to earlier rows of the matrix.
         return independent._replace(extra_delta=empty_round(rule, timeline.num_rounds))
 
@@ -213,9 +226,10 @@ def _host() -> Iterator[None]:
 
 
 def _is_in_turn(rule: Sampling, bands: int) -> bool:
-    """Returns True for Poisson sampling within at least ``bands`` groups that take turns."""
-    whole = rule.slots is None and rule.repeats == 1
-    return rule.kind == "poisson" and rule.groups >= bands and whole
+    """Returns True for random visits of a client that are at least ``bands`` rounds apart."""
+    distances = {"poisson": rule.groups, "bins": rule.groups, "separated": rule.separation}
+    whole = rule.slots is None and rule.repeats == 1 and not rule.redrawn
+    return distances.get(rule.kind, 0) >= bands and whole
 
 
 def _noise(c: np.ndarray, factor: float, mechanism: MechanismOf, check: Check) -> NoiseLaw:

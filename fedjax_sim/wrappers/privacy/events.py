@@ -1,12 +1,15 @@
 """Events for an accountant: one per rule by which clients are sampled.
 
-Nothing is derived here: events are objects of the library dp-accounting, which computes epsilon.
+Nothing is derived here: events are objects of the library dp-accounting, which computes epsilon, or
+of the two classes of events that it lacks.
 A timeline whose rule has no known amplification counts by the largest number of visits of one
 client.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 from typing import Any, Literal, NamedTuple
 
@@ -18,15 +21,16 @@ from fedjax_sim.wrappers.privacy.participation import check_independent_of_data,
 # Neighbouring populations: one client is absent; one client's upload becomes 0; one client has
 # other data.
 Adjacency = Literal["add_or_remove_one", "zero_out", "replace_one"]
-Accountant = Literal["pld", "rdp"]
+Accountant = Literal["pld", "rdp", "monte_carlo"]
 
 
 @shown
 class Mechanism(NamedTuple):
     """All releases of a run, as an accountant counts them.
 
-    Under ``replace_one`` the event has the noise multiplier per unit of sensitivity, as the RDP
-    accountant of dp-accounting expects it; its PLD accountant would double the sensitivity itself.
+    Under ``replace_one`` the event has the noise multiplier per unit of sensitivity, z / 2, as the
+    RDP accountant of dp-accounting expects it; its PLD accountant would double the sensitivity of
+    other events itself.
     """
 
     event: Any  # dp_accounting.DpEvent of all rounds
@@ -47,6 +51,8 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
     ``poisson``          Poisson sampling cut to the slots, z              zero-out
     ``uniform``          without replacement, S of M clients, z / 2        replace one
     ``stratified``       the same, of the smallest stratum                 replace one
+    ``balls_in_bins``    one of b rounds, z, or once z / sqrt(passes)      add or remove one
+    ``b_min_sep``        Monte Carlo, z                                    add or remove one
     all others           Gaussian, z, once per visit of one client         zero-out
     ==================== ================================================= =================
 
@@ -71,7 +77,17 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
         )
         words = f"{rule.size} of {rule.population} clients without replacement"
         event = dp.SelfComposedDpEvent(event, draws)
-        return Mechanism(event, "replace_one", words, ("rdp",))
+        return Mechanism(event, "replace_one", words)
+    if rule.kind == "bins":
+        # All passes show one place of the client, with a less noisy sum, unless it is redrawn.
+        times, z = (draws, z) if rule.redrawn else (1, z / math.sqrt(draws))
+        event = dp.SelfComposedDpEvent(allocation_event()(rule.groups, z), times)
+        again = "drawn in every pass" if rule.redrawn else f"the same in {draws} passes"
+        words = f"one of {rule.groups} rounds at random, {again}"
+        extra = empty_round(rule, timeline.num_rounds)
+        return Mechanism(event, "add_or_remove_one", words, ("pld",), extra_delta=extra)
+    if rule.kind == "separated":
+        return sampled_losses(z, (1.0,), timeline)
     if rule.slots is not None:
         event = dp.TruncatedSubsampledGaussianDpEvent(
             rule.population, rule.probability, rule.slots, z
@@ -83,6 +99,51 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
     words = f"Poisson sampling at {rule.probability:g}"
     event = dp.SelfComposedDpEvent(event, draws)
     return Mechanism(event, "add_or_remove_one", words, extra_delta=empty_round(rule, draws))
+
+
+def sampled_losses(z: float, coefficients: tuple[float, ...], timeline: Timeline) -> Mechanism:
+    """Returns the mechanism of banded noise whose losses are sampled, for clients that return late.
+
+    ``coefficients`` have norm 1.  Rounds that are repeated count as one with less noise.
+    """
+    rule = timeline.sampling
+    assert rule is not None
+    rounds = math.ceil(timeline.num_rounds / rule.repeats)
+    bins = rule.kind == "bins"  # which are b-min-separation with probability 1
+    separation = rule.groups if bins else rule.separation
+    event = losses_event()(rounds, separation, rule.probability, z, coefficients)
+    words = f"one of {separation} rounds at random, the same in every pass"
+    if not bins:
+        words = f"sampling at {rule.probability:g}, at least {separation} rounds between visits"
+    extra = empty_round(rule, timeline.num_rounds)
+    return Mechanism(event, "add_or_remove_one", words, ("monte_carlo",), extra_delta=extra)
+
+
+@functools.cache
+def allocation_event() -> Any:
+    """Returns the class of events in which a client takes part in one of some rounds, at random."""
+
+    @dataclasses.dataclass(frozen=True)
+    class RandomAllocation(import_extra("dp_accounting", "privacy").DpEvent):
+        num_rounds: int
+        noise_multiplier: float
+
+    return RandomAllocation
+
+
+@functools.cache
+def losses_event() -> Any:
+    """Returns the class of events of banded noise under b-min-separation."""
+
+    @dataclasses.dataclass(frozen=True)
+    class SeparatedSampling(import_extra("dp_accounting", "privacy").DpEvent):
+        num_rounds: int
+        separation: int
+        probability: float
+        noise_multiplier: float
+        coefficients: tuple[float, ...]
+
+    return SeparatedSampling
 
 
 def without_noise() -> Mechanism:
@@ -104,4 +165,9 @@ def _per_visit(noise_multiplier: float, timeline: Timeline) -> Mechanism:
 
 def empty_round(rule: Sampling, num_rounds: int) -> float:
     """Bounds the probability that all clients but one are absent in one of some rounds."""
-    return min(num_rounds * (1 - rule.probability) ** (rule.population - 1), 1.0)
+    share = rule.probability
+    if rule.kind == "bins":
+        share = 1 / rule.groups
+    elif rule.kind == "separated":
+        share /= 1 + (rule.separation - 1) * share  # in a single round
+    return min(num_rounds * (1 - share) ** (rule.population - 1), 1.0)

@@ -9,7 +9,15 @@ from fedjax_sim.studies.setups import fields
 from fedjax_sim.studies.setups.presets import options
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.studies.setups.sampling import drawn
-from fedjax_sim.timelines import geometric_steps, poisson, repeat_rounds, sampling, slots_for
+from fedjax_sim.timelines import (
+    b_min_sep,
+    balls_in_bins,
+    geometric_steps,
+    poisson,
+    repeat_rounds,
+    sampling,
+    slots_for,
+)
 
 ROUNDS, COHORT, KEY = 7, 3, jax.random.key(1)
 SIZES = np.arange(1, 13)  # of 12 clients
@@ -47,6 +55,15 @@ EQUAL = [
         {"sampling": "stratified"},
         lambda: sampling.stratified(KEY, ROUNDS, 12, COHORT, STEPS, num_strata=3),
     ),
+    ({"sampling": "balls-in-bins"}, lambda: balls_in_bins(KEY, ROUNDS, 12, 4, STEPS)),
+    (
+        {"sampling": "balls-in-bins", "sampling.redraw": True},
+        lambda: balls_in_bins(KEY, ROUNDS, 12, 4, STEPS, redraw=True),
+    ),
+    (  # p 12 / (1 + 2 p) = 3
+        {"sampling": "b-min-sep", "sampling.separation": 3},
+        lambda: b_min_sep(KEY, ROUNDS, 12, 1 / 2, STEPS, separation=3),
+    ),
 ]  # fmt: skip
 
 
@@ -55,6 +72,19 @@ def test_rules_are_the_functions_of_the_library(values, rule):
     found = drawn(options(**values).sampling, ROUNDS, COHORT, KEY, SIZES, STEPS, num_strata=3)
     jax.tree.map(np.testing.assert_array_equal, found, rule())
     assert isinstance(found, fs.Timeline)
+
+
+@pytest.mark.parametrize(
+    ("values", "cohort", "message"),
+    [
+        ({"sampling": "b-min-sep", "sampling.separation": 5}, 3, "separation is 5; expected at m"),
+        ({"sampling": "b-min-sep", "sampling.separation": 1}, 13, "cohort_size is 13"),
+        ({"sampling": "balls-in-bins"}, 13, "cohort_size is 13"),
+    ],
+)
+def test_cohorts_that_are_too_large_are_refused(values, cohort, message):
+    with pytest.raises(ValueError, match=message):
+        drawn(options(**values).sampling, ROUNDS, cohort, KEY, SIZES, STEPS)
 
 
 def test_every_kind_is_in_the_table():
