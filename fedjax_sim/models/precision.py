@@ -75,13 +75,14 @@ def _task_in_precision(task: Task, dtype: str) -> Task:
             return _task_in_precision(build(place, data), dtype)
 
         return dataclasses.replace(task, placement=dataclasses.replace(task.placement, build=built))
-    oracle = getattr(task.oracle, "func", None)
+    partial: Any = task.oracle
+    oracle: Any = getattr(partial, "func", None)
     if hasattr(oracle, "empirical"):  # of generated examples
         empirical = _with_objective_in(oracle.empirical, dtype)
         oracle = oracle._replace(empirical=empirical)
     else:
         oracle = _with_objective_in(oracle, dtype)
-    return dataclasses.replace(task, oracle=jax.tree_util.Partial(oracle, *task.oracle.args))
+    return dataclasses.replace(task, oracle=jax.tree_util.Partial(oracle, *partial.args))
 
 
 def _with_objective_in(oracle: Any, dtype: str) -> Any:
@@ -185,15 +186,14 @@ def _not_rounded(function: Callable, *arguments: PyTree) -> PyTree:
             return jnp.asarray(v.val, v.aval.dtype) if isinstance(v, Literal) else known[v]
 
         for operation in last:
-            operands, options = map(read, operation.invars), operation.params
-            if operation.primitive.name == "dot_general":
-                types = [v.aval.dtype for v in operation.invars]
-                operands = [x.astype(t) for x, t in zip(operands, types, strict=True)]
-                if wide:
-                    sums = jax.eval_shape(tree.wide, operation.outvars[0].aval).dtype
-                    options = options | {"preferred_element_type": sums}
-            elif wide:
-                operands = tree.wide(list(operands))
+            operands = [read(v).astype(v.aval.dtype) for v in operation.invars]
+            options = operation.params
+            if wide:
+                # Not products of halves with a float32 result, which XLA:CPU does not always have;
+                # the products of such operands are exact in TF32 and in a TPU's passes.
+                operands = tree.wide(operands)
+                if operation.primitive.name == "dot_general":
+                    options = options | {"preferred_element_type": operands[0].dtype}
             known[operation.outvars[0]] = operation.primitive.bind(*operands, **options)
         return [read(v) for v in outputs]
 
