@@ -59,7 +59,7 @@ def queue(scale: str, torch: str, work: pathlib.Path) -> list[Queued]:
     """
     tiny = scale == "tiny"
     seconds = 0.05 if tiny else SECONDS
-    measured = [*_goals(tiny, seconds, torch), *_candidates(tiny, seconds)]
+    measured = [*_goals(tiny, seconds, torch), *_candidates(tiny, seconds), *_losses(tiny, work)]
     return [*measured, *_training(tiny, work), *_parts(tiny, seconds, work)]
 
 
@@ -87,6 +87,18 @@ def _candidates(tiny: bool, seconds: float) -> list[Queued]:
         )
         for name in (["W2"] if tiny else ["W3", "ResNet-18", "W2"])
     ]  # fmt: skip
+
+
+def _losses(tiny: bool, work: pathlib.Path) -> list[Queued]:
+    """Losses after 100 rounds by precision, of W3's network and of a small ResNet."""
+    dataset, rounds, seeds = ("digits", 2, 2) if tiny else ("cifar10", 100, 5)
+    found = []
+    for model in ("resnet20",) if tiny else ("lenet5", "resnet20"):
+        arguments = {"dataset": dataset, "model": model, "rounds": rounds, "seeds": seeds}
+        arguments["work"] = str(work / "precision")
+        job = Job(model, "ours", "benchmarks.losses", arguments)
+        found.append(Queued(f"losses-{model}", job, SHORT))
+    return found
 
 
 def _training(tiny: bool, work: pathlib.Path) -> list[Queued]:

@@ -183,7 +183,7 @@ def _in_torch_order(name, params):
             found += [*norm(block["norm1"]), *norm(block["norm2"])]
             if "shortcut" in block:
                 found += [conv(block["shortcut"]["conv"]), *norm(block["shortcut"]["norm"])]
-        return [*found, params["head"]["kernel"], params["head"]["bias"]]
+        return [*found, params["head"]["dense1"]["kernel"], params["head"]["dense1"]["bias"]]
     found = []
     for layer in ("conv1", "conv2"):
         found += [conv(params[layer]), params[layer]["bias"]] if layer in params else []
