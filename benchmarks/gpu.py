@@ -93,7 +93,7 @@ def _losses(tiny: bool, work: pathlib.Path) -> list[Queued]:
     """Losses after 100 rounds by precision, of W3's network and of a small ResNet."""
     dataset, rounds, seeds = ("digits", 2, 2) if tiny else ("cifar10", 100, 5)
     found = []
-    for model in ("resnet20",) if tiny else ("lenet5", "resnet20"):
+    for model in ("softmax_regression",) if tiny else ("lenet5", "resnet20"):
         arguments = {"dataset": dataset, "model": model, "rounds": rounds, "seeds": seeds}
         arguments["work"] = str(work / "precision")
         job = Job(model, "ours", "benchmarks.losses", arguments)

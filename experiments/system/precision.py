@@ -2,8 +2,8 @@
 
     python -m experiments.system.precision
     python -m experiments.system.precision --dataset femnist --partition natural --rounds 60
-    python -m experiments.system.precision --algorithms fedavg --dataset cifar10 --model lenet5 \
-        --seeds 5 --cohort-size 4 --local-steps 2 --eval-every 20
+    python -m experiments.system.precision --model small-resnet --algorithms fedavg --seeds 5
+    python -m experiments.system.precision --dataset cifar10 --model lenet5   # hours on two cores
 
 The comparison of ``fedjax-sim run`` in every precision that the machine supports, beside the same
 runs in float64: the same initial models, cohorts and minibatches, so that differences come from the
@@ -41,6 +41,11 @@ from fedjax_sim.studies.setups import options as run_options
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"
+OWN = {
+    "small-resnet": lambda: fs.models.resnet(  # of digits
+        10, channels=(8, 16), blocks=(1, 1), image_channels=1
+    )
+}
 METRICS = ("test/accuracy", "train/loss")
 
 
@@ -50,7 +55,7 @@ class Options(Folders):
 
     algorithms: tuple[str, ...] = ("fedavg", "scaffold", "fedadam")
     dataset: str = "digits"
-    model: str | None = None  # default: the data set's
+    model: str | None = None  # of the command line, or of OWN; default: the data set's
     partition: Literal["dirichlet", "iid", "natural"] = "dirichlet"
     rounds: int = 100
     seeds: int = 10
@@ -80,7 +85,8 @@ def _rows(run: Run) -> Callable[[Dataset, int], Sequence[np.ndarray]]:
 def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
     """Histories in all precisions: algorithm, seed, round, metric, value, precision."""
     parts = []
-    names = ("model", "cohort_size", "local_steps", "eval_every")
+    own = OWN[options.model]() if options.model in OWN else None
+    names = ("cohort_size", "local_steps", "eval_every", *(["model"] if own is None else []))
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     for precision in precisions:
         run = run_options(
@@ -95,7 +101,7 @@ def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
             **given,
         )
         rows = _rows(run) if options.partition == "dirichlet" else None
-        result = compare(resolve(Study(run, rows=rows)))
+        result = compare(resolve(Study(run, rows=rows, model=own)))
         check_finished(result, run.output)
         parts.append(result.history.assign(precision=precision))
     return pd.concat(parts, ignore_index=True)
