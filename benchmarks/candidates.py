@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.jobs import OneCall
-from benchmarks.workloads import Workload, make_data
+from benchmarks.workloads import WIDE, Workload, make_data
 
 
-def problem(w: Workload) -> tuple:
-    """The workload as fedjax_sim's ``(model, task)``."""
+def problem(w: Workload, half: bool = False) -> tuple:
+    """The workload as fedjax_sim's ``(model, task)``, its gradients in bfloat16 if ``half``."""
     import fedjax_sim as fs
     from fedjax_sim import models, objectives
 
@@ -27,13 +27,16 @@ def problem(w: Workload) -> tuple:
         "logistic": lambda: models.logistic_regression(w.shape),
         "femnist": models.femnist_cnn,
         "lenet": models.lenet5,
+        "lenet-wide": lambda: models.lenet5(w.classes, *WIDE),
+        "resnet18": lambda: models.resnet18(w.classes),
     }
     model = build[w.model]()
     loss = objectives.binary_cross_entropy if w.classes == 1 else objectives.cross_entropy
     x, y = make_data(w)
     offsets = np.arange(w.clients + 1, dtype=np.int32) * w.examples
     data = fs.FederatedData({"x": x.reshape(-1, *w.shape), "y": y.reshape(-1)}, offsets)
-    return model, fs.empirical_task(loss(model.apply), data, fs.epochs(w.epochs, w.batch))
+    task = fs.empirical_task(loss(model.apply), data, fs.epochs(w.epochs, w.batch))
+    return model, models.in_precision(task, jnp.bfloat16) if half else task
 
 
 def timeline(w: Workload, key: jax.Array, rounds: int):
@@ -73,13 +76,13 @@ def placed(function: Callable, task, *rest) -> tuple[Callable, object]:
     return compiled, jax.device_put(task, compiled.input_shardings[0][0])
 
 
-def ours(w: Workload, strategy: str) -> OneCall:
+def ours(w: Workload, strategy: str, rounds: int | None = None, half: bool = False) -> OneCall:
     """fedjax_sim: sampling, minibatches, training and averaging of many rounds per dispatch."""
     import fedjax_sim as fs
 
-    # About half a second of work, as a run with few evaluations has.
-    rounds = {"logistic": 100, "softmax": 10}.get(w.model, 1)
-    model, task = problem(w)
+    # By default about half a second of work, as a run with few evaluations has.
+    rounds = rounds or {"logistic": 100, "softmax": 10}.get(w.model, 1)
+    model, task = problem(w, half)
     algorithm, strategies = fs.fedavg(w.lr), execution_strategy(strategy)
 
     def rounds_of(task, params, key):

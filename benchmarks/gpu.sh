@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# All benchmarks on a GPU, in eleven minutes from a checkout whose environment is there:
-# results, tables and bars go to benchmarks/results/gpu (OUT).
+# The queue of measurements on a GPU, for at most MINUTES: see `python -m benchmarks.gpu --help`.
+# Records go to results/gpu; the next call goes on behind them.
 #
-#   bash benchmarks/gpu.sh                      # sets up .venv with JAX for CUDA 13 if need be
-#   PYTHON=python3 bash benchmarks/gpu.sh       # an interpreter that has JAX with a GPU and the rest
+#   bash benchmarks/gpu.sh                         # sets up .venv with JAX for CUDA 13 if need be
+#   PYTHON=python3 MINUTES=9 bash benchmarks/gpu.sh   # an interpreter that has JAX with a GPU
+#   PYTHON=python3 bash benchmarks/gpu.sh --only goal torch --torch OTHER/bin/python
 #
-# The two stages have MINUTES="6 5", the parts of the second equal shares of what is left; what
-# does not come in time is named as left out. On an H100 with 16 cores W3 alone takes more than
-# a minute and ResNet-18 more than two and a half, most of it for compiling.
+# Data sets lie in FEDJAX_SIM_DATA, whole or in parts (`python -m benchmarks.parts`).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,10 +16,11 @@ if [[ -z "${PYTHON:-}" ]]; then
     version=$("$PYTHON" -c 'import jax; print(jax.__version__)')
     "$PYTHON" -m pip install --quiet "jax[${EXTRA:-cuda13}]==$version"
 fi
-# The host's devices, too: parts that divide work among cores ask for them.
+# The host's devices, too: parts that divide work among cores ask for them, and checks run there.
 export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda,cpu}
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$PWD/.jax_cache}
 export XLA_PYTHON_CLIENT_PREALLOCATE=false # processes follow each other closely
+export PYTHONUNBUFFERED=1
 # The flags that the command line sets; COMMAND_BUFFERS=0 leaves them out, for a comparison.
 if [[ "${COMMAND_BUFFERS:-1}" == 1 ]]; then
     XLA_FLAGS=$("$PYTHON" -c 'import os
@@ -29,16 +29,7 @@ use_command_buffers()
 print(os.environ.get("XLA_FLAGS", ""))')
     export XLA_FLAGS
 fi
-"$PYTHON" -c 'import jax; print(jax.devices(), jax.__version__)'
-
-read -r -a minutes <<<"${MINUTES:-6 5}"
-out=${OUT:-benchmarks/results/gpu}
-mkdir -p "$out"
-measure() {
-    "$PYTHON" -m benchmarks "$@" --repeats 1 --seconds 0.5 --out "$out" | tee -a "$out/report.txt"
-}
-measure accelerator --minutes "${minutes[0]}"
-# Without what runs on the host's cores only.
-measure rounds memory offload asynchrony composite sweep methods cells startup \
-    --candidates ours jax-vmap jax-map resident host eager=vmapped loop sweep run \
-    fedavg feddualavg scaffold fedmoswa fedsam --minutes "${minutes[1]}"
+if [[ -d "${FEDJAX_SIM_DATA:-}" ]]; then
+    "$PYTHON" -m benchmarks.parts join "$FEDJAX_SIM_DATA"
+fi
+exec "$PYTHON" -m benchmarks.gpu --minutes "${MINUTES:-9}" "$@"

@@ -9,7 +9,7 @@ import numpy as np
 class Workload(NamedTuple):
     """One round: ``cohort`` of ``clients`` do ``epochs`` passes of ``batch`` over ``examples``."""
 
-    model: str  # softmax, logistic, femnist or lenet
+    model: str  # softmax, logistic, femnist, lenet, lenet-wide or resnet18
     shape: tuple[int, ...]  # one example
     classes: int  # 1: a binary logit
     clients: int
@@ -77,6 +77,35 @@ WORKLOADS = {
     ),
     "W4": Workload("logistic", (123,), 1, 1000, 1000, 32, 8, 4, 124, _flops(123)),
 }
+
+# Of the FedSWA paper's Table 2, on images of CIFAR-100's shape; a stage's first block has stride 2.
+_STAGES = ((64, 32 * 32), (128, 16 * 16), (256, 8 * 8), (512, 4 * 4))
+_BLOCKS = [
+    pixels * 9 * channels * inputs
+    for number, (channels, pixels) in enumerate(_STAGES)
+    for inputs in (channels if number == 0 else channels // 2, *[channels] * 3)
+] + [pixels * channels * channels // 2 for channels, pixels in _STAGES[1:]]
+WIDE = (64, 64), (384, 192)  # channels and units of its LeNet-5
+LARGE = {
+    "LeNet-5": WORKLOADS["W3"]._replace(
+        model="lenet-wide",
+        classes=100,
+        parameters=4_864 + 102_464 + 614_784 + 73_920 + 19_300,
+        flops=_flops(28 * 28 * 64 * 75, 10 * 10 * 64 * 1600, 1600 * 384, 384 * 192, 192 * 100),
+    ),
+    "ResNet-18": WORKLOADS["W3"]._replace(
+        model="resnet18",
+        classes=100,
+        parameters=11_220_132,
+        flops=_flops(32 * 32 * 64 * 27, *_BLOCKS, 512 * 100),
+    ),
+}
+GOALS = LARGE | WORKLOADS
+
+
+def reduced(w: Workload) -> Workload:
+    """Returns the workload with two clients that do two steps of four examples."""
+    return w._replace(clients=2, cohort=2, examples=8, batch=4, epochs=1)
 
 
 def make_data(w: Workload) -> tuple[np.ndarray, np.ndarray]:

@@ -82,6 +82,7 @@ class Scale(NamedTuple):
 
 SCALES = {
     "paper": Scale(1.0, 100, PUBLISHED, 1, None),
+    "gpu": Scale(1.0, 100, PUBLISHED, 5, 5000),  # the paper's, with fewer evaluations
     "cpu": Scale(0.2, 100, NARROW, 5, 5000),
     "cpu-wide": Scale(0.2, 100, (32, 32, 192, 96), 5, 5000),
     "smoke": Scale(0.002, 10, NARROW, 1, 500, max_steps=3, test_examples=500),
@@ -92,7 +93,7 @@ SCALES = {
 class Options(Folders):
     """Options of every experiment."""
 
-    scale: Literal["paper", "cpu", "cpu-wide", "smoke"] = "cpu"
+    scale: Literal["paper", "gpu", "cpu", "cpu-wide", "smoke"] = "cpu"
     rounds: int | None = None  # instead of the scale's
     seeds: int = 1
     methods: tuple[str, ...] = ()  # default: all of the table

@@ -2,6 +2,8 @@
 
     python -m experiments.system.precision
     python -m experiments.system.precision --dataset femnist --partition natural --rounds 60
+    python -m experiments.system.precision --model small-resnet --algorithms fedavg --seeds 5
+    python -m experiments.system.precision --dataset cifar10 --model lenet5   # hours on two cores
 
 The comparison of ``fedjax-sim run`` in every precision that the machine supports, beside the same
 runs in float64: the same initial models, cohorts and minibatches, so that differences come from the
@@ -39,6 +41,11 @@ from fedjax_sim.studies.setups import options as run_options
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
 EXACT = "float64"
+OWN = {
+    "small-resnet": lambda: fs.models.resnet(  # of digits
+        10, channels=(8, 16), blocks=(1, 1), image_channels=1
+    )
+}
 METRICS = ("test/accuracy", "train/loss")
 
 
@@ -48,10 +55,19 @@ class Options(Folders):
 
     algorithms: tuple[str, ...] = ("fedavg", "scaffold", "fedadam")
     dataset: str = "digits"
+    model: str | None = None  # of the command line, or of OWN; default: the data set's
     partition: Literal["dirichlet", "iid", "natural"] = "dirichlet"
     rounds: int = 100
     seeds: int = 10
+    cohort_size: int | None = None  # default: as of a run
+    local_steps: int | None = None
+    eval_every: int | None = None
     work: pathlib.Path = pathlib.Path("results/precision")  # finished runs, to continue from
+
+    @property
+    def name(self) -> str:
+        """Name of the results."""
+        return "-".join(filter(None, (self.dataset, self.model)))
 
 
 def available() -> list[str]:
@@ -69,6 +85,9 @@ def _rows(run: Run) -> Callable[[Dataset, int], Sequence[np.ndarray]]:
 def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
     """Histories in all precisions: algorithm, seed, round, metric, value, precision."""
     parts = []
+    own = OWN[options.model]() if options.model in OWN else None
+    names = ("cohort_size", "local_steps", "eval_every", *(["model"] if own is None else []))
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
     for precision in precisions:
         run = run_options(
             algorithms=options.algorithms,
@@ -78,10 +97,11 @@ def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
             seeds=options.seeds,
             precision=precision,
             data_dir=options.data_dir,
-            output=options.work / options.dataset / precision,
+            output=options.work / options.name / precision,
+            **given,
         )
         rows = _rows(run) if options.partition == "dirichlet" else None
-        result = compare(resolve(Study(run, rows=rows)))
+        result = compare(resolve(Study(run, rows=rows, model=own)))
         check_finished(result, run.output)
         parts.append(result.history.assign(precision=precision))
     return pd.concat(parts, ignore_index=True)
@@ -89,7 +109,8 @@ def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
 
 def effect(history: pd.DataFrame) -> pd.DataFrame:
     """A row per algorithm, metric and precision: its mean at the end, the paired difference from
-    float64 there, and the largest absolute difference of a seed's curve at any evaluation."""
+    float64 there, the seeds' standard deviation, and the largest absolute difference of a seed's
+    curve at any evaluation."""
     rows = []
     for algorithm, metric in itertools.product(history["algorithm"].unique(), METRICS):
         part = history.query("algorithm == @algorithm and metric == @metric")
@@ -101,6 +122,7 @@ def effect(history: pd.DataFrame) -> pd.DataFrame:
         }
         exact = curves.pop(EXACT)
         end = fs.analysis.mean_interval(exact[:, -1])
+        spread = float(exact[:, -1].std(ddof=1))
         row = {"algorithm": algorithm, "metric": metric}
         rows.append({**row, "precision": EXACT, "mean": end.mean, "low": end.low, "high": end.high})
         for precision, values in curves.items():
@@ -110,6 +132,7 @@ def effect(history: pd.DataFrame) -> pd.DataFrame:
             )
             columns = {"mean": end.mean, "low": end.low, "high": end.high}
             columns |= {"difference": off.mean, "from": off.low, "to": off.high}
+            columns["spread"] = spread
             largest = float(np.abs(values - exact).max())
             rows.append({**row, "precision": precision, **columns, "largest": largest})
     return pd.DataFrame(rows)
@@ -120,11 +143,13 @@ def build(
 ) -> tuple[Report, dict[str, Any]]:
     """Text; there is no figure."""
     options = facts["options"]
+    name = "-".join(filter(None, (options["dataset"], options["model"])))
     rounds, seeds = options["rounds"], counted(options["seeds"], "seed")
     report = Report(
-        f"Precision: {options['dataset']}, {rounds} rounds, {seeds}",
+        f"Precision: {name}, {rounds} rounds, {seeds}",
         "Means at the end with intervals of 95 % (low, high), differences from float64 per seed "
-        "with their intervals (from, to), and the largest difference of a seed at any evaluation.",
+        "with their intervals (from, to), the standard deviation of float64 over the seeds "
+        "(spread), and the largest difference of a seed at any evaluation.",
         tables[""],
     )
     return report, {}
@@ -134,7 +159,7 @@ def main(options: Options) -> None:
     """Runs all precisions, prints and writes their table."""
     table = effect(histories(options, (*available(), EXACT)))
     folder = options.output / "system" / "precision"
-    save_report(folder, options.dataset, {"": table}, build, options=settings(options))
+    save_report(folder, options.name, {"": table}, build, options=settings(options))
 
 
 if __name__ == "__main__":

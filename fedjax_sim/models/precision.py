@@ -1,49 +1,109 @@
-"""Models whose precision differs from that of their parameters."""
+"""Models and tasks whose precision differs from that of the parameters."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.core import eval_jaxpr
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
 from jax.typing import DTypeLike
 
+from fedjax_sim import tree
 from fedjax_sim.models.stateful import Evaluation
+from fedjax_sim.objectives import Objective
+from fedjax_sim.objectives.of_model import OfApply, OfModel
 from fedjax_sim.tree import leaves
-from fedjax_sim.types import Model, Params, PyTree
+from fedjax_sim.types import Model, Params, PyTree, Task
 
 
-def in_precision(model: Model, dtype: DTypeLike) -> Model:
+@overload
+def in_precision(model: Model, dtype: DTypeLike) -> Model: ...
+
+
+@overload
+def in_precision(model: Task, dtype: DTypeLike) -> Task: ...
+
+
+def in_precision(model: Model | Task, dtype: DTypeLike) -> Model | Task:
     """Model that computes in another floating dtype; parameters and outputs keep their dtype.
 
-    With bfloat16 the products of a local step, forward and backward, are in half precision.  Local
-    iterates, gradients, losses, uploads and the server's state have the dtype of the parameters
-    (float32): differences of models over a local step are too small for 8 bits.  Running statistics
-    are not converted, either.
+    With bfloat16 the operands of a local step's products, forward and backward, are in half
+    precision.  Local iterates, gradients, losses, uploads and the server's state have the dtype of
+    the parameters (float32): differences of models over a local step are too small for 8 bits.
+    Running statistics are not converted, either.  Outputs are not rounded: the last product's sums,
+    and the bias added to them, have the dtype of the parameters.
 
     Args:
-        model: any model.
+        model: any model; or a task whose objective contains one, as a choice for one execution:
+            clients' gradients are then computed in the dtype, evaluations of the server are not.
         dtype: floating dtype of the computation.
 
     Raises:
-        ValueError: a dtype that is not floating.
+        ValueError: a dtype that is not floating, or a task whose objective is not one of
+            :mod:`fedjax_sim.objectives`.
 
     Example:
         >>> model = in_precision(Model(lambda key: jnp.ones(2), lambda w, x: x @ w), jnp.bfloat16)
-        >>> out = model.apply(jnp.array([1.0, 1 / 512]), jnp.ones((1, 2)))
-        >>> out.dtype, out.tolist()
-        (dtype('float32'), [1.0])
+        >>> out = model.apply(jnp.array([1.0, 1 / 512]), jnp.array([[1.0, 1.001]]))
+        >>> out.dtype, out.tolist()  # 1.001 is rounded to 1, the sum is not
+        (dtype('float32'), [1.001953125])
     """
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"dtype is {jnp.dtype(dtype)}; expected a floating dtype")
     name = jnp.dtype(dtype).name
+    if isinstance(model, Task):
+        return _task_in_precision(model, name)
     apply = _Cast(model.apply, name)
     if model.train is None:
         return model._replace(apply=apply)
     train = _CastTraining(model.train, name, model.statistics)
     return model._replace(apply=Evaluation(apply), train=train)
+
+
+def _task_in_precision(task: Task, dtype: str) -> Task:
+    """Returns a task whose objective's model computes in another dtype."""
+    build = getattr(task.placement, "build", None)  # examples on the host: built per segment
+    if build is not None:
+
+        def built(place: Any, data: Any) -> Task:
+            return _task_in_precision(build(place, data), dtype)
+
+        return dataclasses.replace(task, placement=dataclasses.replace(task.placement, build=built))
+    partial: Any = task.oracle
+    oracle: Any = getattr(partial, "func", None)
+    if hasattr(oracle, "empirical"):  # of generated examples
+        empirical = _with_objective_in(oracle.empirical, dtype)
+        oracle = oracle._replace(empirical=empirical)
+    else:
+        oracle = _with_objective_in(oracle, dtype)
+    return dataclasses.replace(task, oracle=jax.tree_util.Partial(oracle, *partial.args))
+
+
+def _with_objective_in(oracle: Any, dtype: str) -> Any:
+    """Returns a task's oracle whose objective's model computes in another dtype."""
+    objective = _objective_in(getattr(oracle, "objective", None), dtype)
+    return oracle._replace(objective=objective)
+
+
+def _objective_in(objective: Any, dtype: str) -> Objective:
+    """Returns an objective whose model computes in another dtype."""
+    match objective:
+        case OfModel(model):
+            return dataclasses.replace(objective, model=in_precision(model, dtype))
+        case OfApply(apply):
+            return dataclasses.replace(objective, apply=_Cast(apply, dtype))
+    if getattr(objective, "objective", None) is None:  # of a regularised or augmented one
+        raise ValueError(
+            f"task has the objective {objective!r:.60}; expected one of fedjax_sim.objectives; a "
+            "function of yours can call a model of models.in_precision"
+        )
+    return dataclasses.replace(objective, objective=_objective_in(objective.objective, dtype))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +116,11 @@ class _CastTraining:
 
     def __call__(self, params: Params, x: PyTree, key: Array, weights: Array) -> tuple:
         kept, rest = leaves.split(params, self.statistics or (lambda path, leaf: False))
-        new = None
 
-        def apply(rest: Params, x: PyTree) -> PyTree:
-            nonlocal new
-            outputs, new = self.train(leaves.join(kept, rest), x, key, weights)
-            return outputs
+        def train(rest: Params, x: PyTree) -> tuple[PyTree, PyTree]:
+            return self.train(leaves.join(kept, rest), x, key, weights)
 
-        return _Cast(apply, self.dtype)(rest, x), new
+        return _computed(train, self.dtype, rest, x)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,18 +141,87 @@ class _Cast:
         return getattr(self.apply, "vocab_size", None)
 
     def __call__(self, params: Params, x: PyTree) -> PyTree:
-        def floating(leaf: Array) -> bool:
-            return jnp.issubdtype(leaf.dtype, jnp.floating)
+        return _computed(lambda w, x: (self.apply(w, x), None), self.dtype, params, x)[0]
 
-        def cast(tree: PyTree) -> PyTree:
-            return jax.tree.map(
-                lambda leaf: leaf.astype(self.dtype) if floating(leaf) else leaf, tree
-            )
 
-        dtypes = [leaf.dtype for leaf in jax.tree.leaves(params) if floating(leaf)]
-        with jax.numpy_dtype_promotion("standard"):  # frozen leaves may be in half precision
-            param_dtype = jnp.result_type(*dtypes)
-        outputs = self.apply(cast(params), cast(x))
-        return jax.tree.map(
-            lambda leaf: leaf.astype(param_dtype) if floating(leaf) else leaf, outputs
-        )
+def _floating(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _computed(
+    function: Callable[[Params, PyTree], tuple[PyTree, PyTree]],
+    dtype: str,
+    params: Params,
+    x: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """Returns outputs, in the dtype of the parameters, and statistics, whose dtype stays."""
+
+    def cast(tree: PyTree, dtype: DTypeLike) -> PyTree:
+        return jax.tree.map(lambda leaf: leaf.astype(dtype) if _floating(leaf) else leaf, tree)
+
+    dtypes = [leaf.dtype for leaf in jax.tree.leaves(params) if _floating(leaf)]
+    with jax.numpy_dtype_promotion("standard"):  # frozen leaves may be in half precision
+        param_dtype = jnp.result_type(*dtypes)
+    outputs, statistics = _not_rounded(function, cast(params, dtype), cast(x, dtype))
+    return cast(outputs, param_dtype), statistics
+
+
+# Operations between the last product and the outputs, such as the sum with a bias.
+_AFTER = frozenset({"add", "broadcast_in_dim", "reshape", "squeeze", "transpose"})
+
+
+def _not_rounded(function: Callable, *arguments: PyTree) -> PyTree:
+    """Returns the results of a function with the sums of its last product in at least float32."""
+    program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    outputs = program.jaxpr.outvars
+    last = _last_operations(program.jaxpr)
+    made = {v for operation in last for v in operation.outvars}
+    used = [v for operation in last for v in operation.invars] + list(outputs)
+    inputs = list(dict.fromkeys(v for v in used if not isinstance(v, Literal) and v not in made))
+
+    def results(wide: bool, *values: Array) -> list[Array]:
+        known = dict(zip(inputs, values, strict=True))
+
+        def read(v: Any) -> Array:
+            return jnp.asarray(v.val, v.aval.dtype) if isinstance(v, Literal) else known[v]
+
+        for operation in last:
+            operands = [read(v).astype(v.aval.dtype) for v in operation.invars]
+            options = operation.params
+            if wide:
+                # Not products of halves with a float32 result, which XLA:CPU does not always have;
+                # the products of such operands are exact in TF32 and in a TPU's passes.
+                operands = tree.wide(operands)
+                if operation.primitive.name == "dot_general":
+                    options = options | {"preferred_element_type": operands[0].dtype}
+            known[operation.outvars[0]] = operation.primitive.bind(*operands, **options)
+        return [read(v) for v in outputs]
+
+    exact = jax.custom_jvp(functools.partial(results, True))
+
+    @exact.defjvp
+    def derivative(values: tuple, tangents: tuple) -> tuple:
+        # Products of the gradient have operands in half precision, too.
+        primals = exact(*values)
+        _, changes = jax.jvp(functools.partial(results, False), values, tangents)
+        return primals, [
+            t.astype(x.dtype) if _floating(x) else t for t, x in zip(changes, primals, strict=True)
+        ]
+
+    before = program.jaxpr.replace(outvars=inputs)
+    values = eval_jaxpr(before, program.consts, *jax.tree.leaves(arguments))
+    return jax.tree.unflatten(jax.tree.structure(shapes), exact(*values))
+
+
+def _last_operations(program: Jaxpr) -> list[JaxprEqn]:
+    """Returns the last products whose sums reach an output, and the operations behind them."""
+    wanted = {v for v in program.outvars if _floating(v.aval)}
+    found = []
+    for operation in reversed(program.eqns):
+        name = operation.primitive.name
+        if wanted.isdisjoint(operation.outvars) or name not in {"dot_general", *_AFTER}:
+            continue
+        found.append(operation)
+        if name in _AFTER:
+            wanted |= {v for v in operation.invars if not isinstance(v, Literal)}
+    return found[::-1]

@@ -1,5 +1,8 @@
 """Half precision in the products of local steps and nowhere else; the precisions of commands."""
 
+import dataclasses
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,9 +51,10 @@ def test_products_of_a_step_are_in_half_precision_and_gradients_are_not():
         return objectives.cross_entropy(model.apply)(params, examples, KEY).mean()
 
     value = jax.value_and_grad(lambda params: loss(HALF, params))
-    found = products(value, params)
-    assert len(found) == 5  # two layers forward, two kernels and one activation backward
-    assert set(found) == {("bfloat16", "bfloat16")}
+    # The outputs are sums in float32 of products of rounded operands.
+    assert set(products(value, params)) == {("bfloat16", "bfloat16"), ("float32", "float32")}
+    # Two layers forward, two kernels and one activation backward.
+    assert jax.jit(value).lower(params).compile().as_text().count(" dot(") == 5
     half, gradient = value(params)
     assert {leaf.dtype for leaf in jax.tree.leaves((half, gradient))} == {jnp.dtype("float32")}
     # Bfloat16 has 8 significant bits: an entry is off by 2**-9 of itself, a sum of 16 products of
@@ -80,6 +84,105 @@ def test_objectives_refuse_the_evaluation_of_a_model_that_trains_otherwise():
     with pytest.raises(ValueError, match="expected the model itself"):
         objectives.cross_entropy(half.apply)
     objectives.classification_metrics(half.apply)
+
+
+def test_outputs_and_losses_are_not_rounded():
+    """z = 1 + 2**-9 needs 10 bits; operands have 8, outputs in bfloat16 would be 1."""
+    plain = models.Model(lambda key: (), lambda w, x: (x @ w["kernel"]).T[:, :, None] + w["bias"])
+    half = models.in_precision(plain, jnp.bfloat16)
+    params = {"kernel": jnp.ones((1, 1)), "bias": jnp.float32(2**-9)}
+    x = jnp.float32([[1 + 2**-12]])  # rounded to 1
+    assert half.apply(params, x).tolist() == [[[1 + 2**-9]]]
+    assert jax.jit(half.apply)(params, x).tolist() == [[[1 + 2**-9]]]
+    gradient = jax.grad(lambda params: half.apply(params, x).sum())(params)
+    assert jax.tree.map(lambda x: x.tolist(), gradient) == {"kernel": [[1.0]], "bias": 1.0}
+    tangent = jax.jvp(lambda x: half.apply(params, x), (x,), (jnp.ones_like(x),))[1]
+    assert tangent.tolist() == [[[1.0]]]
+
+
+def products_of(text) -> set[tuple[str, str, str]]:
+    """The dtypes of operands and results of all products in a program's StableHLO."""
+    kinds = r"stablehlo\.(?:dot_general|convolution).*"
+    types = r"\(tensor<(?:\d+x)*(\w+)>, tensor<(?:\d+x)*(\w+)>\) -> tensor<(?:\d+x)*(\w+)>"
+    return set(re.findall(kinds + types, text))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clients", [None, 2])
+@pytest.mark.parametrize(
+    "model",
+    [models.lenet5(10, (2, 3), (8, 7)), models.resnet(10, channels=(4, 8), blocks=(1, 1))],
+    ids=["lenet5", "resnet"],
+)
+def test_products_are_accumulated_in_single_precision(model, clients):
+    """Operands in bfloat16 in the program, sums in float32 in the compiled text (of the CPU)."""
+    half = models.in_precision(model, jnp.bfloat16)
+    examples = {"x": jnp.ones((4, 32, 32, 3)), "y": jnp.zeros(4, int)}
+    params = jax.eval_shape(model.init, KEY)
+
+    def gradient(params):
+        loss = objectives.cross_entropy(half.apply)
+        return jax.grad(lambda params: loss(params, examples, KEY).mean())(params)
+
+    if clients is not None:
+        stack = jax.ShapeDtypeStruct
+        params = jax.tree.map(lambda p: stack((clients, *p.shape), p.dtype), params)
+        gradient = jax.vmap(gradient)
+    program = jax.jit(gradient).lower(params)
+    half_or_sum = {("bf16", "bf16", "bf16"), ("f32", "f32", "f32")}  # the latter: the outputs
+    assert products_of(program.as_text()) == half_or_sum
+    compiled = program.compile().as_text()
+    results = re.findall(r"= (\w+)\[[^ ]* (?:dot|convolution)\(", compiled)
+    assert set(results) == {"f32"}
+
+
+def task_of(objective):
+    return fs.empirical_task(objective, fs.FederatedData(batch(), np.array([0, 5, 12])), RULE)
+
+
+RULE = fs.epochs(1, 4)
+LOSS = objectives.cross_entropy(PLAIN)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        task_of(LOSS),
+        task_of(objectives.with_l2(LOSS, 0.1)),
+        task_of(fs.data.augmentation.transformed(LOSS, lambda x, key: x)),
+        fs.generated_task(
+            LOSS, lambda client, key: jax.tree.map(jnp.asarray, batch()), 3, RULE, key=KEY
+        ),
+    ],
+    ids=["plain", "l2", "augmented", "generated"],
+)
+def test_tasks_have_a_precision(task):
+    params = PLAIN.init(KEY)
+    for precise, name in ((task, "float32"), (models.in_precision(task, jnp.bfloat16), "bfloat16")):
+        gradient = precise.oracle(jnp.int32(0), KEY, 1).grad
+        assert (name, name) in products(lambda x, g=gradient: g(x, 0), params)
+        assert ("bfloat16" in str(jax.make_jaxpr(gradient)(params, 0))) == (name == "bfloat16")
+
+
+@pytest.mark.slow
+def test_tasks_on_the_host_have_a_precision():
+    data = fs.FederatedData(batch(), np.array([0, 5, 12]))
+    models_of = []
+    for placement in (None, fs.execution.on_host(10**6)):
+        task = models.in_precision(
+            fs.empirical_task(LOSS, data, RULE, placement=placement), jnp.bfloat16
+        )
+        setup = fs.Setup(task, sampling.full(2, 2, task.num_steps), PLAIN.init(KEY))
+        models_of.append(fs.simulate(fs.fedavg(0.1), setup, KEY).state.server.params)
+    jax.tree.map(np.testing.assert_array_equal, *models_of)
+
+
+def test_tasks_with_objectives_of_users_are_refused():
+    task = task_of(lambda params, examples, key: examples["x"].mean((1, 2, 3)))
+    with pytest.raises(ValueError, match=r"task has the objective .*; expected one of fedjax_sim"):
+        models.in_precision(task, jnp.bfloat16)
+    with pytest.raises(ValueError, match="dtype is int8; expected a floating dtype"):
+        models.in_precision(task, jnp.int8)
 
 
 def test_dtypes_that_are_not_floating_are_refused():
@@ -149,7 +252,16 @@ def test_the_server_is_evaluated_in_single_precision(tmp_path):
     assert found
     assert set(found) == {("float32", "float32")}
     oracle = problem.setup.task.oracle(jnp.int32(0), KEY, 1)
-    assert set(products(lambda x: oracle.grad(x, 0), params)) == {("bfloat16", "bfloat16")}
+    assert ("bfloat16", "bfloat16") in products(lambda x: oracle.grad(x, 0), params)
+
+
+def test_setups_of_studies_have_a_precision(tmp_path):
+    """The option was ignored for a study with a setup of its own."""
+    setup = fs.Setup(task_of(LOSS), sampling.full(1, 2, np.array([2, 2])), PLAIN.init(KEY))
+    half = study("bfloat16", tmp_path)
+    own = dataclasses.replace(half, setup=lambda seed: setup)
+    oracle = prepare(own, None).setup.task.oracle(jnp.int32(0), KEY, 1)
+    assert ("bfloat16", "bfloat16") in products(lambda x: oracle.grad(x, 0), setup.params)
 
 
 @pytest.mark.slow

@@ -291,7 +291,10 @@ def _of_setup(study: Study) -> Problem:
     timeline, params = jax.tree.map(
         lambda *leaves: jnp.stack(leaves), *[(setup.timeline, setup.params) for setup in setups]
     )
-    first = dataclasses.replace(setups[0], timeline=timeline, params=params)
+    task = setups[0].task
+    if run.execution.precision == "bfloat16":
+        task = models.in_precision(task, jnp.bfloat16)
+    first = dataclasses.replace(setups[0], task=task, timeline=timeline, params=params)
     _, schedule_keys, run_keys = seed_keys(run.seed, run.seeds)
     attack = attack_of(run.attack, first.task.num_clients, run.population.partition_seed)
     return Problem(first, run_keys, None, {}, None, schedule_keys, Wrappers.of(run), attack)
