@@ -28,7 +28,7 @@ def test_every_paper_has_a_function():
 def test_results_stay_small():
     """Git keeps every version: tables, small CSV files and one figure per table."""
     sizes = {path: path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file()}
-    assert 0 < sum(sizes.values()) < 6e6
+    assert 0 < sum(sizes.values()) < 8e6
     assert max(sizes.values()) < 3e5, max(sizes, key=sizes.__getitem__)
 
 

@@ -18,6 +18,7 @@ from fedjax_sim.engine import (
     History,
     OnHost,
     RunState,
+    Scorers,
     check_options,
     check_run,
     everywhere,
@@ -365,4 +366,5 @@ def _continued(continuation: _Continuation, keys: Array) -> tuple[History, RunSt
     state, history = execute(0, last, state)
     evaluated.append(history)
     together = jax.tree.map(lambda *x: np.concatenate(x, axis), *evaluated)
-    return together, state
+    metrics = Scorers(setup.eval_fn)(together.metrics, together.round.shape)
+    return together._replace(metrics=metrics), state

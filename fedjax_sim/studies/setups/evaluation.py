@@ -12,13 +12,19 @@ from fedjax_sim.engine import (
     evaluator,
     merge_evaluators,
     personal_evaluator,
+    pooled_evaluator,
 )
+from fedjax_sim.engine.evaluation import scores
 from fedjax_sim.objectives import Metrics
 from fedjax_sim.studies.setups.attack import Attack, Backdoor, trigger
 from fedjax_sim.studies.setups.clients import Clients
 from fedjax_sim.studies.setups.fields import Count, PositiveProbability, group
-from fedjax_sim.types import Task
+from fedjax_sim.types import Model, Task
 from fedjax_sim.wrappers import triggered
+
+ScoreName = Literal[
+    "auc", "f1", "precision", "recall", "confusion", "calibration_error", "perplexity", "rmse", "r2"
+]
 
 
 @group
@@ -42,6 +48,9 @@ class Evaluation:
     first_visit: bool = False
     """With --personal: clients that are held out do the local work of one round before they are
     evaluated, so that their own models and heads are trained."""
+    scores: tuple[ScoreName, ...] = ()
+    """Scores of all test examples together, in the history as test/NAME; with --test-of clients
+    also statistics over the clients that have one; default: none."""
     target_accuracy: PositiveProbability = 0.8
     """Test accuracy; the table shows the rounds, or the simulated time, until a run reaches it."""
 
@@ -50,6 +59,7 @@ def evaluation(
     options: Evaluation,
     attack: Attack,
     metrics: Metrics,
+    model: Model,
     clients: Clients,
     make_task: Callable[[FederatedData], Task],
     own_statistics: bool = False,
@@ -58,7 +68,8 @@ def evaluation(
 
     ``test/...``, ``train/...`` (a fixed subsample of ``--eval-examples``; ``train/examples`` is its
     size), ``valid/...`` with ``--validation`` and ``held_out/...`` with ``--held-out-clients`` are
-    means over examples, and so is ``backdoor/accuracy``, the success rate of a backdoor.  With
+    means over examples, and so is ``backdoor/accuracy``, the success rate of a backdoor.
+    ``test/NAME`` are the scores of ``--scores``, of the model in the parameters' precision.  With
     ``--per-client``, ``client/SPLIT/...`` are statistics over clients.
     With ``--personal``, ``personal/SPLIT/...`` are statistics of the models that clients use
     themselves, on their own examples; the split ``unseen`` has the clients that never train.
@@ -71,6 +82,10 @@ def evaluation(
         "test": evaluator(metrics, clients.test),
         "train": evaluator(metrics, train, max_examples=most),
     }
+    if options.scores:
+        of = clients.test if clients.test_of_clients is None else clients.test_of_clients
+        named = {name: getattr(scores, name) for name in options.scores}
+        parts["test"] = merge_evaluators(parts["test"], pooled_evaluator(model, of, named))
     if clients.valid is not None:
         parts["valid"] = evaluator(metrics, clients.valid)
     if isinstance(attack, Backdoor):

@@ -239,6 +239,7 @@ def prepare(
             run.evaluation,
             run.attack,
             metrics,
+            net,
             divided,
             lambda data: empirical_task(loss, data, rule),
             own_statistics and not run.execution.num_strata and run.execution.states == "device",

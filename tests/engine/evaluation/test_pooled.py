@@ -193,6 +193,29 @@ def test_comparisons_have_scores():
         check_equal(run.history.metrics)
 
 
+def test_forks_have_scores():
+    whole = setup_of(2, EVALUATE)
+    begun = fs.simulate(
+        fs.fedavg(0.5), dataclasses.replace(whole, timeline=whole.timeline[:2]), KEYS
+    )
+    forks = fs.fork(begun, {"same": fs.fedavg(0.5), "b": fs.fedavg(1.0)}, whole, KEYS)
+    for history in forks.histories.values():
+        check_equal(history.metrics)
+
+
+def test_the_option_scores_the_test_examples():
+    """Logits of the initial model, which are computed here, too."""
+    setup = fs.presets.quickstart(rounds=1, seeds=1, scores=("auc", "confusion"))
+    history = fs.simulate(
+        fs.fedavg(0.0), setup, fs.presets.keys(1), options=Options(eval_initial=True)
+    ).history
+    assert history.metrics["test/confusion"].shape[-2:] == (10, 10)
+    share = np.trace(history.metrics["test/confusion"][0, 0])
+    count = history.metrics["test/confusion"][0, 0].sum()
+    np.testing.assert_allclose(share / count, history.metrics["test/accuracy"][0, 0], rtol=1e-6)
+    assert 0.3 < history.metrics["test/auc"][0, 0] < 0.8  # not trained
+
+
 @pytest.mark.parametrize("large", [False, True])
 def test_sweeps_have_the_scores_of_runs(large, monkeypatch):
     if large:  # one evaluation per segment

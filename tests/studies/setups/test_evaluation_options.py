@@ -55,7 +55,7 @@ def test_metrics_and_sizes(digits):
 
     def evaluate_of(**values):
         run = options(**values)
-        return evaluation(run.evaluation, run.attack, metrics, divided, task_of)
+        return evaluation(run.evaluation, run.attack, metrics, model, divided, task_of)
 
     evaluate = evaluate_of(per_client=4, eval_examples=100)
     parts = dict(zip(evaluate.func.names, evaluate.args[0], strict=True))
