@@ -140,11 +140,12 @@ quoted from there, and rows fill themselves once their files exist."""
 BESIDE = """Beside the papers: measurements that are not the paper's claims (other data that are
 small enough for whole grids, flatness, comparisons of ours), and PFLlib's page."""
 READING = """A margin is what a claim says is positive: the points by which one method is ahead of
-another, or what is left of a tolerance. Pages per paper have every table, figure and theorem beside
-our results, then every claim with its margin, its verdict and what decided it. A claim that was
-tested in several settings has a row for each. A table or figure without any result counts once.
-Statements that are false or misprinted as they stand are on [the page of errata](errata.md); where
-a claim says "corrected", the form there was tested. What is left is on
+another, or what is left of a tolerance; of several parts, the least of their lower and of their
+upper ends. Pages per paper have every table, figure and theorem beside our results, then every
+claim with its margin, its verdict and what decided it. A claim that was tested in several settings
+has a row for each. A table or figure without any result counts once. Statements that are false or
+misprinted as they stand are on [the page of errata](errata.md); where a claim says "corrected", the
+form there was tested. What is left is on
 [a page of further reports and scripts](reproductions/further.md)."""
 COUNTS = f"| paper | {' | '.join(VERDICTS)} |\n|---|{'---|' * len(VERDICTS)}"
 
