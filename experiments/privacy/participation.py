@@ -8,7 +8,7 @@ recorded with their versions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -105,7 +105,7 @@ def guarantee(rule: str, law: str) -> privacy.Guarantee:
     return privacy.epsilon(private, setup, DELTA)
 
 
-def _no_oracle(*visit: object) -> object:
+def _no_oracle(*visit: Any) -> Any:
     raise AssertionError(f"an accountant asked for the data of {visit}")
 
 

@@ -82,7 +82,11 @@ def densities(uploads, size, sigma, points):
 
 
 @pytest.mark.parametrize(
-    ("clients", "size"), [(2, 1), (3, 1), (3, 2), (5, 2), (6, 3), (8, 7), (10, 4), (12, 1), (12, 5)]
+    ("clients", "size"),
+    [
+        *((2, 1), (3, 1), (3, 2), (5, 2), (6, 3), (8, 7), (12, 1)),
+        *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in [(10, 4), (12, 5)]),
+    ],
 )
 @pytest.mark.parametrize("z", [0.5, 1.0, 3.0])
 def test_no_neighbour_exceeds_the_profile_and_the_worst_one_attains_it(clients, size, z):

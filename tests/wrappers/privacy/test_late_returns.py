@@ -104,6 +104,7 @@ def test_noise_for_a_target_and_epsilon_per_round():
     assert values[3] == pytest.approx(privacy.epsilon(private, setup, 1e-5).epsilon)
 
 
+@pytest.mark.slow
 def test_sampled_losses_are_above_exact_ones():
     """Bins of b-min-separation with p = 1, and Poisson sampling at separation 1."""
     bins = fs.timelines.balls_in_bins(KEY, 12, 3000, 6, 1)
