@@ -7,6 +7,7 @@ runs of its ``--work`` with ``--finished``.  All methods have the rate 0.1.
 
 import pathlib
 import time
+from typing import Any
 
 from benchmarks.jobs import Measured
 from experiments.fedswa.methods import LR
@@ -16,7 +17,7 @@ from experiments.fedswa.table2 import Table2
 
 
 def measure(
-    column: str, concentration: float, method: str, seed: int, scale: str, work: str
+    column: str, concentration: float, method: str, seed: int, scale: Any, work: str
 ) -> Measured:
     """Runs in a process of its own.
 

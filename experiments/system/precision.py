@@ -130,7 +130,7 @@ def effect(history: pd.DataFrame) -> pd.DataFrame:
                 fs.analysis.mean_interval(values[:, -1]),
                 fs.analysis.mean_interval(values[:, -1] - exact[:, -1]),
             )
-            columns = {"mean": end.mean, "low": end.low, "high": end.high}
+            columns: dict[str, Any] = {"mean": end.mean, "low": end.low, "high": end.high}
             columns |= {"difference": off.mean, "from": off.low, "to": off.high}
             columns["spread"] = spread
             largest = float(np.abs(values - exact).max())

@@ -186,7 +186,8 @@ def _not_rounded(function: Callable, *arguments: PyTree) -> PyTree:
             return jnp.asarray(v.val, v.aval.dtype) if isinstance(v, Literal) else known[v]
 
         for operation in last:
-            operands = [read(v).astype(v.aval.dtype) for v in operation.invars]
+            variables: list[Any] = operation.invars
+            operands = [read(v).astype(v.aval.dtype) for v in variables]
             options = operation.params
             if wide:
                 # Not products of halves with a float32 result, which XLA:CPU does not always have;
@@ -215,7 +216,8 @@ def _not_rounded(function: Callable, *arguments: PyTree) -> PyTree:
 
 def _last_operations(program: Jaxpr) -> list[JaxprEqn]:
     """Returns the last products whose sums reach an output, and the operations behind them."""
-    wanted = {v for v in program.outvars if _floating(v.aval)}
+    variables: list[Any] = program.outvars
+    wanted = {v for v in variables if _floating(v.aval)}
     found = []
     for operation in reversed(program.eqns):
         name = operation.primitive.name
