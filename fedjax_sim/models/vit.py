@@ -67,8 +67,9 @@ def vit(
         depth: number of blocks.
         heads: number of attention heads.
         mlp_dim: width of the hidden layer of a block; None means ``4 * width``.
-        remat: recompute the activations of a block for its gradient: memory for one block and
-            ``depth`` token arrays, for about a third more arithmetic.
+        remat: recompute all activations of a block for its gradient: memory for one block and
+            ``depth`` token arrays, for about a third more arithmetic.  Without it the results of
+            the four layers of a block are stored, and only what lies between is recomputed.
 
     Raises:
         ValueError: a size that is no integer of at least 1; an image that patches do not tile;

@@ -6,6 +6,8 @@ time.  A convolution k x k is one on pairs whose kernel has zeros.  With stride 
 pixels, because output j is then at pair j.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
@@ -24,7 +26,8 @@ def conv_pairs(layer: nnx.Conv, x: Array) -> Array:
         layer: convolution without bias, with an odd side k, padding (k - 1) / 2, stride 1 or 2.
         x: images in pairs ``[B, H, W / 2, 2 C]``.
     """
-    kernel, stride = layer.kernel[...], layer.strides[0]
+    strides: Any = layer.strides  # a pair in every layer of `conv_layer`
+    kernel, stride = layer.kernel[...], strides[0]
     side, _, channels, outputs = kernel.shape
     pad = side // 2
     # Output pixel 2 j + r reads the pixels 2 j + r - pad + l: pairs from j - low to j + high.
