@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+import optax  # noqa: F401  for the calls
 
 import fedjax_sim as fs
-from fedjax_sim.algorithms import staleness
+from fedjax_sim.algorithms import staleness  # noqa: F401  for the calls
 
 seven = [12, 14, 20, 39, 45, 52, 59]
 digits = np.repeat(np.arange(10), 600)  # labels of 6,000 examples, sorted

@@ -72,8 +72,7 @@ def main() -> None:
     np.random.seed(0)  # noqa: NPY002  its clients draw their epochs from it
     torch.manual_seed(0)
     net = model.LogisticRegression(LABELS)
-    weights = model.get_weights(net)
-    initial = [value.copy() for value in weights]
+    weights = initial = [value.copy() for value in model.get_weights(net)]
     configs = EasyDict(run_config={"fit": {"drop_client": False}, "algorithm": {"mu": MU}})
     cohorts, epochs, accuracy = [], [], []
     for _ in range(ROUNDS):
@@ -83,7 +82,9 @@ def main() -> None:
             loader = DataLoader([examples["train"][i] for i in rows[client]], BATCH, shuffle=True)
             late = np.random.choice([0, 1], size=1, p=[1 - STRAGGLERS, STRAGGLERS])  # noqa: NPY002
             with mock.patch.object(client_app, "train", wraps=model.train) as train:
-                runner = client_app.FlowerClient(net, loader, None, EPOCHS, LR, late, configs)
+                # A network of its own, as in a process: what it returns is a view of its memory.
+                own = model.LogisticRegression(LABELS)
+                runner = client_app.FlowerClient(own, loader, None, EPOCHS, LR, late, configs)
                 reply, number, _ = runner.fit(weights, {"current_round": 1})
                 epochs.append(train.call_args.kwargs["epochs"])
             replies.append((reply, number))

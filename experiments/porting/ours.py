@@ -46,7 +46,7 @@ def flower(drawn: Any, mnist: fs.datasets.Dataset) -> tuple[fs.FedAlgorithm, fs.
     cross_entropy = fs.objectives.cross_entropy(model)
 
     def loss(params: Any, batch: Any, key: jax.Array) -> jax.Array:
-        return cross_entropy(params, batch, key) + 0.001 / 2 * fs.tree.dot(params, params)
+        return cross_entropy(params, batch, key) + 0.001 / 2 * fs.tree.vdot(params, params)
 
     data = fs.from_assignment(mnist.train, parts_of(drawn["train"], drawn["train_sizes"]))
     minibatches = -(-drawn["train_sizes"] // BATCH_SIZE)
