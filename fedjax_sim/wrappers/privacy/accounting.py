@@ -31,6 +31,7 @@ _RELATIONS: dict[Adjacency, str] = {
 # Width of the intervals of privacy losses. A noise multiplier that is calibrated with it exceeds
 # that of 1e-4 by about 3e-5, ten times as fast; the epsilon of a coarser width is an upper bound.
 INTERVAL = 1e-3
+_MOST_INTERVALS = 2**18  # of the losses of one release; Renyi divergences count those with more
 _SMALLEST, _LARGEST = 0.2, 2.0**30  # noise multipliers that are tried
 _SPARE = 0.01  # largest part of delta for runs that the event does not cover
 
@@ -190,7 +191,7 @@ def calibrate(
             f"mechanism has no release ({first.rule}); expected some, since without any each noise "
             "multiplier gives epsilon 0"
         )
-    name = accountant_of(first, accountant)
+    name = accountant_of(first, accountant, interval)
     rest = _rest_of_delta(first, delta)
     _warn_of_cuts(first, delta)
     dp = import_extra("dp_accounting.mechanism_calibration", "privacy")
@@ -234,7 +235,7 @@ def _of_prefixes(
     if mechanisms:
         _warn_of_cuts(mechanisms[-1], delta)
     for mechanism in mechanisms:
-        name = accountant_of(mechanism, accountant)
+        name = accountant_of(mechanism, accountant, interval)
         event, count = _inner(mechanism.event)
         if running is None or counted is None or counted[0] != event or counted[1] > count:
             counted, running = (event, 0), _fresh(name, mechanism, interval)
@@ -279,12 +280,14 @@ def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     return _loss_accountant()(relation, interval)
 
 
-def accountant_of(mechanism: Mechanism, accountant: Accountant | None) -> Accountant:
+def accountant_of(
+    mechanism: Mechanism, accountant: Accountant | None, interval: float = INTERVAL
+) -> Accountant:
     """Returns the wanted accountant of an event; None: the first that supports it."""
     supporting: list[Accountant] = [
         name
         for name in mechanism.accountants
-        if _fresh(name, mechanism, INTERVAL).supports(mechanism.event)
+        if _fresh(name, mechanism, interval).supports(mechanism.event)
     ]
     for name in supporting:
         if accountant in (None, name):
@@ -329,18 +332,20 @@ def _loss_accountant() -> Any:
         def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
             width = self._value_discretization_interval
             if isinstance(event, allocation_event()):
+                noise = event.noise_multiplier
                 one = functools.partial(
-                    allocation.loss_distribution, event.num_rounds, event.noise_multiplier, width
+                    allocation.loss_distribution, event.num_rounds, noise, width
                 )
             elif isinstance(event, dp.SampledWithoutReplacementDpEvent) and isinstance(
                 event.event, dp.GaussianDpEvent
             ):
                 share = event.sample_size / event.source_dataset_size
-                one = functools.partial(
-                    fixed_size.loss_distribution, share, event.event.noise_multiplier, width
-                )
+                noise = event.event.noise_multiplier
+                one = functools.partial(fixed_size.loss_distribution, share, noise, width)
             else:
                 return super()._maybe_compose(event, count, do_compose)
+            if fixed_size.largest_loss(noise) > _MOST_INTERVALS * width:
+                return self.CompositionErrorDetails(event, "too little noise for these intervals")
             if do_compose:
                 self._pld = self._pld.compose(one().self_compose(count))
             return None

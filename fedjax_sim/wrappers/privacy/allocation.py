@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_sim.checks import import_extra
-from fedjax_sim.wrappers.privacy.fixed_size import gaussian_profile
+from fedjax_sim.wrappers.privacy.fixed_size import gaussian_profile, largest_loss
 
 _CELLS = 2**14  # of the grid of sums, up to the largest strike of a level
 _LEVEL = 4.0  # ratio of the strikes that share a grid
@@ -65,7 +65,7 @@ def loss_distribution(num_rounds: int, noise_multiplier: float, interval: float)
     """Returns dp-accounting's loss distributions of one pass, for both directions."""
     pmfs = import_extra("dp_accounting.pld.pld_pmf", "privacy")
     losses = import_extra("dp_accounting.pld.privacy_loss_distribution", "privacy")
-    last = math.ceil((0.5 / noise_multiplier + 10.0) / noise_multiplier / interval)
+    last = math.ceil(largest_loss(noise_multiplier) / interval)
     present, absent = (
         pmfs.create_pmf_pessimistic_connect_dots_fixed_gap(
             interval, -last, last, np.clip(np.minimum.accumulate(values), 0.0, 1.0)

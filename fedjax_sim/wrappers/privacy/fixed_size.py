@@ -57,14 +57,21 @@ def loss_distribution(share: float, noise_multiplier: float, interval: float) ->
     pmfs = import_extra("dp_accounting.pld.pld_pmf", "privacy")
     losses = import_extra("dp_accounting.pld.privacy_loss_distribution", "privacy")
     s = noise_multiplier
-    # D_alpha <= P(N(0, 1) > s log(alpha) - 1 / (2 s)), 1e-23 from here on; it counts as infinite.
-    largest = (0.5 / s + 10.0) / s
+    largest = largest_loss(s)
     largest = np.logaddexp(math.log1p(-share), math.log(share) + largest) if share < 1 else largest
     last = math.ceil(largest / interval)
     values = profile(np.arange(-last, last + 1) * interval, share, s)
     values = np.clip(np.minimum.accumulate(values), 0.0, 1.0)
     pmf = pmfs.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, values)
     return losses.PrivacyLossDistribution(pmf)
+
+
+def largest_loss(noise_multiplier: float) -> float:
+    """Returns a privacy loss that the Gaussian mechanism exceeds with a probability of 1e-23.
+
+    Larger ones count as infinite.
+    """
+    return (0.5 / noise_multiplier + 10.0) / noise_multiplier
 
 
 def gaussian_profile(epsilons: np.ndarray, sigma: float) -> np.ndarray:

@@ -94,6 +94,14 @@ def test_sampling_without_replacement(size, clients, z, rounds, delta, rdp, redu
     assert renyi.epsilon == pytest.approx(rdp, abs=1e-4)
 
 
+def test_losses_that_need_too_many_intervals_are_counted_by_renyi_divergences():
+    """z = 0.1 has losses up to 400, or 400,000 intervals of 1e-3; wider ones fit."""
+    assert guarantee(subset(10, 100), 2, 0.1, 1e-5).accountant == "rdp"
+    wide = guarantee(subset(10, 100), 2, 0.1, 1e-5, interval=1e-2)
+    assert wide.accountant == "pld"
+    assert wide.epsilon < guarantee(subset(10, 100), 2, 0.1, 1e-5).epsilon
+
+
 def test_no_noise_is_calibrated_for_a_timeline_without_reports():
     setup = setup_of(None, 2)
     empty = dataclasses.replace(setup.timeline, mask=np.zeros((2, 1), bool))
