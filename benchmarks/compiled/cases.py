@@ -134,8 +134,9 @@ def network(name: str, dtype: Any = None) -> Callable[[Sequence[Any], str], Prog
 
     def build(devices: Sequence[Any], strategy: str) -> Program:
         net = accelerator.NETWORKS[name]
+        pairs = dtype is not None and devices[0].platform == "tpu"
         model = {
-            "ResNet-18": lambda: fs.models.resnet18(net.classes),
+            "ResNet-18": lambda: fs.models.resnet18(net.classes, pairs=pairs),
             "ViT-Tiny": lambda: fs.models.vit_tiny(num_classes=net.classes),
         }[name]()
         model = model if dtype is None else fs.models.in_precision(model, dtype)

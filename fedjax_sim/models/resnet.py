@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import Array, lax
+from jax import Array
 
 from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model, from_nnx
@@ -18,8 +18,6 @@ from fedjax_sim.models.convolution.pairs import conv_pairs, in_pairs
 from fedjax_sim.models.dense import Dense, Product, dense_product
 from fedjax_sim.models.layers import standardise
 
-# Twice as many fill the 128 lanes of a TPU's register.
-_MAX_PAIRED_CHANNELS = 64
 _HE_NORMAL = jax.nn.initializers.he_normal()
 
 
@@ -33,6 +31,7 @@ def resnet(
     large_stem: bool = False,
     conv: Convolution = auto,
     dot: Product = dense_product,
+    pairs: bool = False,
 ) -> Model:
     """Residual network of basic blocks: ``[B, H, W, image_channels] -> logits``.
 
@@ -59,13 +58,17 @@ def resnet(
         groups: groups of channels that are normalised together with all their pixels.
         image_channels: channels of the images.
         large_stem: the stem for large images.
-        conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).  With
-            the default, TPUs compute a first stage of up to 64 channels in pairs of pixels.
+        conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).
         dot: implementation of the dense layer's product, ``(x, kernel) -> x kernel^T``.
+        pairs: compute the first stage in pairs of pixels, with the same parameters and outputs up
+            to rounding.  64 channels then fill the 128 lanes of a TPU's register
+            (docs/performance.md); elsewhere it only costs arithmetic.  ``conv`` then serves the
+            later stages.
 
     Raises:
         ValueError: no stage, or ``blocks`` and ``channels`` of different lengths; a number that is
-            no integer of at least 1; ``groups`` that do not divide the channels.
+            no integer of at least 1; ``groups`` that do not divide the channels; pairs with one
+            stage or the large stem.  The model raises it for pairs in images of an odd width.
 
     Example:
         >>> model = resnet(10, channels=(4, 8), blocks=(1, 1))
@@ -82,12 +85,21 @@ def resnet(
         )
     if any(width % groups for width in channels):
         raise ValueError(f"groups is {groups}; expected a divisor of each of {tuple(channels)}")
+    if pairs and (large_stem or len(channels) == 1):
+        raise ValueError(
+            f"pairs is True, with {len(channels)} stages and large_stem {large_stem}; expected the "
+            "stem for small images and a second stage, whose stride ends the pairs"
+        )
     sizes = num_classes, tuple(channels), tuple(blocks), groups, image_channels
-    return from_nnx(lambda rngs: _ResNet(*sizes, large_stem, conv, dot, rngs))
+    return from_nnx(lambda rngs: _ResNet(*sizes, large_stem, conv, dot, pairs, rngs))
 
 
 def resnet18(
-    num_classes: int = 10, groups: int = 2, conv: Convolution = auto, dot: Product = dense_product
+    num_classes: int = 10,
+    groups: int = 2,
+    conv: Convolution = auto,
+    dot: Product = dense_product,
+    pairs: bool = False,
 ) -> Model:
     """ResNet-18 with the stem for small images, ``[B, H, W, 3] -> logits [B, num_classes]``.
 
@@ -100,7 +112,10 @@ def resnet18(
         11173962
     """
     channels, blocks = (64, 128, 256, 512), (2, 2, 2, 2)
-    return resnet(num_classes, channels=channels, blocks=blocks, groups=groups, conv=conv, dot=dot)
+    return resnet(
+        num_classes, channels=channels, blocks=blocks, groups=groups, conv=conv, dot=dot,
+        pairs=pairs,
+    )  # fmt: skip
 
 
 def resnet20(
@@ -124,7 +139,17 @@ def resnet20(
 
 class _ResNet(nnx.Module):
     def __init__(
-        self, num_classes, channels, blocks, groups, image_channels, large_stem, conv, dot, rngs
+        self,
+        num_classes,
+        channels,
+        blocks,
+        groups,
+        image_channels,
+        large_stem,
+        conv,
+        dot,
+        pairs,
+        rngs,
     ):
         self.large_stem = large_stem
         size, stride = (7, 2) if large_stem else (3, 1)
@@ -137,28 +162,23 @@ class _ResNet(nnx.Module):
                 stride = 2 if stage > 0 and number == 0 else 1
                 self.blocks.append(_BasicBlock(fan_in, width, stride, groups, conv, rngs))
                 fan_in = width
-        # The first stride of 2 ends the pairs.
-        narrow = channels[0] <= _MAX_PAIRED_CHANNELS and len(channels) > 1
-        self.pairs = conv is auto and narrow and not large_stem
+        self.pairs = pairs
         self.head = Dense(fan_in, (), num_classes, jax.nn.relu, _HE_NORMAL, rngs, dot)
 
     def __call__(self, x: Array) -> Array:
         x = x.astype(self.conv.kernel.dtype)
-        if self.pairs and x.shape[2] % 2 == 0:
-            x = lax.platform_dependent(
-                x, tpu=lambda x: self._features(in_pairs(x)), default=self._features
-            )
-        else:
-            x = self._features(x)
-        return self.head(x.mean(axis=(1, 2)))
-
-    def _features(self, x: Array) -> Array:
+        if self.pairs:  # until the first stride of 2
+            if x.shape[2] % 2:
+                raise ValueError(
+                    f"x has images of width {x.shape[2]}; expected an even one (pairs)"
+                )
+            x = in_pairs(x)
         x = jax.nn.relu(self.norm(_convolved(self.conv, x)))
         if self.large_stem:
             x = _pool(x)
         for block in self.blocks:
             x = block(x)
-        return x
+        return self.head(x.mean(axis=(1, 2)))
 
 
 def _pool(x: Array) -> Array:

@@ -180,13 +180,23 @@ def plain_resnet(params, x, strides, groups):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [(7, 8), (6, 7)])  # pairs need an even width
-def test_residual_network(on, size):
-    model = models.resnet(5, channels=(4, 8, 6), blocks=(2, 1, 1))
+@pytest.mark.parametrize(("size", "pairs"), [((7, 8), True), ((7, 8), False), ((6, 7), False)])
+def test_residual_network(size, pairs):
+    model = models.resnet(5, channels=(4, 8, 6), blocks=(2, 1, 1), pairs=pairs)
     params = random_params(model, np.float64)
     (x,) = draws((3, *size, 3))
-    if on == "tpu":  # the first stage is in pairs
-        shapes = str(jax.make_jaxpr(model.apply)(params, x))
-        assert (f"3,{size[0]},{size[1] // 2},8]" in shapes) == (size[1] % 2 == 0)
+    shapes = str(jax.make_jaxpr(model.apply)(params, x))
+    assert (f"3,{size[0]},{size[1] // 2},8]" in shapes) == pairs
     expected = with_gradients(lambda p, x: plain_resnet(p, x, (1, 1, 2, 2), 2), params, x)
     assert_close(with_gradients(model.apply, params, x), expected)
+
+
+def test_pairs_that_do_not_fit_are_refused():
+    sizes = {"channels": (4, 8), "blocks": (1, 1), "pairs": True}
+    with pytest.raises(ValueError, match="pairs is True, with 2 stages and large_stem True"):
+        models.resnet(5, **sizes, large_stem=True)
+    with pytest.raises(ValueError, match="pairs is True, with 1 stages"):
+        models.resnet(5, channels=(4,), blocks=(1,), pairs=True)
+    model = models.resnet(5, **sizes)
+    with pytest.raises(ValueError, match="images of width 7; expected an even one"):
+        jax.eval_shape(model.apply, random_params(model, np.float64), np.ones((1, 6, 7, 3)))
