@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from typing import Any, NamedTuple
 
 from benchmarks import generated, offload, sweep
@@ -270,7 +271,7 @@ def machine(python: str) -> dict[str, Any]:
     return {
         "card": card or f"none, {jax.default_backend()}",
         "jax": jax.__version__,
-        "jaxlib": jax.lib.__version__,
+        "jaxlib": metadata.version("jaxlib"),
         "torch": done.stdout.strip() or "not installed",
         "python": sys.version.split()[0],
     }

@@ -5,6 +5,8 @@ git clone https://github.com/adap/flower && git -C flower checkout fdef7afb1dca
 python experiments/porting/flower_theirs.py flower FOLDER_OF_MNIST flower.npz
 """
 
+# pyright: reportMissingImports=false
+
 import argparse
 import gzip
 import pathlib

@@ -31,9 +31,8 @@ def parts_of(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
 
 def recorded(cohorts: np.ndarray, clients: int, steps: np.ndarray) -> fs.Timeline:
     """Returns the timeline of recorded cohorts; ``steps`` has their shape."""
-    timeline = fs.timelines.uniform(
-        jax.random.key(0), *cohorts.shape[:1], clients, cohorts.shape[1], 1
-    )
+    rounds, size = cohorts.shape
+    timeline = fs.timelines.uniform(jax.random.key(0), rounds, clients, size, 1)
     return dataclasses.replace(
         timeline, clients=cohorts, num_steps=steps, max_steps=int(steps.max())
     )

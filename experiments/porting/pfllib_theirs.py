@@ -5,6 +5,8 @@ git clone https://github.com/TsingZ0/PFLlib && git -C PFLlib checkout d832e76f6a
 python experiments/porting/pfllib_theirs.py PFLlib FOLDER_OF_MNIST pfllib.npz
 """
 
+# pyright: reportMissingImports=false
+
 import argparse
 import gzip
 import os

@@ -183,7 +183,10 @@ def _not_rounded(function: Callable, *arguments: PyTree) -> PyTree:
         known = dict(zip(inputs, values, strict=True))
 
         def read(v: Any) -> Array:
-            return jnp.asarray(v.val, v.aval.dtype) if isinstance(v, Literal) else known[v]
+            if not isinstance(v, Literal):
+                return known[v]
+            shape: Any = v.aval
+            return jnp.asarray(v.val, shape.dtype)
 
         for operation in last:
             variables: list[Any] = operation.invars
