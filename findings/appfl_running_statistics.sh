@@ -8,7 +8,7 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet --disable-pip-version-check torch==2.13.0 numpy omegaconf opacus==1.6.0
+"$folder/venv/bin/pip" install --quiet --disable-pip-version-check torch==2.13.0 numpy omegaconf opacus==1.6.0 packaging
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps appfl==1.12.0
 JAX_PLATFORMS=cpu "$folder/venv/bin/python" - <<'PYTHON'
 import importlib.metadata

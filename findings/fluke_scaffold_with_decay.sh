@@ -8,7 +8,7 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install --quiet --disable-pip-version-check torch==2.13.0 numpy rich diskcache omegaconf psutil typer torchmetrics
+"$folder/venv/bin/pip" install --quiet --disable-pip-version-check torch==2.13.0 numpy rich diskcache omegaconf psutil typer torchmetrics matplotlib pandas scikit-learn seaborn cerberus
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps fluke-fl==0.8.1
 JAX_PLATFORMS=cpu "$folder/venv/bin/python" - <<'PYTHON'
 import importlib.metadata

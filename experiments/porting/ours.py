@@ -91,6 +91,17 @@ def pfllib(drawn: Any, mnist: fs.datasets.Dataset) -> tuple[fs.FedAlgorithm, fs.
     return fs.fedavg(0.005), fs.Setup(task, timeline, params, evaluate, 1, fs.weight_by_examples)
 
 
+def draw(table: pd.DataFrame, path: pathlib.Path) -> None:
+    """Draws the accuracies of all columns by round."""
+    figure, axes = plt.subplots(figsize=(6, 4))
+    for column in table.columns[1:]:
+        axes.plot(table["round"], table[column], "k--" if column == "theirs" else "-", label=column)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set(xlabel="round", ylabel="test accuracy")
+    axes.legend()
+    save(figure, path)
+
+
 def main() -> None:
     """Runs three seeds and writes the accuracies beside theirs."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -109,12 +120,7 @@ def main() -> None:
         table[f"ours, seed {seed}"] = np.asarray(run(jax.random.key(seed)))
     options.out.mkdir(parents=True, exist_ok=True)
     table.round(4).to_csv(options.out / f"{options.simulator}.csv", index=False)
-    figure, axes = plt.subplots(figsize=(6, 4))
-    for column in table.columns[1:]:
-        axes.plot(table["round"], table[column], "k--" if column == "theirs" else "-", label=column)
-    axes.set(xlabel="round", ylabel="test accuracy")
-    axes.legend()
-    save(figure, options.out / f"{options.simulator}.png")
+    draw(table, options.out / f"{options.simulator}.png")
     print(table.round(4).to_string(index=False))
 
 

@@ -14,10 +14,9 @@ computed in float32.
 
 import dataclasses
 import functools
-import itertools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import jax
 import numpy as np
@@ -25,28 +24,20 @@ import pandas as pd
 import tyro
 
 import fedjax_sim as fs
-from experiments.harness import (
-    Folders,
-    Report,
-    check_finished,
-    counted,
-    save_report,
-    settings,
-)
+from experiments.harness import Folders, check_finished, save_report, settings
 from experiments.harness.data import dirichlet_uniform_prior
+from experiments.system.precision_report import EXACT, build, effect
 from fedjax_sim.cli.run import compare
 from fedjax_sim.datasets import Dataset
 from fedjax_sim.studies.setups import Dirichlet, Run, Study, resolve
 from fedjax_sim.studies.setups import options as run_options
 
 PRECISIONS = ("float32", "tf32", "bfloat16")
-EXACT = "float64"
 OWN = {
     "small-resnet": lambda: fs.models.resnet(  # of digits
         10, channels=(8, 16), blocks=(1, 1), image_channels=1
     )
 }
-METRICS = ("test/accuracy", "train/loss")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,54 +96,6 @@ def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
         check_finished(result, run.output)
         parts.append(result.history.assign(precision=precision))
     return pd.concat(parts, ignore_index=True)
-
-
-def effect(history: pd.DataFrame) -> pd.DataFrame:
-    """A row per algorithm, metric and precision: its mean at the end, the paired difference from
-    float64 there, the seeds' standard deviation, and the largest absolute difference of a seed's
-    curve at any evaluation."""
-    rows = []
-    for algorithm, metric in itertools.product(history["algorithm"].unique(), METRICS):
-        part = history.query("algorithm == @algorithm and metric == @metric")
-        curves = {
-            name: part.query("precision == @name")
-            .pivot_table(index="seed", columns="round", values="value")
-            .to_numpy()
-            for name in history["precision"].unique()
-        }
-        exact = curves.pop(EXACT)
-        end = fs.analysis.mean_interval(exact[:, -1])
-        spread = float(exact[:, -1].std(ddof=1))
-        row = {"algorithm": algorithm, "metric": metric}
-        rows.append({**row, "precision": EXACT, "mean": end.mean, "low": end.low, "high": end.high})
-        for precision, values in curves.items():
-            end, off = (
-                fs.analysis.mean_interval(values[:, -1]),
-                fs.analysis.mean_interval(values[:, -1] - exact[:, -1]),
-            )
-            columns: dict[str, Any] = {"mean": end.mean, "low": end.low, "high": end.high}
-            columns |= {"difference": off.mean, "from": off.low, "to": off.high}
-            columns["spread"] = spread
-            largest = float(np.abs(values - exact).max())
-            rows.append({**row, "precision": precision, **columns, "largest": largest})
-    return pd.DataFrame(rows)
-
-
-def build(
-    tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
-) -> tuple[Report, dict[str, Any]]:
-    """Text; there is no figure."""
-    options = facts["options"]
-    name = "-".join(filter(None, (options["dataset"], options["model"])))
-    rounds, seeds = options["rounds"], counted(options["seeds"], "seed")
-    report = Report(
-        f"Precision: {name}, {rounds} rounds, {seeds}",
-        "Means at the end with intervals of 95 % (low, high), differences from float64 per seed "
-        "with their intervals (from, to), the standard deviation of float64 over the seeds "
-        "(spread), and the largest difference of a seed at any evaluation.",
-        tables[""],
-    )
-    return report, {}
 
 
 def main(options: Options) -> None:

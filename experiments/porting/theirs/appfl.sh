@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 pip() { "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
-pip torch==2.13.0 numpy omegaconf opacus==1.6.0
+pip torch==2.13.0 numpy omegaconf opacus==1.6.0 packaging
 pip --no-deps appfl==1.12.0
 PYTHONPATH="$here" "$folder/venv/bin/python" - <<'PYTHON'
 import torch

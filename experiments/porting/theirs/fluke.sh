@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 pip() { "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
-pip torch==2.13.0 numpy rich diskcache omegaconf psutil typer torchmetrics
+pip torch==2.13.0 numpy rich diskcache omegaconf psutil typer torchmetrics matplotlib pandas scikit-learn seaborn cerberus
 pip --no-deps fluke-fl==0.8.1
 PYTHONPATH="$here" "$folder/venv/bin/python" - <<'PYTHON'
 import types

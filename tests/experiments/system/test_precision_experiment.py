@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.system import precision
+from experiments.system import precision, precision_report
 from experiments.system.redraw import redraw
 from fedjax_sim.studies.setups import options as run_options
 
@@ -19,13 +19,13 @@ def test_effect_is_paired_with_the_exact_run_of_the_same_seed():
     rows = [
         ("fedavg", seed, t, metric, values[seed, t], name)
         for metric in ("train/loss", "test/accuracy", "test/loss")
-        for name, values in ((precision.EXACT, exact), ("bfloat16", half))
+        for name, values in ((precision_report.EXACT, exact), ("bfloat16", half))
         for seed in (0, 1)
         for t in (0, 1)
     ]
     columns = ["algorithm", "seed", "round", "metric", "value", "precision"]
     table = precision.effect(pd.DataFrame(rows, columns=columns))
-    assert table["metric"].unique().tolist() == list(precision.METRICS)
+    assert table["metric"].unique().tolist() == list(precision_report.METRICS)
     row = table.query("precision == 'bfloat16' and metric == 'train/loss'").iloc[0]
     np.testing.assert_allclose(
         row[["mean", "difference", "largest"]].astype(float), [0.67, 0.02, 0.4], rtol=1e-12
@@ -65,7 +65,7 @@ def test_every_precision_has_its_folder_and_its_rows(tmp_path, monkeypatch):
     folder = tmp_path / "system" / "precision"
     table = pd.read_csv(folder / "digits.csv")
     assert sorted(table["precision"].unique()) == ["bfloat16", "float32", "float64"]
-    assert set(table["metric"]) == set(precision.METRICS)
+    assert set(table["metric"]) == set(precision_report.METRICS)
     text = (folder / "digits.md").read_text()
     assert text.startswith("# Precision: digits, 2 rounds, 2 seeds")
     assert "| fedavg | train/loss | bfloat16 |" in text
