@@ -36,7 +36,7 @@ def profile(epsilons: np.ndarray, share: float, noise_multiplier: float) -> np.n
             twice the clip.
     """
     size = np.abs(epsilons)
-    # Balle, Barthe, Gaboardi, Theorem 10: log(1 + (alpha - 1) / q), in two forms.
+    # Balle, Barthe, Gaboardi, sampling without replacement: log(1 + (alpha - 1) / q), in two forms.
     small, large = np.minimum(size, 1.0), np.maximum(size, 1.0)
     inner = np.where(
         size < 1,
@@ -51,8 +51,8 @@ def loss_distribution(share: float, noise_multiplier: float, interval: float) ->
     """Returns dp-accounting's loss distribution of one round, whose pair dominates all neighbours.
 
     A profile that is convex, falls and starts at 1 is that of a pair of distributions, which
-    dominates every pair with smaller divergences also under adaptive composition (Zhu, Dong, Wang,
-    Propositions 7 and 10).  Between the multiples of ``interval`` the chords lie above it.
+    dominates every pair with smaller divergences also under adaptive composition (Zhu, Dong,
+    Wang).  Between the multiples of ``interval`` the chords lie above it.
     """
     pmfs = import_extra("dp_accounting.pld.pld_pmf", "privacy")
     losses = import_extra("dp_accounting.pld.privacy_loss_distribution", "privacy")
