@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 pip() { "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
-pip torch==2.13.0 numpy pandas scikit-learn tqdm nvidia-ml-py
+pip torch==2.13.0 numpy pandas scikit-learn tqdm nvidia-ml-py pillow
 pip --no-deps fedlab==1.3.0
 PYTHONPATH="$here" "$folder/venv/bin/python" - <<'PYTHON'
 import sys
