@@ -55,7 +55,10 @@ def _within(jaxpr: Any) -> Iterator[Product]:
                 1, math.prod(shapes[2]) // outputs, math.prod(shapes[1]) // outputs, outputs
             )
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
-        for called in jaxprs_in_params(equation.params):
+        called_ones = list(jaxprs_in_params(equation.params))
+        if equation.primitive.name == "cond":  # of a choice by platform the last one, the default
+            called_ones = called_ones[-1:]
+        for called in called_ones:
             yield from list(_within(called)) * times
 
 

@@ -14,7 +14,7 @@ from fedjax_sim import datasets
 
 pytestmark = pytest.mark.usefixtures("compiled_without_optimizations")
 
-RATES = {"FedBuff": (0.4,), "FAVANO": (0.02, 0.05, 0.1)}
+RATES = {"FedAvg": (0.04,), "QuAFL": (0.04,), "FedBuff": (0.4,), "FAVANO": (0.02, 0.05, 0.1)}
 
 
 @pytest.fixture
