@@ -204,7 +204,7 @@ SHORT = (
 
 
 def story() -> str:
-    """What was claimed, what was run, what came out."""
+    """The paragraph of the paper: its claims, our runs and their results."""
     names = ("IID, 2/3 fast", "non-IID, 2/3 fast", "non-IID, 1/9 fast")
     printed = "; ".join(
         f"{name}: " + ", ".join(f"{m} {row[place][0]}" for m, row in TABLE_2.items())

@@ -453,7 +453,7 @@ PRODUCT = (
 
 
 def story() -> str:
-    """What was claimed, what was run, what came out."""
+    """The paragraph of the paper: its claims, our runs and their results."""
     parts = [
         "The paper changes two things in federated averaging. In FedSWA a client's step size falls "
         "during its local training, and the server moves further than to the clients' average; "

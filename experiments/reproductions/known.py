@@ -99,5 +99,5 @@ def length(result: Result) -> tuple[float, float] | None:
 
 
 def least_seeds(result: Result) -> int:
-    """How many seeds a paired interval needs."""
+    """The least number of seeds of a paired interval."""
     return LEAST_QUICK if re.match(QUICK, result.name) else LEAST

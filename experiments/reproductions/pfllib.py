@@ -21,7 +21,7 @@ _FASHION = f"{PUBLISHED_ARE['mnist']}, best of 2,000 rounds: {_published('mnist'
 
 
 def story() -> str:
-    """What was claimed, what was run, what came out."""
+    """The paragraph of the paper: its claims, our runs and their results."""
     parts = [
         "PFLlib's page compares methods that train a model of its own for every client. Where "
         "clients have very different data, all of them are far ahead of the one model of FedAvg."

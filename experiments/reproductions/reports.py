@@ -24,7 +24,7 @@ def _writers(result: Result) -> str:
 
 
 def heterogeneity() -> str:
-    """What was claimed, what was run, what came out."""
+    """The paragraph of the paper: its claims, our runs and their results."""
     parts = [
         "The report asks what different data on the clients cost FedAvg. Its claims: more local "
         "steps per round mean fewer rounds but a worse model in the end; FedProx, which keeps "
@@ -51,7 +51,7 @@ def heterogeneity() -> str:
 
 
 def lojasiewicz() -> str:
-    """What was claimed, what was run, what came out."""
+    """The paragraph of the paper: its claims, our runs and their results."""
     parts = [
         "The appendix bounds how fast FedAvg's loss falls if the loss may be flat around its "
         "minimum; alpha measures how flat. There are no experiments in it. On functions whose "
@@ -66,7 +66,7 @@ def lojasiewicz() -> str:
 
 
 def simulator() -> str:
-    """What was measured."""
+    """The paragraph of the measurements."""
     return "Measurements of the simulator, which belong to no paper."
 
 

@@ -312,7 +312,7 @@ ROWS = (
 
 
 def story() -> str:
-    """What was claimed, what was run, what came out."""
+    """The paragraph of the paper: its claims, our runs and their results."""
     parts = [
         "The thesis has three parts. First, why FedAvg needs many rounds: clients that take many "
         "local steps with noisy gradients end up off the optimum, on the flatter side."
