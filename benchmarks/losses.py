@@ -6,7 +6,8 @@ The runs are those of :mod:`experiments.system.precision`.
 import pathlib
 
 from benchmarks.jobs import Measured
-from experiments.system.precision import METRICS, Options, available, histories
+from experiments.system.precision import Options, available, histories
+from experiments.system.precision_report import METRICS
 
 
 def measure(dataset: str, model: str, rounds: int, seeds: int, work: str) -> Measured:

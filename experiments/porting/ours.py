@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 import fedjax_sim as fs
 from experiments.harness.figures import save
@@ -96,7 +97,7 @@ def draw(table: pd.DataFrame, path: pathlib.Path) -> None:
     figure, axes = plt.subplots(figsize=(6, 4))
     for column in table.columns[1:]:
         axes.plot(table["round"], table[column], "k--" if column == "theirs" else "-", label=column)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="round", ylabel="test accuracy")
     axes.legend()
     save(figure, path)
