@@ -35,17 +35,20 @@ from fedjax_sim.engine import (
 from fedjax_sim.local import transforms
 from fedjax_sim.runs import (
     Comparison,
+    Halving,
     Options,
     Part,
     ProgressBar,
     Simulation,
     Storage,
     Sweep,
+    Tuning,
     compare,
     finished_runs,
     forecast,
     simulate,
     sweep,
+    tune,
 )
 from fedjax_sim.runs import views as _views
 from fedjax_sim.studies.hypergradients.hypergradient import hypergradient
@@ -135,6 +138,7 @@ __all__ = [
     "Comparison",
     "FedAlgorithm",
     "FederatedData",
+    "Halving",
     "History",
     "LiveCurves",
     "Options",
@@ -153,6 +157,7 @@ __all__ = [
     "Sweep",
     "Task",
     "Timeline",
+    "Tuning",
     "Update",
     "Visit",
     "Work",
@@ -223,6 +228,7 @@ __all__ = [
     "timelines",
     "transforms",
     "tree",
+    "tune",
     "uniform_weights",
     "valuation",
     "weight_by_client",

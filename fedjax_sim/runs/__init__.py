@@ -61,10 +61,12 @@ from fedjax_sim.runs.storage.store import RunFolder, check_extension
 from fedjax_sim.runs.storage.traces import Trace
 from fedjax_sim.runs.sweeps.blocks import block_functions
 from fedjax_sim.runs.sweeps.grid import Configuration, Part, cut, expand
+from fedjax_sim.runs.sweeps.halving import Halving
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.store import read_runs
 from fedjax_sim.runs.sweeps.sweep import SweepProgress, finished_runs, sweep
 from fedjax_sim.runs.sweeps.trial import Trial
+from fedjax_sim.runs.sweeps.tuning import Tried, Tuning, tune
 
 __all__ = [
     "CLIENT_NAME",
@@ -85,6 +87,7 @@ __all__ = [
     "FolderError",
     "FolderInUseError",
     "Forecast",
+    "Halving",
     "Kind",
     "MLflow",
     "Mode",
@@ -109,6 +112,8 @@ __all__ = [
     "TimeLimit",
     "Trace",
     "Trial",
+    "Tried",
+    "Tuning",
     "WandB",
     "Which",
     "arrays_digest",
@@ -149,6 +154,7 @@ __all__ = [
     "simulate",
     "sweep",
     "trace_run",
+    "tune",
     "views",
     "write_json",
     "write_npz",

@@ -85,10 +85,11 @@ def test_a_plan_of_a_sweep_has_all_groups_and_finds_no_runs(tmp_path):
     plan = sweep.check(fs.fedavg, make_setup, grid, KEYS[:2], (), tmp_path, fs.Options())
     assert [group.static for group, _ in plan.shares] == [{"rounds": 2}, {"rounds": 3}]
     assert plan.num_runs == 8
-    outcome = sweep.run_groups(plan, sweep.open_store(plan))
+    programs = sweep.programs_for(fs.Options())
+    outcome = sweep.run_groups(plan, sweep.open_store(plan), programs)
     result = sweep.result_of(plan, outcome)
     assert (len(result.runs), result.resumed, result.missing) == (8, 0, 0)
-    found = sweep.run_groups(plan, sweep.open_store(plan))
+    found = sweep.run_groups(plan, sweep.open_store(plan), programs)
     assert (len(found.found), found.new, found.stopped) == (8, {}, False)
 
 

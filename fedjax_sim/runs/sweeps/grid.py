@@ -259,7 +259,7 @@ def divide(shares: Sequence[Share], part: tuple[int, int]) -> list[Share]:
     """
     number, num_parts = part
     pieces = [
-        (_selected(group, rows), seeds)
+        (selected(group, rows), seeds)
         for (group, seeds), count in zip(shares, _cuts(shares, num_parts), strict=True)
         for rows in np.array_split(np.arange(len(group.members)), count)
     ]
@@ -290,7 +290,8 @@ def _num_runs(share: Share) -> int:
     return len(share[0].members) * len(share[1])
 
 
-def _selected(group: Group, rows: np.ndarray) -> Group:
+def selected(group: Group, rows: Sequence[int] | np.ndarray) -> Group:
+    """Returns a group with some of its configurations, by their positions."""
     return group._replace(
         members=tuple(group.members[i] for i in rows),
         values={name: values[rows] for name, values in group.values.items()},

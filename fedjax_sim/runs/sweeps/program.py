@@ -1,6 +1,7 @@
 """Compiled programs of a sweep's groups: one block of runs per device."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +13,15 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim.checks import shapes_of_one
-from fedjax_sim.engine import History, Scorers, is_ragged, make_mesh, program_bytes, takes_state
+from fedjax_sim.engine import (
+    History,
+    RunState,
+    Scorers,
+    is_ragged,
+    make_mesh,
+    program_bytes,
+    takes_state,
+)
 from fedjax_sim.runs.storage.functions import sealed
 from fedjax_sim.runs.storage.run_functions import RunTraces
 from fedjax_sim.runs.sweeps.blocks import Spread, block_functions, on_devices
@@ -38,6 +47,7 @@ class SliceResult(NamedTuple):
     history: History
     diverged_at: np.ndarray
     models: Params | None  # None: not kept
+    state: RunState | None  # on the devices; None: not kept
 
 
 class Program(NamedTuple):
@@ -59,15 +69,29 @@ class Program(NamedTuple):
         interrupted: Callable[[], bool],
         *,
         keep_models: bool,
+        start: RunState | None = None,
+        first: int = 0,
+        last: int | None = None,
+        keep_state: bool = False,
     ) -> SliceResult | None:
-        """Runs a slice; returns None if interrupted."""
+        """Runs a slice, or its rounds ``first`` to ``last``; returns None if interrupted.
+
+        Args:
+            blocks, on_segment, interrupted: of the slice.
+            keep_models, keep_state: parts of the result.
+            start: its state after round ``first``, which is consumed; None: the first state.
+            first, last: ends of segments.
+        """
         arguments = _arguments(
             self.trial.setup, self.group, self.keys, self.spread, self.plan, blocks
         )
         hyper, task, eval_fn, timeline, params, keys = arguments
-        state = self.compiled.begin(hyper, task, timeline, params)
+        state = self.compiled.begin(hyper, task, timeline, params) if start is None else start
         parts, done = [], 0
         for length in self.lengths:
+            if done < first or (last is not None and done >= last):
+                done += length
+                continue
             if interrupted():
                 return None
             part = _rounds(timeline, done, length)
@@ -80,15 +104,49 @@ class Program(NamedTuple):
             on_segment(done)
         history = jax.tree.map(lambda *x: np.concatenate(x, axis=3), *parts)
         models = jax.tree.map(np.asarray, state.server.params) if keep_models else None
-        return SliceResult(history, np.asarray(state.diverged_at), models)
+        diverged_at = np.asarray(state.diverged_at)
+        # A state that is not needed must not stay in memory beside that of the next slice.
+        return SliceResult(history, diverged_at, models, state if keep_state else None)
+
+    def continued(self, states: Sequence[RunState], rows: np.ndarray) -> RunState:
+        """Returns the state of a slice whose runs were in other slices before.
+
+        Args:
+            states: of those slices, leaves ``[D', width', seeds', ...]``.
+            rows: number of each run of this slice among all of theirs, ``[D, width, seeds]``.
+        """
+
+        @jax.jit
+        def selected(states: Sequence[RunState]) -> RunState:
+            def of(*parts: Array) -> Array:
+                return jnp.concatenate([x.reshape(-1, *x.shape[3:]) for x in parts])[rows]
+
+            rounds = jnp.broadcast_to(states[0].round[0], rows.shape[:1])
+            other = jax.tree.map(of, *(state._replace(round=()) for state in states))
+            return other._replace(round=rounds)
+
+        where = _shardings(self.spread.results(self.trial.probes)[0], self.spread.mesh)
+        return jax.device_put(selected(list(states)), where)  # perhaps on fewer devices
 
 
 class Programs:
-    """Compiled programs of groups; groups with the same shapes and functions share them."""
+    """Compiled programs of groups; groups with the same shapes and functions share them.
 
-    def __init__(self, devices: Sequence[Device], budget: int):
+    Args:
+        devices: that run blocks.
+        budget: bytes that a program may need per device.
+        least: configurations for which blocks are made at least: smaller groups fill theirs by
+            repetition, so that they need no program of their own.
+        rungs: rounds in which runs may be cut, ends of segments.
+    """
+
+    def __init__(
+        self, devices: Sequence[Device], budget: int, least: int = 1, rungs: Sequence[int] = ()
+    ):
         self._devices = list(devices)
-        self._budget = budget
+        self.budget = budget
+        self._least = least
+        self._rungs = rungs
         self._compiled: dict[Any, Compiled] = {}
         self.compilations = 0
         self.compile_seconds = 0.0
@@ -103,7 +161,7 @@ class Programs:
             setup = dataclasses.replace(setup, task=dataclasses.replace(setup.task, num_steps=()))
         where = spread.task(setup.task), PartitionSpec()
         data = _data_bytes((setup.task, setup.eval_fn), where, spread.mesh)
-        if data <= self._budget:  # copied to the devices once, not per slice
+        if data <= self.budget:  # copied to the devices once, not per slice
             shardings = _shardings(where, spread.mesh)
             task, eval_fn = jax.device_put((setup.task, setup.eval_fn), shardings)
             setup = dataclasses.replace(setup, task=task, eval_fn=eval_fn)
@@ -111,18 +169,18 @@ class Programs:
         setup = dataclasses.replace(setup, task=task, eval_fn=eval_fn)
         trial = trial._replace(setup=setup)
         needed, per_run = data, 0.0
-        for width, seeds in _shapes(spread, len(group.members), num_seeds):
-            if data + per_run * width * seeds > self._budget:
+        for width, seeds in _shapes(spread, max(len(group.members), self._least), num_seeds):
+            if data + per_run * width * seeds > self.budget:
                 continue  # larger than one that was compiled and did not fit
             plan = cut(len(group.members), num_seeds, spread.number, width, seeds)
-            lengths = _segments(setup, scorers, width * seeds)
+            lengths = _segments(setup, scorers, width * seeds, self._rungs)
             compiled = self._compiled_for(trial, traces, group, keys, spread, plan, lengths)
             needed = compiled.bytes_per_device
-            if needed <= self._budget:
+            if needed <= self.budget:
                 return Program(trial, group, keys, spread, plan, compiled, lengths, scorers)
             per_run = max(needed - data, 0) / (width * seeds)
         raise ValueError(
-            f"memory is {self._budget} bytes per device; expected more: one run needs about "
+            f"memory is {self.budget} bytes per device; expected more: one run needs about "
             f"{int(data + per_run) if per_run else needed}"
         )
 
@@ -260,23 +318,27 @@ def _arguments(
     return hyper, setup.task, setup.eval_fn, timeline, params, keys
 
 
-def _segments(setup: Setup, scorers: Scorers, num_runs: int) -> list[int]:
+def _segments(
+    setup: Setup, scorers: Scorers, num_runs: int, rungs: Sequence[int] = ()
+) -> list[int]:
     """Returns the rounds of each dispatch: all equal, so that one program serves them.
 
     Args:
         setup, scorers: the runs and their scores on the host.
         num_runs: per device.
+        rungs: rounds, multiples of those between two evaluations, with which a dispatch ends.
     """
     rounds, every = setup.timeline.num_rounds, setup.eval_every
     if rounds % every:
         return [rounds]
-    evaluations = rounds // every
-    most = min(evaluations, _MOST_SEGMENTS)
+    evaluations = math.gcd(rounds, *rungs) // every  # of a part that must not be joined with others
+    parts = rounds // every // evaluations
+    most = max(min(evaluations, _MOST_SEGMENTS // parts), 1)
     number = next(n for n in range(most, 0, -1) if evaluations % n == 0)
     model = shapes_of_one(setup.params, batched=True)
     if scorers.are_large(model, evaluations // number * num_runs):
         number = evaluations
-    return [rounds // number] * number
+    return [evaluations // number * every] * (number * parts)
 
 
 def _rounds(timeline: Timeline, first: int, length: int) -> Timeline:

@@ -73,6 +73,17 @@ class Batch(NamedTuple):
         self, result: SliceResult, members: list[list[RunNumber]], on_disk: Collection[RunNumber]
     ) -> dict[RunNumber, SweepRun]:
         """Cuts the runs that are not on disk from a slice's arrays, and saves them."""
+        taken = self.cut(result, members, on_disk)
+        self.store.save(self.identified(taken))
+        return taken
+
+    def cut(
+        self,
+        result: SliceResult,
+        members: Sequence[Sequence[RunNumber]],
+        on_disk: Collection[RunNumber],
+    ) -> dict[RunNumber, SweepRun]:
+        """Returns the runs that are not on disk, from a slice's arrays."""
         clock = history_rows.Clock(self.trial.setup.timeline, len(self.numbers))
         probes = self.trial.probes.client.keys()
         rounds = np.asarray(result.history.round)
@@ -97,7 +108,6 @@ class Batch(NamedTuple):
                     bits.get((i, self.seeds[j])),
                     i in partial,
                 )
-        self.store.save(self.identified(taken))
         return taken
 
     def identified(self, runs: Mapping[RunNumber, SweepRun]) -> list[tuple[RunDigests, SweepRun]]:

@@ -181,7 +181,7 @@ def sweep(
     plan = check(factories, setup, grid, keys, callbacks, storage, options)
     notify(callbacks, "begin", "")
     store = open_store(plan)
-    return result_of(plan, run_groups(plan, store))
+    return result_of(plan, run_groups(plan, store, programs_for(options)))
 
 
 def finished_runs(
@@ -215,7 +215,7 @@ def finished_runs(
     if plan.storage.path is None:
         raise ValueError("storage is None; expected the folder whose finished runs are read")
     store = open_store(plan, create=False)
-    outcome = Outcome({}, {}, {}, False, 0.0, None)
+    outcome = Outcome({}, {}, {}, False, False, 0.0, None)
     for batch in plan.batches(store, plan.shares, outcome.known):
         outcome.found.update(batch.on_disk(batch.every()))
     return result_of(plan, outcome)
@@ -313,7 +313,8 @@ class Outcome(NamedTuple):
     new: dict[RunNumber, SweepRun]  # computed by this call
     found: dict[RunNumber, SweepRun]  # on disk
     known: dict[RunNumber, Known]
-    stopped: bool
+    stopped: bool  # before the last slice
+    interrupted: bool  # perhaps after it
     run_seconds: float
     programs: Programs | None  # None: nothing could be compiled
 
@@ -378,12 +379,15 @@ def open_store(plan: SweepPlan, *, create: bool = True) -> SweepStore:
     )
 
 
-def run_groups(plan: SweepPlan, store: SweepStore) -> Outcome:
-    """Compiles and runs the groups that the folder does not have, slice by slice."""
+def programs_for(options: Options, least: int = 1, rungs: Sequence[int] = ()) -> Programs:
+    """Returns an empty collection of programs for the devices of this process."""
     where = device_list.workers()
     # Independent of other processes, so that a resumed sweep has the same plan and the same bits.
-    budget = plan.options.memory or device_list.memory_limit(where[0])
-    programs = Programs(where, budget)
+    return Programs(where, options.memory or device_list.memory_limit(where[0]), least, rungs)
+
+
+def run_groups(plan: SweepPlan, store: SweepStore, programs: Programs) -> Outcome:
+    """Compiles and runs the groups that the folder does not have, slice by slice."""
     new: dict[RunNumber, SweepRun] = {}
     found: dict[RunNumber, SweepRun] = {}
     known: dict[RunNumber, Known] = {}
@@ -392,7 +396,7 @@ def run_groups(plan: SweepPlan, store: SweepStore) -> Outcome:
     def report_of(batch: Batch, program: Program) -> Callable[[int, int, int], None]:
         before = len((new.keys() | found.keys()) - set(batch.every()))
         progress = SweepProgress(
-            batch.group.static, program.plan, program.compiled.bytes_per_device, budget,
+            batch.group.static, program.plan, program.compiled.bytes_per_device, programs.budget,
             0, 0, batch.trial.setup.timeline.num_rounds, before, num_runs,
         )  # fmt: skip
 
@@ -440,10 +444,11 @@ def run_groups(plan: SweepPlan, store: SweepStore) -> Outcome:
                 break
             wait_for_others(store, claims, interrupted)
             pending = later
+        ended = interrupted()
     if plan.part is not None and not stopped:
         for batch in plan.batches(store, plan.shares, known):
             found |= batch.on_disk(set(batch.every()) - found.keys() - new.keys())
-    return Outcome(new, found, known, stopped, run_seconds, programs)
+    return Outcome(new, found, known, stopped, ended, run_seconds, programs)
 
 
 def result_of(plan: SweepPlan, outcome: Outcome) -> Sweep:

@@ -1,0 +1,215 @@
+"""Successive halving: runs of several configurations, of which the best go on.
+
+K. Jamieson, A. Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization",
+AISTATS 2016, Algorithm 1 with a share 1/eta of L. Li et al., "Hyperband", JMLR 2018.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_sim.checks import check_count
+from fedjax_sim.engine import History, RunState
+from fedjax_sim.runs.interrupt import deferred_interrupt
+from fedjax_sim.runs.sweeps.grid import selected
+from fedjax_sim.runs.sweeps.program import Programs, SliceResult
+from fedjax_sim.runs.sweeps.result import SweepRun
+from fedjax_sim.runs.sweeps.slices import Batch, RunNumber
+from fedjax_sim.runs.sweeps.sweep import Known, Outcome, SweepPlan, open_store
+from fedjax_sim.runs.sweeps.watchers import Watchers
+from fedjax_sim.types import Params, shown
+
+Scores = Callable[[Mapping[RunNumber, SweepRun], int], Mapping[int, float]]
+
+
+@shown
+class Halving(NamedTuple):
+    r"""Rounds after which the best configurations of a batch continue and the others end.
+
+    Of the :math:`n_k` configurations that reach the k-th of these rounds,
+    :math:`\max(1, \lfloor n_k / \eta \rfloor)` continue from their states.  The last ones do all
+    rounds.
+
+    Example:
+        >>> Halving((10, 30), eta=3).counts(27)
+        [27, 9, 3]
+    """
+
+    rounds: tuple[int, ...]  # increasing, multiples of ``eval_every``, below the last round
+    eta: int = 3  # at least 2
+
+    def counts(self, number: int) -> list[int]:
+        """Returns how many of so many configurations begin each part of the rounds."""
+        result = [number]
+        for _ in self.rounds:
+            result.append(max(1, result[-1] // self.eta))
+        return result
+
+    def check(self, num_rounds: int, every: int) -> None:
+        """Refuses rounds in which no run can be cut."""
+        check_count(**{"halving.eta": self.eta})
+        if self.eta < 2:
+            raise ValueError(f"halving.eta is {self.eta}; expected at least 2")
+        ends = [0, *self.rounds, num_rounds]
+        for before, rung in itertools.pairwise(ends[:-1]):
+            check_count(**{"halving.rounds": rung})
+            if not before < rung < num_rounds or rung % every:
+                raise ValueError(
+                    f"halving.rounds is {self.rounds}; expected increasing multiples of "
+                    f"eval_every = {every} below the setup's {num_rounds} rounds"
+                )
+
+
+class _Part(NamedTuple):
+    """Runs of one seed group that are under way."""
+
+    batch: Batch  # of all rounds
+    histories: dict[RunNumber, list[History]]
+    diverged_at: dict[RunNumber, np.ndarray]
+    models: dict[RunNumber, Params | None]
+    rows: dict[RunNumber, int]  # places of their states
+    states: list[RunState]  # of the last slices
+
+
+def run_bracket(
+    plans: Mapping[int, SweepPlan],
+    programs: Programs,
+    scores: Scores,
+    halving: Halving,
+) -> Outcome:
+    """Runs the configurations of a sweep until each has ended or done all rounds.
+
+    A run that ends after a rung is kept in the folder of that rung's sweep, as a run of that many
+    rounds.  A bracket with runs that the folders do not have runs as a whole, since states are not
+    kept.
+
+    Args:
+        plans: the sweep, by its number of rounds: of every rung, and of the whole setup.
+        programs: those of the sweep.
+        scores: of configurations after a round, larger is better.
+        halving: the rungs.
+    """
+    ends = sorted(plans)
+    plan = plans[ends[-1]]
+    known: dict[RunNumber, Known] = {}
+    batches = {
+        end: list(of.batches(open_store(of), of.shares, known if end == ends[-1] else {}))
+        for end, of in plans.items()
+    }
+    found: dict[RunNumber, SweepRun] = {}
+    for end in ends:
+        for batch in batches[end]:
+            found |= batch.on_disk(batch.every())
+    if len(found) == plan.num_runs:
+        return Outcome({}, found, known, False, False, 0.0, programs)
+
+    new: dict[RunNumber, SweepRun] = {}
+    began, compiled = time.perf_counter(), programs.compile_seconds
+    alive = list(range(len(plan.configurations)))
+    parts = [_Part(batch, {}, {}, {}, {}, []) for batch in batches[ends[-1]]]
+    with deferred_interrupt() as signalled:
+        watchers = Watchers(plan.callbacks)
+
+        def interrupted() -> bool:
+            return signalled() or watchers.interrupted()
+
+        for first, last in itertools.pairwise([0, *ends]):
+            for i, part in enumerate(parts):
+                following = _advanced(part, alive, programs, first, last, interrupted)
+                if following is None:
+                    return Outcome(new, {}, known, True, True, 0.0, programs)
+                parts[i] = following
+            reached = _taken(parts, batches[last])
+            if last == ends[-1]:
+                ending = set(alive)
+            else:
+                order = scores(reached, last)
+                alive.sort(key=lambda i: (-order[i], i))
+                ending = set(alive[max(1, len(alive) // halving.eta) :])
+            finished = {run: one for run, one in reached.items() if run[0] in ending}
+            for batch in batches[last]:
+                own = {run: one for run, one in finished.items() if run in batch.identities}
+                batch.store.save(batch.identified(own))
+                watchers.runs(batch.identified(own))
+            new |= finished
+            alive = sorted(set(alive) - ending)
+        ended = interrupted()
+    seconds = time.perf_counter() - began - (programs.compile_seconds - compiled)
+    return Outcome(new, {}, known, False, ended, seconds, programs)
+
+
+def _advanced(
+    part: _Part,
+    alive: Sequence[int],
+    programs: Programs,
+    first: int,
+    last: int,
+    interrupted: Callable[[], bool],
+) -> _Part | None:
+    """Returns the runs of these configurations after the rounds ``first`` to ``last``."""
+    batch = part.batch
+    group = selected(batch.group, [i for i, j in enumerate(batch.group.members) if j in alive])
+    if not group.members:
+        return part._replace(histories={}, states=[])
+    batch = batch._replace(group=group)
+    program = programs.prepare(batch.trial, group, batch.keys)
+    after = _Part(part.batch, {}, {}, {}, {}, [])
+    place = 0
+    for blocks in program.plan.slices:
+        members = [batch.members(program.plan, block) for block in blocks]
+        start = None
+        if first:
+            shape = len(blocks), program.plan.width, program.plan.seeds
+            rows = [part.rows[run] for block in members for run in block]
+            start = program.continued(part.states, np.reshape(rows, shape))
+        result = program.run(
+            blocks, lambda round: None, interrupted, keep_models=batch.keep_models, start=start,
+            first=first, last=last, keep_state=True,
+        )  # fmt: skip
+        if result is None:
+            return None
+        assert result.state is not None
+        after.states.append(result.state)
+        for at, run in _places(result, members):
+            if run not in after.rows:
+                history = jax.tree.map(lambda x, at=at: x[at], result.history)
+                after.histories[run] = [*part.histories.get(run, []), history]
+                after.diverged_at[run] = result.diverged_at[at]
+                after.models[run] = jax.tree.map(lambda x, at=at: x[at], result.models)
+                after.rows[run] = place + int(np.ravel_multi_index(at, result.diverged_at.shape))
+        place += result.diverged_at.size
+    return after
+
+
+def _places(
+    result: SliceResult, members: Sequence[Sequence[RunNumber]]
+) -> Iterator[tuple[tuple[int, ...], RunNumber]]:
+    """Yields the runs of a slice with their places ``(device, row, seed)``."""
+    for device, block in enumerate(members):
+        for number, run in enumerate(block):
+            yield (device, *divmod(number, result.diverged_at.shape[2])), run
+
+
+def _taken(parts: Sequence[_Part], batches: Sequence[Batch]) -> dict[RunNumber, SweepRun]:
+    """Returns the runs under way as runs that end here."""
+    taken: dict[RunNumber, SweepRun] = {}
+    for part, batch in zip(parts, batches, strict=True):
+        runs = list(part.histories)
+        if not runs:
+            continue
+        history = jax.tree.map(
+            lambda *x: np.stack(x)[None, :, None],
+            *(jax.tree.map(lambda *x: np.concatenate(x), *part.histories[run]) for run in runs),
+        )
+        diverged = np.stack([part.diverged_at[run] for run in runs])[None, :, None]
+        models = [part.models[run] for run in runs]
+        stacked = None
+        if batch.keep_models:
+            stacked = jax.tree.map(lambda *x: np.stack(x)[None, :, None], *models)
+        result = SliceResult(history, diverged, stacked, None)
+        taken |= batch.cut(result, [runs], ())
+    return taken

@@ -1,0 +1,376 @@
+"""Tuning: hyper-parameters from a sampler, a batch of configurations in one compiled program.
+
+The samplers are those of Optuna (T. Akiba et al., "Optuna: a next-generation hyperparameter
+optimization framework", KDD 2019), which asks for configurations and is told their scores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jax import Array
+
+from fedjax_sim.checks import check_count, import_extra
+from fedjax_sim.engine import Scorers
+from fedjax_sim.runs.callbacks.direction import Mode, sign
+from fedjax_sim.runs.events import Callback, notify
+from fedjax_sim.runs.history import CLOCK
+from fedjax_sim.runs.interrupt import deferred_interrupt
+from fedjax_sim.runs.options import DEFAULT_OPTIONS, Options, Storage
+from fedjax_sim.runs.planning.measuring import metric_shapes
+from fedjax_sim.runs.sweeps.grid import Configuration
+from fedjax_sim.runs.sweeps.halving import Halving, run_bracket
+from fedjax_sim.runs.sweeps.program import Programs
+from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
+from fedjax_sim.runs.sweeps.slices import RunNumber
+from fedjax_sim.runs.sweeps.store import RunKey, run_key
+from fedjax_sim.runs.sweeps.sweep import (
+    SweepPlan,
+    check,
+    open_store,
+    programs_for,
+    result_of,
+    run_groups,
+)
+from fedjax_sim.runs.sweeps.trial import Factory, MakeSetup
+from fedjax_sim.types import FedAlgorithm, Setup, Summary, shown
+
+if TYPE_CHECKING:
+    import optuna
+    import pandas as pd
+
+
+class Tried(NamedTuple):
+    """One configuration that the sampler asked for."""
+
+    configuration: Configuration
+    score: float  # mean of the metric over the seeds after `rounds`; worst infinity: diverged
+    rounds: int  # after which it ended
+    complete: bool  # all rounds
+
+
+@shown
+class Tuning(NamedTuple):
+    """A finished or interrupted tuning."""
+
+    metric: str
+    mode: str  # "min" or "max"
+    tried: list[Tried]  # in the order in which the sampler asked
+    sweep: Sweep  # the runs; those of cut configurations end early
+    study: optuna.Study  # for Optuna's figures and its importances of hyper-parameters
+
+    @property
+    def best(self) -> Tried:
+        """The best configuration that did all rounds; of equal ones the first.
+
+        Raises:
+            ValueError: none did all rounds without diverging.
+        """
+        good = [one for one in self.tried if one.complete and np.isfinite(one.score)]
+        if not good:
+            raise ValueError(
+                f"none of {len(self.tried)} configurations did all rounds without diverging; "
+                "expected one: widen the space, or tune longer"
+            )
+        return (max if self.mode == "max" else min)(good, key=lambda one: one.score)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Returns a row per configuration: its values, ``score``, ``rounds``, ``complete``."""
+        pd = import_extra("pandas", "cli")
+        return pd.DataFrame(
+            [{**one.configuration, **one._asdict()} for one in self.tried]
+        ).drop(columns="configuration", errors="ignore")  # fmt: skip
+
+    def _summary(self) -> Summary:
+        complete = sum(one.complete for one in self.tried)
+        title = (
+            f"Tuning of {len(self.tried)} configurations for {self.metric} ({self.mode}), of which "
+            f"{complete} did all rounds"
+        )
+        rows = {}
+        if any(one.complete and np.isfinite(one.score) for one in self.tried):
+            values = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}"
+                               for k, v in self.best.configuration.items())  # fmt: skip
+            rows = {"best": values, "score": f"{self.best.score:.6g}"}
+        return Summary(title, rows)
+
+
+def tune(
+    factory: Factory,
+    setup: Setup | MakeSetup,
+    space: Mapping[str, optuna.distributions.BaseDistribution],
+    keys: Array,
+    *,
+    metric: str,
+    mode: Mode = None,
+    trials: int,
+    batch: int = 8,
+    sampler: optuna.samplers.BaseSampler | None = None,
+    halving: Halving | None = None,
+    callbacks: Sequence[Callback] = (),
+    storage: Storage | str | pathlib.Path | None = None,
+    options: Options = DEFAULT_OPTIONS,
+) -> Tuning:
+    """Searches hyper-parameters with a sampler of Optuna; a batch of them is one sweep.
+
+    The sampler proposes ``batch`` configurations, a sweep runs them for every seed, and the sampler
+    is told the mean of the metric over the seeds after the last round.  All batches of numbers
+    share one compiled program.  A configuration with a diverged seed, or without a number as its
+    metric, scores infinitely badly.  A configuration that is proposed again is not run again.
+
+    With ``halving``, the best configurations of a batch continue after each rung from the states of
+    their runs, and the sampler is told that the others were pruned.
+
+    The score of the best of many configurations is biased: choose on a validation part, and report
+    another metric of :attr:`Tuning.sweep`, or runs with other seeds.
+
+    With a folder, a killed call continues, since a seeded sampler proposes the same again: finished
+    runs are read, unfinished batches are repeated.  Runs that a rung cut are in sub-folders, as
+    sweeps of so many rounds.
+
+    Args:
+        factory, setup, keys, callbacks, storage, options: as in :func:`~fedjax_sim.sweep`.
+        space: Optuna's distributions by name of the hyper-parameter, ``{"lr":
+            optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)}``.  Names that change
+            shapes (parameters of ``setup``, names of choices) make programs of their own.
+        metric: a number of every evaluation, such as ``"valid/accuracy"``.
+        mode: "min" or "max"; default by the metric's name.
+        trials: configurations in all.
+        batch: configurations that the sampler proposes at once.  With more of them, fewer know of
+            the others' scores.
+        sampler: default ``TPESampler(seed=0)``; none of a whole grid, which ``fs.sweep`` runs.
+        halving: rounds after which only the best of a batch continue.
+
+    Raises:
+        ValueError: as :func:`~fedjax_sim.sweep`; an empty space, an unknown metric or one that is
+            no number, rungs that are no rounds of evaluation.
+        ImportError: Optuna is not installed.
+
+    Example:
+        >>> import jax, optuna
+        >>> import fedjax_sim as fs
+        >>> x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+        >>> data = fs.FederatedData({"x": x, "y": x.sum(1)}, np.arange(0, 41, 5))  # 8 clients
+        >>> loss = lambda w, batch, key: (batch["x"] @ w - batch["y"]) ** 2
+        >>> task = fs.empirical_task(loss, data, fs.epochs(2, 5))
+        >>> timeline = fs.timelines.uniform(jax.random.key(0), 20, 8, 4, task.num_steps)
+        >>> error = lambda w: {"error": abs(w - 1).max()}
+        >>> setup = fs.Setup(task, timeline, np.zeros((2, 3), np.float32), error, eval_every=5)
+        >>> keys = jax.random.split(jax.random.key(1), 2)
+        >>> space = {"lr": optuna.distributions.FloatDistribution(1e-3, 10.0, log=True)}
+        >>> found = fs.tune(
+        ...     fs.fedavg, setup, space, keys, metric="error", mode="min", trials=16,
+        ...     halving=fs.Halving((5,)),
+        ... )
+        >>> len(found.tried), sum(one.complete for one in found.tried), found.best.score < 1e-3
+        (16, 4, True)
+    """
+    optuna = import_extra("optuna", "tune")
+    mode = "max" if sign(metric, mode) > 0 else "min"
+    check_count(1, trials=trials, batch=batch)
+    if not isinstance(space, Mapping) or not space:
+        raise ValueError(f"space is {space!r:.60}; expected distributions of Optuna by name")
+    for name, distribution in space.items():
+        if not isinstance(distribution, optuna.distributions.BaseDistribution):
+            raise ValueError(
+                f"space[{name!r}] is {distribution!r:.60}; expected a distribution of Optuna, such "
+                "as optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)"
+            )
+    samplers = optuna.samplers
+    if isinstance(sampler, samplers.GridSampler | samplers.BruteForceSampler):
+        raise ValueError(  # they end a study, which is not theirs to end here
+            f"sampler is a {type(sampler).__name__}; expected another one: fs.sweep runs all "
+            "configurations of a grid"
+        )
+    if not isinstance(setup, Setup):  # asked for by every check of every batch
+        setup = functools.lru_cache(maxsize=batch * keys.shape[0])(setup)
+
+    def planned(configurations: Sequence[Configuration], setup: Setup | MakeSetup) -> SweepPlan:
+        return check(factory, setup, configurations, keys, callbacks, storage, options)
+
+    study = _study(optuna, mode, sampler)
+    search = _Search(planned, setup, _Goal(metric, 1 if mode == "max" else -1), halving)
+    notify(callbacks, "begin", "")
+    tried: list[Tried] = []
+    with deferred_interrupt() as signalled:
+        while len(tried) < trials and not (signalled() or search.interrupted):
+            asked = [study.ask(dict(space)) for _ in range(min(batch, trials - len(tried)))]
+            if not search.run([trial.params for trial in asked], batch):
+                break
+            for trial in asked:
+                for round, score in search.rungs(trial.params).items():
+                    trial.report(score, round)
+                one = search.tried(trial.params)
+                if one.complete:
+                    study.tell(trial, one.score)
+                else:
+                    study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                tried.append(one)
+    return Tuning(metric, mode, tried, search.result(len(tried) < trials), study)
+
+
+def _study(optuna: Any, mode: str, sampler: Any) -> optuna.Study:
+    """Returns an empty study, of which Optuna says nothing."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return optuna.create_study(
+            direction="maximize" if mode == "max" else "minimize",
+            sampler=sampler or optuna.samplers.TPESampler(seed=0),
+        )
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+class _Goal(NamedTuple):
+    """Metric that is tuned for."""
+
+    metric: str
+    sign: int  # 1: larger is better
+
+    def score(self, runs: Sequence[SweepRun], after: int) -> float:
+        """Returns the mean over the seeds after a round; infinitely bad if one diverged."""
+        values = []
+        for run in runs:
+            at = np.flatnonzero(np.asarray(run.history.round) <= after)[-1]
+            value = float(np.asarray(run.history.metrics[self.metric])[at])
+            bad = np.isnan(value) or 0 < run.diverged_at <= after
+            values.append(-self.sign * np.inf if bad else value)
+        return float(np.mean(values))
+
+    def scores(self, runs: Mapping[RunNumber, SweepRun], after: int) -> dict[int, float]:
+        """Returns scores of configurations of which larger is better."""
+        numbers = {i for i, _ in runs}
+        own = {i: [run for number, run in runs.items() if number[0] == i] for i in numbers}
+        return {i: self.sign * self.score(of, after) for i, of in own.items()}
+
+    def check(self, algorithm: FedAlgorithm, setup: Setup) -> None:
+        """Refuses a metric that is no number of the setup's evaluation."""
+        if setup.eval_fn is None:
+            raise ValueError("setup.eval_fn is None; expected an evaluation with the metric")
+        shapes = metric_shapes(algorithm, setup)
+        zeros = {name: np.zeros((1, *x.shape), x.dtype) for name, x in shapes.items()}
+        metrics = Scorers(setup.eval_fn)(zeros, (1,))
+        numbers = [name for name, x in metrics.items() if np.ndim(x) == 1]
+        if self.metric not in (*numbers, *CLOCK):
+            raise ValueError(
+                f"metric is {self.metric!r}; expected a number of the evaluation: "
+                f"{', '.join(sorted(numbers))}"
+            )
+
+
+class _Search:
+    """Runs of the batches so far, with their programs."""
+
+    def __init__(
+        self,
+        planned: Callable[[Sequence[Configuration], Setup | MakeSetup], SweepPlan],
+        setup: Setup | MakeSetup,
+        goal: _Goal,
+        halving: Halving | None,
+    ):
+        self._planned, self._setup, self._goal = planned, setup, goal
+        self._halving = halving or Halving(())
+        self._programs: Programs | None = None
+        self._runs: dict[RunKey, list[SweepRun]] = {}  # by configuration
+        self._num_rounds: dict[RunKey, int] = {}  # of the whole setup
+        self._results: list[Sweep] = []
+        self.interrupted = False
+
+    def run(self, proposed: Sequence[Configuration], batch: int) -> bool:
+        """Runs the proposed configurations that are new; returns False if some did not finish."""
+        new = {run_key(one, ""): one for one in proposed}
+        new = {name: one for name, one in new.items() if name not in self._runs}
+        if not new:
+            return True
+        plan = self._planned(list(new.values()), self._setup)
+        num_rounds = self._check(plan)
+        rungs = self._halving.rounds
+        if self._programs is None:
+            # Groups of choices have other sizes in every batch: filling each would be waste.
+            numbers_only = not any(group.static for group, _ in plan.shares)
+            least = batch if numbers_only and not rungs else 1
+            self._programs = programs_for(plan.options, least, rungs)
+        if rungs:
+            plans = {end: self._of_rung(plan, end) for end in rungs} | {num_rounds: plan}
+            outcome = run_bracket(plans, self._programs, self._goal.scores, self._halving)
+        else:
+            outcome = run_groups(plan, open_store(plan), self._programs)
+        self._results.append(result_of(plan, outcome))
+        self.interrupted = outcome.interrupted
+        runs = outcome.found | outcome.new
+        for i, name in enumerate(new):
+            self._num_rounds[name] = num_rounds
+            self._runs[name] = [runs[number] for number in sorted(runs) if number[0] == i]
+        return not outcome.stopped
+
+    def _of_rung(self, plan: SweepPlan, end: int) -> SweepPlan:
+        """Returns the sweep of the rounds until a rung, in a folder of its own."""
+        short = self._planned(plan.configurations, _shortened(self._setup, end))
+        folder = plan.storage.path and plan.storage.path / f"{end}_rounds"
+        return dataclasses.replace(short, storage=dataclasses.replace(plan.storage, folder=folder))
+
+    def _check(self, plan: SweepPlan) -> int:
+        """Returns the number of rounds of the setups; refuses what cannot be tuned."""
+        lengths = set()
+        for group, numbers in plan.shares:
+            seed = plan.values[numbers[0]] if plan.trials.per_seed else None
+            setup = plan.trials.make(group.static, seed).setup
+            self._goal.check(plan.algorithms[group.members[0]], setup)
+            self._halving.check(setup.timeline.num_rounds, setup.eval_every)
+            lengths.add(setup.timeline.num_rounds)
+        lengths |= set(self._num_rounds.values())
+        if len(lengths) > 1:
+            raise ValueError(
+                f"setup has {' or '.join(map(str, sorted(lengths)))} rounds; expected one number, "
+                "so that scores can be compared"
+            )
+        return lengths.pop()
+
+    def rungs(self, configuration: Configuration) -> dict[int, float]:
+        """Returns the scores of a configuration after the rungs that it reached."""
+        runs = self._runs[run_key(configuration, "")]
+        last = int(runs[0].history.round[-1])
+        reached = [rung for rung in self._halving.rounds if rung <= last]
+        return {rung: self._goal.score(runs, rung) for rung in reached}
+
+    def tried(self, configuration: Configuration) -> Tried:
+        """Returns the outcome of a configuration."""
+        name = run_key(configuration, "")
+        last = int(self._runs[name][0].history.round[-1])
+        score = self._goal.score(self._runs[name], last)
+        return Tried(dict(configuration), score, last, last == self._num_rounds[name])
+
+    def result(self, interrupted: bool) -> Sweep:
+        """Returns the runs of all batches as one sweep."""
+        if not self._results:
+            return Sweep([], interrupted, 0, 0, 0.0, 0.0)
+        last = self._results[-1]  # compilations are those of all batches
+        return last._replace(
+            interrupted=interrupted,
+            runs=[run for one in self._results for run in one.runs],
+            resumed=sum(one.resumed for one in self._results),
+            run_seconds=sum(one.run_seconds for one in self._results),
+            missing=sum(one.missing for one in self._results),
+        )
+
+
+def _shortened(setup: Setup | MakeSetup, rounds: int) -> Setup | MakeSetup:
+    """Returns the setup with its first rounds only, or a function that makes it."""
+
+    def first(setup: Setup) -> Setup:
+        return dataclasses.replace(setup, timeline=setup.timeline[:rounds])
+
+    if isinstance(setup, Setup):
+        return first(setup)
+
+    @functools.wraps(setup)
+    def make(**values: Any) -> Setup:
+        return first(setup(**values))
+
+    return make

@@ -1,0 +1,213 @@
+"""Tuning: samplers propose, batches share a program, the best of a batch continue from states."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optuna
+import pytest
+from call_records import on_devices
+from small_problems import NUM_CLIENTS, logistic_task
+from sweep_problems import KEYS, alone, logistic_trial, quadratic_trial, schedules
+
+import fedjax_sim as fs
+
+RATES = {"lr": optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)}
+# Batching changes the order of sums only: some hundred operations of 6e-8 each.
+SINGLE = 2e-5
+
+
+def loss(x):
+    return {"loss": jnp.sum(x**2), "x": x}
+
+
+def quadratic_setup(num_seeds=2, **changes) -> fs.Setup:
+    setup = quadratic_trial(num_seeds=num_seeds, num_rounds=12).setup
+    return dataclasses.replace(setup, **({"eval_fn": loss, "eval_every": 2} | changes))
+
+
+def tuned(setup=None, space=RATES, **changes) -> fs.Tuning:
+    arguments = {"metric": "loss", "mode": "min", "trials": 9, "batch": 9} | changes
+    setup = quadratic_setup() if setup is None else setup
+    return fs.tune(fs.fedavg, setup, space, KEYS[:2], **arguments)
+
+
+def expected(setup, rates, seed):
+    """Losses by rate and evaluation of runs on their own."""
+    run = alone(quadratic_trial()._replace(setup=setup))
+    return np.array([run({"lr": lr}, seed)[0].metrics["loss"] for lr in rates])
+
+
+def test_runs_are_those_of_the_proposed_configurations():
+    found = tuned(trials=6, batch=4)
+    rates = [one.configuration["lr"] for one in found.tried]
+    assert len(set(rates)) == 6
+    losses = np.stack([expected(quadratic_setup(), rates, seed) for seed in (0, 1)])
+    np.testing.assert_allclose([one.score for one in found.tried], losses[..., -1].mean(0), SINGLE)
+    of_first = [run.history.metrics["loss"] for run in found.sweep.runs if run.seed == "0"]
+    np.testing.assert_allclose(of_first, losses[0], SINGLE)
+    best = np.argmin(losses[..., -1].mean(0))
+    assert found.best == found.tried[best]
+    assert found.study.best_params == found.best.configuration
+    assert found.to_frame()[["lr", "rounds"]].values.tolist() == [[lr, 12] for lr in rates]
+    assert found.sweep.compilations == 1  # also of the batch of 2
+
+
+def test_the_best_of_a_batch_continue():
+    """Who continues is derived from runs on their own."""
+    setup = quadratic_setup()
+    found = tuned(halving=fs.Halving((2, 6), eta=3))
+    rates = [one.configuration["lr"] for one in found.tried]
+    means = np.stack([expected(setup, rates, seed) for seed in (0, 1)]).mean(0)  # after 2, 4, ...
+    second = np.argsort(means[:, 0])[:3]
+    third = second[np.argmin(means[second, 2])]
+    rounds = np.full(9, 2)
+    rounds[second], rounds[third] = 6, 12
+    assert [one.rounds for one in found.tried] == rounds.tolist()
+    assert [one.complete for one in found.tried] == (rounds == 12).tolist()
+    scores = [means[i, n // 2 - 1] for i, n in enumerate(rounds)]
+    np.testing.assert_allclose([one.score for one in found.tried], scores, SINGLE)
+    states = [trial.state.name for trial in found.study.trials]
+    assert states == ["COMPLETE" if n == 12 else "PRUNED" for n in rounds]
+    told = [sorted(trial.intermediate_values) for trial in found.study.trials]
+    assert told == [[r for r in (2, 6) if r <= n] for n in rounds]
+    assert found.best.configuration["lr"] == rates[third]
+    assert len(found.sweep.runs) == 18
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 3])
+def test_states_of_clients_and_old_broadcasts_continue(devices):
+    """Controls, a timeline per seed, and broadcasts of earlier rounds, to rounding."""
+    task = logistic_task(fs.full_batch(4))
+    timelines = schedules(task, 2, num_rounds=8)
+    late = np.asarray(timelines.version) - (np.arange(8)[:, None] > 1)  # broadcasts of one before
+    timelines = dataclasses.replace(timelines, version=late, max_staleness=1)
+    trial = logistic_trial(fs.scaffold, timelines, task=task, eval_every=2)
+    metrics = lambda params: {"norm": jnp.sum(params["w"] ** 2)}  # noqa: E731
+    trial = trial._replace(setup=dataclasses.replace(trial.setup, eval_fn=metrics))
+    space = {"lr": optuna.distributions.FloatDistribution(0.05, 0.5)}
+    with on_devices(jax.devices()[:devices]):
+        found = fs.tune(
+            fs.scaffold, trial.setup, space, KEYS[:2], metric="norm", mode="max", trials=4,
+            batch=4, halving=fs.Halving((2, 4), eta=2), options=fs.Options(probes=trial.probes),
+        )  # fmt: skip
+    assert sorted(one.rounds for one in found.tried) == [2, 2, 4, 8]
+    run = alone(trial)
+    for one in found.sweep.runs:
+        history, _ = run(one.configuration, int(one.seed))
+        evaluations = len(one.history.round)
+        np.testing.assert_allclose(
+            one.history.metrics["norm"], history.metrics["norm"][:evaluations], SINGLE
+        )
+        moved = np.asarray(history.probes["moved"])[: 2 * evaluations]
+        np.testing.assert_allclose(one.history.probes["moved"], moved, 0, SINGLE * abs(moved).max())
+
+
+def test_a_second_call_reads_what_the_folder_has(tmp_path):
+    changes = {"halving": fs.Halving((2,)), "storage": fs.Storage(tmp_path, keep_models=True)}
+    first = tuned(**changes)
+    again = tuned(trials=12, **changes)  # the first batch is known, the second is new
+    assert again.tried[:9] == first.tried
+    assert (again.sweep.resumed, len(again.sweep.runs)) == (18, 24)
+    read = tuned(**changes)
+    assert (read.tried, read.sweep.compilations, read.sweep.resumed) == (first.tried, 0, 18)
+    assert all(run.model is not None for run in read.sweep.runs)
+
+
+def test_a_cut_run_is_no_run_of_all_rounds(tmp_path):
+    """A sweep in the same folder trains what the tuning had cut."""
+    found = tuned(halving=fs.Halving((2,)), storage=tmp_path)
+    grid = [one.configuration for one in found.tried]
+    result = fs.sweep(fs.fedavg, quadratic_setup(), grid, KEYS[:2], storage=tmp_path)
+    assert result.resumed == 2 * sum(one.complete for one in found.tried) == 6
+    assert {run.history.round[-1] for run in result.runs} == {12}
+
+
+def test_divergence_scores_infinitely_badly():
+    space = {"lr": optuna.distributions.CategoricalDistribution([0.1, 1e30])}
+    sampler = optuna.samplers.RandomSampler(seed=1)
+    with jax.debug_nans(False):
+        found = tuned(space=space, trials=8, batch=8, sampler=sampler)
+    assert {one.configuration["lr"]: one.score < 10 for one in found.tried} == {
+        0.1: True,
+        1e30: False,
+    }
+    assert max(one.score for one in found.tried) == np.inf
+    assert found.best.configuration == {"lr": 0.1}
+    worst = found._replace(tried=[one for one in found.tried if one.score == np.inf])
+    with pytest.raises(ValueError, match=r"none of \d configurations did all rounds"):
+        _ = worst.best
+
+
+def test_choices_are_programs_of_their_own_and_repeated_proposals_run_once():
+    made = []
+
+    def setup(cohort_size):
+        made.append(cohort_size)
+        task = quadratic_setup().task
+        timeline = fs.timelines.uniform(
+            jax.random.key(2), 4, NUM_CLIENTS, cohort_size, task.num_steps
+        )
+        return quadratic_setup(timeline=timeline)
+
+    space = {
+        "cohort_size": optuna.distributions.IntDistribution(2, 3),
+        "lr": optuna.distributions.CategoricalDistribution([0.1, 0.2]),
+    }
+    found = tuned(setup, space, trials=12, batch=6, halving=fs.Halving((2,), eta=2))
+    assert len(found.tried) == 12
+    different = {tuple(one.configuration.values()) for one in found.tried}
+    assert len(found.sweep.runs) == 2 * len(different) <= 8
+    assert set(made) == {size for size, _ in different} == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"space": {}}, "space is {}; expected distributions of Optuna by name"),
+        ({"space": {"lr": (0.1, 1.0)}}, "space['lr'] is (0.1, 1.0); expected a distribution"),
+        ({"metric": "x"}, "metric is 'x'; expected a number of the evaluation: loss"),
+        ({"metric": "accuracy", "mode": None}, "metric is 'accuracy'; expected a number"),
+        ({"mode": "best"}, "mode is 'best'; expected 'min', 'max' or None"),
+        ({"trials": 0}, "trials is 0; expected"),
+        ({"batch": 1.5}, "batch is 1.5; expected"),
+        ({"halving": fs.Halving((3,))}, "halving.rounds is (3,); expected increasing multiples"),
+        ({"halving": fs.Halving((4, 2))}, "halving.rounds is (4, 2); expected increasing"),
+        ({"halving": fs.Halving((12,))}, "below the setup's 12 rounds"),
+        ({"halving": fs.Halving((2,), eta=1)}, "halving.eta is 1; expected at least 2"),
+        (
+            {"sampler": optuna.samplers.GridSampler({"lr": [0.1]})},
+            "sampler is a GridSampler; expected",
+        ),
+        ({"options": fs.Options(eval_initial=True)}, "options.eval_initial is True"),
+    ],
+)
+def test_refused(changes, expected):
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        tuned(**changes)
+
+
+def test_setups_of_different_lengths_cannot_be_compared():
+    def setup(rounds):
+        return quadratic_setup(timeline=quadratic_setup().timeline[:rounds])
+
+    space = {"rounds": optuna.distributions.CategoricalDistribution([4, 8]), **RATES}
+    with pytest.raises(ValueError, match="setup has 4 or 8 rounds; expected one number"):
+        tuned(setup, space)
+
+
+def test_an_interrupt_keeps_the_batches_before(tmp_path):
+    class AfterTheFirstBatch:
+        seen = 0
+
+        def __call__(self, event):
+            self.seen += 1
+            return "interrupt" if self.seen > 36 else None
+
+    found = tuned(trials=12, batch=3, callbacks=[AfterTheFirstBatch()], storage=tmp_path)
+    assert found.sweep.interrupted
+    assert 3 <= len(found.tried) < 12
+    assert len(tuned(trials=12, batch=3, storage=tmp_path).tried) == 12
