@@ -11,6 +11,7 @@ from fedjax_sim.datasets.dataset import (
     merged,
 )
 from fedjax_sim.datasets.features import layout_hint, to_channels_last
+from fedjax_sim.datasets.hub import from_hub
 from fedjax_sim.datasets.leaf import read_leaf
 from fedjax_sim.datasets.pfllib import read_pfllib
 from fedjax_sim.datasets.registry import DATA_DIR_VARIABLE, NAMES, data_folder, folder_of, load
@@ -37,6 +38,7 @@ __all__ = [
     "Scaling",
     "drop_duplicates",
     "from_arrays",
+    "from_hub",
     "from_table",
     "from_text",
     "from_texts",

@@ -34,6 +34,12 @@ class Columns(NamedTuple):
 def columns_of(table: Any) -> Columns:
     """Returns the columns of a dict of arrays, or of a table of pandas, pyarrow or Hugging Face."""
     if hasattr(table, "column_names") and hasattr(table, "with_format"):  # Hugging Face
+        if not hasattr(table, "__len__"):
+            raise DataError(
+                f"table is a {type(table).__name__}, a stream; expected rows that can be read more "
+                "than once: load_dataset without streaming=True, or datasets.Dataset.from_list("
+                "list(stream.take(n)))"
+            )
 
         def read(name: str) -> np.ndarray:
             return np.asarray(table.select_columns([name]).with_format("numpy")[:][name])

@@ -7,7 +7,7 @@ from fedjax_sim.studies.setups import fields, privacy
 from fedjax_sim.studies.setups.attack import Attacked, Backdoor, LabelFlip
 from fedjax_sim.studies.setups.clients import NoShift
 from fedjax_sim.studies.setups.compression import compressed
-from fedjax_sim.studies.setups.data import Table
+from fedjax_sim.studies.setups.data import HuggingFace, Table
 from fedjax_sim.studies.setups.partition import Natural
 from fedjax_sim.studies.setups.privacy import NoPrivacy
 from fedjax_sim.studies.setups.robust import NoRule, rule_of
@@ -28,7 +28,8 @@ def check_study(study: Study) -> None:
     _check_wrappers(run)
     _check_time(study)
     reads_column = isinstance(run.partition, Natural) or study.rows is not None
-    if isinstance(run.data, Table) and run.data.client_column is not None and not reads_column:
+    of_columns = isinstance(run.data, Table | HuggingFace)
+    if of_columns and run.data.client_column is not None and not reads_column:
         raise ValueError(
             f"client_column is {run.data.client_column!r}; expected partition:natural with it, not "
             f"{run.partition.kind}"

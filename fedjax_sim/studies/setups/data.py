@@ -1,4 +1,4 @@
-"""Options of the data set: one by name, a table, a plain text, or generated examples."""
+"""Options of the data set: by name, of a hub, a table, a plain text, or generated examples."""
 
 import pathlib
 from typing import Annotated, Literal
@@ -7,7 +7,7 @@ import numpy as np
 import pydantic
 
 from fedjax_sim import datasets
-from fedjax_sim.datasets import Dataset, read_table, read_text
+from fedjax_sim.datasets import Dataset, from_hub, read_table, read_text
 from fedjax_sim.studies.setups.fields import Count, NotNegative, group
 
 _TEST_EXAMPLES = 10_000  # of generated data
@@ -54,6 +54,36 @@ class Table:
 
 
 @group
+class HuggingFace:
+    """A data set of the Hugging Face Hub, from the local cache or downloaded by its library."""
+
+    hub: str
+    """Name on the Hub, such as uoft-cs/cifar100, or a folder of Parquet or CSV files."""
+    configuration: str | None = None
+    """Configuration, of a data set that has several."""
+    revision: str | None = None
+    """Commit or tag on the Hub; default: the newest within reach."""
+    train_split: str = "train"
+    """Split of the training examples."""
+    test_split: str | None = None
+    """Split of the test examples; default: test if there is one, else a fifth of the others."""
+    label_column: str | None = None
+    """Column with the labels, numbers or text; default: y, label, fine_label or character."""
+    client_column: str | None = None
+    """Column with the client of each example; requires partition:natural; default: none."""
+    drop: tuple[str, ...] = ()
+    """Columns that are no features."""
+    scale: Literal["none", "unit", "standardise"] | None = None
+    """Scale of the features: as they are, pixels divided by 255, or mean 0 and deviation 1 of the
+    training examples; default: none, with a warning where another one is likely."""
+    target: Literal["classes", "numbers"] | None = None
+    """Kind of the labels; default: as their type says, if it does."""
+    encode: Literal["one_hot"] | None = None
+    """Encoding of columns with text; default: such columns are refused."""
+    kind: Literal["huggingface"] = "huggingface"
+
+
+@group
 class Text:
     """A plain text (UTF-8); examples are windows with the next character as the label, best with
     partition:contiguous."""
@@ -83,7 +113,9 @@ class Generated:
     kind: Literal["generated"] = "generated"
 
 
-Data = Annotated[Named | Table | Text | Generated, pydantic.Field(discriminator="kind")]
+Data = Annotated[
+    Named | Table | HuggingFace | Text | Generated, pydantic.Field(discriminator="kind")
+]
 
 
 def load(options: Data, num_clients: int, seed: int, *, numbers: bool = False) -> Dataset:
@@ -101,6 +133,11 @@ def load(options: Data, num_clients: int, seed: int, *, numbers: bool = False) -
             return read_text(options.text, context=options.context)
         case Generated():
             return generated(options, num_clients, seed)
+        case HuggingFace():
+            own = ("hub", "configuration", "kind", "target")
+            reading = {name: value for name, value in vars(options).items() if name not in own}
+            target = options.target or ("numbers" if numbers else None)
+            return from_hub(options.hub, options.configuration, target=target, **reading)
         case Table():
             own = ("table", "kind", "target")
             reading = {name: value for name, value in vars(options).items() if name not in own}

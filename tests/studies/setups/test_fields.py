@@ -18,7 +18,7 @@ from fedjax_sim.studies.setups.run import Run
 
 # What fields without a default are given, by their names.
 VALUES = {
-    "table": pathlib.Path("table.csv"), "text": pathlib.Path("text.txt"),
+    "table": pathlib.Path("table.csv"), "hub": "uoft-cs/cifar100", "text": pathlib.Path("text.txt"),
     "file": pathlib.Path("trace.csv"), "bounds": {"0": 0.5, "1": 2.0}, "chunk": 3,
 }  # fmt: skip
 
