@@ -80,4 +80,4 @@ $(BIN)/python:
 
 clean:
 	rm -rf $(VENV) .venv-* dist build .jax_cache .pytest_cache .ruff_cache .hypothesis results
-	rm -rf docs/_build docs/_generated docs/notebooks docs/reference
+	rm -rf docs/_build docs/notebooks docs/reference docs/changelog.md docs/contributing.md

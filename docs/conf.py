@@ -21,9 +21,8 @@ extensions = [
     "mathml",
     "reference",
     "sources",
-    "algorithms",
 ]
-exclude_patterns = ["_build", "_generated", "extensions", "checks"]
+exclude_patterns = ["_build", "extensions", "checks"]
 nitpicky = True
 
 # MyST and notebooks. docs/execute.py runs the cells, in parallel, before Sphinx reads them.
