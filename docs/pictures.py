@@ -1,16 +1,13 @@
 """Draws the pictures of README.md from docs/results, and measures what is not there.
 
 `make pictures` runs it, then docs/outputs.py and the page of algorithms.  A file of results that is
-removed is measured anew, with two host devices; the machine should be idle then.
+removed is measured again.  Times are those of benchmarks/results.
 """
 
 import json
 import pathlib
-import time
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -27,7 +24,7 @@ RATES = {
     "lr": [0.025, 0.05, 0.1, 0.2, 0.4, 0.8],
     "server_lr": [0.1, 0.2, 0.4, 0.8, 1.6, 3.2],
 }
-TURNS = 3  # of the sweep and of the loop, alternating; the best time of each counts
+CASES = {"W1": "softmax\nregression", "W4": "logistic\nregression"}  # of benchmarks/results
 
 
 def comparison() -> pd.DataFrame:
@@ -43,51 +40,12 @@ def comparison() -> pd.DataFrame:
     return frame[frame["metric"] == "test/accuracy"][["algorithm", "seed", "round", "value"]]
 
 
-def grid() -> dict[str, Any]:
-    """Final accuracies of 108 runs of FedAvgM, and seconds as one program and in a loop."""
+def grid() -> pd.DataFrame:
+    """Final accuracies of 108 runs of FedAvgM as one program."""
     setup, keys = fs.presets.quickstart(seeds=3), fs.presets.keys(3)
-    fs.sweep(fs.fedavgm, setup, RATES, keys)  # compiles
-
-    @jax.jit
-    def one(lr: Any, server_lr: Any, setup: fs.Setup, key: jax.Array) -> jax.Array:
-        return fs.run(fs.fedavgm(lr, server_lr), setup, key)[1].metrics["test/accuracy"][-1]
-
-    seeds = [_one_seed(setup, i) for i in range(3)]
-
-    def loop() -> list[float]:
-        return [
-            float(one(lr, server_lr, seeds[i], keys[i]))
-            for lr in RATES["lr"]
-            for server_lr in RATES["server_lr"]
-            for i in range(3)
-        ]
-
-    float(one(0.1, 1.0, seeds[0], keys[0]))  # compiles
-    seconds: dict[str, list[float]] = {"sweep": [], "loop": []}
-    for _ in range(TURNS):
-        result = _timed(seconds["sweep"], lambda: fs.sweep(fs.fedavgm, setup, RATES, keys))
-        accuracies = _timed(seconds["loop"], loop)
+    result = fs.sweep(fs.fedavgm, setup, RATES, keys)
     scores = fs.analysis.scores(result.to_frame(), "test/accuracy")
-    runs = scores[["lr", "server_lr", "seed", "score"]]
-    difference = np.abs(np.sort(runs["score"]) - np.sort(accuracies)).max()
-    return {
-        "seconds": seconds,
-        "largest_difference_of_sorted_accuracies": float(difference),
-        "machine": f"{jax.device_count()} host devices, jax {jax.__version__}",
-        "runs": runs.values.round(5).tolist(),
-    }
-
-
-def _one_seed(setup: fs.Setup, seed: int) -> fs.Setup:
-    params, timeline = jax.tree.map(lambda x: x[seed], (setup.params, setup.timeline))
-    return fs.Setup(setup.task, timeline, params, setup.eval_fn, setup.eval_every)
-
-
-def _timed(seconds: list[float], function: Callable[[], Any]) -> Any:
-    began = time.perf_counter()
-    result = function()
-    seconds.append(round(time.perf_counter() - began, 3))
-    return result
+    return scores[["lr", "server_lr", "seed", "score"]]
 
 
 def clients() -> pd.DataFrame:
@@ -140,10 +98,9 @@ def draw_comparison(history: pd.DataFrame) -> Any:
     return figure
 
 
-def draw_grid(results: dict[str, Any]) -> Any:
-    """Heat map of the accuracies, and seconds of the sweep beside the loop."""
-    figure, (cells, bars) = panels((WIDTH, 3.3), 1, 2, width_ratios=[2, 1])
-    runs = pd.DataFrame(results["runs"], columns=["lr", "server_lr", "seed", "score"])
+def draw_grid(runs: pd.DataFrame) -> Any:
+    """Heat map of the accuracies, and seconds of sweeps beside loops."""
+    figure, (cells, bars) = panels((WIDTH, 3.3), 1, 2, width_ratios=[1.8, 1])
     table = runs.groupby(["server_lr", "lr"])["score"].mean().unstack()
     image = cells.imshow(table, origin="lower", aspect="auto", cmap="Blues", vmin=0.5)
     for (row, column), value in np.ndenumerate(table.to_numpy()):
@@ -154,20 +111,25 @@ def draw_grid(results: dict[str, Any]) -> Any:
     cells.set(xlabel="client learning rate", ylabel="server learning rate")
     cells.set_title(f"test accuracy of {len(runs)} runs, means of 3 seeds", fontsize="medium")
     figure.colorbar(image, ax=cells)
-    seconds = best_seconds(results)
-    names = {"sweep": "one program", "loop": "loop of runs,\ncompiled once"}
-    for i, name in enumerate(names):
-        bars.bar(i, seconds[name], color=(COLORS[0], GREY)[i], width=0.6)
-        bars.text(i, seconds[name], f"{seconds[name]:.1f} s", ha="center", va="bottom")
-    bars.set_xticks(range(2), list(names.values()))
-    bars.set(ylabel="seconds without compilation", ylim=(0, 1.15 * max(seconds.values())))
+    names = {"sweep": "one program", "loop": "loop of runs"}
+    for i, (name, label) in enumerate(names.items()):
+        seconds = [candidates()[case][name]["seconds"] for case in CASES]
+        at = np.arange(len(CASES)) + 0.4 * i - 0.2
+        bars.bar(at, seconds, color=(COLORS[0], GREY)[i], width=0.38, label=label)
+        for x, value in zip(at, seconds, strict=True):
+            bars.text(x, value, f"{value:.1f} s", ha="center", va="bottom", fontsize=9)
+    bars.set_xticks(range(len(CASES)), list(CASES.values()))
+    bars.set_title("147 runs, without compilation", fontsize="medium")
+    bars.set(ylabel="seconds", ylim=(0, 9))
+    bars.legend(frameon=False)
     style_axes(bars)
     return figure
 
 
-def best_seconds(results: dict[str, Any]) -> dict[str, float]:
-    """Returns the best time of the turns."""
-    return {name: min(turns) for name, turns in results["seconds"].items()}
+def candidates() -> dict[str, Any]:
+    """Returns the measurements of two sweeps of 49 pairs of rates and 3 seeds, by case."""
+    cases = json.loads((HERE.parent / "benchmarks" / "results" / "sweep.json").read_text())["cases"]
+    return {name: case["candidates"] for name, case in cases.items()}
 
 
 def draw_clients(scores: pd.DataFrame) -> Any:
@@ -184,17 +146,10 @@ def main() -> None:
         "clients": (clients, draw_clients),
     }
     for name, (measure, draw) in parts.items():
-        kind = "json" if measure is grid else "csv"
-        path = RESULTS / f"{name}.{kind}"
+        path = RESULTS / f"{name}.csv"
         if not path.exists():
-            fs.execution.use_all_cores()
-            result = measure()
-            if isinstance(result, pd.DataFrame):
-                result.to_csv(path, index=False, float_format="%.6g")
-            else:
-                path.write_text(json.dumps(result) + "\n")
-        results = json.loads(path.read_text()) if kind == "json" else pd.read_csv(path)
-        draw(results).savefig(IMAGES / f"{name}.png", dpi=DPI)
+            measure().to_csv(path, index=False, float_format="%.6g")
+        draw(pd.read_csv(path)).savefig(IMAGES / f"{name}.png", dpi=DPI)
         print(f"docs/images/{name}.png", flush=True)
 
 

@@ -22,7 +22,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most, check_choice, check_is_algorithm
+from fedjax_sim.checks import (
+    check_at_least,
+    check_at_most,
+    check_choice,
+    check_is_algorithm,
+    is_concrete,
+)
 from fedjax_sim.local import Carried, carrying
 from fedjax_sim.types import (
     ClientState,
@@ -125,7 +131,8 @@ def running_statistics(
     check_at_most(1, server_rate=server_rate)
     if combine == "averaged":
         check_receives_mean("running_statistics", algorithm)
-    statistics = RunningStatistics(where, uploaded=combine == "averaged")
+    known = float(server_rate) if is_concrete(server_rate) else 1.0
+    statistics = RunningStatistics(where, combine == "averaged", known)
 
     # The algorithm never has statistics: as coordinates of an optimiser they would follow momentum,
     # controls and adaptive rates, and a variance could become negative.
