@@ -4,12 +4,15 @@
 removed is measured again.  Times are those of benchmarks/results.
 """
 
+import itertools
 import json
 import pathlib
 from typing import Any
 
+import jax
 import numpy as np
 import pandas as pd
+from flax import nnx
 from scipy import stats
 
 import fedjax_sim as fs
@@ -60,6 +63,39 @@ def clients() -> pd.DataFrame:
     result = fs.sweep(factories, make_setup, dict.fromkeys(factories, each), fs.presets.keys(5))
     scores = fs.analysis.scores(result.to_frame(), "train/loss")
     return scores[["algorithm", "cohort_size", "lr", "seed", "score"]]
+
+
+def batch_norm() -> pd.DataFrame:
+    """Test accuracies of a network of four layers with batch normalisation, by momentum."""
+    digits = fs.datasets.load("digits")
+    rows = fs.data.partition.dirichlet(digits.train["y"], 20, alpha=1.0, seed=0, disjoint=True)
+    data = fs.from_assignment(digits.train, rows)
+    keys = jax.random.split(jax.random.key(0), 3)
+    frames = []
+    for momentum in (0.99, 0.9):
+
+        def network(rngs: nnx.Rngs, momentum: float = momentum) -> nnx.Module:
+            sizes, layers = (64, 32, 32, 32), []
+            for inputs, outputs in itertools.pairwise(sizes):
+                layers += [
+                    nnx.Linear(inputs, outputs, rngs=rngs),
+                    nnx.BatchNorm(outputs, momentum=momentum, rngs=rngs),
+                    nnx.relu,
+                ]
+            flat = lambda x: x.reshape(len(x), -1)  # noqa: E731
+            return nnx.Sequential(flat, *layers, nnx.Linear(32, 10, rngs=rngs))
+
+        model = fs.models.from_nnx(network)
+        task = fs.empirical_task(
+            fs.objectives.cross_entropy(model), data, fs.shuffled_repeats(1, 16, max_steps=1)
+        )
+        test = fs.evaluation.evaluator(fs.objectives.classification_metrics(model), digits.test)
+        timeline = fs.timelines.uniform(jax.random.key(1), 300, 20, 10, task.num_steps)
+        setup = fs.Setup(task, timeline, jax.vmap(model.init)(keys), test, eval_every=10)
+        algorithm = fs.running_statistics(fs.fedavg(0.1), model.statistics)
+        frame = fs.simulate(algorithm, setup, keys).to_frame()
+        frames.append(frame[frame["metric"] == "accuracy"].assign(momentum=momentum))
+    return pd.concat(frames)[["momentum", "seed", "round", "value"]]
 
 
 def draw_comparison(history: pd.DataFrame) -> Any:
@@ -138,12 +174,27 @@ def draw_clients(scores: pd.DataFrame) -> Any:
     return fs.plotting.speed_up_figure(frame, "cohort_size", by="algorithm", label="training loss")
 
 
+def draw_batch_norm(history: pd.DataFrame) -> Any:
+    """Test accuracy of every seed, by momentum."""
+    figure, (axes,) = panels((5.2, 3.0))
+    for i, (momentum, part) in enumerate(history.groupby("momentum", sort=False)):
+        for seed, line in part.groupby("seed"):
+            label = f"momentum {momentum:g}" if seed == 0 else None
+            axes.plot(line["round"], line["value"], label=label, **line_look(i))
+    axes.axhline(0.1, color=GREY, lw=1, label="chance")
+    axes.set(xlabel="round, one local step each", ylabel="test accuracy", ylim=(0, 1))
+    axes.legend(frameon=False, loc="lower right")
+    style_axes(axes)
+    return figure
+
+
 def main() -> None:
     """Measures what is absent, and draws."""
     parts = {
         "comparison": (comparison, draw_comparison),
         "grid": (grid, draw_grid),
         "clients": (clients, draw_clients),
+        "batch_norm": (batch_norm, draw_batch_norm),
     }
     for name, (measure, draw) in parts.items():
         path = RESULTS / f"{name}.csv"
