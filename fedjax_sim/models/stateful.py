@@ -285,7 +285,9 @@ class LinenTraining:
             return next_call(*args, **kwargs)
 
         with linen.intercept_methods(note):
-            jax.eval_shape(self, params, x, jax.random.key(0), jnp.ones(x.shape[0], bool))
+            # A function of its own, since JAX would not trace a known one again.
+            key, weights = jax.random.key(0), jnp.ones(x.shape[0], bool)
+            jax.eval_shape(lambda *shapes: self(*shapes, key, weights), params, x)
         return max(momenta)
 
 
