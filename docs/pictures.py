@@ -183,7 +183,7 @@ def draw_batch_norm(history: pd.DataFrame) -> Any:
             axes.plot(line["round"], line["value"], label=label, **line_look(i))
     axes.axhline(0.1, color=GREY, lw=1, label="chance")
     axes.set(xlabel="round, one local step each", ylabel="test accuracy", ylim=(0, 1))
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc=(0.5, 0.2))
     style_axes(axes)
     return figure
 

@@ -28,7 +28,7 @@ from fedjax_sim.checks import (
     shapes_of_one,
 )
 from fedjax_sim.data import kept_per_step, running_statistics_of
-from fedjax_sim.engine.evaluation.state import check_periods
+from fedjax_sim.engine.evaluation.state import check_periods, takes_state
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.strategies import Gathered
 from fedjax_sim.tree import Selection, leaves
@@ -229,9 +229,17 @@ def warn_of_initial_statistics(algorithm: FedAlgorithm, setup: Setup, *, batched
     """
     statistics, task, timeline = algorithm.requires.statistics, setup.task, setup.timeline
     arrays = jax.tree.leaves((task, timeline, setup.params))
-    if statistics is None or setup.eval_fn is None or not all(map(is_concrete, arrays)):
+    if statistics is None or setup.eval_fn is None or running_statistics_of(task) is None:
         return
-    if running_statistics_of(task) is None:
+    if not statistics.uploaded and task.placement is not None and not takes_state(setup.eval_fn):
+        warnings.warn(
+            "setup.eval_fn evaluates the server's model, whose running statistics stay initial, "
+            "since the clients keep theirs and the task has a placement; expected a task without "
+            "one, whose clients' own models are evaluated",
+            UserWarning,
+            stacklevel=2,
+        )
+    if not all(map(is_concrete, arrays)):
         return
     kept = kept_per_step(task, shapes_of_one(setup.params, batched=batched))
     if kept is None:

@@ -167,6 +167,20 @@ def test_statistics_near_their_start_are_evaluated_with_a_warning(case):
     assert all(f"leaves {left} of the running statistics" in text for text in texts)
 
 
+def test_private_statistics_of_a_placed_task_are_evaluated_with_a_warning():
+    timeline = fs.timelines.full(4, NUM_CLIENTS, np.full(NUM_CLIENTS, 1))
+    task = fs.empirical_task(
+        squared_error(MODEL), data(), BATCHES, placement=fs.execution.by_client(NUM_CLIENTS)
+    )
+    placed = dataclasses.replace(
+        setup(timeline), task=task, eval_fn=lambda params: {"x": jnp.zeros(())}
+    )
+    algorithm = fs.running_statistics(fs.fedavg(0.01), MODEL.statistics, "private")
+    with pytest.warns(UserWarning, match="the server's model, whose running statistics stay"):
+        check_run(algorithm, placed, None)
+    check_run(algorithm, dataclasses.replace(placed, eval_fn=None), None)
+
+
 def test_the_momentum_is_the_largest_of_the_layers():
     class Two(linen.Module):
         @linen.compact
