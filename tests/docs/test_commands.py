@@ -51,7 +51,11 @@ from fedjax_sim.studies.setups import (
 ROOT = pathlib.Path(__file__).parent.parent.parent
 YOUR_OWN = ROOT / "docs" / "your_own.md"
 PAGES = [
-    *(path for path in sorted((ROOT / "docs").glob("**/*.md")) if "_build" not in path.parts),
+    *(
+        path
+        for path in sorted((ROOT / "docs").glob("**/*.md"))
+        if "_build" not in path.parts and path.stem not in ("changelog", "contributing")  # copies
+    ),
     *sorted((ROOT / "notebooks").glob("*.ipynb")),
     *(ROOT / name for name in ("README.md", "SECURITY.md", "experiments/README.md", "Makefile")),
     *sorted((ROOT / "experiments").glob("**/*.py")),
