@@ -4,7 +4,7 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).parent
-sys.path[:0] = [str(HERE / "extensions"), str(HERE.parent)]
+sys.path[:0] = [str(HERE / "extensions"), str(HERE), str(HERE.parent)]
 
 project = "fedjax_sim"
 author = "The fedjax_sim authors"

@@ -1,8 +1,8 @@
 """Writes the outputs of pages' cells into the pages, so that they show results as plain Markdown.
 
-`python docs/outputs.py [PAGE ...]` runs the pages and rewrites what follows each cell with the tag
-`remove-output`: a picture `![...](...png)`, or a block of `text`.  The site shows these and not the
-cell's own output.  `docs/results/pages.json` has a digest of every page's code at that time.
+`python docs/outputs.py [PAGE ...]` runs the pages and rewrites what follows a cell directly: a
+block of `text`, or a picture `page_*.png`.  The site shows these and not the cell's own output
+(docs/extensions/sources.py).  `docs/results/pages.json` has a digest of every page's code then.
 """
 
 import base64
@@ -19,22 +19,28 @@ from myst_nb.core.read import read_myst_markdown_notebook
 from myst_parser.config.main import MdParserConfig
 
 DIGESTS = HERE / "results" / "pages.json"
-# A cell with the tag, and the picture or the text that follows it.
-STORED = re.compile(
-    r"^```\{code-cell\}\n:tags: \[[^\]]*remove-output[^\]]*\]\n.*?^```\n\n"
-    r"(?:!\[[^\]]*\]\((?P<picture>[^)]+)\)|```text\n(?P<text>.*?)^```)",
+# A cell, and the picture or the text that follows it, if any.
+CELL = re.compile(
+    r"^```\{code-cell\}\n(?P<code>.*?)^```$"
+    r"(?P<stored>\n\n(?:!\[[^\]]*\]\((?P<picture>[\w./]*/page_\w+\.png)\)|```text\n(?P<text>.*?)^```))?",
     re.MULTILINE | re.DOTALL,
 )
 
 
 def pages() -> list[pathlib.Path]:
     """Returns the pages that have stored outputs."""
-    return [path for path in sorted(HERE.rglob("*.md")) if STORED.search(path.read_text())]
+    every = [path for path in sorted(HERE.rglob("*.md")) if "_build" not in path.parts]
+    return [path for path in every if stored(path.read_text())]
+
+
+def stored(text: str) -> list[re.Match]:
+    """Returns the cells of a page whose outputs are stored."""
+    return [cell for cell in CELL.finditer(text) if cell["stored"]]
 
 
 def digest(text: str) -> str:
     """Returns a digest of the code of a page."""
-    cells = re.findall(r"^```\{code-cell\}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    cells = [cell["code"] for cell in CELL.finditer(text)]
     return hashlib.sha256("\n".join(cells).encode()).hexdigest()[:16]
 
 
@@ -45,11 +51,9 @@ def write(path: pathlib.Path) -> None:
     result = run(Page(path, notebook))
     if result.err is not None:
         raise RuntimeError(f"{path.name} failed\n{result.exc_string}")
-    tagged = [c for c in notebook.cells if "remove-output" in c.metadata.get("tags", [])]
-    blocks = list(STORED.finditer(text))
-    if len(tagged) != len(blocks):
-        raise ValueError(f"{path.name} has {len(tagged)} tagged cells and {len(blocks)} outputs")
-    for cell, block in reversed(list(zip(tagged, blocks, strict=True))):
+    executed = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    cells = zip(CELL.finditer(text), executed, strict=True)
+    for block, cell in reversed([pair for pair in cells if pair[0]["stored"]]):
         if block["picture"]:
             (path.parent / block["picture"]).write_bytes(_picture(cell.outputs))
         else:

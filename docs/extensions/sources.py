@@ -13,6 +13,7 @@ import types
 from typing import Any
 
 import public_names
+from outputs import CELL
 from sphinx.application import Sphinx
 
 import fedjax_sim as fs
@@ -68,12 +69,22 @@ def rewrite_links(app: Sphinx, name: str, content: list[str]) -> None:
         text = re.sub(r"\]\((?:\.\./)*docs/", "](/", text)
     for file, page in PAGES.items():
         text = re.sub(rf"\]\({up}{re.escape(file)}", f"]({page}", text)
-    content[0] = text if name.startswith(NOTEBOOKS) else link_names(text)
+    content[0] = text if name.startswith(NOTEBOOKS) else link_names(hide_stored_outputs(text))
 
 
 def _download(link: re.Match) -> str:
     """A file of results; the site has a copy."""
     return f"{{download}}`{link[1].replace(chr(96), '')} <{link[2]}>`"
+
+
+def hide_stored_outputs(text: str) -> str:
+    """Returns a page whose cells show no output where the page has it (docs/outputs.py)."""
+
+    def hide(cell: re.Match) -> str:
+        tags = ":tags: [remove-output]\n"
+        return cell[0].replace("\n", f"\n{tags}", 1) if cell["stored"] else cell[0]
+
+    return CELL.sub(hide, text)
 
 
 def link_names(text: str) -> str:
