@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.jax_cache
 
-.PHONY: demo test test-slow test-all test-versions check notebooks docs wheel clean
+.PHONY: demo test test-slow test-all test-versions check notebooks docs pictures wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/fedjax-sim run quickstart
@@ -45,6 +45,13 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
 	$(BIN)/python -m pytest docs/checks
 
+# Committed pictures and outputs of README.md and of pages, and the page of algorithms. Results in
+# docs/results are measured only where they are absent.
+pictures: $(VENV)/.docs
+	$(BIN)/python docs/extensions/algorithms.py
+	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/outputs.py
+
 # The quick tests with the oldest or the newest versions that pyproject.toml allows.
 VERSIONS ?= newest
 test-versions: .venv-$(VERSIONS)/.test
@@ -80,4 +87,4 @@ $(BIN)/python:
 
 clean:
 	rm -rf $(VENV) .venv-* dist build .jax_cache .pytest_cache .ruff_cache .hypothesis results
-	rm -rf docs/_build docs/_generated docs/notebooks docs/reference
+	rm -rf docs/_build docs/notebooks docs/reference docs/changelog.md docs/contributing.md

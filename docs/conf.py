@@ -4,7 +4,7 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).parent
-sys.path[:0] = [str(HERE / "extensions"), str(HERE.parent)]
+sys.path[:0] = [str(HERE / "extensions"), str(HERE), str(HERE.parent)]
 
 project = "fedjax_sim"
 author = "The fedjax_sim authors"
@@ -21,9 +21,8 @@ extensions = [
     "mathml",
     "reference",
     "sources",
-    "algorithms",
 ]
-exclude_patterns = ["_build", "_generated", "extensions", "checks"]
+exclude_patterns = ["_build", "extensions", "checks"]
 nitpicky = True
 
 # MyST and notebooks. docs/execute.py runs the cells, in parallel, before Sphinx reads them.

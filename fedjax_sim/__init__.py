@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_sim import algorithms, compression, data, local, objectives, prox, timelines, tree
 from fedjax_sim.algorithms import *  # noqa: F403
+from fedjax_sim.checks import install_command as _install_command
 from fedjax_sim.compression import compressed
 from fedjax_sim.data import (
     FederatedData,
@@ -247,7 +248,7 @@ def __getattr__(name: str) -> Any:
                 raise
             raise ImportError(
                 f"{error.name} could not be imported, which fs.{name} needs; install an extra, "
-                "such as: pip install 'fedjax_sim[cli]'"
+                f"such as: {_install_command('cli')}"
             ) from error
         return loaded if name in _LAZY else getattr(loaded, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

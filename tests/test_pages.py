@@ -36,7 +36,8 @@ def test_pages_with_code_exist():
 @pages
 def test_few_imports_and_public_names(path):
     code = "\n".join(cells(path))
-    assert len(re.findall(r"^(?:import|from) .*$", code, re.MULTILINE)) <= 6
+    most = 8 if path.stem == "your_own" else 6  # that page has every part of a setup
+    assert len(re.findall(r"^(?:import|from) .*$", code, re.MULTILINE)) <= most
     names = set(re.findall(r"\bfs\.(\w+)|from fedjax_sim\.(\w+) import", code))
     names = {name for pair in names for name in pair if name}
     assert names <= set(fs.__all__), names - set(fs.__all__)

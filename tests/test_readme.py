@@ -1,13 +1,16 @@
 """Checks of README.md: its example runs, its numbers, links and pictures are right."""
 
 import ast
+import json
 import pathlib
 import re
 import shlex
 
 import jax
 import jax.numpy as jnp
+import pandas as pd
 import pytest
+from scipy import stats
 
 from fedjax_sim import datasets, models, objectives
 from fedjax_sim.cli.grid import configurations, read_sweep
@@ -16,6 +19,7 @@ from fedjax_sim.studies.setups import ALGORITHMS, Study, check_study, options
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+RESULTS = ROOT / "docs" / "results"
 
 
 @pytest.mark.slow
@@ -38,6 +42,37 @@ def test_the_sweep_has_as_many_runs_as_the_readme_says():
     *_, study, sweep = read_sweep(shlex.split(command), "")
     count = len(configurations(study, sweep)) * study.options.seeds
     assert f"{count} FedAvgM runs" in README
+    assert len(pd.read_csv(RESULTS / "grid.csv")) == count
+
+
+def test_widths_of_the_intervals():
+    history = pd.read_csv(RESULTS / "comparison.csv")
+    last = history[history["round"] == history["round"].max()]
+    a, b = (last[last["algorithm"] == name]["value"].to_numpy() for name in ("fedprox", "fedavg"))
+    paired = stats.ttest_rel(a, b).confidence_interval()
+    loose = stats.ttest_ind(a, b, equal_var=False).confidence_interval()
+    widths = [100 * (x.high - x.low) / 2 for x in (paired, loose)]
+    text = " ".join(README.split())
+    assert "{:.2f} points wide to each side with pairs, and {:.2f} without".format(*widths) in text
+
+
+@pytest.mark.parametrize(
+    ("row", "candidates"),
+    [
+        ("FedJAX", ["fedjax"]),
+        ("PyTorch, a loop over clients", ["torch-loop", "torch-loop-1"]),
+        ("pfl-research", ["pfl", "pfl-1"]),
+    ],
+)
+def test_speed_beside_other_simulators(row, candidates):
+    """The faster one of a peer's numbers of threads, over our time, from the results."""
+    (cells,) = re.findall(rf"^\| {re.escape(row)} \| (.*) \|$", README, re.MULTILINE)
+    cases = json.loads((ROOT / "benchmarks" / "results" / "rounds.json").read_text())["cases"]
+    for cell, case in zip(cells.split(" | "), cases.values(), strict=True):
+        measured = case["candidates"]
+        theirs = min(measured[x]["seconds"] for x in candidates if x in measured)
+        ratio = theirs / measured["ours"]["seconds"]
+        assert cell == (f"{ratio:.0f}" if ratio >= 100 else f"{ratio:.1f}")
 
 
 def test_experiments_of_the_page_of_algorithms_exist():
@@ -58,7 +93,7 @@ def test_experiments_of_the_page_of_algorithms_exist():
 
 
 def test_number_of_algorithms():
-    assert f"\n{len(ALGORITHMS)} algorithms " in README
+    assert f"| {len(ALGORITHMS)} algorithms " in README
 
 
 def test_links_of_the_readme_exist():

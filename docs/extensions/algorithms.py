@@ -1,4 +1,7 @@
-"""The page of algorithms, generated from the registry of the command line and from tracing."""
+"""Writes docs/algorithms.md from the registry of the command line and from tracing.
+
+`make pictures` runs it.  A test compares the committed page.
+"""
 
 import inspect
 import pathlib
@@ -8,13 +11,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from sphinx.application import Sphinx
 
 import fedjax_sim as fs
 from fedjax_sim.cli import docstrings
 from fedjax_sim.studies.setups import ALGORITHMS, AlgorithmEntry
 
-FILE = pathlib.Path(__file__).parents[1] / "_generated" / "algorithms.md"
+FILE = pathlib.Path(__file__).parents[1] / "algorithms.md"
 # Modules that use an algorithm in a paper's experiment; the others run in the quickstart.
 EXPERIMENTS = {
     "experiments.fedswa.table2": "fedswa fedmoswa feddyn fedacg fedsam mofedsam fedasam fedlesam",
@@ -32,6 +34,25 @@ OPTIONS = {
     "scaffnew": ("sampling:geometric", "--local-steps 10"),
     "streaming_diloco": ("sampling:full",),
 }
+HEAD = """# Algorithms
+
+<!-- written by docs/extensions/algorithms.py: `make pictures` -->
+
+Every algorithm is one file and one function that returns a `fs.FedAlgorithm`;
+[How to choose](choosing.md) says which one fits a problem. This page is written from the functions:
+formulas and options from their docstrings, costs by tracing them.
+
+* *Gradients per step*: minibatch gradients per local step of a client. "Full" is a gradient over
+  all examples of a client.
+* *Download*, *upload*, *client state*: numbers per client and round, in multiples of the model.
+* *Stale reports*: whether the algorithm runs on asynchronous timelines.
+
+Defaults are those of the command line, where `fedjax-sim list` prints the options. All algorithms
+also take `--clip` and `--weight-decay`, and those with a schedule of rates `--lr-decay`.
+
+| algorithm | paper | gradients per step | download | upload | client state | stale reports |
+|---|---|---|---|---|---|---|
+"""
 SIZE = 1000  # of the model whose messages are counted
 STEPS = 6  # of the visit that is traced: a multiple of the minibatches of a meta-step
 
@@ -114,7 +135,7 @@ def _models(tree: Any) -> float:
 
 
 def page() -> str:
-    """Returns the generated part of the page: a table, and a section per algorithm."""
+    """Returns the page: a table, and a section per algorithm."""
     entries = ALGORITHMS
     costs = {name: cost(entry.build(entry.hyper_defaults)) for name, entry in entries.items()}
     rows = [
@@ -123,13 +144,7 @@ def page() -> str:
         f"{'yes' if _asynchronous(entry) else 'no'} |"
         for name, entry in entries.items()
     ]
-    head = (
-        "| algorithm | paper | gradients per step | download | upload | client state "
-        "| stale reports |\n"
-        "|---|---|---|---|---|---|---|\n"
-    )
-    sections = [_section(entry) for entry in entries.values()]
-    return head + "\n".join(rows) + "\n\n" + "\n".join(sections)
+    return HEAD + "\n".join([*rows, "", *map(_section, entries.values())])
 
 
 def _gradients(cost: Cost) -> str:
@@ -150,13 +165,13 @@ def _asynchronous(entry: AlgorithmEntry) -> bool:
 def _section(entry: AlgorithmEntry) -> str:
     doc = inspect.getdoc(entry.factory) or ""
     module = entry.factory.__module__
-    file = module.replace(".", "/")
+    file = module.rpartition(".")[2]
     text = [
-        f"(algorithm-{entry.name})=\n## {entry.name}\n",
+        f"## {entry.name}\n",
         markdown(doc.partition("\n\n")[0]),
-        *(f"\n```{{math}}\n{formula}\n```\n" for formula in formulas(doc)),
-        f"{docstrings.paper(entry)}. {{py:func}}`Docstring <{module}.{entry.name}>`, "
-        f'<a href="_modules/{file}.html">{file}.py</a>. {_experiment(entry.name)}\n',
+        *(f"\n$$\n{_aligned(formula)}\n$$\n" for formula in formulas(doc)),
+        f"{docstrings.paper(entry)}. `fs.{entry.name}` in "
+        f"[{file}.py](../{module.replace('.', '/')}.py). {_experiment(entry.name)}\n",
     ]
     described = docstrings.descriptions(entry)
     if entry.hyper_defaults:
@@ -182,22 +197,23 @@ def formulas(doc: str) -> list[str]:
     return ["\n".join(line.strip() for line in block.strip().splitlines()) for _, block in blocks]
 
 
+def _aligned(formula: str) -> str:
+    """Returns a formula with its alignment named, which Sphinx's directive adds by itself."""
+    lines = "\\\\" in formula and r"\begin" not in formula
+    return f"\\begin{{aligned}}\n{formula}\n\\end{{aligned}}" if lines else formula
+
+
 def markdown(text: str) -> str:
-    """Returns a paragraph of reStructuredText as MyST Markdown."""
+    """Returns a paragraph of reStructuredText as Markdown."""
     text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
-    text = re.sub(r":(\w+):`([^`]*)`", r"{py:\1}`\2`", text)
+    text = re.sub(r":\w+:`([^`]*)`", lambda role: f"`{_short(role[1])}`", text)
     return text.replace("``", "`")
 
 
-def write_page(app: Sphinx) -> None:
-    """Writes the generated part if it changed."""
-    FILE.parent.mkdir(exist_ok=True)
-    text = page()
-    if not FILE.exists() or FILE.read_text() != text:
-        FILE.write_text(text)
+def _short(target: str) -> str:
+    name = target.rpartition(".")[2]
+    return f"fs.{name}" if name in fs.__all__ else name
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
-    """Connects the generator."""
-    app.connect("builder-inited", write_page)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}
+if __name__ == "__main__":
+    FILE.write_text(page())

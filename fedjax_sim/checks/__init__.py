@@ -1,6 +1,12 @@
 """Checks that run before compilation: of numbers, sizes, keys, timelines, setups."""
 
-from fedjax_sim.checks.choices import check_choice, check_part, did_you_mean, import_extra
+from fedjax_sim.checks.choices import (
+    check_choice,
+    check_part,
+    did_you_mean,
+    import_extra,
+    install_command,
+)
 from fedjax_sim.checks.numbers import (
     INT32_MAX,
     check_at_least,

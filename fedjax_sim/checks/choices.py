@@ -14,14 +14,26 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
+def install_command(extra: str) -> str:
+    """Returns the end of a message: the command that installs an extra of this package.
+
+    docs/versions.md says the same; no index of packages has this one yet.
+    """
+    return (
+        f"pip install '.[{extra}]' in a checkout of the repository, or with the path of its wheel "
+        "for the dot"
+    )
+
+
 def import_extra(module: str, extra: str | None) -> ModuleType:
     """Imports an optional package; the error names the extra, or the package, that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0] if extra is None else f"fedjax_sim[{extra}]"
+        package = module.partition(".")[0]
+        command = f"pip install '{package}'" if extra is None else install_command(extra)
         raise ImportError(
-            f"{module} could not be imported ({error}); install it with: pip install '{package}'"
+            f"{module} could not be imported ({error}); install it with: {command}"
         ) from error
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import jax
 
-from fedjax_sim.checks import did_you_mean
+from fedjax_sim.checks import did_you_mean, install_command
 from fedjax_sim.engine import direction, is_mark, takes_state
 from fedjax_sim.runs import Callback, callbacks, metric_shapes
 from fedjax_sim.studies.setups import Count, Positive, group
@@ -69,7 +69,7 @@ class Watching:
             try:
                 result.append(kind(str(target)))
             except ImportError as error:
-                need = f"needs {error.name}; pip install 'fedjax_sim[tracking]'"
+                need = f"needs {error.name}; {install_command('tracking')}"
                 raise ImportError(f"{name} is '{target}', which {need}") from error
         return result
 

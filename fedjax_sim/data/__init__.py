@@ -43,7 +43,13 @@ from fedjax_sim.data.partition import hold_out, iid, train_test_split
 from fedjax_sim.data.partition._dealing import group_rows
 from fedjax_sim.data.source import ClientSource, assigned
 from fedjax_sim.data.summary import has_classes, label_counts, summarize
-from fedjax_sim.data.task import Objective, empirical_task, running_statistics_of, shared_task
+from fedjax_sim.data.task import (
+    Objective,
+    empirical_task,
+    kept_per_step,
+    running_statistics_of,
+    shared_task,
+)
 from fedjax_sim.data.tokens import (
     Short,
     check_short,

@@ -17,7 +17,7 @@ from fedjax_sim.data.batches import Batches, Pick
 from fedjax_sim.data.federated import FederatedData, from_lists, num_rows
 from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
 from fedjax_sim.data.source import ClientSource, from_data
-from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
+from fedjax_sim.objectives import batch_losses, check_labels, momentum_of, statistics_of
 from fedjax_sim.tree import Where, fast, usual
 from fedjax_sim.types import Oracle, Params, PyTree, Step, Summary, Task, value_text
 
@@ -161,6 +161,21 @@ def running_statistics_of(task: Task) -> Where | None:
     oracle = task.oracle if build is None else build(_own_rows, None).oracle
     objective = getattr(getattr(oracle, "func", None), "objective", None)
     return None if objective is None else statistics_of(objective)
+
+
+def kept_per_step(task: Task, params: Params) -> float | None:
+    """Returns the part of its running statistics that a model keeps in a step; None: not known.
+
+    Args:
+        task: with data on the device; others are not known.
+        params: shapes of one model.
+    """
+    objective = getattr(getattr(task.oracle, "func", None), "objective", None)
+    data = next(iter(getattr(task.oracle, "args", ())), None)
+    examples = getattr(data, "examples", None)
+    if objective is None or not jax.tree.leaves(examples):
+        return None
+    return momentum_of(objective, *jax.eval_shape(lambda *x: x, params, examples))
 
 
 def _on_device(data: FederatedData) -> FederatedData:

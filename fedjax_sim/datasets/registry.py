@@ -137,7 +137,7 @@ def load(
     Raises:
         ValueError: an unknown name or source.
         DataError: malformed files, or no files; the message names the expected files and folder.
-        ImportError: a package of the extra ``fedjax_sim[datasets]`` is required but not installed.
+        ImportError: a package of the extra ``datasets`` is required but not installed.
 
     Example:
         >>> load("digits").test["x"].shape

@@ -25,6 +25,7 @@ from fedjax_sim.engine.evaluation import (
     takes_state,
 )
 from fedjax_sim.engine.evaluation.clients import PER_CLIENT, QUANTILES, quantile_names
+from fedjax_sim.engine.evaluation.context import context_of
 from fedjax_sim.engine.evaluation.names import (
     PERSONAL,
     PERSONAL_R2,
@@ -40,7 +41,6 @@ from fedjax_sim.engine.evaluation.state import (
     CLOCK,
     EVALUATED,
     check_last_round,
-    context_of,
     due,
     is_mark,
     periods,

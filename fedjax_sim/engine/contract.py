@@ -7,11 +7,13 @@ traced, so a compiled run does not contain them.
 
 import inspect
 import operator
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import (
@@ -20,11 +22,13 @@ from fedjax_sim.checks import (
     check_is_algorithm,
     check_objective,
     check_setup,
+    is_concrete,
     last_wrapper,
     partial_rounds,
+    shapes_of_one,
 )
-from fedjax_sim.data import running_statistics_of
-from fedjax_sim.engine.evaluation.state import check_periods
+from fedjax_sim.data import kept_per_step, running_statistics_of
+from fedjax_sim.engine.evaluation.state import check_periods, takes_state
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.strategies import Gathered
 from fedjax_sim.tree import Selection, leaves
@@ -98,7 +102,7 @@ def check_run(
         for name, algorithm in algorithms.items():
             own = execution.get(name) if isinstance(execution, Mapping) else execution
             try:
-                check_algorithm(algorithm, setup, own)
+                check_algorithm(algorithm, setup, own, count)
             except ValueError as error:
                 raise ValueError(f"algorithms has {name!r}: {error}") from error
         return
@@ -106,10 +110,12 @@ def check_run(
     several = isinstance(algorithms, Iterable) and not isinstance(algorithms, FedAlgorithm)
     every: Any = algorithms if several else [algorithms]
     for algorithm in every:
-        check_algorithm(algorithm, setup, execution)
+        check_algorithm(algorithm, setup, execution, count)
 
 
-def check_algorithm(algorithm: FedAlgorithm, setup: Setup, execution: Any) -> None:
+def check_algorithm(
+    algorithm: FedAlgorithm, setup: Setup, execution: Any, count: int | None
+) -> None:
     """Refuses an algorithm that a valid setup does not fit; a part of :func:`check_run`."""
     check_functions(algorithm)
     check_staleness(algorithm, setup.timeline)
@@ -120,6 +126,7 @@ def check_algorithm(algorithm: FedAlgorithm, setup: Setup, execution: Any) -> No
         algorithm.aggregation.check(setup.timeline)
     algorithm.requires.check(setup.task, setup.timeline)
     check_execution(algorithm, execution)
+    warn_of_initial_statistics(algorithm, setup, batched=count is not None)
 
 
 def check_functions(algorithm: FedAlgorithm) -> None:
@@ -211,6 +218,54 @@ def check_statistics(algorithm: FedAlgorithm, task: Task, params: Params) -> Non
         raise ValueError(
             f"running_statistics has where with another answer than model.statistics for "
             f"{different}; expected fs.running_statistics(algorithm, model.statistics)"
+        )
+
+
+def warn_of_initial_statistics(algorithm: FedAlgorithm, setup: Setup, *, batched: bool) -> None:
+    """Warns of evaluated running statistics that end less than half-way from their start.
+
+    Every local step keeps the part given by the layers' momentum; methods with several gradients
+    per step keep less.  Traced values and data that are not on the device are not known.
+    """
+    statistics, task, timeline = algorithm.requires.statistics, setup.task, setup.timeline
+    arrays = jax.tree.leaves((task, timeline, setup.params))
+    if statistics is None or setup.eval_fn is None or running_statistics_of(task) is None:
+        return
+    if not statistics.uploaded and task.placement is not None and not takes_state(setup.eval_fn):
+        warnings.warn(
+            "setup.eval_fn evaluates the server's model, whose running statistics stay initial, "
+            "since the clients keep theirs and the task has a placement; expected a task without "
+            "one, whose clients' own models are evaluated",
+            UserWarning,
+            stacklevel=2,
+        )
+    if not all(map(is_concrete, arrays)):
+        return
+    kept = kept_per_step(task, shapes_of_one(setup.params, batched=batched))
+    if kept is None:
+        return
+    clients, steps, mask = (
+        np.asarray(x) for x in (timeline.clients, timeline.num_steps, timeline.mask)
+    )
+    steps = np.where(mask, steps, 0)
+    if steps.ndim == 3:  # the seeds' timelines are alike
+        clients, steps = clients[0], steps[0]
+    if statistics.uploaded:
+        visits = (steps > 0).sum(1)
+        means = np.where(steps > 0, kept**steps, 0.0).sum(1) / np.maximum(visits, 1)
+        rounds = np.where(visits > 0, 1 - statistics.server_rate * (1 - means), 1.0)
+        left = float(np.prod(rounds))
+    else:
+        total = np.bincount(clients.ravel(), steps.ravel(), task.num_clients)
+        left = float((kept**total).mean())
+    if left > 0.5:
+        warnings.warn(
+            f"setup.timeline leaves {left:.0%} of the running statistics at their start in the "
+            f"last evaluation, since a local step keeps {kept:.3g} of them (the momentum of batch "
+            "normalisation); expected less than half: a smaller momentum, such as "
+            "nnx.BatchNorm(..., momentum=0.9), more local steps or more rounds",
+            UserWarning,
+            stacklevel=2,
         )
 
 

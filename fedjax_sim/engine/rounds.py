@@ -16,7 +16,7 @@ from fedjax_sim.engine.contract import (
     checked_visit,
     checked_weights,
 )
-from fedjax_sim.engine.evaluation.state import RunContext
+from fedjax_sim.engine.evaluation.context import RunContext
 from fedjax_sim.engine.execution import stacks
 from fedjax_sim.engine.execution.broadcasts import empty_buffers, store_broadcast
 from fedjax_sim.engine.execution.placement import WHOLE, Placement

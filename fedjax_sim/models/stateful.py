@@ -156,6 +156,14 @@ class NnxTraining:
             updated[path] = new[path][...].astype(lookup(params, path).dtype)
         return outputs, nested(updated)
 
+    def momentum(self, params: Params, x: Any) -> float:
+        """Returns the largest momentum of the module's batch normalisations."""
+        del params, x
+        parts = self.parts.variables | self.parts.statistics | self.parts.streams
+        module = nnx.merge(self.parts.graphdef, nnx.from_flat_state(parts))
+        layers = [node for _, node in nnx.iter_graph(module) if isinstance(node, nnx.BatchNorm)]
+        return max(float(layer.momentum) for layer in layers)
+
 
 def _called(module: Any, x: Any) -> Any:
     # flax's normalisations promote dtypes, which strict promotion refuses.
@@ -261,6 +269,26 @@ class LinenTraining:
             new = variables
         statistics = jax.tree_util.tree_map_with_path(updated, variables)
         return outputs, statistics["params"] if self.bare else statistics
+
+    def momentum(self, params: Params, x: Any) -> float:
+        """Returns the largest momentum of the module's batch normalisations; nothing is computed.
+
+        Args:
+            params: shapes of the parameters.
+            x: shape of inputs.
+        """
+        momenta: list[float] = []
+
+        def note(next_call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
+            if isinstance(context.module, linen.BatchNorm):
+                momenta.append(float(context.module.momentum))
+            return next_call(*args, **kwargs)
+
+        with linen.intercept_methods(note):
+            # A function of its own, since JAX would not trace a known one again.
+            key, weights = jax.random.key(0), jnp.ones(x.shape[0], bool)
+            jax.eval_shape(lambda *shapes: self(*shapes, key, weights), params, x)
+        return max(momenta)
 
 
 def call(

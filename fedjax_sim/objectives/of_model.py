@@ -118,6 +118,26 @@ def statistics_of(objective: Objective) -> tree.leaves.Where | None:
     return getattr(objective, "statistics", None)
 
 
+def momentum_of(objective: Objective, params: Params, examples: PyTree) -> float | None:
+    """Returns the part of a running statistic that one gradient keeps; None: it is not known.
+
+    Args:
+        objective: of a model with running statistics.
+        params: arrays or shapes of one model.
+        examples: arrays or shapes ``{"x": [N, ...], "y": [N, ...]}``.
+
+    Example:
+        >>> from flax import nnx
+        >>> from fedjax_sim import models, objectives
+        >>> model = models.from_nnx(lambda rngs: nnx.BatchNorm(2, momentum=0.75, rngs=rngs))
+        >>> examples = {"x": jnp.zeros((4, 2)), "y": jnp.zeros((4, 2))}
+        >>> momentum_of(objectives.squared_error(model), model.init(jax.random.key(0)), examples)
+        0.75
+    """
+    momentum = getattr(objective, "momentum", None)
+    return None if momentum is None else momentum(params, examples)
+
+
 def objective_of(model: Apply | Model, loss: Loss) -> Objective:
     """Returns the objective of a model or of its function ``apply``.
 
@@ -208,6 +228,11 @@ class OfModel:
         """Raises ValueError for labels without an output and token ids without an embedding."""
         OfApply(self.model.apply, self.loss).check(params, examples)
 
+    def momentum(self, params: Params, examples: PyTree) -> float | None:
+        """Returns the largest momentum of the model's batch normalisations, if it is known."""
+        momentum = getattr(self.model.train, "momentum", None)
+        return None if momentum is None else momentum(params, _inputs_of_two(params, examples))
+
 
 @dataclasses.dataclass(frozen=True)
 class Keyed:
@@ -254,6 +279,10 @@ class Regularised:
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError as the objective without the regulariser."""
         check_labels(self.objective, params, examples)
+
+    def momentum(self, params: Params, examples: PyTree) -> float | None:
+        """Returns that of the objective without the regulariser, see :func:`momentum_of`."""
+        return momentum_of(self.objective, params, examples)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,6 +404,12 @@ def _inputs(params: Params, examples: PyTree) -> Array:
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(params)]
     floats = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
     return as_float(_part(examples, "x"), *floats[:1])
+
+
+def _inputs_of_two(params: Params, examples: PyTree) -> Any:
+    """Returns the shape of the inputs of two examples, as the model receives them."""
+    two = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype), examples)
+    return jax.eval_shape(_inputs, params, two)
 
 
 def _part(examples: PyTree, name: str) -> Array:

@@ -77,6 +77,7 @@ class RunningStatistics(NamedTuple):
 
     where: Callable[..., bool] | Any  # a fedjax_sim.tree.leaves.Selection
     uploaded: bool  # clients upload their statistics
+    server_rate: float = 1.0  # with which the server mixes the uploaded ones in, where it is known
 
 
 @shown

@@ -22,7 +22,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most, check_choice, check_is_algorithm
+from fedjax_sim.checks import (
+    check_at_least,
+    check_at_most,
+    check_choice,
+    check_is_algorithm,
+    is_concrete,
+)
 from fedjax_sim.local import Carried, carrying
 from fedjax_sim.types import (
     ClientState,
@@ -86,12 +92,16 @@ def running_statistics(
     per update a smaller :math:`\rho` averages over several clients.
 
     With ``combine="private"`` a client keeps its statistics between its visits and sends none
-    (SiloBN).  The server's statistics stay the initial ones, so evaluate personal models
-    (:func:`~fedjax_sim.engine.evaluation.personal_evaluator`), which have the client's statistics.
+    (SiloBN).  The server's statistics stay the initial ones, so a function of one model is evaluated
+    as its mean over the clients' own models, of at most 16 clients at equal distances.  Each model
+    on its client's examples: :func:`~fedjax_sim.engine.evaluation.personal_evaluator`.
     :func:`~fedjax_sim.algorithms.fedbn` also keeps scales and biases private.
 
     To keep the statistics of a pretrained model, in training as in evaluation, use
     :func:`fedjax_sim.models.frozen_statistics` and :func:`~fedjax_sim.wrappers.freeze.freeze`.
+
+    A run warns before it starts if more than half of the initial statistics will be left in its last
+    evaluation: :math:`\beta^K` after K local steps, so 0.9 suits short visits and 0.99 does not.
 
     Args:
         algorithm: any algorithm whose gradients are taken in the steps of
@@ -125,7 +135,8 @@ def running_statistics(
     check_at_most(1, server_rate=server_rate)
     if combine == "averaged":
         check_receives_mean("running_statistics", algorithm)
-    statistics = RunningStatistics(where, uploaded=combine == "averaged")
+    known = float(server_rate) if is_concrete(server_rate) else 1.0
+    statistics = RunningStatistics(where, combine == "averaged", known)
 
     # The algorithm never has statistics: as coordinates of an optimiser they would follow momentum,
     # controls and adaptive rates, and a variance could become negative.

@@ -235,7 +235,7 @@ def test_the_page_lists_all_numbers_that_are_structure():
             kinds = typing.get_args(types[parameter]) or (types[parameter],)
             if parameter in factory.static or int in kinds:
                 found.setdefault(parameter, set()).add(name)
-    page = pathlib.Path(fs.__file__).parent.parent / "docs" / "your_own_algorithm.md"
+    page = pathlib.Path(fs.__file__).parent.parent / "docs" / "your_own.md"
     rows = [line.split("|")[1:3] for line in page.read_text().splitlines() if line.count("|") == 4]
     rows = [[set(re.findall(r"`(\w+)`", cell)) for cell in row] for row in rows]
     listed = [row for row in rows if row[0] & found.keys()]

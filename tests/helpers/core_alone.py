@@ -114,7 +114,7 @@ def main(folder: pathlib.Path) -> None:
     import pytest
 
     for use in (lambda: fs.plot, fs.simulate(fs.fedavg(0.25), both, keys).to_frame):
-        with pytest.raises(ImportError, match=r"pip install 'fedjax_sim\[cli\]'"):
+        with pytest.raises(ImportError, match=r"pip install '\.\[cli\]'"):
             use()
     print(f"{len(ALGORITHMS)} algorithms without {len(sys.meta_path[0].hidden)} modules")
 

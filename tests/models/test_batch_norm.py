@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,10 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
+from fedjax_sim.engine.contract import check_run
 from fedjax_sim.local import carrying, local_path, local_steps
 from fedjax_sim.models import from_linen, from_nnx, frozen_statistics, in_precision
-from fedjax_sim.objectives import cross_entropy, squared_error, with_l2
+from fedjax_sim.objectives import cross_entropy, momentum_of, squared_error, with_l2
 from fedjax_sim.wrappers.parts import personal_model
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -134,6 +136,108 @@ def test_private_statistics_by_hand():
     np.testing.assert_array_equal(
         statistics(state.server.params), np.stack([np.zeros(3), np.ones(3)])
     )
+
+
+# By hand: K steps leave 0.8^K of the start, and a server of the rate rho 1 - rho (1 - 0.8^K).
+LEFT = {
+    "3 steps": (3, 1, {}, "51%"),  # 0.512
+    "4 steps": (4, 1, {}, None),  # 0.41
+    "2 visits of 2 steps": (2, 2, {}, None),
+    "6 rounds, rate 1/2": (6, 1, {"server_rate": 0.5}, "53%"),  # 0.9^6
+    "7 rounds, rate 1/2": (7, 1, {"server_rate": 0.5}, None),  # 0.48
+    "3 private steps": (3, 1, {"combine": "private"}, "51%"),
+    "4 private steps": (4, 1, {"combine": "private"}, None),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_statistics_near_their_start_are_evaluated_with_a_warning(case):
+    rounds, steps, options, left = LEFT[case]
+    evaluated = dataclasses.replace(
+        setup(fs.timelines.full(rounds, NUM_CLIENTS, np.full(NUM_CLIENTS, steps))),
+        eval_fn=lambda params: {"variance": statistics(params)[1].sum()},
+    )
+    algorithm = fs.running_statistics(fs.fedavg(0.01), MODEL.statistics, **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_run(algorithm, evaluated, None)
+        check_run(algorithm, dataclasses.replace(evaluated, eval_fn=None), None)
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == (left is not None)
+    assert all(f"leaves {left} of the running statistics" in text for text in texts)
+
+
+def test_private_statistics_of_a_placed_task_are_evaluated_with_a_warning():
+    timeline = fs.timelines.full(4, NUM_CLIENTS, np.full(NUM_CLIENTS, 1))
+    task = fs.empirical_task(
+        squared_error(MODEL), data(), BATCHES, placement=fs.execution.by_client(NUM_CLIENTS)
+    )
+    placed = dataclasses.replace(
+        setup(timeline), task=task, eval_fn=lambda params: {"x": jnp.zeros(())}
+    )
+    algorithm = fs.running_statistics(fs.fedavg(0.01), MODEL.statistics, "private")
+    with pytest.warns(UserWarning, match="the server's model, whose running statistics stay"):
+        check_run(algorithm, placed, None)
+    check_run(algorithm, dataclasses.replace(placed, eval_fn=None), None)
+
+
+def test_the_momentum_is_the_largest_of_the_layers():
+    class Two(linen.Module):
+        @linen.compact
+        def __call__(self, x, train):
+            x = linen.BatchNorm(use_running_average=not train, momentum=0.5)(x)
+            return linen.BatchNorm(use_running_average=not train, momentum=0.75)(x)
+
+    examples = {"x": jnp.ones((4, 3)), "y": jnp.ones((4, 3))}
+    nnx_layers = from_nnx(
+        lambda rngs: nnx.Sequential(
+            nnx.BatchNorm(3, momentum=0.25, rngs=rngs), nnx.BatchNorm(3, rngs=rngs)
+        )
+    )
+    for model, largest in ((from_linen(Two(), jnp.ones((2, 3))), 0.75), (nnx_layers, 0.99)):
+        params = model.init(jax.random.key(0))
+        for objective in (squared_error(model), with_l2(squared_error(model), 0.1)):
+            assert momentum_of(objective, params, examples) == largest
+    assert momentum_of(lambda params, examples, key: params, None, examples) is None
+
+
+@pytest.mark.parametrize("num_clients", [3, 40])
+def test_private_statistics_evaluate_the_clients_own_models(num_clients):
+    """A function of one model is a mean over clients: all, or 16 at equal distances.
+
+    Client i has one example i, so that one step of momentum 0.8 moves the mean to 0.2 i.
+    """
+    model = from_nnx(lambda rngs: nnx.BatchNorm(1, momentum=0.8, rngs=rngs))
+    x = jnp.arange(float(num_clients))[:, None]
+    clients = fs.from_clients([{"x": row[None], "y": row[None]} for row in x])
+    task = fs.empirical_task(squared_error(model), clients, fs.full_batch(4))
+    evaluated = fs.Setup(
+        task,
+        fs.timelines.full(1, num_clients, task.num_steps),
+        double(model.init(jax.random.key(0))),
+        lambda params: {"mean": params["mean"][0], "examples": jnp.int32(7)},
+    )
+    algorithm = fs.running_statistics(fs.fedavg(0.0), model.statistics, "private")
+    _, history = compiled(lambda setup: fs.run(algorithm, setup, jax.random.key(1)))(evaluated)
+    chosen = range(3) if num_clients == 3 else np.round(np.linspace(0, 39, 16))
+    found = history.metrics
+    np.testing.assert_allclose(found["mean"][0], (1 - 0.8**4) * np.mean(chosen), rtol=1e-12)
+    assert found["examples"].dtype == jnp.int32
+    assert found["examples"][0] == 7
+
+
+def test_scores_of_pooled_examples_need_a_model_of_the_server():
+    model = from_nnx(lambda rngs: nnx.BatchNorm(1, momentum=0.5, rngs=rngs))
+    x = np.arange(4.0)[:, None]
+    clients = fs.from_assignment({"x": x, "y": x}, [[0, 1], [2, 3]])
+    task = fs.empirical_task(squared_error(model), clients, fs.full_batch(4))
+    pooled = fs.evaluation.pooled_evaluator(model, clients, {"rmse": fs.evaluation.scores.rmse})
+    scored = fs.Setup(
+        task, fs.timelines.full(1, 2, 4), double(model.init(jax.random.key(0))), pooled
+    )
+    algorithm = fs.running_statistics(fs.fedavg(0.1), model.statistics, "private")
+    with pytest.raises(ValueError, match="scores of pooled examples, and the clients keep"):
+        fs.run(algorithm, scored, jax.random.key(1))
 
 
 class Layers(nnx.Module):

@@ -385,5 +385,5 @@ def test_labels_of_data_that_were_not_recorded(folder, tmp_path, no_bundle):
 
 def test_missing_library_names_the_extra(folder, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(ImportError, match=r"fedjax_sim\[report\]"):
+    with pytest.raises(ImportError, match=r"'\.\[report\]'"):
         fs.report(folder, tmp_path / "a.html")

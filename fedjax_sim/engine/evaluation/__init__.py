@@ -8,11 +8,12 @@ data would become constants of the program.
 
 from fedjax_sim.engine.evaluation import scores
 from fedjax_sim.engine.evaluation.clients import client_evaluator, client_statistics
+from fedjax_sim.engine.evaluation.context import RunContext
 from fedjax_sim.engine.evaluation.inside import inner
 from fedjax_sim.engine.evaluation.means import evaluator, merge_evaluators
 from fedjax_sim.engine.evaluation.personal import personal_evaluator
 from fedjax_sim.engine.evaluation.pooled import pooled_evaluator, scored
-from fedjax_sim.engine.evaluation.state import RunContext, at_rounds, evaluate, takes_state
+from fedjax_sim.engine.evaluation.state import at_rounds, evaluate, takes_state
 from fedjax_sim.engine.evaluation.streaming import subsample
 
 __all__ = [

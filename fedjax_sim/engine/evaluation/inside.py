@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import Partial
 
-from fedjax_sim.engine.evaluation.state import context_of, evaluate
+from fedjax_sim.engine.evaluation.context import context_of
+from fedjax_sim.engine.evaluation.state import evaluate
 from fedjax_sim.types import EvalFn
 
 

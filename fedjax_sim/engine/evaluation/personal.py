@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 
 from fedjax_sim.data import FederatedData
 from fedjax_sim.engine.evaluation.clients import QUANTILES, summary_of
-from fedjax_sim.engine.evaluation.state import RunContext, context_of
+from fedjax_sim.engine.evaluation.context import RunContext, context_of
 from fedjax_sim.engine.evaluation.streaming import (
     check_examples,
     check_metrics,

@@ -18,6 +18,7 @@ from jax.tree_util import Partial
 
 from fedjax_sim.data import FederatedData, check_finite
 from fedjax_sim.engine.evaluation.clients import QUANTILES, client_statistics
+from fedjax_sim.engine.evaluation.context import OUTPUTS
 from fedjax_sim.engine.evaluation.names import direction, parts_of
 from fedjax_sim.engine.evaluation.state import due, is_mark
 from fedjax_sim.engine.evaluation.streaming import check_examples, in_batches, num_examples
@@ -25,7 +26,6 @@ from fedjax_sim.objectives import Apply, apply_of
 from fedjax_sim.types import Model, Params, PyTree
 
 _MOST_BYTES = 2**28  # of the outputs that a segment returns, unless one evaluation has more
-OUTPUTS = "pooled/outputs"  # last part of the name of the array that a program returns
 
 # (labels [N, ...], outputs [N, ...]) -> number, array of numbers, or numbers by name
 Score = Callable[[np.ndarray, np.ndarray], Any]

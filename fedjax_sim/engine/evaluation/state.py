@@ -8,7 +8,7 @@ attribute ``takes_state``, the engine passes a :class:`RunContext` instead: the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,34 +18,13 @@ from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.types import EvalFn, FedAlgorithm, Setup, Task, Timeline, shown
+from fedjax_sim.engine.evaluation.context import context_of
+from fedjax_sim.engine.evaluation.visits import keeps_statistics, mean_over_models
+from fedjax_sim.types import EvalFn, Setup
 
 # A mark of its own, since NaN would look like a divergence.
 EVALUATED = "evaluated"  # metric of `at_rounds`: False where the other values mean nothing
 CLOCK = ("time", "local_steps")  # metrics that every history of a simulation begins with
-
-
-@shown
-class RunContext(NamedTuple):
-    """Argument of an evaluator that needs more than a state.
-
-    Example:
-        >>> personal = lambda context: {"personal": context.algorithm is not None}
-        >>> personal(RunContext(state=None))
-        {'personal': False}
-    """
-
-    state: Any  # RunState
-    algorithm: FedAlgorithm | None = None
-    task: Task | None = None
-    max_steps: int = 0  # static: bounds the local steps of a visit
-    key: Array | None = None  # of this run's evaluations
-    timeline: Timeline | None = None  # the last round before the evaluation, or several
-
-
-def context_of(argument: Any) -> RunContext:
-    """Returns a context; a run's state becomes a context that has only this state."""
-    return argument if isinstance(argument, RunContext) else RunContext(argument)
 
 
 def takes_state(eval_fn: Any) -> bool:
@@ -61,6 +40,10 @@ def takes_state(eval_fn: Any) -> bool:
 
 def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
     """Returns the metrics of a run: of its server's model unless the evaluator takes more.
+
+    If clients keep the running statistics of batch normalisation, those of the server's model stay
+    initial.  The metrics are then means over the clients' own models
+    (:func:`~fedjax_sim.engine.evaluation.visits.mean_over_models`).
 
     Args:
         eval_fn: an evaluator.
@@ -79,8 +62,14 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
         {'norm': 2.0, 'evaluated': True}
     """
     context = context_of(run)
-    argument: Any = context if takes_state(eval_fn) else context.state.server.params
-    metrics = eval_fn(argument)
+    if takes_state(eval_fn):
+        return _checked(eval_fn(cast(Any, context)))
+    if keeps_statistics(context):
+        return mean_over_models(lambda params: _checked(eval_fn(params)), context)
+    return _checked(eval_fn(context.state.server.params))
+
+
+def _checked(metrics: Any) -> dict[str, Any]:
     if not isinstance(metrics, Mapping):
         kind = "an array" if isinstance(metrics, Array) else f"a {type(metrics).__name__}"
         raise ValueError(f"eval_fn returns {kind}; expected a dict of metrics by name")

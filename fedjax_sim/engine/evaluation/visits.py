@@ -1,16 +1,19 @@
 """Visits of clients in evaluations: the local work of a round that changes nothing."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
+from jax import Array, lax
 
-from fedjax_sim.engine.evaluation.state import RunContext
+from fedjax_sim.engine.evaluation.context import OUTPUTS, RunContext
 from fedjax_sim.engine.execution.offload import PresentData
 from fedjax_sim.tree import entries
-from fedjax_sim.types import Message, Oracle, PyTree, Round, Task, Work
+from fedjax_sim.types import Message, Oracle, Params, PyTree, Round, Task, Work
+
+MOST_MODELS = 16  # of clients, in an evaluation of a function of one model
 
 
 class Broadcast(NamedTuple):
@@ -37,8 +40,7 @@ def visits(
     task: Task, max_steps: int, round: Array, key: Array
 ) -> Callable[[Array], tuple[Oracle, Work]]:
     """Returns the function from a client's number to the oracle and the work of one visit."""
-    loaded = any(isinstance(part, PresentData) for part in getattr(task.oracle, "args", ()))
-    if task.placement is not None or loaded:
+    if _is_placed(task):
         raise ValueError(
             "task has a placement, so the training data of all clients are not on one device; "
             "expected a task without one, since the evaluation lets clients do local work"
@@ -60,6 +62,59 @@ def visits(
         return task.oracle(client, jax.random.fold_in(own, 0), max_steps), work
 
     return visit
+
+
+def _is_placed(task: Task) -> bool:
+    loaded = any(isinstance(part, PresentData) for part in getattr(task.oracle, "args", ()))
+    return task.placement is not None or loaded
+
+
+def keeps_statistics(context: RunContext) -> bool:
+    """Returns True for runs whose clients keep their running statistics, all on one device."""
+    algorithm, task = context.algorithm, context.task
+    if algorithm is None or task is None or context.key is None:
+        return False
+    statistics = algorithm.requires.statistics
+    keeps = statistics is not None and not statistics.uploaded and algorithm.personal is not None
+    return keeps and not _is_placed(task) and not isinstance(task.num_steps, tuple)
+
+
+def mean_over_models(
+    evaluate: Callable[[Params], Mapping[str, Any]], context: RunContext
+) -> dict[str, Array]:
+    """Returns the means of metrics over the own models of clients, at most :data:`MOST_MODELS`.
+
+    The clients are all, or as many with numbers at equal distances, since every model costs an
+    evaluation.
+    """
+    algorithm, task = context.algorithm, context.task
+    assert algorithm is not None
+    assert task is not None
+    assert algorithm.personal is not None
+    compute, clients = algorithm.personal, context.state.clients
+    message, key = current_broadcast(context)
+    visit = visits(task, context.max_steps, context.state.round, key)
+    check_states(clients, task.num_clients)
+    chosen = np.linspace(0, task.num_clients - 1, min(task.num_clients, MOST_MODELS))
+
+    def of_client(client: Array) -> dict[str, Array]:
+        model = compute(message, client_row(clients, client), *visit(client))
+        return {name: jnp.asarray(value) for name, value in evaluate(model).items()}
+
+    values = lax.map(of_client, jnp.asarray(chosen.round(), jnp.int32))
+    if any(f"/{name}".endswith(f"/{OUTPUTS}") for name in values):
+        raise ValueError(
+            "setup.eval_fn has scores of pooled examples, and the clients keep their running "
+            "statistics, so there is no model of the server; expected personal_evaluator(...), or "
+            "running_statistics(..., combine='averaged')"
+        )
+    # Counts of examples stay integers.
+    means = {name: value.mean(0) for name, value in values.items()}
+    whole = {name: jnp.issubdtype(value.dtype, jnp.integer) for name, value in values.items()}
+    return {
+        name: mean.astype(values[name].dtype) if whole[name] else mean
+        for name, mean in means.items()
+    }
 
 
 def client_row(table: PyTree, client: Array) -> PyTree:

@@ -120,5 +120,5 @@ def test_whatever_is_written_is_read(rows):
 
 def test_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"sklearn\.datasets .*fedjax_sim\[datasets\]"):
+    with pytest.raises(ImportError, match=r"sklearn\.datasets .*'\.\[datasets\]'"):
         parse_libsvm([TEXT], 4)

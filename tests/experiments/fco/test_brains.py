@@ -196,5 +196,5 @@ def test_other_subjects_are_refused(tmp_path, train, test, message):
 def test_says_what_to_install(tmp_path, monkeypatch):
     write_recordings(tmp_path)
     monkeypatch.setitem(sys.modules, "nilearn", None)
-    with pytest.raises(ImportError, match=r"pip install 'fedjax_sim\[fmri\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[fmri\]'"):
         haxby(tmp_path, train_subjects=(1,))
