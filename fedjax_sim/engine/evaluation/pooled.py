@@ -42,6 +42,7 @@ def pooled_evaluator(
     Let ``z [N, ...]`` be the model's outputs and ``y [N, ...]`` the labels.  A score is a function
     ``s(y, z)`` in NumPy or scikit-learn; :mod:`fedjax_sim.engine.evaluation.scores` has some.  It
     returns a number, an array, or a dict of numbers, whose names are appended: ``name/key``.
+    All scores of outputs that have a NaN are NaN, as those of a model that diverged.
 
     Of :class:`~fedjax_sim.FederatedData` every client is scored, too, on its own examples.
     ``name/mean``, ``name/min``, ... are the statistics of
@@ -133,9 +134,9 @@ class _Pooled(NamedTuple):
         """Refuses examples that are not finite, and scores that fail on outputs of zeros."""
         check_finite(examples)
         struct = jax.eval_shape(lambda e, p: self(e, offsets, p), examples, params)[OUTPUTS]
-        zeros = np.zeros(struct.shape, struct.dtype)
-        for name, score in self.scores:
-            _values(name, score, np.asarray(examples["y"]), zeros)
+        of = None if offsets is None else np.asarray(offsets)
+        scorer = _Scorer(self.scores, np.asarray(examples["y"]), of)
+        scorer(np.zeros(struct.shape, struct.dtype))
 
 
 class _Scorer(NamedTuple):
@@ -146,6 +147,11 @@ class _Scorer(NamedTuple):
     offsets: np.ndarray | None  # [M + 1], of clients that are scored
 
     def __call__(self, outputs: np.ndarray) -> dict[str, np.ndarray]:
+        if outputs.shape[:1] != self.labels.shape[:1]:
+            raise ValueError(
+                f"metrics has outputs {list(outputs.shape)}; expected [{len(self.labels)}, ...], "
+                "one of each example; leading axes, of several evaluations, are the argument shape"
+            )
         results = self._of(self.labels, outputs)
         if self.offsets is None:
             return results
@@ -157,14 +163,19 @@ class _Scorer(NamedTuple):
             larger = direction(name) != "min"
             of = known if len(known) else np.full(1, np.nan)
             statistics = client_statistics(of, QUANTILES, higher_is_better=larger)
-            results |= {f"{name}/{key}": np.asarray(x) for key, x in statistics.items()}
-            results[f"{name}/clients"] = np.asarray(len(known))
+            statistics["clients"] = len(known)
+            for key, value in statistics.items():
+                results[_free("", f"{name}/{key}", results)] = np.asarray(value)
         return results
 
     def _of(self, labels: np.ndarray, outputs: np.ndarray) -> dict[str, np.ndarray]:
         results: dict[str, np.ndarray] = {}
+        undefined = bool(np.isnan(outputs).any())  # functions refuse NaN or predict class 0
         for name, score in self.scores:
-            results |= _values(name, score, labels, outputs)
+            values = _values(name, score, labels, np.zeros_like(outputs) if undefined else outputs)
+            for full, value in values.items():
+                value = np.full(value.shape, np.nan) if undefined else value
+                results[_free("", full, results)] = value
         return results
 
 
@@ -225,25 +236,27 @@ class Scorers:
         return size * evaluations > _MOST_BYTES
 
 
-def scored(eval_fn: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metrics of one evaluation with scores in the place of outputs.
+def scored(eval_fn: Any, metrics: Mapping[str, Any], shape: tuple[int, ...] = ()) -> dict[str, Any]:
+    """Returns metrics with scores in the place of outputs.
 
     For loops of your own: :func:`~fedjax_sim.simulate`, :func:`~fedjax_sim.compare` and
     :func:`~fedjax_sim.sweep` return scores.
 
     Args:
         eval_fn: an evaluator, maybe with parts of :func:`pooled_evaluator`.
-        metrics: its result.
+        metrics: its result, or several results, as ``history.metrics`` of :func:`~fedjax_sim.run`.
+        shape: leading axes of all metrics: ``()`` of one evaluation, else ``history.round.shape``.
 
     Raises:
-        ValueError: a score has the name of a metric, or is not made of real numbers.
+        ValueError: a score has the name of a metric or of another score, or is not made of real
+            numbers; or outputs are not those of all examples.
 
     Example:
         >>> norm = Partial(lambda w: {"norm": abs(w)})
         >>> scored(norm, norm(-2.0))
         {'norm': 2.0}
     """
-    return Scorers(eval_fn)(metrics, ())
+    return Scorers(eval_fn)(metrics, shape)
 
 
 def _free(outputs: str, score: str, metrics: Mapping[str, Any]) -> str:
@@ -251,7 +264,8 @@ def _free(outputs: str, score: str, metrics: Mapping[str, Any]) -> str:
     name = outputs.removesuffix(OUTPUTS) + score
     if name in metrics:
         raise ValueError(
-            f"eval_fn has the metric {name!r} and a score of this name; expected different names"
+            f"eval_fn has {name!r} twice, as a score and as another score or metric; expected "
+            "different names"
         )
     return name
 

@@ -2,16 +2,12 @@
 
 Outputs are the logits of a classifier, ``[N, C]``, or ``[N]`` or ``[N, 1]`` of two classes, and the
 predictions of a regression.  A score that the examples do not define is NaN, such as the AUC of
-examples of one class.  Most are computed by scikit-learn.
+examples of one class, and so are all scores of outputs that are NaN.
 """
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import numpy as np
-
-from fedjax_sim.checks import import_extra
 
 _BINS = 15
 
@@ -20,7 +16,8 @@ def auc(y: np.ndarray, z: np.ndarray) -> float:
     """Area under the ROC curve: ``P(z_i > z_j | y_i = 1, y_j = 0)``, ties count as a half.
 
     Of more than two classes the mean over the classes of "this class or another", by softmax
-    probabilities; classes that no example has, or that all have, are left out.
+    probabilities; classes that no example has, or that all have, are left out.  Probabilities are
+    compared by their log odds, so that those that round to 1 are not ties.
 
     Args:
         y: labels ``[N]``, integers from 0.
@@ -30,14 +27,19 @@ def auc(y: np.ndarray, z: np.ndarray) -> float:
         >>> auc(np.array([0, 0, 1, 1]), np.array([0.1, 0.4, 0.35, 0.8]))
         0.75
     """
-    y, p = _labels(y), _probabilities(z)
-    classes = [1] if p.shape[1] == 2 else range(p.shape[1])
-    values = [
-        float(_sklearn().roc_auc_score(y == c, p[:, c]))
-        for c in classes
-        if 0 < (y == c).sum() < len(y)
-    ]
-    return float(np.mean(values)) if values else np.nan
+    z = _logits(z)
+    y = _labels(y, z.shape[1])
+    classes = [1] if z.shape[1] == 2 else range(z.shape[1])
+    values = []
+    for c in classes:
+        positive = y == c
+        if 0 < (count := positive.sum()) < len(y):
+            log_odds = z[:, c] - _log_sum(np.delete(z, c, 1))
+            _, place, equal = np.unique(log_odds, return_inverse=True, return_counts=True)
+            ranks = (np.cumsum(equal) - (equal - 1) / 2)[place]  # ties have their mean
+            above = ranks[positive].sum() - count * (count + 1) / 2  # pairs in order
+            values.append(above / (count * (len(y) - count)))
+    return float(np.mean(values)) if values and not np.isnan(z).any() else np.nan
 
 
 def f1(y: np.ndarray, z: np.ndarray) -> float:
@@ -97,8 +99,11 @@ def confusion(y: np.ndarray, z: np.ndarray) -> np.ndarray:
         >>> confusion(np.array([0, 0, 1]), np.array([-1.0, 1.0, 1.0])).tolist()
         [[1, 1], [0, 1]]
     """
-    p = _probabilities(z)
-    return _sklearn().confusion_matrix(_labels(y), p.argmax(1), labels=range(p.shape[1]))
+    z = _logits(z)
+    classes = z.shape[1]
+    pairs = _labels(y, classes) * classes + z.argmax(1)
+    counts = np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+    return np.full(counts.shape, np.nan) if np.isnan(z).any() else counts
 
 
 def calibration_error(y: np.ndarray, z: np.ndarray) -> float:
@@ -117,8 +122,12 @@ def calibration_error(y: np.ndarray, z: np.ndarray) -> float:
         >>> round(calibration_error(np.array([0, 1]), sure), 3)
         0.5
     """
-    p = _probabilities(z)
-    confidence, correct = p.max(1), p.argmax(1) == _labels(y)
+    z = _logits(z)
+    z = np.exp(z - z.max(1, keepdims=True))
+    p = z / z.sum(1, keepdims=True)
+    confidence, correct = p.max(1), p.argmax(1) == _labels(y, p.shape[1])
+    if np.isnan(confidence).any():
+        return np.nan
     bins = np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
     gaps = np.bincount(bins, correct - confidence, _BINS)  # n_b (accuracy_b - confidence_b)
     return float(np.abs(gaps).sum() / len(p))  # Eq. (3)
@@ -134,8 +143,10 @@ def perplexity(y: np.ndarray, z: np.ndarray) -> float:
         >>> perplexity(np.array([0, 1]), np.zeros((2, 4)))
         4.0
     """
-    p = _probabilities(z)
-    return float(np.exp(_sklearn().log_loss(_labels(y), p, labels=range(p.shape[1]))))
+    z = _logits(z)
+    of_label = z[np.arange(len(z)), _labels(y, z.shape[1])]
+    with np.errstate(over="ignore"):  # to infinity
+        return float(np.exp(np.mean(_log_sum(z) - of_label)))
 
 
 def rmse(y: np.ndarray, z: np.ndarray) -> float:
@@ -149,7 +160,7 @@ def rmse(y: np.ndarray, z: np.ndarray) -> float:
         >>> rmse(np.array([0.0, 2.0]), np.array([[1.0], [1.0]]))
         1.0
     """
-    return float(_sklearn().root_mean_squared_error(y, _predictions(y, z)))
+    return float(np.sqrt(_squares(*_pairs(y, z)).mean(0)).mean())
 
 
 def r2(y: np.ndarray, z: np.ndarray) -> float:
@@ -164,13 +175,10 @@ def r2(y: np.ndarray, z: np.ndarray) -> float:
         >>> r2(np.array([0.0, 2.0, 4.0]), np.array([0.0, 2.0, 2.0]))
         0.5
     """
-    if len(y) < 2 or (np.ptp(y, axis=0) == 0).any():
+    y, z = _pairs(y, z)
+    if (np.ptp(y, axis=0) == 0).any():
         return np.nan
-    return float(_sklearn().r2_score(y, _predictions(y, z)))
-
-
-def _sklearn() -> ModuleType:
-    return import_extra("sklearn.metrics", "cli")
+    return float(np.mean(1 - _squares(y, z).sum(0) / _squares(y, y.mean(0)).sum(0)))
 
 
 def _by_class(y: np.ndarray, z: np.ndarray) -> tuple[float, float, float]:
@@ -185,17 +193,24 @@ def _by_class(y: np.ndarray, z: np.ndarray) -> tuple[float, float, float]:
     return means[0], means[1], means[2]
 
 
-def _labels(y: np.ndarray) -> np.ndarray:
+def _log_sum(z: np.ndarray) -> np.ndarray:
+    """Returns the logarithms of the sums of exponentials, ``[N]``."""
+    with np.errstate(invalid="ignore"):  # NaN of NaN
+        return np.logaddexp.reduce(z, axis=1)
+
+
+def _labels(y: np.ndarray, num_classes: int) -> np.ndarray:
     y = np.asarray(y)
-    if y.ndim != 1 or (y < 0).any() or (y != y.astype(int)).any():
+    if y.ndim != 1 or not np.isin(y, np.arange(num_classes)).all():
         raise ValueError(
-            f"examples['y'] has labels {y.dtype}{list(y.shape)}; expected whole numbers [N] from 0"
+            f"examples['y'] has shape {y.shape} and labels {y.min():g} .. {y.max():g}; expected "
+            f"[N], whole numbers in 0 .. {num_classes - 1}, for the outputs' {num_classes} classes"
         )
     return y.astype(int)
 
 
-def _probabilities(z: np.ndarray) -> np.ndarray:
-    """Returns probabilities of the classes ``[N, C]``, of at least two."""
+def _logits(z: np.ndarray) -> np.ndarray:
+    """Returns logits ``[N, C]``, of at least two classes; those of an infinite one are NaN."""
     z = np.asarray(z, float)
     if z.ndim == 2 and z.shape[1] == 1:
         z = z[:, 0]
@@ -203,10 +218,19 @@ def _probabilities(z: np.ndarray) -> np.ndarray:
         z = np.stack([np.zeros_like(z), z], 1)
     if z.ndim != 2:
         raise ValueError(f"outputs have shape {z.shape}; expected logits [N], [N, 1] or [N, C]")
-    z = np.exp(z - z.max(1, keepdims=True))
-    return z / z.sum(1, keepdims=True)
+    return np.where(np.isfinite(z.max(1, keepdims=True)), z, np.nan)
 
 
-def _predictions(y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    z = np.asarray(z, float)
-    return z[..., 0] if z.shape == (*np.shape(y), 1) else z
+def _pairs(y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns targets and predictions of equal shapes."""
+    y, z = np.asarray(y, float), np.asarray(z, float)
+    if {(*y.shape, 1), (*z.shape, 1)} & {y.shape, z.shape}:
+        y, z = y.reshape(len(y), -1), z.reshape(len(z), -1)
+    if y.shape != z.shape:
+        raise ValueError(f"outputs have shape {z.shape}; expected {y.shape}, that of the targets")
+    return y, z
+
+
+def _squares(y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # to infinity
+        return np.square(y - z)

@@ -278,5 +278,96 @@ def test_a_score_and_a_metric_of_one_name_are_refused():
     both = merge_evaluators(
         lambda w: {"e": w.sum()}, pooled_evaluator(apply, DATA, {"e": scores.f1})
     )
-    with pytest.raises(ValueError, match="has the metric 'e' and a score of this name"):
+    with pytest.raises(
+        ValueError, match="has 'e' twice, as a score and as another score or metric"
+    ):
         scored(both, both(W))
+
+
+@pytest.mark.parametrize(
+    "named", [{"auc": scores.auc, "auc/mean": scores.f1}, {"e/share": scores.f1, "e": error}]
+)
+def test_scores_of_one_name_are_refused(named):
+    """One of them would replace the other."""
+    evaluate = pooled_evaluator(apply, DATA, named)
+    with pytest.raises(ValueError, match=f"has '{sorted(named)[1]}' twice"):
+        scored(evaluate, evaluate(W))
+
+
+def test_scores_of_several_evaluations_need_their_shape():
+    """Labels [50] and outputs [3, 50] broadcast, so that functions would return a number."""
+    setup = dataclasses.replace(setup_of(1, EVALUATE), params=-W)
+    _, history = fs.run(fs.fedavg(0.5), setup, KEYS[0])
+    check_equal(scored(EVALUATE, history.metrics, history.round.shape))
+    with pytest.raises(ValueError, match=r"has outputs \[3, 50\]; expected \[50, ...\]"):
+        scored(EVALUATE, history.metrics)
+
+
+# Softmax probabilities of these logits round to 0 or 1.
+CONFIDENT = np.array([40.0, 50.0, 60.0, -800.0, -790.0])
+
+
+def test_scores_of_confident_models_are_exact():
+    y = np.array([0, 1, 0, 0, 1])
+    for logits in (CONFIDENT, CONFIDENT[:, None], np.stack([0 * CONFIDENT, CONFIDENT], 1)):
+        assert scores.auc(y, logits) == pairs_auc(y, CONFIDENT)
+    of_three = np.stack([CONFIDENT, 0 * CONFIDENT, -1e3 * np.ones(5)], 1)
+    orders = [pairs_auc(y == 0, CONFIDENT), pairs_auc(y == 1, -CONFIDENT)]
+    assert scores.auc(y, of_three) == np.mean(orders)
+    # The mean of -log p is (100 + 0) / 2 up to exp(-100).
+    np.testing.assert_allclose(
+        scores.perplexity(np.array([0, 1]), np.full(2, 100.0)), np.exp(50), rtol=1e-12
+    )
+
+
+CLASSIFIER = ["auc", "f1", "precision", "recall", "confusion", "calibration_error", "perplexity"]
+
+
+@pytest.mark.parametrize("name", CLASSIFIER)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scores_of_a_diverged_model_are_nan(name, value):
+    """The largest of NaN would be class 0."""
+    logits = LOGITS.copy()
+    logits[7] = value
+    assert np.isnan(getattr(scores, name)(THREE, logits)).all()
+    assert np.isnan(getattr(scores, name)(TWO[:2], np.array([0.0, value]))).all()
+
+
+def test_errors_of_infinite_predictions_are_infinite():
+    y, z = np.array([0.0, 1.0]), np.array([np.inf, 1.0])
+    assert (scores.rmse(y, z), scores.r2(y, z)) == (np.inf, -np.inf)
+    assert np.isnan(scores.rmse(y, z * np.nan))
+
+
+@pytest.mark.parametrize("name", CLASSIFIER)
+def test_labels_that_no_output_has_are_refused(name):
+    with pytest.raises(
+        ValueError, match=r"labels 0 \.\. 3; expected \[N\], whole numbers in 0 \.\. 2"
+    ):
+        getattr(scores, name)(np.array([0, 1, 3]), LOGITS[:3])
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (4, 2)])
+def test_predictions_of_another_shape_are_refused(shape):
+    with pytest.raises(ValueError, match="expected \\(4,\\), that of the targets"):
+        scores.rmse(np.zeros(4), np.zeros(shape))
+
+
+def refuses_nan(y, z):
+    if np.isnan(z).any():
+        raise ValueError("Input contains NaN.")  # as functions of scikit-learn
+    return np.mean(z > 0)
+
+
+def test_runs_beside_one_that_diverges_have_their_scores(allow_nans):
+    evaluate = pooled_evaluator(apply, DATA, {"e": refuses_nan, "f1": scores.f1})
+    alone, (first, _, diverged, _) = (
+        fs.sweep(fs.fedavg, setup_of(2, evaluate), {"lr": lrs}, KEYS).runs
+        for lrs in ([0.5], [0.5, 3e38])
+    )
+    for name, values in diverged.history.metrics.items():
+        np.testing.assert_array_equal(
+            first.history.metrics[name], alone[0].history.metrics[name], err_msg=name
+        )
+        if name.startswith(("e", "f1")):
+            assert np.isnan(values[-1]) or name.endswith("/clients"), name
