@@ -30,6 +30,8 @@ from fedjax_sim.algorithms.feddualavg import *
 from fedjax_sim.algorithms.feddyn import *
 from fedjax_sim.algorithms.fedexp import *
 from fedjax_sim.algorithms.fedgamma import *
+from fedjax_sim.algorithms.fedgloss import *
+from fedjax_sim.algorithms.fedinit import *
 from fedjax_sim.algorithms.fedlesam import *
 from fedjax_sim.algorithms.fedlin import *
 from fedjax_sim.algorithms.fedmid import *
@@ -41,6 +43,7 @@ from fedjax_sim.algorithms.fedprox import *
 from fedjax_sim.algorithms.fedrep import *
 from fedjax_sim.algorithms.fedsam import *
 from fedjax_sim.algorithms.fedsmoo import *
+from fedjax_sim.algorithms.fedspeed import *
 from fedjax_sim.algorithms.fedswa import *
 from fedjax_sim.algorithms.fedvarp import *
 from fedjax_sim.algorithms.ifca import *
@@ -91,6 +94,8 @@ __all__ = [
     "feddyn",
     "fedexp",
     "fedgamma",
+    "fedgloss",
+    "fedinit",
     "fedlesam",
     "fedlin",
     "fedmid",
@@ -105,6 +110,7 @@ __all__ = [
     "fedsam",
     "fedsgd",
     "fedsmoo",
+    "fedspeed",
     "fedswa",
     "fedvarp",
     "fedyogi",

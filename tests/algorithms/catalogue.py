@@ -177,6 +177,12 @@ ALGORITHMS = {
         {"lr": 0.2, "bound": 0.15},
     ),
     "fedsmoo": (fs.fedsmoo, {"lr": 0.2, "mu": 0.3, "radius": 0.2}),
+    "fedinit": (fs.fedinit, {"lr": 0.2, "relaxation": 0.3}),
+    "fedspeed": (fs.fedspeed, {"lr": 0.2, "mu": 0.3, "radius": 0.2, "mix": 0.6}),
+    "fedgloss": (
+        fs.fedgloss,
+        {"lr": 0.2, "server_lr": 0.8, "mu": 0.3, "radius": 0.2, "local_radius": 0.3},
+    ),
     "fedper": (functools.partial(fs.fedper, where=bias), {"lr": 0.2}),
     "lg_fedavg": (functools.partial(fs.lg_fedavg, where=leaves.others(bias)), {"lr": 0.2}),
     "fedbn": (functools.partial(fs.fedbn, where=bias), {"lr": 0.2}),
@@ -247,7 +253,7 @@ COMPOSED = {
     "ditto", "pfedme", "apfl", "perfedavg_FO", "q_fedavg", "term", "afl",
     "fedavg_schedule", "fedavgm", "fedadagrad", "fedyogi", "fedasam", "fedlesam", "fedacg",
     "average_rounds", "averaged_feddualavg", "mb_ac_sgd", "fedmid_osp", "fedavg_subgradient",
-    "fedrep", "async_sgd",
+    "fedrep", "async_sgd", "fedinit", "fedspeed", "fedgloss",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
