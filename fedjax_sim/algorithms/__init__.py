@@ -37,6 +37,7 @@ from fedjax_sim.algorithms.fedlin import *
 from fedjax_sim.algorithms.fedmid import *
 from fedjax_sim.algorithms.fedmuon import *
 from fedjax_sim.algorithms.fednova import *
+from fedjax_sim.algorithms.fedntd import *
 from fedjax_sim.algorithms.fedopt import *
 from fedjax_sim.algorithms.fedper import *
 from fedjax_sim.algorithms.fedprox import *
@@ -52,6 +53,7 @@ from fedjax_sim.algorithms.mb_ac_sgd import *
 from fedjax_sim.algorithms.mb_sgd import *
 from fedjax_sim.algorithms.mime import *
 from fedjax_sim.algorithms.mofedsam import *
+from fedjax_sim.algorithms.moon import *
 from fedjax_sim.algorithms.perfedavg import *
 from fedjax_sim.algorithms.pfedme import *
 from fedjax_sim.algorithms.q_fedavg import *
@@ -104,6 +106,7 @@ __all__ = [
     "fedmoswa",
     "fedmuon",
     "fednova",
+    "fedntd",
     "fedper",
     "fedprox",
     "fedrep",
@@ -122,6 +125,7 @@ __all__ = [
     "mime",
     "mimelite",
     "mofedsam",
+    "moon",
     "perfedavg",
     "pfedme",
     "q_fedavg",

@@ -47,6 +47,7 @@ from fedjax_sim.objectives.of_model import (
     check_labels,
     finished,
     objective_of,
+    outputs_of,
     prepared,
     statistics_of,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "huber",
     "keyed",
     "objective_of",
+    "outputs_of",
     "prepared",
     "regression_metrics",
     "squared_error",

@@ -28,6 +28,7 @@ PARTIAL = functools.partial
 # Their schedules or optimizers are functions that every call makes, or a field is replaced.
 WITHOUT_VALUE = {
     "fedavg_schedule", "fedavg_adam_reset", "fedavg_adam_keep", "fedavg_adam_mean", "fedmuon",
+    "fedntd",
 }  # fmt: skip
 
 
@@ -78,6 +79,7 @@ OTHERS = {
     "fedac(numbers)": lambda: fs.fedac(0.1, 0.3, numbers=coupling(0.1, 0.3, 4.0)),
     "fedmo": lambda: fs.fedmo(0.2),
     "fedmuon": lambda: fs.fedmuon(0.05),
+    "fedntd(no term)": lambda: fs.fedntd(catalogue.three_logits, 0.2, 0.0),
     "fedmoswa(I)": lambda: fs.fedmoswa(0.2, option="I"),
     "fedrep(steps)": lambda: fs.fedrep(0.2, 0.3, head_steps=2.0, where=bias),
     "perfedavg(exact)": lambda: fs.perfedavg(0.2, 0.1, hessian="exact"),
