@@ -17,6 +17,7 @@ from fedjax_sim.algorithms.favano import *
 from fedjax_sim.algorithms.fedac import *
 from fedjax_sim.algorithms.fedacg import *
 from fedjax_sim.algorithms.fedadamw import *
+from fedjax_sim.algorithms.fedala import *
 from fedjax_sim.algorithms.fedasam import *
 from fedjax_sim.algorithms.fedasync import *
 from fedjax_sim.algorithms.fedavg import *
@@ -81,6 +82,7 @@ __all__ = [
     "fedadagrad",
     "fedadam",
     "fedadamw",
+    "fedala",
     "fedasam",
     "fedasync",
     "fedavg",

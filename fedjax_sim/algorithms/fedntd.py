@@ -120,4 +120,4 @@ def _is_true(labels: Array, logits: Array) -> Array:
             f"examples['y'] has dtype {labels.dtype} and shape {labels.shape}; expected "
             f"integers of shape {logits.shape[:-1]}, since the logits have shape {logits.shape}"
         )
-    return labels[..., None].astype(jnp.int32) == jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    return jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)

@@ -99,9 +99,9 @@ def three_logits(params, x):
 
 
 def two_features(params, x):
-    """Features [B, 2]: tanh z and x_0 w_0 + b."""
+    """Features [B, 2] of norm at least 1: tanh z and 1 + (x_0 w_0 + b)^2."""
     z = x @ params["w"] + params["b"]
-    return jnp.stack([jnp.tanh(z), x[:, 0] * params["w"][0] + params["b"]], axis=-1)
+    return jnp.stack([jnp.tanh(z), 1 + jnp.square(x[:, 0] * params["w"][0] + params["b"])], axis=-1)
 
 
 def _of_classes(function, *arguments):
@@ -212,6 +212,10 @@ ALGORITHMS = {
         {"lr": 0.2, "bound": 0.15},
     ),
     "fedsmoo": (fs.fedsmoo, {"lr": 0.2, "mu": 0.3, "radius": 0.2}),
+    "fedala": (
+        functools.partial(fs.fedala, where=bias, weight_steps=2, start_steps=3),
+        {"lr": 0.2, "weight_lr": 0.4},
+    ),
     "fedntd": (
         with_classes(functools.partial(fs.fedntd, three_logits)),
         {"lr": 0.2, "weight": 0.6, "temperature": 1.7},
@@ -297,7 +301,7 @@ COMPOSED = {
     "fedavg_schedule", "fedavgm", "fedadagrad", "fedyogi", "fedasam", "fedlesam", "fedacg",
     "average_rounds", "averaged_feddualavg", "mb_ac_sgd", "fedmid_osp", "fedavg_subgradient",
     "fedrep", "async_sgd", "fedinit", "fedspeed", "fedgloss",
-    "fedntd", "moon",
+    "fedntd", "moon", "fedala",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}

@@ -37,6 +37,8 @@ EQUAL = [
     ("scaffold_m", {"server_lr": 0.8, "mix": 1.0}, "scaffold_II", {"server_lr": 0.8}),
     ("fedsmoo", {"mu": 0.4, "radius": 0.0}, "feddyn", {"mu": 0.4}),
     ("fedinit", {"relaxation": 0.0}, "fedavg", {}),
+    # The weights stay 1.
+    ("fedala", {"weight_lr": 0.0}, "fedavg", {}),
     ("fedntd", {"weight": 0.0}, "fedavg", {}),
     ("moon", {"weight": 0.0}, "fedavg", {}),
     (
@@ -57,6 +59,7 @@ DIFFERENT = [
     ("fedlesam", {"radius": 0.3}, "fedavg", {}),
     ("mofedsam", {"radius": 0.0, "mix": 0.5}, "fedavg", {}),
     ("fedinit", {"relaxation": 0.3}, "fedavg", {}),
+    ("fedala", {"weight_lr": 0.4}, "fedavg", {}),
     ("fedntd", {"weight": 0.6}, "fedavg", {}),
     ("moon", {"weight": 0.6}, "fedavg", {}),
     ("fedgloss", {"server_lr": 1.0, "radius": 0.2, "local_radius": 0.0}, "feddyn", {"mu": 0.3}),

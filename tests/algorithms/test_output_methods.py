@@ -127,7 +127,7 @@ def contrast_gradient(model, received, last, weights, temperature):
     features, _ = inputs()
 
     def representation(model, row):
-        return np.array([np.tanh(row @ model), row[0] * model[0] + model[-1]])
+        return np.array([np.tanh(row @ model), 1 + (row[0] * model[0] + model[-1]) ** 2])
 
     def cosine(a, b):
         """The cosine, and its gradient with respect to a."""
@@ -145,7 +145,7 @@ def contrast_gradient(model, received, last, weights, temperature):
         of_features = share * (away - towards) / temperature
         jacobian = np.zeros((2, len(model)))
         jacobian[0] = (1 - a[0] ** 2) * row
-        jacobian[1, 0], jacobian[1, -1] = row[0], 1
+        jacobian[1, [0, -1]] = 2 * (row[0] * model[0] + model[-1]) * np.array([row[0], 1])
         total += weights[j] * of_features @ jacobian
     return total
 

@@ -79,7 +79,6 @@ OTHERS = {
     "fedac(numbers)": lambda: fs.fedac(0.1, 0.3, numbers=coupling(0.1, 0.3, 4.0)),
     "fedmo": lambda: fs.fedmo(0.2),
     "fedmuon": lambda: fs.fedmuon(0.05),
-    "fedntd(no term)": lambda: fs.fedntd(catalogue.three_logits, 0.2, 0.0),
     "fedmoswa(I)": lambda: fs.fedmoswa(0.2, option="I"),
     "fedrep(steps)": lambda: fs.fedrep(0.2, 0.3, head_steps=2.0, where=bias),
     "perfedavg(exact)": lambda: fs.perfedavg(0.2, 0.1, hessian="exact"),
@@ -171,8 +170,9 @@ CALLS = (
         for name, make in CODECS.items()
     }
 )
-# Made for other uses than algorithms, or for timelines with a rule of their own.
+# Made for other uses than algorithms, for timelines with a rule of their own, or for classes.
 ELSEWHERE = {
+    "fedntd": lambda: fs.fedntd(catalogue.three_logits, 0.2),
     "amplified_banded": lambda: privacy.amplified_banded([1.0, 0.5], 4),
     "mse_clip": uniform.mse_clip,
     "sawb_clip": uniform.sawb_clip,
