@@ -27,6 +27,7 @@ from fedjax_sim.algorithms.fedbabu import *
 from fedjax_sim.algorithms.fedbn import *
 from fedjax_sim.algorithms.fedbuff import *
 from fedjax_sim.algorithms.fedcm import *
+from fedjax_sim.algorithms.feddf import *
 from fedjax_sim.algorithms.feddualavg import *
 from fedjax_sim.algorithms.feddyn import *
 from fedjax_sim.algorithms.fedexp import *
@@ -93,6 +94,7 @@ __all__ = [
     "fedbn",
     "fedbuff",
     "fedcm",
+    "feddf",
     "feddualavg",
     "feddualavg_osp",
     "feddyn",

@@ -104,6 +104,15 @@ def two_features(params, x):
     return jnp.stack([jnp.tanh(z), 1 + jnp.square(x[:, 0] * params["w"][0] + params["b"])], axis=-1)
 
 
+POOL = np.random.default_rng(5).normal(size=(7, 3))
+
+
+def distilled(lr, distill_lr):
+    """FedDF with plain steps of the server."""
+    server = optax.sgd(distill_lr)
+    return fs.feddf(three_logits, POOL, lr, steps=3, batch_size=2, distiller=server)
+
+
 def _of_classes(function, *arguments):
     *models, examples, key = arguments
     return function(*models, examples | {"y": examples["y"].astype(jnp.int32)}, key)
@@ -212,6 +221,7 @@ ALGORITHMS = {
         {"lr": 0.2, "bound": 0.15},
     ),
     "fedsmoo": (fs.fedsmoo, {"lr": 0.2, "mu": 0.3, "radius": 0.2}),
+    "feddf": (distilled, {"lr": 0.2, "distill_lr": 0.3}),
     "fedala": (
         functools.partial(fs.fedala, where=bias, weight_steps=2, start_steps=3),
         {"lr": 0.2, "weight_lr": 0.4},
@@ -301,7 +311,7 @@ COMPOSED = {
     "fedavg_schedule", "fedavgm", "fedadagrad", "fedyogi", "fedasam", "fedlesam", "fedacg",
     "average_rounds", "averaged_feddualavg", "mb_ac_sgd", "fedmid_osp", "fedavg_subgradient",
     "fedrep", "async_sgd", "fedinit", "fedspeed", "fedgloss",
-    "fedntd", "moon", "fedala",
+    "fedntd", "moon", "fedala", "feddf",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import ALGORITHMS, three_logits, trained, two_features
+from catalogue import ALGORITHMS, POOL, distilled, three_logits, trained, two_features
 from catalogue import current_timeline as timeline
 from derivations import flat, gradient, start, visits
 from jax.tree_util import Partial
@@ -16,6 +16,7 @@ from small_problems import (
     logistic_data,
     logistic_params,
     logistic_task,
+    rotated,
     run,
 )
 
@@ -188,6 +189,82 @@ def test_features_of_zeros_have_a_finite_gradient():
     value, slope = jax.value_and_grad(loss)(zero)
     np.testing.assert_allclose(value, np.log(2), rtol=1e-14)
     assert float(slope) == 0
+
+
+# ---- FedDF
+
+
+def softmax(z):
+    return np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)
+
+
+def of_pool(model, rows):
+    """Logits of inputs of the pool, and their derivatives with respect to z."""
+    z = np.column_stack([POOL, np.ones(len(POOL))])[rows] @ model
+    return np.stack([z, np.sin(z), -z], 1), np.stack([z**0, np.cos(z), -(z**0)], 1)
+
+
+def test_feddf():
+    """The minibatches are recorded; KL's slope is the softmaxes' difference."""
+    lr, distill_lr = 0.2, 0.3
+
+    def rows(update):
+        keys = [jax.random.fold_in(update.round.key, k) for k in range(3)]
+        return jnp.stack([jax.random.randint(key, (2,), 0, len(POOL)) for key in keys])
+
+    setup = fs.Setup(logistic_task(rotated(2)), timeline(), logistic_params())
+    state, history = run(
+        distilled(lr, distill_lr), setup, jax.random.key(2), probes=fs.Probes(server={"rows": rows})
+    )
+    drawn = np.asarray(history.probes["rows"])
+    assert len(np.unique(drawn)) > 4
+    x = start()
+    for cohort, minibatches in zip(visits(), drawn, strict=True):
+        models = []
+        for _, batches in cohort:
+            y = x
+            for weights in batches:
+                y = y - lr * gradient()(y, weights)
+            models.append(y)
+        x = np.mean(models, axis=0)
+        for batch in minibatches:
+            teacher = softmax(np.mean([of_pool(y, batch)[0] for y in models], axis=0))
+            logits, slopes = of_pool(x, batch)
+            of_z = ((softmax(logits) - teacher) * slopes).sum(axis=1)
+            features = np.column_stack([POOL, np.ones(len(POOL))])[batch]
+            x = x - distill_lr * of_z @ features / len(batch)
+    assert_close(flat(state.server.params), x, TOLERANCE)
+
+
+def test_equal_models_have_nothing_to_distil():
+    """At the rate 0 all clients' models are the server's, so the gradient is 0 but for rounding.
+
+    Adam divides the 1e-16 by its eps of 1e-8 and multiplies by the rate of 1e-3.
+    """
+    algorithm = fs.feddf(three_logits, POOL, 0.0, steps=1, batch_size=3)
+    setup = fs.Setup(logistic_task(), timeline()[:1], logistic_params())
+    np.testing.assert_allclose(flat(run(algorithm, setup)[0].server.params), start(), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pool": np.zeros((0, 3))}, r"pool has shape \(0, 3\); expected \[n, ...\] with n at"),
+        ({"pool": 3.0}, r"pool has shape \(\); expected"),
+        ({"steps": -1}, "steps is -1; expected"),
+        ({"batch_size": 0}, "batch_size is 0; expected"),
+        ({"distiller": 0.1}, "distiller is 0.1; expected an optax"),
+    ],
+)
+def test_feddf_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fs.feddf(**({"model": three_logits, "pool": POOL, "lr": 0.1} | arguments))
+
+
+def test_feddf_refuses_models_without_classes():
+    setup = fs.Setup(logistic_task(), timeline(), logistic_params())
+    with pytest.raises(ValueError, match=r"outputs of shape \(128,\); expected logits \[B, cla"):
+        fs.run(fs.feddf(lambda params, x: x @ params["w"], POOL, 0.1), setup, jax.random.key(0))
 
 
 # ---- private leaves

@@ -30,6 +30,7 @@ REQUIRED = {
     "alpha": expected_steps(jnp.ones(3)),
     "model": lambda params, x: x,
     "features": lambda params, x: x,
+    "pool": np.zeros((2, 3)),
 }
 ANY_SIGN = {"tilt"}
 FACTORIES = {

@@ -205,6 +205,10 @@ def traced_visit(algorithm):
 def test_other_uploads_are_refused_with_the_reason(name):
     """Shapes suffice to see it, before compilation."""
     plain = algorithm(name, hyper(name))
+    if plain.aggregation is not None:
+        with pytest.raises(ValueError, match="algorithm has another aggregation than the mean"):
+            fs.ef21(plain, top_k(1))
+        return
     has_form = form(traced_visit(plain)[1]) == form(logistic_params())
     if has_form and name not in ("favano_expected", "favano_realised", "quafl"):
         upload = traced_visit(fs.ef21(plain, top_k(1)))[1]
@@ -249,6 +253,7 @@ REFUSED = {
     "losses": {"afl"},
     "squared norms": {"fedexp", "fedexp_average"},
     "whether they are whole": {"pp_marina"},
+    "another aggregation than the mean": {"feddf"},
 }  # fmt: skip
 # Weight decay, or a regulariser in the gradient, moves a model without data.
 MOVE_WITHOUT_DATA = {"diloco", "fedavg_subgradient"}
