@@ -16,10 +16,9 @@ import optax
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._optimizers import check_optimizer
 from fedjax_sim.algorithms._shared import ModelState
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.local import ScalarOrSchedule, optimizer_init, optimizer_update
 from fedjax_sim.objectives import Apply, outputs_of
 from fedjax_sim.types import (
@@ -29,6 +28,7 @@ from fedjax_sim.types import (
     Params,
     Requires,
     Round,
+    Scalar,
     Stack,
     specified,
 )
@@ -44,7 +44,7 @@ def feddf(
     lr: ScalarOrSchedule,
     steps: int = 1000,
     batch_size: int = 128,
-    distiller: optax.GradientTransformation | None = None,
+    distill_lr: Scalar = 1e-3,
 ) -> FedAlgorithm:
     r"""FedDF: FedAvg, and then steps of the server towards the mean logits of the clients' models.
 
@@ -54,16 +54,18 @@ def feddf(
     .. math::
         y &\leftarrow y - \eta\, g_i(y), \qquad y_0 = x, \qquad
         x \leftarrow \operatorname{mean}_{i \in S} y_{K_i} \\
-        x &\leftarrow x - \eta_s\, \nabla_x \frac{1}{|B|} \sum_{d \in B} \operatorname{KL}\Bigl(
+        x &\leftarrow \operatorname{Adam}\Bigl(x, \nabla_x \frac{1}{|B|} \sum_{d \in B}
+            \operatorname{KL}\bigl(
             \sigma\bigl(\tfrac{1}{|S|} \textstyle\sum_{i \in S} f(y_{K_i}, d)\bigr)
-            \,\Big\|\, \sigma(f(x, d))\Bigr) \quad \text{(\texttt{steps} times)}
+            \,\big\|\, \sigma(f(x, d))\bigr)\Bigr) \quad \text{(steps times)}
 
-    The first mean has the setup's weights, the mean of the logits equal ones.  The clients' models
-    of a round are in memory together.  With ``steps=0`` it is FedAvg.
+    Adam starts with zero moments in every round; its rate falls to 0 along a cosine.  The mean of
+    the models has the setup's weights, the mean of the logits equal ones.  The clients' models of a
+    round are in memory together.  With ``steps=0`` it is FedAvg.
 
     The paper stops the distillation early by a validation set; here the number of steps is fixed.
-    The authors' program clips the gradient to norm 5, which a ``distiller`` can do, and by default
-    averages the losses of all clients' logits instead of the logits.
+    The authors' program clips the gradient to norm 5, and by default averages the losses of all
+    clients' logits instead of the logits.
 
     Args:
         model: a model, or its function ``(params, x) -> logits [B, classes]``.
@@ -71,12 +73,11 @@ def feddf(
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         steps: distillation steps per round.
         batch_size: inputs per step.
-        distiller: any optax optimizer, whose state starts anew in every round.  Default: Adam with
-            the rate 1e-3, which falls to 0 along a cosine.
+        distill_lr: first rate of Adam in a round.
 
     Raises:
-        ValueError: a number outside its range, an empty pool, a ``distiller`` that FedAvg would
-            refuse as ``server``; at the start of the run, a timeline with staleness.
+        ValueError: a number outside its range, an empty pool; at the start of the run, a timeline
+            with staleness; in the first round, outputs without an axis of classes.
 
     References:
         Lin et al., 2020, Algorithm 1.
@@ -90,10 +91,9 @@ def feddf(
     check_count(1, batch_size=batch_size)
     if not np.ndim(pool) or not np.shape(pool)[0]:
         raise ValueError(f"pool has shape {np.shape(pool)}; expected [n, ...] with n at least 1")
-    if distiller is None:
-        distiller = optax.adam(optax.cosine_decay_schedule(1e-3, max(steps, 1)))
-    else:
-        check_optimizer("distiller", distiller)
+    check_at_least(0, distill_lr=distill_lr)
+    rate: Any = distill_lr  # optax's type has no traced numbers
+    distiller = optax.adam(optax.cosine_decay_schedule(rate, max(steps, 1)))
     plain = fedavg(lr)
 
     def logits(params: Params, x: Array) -> Array:
@@ -120,7 +120,7 @@ def feddf(
         def step(carry: tuple[Params, Any], k: Array) -> tuple[tuple[Params, Any], None]:
             params, opt_state = carry
             key = jax.random.fold_in(round.key, k)
-            rows = jax.random.randint(key, (batch_size,), 0, np.shape(pool)[0])
+            rows = jax.random.randint(key, (batch_size,), 0, np.shape(pool)[0], np.int32)
             gradient = jax.grad(divergence)(params, jnp.asarray(pool)[rows])
             updates, opt_state = optimizer_update(distiller, gradient, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), None

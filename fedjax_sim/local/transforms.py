@@ -165,7 +165,21 @@ def with_term(oracle: Oracle, term: Callable[..., Array], *models: Params) -> Or
 
 
 def mean_over(oracle: Oracle) -> Callable[..., Callable[..., Array]]:
-    """Returns the mean over a client's examples, which the task's oracle must have."""
+    """Returns ``oracle.mean``, the mean of a function of models over a client's examples.
+
+    Raises:
+        ValueError: the oracle has none.
+
+    Example:
+        >>> import numpy as np
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.array([1.0, 3.0])}, np.array([0, 2]))
+        >>> loss = lambda w, examples, key: w * examples["x"]
+        >>> oracle = fs.empirical_task(loss, data, fs.full_batch(1)).oracle(0, jax.random.key(0), 1)
+        >>> square = lambda w, examples, key: w * examples["x"] ** 2
+        >>> float(mean_over(oracle)(square)(2.0))  # over all data: 2 (1 + 9) / 2
+        10.0
+    """
     if oracle.mean is None:
         raise ValueError(
             "oracle.mean is None; expected a task whose oracle has the mean over a client's "

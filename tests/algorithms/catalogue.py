@@ -107,12 +107,6 @@ def two_features(params, x):
 POOL = np.random.default_rng(5).normal(size=(7, 3))
 
 
-def distilled(lr, distill_lr):
-    """FedDF with plain steps of the server."""
-    server = optax.sgd(distill_lr)
-    return fs.feddf(three_logits, POOL, lr, steps=3, batch_size=2, distiller=server)
-
-
 def _of_classes(function, *arguments):
     *models, examples, key = arguments
     return function(*models, examples | {"y": examples["y"].astype(jnp.int32)}, key)
@@ -221,7 +215,10 @@ ALGORITHMS = {
         {"lr": 0.2, "bound": 0.15},
     ),
     "fedsmoo": (fs.fedsmoo, {"lr": 0.2, "mu": 0.3, "radius": 0.2}),
-    "feddf": (distilled, {"lr": 0.2, "distill_lr": 0.3}),
+    "feddf": (
+        functools.partial(fs.feddf, three_logits, POOL, steps=3, batch_size=2),
+        {"lr": 0.2, "distill_lr": 0.05},
+    ),
     "fedala": (
         functools.partial(fs.fedala, where=bias, weight_steps=2, start_steps=3),
         {"lr": 0.2, "weight_lr": 0.4},

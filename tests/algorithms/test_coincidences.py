@@ -61,7 +61,7 @@ DIFFERENT = [
     ("mofedsam", {"radius": 0.0, "mix": 0.5}, "fedavg", {}),
     ("fedinit", {"relaxation": 0.3}, "fedavg", {}),
     ("fedala", {"weight_lr": 0.4}, "fedavg", {}),
-    ("feddf", {"distill_lr": 0.3}, "fedavg", {}),
+    ("feddf", {"distill_lr": 0.05}, "fedavg", {}),
     ("fedntd", {"weight": 0.6}, "fedavg", {}),
     ("moon", {"weight": 0.6}, "fedavg", {}),
     ("fedgloss", {"server_lr": 1.0, "radius": 0.2, "local_radius": 0.0}, "feddyn", {"mu": 0.3}),

@@ -71,6 +71,7 @@ def build(name, **hyper):
         ("diloco", {"server_lr": 0.7, "momentum": 0.9, "weight_decay": 0.1, "b2": 0.95}),
         ("streaming_diloco", {"server_lr": 0.4, "momentum": 0.9, "mix": 0.5}),
         ("fedala", {"weight_lr": 1.0}),
+        ("feddf", {"steps": 1000, "batch_size": 128, "distill_lr": 1e-3}),
         ("fedntd", {"weight": 1.0, "temperature": 1.0}),
         ("moon", {"weight": 1.0, "temperature": 0.5}),
         ("ditto", {"mu": 1.0, "personal_lr": None, "personal_steps": None}),

@@ -28,7 +28,7 @@ PARTIAL = functools.partial
 # Their schedules or optimizers are functions that every call makes, or a field is replaced.
 WITHOUT_VALUE = {
     "fedavg_schedule", "fedavg_adam_reset", "fedavg_adam_keep", "fedavg_adam_mean", "fedmuon",
-    "fedntd", "feddf",
+    "fedntd",
 }  # fmt: skip
 
 
@@ -79,9 +79,6 @@ OTHERS = {
     "fedac(numbers)": lambda: fs.fedac(0.1, 0.3, numbers=coupling(0.1, 0.3, 4.0)),
     "fedmo": lambda: fs.fedmo(0.2),
     "fedmuon": lambda: fs.fedmuon(0.05),
-    "feddf": lambda: fs.feddf(
-        catalogue.three_logits, catalogue.POOL.astype(np.float32), 0.2, steps=2, batch_size=2
-    ),
     "fedmoswa(I)": lambda: fs.fedmoswa(0.2, option="I"),
     "fedrep(steps)": lambda: fs.fedrep(0.2, 0.3, head_steps=2.0, where=bias),
     "perfedavg(exact)": lambda: fs.perfedavg(0.2, 0.1, hessian="exact"),
