@@ -88,6 +88,7 @@ def cost(algorithm: fs.FedAlgorithm) -> Cost:
             loss=jax.jit(_named("loss", lambda params, step: params["body"]["kernel"].sum())),
             full_grad=jax.jit(_named("full", lambda params: params)),
             full_loss=jax.jit(_named("full_loss", lambda params: params["body"]["kernel"].sum())),
+            mean=lambda function, *step: _counted_term,
         )
         work = fs.Work(zero, zero, jnp.array(STEPS), one, zero, key, max_steps=STEPS)
         return algorithm.local(message, client, oracle, work)
@@ -100,6 +101,20 @@ def cost(algorithm: fs.FedAlgorithm) -> Cost:
         calls["full", False] + calls["full", True],
         *(_models(part) for part in (message, upload, client, server)),
     )
+
+
+@jax.custom_vjp
+def _counted_term(*models: Any) -> jax.Array:
+    """The mean of a term, whose gradient counts as one of a minibatch."""
+    return jnp.zeros(())
+
+
+def _counted_gradient(models: tuple, cotangent: jax.Array) -> tuple:
+    minibatch = jax.jit(_named("minibatch", lambda params: params))
+    return minibatch(models[0]), *jax.tree.map(jnp.zeros_like, models[1:])
+
+
+_counted_term.defvjp(lambda *models: (jnp.zeros(()), models), _counted_gradient)
 
 
 def _named(name: str, function: Any) -> Any:

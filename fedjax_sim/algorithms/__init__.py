@@ -17,6 +17,7 @@ from fedjax_sim.algorithms.favano import *
 from fedjax_sim.algorithms.fedac import *
 from fedjax_sim.algorithms.fedacg import *
 from fedjax_sim.algorithms.fedadamw import *
+from fedjax_sim.algorithms.fedala import *
 from fedjax_sim.algorithms.fedasam import *
 from fedjax_sim.algorithms.fedasync import *
 from fedjax_sim.algorithms.fedavg import *
@@ -26,21 +27,26 @@ from fedjax_sim.algorithms.fedbabu import *
 from fedjax_sim.algorithms.fedbn import *
 from fedjax_sim.algorithms.fedbuff import *
 from fedjax_sim.algorithms.fedcm import *
+from fedjax_sim.algorithms.feddf import *
 from fedjax_sim.algorithms.feddualavg import *
 from fedjax_sim.algorithms.feddyn import *
 from fedjax_sim.algorithms.fedexp import *
 from fedjax_sim.algorithms.fedgamma import *
+from fedjax_sim.algorithms.fedgloss import *
+from fedjax_sim.algorithms.fedinit import *
 from fedjax_sim.algorithms.fedlesam import *
 from fedjax_sim.algorithms.fedlin import *
 from fedjax_sim.algorithms.fedmid import *
 from fedjax_sim.algorithms.fedmuon import *
 from fedjax_sim.algorithms.fednova import *
+from fedjax_sim.algorithms.fedntd import *
 from fedjax_sim.algorithms.fedopt import *
 from fedjax_sim.algorithms.fedper import *
 from fedjax_sim.algorithms.fedprox import *
 from fedjax_sim.algorithms.fedrep import *
 from fedjax_sim.algorithms.fedsam import *
 from fedjax_sim.algorithms.fedsmoo import *
+from fedjax_sim.algorithms.fedspeed import *
 from fedjax_sim.algorithms.fedswa import *
 from fedjax_sim.algorithms.fedvarp import *
 from fedjax_sim.algorithms.ifca import *
@@ -49,6 +55,7 @@ from fedjax_sim.algorithms.mb_ac_sgd import *
 from fedjax_sim.algorithms.mb_sgd import *
 from fedjax_sim.algorithms.mime import *
 from fedjax_sim.algorithms.mofedsam import *
+from fedjax_sim.algorithms.moon import *
 from fedjax_sim.algorithms.perfedavg import *
 from fedjax_sim.algorithms.pfedme import *
 from fedjax_sim.algorithms.q_fedavg import *
@@ -76,6 +83,7 @@ __all__ = [
     "fedadagrad",
     "fedadam",
     "fedadamw",
+    "fedala",
     "fedasam",
     "fedasync",
     "fedavg",
@@ -86,11 +94,14 @@ __all__ = [
     "fedbn",
     "fedbuff",
     "fedcm",
+    "feddf",
     "feddualavg",
     "feddualavg_osp",
     "feddyn",
     "fedexp",
     "fedgamma",
+    "fedgloss",
+    "fedinit",
     "fedlesam",
     "fedlin",
     "fedmid",
@@ -99,12 +110,14 @@ __all__ = [
     "fedmoswa",
     "fedmuon",
     "fednova",
+    "fedntd",
     "fedper",
     "fedprox",
     "fedrep",
     "fedsam",
     "fedsgd",
     "fedsmoo",
+    "fedspeed",
     "fedswa",
     "fedvarp",
     "fedyogi",
@@ -116,6 +129,7 @@ __all__ = [
     "mime",
     "mimelite",
     "mofedsam",
+    "moon",
     "perfedavg",
     "pfedme",
     "q_fedavg",

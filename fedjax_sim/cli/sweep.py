@@ -299,7 +299,7 @@ class _Runs:
     def _built(self, values: Configuration) -> FedAlgorithm:
         """Returns the algorithm of a configuration, whose numbers may be traced."""
         entry, own = self.algorithms[values["algorithm"]], self.of_setup[_key(values)]
-        algorithm = entry.build(self.hyper_of(values), own.steps, own.num_clients)
+        algorithm = entry.build(self.hyper_of(values), own.steps, own.num_clients, own.model)
         wrappers = Wrappers.of(self.run_of(values))
         return wrappers.on(algorithm, entry, own.model, own.attack, own.timeline)
 

@@ -253,24 +253,29 @@ class _EmpiricalOracle(NamedTuple):
                 lambda x: x.at[start + rows].get(mode="promise_in_bounds"), data.examples
             )
 
-        def loss(params: Params, step: Step) -> Array:
+        def minibatch(step: Step) -> tuple[PyTree, Array, Array]:
             rows, weights = pick(step)
             number = step if first_step is None else first_step + step
             key = usual(jax.random.fold_in(fast(loss_key), number))
-            losses = batch_losses(self.objective, params, gather(rows), key, weights)
-            return weighted_mean(losses, weights, total(step))
+            return gather(rows), key, weights
+
+        def loss(params: Params, step: Step) -> Array:
+            losses = batch_losses(self.objective, params, *(batch := minibatch(step)))
+            return weighted_mean(losses, batch[-1], total(step))
 
         block = min(self.full_grad_batch, max_size)
 
-        def block_sum(params: Params, first: Array) -> Array:
+        def block_from(first: Array) -> tuple[PyTree, Array, Array]:
             rows = first + jnp.arange(block, dtype=jnp.int32)
             valid = rows < size
             key = usual(jax.random.fold_in(fast(full_key), first))
-            examples = gather(jnp.where(valid, rows, 0))
-            losses = batch_losses(self.objective, params, examples, key, valid)
-            return jnp.sum(jnp.where(valid, losses, 0))
+            return gather(jnp.where(valid, rows, 0)), key, valid
 
-        def mean_over_blocks(function: Callable[[Params, Array], PyTree], params: Params) -> PyTree:
+        def block_sum(params: Params, first: Array) -> Array:
+            losses = batch_losses(self.objective, params, *(batch := block_from(first)))
+            return jnp.sum(jnp.where(batch[-1], losses, 0))
+
+        def mean_over_blocks(function: Callable[[Any, Array], PyTree], params: PyTree) -> PyTree:
             def add_block(total: PyTree, first: Array) -> tuple[PyTree, None]:
                 values = function(params, first)
                 return jax.tree.map(lambda t, x: t + x.astype(t.dtype), total, values), None
@@ -288,11 +293,27 @@ class _EmpiricalOracle(NamedTuple):
                 shapes,
             )
 
+        def mean(function: Callable[..., Array], step: Step | None = None) -> Callable[..., Array]:
+            def of_minibatch(*models: Params) -> Array:
+                assert step is not None
+                examples, key, weights = minibatch(step)
+                return weighted_mean(function(*models, examples, key), weights, total(step))
+
+            def of_block(models: tuple[Params, ...], first: Array) -> Array:
+                examples, key, valid = block_from(first)
+                values = function(*models, examples, key)
+                return jnp.where(_rows_of(valid, values), values, 0).sum(axis=0)
+
+            if step is None:
+                return lambda *models: mean_over_blocks(of_block, models)
+            return of_minibatch
+
         return Oracle(
             grad=jax.grad(loss),
             loss=loss,
             full_grad=lambda params: mean_over_blocks(jax.grad(block_sum), params),
             full_loss=lambda params: mean_over_blocks(block_sum, params),
+            mean=mean,
         )
 
 
@@ -336,7 +357,13 @@ def weighted_mean(values: Array, weights: Array, total: Array | None = None) -> 
     """Returns ``sum(w * v) / sum(w)`` over the first axis; 0 if all weights are 0."""
     weights = weights.astype(values.dtype)
     total = jnp.sum(weights) if total is None else total.astype(values.dtype)
-    return jnp.sum(weights * values) / jnp.where(total > 0, total, 1)
+    weighted = _rows_of(weights, values) * values
+    return jnp.sum(weighted, axis=0) / jnp.where(total > 0, total, 1)
+
+
+def _rows_of(weights: Array, values: Array) -> Array:
+    """Returns a number per row in a shape that broadcasts with values ``[B, ...]``."""
+    return weights.reshape(*weights.shape, *[1] * (values.ndim - 1))
 
 
 def _totals(pick: Pick, max_steps: int) -> Callable[[Step], Array | None]:

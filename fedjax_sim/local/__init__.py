@@ -19,11 +19,13 @@ from fedjax_sim.local.transforms import (
     asam,
     clip_by_global_norm,
     corrected,
+    mean_over,
     perturbed,
     proximal,
     sam,
     transform_oracle,
     unchanged,
+    with_term,
 )
 from fedjax_sim.types import Params, PyTree, Round, Scalar, Work, specified
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_is_algorithm, check_statistics_last
@@ -131,6 +132,60 @@ def asam(oracle: Oracle, radius: Scalar, eta: Scalar = 0.01) -> Oracle:
         return oracle.grad(tree.add_scale(x, tree.over_norm(radius, tg), ttg), k)
 
     return oracle._replace(grad=grad)
+
+
+def with_term(oracle: Oracle, term: Callable[..., Array], *models: Params) -> Oracle:
+    r"""Gradient plus that of the mean of ``term(x, *models, examples, key)`` over the minibatch.
+
+    For losses of outputs or features that compare x with other models.  The term has one value per
+    example, ``[B]``, and its derivative with respect to x counts.  Numbers that may be traced are
+    arguments of a ``jax.tree_util.Partial``, which must not contain arrays otherwise.
+
+    Raises:
+        ValueError: the oracle has no ``mean``.
+
+    Example:
+        >>> import numpy as np
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.array([1.0, 3.0])}, np.array([0, 2]))
+        >>> loss = lambda w, examples, key: w * examples["x"]
+        >>> oracle = fs.empirical_task(loss, data, fs.full_batch(1)).oracle(0, jax.random.key(0), 1)
+        >>> pull = lambda w, anchor, examples, key: examples["x"] * (w - anchor) ** 2
+        >>> float(with_term(oracle, pull, jnp.array(1.0)).grad(jnp.array(2.0), 0))  # 2 + 2 * 2
+        6.0
+    """
+    mean = mean_over(oracle)
+
+    def grad(x, k):
+        # First: the last gradient of a step moves private leaves.
+        of_term = jax.grad(mean(term, k))(x, *models)
+        return tree.add(oracle.grad(x, k), of_term)
+
+    return oracle._replace(grad=grad)
+
+
+def mean_over(oracle: Oracle) -> Callable[..., Callable[..., Array]]:
+    """Returns ``oracle.mean``, the mean of a function of models over a client's examples.
+
+    Raises:
+        ValueError: the oracle has none.
+
+    Example:
+        >>> import numpy as np
+        >>> import fedjax_sim as fs
+        >>> data = fs.FederatedData({"x": np.array([1.0, 3.0])}, np.array([0, 2]))
+        >>> loss = lambda w, examples, key: w * examples["x"]
+        >>> oracle = fs.empirical_task(loss, data, fs.full_batch(1)).oracle(0, jax.random.key(0), 1)
+        >>> square = lambda w, examples, key: w * examples["x"] ** 2
+        >>> float(mean_over(oracle)(square)(2.0))  # over all data: 2 (1 + 9) / 2
+        10.0
+    """
+    if oracle.mean is None:
+        raise ValueError(
+            "oracle.mean is None; expected a task whose oracle has the mean over a client's "
+            "examples, as those of empirical_task"
+        )
+    return oracle.mean
 
 
 def clip_by_global_norm(oracle: Oracle, max_norm: Scalar, eps: Scalar = 1e-6) -> Oracle:

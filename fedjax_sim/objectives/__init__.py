@@ -48,6 +48,7 @@ from fedjax_sim.objectives.of_model import (
     finished,
     momentum_of,
     objective_of,
+    outputs_of,
     prepared,
     statistics_of,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "keyed",
     "momentum_of",
     "objective_of",
+    "outputs_of",
     "prepared",
     "regression_metrics",
     "squared_error",

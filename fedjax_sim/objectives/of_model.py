@@ -165,6 +165,27 @@ def apply_of(model: Apply | Model) -> Apply:
     return model.apply if isinstance(model, Model) else model
 
 
+def outputs_of(model: Apply | Model, params: Params, examples: PyTree) -> Any:
+    """Returns the outputs of a model, or of a function such as its features, as in evaluation.
+
+    Inputs are converted as by the objectives (:func:`as_float`).
+
+    Args:
+        model: a model, or a function ``(params, x) -> outputs [B, ...]``.
+        params: of the model.
+        examples: ``{"x": [B, ...]}``.
+
+    Raises:
+        ValueError: examples without ``"x"``.
+
+    Example:
+        >>> examples = {"x": jnp.array([[0, 255]], jnp.uint8)}
+        >>> outputs_of(lambda params, x: x * params, jnp.array(2.0), examples).tolist()
+        [[0.0, 2.0]]
+    """
+    return apply_of(model)(params, _inputs(params, examples))
+
+
 # Objectives and metrics are frozen dataclasses, hashable by value: a task or an evaluator that is
 # rebuilt from the same model does not trigger recompilation.
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +196,7 @@ class OfApply:
     loss: Loss
 
     def __call__(self, params: Params, examples: PyTree, key: Any) -> Array:
-        return self.loss(_outputs(self.apply, params, examples), _part(examples, "y"))
+        return self.loss(outputs_of(self.apply, params, examples), _part(examples, "y"))
 
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError for labels without an output and token ids without an embedding."""
@@ -185,7 +206,7 @@ class OfApply:
         if not known or not jnp.issubdtype(y.dtype, jnp.integer):
             return
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
-        outputs = jax.eval_shape(lambda p, e: _outputs(self.apply, p, e), params, one)
+        outputs = jax.eval_shape(lambda p, e: outputs_of(self.apply, p, e), params, one)
         jax.eval_shape(self.loss, outputs, one["y"])  # refuses other shapes
         y = np.asarray(y)
         if isinstance(self.loss, MaskedSoftmax):
@@ -304,7 +325,7 @@ class LossAndAccuracy(_OfLoss):
     correct: Callable[[Array, Array], Array]  # (outputs, y) -> bool [B, ...]
 
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
-        logits, y = _outputs(self.apply, params, examples), _part(examples, "y")
+        logits, y = outputs_of(self.apply, params, examples), _part(examples, "y")
         loss = self.loss(logits, y)
         correct = self.correct(logits, y).astype(loss.dtype)
         counts = y != self.loss.ignore if isinstance(self.loss, MaskedSoftmax) else None
@@ -316,7 +337,7 @@ class RegressionMetrics(_OfLoss):
     """Loss, root mean squared error and R^2 of a function ``apply``."""
 
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
-        outputs, y = _outputs(self.apply, params, examples), _part(examples, "y")
+        outputs, y = outputs_of(self.apply, params, examples), _part(examples, "y")
         squares = errors_of(outputs, y) ** 2
         values = {"loss": self.loss(outputs, y), SQUARE: mean_per_example(squares)}
         if VARIANCE in examples:
@@ -394,10 +415,6 @@ def _check_tokens(apply: Apply, x: Any) -> None:
             f"examples['x'] has tokens {low} .. {high}; expected 0 .. {count - 1}, since the model "
             f"has embeddings of {count} tokens"
         )
-
-
-def _outputs(apply: Apply, params: Params, examples: PyTree) -> Array:
-    return apply(params, _inputs(params, examples))
 
 
 def _inputs(params: Params, examples: PyTree) -> Array:

@@ -36,6 +36,11 @@ class Oracle(NamedTuple):
     full_grad: Callable[[Params], Params]  # gradient on the whole local data set
     # Loss on the whole local data set; None: the task has none. The package's tasks have it.
     full_loss: Callable[[Params], Array] | None = None
+    # (function, step) -> (*models) -> mean of function(*models, examples, key), values [B, ...],
+    # over the step's minibatch; without a step over the whole local data set.  The function is the
+    # objective's form with any number of models; arrays that it needs are in a Partial.  None: the
+    # task has no examples.
+    mean: Callable[..., Callable[..., Array]] | None = None
 
 
 @shown

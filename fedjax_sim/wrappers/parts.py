@@ -128,9 +128,15 @@ def part_of(
     def loss(function: Callable[..., Array]) -> Callable[..., Array]:
         return lambda y, *step: function(tree.leaves.join(y, rest()), *step)
 
+    def mean(function: Callable[..., Array], *step: Step) -> Callable[..., Array]:
+        assert oracle.mean is not None
+        of_models, others = oracle.mean(function, *step), rest()  # before any transformation
+        return lambda *parts: of_models(*(tree.leaves.join(y, others) for y in parts))
+
     return Oracle(
         gradient(oracle.grad),
         loss(oracle.loss),
         gradient(oracle.full_grad),
         oracle.full_loss and loss(oracle.full_loss),
+        oracle.mean and mean,
     )

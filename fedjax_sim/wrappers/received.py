@@ -67,6 +67,7 @@ def dry_visit(
         loss=lambda x, step: jnp.zeros(()),
         full_grad=lambda x: x,
         full_loss=lambda x: jnp.zeros(()),
+        mean=lambda function, *step: lambda *models: jnp.zeros(()),
     )
     zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
     message = first_message(algorithm, algorithm.init(params), num_clients)

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 import pytest
 from compressed_quadratics import as_unbiased
+from jax.tree_util import Partial
 from small_problems import NUM_CLIENTS, SIZES, compiled, logistic_params, logistic_task, rotated
 
 import fedjax_sim as fs
@@ -87,6 +88,43 @@ def with_matrix(factory):
             broadcast=lambda state, round: inner.broadcast(state.inner, round),
             init_client=lambda params: inner.init_client(_lifted(params)),
         )
+
+    return make
+
+
+def three_logits(params, x):
+    """Logits [B, 3] of the logistic model's z: z, sin z and -z."""
+    z = x @ params["w"] + params["b"]
+    return jnp.stack([z, jnp.sin(z), -z], axis=-1)
+
+
+def two_features(params, x):
+    """Features [B, 2] of norm at least 1: tanh z and 1 + (x_0 w_0 + b)^2."""
+    z = x @ params["w"] + params["b"]
+    return jnp.stack([jnp.tanh(z), 1 + jnp.square(x[:, 0] * params["w"][0] + params["b"])], axis=-1)
+
+
+POOL = np.random.default_rng(5).normal(size=(7, 3))
+
+
+def _of_classes(function, *arguments):
+    *models, examples, key = arguments
+    return function(*models, examples | {"y": examples["y"].astype(jnp.int32)}, key)
+
+
+def with_classes(factory):
+    """An algorithm to whose terms the labels of the logistic problem are integers."""
+
+    def make(**values):
+        inner = factory(**values)
+
+        def local(message, state, oracle, work):
+            def mean(function, *step):
+                return oracle.mean(Partial(_of_classes, function), *step)
+
+            return inner.local(message, state, oracle._replace(mean=mean), work)
+
+        return inner._replace(local=local)
 
     return make
 
@@ -177,6 +215,28 @@ ALGORITHMS = {
         {"lr": 0.2, "bound": 0.15},
     ),
     "fedsmoo": (fs.fedsmoo, {"lr": 0.2, "mu": 0.3, "radius": 0.2}),
+    "feddf": (
+        functools.partial(fs.feddf, three_logits, POOL, steps=3, batch_size=2),
+        {"lr": 0.2, "distill_lr": 0.05},
+    ),
+    "fedala": (
+        functools.partial(fs.fedala, where=bias, weight_steps=2, start_steps=3),
+        {"lr": 0.2, "weight_lr": 0.4},
+    ),
+    "fedntd": (
+        with_classes(functools.partial(fs.fedntd, three_logits)),
+        {"lr": 0.2, "weight": 0.6, "temperature": 1.7},
+    ),
+    "moon": (
+        functools.partial(fs.moon, two_features),
+        {"lr": 0.2, "weight": 0.6, "temperature": 0.7},
+    ),
+    "fedinit": (fs.fedinit, {"lr": 0.2, "relaxation": 0.3}),
+    "fedspeed": (fs.fedspeed, {"lr": 0.2, "mu": 0.3, "radius": 0.2, "mix": 0.6}),
+    "fedgloss": (
+        fs.fedgloss,
+        {"lr": 0.2, "server_lr": 0.8, "mu": 0.3, "radius": 0.2, "local_radius": 0.3},
+    ),
     "fedper": (functools.partial(fs.fedper, where=bias), {"lr": 0.2}),
     "lg_fedavg": (functools.partial(fs.lg_fedavg, where=leaves.others(bias)), {"lr": 0.2}),
     "fedbn": (functools.partial(fs.fedbn, where=bias), {"lr": 0.2}),
@@ -247,7 +307,8 @@ COMPOSED = {
     "ditto", "pfedme", "apfl", "perfedavg_FO", "q_fedavg", "term", "afl",
     "fedavg_schedule", "fedavgm", "fedadagrad", "fedyogi", "fedasam", "fedlesam", "fedacg",
     "average_rounds", "averaged_feddualavg", "mb_ac_sgd", "fedmid_osp", "fedavg_subgradient",
-    "fedrep", "async_sgd",
+    "fedrep", "async_sgd", "fedinit", "fedspeed", "fedgloss",
+    "fedntd", "moon", "fedala", "feddf",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
@@ -260,7 +321,7 @@ CONTACTS = {"favano_expected", "favano_realised", "favano_mean", "quafl"}
 STRUCTURES = REPRESENTATIVES | {
     "fedavg_adam_keep", "fednova", "fedac", "fedsmoo", "fedbuff_normalised", "async_sgd",
     "scaffnew", "marina", "ef21_p", "fedmuon", "fedadamw_entry", "perfedavg_HF", "pfedme", "ditto",
-    "ifca", "fedrep", "apfl_adaptive", "afl",
+    "ifca", "fedrep", "apfl_adaptive", "afl", "moon",
 }  # fmt: skip
 
 

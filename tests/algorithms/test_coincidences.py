@@ -36,6 +36,18 @@ EQUAL = [
     ("fedgamma", {"radius": 0.0, "server_lr": 1.0}, "scaffold_II", {"server_lr": 1.0}),
     ("scaffold_m", {"server_lr": 0.8, "mix": 1.0}, "scaffold_II", {"server_lr": 0.8}),
     ("fedsmoo", {"mu": 0.4, "radius": 0.0}, "feddyn", {"mu": 0.4}),
+    ("fedinit", {"relaxation": 0.0}, "fedavg", {}),
+    # The weights stay 1.
+    ("fedala", {"weight_lr": 0.0}, "fedavg", {}),
+    ("feddf", {"distill_lr": 0.0}, "fedavg", {}),
+    ("fedntd", {"weight": 0.0}, "fedavg", {}),
+    ("moon", {"weight": 0.0}, "fedavg", {}),
+    (
+        "fedgloss",
+        {"server_lr": 1.0, "mu": 0.4, "radius": 0.0, "local_radius": 0.0},
+        "feddyn",
+        {"mu": 0.4},
+    ),
     ("fedswa", {"rho": 1.0, "alpha": 1.0}, "fedavg", {}),
     ("fedswa", {"rho": 1.0, "alpha": 0.7}, "fedavgm", {"server_lr": 0.7, "momentum": 0.0}),
 ]
@@ -47,6 +59,13 @@ DIFFERENT = [
     ("fedasam", {"radius": 0.3}, "fedavg", {}),
     ("fedlesam", {"radius": 0.3}, "fedavg", {}),
     ("mofedsam", {"radius": 0.0, "mix": 0.5}, "fedavg", {}),
+    ("fedinit", {"relaxation": 0.3}, "fedavg", {}),
+    ("fedala", {"weight_lr": 0.4}, "fedavg", {}),
+    ("feddf", {"distill_lr": 0.05}, "fedavg", {}),
+    ("fedntd", {"weight": 0.6}, "fedavg", {}),
+    ("moon", {"weight": 0.6}, "fedavg", {}),
+    ("fedgloss", {"server_lr": 1.0, "radius": 0.2, "local_radius": 0.0}, "feddyn", {"mu": 0.3}),
+    ("fedgloss", {"server_lr": 1.0, "radius": 0.0, "local_radius": 0.2}, "feddyn", {"mu": 0.3}),
     ("fedswa", {"rho": 0.3, "alpha": 1.0}, "fedavg", {}),
     ("fedswa", {"rho": 1.0, "alpha": 1.3}, "fedavg", {}),
     ("fedmoswa", {"rho": 1.0, "alpha": 1.0}, "fedavg", {}),
@@ -108,6 +127,19 @@ ON_QUADRATICS = {
         # Three rounds of two clients, nobody twice.
         lambda: fs.fedlesam(0.1, radius=0.3), lambda: fs.fedavg(0.1),
         {"num_rounds": 3, "cohort_size": 2}, {"num_rounds": 4, "cohort_size": 2},
+    ),
+    "fedinit": (
+        # In the first round all models are the initial one.
+        lambda: fs.fedinit(0.1, 0.3), lambda: fs.fedavg(0.1), {"num_rounds": 1}, {"num_rounds": 2},
+    ),
+    "fedspeed": (
+        # All clients, so that the mean of the cohort's corrections is that of all.
+        lambda: fs.fedspeed(0.1, 0.3, radius=0.0), lambda: fs.feddyn(0.1, 0.3),
+        {"cohort_size": NUM_CLIENTS}, {"cohort_size": 2},
+    ),
+    "fedspeed without its second gradient": (
+        lambda: fs.fedspeed(0.1, 0.3, mix=0.0), lambda: fs.feddyn(0.1, 0.3),
+        {"cohort_size": NUM_CLIENTS}, None,
     ),
     "fedmoswa": (
         lambda: fs.fedmoswa(0.1), lambda: fs.fedswa(0.1), {"num_rounds": 1}, {"num_rounds": 2},

@@ -152,6 +152,80 @@ def test_fedsmoo(regularize):
     assert_close(actual, (x, duals, pulls), TOLERANCE)
 
 
+# ---- FedInit
+
+
+def test_fedinit():
+    lr, beta = 0.1, 0.3
+    x, last = start(), np.tile(start(), (NUM_CLIENTS, 1))
+    for visits in rounds():
+        models = []
+        for client, batches in visits:
+            y = x + beta * (x - last[client])
+            for weights in batches:
+                y = y - lr * gradient(y, weights)
+            last[client] = y
+            models.append(y)
+        x = mean(models)
+    state = final(fs.fedinit(lr, beta))
+    assert_close((flat(state.server.params), flat(state.clients)), (x, last), TOLERANCE)
+
+
+# ---- FedSpeed
+
+
+@pytest.mark.parametrize("regularize", [False, True])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_fedspeed(normalised, regularize):
+    lr, mu, radius, mix = 0.1, 0.4, 0.2, 0.7
+    x, corrections = start(), np.zeros((NUM_CLIENTS, len(start())))
+    for visits in rounds():
+        amended = []
+        for client, batches in visits:
+            y = x
+            for weights in batches:
+                first = gradient(y, weights)
+                ascent = sam_offset(first, radius) if normalised else radius * first
+                g = (1 - mix) * first + mix * gradient(y + ascent, weights)
+                g = regularized(g, y) if regularize else g
+                y = y - lr * (g - corrections[client] + mu * (y - x))
+            corrections[client] -= mu * (y - x)
+            amended.append(y - corrections[client] / mu)
+        x = mean(amended)
+    transform = regular if regularize else transforms.unchanged
+    state = final(fs.fedspeed(lr, mu, radius, mix, normalised, transform))
+    assert_close((flat(state.server.params), flat(state.clients)), (x, corrections), TOLERANCE)
+
+
+# ---- FedGloSS
+
+
+@pytest.mark.parametrize("regularize", [False, True])
+def test_fedgloss(regularize):
+    """In the order of the paper's algorithm: ascent, visits, duals, descent at the model itself."""
+    lr, server_lr, beta, radius, local_radius = 0.1, 0.8, 4.0, 0.2, 0.3
+    x, direction, dual = start(), None, np.zeros_like(start())
+    duals = np.zeros((NUM_CLIENTS, len(start())))
+    for visits in rounds():
+        z = x if direction is None else x + radius * direction / np.linalg.norm(direction)
+        moves = []
+        for client, batches in visits:
+            y = z
+            for weights in batches:
+                g = gradient(y + sam_offset(gradient(y, weights), local_radius), weights)
+                g = regularized(g, y) if regularize else g
+                y = y - lr * (g - duals[client] + (y - z) / beta)
+            duals[client] -= (y - z) / beta
+            moves.append(y - z)
+        dual = dual - np.sum(moves, axis=0) / (beta * NUM_CLIENTS)
+        direction = -mean(moves)
+        x = x - server_lr * direction - beta * dual
+    transform = regular if regularize else transforms.unchanged
+    state = final(fs.fedgloss(lr, server_lr, 1 / beta, radius, local_radius, transform))
+    actual = flat(state.server.params), flat(state.server.dual), flat(state.clients)
+    assert_close(actual, (x, dual, duals), TOLERANCE)
+
+
 # ---- FedACG
 
 

@@ -88,8 +88,13 @@ OPTIMUM = 3.5
             lambda server, clients: (server.dual, clients.dual),
             -0.5,
         ),
+        (
+            fs.fedgloss(0.1, mu=0.5, radius=0.0, local_radius=0.0),
+            lambda server, clients: (server.dual, clients),
+            1,
+        ),
     ],
-    ids=["scaffold II", "scaffold I", "fedgamma", "scaffold_m", "feddyn", "fedsmoo"],
+    ids=["scaffold II", "scaffold I", "fedgamma", "scaffold_m", "feddyn", "fedsmoo", "fedgloss"],
 )
 def test_lost_uploads_shift_the_limit(algorithm, state_of, sign):
     """The mean gradient at the limit is the mean of the clients' states minus the server's."""

@@ -138,6 +138,57 @@ def test_a_weight_between_local_and_global_estimates_best():
     np.testing.assert_allclose(between, 0.5, rtol=0.1)
 
 
+# ---- FedALA
+
+
+def fedala_in_numpy(lr, weight_lr):
+    """Weights of the bias alone; the minibatches of a short visit are taken again."""
+    x = start()
+    last, share = np.tile(x, (len(SIZES), 1)), np.ones(len(SIZES))
+    started = np.zeros(len(SIZES), bool)
+    for cohort in visits():
+        models = []
+        for i, batches in cohort:
+            gap = x - last[i]
+            mixed = np.append(x[:-1], last[i, -1] + gap[-1] * share[i])
+            for k in range(2 if started[i] else 3):
+                slope = gradient()(mixed, batches[k % len(batches)])[-1]
+                share[i] = np.clip(share[i] - weight_lr * slope * gap[-1], 0, 1)
+                mixed[-1] = last[i, -1] + gap[-1] * share[i]
+            started[i] |= gap.any()
+            y = mixed
+            for weights in batches:
+                y = y - lr * gradient()(y, weights)
+            last[i] = y
+            models.append(y)
+        x = np.mean(models, axis=0)
+    return x, last, share, started
+
+
+def test_fedala():
+    state = trained("fedala", current_timeline())
+    x, last, share, started = fedala_in_numpy(**ALGORITHMS["fedala"][1])
+    clients = state.clients
+    actual = flat(state.server.params), flat(clients.params), clients.weights["b"]
+    assert_close(actual, (x, last, share), TOLERANCE)
+    np.testing.assert_array_equal(clients.started, started)
+    assert (share < 1).any()
+
+
+def test_personal_model_of_fedala_learns_weights_for_the_current_model():
+    """v = 0, x = 2 and the gradient 0.5: w = 1 - 0.3 * 2 * 0.5, and the model 2 w."""
+    algorithm = fs.fedala(
+        1.0, weight_lr=0.3, start_steps=1, where=lambda path, leaf: path == ("b",)
+    )
+    state = algorithm.init_client({"a": jnp.array(0.0), "b": jnp.array(0.0)})
+    half = lambda y, k: jax.tree.map(lambda leaf: 0.5 * jnp.ones_like(leaf), y)  # noqa: E731
+    oracle = fs.Oracle(half, lambda y, k: jnp.array(0.0), lambda y: y)
+    one = jnp.array(1)
+    work = fs.Work(one, one, one, one, one, jax.random.key(0), max_steps=4)
+    model = algorithm.personal({"a": jnp.array(5.0), "b": jnp.array(2.0)}, state, oracle, work)
+    assert {key: round(float(x), 12) for key, x in model.items()} == {"a": 5.0, "b": 1.4}
+
+
 # ---- APFL
 
 

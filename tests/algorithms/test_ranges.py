@@ -28,6 +28,9 @@ REQUIRED = {
     "num_clients": 3,
     "composite": composite(ElasticNet(0.1, 0.1)),
     "alpha": expected_steps(jnp.ones(3)),
+    "model": lambda params, x: x,
+    "features": lambda params, x: x,
+    "pool": np.zeros((2, 3)),
 }
 ANY_SIGN = {"tilt"}
 FACTORIES = {
@@ -67,6 +70,10 @@ def build(name, **hyper):
         ("fedmuon", {"mix": 0.5, "momentum": 0.98, "weight_decay": 0.01, "b1": 0.9, "b2": 0.95}),
         ("diloco", {"server_lr": 0.7, "momentum": 0.9, "weight_decay": 0.1, "b2": 0.95}),
         ("streaming_diloco", {"server_lr": 0.4, "momentum": 0.9, "mix": 0.5}),
+        ("fedala", {"weight_lr": 1.0}),
+        ("feddf", {"steps": 1000, "batch_size": 128, "distill_lr": 1e-3}),
+        ("fedntd", {"weight": 1.0, "temperature": 1.0}),
+        ("moon", {"weight": 1.0, "temperature": 0.5}),
         ("ditto", {"mu": 1.0, "personal_lr": None, "personal_steps": None}),
         ("pfedme", {"mu": 15.0, "personal_lr": 0.09, "inner_steps": 5, "server_lr": 1.0}),
         ("apfl", {"adaptive": False, "order": "before"}),

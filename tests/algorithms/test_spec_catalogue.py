@@ -28,6 +28,7 @@ PARTIAL = functools.partial
 # Their schedules or optimizers are functions that every call makes, or a field is replaced.
 WITHOUT_VALUE = {
     "fedavg_schedule", "fedavg_adam_reset", "fedavg_adam_keep", "fedavg_adam_mean", "fedmuon",
+    "fedntd",
 }  # fmt: skip
 
 
@@ -169,8 +170,9 @@ CALLS = (
         for name, make in CODECS.items()
     }
 )
-# Made for other uses than algorithms, or for timelines with a rule of their own.
+# Made for other uses than algorithms, for timelines with a rule of their own, or for classes.
 ELSEWHERE = {
+    "fedntd": lambda: fs.fedntd(catalogue.three_logits, 0.2),
     "amplified_banded": lambda: privacy.amplified_banded([1.0, 0.5], 4),
     "mse_clip": uniform.mse_clip,
     "sawb_clip": uniform.sawb_clip,

@@ -205,6 +205,10 @@ def traced_visit(algorithm):
 def test_other_uploads_are_refused_with_the_reason(name):
     """Shapes suffice to see it, before compilation."""
     plain = algorithm(name, hyper(name))
+    if plain.aggregation is not None:
+        with pytest.raises(ValueError, match="algorithm has another aggregation than the mean"):
+            fs.ef21(plain, top_k(1))
+        return
     has_form = form(traced_visit(plain)[1]) == form(logistic_params())
     if has_form and name not in ("favano_expected", "favano_realised", "quafl"):
         upload = traced_visit(fs.ef21(plain, top_k(1)))[1]
@@ -249,6 +253,7 @@ REFUSED = {
     "losses": {"afl"},
     "squared norms": {"fedexp", "fedexp_average"},
     "whether they are whole": {"pp_marina"},
+    "another aggregation than the mean": {"feddf"},
 }  # fmt: skip
 # Weight decay, or a regulariser in the gradient, moves a model without data.
 MOVE_WITHOUT_DATA = {"diloco", "fedavg_subgradient"}
@@ -275,7 +280,7 @@ def test_accepted_algorithms_upload_0_for_a_client_that_changes_nothing():
     zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
     nothing = lambda x, *step: jax.tree.map(jnp.zeros_like, x)  # noqa: E731
     constant = lambda x, *step: jnp.array(0.0)  # noqa: E731
-    oracle = fs.Oracle(nothing, constant, nothing, constant)
+    oracle = fs.Oracle(nothing, constant, nothing, constant, lambda function, *step: constant)
     work = fs.Work(zero, zero, zero + 3, zero + 10, zero, key, max_steps=4)
     silent = set()
     for name in ALGORITHMS:
@@ -286,8 +291,9 @@ def test_accepted_algorithms_upload_0_for_a_client_that_changes_nothing():
         if not any(np.any(np.asarray(leaf)) for leaf in jax.tree.leaves(upload)):
             silent.add(name)
     accepted = ALGORITHMS.keys() - set().union(*REFUSED.values())
-    # AFL uploads losses, FedExP squared norms, which are 0 here; PP-MARINA's server counts uploads.
-    of_other_kinds = {"afl", "pp_marina"} | REFUSED["squared norms"]
+    # AFL uploads losses, FedExP squared norms, which are 0 here; PP-MARINA's server counts uploads,
+    # FedDF's receives all of them.
+    of_other_kinds = {"afl", "pp_marina", "feddf"} | REFUSED["squared norms"]
     assert accepted - MOVE_WITHOUT_DATA == silent - of_other_kinds
 
 

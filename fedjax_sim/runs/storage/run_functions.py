@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.sharding import PartitionSpec
+from jax.tree_util import Partial
 
 from fedjax_sim.checks import shapes_of_one
 from fedjax_sim.engine import (
@@ -35,6 +36,7 @@ from fedjax_sim.engine import (
     one_round,
     stacks,
 )
+from fedjax_sim.local import mean_over
 from fedjax_sim.runs.storage.traces import Trace, combined, shapes, trace
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -175,21 +177,50 @@ class _Objective:
     def __init__(self, task: Task):
         self.traces: dict[str, Trace] = {}
         self._results: dict[str, PyTree] = {}
+        self._functions: list[Callable] = []  # those of `oracle.mean`
         # Shapes only: JAX keeps this object with what it traced, and so would keep the data.
         task, self._where = _on_one_device(task)
         self._task = shapes(task)
 
     def oracle(self, client: Array, key: Array, max_steps: int, *start: Array) -> Oracle:
-        def stand_in(name: str) -> Callable[..., PyTree]:
-            return lambda *x: self._called(name, (client, key, *start), max_steps, x)
+        visit = (client, key, *start)
 
-        return Oracle(*map(stand_in, Oracle._fields))
+        def stand_in(number: int, name: str) -> Callable[..., PyTree]:
+            def call(oracle: Oracle, *x: Any) -> PyTree:
+                return getattr(oracle, name)(*x)
 
-    def _called(self, name: str, visit: tuple, max_steps: int, arguments: tuple) -> PyTree:
+            return lambda *x: self._called(number, name, call, visit, max_steps, x)
+
+        def mean(function: Callable, *step: Array) -> Callable[..., PyTree]:
+            function = function if isinstance(function, Partial) else Partial(function)
+            if function.func not in self._functions:
+                self._functions.append(function.func)
+            number = self._functions.index(function.func)
+            name = f"mean {number}"
+
+            def call(oracle: Oracle, function: Partial, step: tuple, models: tuple) -> PyTree:
+                return mean_over(oracle)(function, *step)(*models)
+
+            return lambda *models: self._called(
+                len(Oracle._fields) + number, name, call, visit, max_steps, (function, step, models)
+            )
+
+        fields = [stand_in(i, name) for i, name in enumerate(Oracle._fields)]
+        return Oracle(*fields)._replace(mean=mean)
+
+    def _called(
+        self,
+        number: int,
+        name: str,
+        call: Callable[..., PyTree],
+        visit: tuple,
+        max_steps: int,
+        arguments: tuple,
+    ) -> PyTree:
         arrays, rebuilt = _arrays_in(arguments)
 
         def real(oracle: Oracle, arrays: list[Array]) -> PyTree:
-            return getattr(oracle, name)(*rebuilt(arrays))
+            return call(oracle, *rebuilt(arrays))
 
         def derivative(oracle: Oracle, arrays: list[Array], tangents: list[Array]) -> PyTree:
             return jax.jvp(lambda *x: real(oracle, list(x)), arrays, tangents)
@@ -197,14 +228,13 @@ class _Objective:
         @jax.custom_jvp
         def called(*arrays: Array) -> PyTree:
             shape = self._traced(name, real, visit, max_steps, list(arrays))
-            return _sines(Oracle._fields.index(name), (visit, rebuilt(list(arrays))), shape)
+            return _sines(number, (visit, rebuilt(list(arrays))), shape)
 
         @called.defjvp
         def _(primals: tuple, tangents: tuple) -> PyTree:
             shape, _ = self._traced(
                 f"derivative of {name}", derivative, visit, max_steps, list(primals), list(tangents)
             )
-            number = Oracle._fields.index(name)
             return jax.jvp(lambda *x: _sines(number, (visit, x), shape), primals, tangents)
 
         return called(*arrays)

@@ -30,7 +30,7 @@ from fedjax_sim.local import (
     exponential_decay,
     transform_oracle,
 )
-from fedjax_sim.types import FedAlgorithm, Oracle
+from fedjax_sim.types import FedAlgorithm, Model, Oracle, Params
 from fedjax_sim.wrappers import fine_tuned
 
 Hyper = Mapping[str, Any]
@@ -81,7 +81,10 @@ ADAPTERS: dict[Any, Adapter] = {
 
 # Round t has the client rate lr * lr_decay^t, where the algorithm admits a schedule; gradients are
 # clipped to the norm clip, then weight_decay times the model is added, then the algorithm's terms.
-NUM_CLIENTS = "num_clients"  # a parameter of this name is the population, not a hyper-parameter
+# Parameters of these names are the population and the model of the problem, not hyper-parameters.
+NUM_CLIENTS = "num_clients"
+MODEL = "model"
+OF_PROBLEM = (NUM_CLIENTS, MODEL)
 # Personal models take tuning_steps local steps of rate tuning_lr, else lr, before an evaluation.
 TUNING: dict[str, type] = {"tuning_steps": int, "tuning_lr": float}
 COMMON = ("lr_decay", "clip", "weight_decay", *TUNING)
@@ -121,7 +124,7 @@ class AlgorithmEntry:
         """Hyper-parameters of the algorithm with their defaults, None where there is none."""
         defaults = {}
         for key, parameter in self.parameters.items():
-            if key == NUM_CLIENTS:
+            if key in OF_PROBLEM:
                 continue
             if (adapter := _adapter(parameter)) is not None:
                 defaults |= adapter.hyper
@@ -149,7 +152,7 @@ class AlgorithmEntry:
     def static_hyper(self) -> dict[str, type]:
         """Hyper-parameters that cannot vary inside a program: names, flags and integers."""
         kinds = {key: _kind(p) for key, p in self.parameters.items() if _adapter(p) is None}
-        kinds.pop(NUM_CLIENTS, None)
+        kinds = {key: kind for key, kind in kinds.items() if key not in OF_PROBLEM}
         adapters = [adapter for p in self.parameters.values() if (adapter := _adapter(p))]
         kinds |= {key: type(value) for adapter in adapters for key, value in adapter.hyper.items()}
         kinds |= TUNING
@@ -162,7 +165,7 @@ class AlgorithmEntry:
             key
             for key, parameter in self.parameters.items()
             if parameter.default is inspect.Parameter.empty
-            and key != NUM_CLIENTS
+            and key not in OF_PROBLEM
             and _adapter(parameter) is None
             and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
@@ -179,15 +182,18 @@ class AlgorithmEntry:
         adapters = map(_adapter, self.parameters.values())
         return any(adapter is ADAPTERS[Reweighting] for adapter in adapters)
 
-    @property
-    def takes_population(self) -> bool:
-        """True for an algorithm with a parameter ``num_clients``, which the problem sets."""
-        return NUM_CLIENTS in self.parameters
-
     def build(
-        self, hyper: Hyper, steps: StepsPerVisit | None = None, num_clients: int = 1
+        self,
+        hyper: Hyper,
+        steps: StepsPerVisit | None = None,
+        num_clients: int = 1,
+        model: Model | None = None,
     ) -> FedAlgorithm:
-        """Returns the algorithm with hyper-parameters of its own and of :data:`COMMON`."""
+        """Returns the algorithm with hyper-parameters of its own and of :data:`COMMON`.
+
+        The population and the model of the problem are given to functions with parameters
+        ``num_clients`` and ``model``; without a model such an algorithm fails when it trains.
+        """
         # AdamW's decoupled weight decay, for example, is its own hyper-parameter.
         common = {k: hyper[k] for k in COMMON if k in hyper and k not in self.parameters}
         own = {key: value for key, value in hyper.items() if key not in common}
@@ -196,8 +202,8 @@ class AlgorithmEntry:
             if (adapter := _adapter(parameter)) is not None:
                 values = {key: own.pop(key, default) for key, default in adapter.hyper.items()}
                 own[key] = adapter.build(steps, **values)
-        if self.takes_population:
-            own[NUM_CLIENTS] = num_clients
+        of_problem = {NUM_CLIENTS: num_clients, MODEL: model or _no_model}
+        own |= {key: value for key, value in of_problem.items() if key in self.parameters}
         tuning = {key: common.pop(key) for key in TUNING if key in common}
         lr: Any = own.get("lr", self.hyper_defaults.get("lr"))
         if "lr_decay" in common:
@@ -222,6 +228,13 @@ class AlgorithmEntry:
                 "expected a fedjax_sim.FedAlgorithm"
             )
         return algorithm
+
+
+def _no_model(params: Params, x: Any) -> Any:
+    raise ValueError(
+        "the model of the study is None, since its setup is its own; expected an algorithm of the "
+        "study that has its model, such as {'fedntd': lambda lr=0.1: fs.fedntd(model, lr)}"
+    )
 
 
 def _kind(parameter: inspect.Parameter) -> type | None:

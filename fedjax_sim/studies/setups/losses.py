@@ -20,6 +20,7 @@ from fedjax_sim.objectives import (
     cross_entropy,
     finished,
     objective_of,
+    outputs_of,
     prepared,
     regression_metrics,
 )
@@ -119,7 +120,7 @@ class _Metrics:
     metrics: PerExample | None
 
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
-        outputs, y = _outputs(self.apply, params, examples), examples["y"]
+        outputs, y = outputs_of(self.apply, params, examples), examples["y"]
         values = {} if self.loss is None else {"loss": self.loss(outputs, y)}
         if self.metrics is not None:
             values |= self.metrics(outputs, y)
@@ -134,8 +135,3 @@ class _Metrics:
     def finish(self, means: dict[str, Array]) -> dict[str, Array]:
         """Returns the built-in metrics from their means; the user's stay means."""
         return finished(self.built_in, means)
-
-
-def _outputs(apply: Callable[[Params, Any], Array], params: Params, examples: PyTree) -> Array:
-    floats = [x.dtype for x in jax.tree.leaves(params) if jnp.issubdtype(x.dtype, jnp.floating)]
-    return apply(params, as_float(examples["x"], *floats[:1]))

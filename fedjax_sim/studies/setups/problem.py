@@ -93,8 +93,9 @@ class Problem(NamedTuple):
 
     def algorithm(self, entry: AlgorithmEntry, hyper: Hyper, privacy: Privacy) -> FedAlgorithm:
         """Returns an algorithm for this problem's clients."""
-        algorithm = entry.build(hyper, self.steps_per_visit(entry), self.setup.task.num_clients)
         model = None if self.parts is None else self.parts.model
+        steps, num_clients = self.steps_per_visit(entry), self.setup.task.num_clients
+        algorithm = entry.build(hyper, steps, num_clients, model)
         wrappers = self.wrappers._replace(privacy=privacy)
         return wrappers.on(algorithm, entry, model, self.attack, self.setup.timeline)
 

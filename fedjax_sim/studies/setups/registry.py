@@ -1,7 +1,8 @@
 """Algorithms on the command line and the defaults of their hyper-parameters.
 
 Nothing is registered.  Every function of ``fedjax_sim.algorithms.__all__`` that returns a
-:class:`~fedjax_sim.types.FedAlgorithm` is an algorithm; a study module has others.
+:class:`~fedjax_sim.types.FedAlgorithm` is an algorithm, unless it requires functions or data of the
+user, such as the features of MOON; a study module has these and others.
 :mod:`fedjax_sim.studies.setups.entries` reads their hyper-parameters,
 :mod:`fedjax_sim.studies.setups.settings` the values, :mod:`fedjax_sim.cli.docstrings` descriptions
 and papers.
@@ -68,12 +69,22 @@ def _factories() -> dict[str, Factory]:
     return factories
 
 
-ALGORITHMS: dict[str, AlgorithmEntry] = {
-    name: AlgorithmEntry(
-        name, factory, DEFAULTS.get(name, {}), private_statistics=name in PRIVATE_STATISTICS
-    )
-    for name, factory in sorted(_factories().items())
-}
+def _entries() -> dict[str, AlgorithmEntry]:
+    """Returns the entries of all functions whose required parameters can be written as text."""
+    entries = {
+        name: AlgorithmEntry(
+            name, factory, DEFAULTS.get(name, {}), private_statistics=name in PRIVATE_STATISTICS
+        )
+        for name, factory in sorted(_factories().items())
+    }
+    return {
+        name: entry
+        for name, entry in entries.items()
+        if entry.hyper_defaults.keys() >= set(entry.required)
+    }
+
+
+ALGORITHMS = _entries()
 
 
 def algorithms_of(

@@ -37,10 +37,29 @@ def hyper_of(*names, preset="quickstart", **values):
 
 
 def test_every_algorithm_of_the_library_is_on_the_command_line():
-    """They are found by what they return; wrappers of algorithms and helpers are none."""
-    others = {"average_rounds", "gradient_controls"}
+    """They are found by what they return; wrappers of algorithms and helpers are none.
+
+    MOON takes features and FedDF a pool, which are no text.
+    """
+    others = {"average_rounds", "gradient_controls", "moon", "feddf"}
     assert set(registry.ALGORITHMS) == set(algorithms.__all__) - others
     assert set(registry.DEFAULTS) <= set(registry.ALGORITHMS)
+
+
+def test_algorithms_get_the_model_of_the_problem():
+    study = Study(options(algorithms=("fedntd",), num_clients=4, cohort_size=2))
+    comparison = resolve(study)
+    algorithm, parts = comparison.algorithm("fedntd"), comparison.problem.parts
+    assert algorithm.spec is not None
+    assert parts is not None
+    assert algorithm.spec == fs.fedntd(parts.model, 0.2).spec
+    assert "model" not in registry.ALGORITHMS["fedntd"].hyper
+
+
+def test_a_model_that_no_study_knows_is_missed_in_the_first_round():
+    setup = fs.presets.quickstart(seeds=None, num_clients=4, cohort_size=2, rounds=1)
+    with pytest.raises(ValueError, match="the model of the study is None, since its setup is its"):
+        fs.run(registry.ALGORITHMS["fedntd"].build({"lr": 0.1}), setup, jax.random.key(0))
 
 
 def toy(

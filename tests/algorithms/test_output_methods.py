@@ -1,0 +1,308 @@
+"""Methods whose losses compare outputs or features of several models, against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from catalogue import ALGORITHMS, POOL, three_logits, trained, two_features
+from catalogue import current_timeline as timeline
+from derivations import flat, gradient, start, visits
+from jax.tree_util import Partial
+from small_problems import (
+    NUM_CLIENTS,
+    SIZES,
+    assert_close,
+    assert_identical,
+    logistic_data,
+    logistic_params,
+    logistic_task,
+    rotated,
+    run,
+)
+
+import fedjax_sim as fs
+from fedjax_sim.algorithms.moon import Contrast
+from fedjax_sim.local import with_term
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+TOLERANCE = 1e-12  # some hundred operations in double precision, contractive maps
+
+
+def inputs():
+    """Inputs with a column of ones, and labels."""
+    examples = logistic_data().examples
+    return np.column_stack([examples["x"], np.ones(len(examples["y"]))]), examples["y"]
+
+
+# ---- the mean of a function over a client's examples
+
+
+@pytest.mark.parametrize("batches", [fs.epochs(2, 2), fs.with_replacement(3, 4)])
+def test_means_of_the_objective_are_the_losses(batches):
+    task = logistic_task(batches)
+    oracle = task.oracle(1, jax.random.key(3), 8)
+    params = logistic_params()
+    objective = lambda params, examples, key: (  # noqa: E731
+        jax.nn.softplus(z := examples["x"] @ params["w"] + params["b"]) - examples["y"] * z
+    )
+    assert_identical(oracle.mean(objective, 2)(params), oracle.loss(params, 2))
+    assert_identical(oracle.mean(objective)(params), oracle.full_loss(params))
+
+
+def test_means_of_several_models_and_of_arrays():
+    """Blocks of 2 of a client's 9 examples, of which the last one is short."""
+    data = logistic_data()
+    loss = lambda params, examples, key: examples["x"][:, 0] * params["b"]  # noqa: E731
+    task = fs.empirical_task(loss, data, fs.epochs(1, 2), full_grad_batch=2)
+    oracle = task.oracle(1, jax.random.key(3), 5)
+
+    def products(a, b, examples, key):
+        return a["b"] * b["b"] * examples["x"]
+
+    assert oracle.mean is not None
+    found = oracle.mean(products)({"b": jnp.array(2.0)}, {"b": jnp.array(3.0)})
+    np.testing.assert_allclose(found, 6 * data.client(1)["x"].mean(0), rtol=1e-14)
+
+
+def test_a_task_without_examples_is_refused():
+    oracle = fs.Oracle(lambda x, k: x, lambda x, k: x, lambda x: x)
+    with pytest.raises(ValueError, match=r"oracle\.mean is None; expected a task whose oracle has"):
+        with_term(oracle, lambda x, examples, key: x)
+
+
+# ---- FedNTD
+
+
+def not_true_gradient(model, received, weights, temperature):
+    """Gradient of the weighted divergence between softmaxes without the true class."""
+    features, labels = inputs()
+
+    def logits(model):
+        z = features @ model
+        return np.stack([z, np.sin(z), -z], axis=1)
+
+    total = np.zeros_like(model)
+    slopes = np.stack([np.ones(len(labels)), np.cos(features @ model), -np.ones(len(labels))], 1)
+    for j in np.flatnonzero(weights):
+        others = [c for c in range(3) if c != labels[j]]
+        own, of_received = (np.exp(logits(m)[j, others] / temperature) for m in (model, received))
+        change = (own / own.sum() - of_received / of_received.sum()) / temperature
+        total += weights[j] * (change @ slopes[j, others]) * features[j]
+    return total
+
+
+def test_fedntd():
+    values = ALGORITHMS["fedntd"][1]
+    x = start()
+    for cohort in visits():
+        models = []
+        for _, batches in cohort:
+            y = x
+            for weights in batches:
+                term = not_true_gradient(y, x, weights, values["temperature"])
+                y = y - values["lr"] * (gradient()(y, weights) + values["weight"] * term)
+            models.append(y)
+        x = np.mean(models, axis=0)
+    assert_close(flat(trained("fedntd", timeline()).server.params), x, TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (three_logits, r"dtype float64 and shape \(2,\); expected integers of shape \(2,\)"),
+        (lambda params, x: x @ params["w"], r"expected integers of shape \(\), since the logits"),
+    ],
+)
+def test_fedntd_refuses_labels_that_are_no_classes(model, message):
+    setup = fs.Setup(logistic_task(), timeline(), logistic_params())
+    with pytest.raises(ValueError, match=message):
+        fs.run(fs.fedntd(model, 0.1), setup, jax.random.key(0))
+
+
+# ---- MOON
+
+
+def contrast_gradient(model, received, last, weights, temperature):
+    """Gradient of the weighted -log(e^p / (e^p + e^n)) with cosines p and n over temperature."""
+    features, _ = inputs()
+
+    def representation(model, row):
+        return np.array([np.tanh(row @ model), 1 + (row[0] * model[0] + model[-1]) ** 2])
+
+    def cosine(a, b):
+        """The cosine, and its gradient with respect to a."""
+        of_a, of_b = np.linalg.norm(a), np.linalg.norm(b)
+        value = a @ b / (of_a * of_b)
+        return value, b / (of_a * of_b) - value * a / of_a**2
+
+    total = np.zeros_like(model)
+    for j in np.flatnonzero(weights):
+        row = features[j]
+        a = representation(model, row)
+        positive, towards = cosine(a, representation(received, row))
+        negative, away = cosine(a, representation(last, row))
+        share = 1 / (1 + np.exp((positive - negative) / temperature))  # of the negative
+        of_features = share * (away - towards) / temperature
+        jacobian = np.zeros((2, len(model)))
+        jacobian[0] = (1 - a[0] ** 2) * row
+        jacobian[1, [0, -1]] = 2 * (row[0] * model[0] + model[-1]) * np.array([row[0], 1])
+        total += weights[j] * of_features @ jacobian
+    return total
+
+
+def test_moon():
+    values = ALGORITHMS["moon"][1]
+    x, last = start(), {}
+    for cohort in visits():
+        models = []
+        for client, batches in cohort:
+            y = x
+            for weights in batches:
+                g = gradient()(y, weights)
+                if client in last:
+                    term = contrast_gradient(y, x, last[client], weights, values["temperature"])
+                    g = g + values["weight"] * term
+                y = y - values["lr"] * g
+            models.append((client, y))
+        last |= dict(models)
+        x = np.mean([y for _, y in models], axis=0)
+    state = trained("moon", timeline())
+    assert_close(flat(state.server.params), x, TOLERANCE)
+    rows = sorted(last)
+    assert_close(flat(state.clients.params)[rows], np.array([last[i] for i in rows]), TOLERANCE)
+    assert sorted(np.flatnonzero(state.clients.visited)) == rows
+    assert sum(len(cohort) for cohort in visits()) > len(rows), "somebody visits twice"
+
+
+def test_features_of_zeros_have_a_finite_gradient():
+    """As of a layer of rectifiers that are all off; the loss of equal cosines is log 2."""
+    examples = {"x": jnp.ones((1, 2))}
+    contrast = Partial(
+        Contrast(lambda params, x: x * params), weight=1.0, temperature=0.5, visited=jnp.array(True)
+    )
+    zero, one = jnp.array(0.0), jnp.array(1.0)
+
+    def loss(y):
+        return contrast(y, one, one, examples, None).sum()
+
+    value, slope = jax.value_and_grad(loss)(zero)
+    np.testing.assert_allclose(value, np.log(2), rtol=1e-14)
+    assert float(slope) == 0
+
+
+# ---- FedDF
+
+
+def softmax(z):
+    return np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)
+
+
+def of_pool(model, rows):
+    """Logits of inputs of the pool, and their derivatives with respect to z."""
+    z = np.column_stack([POOL, np.ones(len(POOL))])[rows] @ model
+    return np.stack([z, np.sin(z), -z], 1), np.stack([z**0, np.cos(z), -(z**0)], 1)
+
+
+def test_feddf():
+    """The minibatches are recorded; KL's slope in the logits is the softmaxes' difference."""
+    values = ALGORITHMS["feddf"][1]
+
+    def rows(update):
+        keys = [jax.random.fold_in(update.round.key, k) for k in range(3)]
+        return jnp.stack([jax.random.randint(key, (2,), 0, len(POOL), np.int32) for key in keys])
+
+    algorithm = fs.feddf(three_logits, POOL, steps=3, batch_size=2, **values)
+    setup = fs.Setup(logistic_task(rotated(2)), timeline(), logistic_params())
+    probes = fs.Probes(server={"rows": rows})
+    state, history = run(algorithm, setup, jax.random.key(2), probes=probes)
+    drawn = np.asarray(history.probes["rows"])
+    assert len(np.unique(drawn)) > 4
+    x = start()
+    for cohort, minibatches in zip(visits(), drawn, strict=True):
+        models = []
+        for _, batches in cohort:
+            y = x
+            for weights in batches:
+                y = y - values["lr"] * gradient()(y, weights)
+            models.append(y)
+        x = np.mean(models, axis=0)
+        m = v = np.zeros_like(x)
+        for k, batch in enumerate(minibatches):
+            teacher = softmax(np.mean([of_pool(y, batch)[0] for y in models], axis=0))
+            logits, slopes = of_pool(x, batch)
+            of_z = ((softmax(logits) - teacher) * slopes).sum(axis=1)
+            g = of_z @ np.column_stack([POOL, np.ones(len(POOL))])[batch] / len(batch)
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2  # Kingma and Ba, 2015
+            rate = values["distill_lr"] * (1 + np.cos(np.pi * k / 3)) / 2
+            unbiased = m / (1 - 0.9 ** (k + 1)), v / (1 - 0.999 ** (k + 1))
+            x = x - rate * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-8)
+    # Differences of logits lose digits, which Adam's division keeps lost.
+    assert_close(flat(state.server.params), x, 1e-10)
+
+
+def test_equal_models_have_nothing_to_distil():
+    """At the rate 0 all clients' models are the server's, so the gradient is 0 but for rounding.
+
+    Adam divides the 1e-16 by its eps of 1e-8 and multiplies by the rate of 1e-3.
+    """
+    algorithm = fs.feddf(three_logits, POOL, 0.0, steps=1, batch_size=3)
+    setup = fs.Setup(logistic_task(), timeline()[:1], logistic_params())
+    np.testing.assert_allclose(flat(run(algorithm, setup)[0].server.params), start(), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pool": np.zeros((0, 3))}, r"pool has shape \(0, 3\); expected \[n, ...\] with n at"),
+        ({"pool": 3.0}, r"pool has shape \(\); expected"),
+        ({"steps": -1}, "steps is -1; expected"),
+        ({"batch_size": 0}, "batch_size is 0; expected"),
+    ],
+)
+def test_feddf_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fs.feddf(**({"model": three_logits, "pool": POOL, "lr": 0.1} | arguments))
+
+
+def test_feddf_refuses_models_without_classes():
+    setup = fs.Setup(logistic_task(), timeline(), logistic_params())
+    with pytest.raises(ValueError, match=r"outputs of shape \(128,\); expected logits \[B, cla"):
+        fs.run(fs.feddf(lambda params, x: x @ params["w"], POOL, 0.1), setup, jax.random.key(0))
+
+
+# ---- private leaves
+
+
+def test_private_leaves_take_the_gradient_of_the_loss_alone():
+    """MOON on the weights with private biases: the term has the bias before the step."""
+    private = fs.private(
+        fs.moon(two_features, 0.2, weight=0.6), lambda path, leaf: path == ("b",), lr=0.3
+    )
+    setup = fs.Setup(
+        logistic_task(fs.full_batch(2)), fs.timelines.full(2, NUM_CLIENTS, 2), logistic_params()
+    )
+    state, _ = run(private, setup)
+    rounds = [[(i, np.tile(own_weights(i), (2, 1))) for i in range(NUM_CLIENTS)]] * 2
+    w, biases, last = start()[:-1], np.full(NUM_CLIENTS, start()[-1]), {}
+    for cohort in rounds:
+        models = {}
+        for i, batches in cohort:
+            y = w
+            for weights in batches:
+                whole = np.append(y, biases[i])
+                g = gradient()(whole, weights)
+                term = 0
+                if i in last:
+                    others = (np.append(other, biases[i]) for other in (w, last[i]))
+                    term = 0.6 * contrast_gradient(whole, *others, weights, 0.5)[:-1]
+                y, biases[i] = y - 0.2 * (g[:-1] + term), biases[i] - 0.3 * g[-1]
+            models[i] = y
+        last, w = models, np.mean(list(models.values()), axis=0)
+    assert_close(state.server.params["w"], w, TOLERANCE)
+    assert_close(state.clients.personal["b"], biases, TOLERANCE)
+
+
+def own_weights(client):
+    owners = logistic_data().owners()
+    return (owners == client) / SIZES[client]
