@@ -3,7 +3,17 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedjax_sim import algorithms, compression, data, local, objectives, prox, timelines, tree
+from fedjax_sim import (
+    algorithms,
+    compression,
+    data,
+    local,
+    objectives,
+    prox,
+    timelines,
+    topologies,
+    tree,
+)
 from fedjax_sim.algorithms import *  # noqa: F403
 from fedjax_sim.compression import compressed
 from fedjax_sim.data import (
@@ -221,6 +231,7 @@ __all__ = [
     "sweep",
     "theory",
     "timelines",
+    "topologies",
     "transforms",
     "tree",
     "uniform_weights",

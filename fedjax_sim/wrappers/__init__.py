@@ -50,6 +50,7 @@ from fedjax_sim.wrappers.received import (
     dry_visit,
     inner_params,
     received_model,
+    stack_bytes,
 )
 from fedjax_sim.wrappers.robust import attacks
 from fedjax_sim.wrappers.robust.aggregation import check_counts
