@@ -19,7 +19,6 @@ from fedjax_sim.types import (
     Bits,
     ClientState,
     FedAlgorithm,
-    Message,
     Oracle,
     Params,
     PyTree,
@@ -116,13 +115,11 @@ def gossip(
             stack.uploads,
         )
         models, mixed = topology.mix((sent.params, sent.mixed), round.number)
-        if sent.kept != ():
+        if jax.tree.leaves(sent.kept):
             models = tree.add(models, sent.kept)
         return NetworkState(tree.weighted_mean(models, jnp.ones(count)), models, mixed)
 
-    def personal(
-        message: NetworkState, state: ClientState, oracle: Oracle, work: Work
-    ) -> Params:
+    def personal(message: NetworkState, state: ClientState, oracle: Oracle, work: Work) -> Params:
         return model(*tree.take((message.models, message.mixed), work.client))
 
     def check(task: Task, timeline: Timeline) -> None:

@@ -69,7 +69,7 @@ def from_matrix(matrix: np.ndarray) -> Topology:
 
 def _neighbours(linked: np.ndarray, most: int) -> np.ndarray:
     """Returns each client itself and its neighbours, filled with itself, ``[P, M, most]``."""
-    own = np.broadcast_to(np.arange(linked.shape[1])[:, None], linked.shape[:2] + (1,))
+    own = np.broadcast_to(np.arange(linked.shape[1])[:, None], (*linked.shape[:2], 1))
     first = np.argsort(~linked, axis=2, kind="stable")[..., : most - 1]
     present = np.take_along_axis(linked, first, axis=2)
     return np.concatenate([own, np.where(present, first, own)], axis=2).astype(np.int32)

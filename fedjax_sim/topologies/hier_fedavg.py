@@ -56,8 +56,9 @@ def hier_fedavg(lr: ScalarOrSchedule, edges: np.ndarray, period: int = 1) -> Fed
 
     .. math:: x_e \leftarrow \sum_{e'} N_{e'} x_{e'} \Big/ \sum_{e'} N_{e'}
 
-    where N is the weight of an edge's uploads since the cloud's last round: with all clients in all
-    rounds and ``weight_by_examples`` that of its examples.  An edge without reports keeps its model.
+    where N is the weight of an edge's uploads since the cloud's last round.  With all clients in
+    all rounds and ``weight_by_examples`` it is in proportion to the edge's examples.  An edge
+    without reports keeps its model.
     The paper's :math:`\kappa_1` is the number of local steps, :math:`\kappa_2` the ``period``.
     With ``period=1``, or a single edge, this is FedAvg.  Between the cloud's rounds the model that
     is evaluated is what the cloud would have.

@@ -49,9 +49,7 @@ def sgp(lr: ScalarOrSchedule, topology: Topology) -> FedAlgorithm:
     check_rates(lr=lr)
     check_topology(topology, doubly=False)
 
-    def visit(
-        x: Params, w: Array, state: tuple, oracle: Oracle, work: Work
-    ) -> tuple[Sent, tuple]:
+    def visit(x: Params, w: Array, state: tuple, oracle: Oracle, work: Work) -> tuple[Sent, tuple]:
         g = mean_gradient(tree.divide(x, w), oracle, work)  # Algorithm 1, line 3
         return Sent(tree.add_scale(x, -rate(lr, work), g), w), state  # lines 4 and 5
 

@@ -102,7 +102,9 @@ class Topology:
         check_at_least(0, share=share)
         check_at_most(1, share=share)
         own = (
-            np.eye(self.num_clients) if self.neighbours is None else np.eye(self.weights.shape[2])[0]
+            np.eye(self.num_clients)
+            if self.neighbours is None
+            else np.eye(self.weights.shape[2])[0]
         )
         return dataclasses.replace(self, weights=(1 - share) * self.weights + share * own)
 
@@ -126,9 +128,9 @@ class Topology:
     def spectral_gap(self) -> float:
         r""":math:`1 - \rho`: the distance from consensus shrinks by :math:`\rho` per round.
 
-        With one matrix :math:`\rho` is the second largest modulus of its eigenvalues.  With P
-        matrices it is the P-th root of that of their product.  From the second period on it is
-        exact for symmetric matrices that commute; otherwise it is the rate as t grows.
+        With one matrix :math:`\rho` is the second largest modulus of its eigenvalues, with P
+        matrices the P-th root of that of their product.  It is the rate as t grows; with one
+        symmetric matrix no round shrinks the distance less.
         """
         count = self.num_clients
         if self.period == 1 and self.symmetric:
