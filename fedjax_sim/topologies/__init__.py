@@ -5,7 +5,7 @@ A :class:`Topology` has the mixing matrices of a graph.  The algorithms are plai
 ``[M, ...]``, a client reads its own, and the update mixes them.
 """
 
-from fedjax_sim.topologies._gossip import NetworkState, consensus_distance
+from fedjax_sim.topologies._gossip import consensus_distance
 from fedjax_sim.topologies.d2 import d2
 from fedjax_sim.topologies.d_psgd import d_psgd
 from fedjax_sim.topologies.dfedavgm import dfedavgm
@@ -23,13 +23,11 @@ from fedjax_sim.topologies.graphs import (
     torus,
     undirected,
 )
-from fedjax_sim.topologies.hier_fedavg import HierarchyState, hier_fedavg
+from fedjax_sim.topologies.hier_fedavg import hier_fedavg
 from fedjax_sim.topologies.sgp import sgp
 from fedjax_sim.topologies.topology import Topology
 
 __all__ = [
-    "HierarchyState",
-    "NetworkState",
     "Topology",
     "alternate",
     "complete",

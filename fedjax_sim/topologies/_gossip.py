@@ -159,14 +159,18 @@ def mean_gradient(x: Params, oracle: Oracle, work: Work) -> Params:
 
 
 def consensus_distance(state: NetworkState) -> Array:
-    r"""Returns :math:`\frac{1}{M} \sum_i \lVert x_i - \bar x \rVert^2` of a network's state.
+    r"""Returns :math:`\frac{1}{M} \sum_i \lVert x_i - \bar x \rVert^2`, a number.
 
     As a probe it is part of a run's history.
 
+    Args:
+        state: server state of an algorithm without a server, as ``run.server``.
+
     Example:
         >>> import fedjax_sim as fs
-        >>> state = NetworkState(jnp.array(2.0), jnp.array([1.0, 3.0]), ())
-        >>> float(consensus_distance(state))
+        >>> from fedjax_sim.topologies import d_psgd, ring
+        >>> state = d_psgd(0.1, ring(2)).init(jnp.array(2.0))
+        >>> float(consensus_distance(state._replace(models=jnp.array([1.0, 3.0]))))
         1.0
         >>> probes = fs.Probes(run={"consensus": lambda run: consensus_distance(run.server)})
     """
