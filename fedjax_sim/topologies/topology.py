@@ -14,8 +14,8 @@ from fedjax_sim.checks import check_at_least, check_at_most, is_concrete
 from fedjax_sim.types import PyTree, Scalar, Summary, shown
 
 # Largest number of neighbours, the client itself included, with which a mixing step gathers rows;
-# with more it is a matrix product. On a CPU a gathered row costs about as much as 16 rows of a
-# product.
+# with more it is a matrix product. On a CPU gathering 16 rows was never slower than the product of
+# 16 to 1,024 clients; at 1,024 the product took 30 times as long.
 MOST_GATHERED = 16
 
 
