@@ -38,9 +38,8 @@ def test_scores_and_summary():
     np.testing.assert_allclose(found["worst client"], [0.72, 0.22], rtol=1e-12)
     np.testing.assert_allclose(found["distance"], [3.62, 3.12], rtol=1e-12)
     # Student's quantile of 2 degrees of freedom times 0.1 / sqrt(3).
-    np.testing.assert_allclose(
-        found["high"] - found["accuracy"], 4.302653 * 0.1 / 3**0.5, rtol=1e-6
-    )
+    half = 4.302653 * 0.1 / 3**0.5
+    np.testing.assert_allclose(found["high"] - found["accuracy"], half, rtol=1e-6)
 
 
 def test_clients_are_evaluated_with_their_own_models():
