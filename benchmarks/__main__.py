@@ -43,6 +43,7 @@ from benchmarks import (
     rounds,
     startup,
     sweep,
+    topologies,
 )
 from benchmarks.floors import Machine
 from benchmarks.jobs import ROOT, Job, Options, collect, command_line, summary
@@ -66,6 +67,7 @@ PARTS = {
     "sweep": Part(sweep, sweep.CANDIDATES, 2),
     "cells": Part(cells, cells.CANDIDATES, 2),
     "methods": Part(methods, methods.METHODS, 1),
+    "topologies": Part(topologies, topologies.METHODS, 1),
     "evaluation": Part(evaluation, evaluation.CANDIDATES, 1),
     "composite": Part(composite, composite.CANDIDATES, 1),
     "asynchrony": Part(asynchrony, asynchrony.ENGINE, 1),

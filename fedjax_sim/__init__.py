@@ -3,7 +3,17 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedjax_sim import algorithms, compression, data, local, objectives, prox, timelines, tree
+from fedjax_sim import (
+    algorithms,
+    compression,
+    data,
+    local,
+    objectives,
+    prox,
+    timelines,
+    topologies,
+    tree,
+)
 from fedjax_sim.algorithms import *  # noqa: F403
 from fedjax_sim.checks import install_command as _install_command
 from fedjax_sim.compression import compressed
@@ -227,6 +237,7 @@ __all__ = [
     "sweep",
     "theory",
     "timelines",
+    "topologies",
     "transforms",
     "tree",
     "tune",

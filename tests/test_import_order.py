@@ -22,7 +22,7 @@ _ROWS = [
     "checks tree",
     "local objectives prox timelines compression",
     "data models wrappers",
-    "engine algorithms datasets problems",
+    "engine algorithms topologies datasets problems",
     "runs diagnostics",
     "reports",
     "fedjax_sim cli studies",

@@ -19,7 +19,7 @@ from_clients from_table full_batch generated_data generated_task hypergradient i
 marina measure_executions models objectives per_step_uploads personal_model plot plotting pp_marina
 presets privacy private problems prox report robust run running_statistics shared_task
 shuffled_repeats simulate
-skip_nonfinite specified stream sweep theory timelines transforms tree tune uniform_weights valuation
+skip_nonfinite specified stream sweep theory timelines topologies transforms tree tune uniform_weights valuation
 weight_by_client weight_by_examples with_replacement
 """.split()
 

@@ -69,6 +69,9 @@ class Bits(NamedTuple):
     # In rounds in which all clients report. None: the same.
     upload_if_all: Callable[[Upload], int] | None = None
     message: Callable[[Message], int] | None = None  # None: those of its arrays
+    # Mean number of clients that a client sends its upload to, where there is no server: these bits
+    # are all that is sent. None: one upload to the server, which sends messages.
+    links: float | None = None
 
 
 @shown

@@ -133,6 +133,16 @@ def composite_entry(factory):
     return elastic(factory), {"lr": 0.2, "l1": 0.05, "l2": 0.1, "server_lr": 0.8}
 
 
+def on_graph(factory, topology):
+    """An entry of an algorithm without a server."""
+    return functools.partial(factory, topology=topology), {"lr": 0.2}
+
+
+# Clients 0 and 1 have more receivers than the others, so the columns alone have the sum 1.
+DIRECTED = fs.topologies.directed(
+    NUM_CLIENTS,
+    [(i, (i + 1) % NUM_CLIENTS) for i in range(NUM_CLIENTS)] + [(0, 4), (1, 6), (0, 2)],
+)
 ADAMW = {"lr": 0.05, "correction": 0.4, "weight_decay": 0.1, "b1": 0.8, "b2": 0.9, "eps": 1e-2}
 ALGORITHMS = {
     "fedsgd": (fs.fedsgd, {"lr": 0.3}),
@@ -289,6 +299,20 @@ ALGORITHMS = {
     "q_fedavg": (fs.q_fedavg, {"lr": 0.2, "q": 1.4}),
     "term": (fs.term, {"lr": 0.2, "tilt": 1.3, "server_lr": 0.8}),
     "afl": (functools.partial(fs.afl, num_clients=NUM_CLIENTS), {"lr": 0.3, "ascent_lr": 0.2}),
+    "d_psgd": on_graph(fs.topologies.d_psgd, fs.topologies.erdos_renyi(NUM_CLIENTS, 0.4)),
+    "dfedavgm": (
+        functools.partial(fs.topologies.dfedavgm, topology=fs.topologies.torus(2, 4)),
+        {"lr": 0.2, "momentum": 0.6},
+    ),
+    "gradient_tracking": on_graph(
+        fs.topologies.gradient_tracking, fs.topologies.one_peer_exponential(NUM_CLIENTS)
+    ),
+    "d2": on_graph(fs.topologies.d2, fs.topologies.ring(NUM_CLIENTS).lazy(0.2)),
+    "sgp": on_graph(fs.topologies.sgp, DIRECTED),
+    "hier_fedavg": (
+        functools.partial(fs.topologies.hier_fedavg, edges=np.arange(NUM_CLIENTS) // 3, period=2),
+        {"lr": 0.2},
+    ),
 }
 
 # One of each kind: plain, adaptive server, client states, composite, stale, contacts. They take
@@ -309,11 +333,14 @@ COMPOSED = {
     "average_rounds", "averaged_feddualavg", "mb_ac_sgd", "fedmid_osp", "fedavg_subgradient",
     "fedrep", "async_sgd", "fedinit", "fedspeed", "fedgloss",
     "fedntd", "moon", "fedala", "feddf",
+    "d_psgd", "dfedavgm", "d2", "sgp", "hier_fedavg",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
+# Clients without a server, whose neighbours are numbers of clients.
+GOSSIP = {"d_psgd", "dfedavgm", "gradient_tracking", "d2", "sgp"}
 # A contact changes them even without steps: the model that the client keeps is averaged.
-CONTACTS = {"favano_expected", "favano_realised", "favano_mean", "quafl"}
+CONTACTS = {"favano_expected", "favano_realised", "favano_mean", "quafl"} | GOSSIP
 
 
 # Another structure of uploads, of the server's state, of clients' states or of the local loop than
@@ -416,7 +443,7 @@ OWN_TIMELINES = {
     "fedlin": paired_timeline,
     "scaffnew": full_timeline,
     "streaming_diloco": full_timeline,
-}
+} | dict.fromkeys(GOSSIP, full_timeline)
 
 
 def current(name) -> fs.Timeline:

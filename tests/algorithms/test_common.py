@@ -17,6 +17,7 @@ import pytest
 from catalogue import (
     ALGORITHMS,
     CONTACTS,
+    GOSSIP,
     REPRESENTATIVES,
     STALE,
     STRATEGIES,
@@ -290,9 +291,11 @@ def test_personal_models_have_the_form_of_the_model():
 # ---- clients and slots
 
 
-@every_algorithm
+@for_each(without={*GOSSIP, "hier_fedavg"})
 def test_client_numbers_are_only_labels(name):
     """Without random draws, renumbered clients give the same model and renumbered states.
+
+    Where numbers of clients name neighbours or edges, ``tests/topologies`` has the test.
 
     Every client has copies of one example, so that its minibatches are equal.
     """

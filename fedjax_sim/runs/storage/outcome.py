@@ -69,7 +69,8 @@ def describe(
     algorithm is wrapped in compression (for MARINA the expected number, for PP-MARINA the mean over
     the timeline's uploads).  Frozen leaves of the model are not sent.  Messages that all clients
     receive in every round with a report (EF21-P) are shared among the reports: the bits of a
-    message are the mean over these.
+    message are the mean over these.  Without a server an upload counts once per link that it is
+    sent over (the mean over clients and over the period of the graphs), and there are no messages.
 
     Args:
         algorithm, setup, seeds, clock: those of the run.
@@ -87,6 +88,8 @@ def describe(
         if algorithm.requires.messages_to_all:
             messages = setup.task.num_clients * np.count_nonzero(reports)
             download = round(download * messages / max(int(reports.sum()), 1))
+        if (links := algorithm.requires.bits.links) is not None:
+            upload, download = round(links * upload), 0
     except (TypeError, ValueError, AttributeError):
         pass  # an algorithm that needs a real oracle even for the shapes of its uploads
     num_rounds = setup.timeline.num_rounds

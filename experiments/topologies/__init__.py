@@ -1,0 +1,1 @@
+"""Networks without a server: accuracy against spectral gap and heterogeneity."""

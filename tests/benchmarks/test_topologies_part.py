@@ -1,0 +1,36 @@
+"""The part ``topologies``: its jobs and its work by hand, and a tiny measurement."""
+
+import pytest
+
+from benchmarks import report, topologies
+from benchmarks.floors import Machine
+from benchmarks.jobs import Options
+
+DEFAULTS = Options(workloads=("W1",), candidates=None, seconds=1.0, peers={})
+
+
+def test_jobs():
+    jobs = topologies.jobs(DEFAULTS)
+    assert [job.arguments["clients"] for job in jobs] == [16, 64, 256, 1024, 4096]
+    assert all(job.arguments["names"] == list(topologies.METHODS) for job in jobs)
+    some = topologies.jobs(DEFAULTS._replace(candidates=("d2-ring", "numpy")))
+    assert {tuple(job.arguments["names"]) for job in some} == {("d2-ring",)}
+    assert topologies.jobs(DEFAULTS._replace(candidates=("numpy",))) == []
+
+
+def test_work_of_a_round():
+    """16 clients, 5 steps of 10 examples, two products of 60 x 10 with multiply-add = 2."""
+    w = topologies.workload(16)
+    assert w.steps == 5
+    assert w.flops_per_round == 16 * 5 * 10 * 2 * 2 * 600
+    assert w.parameters == 61 * 10
+
+
+@pytest.mark.slow
+def test_measured_on_few_clients(monkeypatch):
+    monkeypatch.setattr(topologies, "ROUNDS", 2)
+    flat = topologies.measure(4, 0.0, ["dfedavg-ring", "hier_fedavg"])
+    assert all(value > 0 for value in flat.values())
+    (case,) = topologies.cases({"4": {"methods": flat}}, Machine(1e9, 1e9))
+    assert list(case.rows) == ["fedavg", "dfedavg-ring", "hier_fedavg"]
+    assert "4 clients x 5 steps" in report.table(case)
