@@ -17,7 +17,7 @@ compression data datasets diagnostics diana ef14 ef21 ef21_p ema_rounds empirica
 evaluation execution fine_tuned finished_runs fixed_order forecast fork freeze from_assignment
 from_clients from_table full_batch generated_data generated_task hypergradient init load local
 marina measure_executions models objectives per_step_uploads personal_model plot plotting pp_marina
-presets privacy private problems prox report robust run running_statistics shared_task
+presets privacy private problems prox report robust run running_statistics selection shared_task
 shuffled_repeats simulate
 skip_nonfinite specified stream sweep theory timelines transforms tree uniform_weights valuation
 weight_by_client weight_by_examples with_replacement
