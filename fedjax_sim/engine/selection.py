@@ -13,7 +13,6 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim.checks import INT32_MAX
-from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.strategies import Execution, Gathered
 from fedjax_sim.engine.records import RunState, Selected
 from fedjax_sim.types import (
@@ -137,11 +136,10 @@ def check_selection(algorithm: FedAlgorithm, setup: Setup) -> None:
     selector, timeline, requires = algorithm.selection, setup.timeline, algorithm.requires
     if selector is None:
         return
-    kind = getattr(timeline.sampling, "kind", None)
-    if num_buffers(timeline) or timeline.own_models or kind == "durations":
+    if timeline.own_models or timeline.idle is not None:
         raise ValueError(
-            "timeline has simulated durations or staleness; expected rounds without, since who is "
-            "selected would change all later times"
+            "timeline has simulated durations; expected rounds without with a selection, since who "
+            "is chosen would change all later times"
         )
     if timeline.first_step is not None:
         raise ValueError(

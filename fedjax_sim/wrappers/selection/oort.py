@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_at_most, check_count, check_positive
-from fedjax_sim.tree import fast
+from fedjax_sim.tree import fast, usual
 from fedjax_sim.types import (
     Candidates,
     Choice,
@@ -27,6 +27,7 @@ from fedjax_sim.types import (
     Work,
     specified,
 )
+from fedjax_sim.wrappers.selection.draws import uniforms
 from fedjax_sim.wrappers.selection.scores import mean_over_steps
 
 __all__ = ["OortState", "oort"]
@@ -165,10 +166,11 @@ def oort(
         # Alg. 1, exploitation: clients above the cutoff, in proportion to their utilities.
         ordered = jnp.sort(jnp.where(known, utility, -jnp.inf))[::-1]
         bound = cutoff * ordered[jnp.maximum(exploited - 1, 0)]
-        exploit_key, explore_key = jax.random.split(round.key)
+        exploit_key, explore_key = usual(jax.random.split(fast(round.key)))
         admitted = known & (utility >= bound)
-        chosen = _drawn(exploit_key, jnp.where(admitted, utility, 0), admitted, exploited)
-        chosen |= _drawn(explore_key, speed, fresh, explored)  # Alg. 1: exploration by speed
+        clients = candidates.clients
+        chosen = _drawn(exploit_key, clients, utility, admitted, exploited)
+        chosen |= _drawn(explore_key, clients, speed, fresh, explored)
         return Choice(chosen), state._replace(preferred=preferred, round=number)
 
     def report(params: Params, oracle: Oracle, work: Work) -> Array:
@@ -194,11 +196,10 @@ def oort(
     return Selector(choose, size, init=init, report=report, learn=learn)
 
 
-def _drawn(key: Array, weights: Array, admitted: Array, count: Array) -> Array:
+def _drawn(key: Array, clients: Array, weights: Array, admitted: Array, count: Array) -> Array:
     """Returns ``count`` of the admitted, drawn one after the other in proportion to weights."""
-    noise = jax.random.gumbel(fast(key), weights.shape, weights.dtype, mode="high")
+    noise = -jnp.log(-jnp.log(uniforms(key, clients, weights.dtype)))  # of Gumbel's law
     # Admitted ones of weight 0 come after all others.
-    tiny = jnp.finfo(weights.dtype).tiny
-    values = jnp.where(admitted, jnp.log(jnp.maximum(weights, tiny)) + noise, -jnp.inf)
-    rank = jnp.argsort(jnp.argsort(-values))
+    logs = jnp.log(jnp.maximum(weights, jnp.finfo(weights.dtype).tiny))
+    rank = jnp.argsort(jnp.argsort(jnp.where(admitted, -logs - noise, jnp.inf)))
     return admitted & (rank < count)

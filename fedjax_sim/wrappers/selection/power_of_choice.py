@@ -29,7 +29,8 @@ def power_of_choice(size: int, loss: Literal["full", "minibatch", "last"] = "ful
     for the candidates :math:`A_t` of round t, d of them, which the paper draws without replacement
     in proportion to the clients' data (:func:`~fedjax_sim.timelines.weighted`).  The mean over the
     chosen clients is not reweighted: the method converges faster and to a biased point.  With d = m
-    it is sampling by the timeline alone.  Among equal losses earlier slots are chosen.
+    it is sampling by the timeline alone.  Of equal losses those of smaller client
+    numbers are chosen.
 
     Args:
         size: m, clients that take part.
@@ -57,7 +58,7 @@ def power_of_choice(size: int, loss: Literal["full", "minibatch", "last"] = "ful
     def largest(losses: Array, candidates: Candidates) -> Choice:
         # A loss that is NaN shows a divergence, which must not be hidden.
         losses = jnp.where(jnp.isnan(losses), jnp.inf, losses)
-        order = jnp.lexsort((-losses, ~candidates.present))  # ties by slot
+        order = jnp.lexsort((candidates.clients, -losses, ~candidates.present))
         rank = jnp.zeros_like(order).at[order].set(jnp.arange(order.shape[0], dtype=order.dtype))
         return Choice(candidates.present & (rank < size))
 

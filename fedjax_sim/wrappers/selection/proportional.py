@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.checks import check_count
+from fedjax_sim.tree import fast, usual
 from fedjax_sim.types import (
     Candidates,
     Choice,
@@ -27,6 +28,7 @@ from fedjax_sim.types import (
     Work,
     specified,
 )
+from fedjax_sim.wrappers.selection.draws import uniforms
 from fedjax_sim.wrappers.selection.scores import gradient_norm
 
 __all__ = ["inclusion_probabilities", "proportional"]
@@ -72,7 +74,7 @@ def proportional(
         scores = candidates.weights * candidates.scores.astype(candidates.weights.dtype)
         # An empty slot is never chosen; a lost upload is chosen as if its weight were 0.
         p = inclusion_probabilities(scores, candidates.present, size)
-        chosen = systematic(round.key, p)
+        chosen = systematic(round.key, candidates.clients, p)
         factors = jnp.where(scores < 0, jnp.nan, 1 / jnp.where(p > 0, p, 1))
         return Choice(chosen, factors), state
 
@@ -112,14 +114,19 @@ def inclusion_probabilities(scores: Array, present: Array, size: int) -> Array:
     return jnp.where(positive <= size, few, p)
 
 
-def systematic(key: Array, p: Array) -> Array:
+def systematic(key: Array, clients: Array, p: Array) -> Array:
     """Returns a sample ``[S]`` bool with the given probabilities, of which the sum is a count."""
-    order_key, start_key = jax.random.split(key)
-    order = jax.random.permutation(order_key, p.shape[0])
+    order_key, start_key = jax.random.split(fast(key))
+    order = jnp.argsort(uniforms(usual(order_key), clients, p.dtype))
+    start = uniforms(usual(start_key), jnp.zeros(1, jnp.int32), p.dtype)[0]
+    return systematic_at(order, start, p)
+
+
+def systematic_at(order: Array, start: Array, p: Array) -> Array:
+    """Returns the clients on whose parts of a line the numbers start, start + 1, ... lie."""
     until = jnp.cumsum(p[order])
-    until = until.at[-1].set(jnp.round(until[-1]))
-    until = jnp.minimum(until, until[-1])
-    # Client i is chosen if a number start + 0, 1, 2, ... lies in its part of the line.
-    numbers = jnp.ceil(until - jax.random.uniform(start_key, dtype=p.dtype))
+    # The sum is a whole number but for rounding.
+    until = jnp.minimum(until.at[-1].set(jnp.round(until[-1])), jnp.round(until[-1]))
+    numbers = jnp.ceil(until - start)
     taken = numbers > jnp.concatenate([jnp.zeros(1, p.dtype), numbers[:-1]])
     return jnp.zeros(p.shape[0], bool).at[order].set(taken)

@@ -47,4 +47,7 @@ def select(algorithm: FedAlgorithm, selector: Selector) -> FedAlgorithm:
         )
     if algorithm.selection is not None:
         raise ValueError("algorithm has a selector already; expected one without")
-    return algorithm._replace(selection=selector)
+    synchronous = algorithm.requires.synchronous or (
+        "a selection depends on the current model, and decides who starts from it"
+    )
+    return algorithm.requiring(synchronous=synchronous)._replace(selection=selector)
