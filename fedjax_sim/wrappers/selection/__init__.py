@@ -7,6 +7,7 @@ compiled program: ``select(fedavg(0.1), power_of_choice(5))``.
 
 from fedjax_sim.types import Candidates, Choice, Selector
 from fedjax_sim.wrappers.selection.adacomm import adacomm
+from fedjax_sim.wrappers.selection.multinomial import multinomial
 from fedjax_sim.wrappers.selection.oort import oort
 from fedjax_sim.wrappers.selection.power_of_choice import power_of_choice
 from fedjax_sim.wrappers.selection.proportional import inclusion_probabilities, proportional
@@ -27,6 +28,7 @@ __all__ = [
     "gradient_norm",
     "inclusion_probabilities",
     "minibatch_loss",
+    "multinomial",
     "oort",
     "power_of_choice",
     "proportional",
