@@ -206,7 +206,7 @@ def by_client():
 
 
 def private(algorithm):
-    return fs.privacy.privatize(algorithm, clip=1.0, noise_multiplier=1.0)
+    return fs.privacy.privatize(algorithm, 1.0, 1.0, expected_uploads=SIZE)
 
 
 CHOSEN = selection.power_of_choice(SIZE)
@@ -246,7 +246,7 @@ REFUSED = [
         "simulated durations",
     ),
     (
-        lambda: selection.select(fs.scaffold(0.1), UNBIASED),
+        lambda: selection.select(fs.robust.aggregate(fs.fedavg(0.1), fs.robust.median()), UNBIASED),
         setup,
         "unbiased weights; expected one without",
     ),
