@@ -92,6 +92,7 @@ from fedjax_sim.wrappers import (
     personal_model,
     pp_marina,
     robust,
+    selection,
     skip_nonfinite,
 )
 from fedjax_sim.wrappers.freeze import freeze
@@ -228,6 +229,7 @@ __all__ = [
     "robust",
     "run",
     "running_statistics",
+    "selection",
     "shared_task",
     "shuffled_repeats",
     "simulate",

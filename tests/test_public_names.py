@@ -10,17 +10,17 @@ import fedjax_sim as fs
 
 # Without the algorithms: their files' ``__all__`` are the list.
 PUBLIC = """
-Alternative Comparison FedAlgorithm FederatedData Halving History LiveCurves Options Oracle Part Probes
-ProgressBar Requires Round RunState Setup Simulation Spec Storage Study Sweep Task Timeline Tuning Update
-Visit Work advance advice advise algorithms analysis average_rounds callbacks compare compressed
-compression data datasets diagnostics diana ef14 ef21 ef21_p ema_rounds empirical_task epochs
-evaluation execution fine_tuned finished_runs fixed_order forecast fork freeze from_assignment
-from_clients from_table full_batch generated_data generated_task hypergradient init load local
-marina measure_executions models objectives per_step_uploads personal_model plot plotting pp_marina
-presets privacy private problems prox report robust run running_statistics shared_task
-shuffled_repeats simulate
-skip_nonfinite specified stream sweep theory timelines topologies transforms tree tune uniform_weights valuation
-weight_by_client weight_by_examples with_replacement
+Alternative Comparison FedAlgorithm FederatedData Halving History LiveCurves Options Oracle Part
+Probes ProgressBar Requires Round RunState Setup Simulation Spec Storage Study Sweep Task Timeline
+Tuning Update Visit Work advance advice advise algorithms analysis average_rounds callbacks compare
+compressed compression data datasets diagnostics diana ef14 ef21 ef21_p ema_rounds empirical_task
+epochs evaluation execution fine_tuned finished_runs fixed_order forecast fork freeze
+from_assignment from_clients from_table full_batch generated_data generated_task hypergradient init
+load local marina measure_executions models objectives per_step_uploads personal_model plot plotting
+pp_marina presets privacy private problems prox report robust run running_statistics selection
+shared_task shuffled_repeats simulate skip_nonfinite specified stream sweep theory timelines
+topologies transforms tree tune uniform_weights valuation weight_by_client weight_by_examples
+with_replacement
 """.split()
 
 

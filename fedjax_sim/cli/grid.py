@@ -54,9 +54,11 @@ from fedjax_sim.types import annotated_kinds
 # Groups of options that no grid varies, and options of other groups: they decide what is measured.
 _FIXED_GROUPS = ("output", "seeds", "seed", "evaluation", "execution")
 _FIXED = FREE | {"eval_every", "eval_time", "partition_per_seed", "privacy.epsilon"}
-WRAPPERS = ("compress", "feedback", "compress_down", "robust", "attack", "privacy")
+WRAPPERS = (
+    "compress", "feedback", "compress_down", "robust", "selection", "attack", "privacy",
+)  # fmt: skip
 # Groups that no setup depends on: their numbers vary inside a program.
-_OF_ALGORITHM = ("feedback", "robust", "privacy")
+_OF_ALGORITHM = ("feedback", "robust", "selection", "privacy")
 _AXIS = re.compile(r"--grid\.(.+)\.(values|from|to|points)(=.*)?")
 
 

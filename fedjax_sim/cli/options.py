@@ -42,6 +42,9 @@ _REPLACES = (
     ("privacy.noise", "privacy.epsilon"),
     ("privacy.epsilon", "privacy.noise"),
     ("local_epochs", "local_steps"),
+    ("local_epochs", "epoch_fraction"),
+    ("epoch_fraction", "local_steps"),
+    ("cohort_size", "cohort_fraction"),
 )
 MISSING: Any = tyro.MISSING  # default of an option that has to be typed
 

@@ -9,7 +9,9 @@ same object, so rebuilding a task does not trigger recompilation.
 
 from __future__ import annotations
 
+import fractions
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.tree import fast
 from fedjax_sim.types import Step, shown
 
@@ -99,34 +101,44 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
 
 
 @functools.cache
-def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Batches:
+def epochs(num_epochs: float, batch_size: int, max_steps: int | None = None) -> Batches:
     """Passes over the client's data, reshuffled each epoch, without replacement within an epoch.
 
-    A client with n examples does ``num_epochs * ceil(n / batch_size)`` steps, at most
-    ``max_steps``.  The short last batch of an epoch is kept; its missing rows have weight 0.
+    A client with n examples does ``ceil(num_epochs * ceil(n / batch_size))`` steps, at most
+    ``max_steps``.  The short last batch of an epoch is kept; its missing rows have weight 0.  A
+    fraction of an epoch is its first minibatches; 0.3 counts as exactly three tenths.
 
     Raises:
-        ValueError: an argument below 1.
+        ValueError: a number of epochs that is not positive, another argument below 1.
 
     Example:
         >>> rule = epochs(num_epochs=2, batch_size=4)
         >>> rule.num_steps(np.array([3, 8, 9])).tolist()
         [2, 4, 6]
+        >>> epochs(0.5, batch_size=4).num_steps(np.array([0, 3, 8, 9])).tolist()
+        [0, 1, 1, 2]
         >>> pick = rule.draw(jax.random.key(0), jnp.array(6), max_size=6, max_steps=4)
         >>> sorted(pick(0)[0].tolist() + pick(1)[0][:2].tolist()), pick(1)[1].tolist()
         ([0, 1, 2, 3, 4, 5], [True, True, False, False])
     """
-    check_count(1, num_epochs=num_epochs, batch_size=batch_size)
+    check_count(1, batch_size=batch_size)
+    if isinstance(num_epochs, float):
+        check_positive(num_epochs=num_epochs)
+    else:
+        check_count(1, num_epochs=num_epochs)
     if max_steps is not None:
         check_count(1, max_steps=max_steps)
+    # The decimal number that is typed: 0.7 of 10 steps are 7, though 0.7 * 10 > 7 in binary.
+    exact = fractions.Fraction(str(num_epochs))
+    passes = math.ceil(exact)
 
     def num_steps(sizes: np.ndarray) -> np.ndarray:
-        steps = num_epochs * -(-sizes // batch_size)
+        steps = -(-(-(-sizes // batch_size) * exact.numerator) // exact.denominator)
         return steps if max_steps is None else np.minimum(steps, max_steps)
 
     def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
         size = jnp.asarray(size, jnp.int32)
-        order = permutations(key, num_epochs, size, max_size)  # [E, max_size]
+        order = permutations(key, passes, size, max_size)  # [E, max_size]
         # Padding, so that the last batch can be sliced as well.
         order = jnp.pad(order, ((0, 0), (0, -max_size % batch_size)))
         steps_per_epoch = _steps_per_epoch(size, batch_size)
@@ -134,7 +146,7 @@ def epochs(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Ba
         def pick(step: Step) -> tuple[Array, Array]:
             step = jnp.asarray(step, jnp.int32)
             epoch, batch = jax.lax.div(step, steps_per_epoch), jax.lax.rem(step, steps_per_epoch)
-            epoch = jnp.minimum(epoch, num_epochs - 1)  # masked steps beyond the last epoch
+            epoch = jnp.minimum(epoch, passes - 1)  # masked steps beyond the last epoch
             return _batch_of(order, epoch, batch, batch_size, size)
 
         return _tabulated(pick, max_steps)

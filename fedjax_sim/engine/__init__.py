@@ -80,8 +80,17 @@ from fedjax_sim.engine.execution.offload import OnHost, PresentData
 from fedjax_sim.engine.execution.placement import WHOLE, ByClient, Placement, everywhere
 from fedjax_sim.engine.execution.strategies import has_kernels, is_ragged
 from fedjax_sim.engine.loops import Span, advance, advance_by, init, run
-from fedjax_sim.engine.records import NO_PROBES, History, Probes, RunState, Update, Visit
+from fedjax_sim.engine.records import (
+    NO_PROBES,
+    History,
+    Probes,
+    RunState,
+    Selected,
+    Update,
+    Visit,
+)
 from fedjax_sim.engine.rounds import client_stream, evaluation_context, first_state, one_round
+from fedjax_sim.engine.selection import as_chosen, counted
 
 __all__ = [
     "CLOCK",
@@ -109,11 +118,13 @@ __all__ = [
     "RunContext",
     "RunState",
     "Scorers",
+    "Selected",
     "Span",
     "Update",
     "Visit",
     "advance",
     "advance_by",
+    "as_chosen",
     "at_rounds",
     "auto",
     "by_client",
@@ -128,6 +139,7 @@ __all__ = [
     "client_statistics",
     "client_stream",
     "context_of",
+    "counted",
     "current_broadcast",
     "devices",
     "direction",

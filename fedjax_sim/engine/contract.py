@@ -31,6 +31,7 @@ from fedjax_sim.data import kept_per_step, running_statistics_of
 from fedjax_sim.engine.evaluation.state import check_periods, takes_state
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.strategies import Gathered
+from fedjax_sim.engine.selection import as_chosen, check_selection
 from fedjax_sim.tree import Selection, leaves
 from fedjax_sim.types import (
     ClientState,
@@ -120,11 +121,13 @@ def check_algorithm(
     check_functions(algorithm)
     check_staleness(algorithm, setup.timeline)
     check_statistics(algorithm, setup.task, setup.params)
-    check_weighting(algorithm, setup.task, setup.timeline, setup.weighting)
+    check_selection(algorithm, setup)
+    timeline = as_chosen(algorithm.selection, setup.timeline)
+    check_weighting(algorithm, setup.task, timeline, setup.weighting)
     last_wrapper(algorithm)
     if algorithm.aggregation is not None:
-        algorithm.aggregation.check(setup.timeline)
-    algorithm.requires.check(setup.task, setup.timeline)
+        algorithm.aggregation.check(timeline)
+    algorithm.requires.check(setup.task, timeline)
     check_execution(algorithm, execution)
     warn_of_initial_statistics(algorithm, setup, batched=count is not None)
 

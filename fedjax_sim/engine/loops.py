@@ -18,6 +18,7 @@ from fedjax_sim.engine.execution import stacks
 from fedjax_sim.engine.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.engine.records import NO_PROBES, History, Probes, RunState
 from fedjax_sim.engine.rounds import evaluation_context, first_state, one_round, placement_of
+from fedjax_sim.engine.selection import check_selection, counted
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Task, Timeline
 
 
@@ -133,6 +134,7 @@ def advance(
     if not timeline.num_rounds:
         raise ValueError("setup.timeline has 0 rounds; expected at least 1")
     check_staleness(algorithm, timeline)
+    check_selection(algorithm, setup)
     check_execution(algorithm, execution)
     return _advanced(algorithm, setup, state, key, execution, probes)
 
@@ -309,6 +311,11 @@ def _functions(
             f"probes.run is {sorted(probes.run)}; expected none, since the clients' states are "
             "divided over devices"
         )
+    if probes.client and algorithm.selection is not None:
+        raise ValueError(
+            f"probes.client is {sorted(probes.client)}; expected none with a selection, since "
+            "histories average over the timeline's clients"
+        )
     execution = stacks.strategy(
         algorithm.aggregation, execution or auto(ragged=is_ragged(timeline))
     )
@@ -321,10 +328,11 @@ def _functions(
         context = evaluation_context(algorithm, task, part, state, key)
         metrics = {} if eval_fn is None else evaluate(eval_fn, context)
         check_names(metrics, (*probes.client, *probes.server, *probes.run))
+        metrics |= counted(state)
         return {name: jnp.asarray(value) for name, value in metrics.items()}
 
     every, table = PartitionSpec(), PartitionSpec(where.axis)
-    states = RunState(every, every, table, every, every)  # pyright: ignore
+    states = RunState(every, every, table, every, every, every)  # pyright: ignore
     probed = dict.fromkeys((*probes.server, *probes.run), every)
     probed |= {name: PartitionSpec(None, where.axis) for name in probes.client}
 

@@ -7,7 +7,26 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.types import ClientState, Message, Oracle, Round, ServerState, Upload, Work, shown
+from fedjax_sim.types import (
+    ClientState,
+    Message,
+    Oracle,
+    PyTree,
+    Round,
+    ServerState,
+    Upload,
+    Work,
+    shown,
+)
+
+
+@shown
+class Selected(NamedTuple):
+    """What a run knows of its selection of clients."""
+
+    state: PyTree  # of the selector
+    visits: Array  # [M] int    how often each client was chosen
+    local_steps: Array  # int    of all visits so far
 
 
 @shown
@@ -20,6 +39,7 @@ class RunState(NamedTuple):
     past: Message  # [buffers, ...] past broadcasts; () when synchronous
     # In the state, so that a sweep records it for each of its configurations.
     diverged_at: Array  # int    first server update that is not finite, counted from 1; 0: none
+    selection: Selected | tuple[()] = ()  # (): the algorithm has no selector
 
 
 @shown

@@ -22,10 +22,13 @@ from fedjax_sim.engine.execution.broadcasts import empty_buffers, store_broadcas
 from fedjax_sim.engine.execution.placement import WHOLE, Placement
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.engine.records import Probes, RunState, Update, Visit
+from fedjax_sim.engine.selection import Slots, chosen_slots, first_selected
 from fedjax_sim.tree import entries, fast, usual
 from fedjax_sim.types import (
     FedAlgorithm,
     Message,
+    Oracle,
+    Params,
     PyTree,
     Round,
     Setup,
@@ -56,7 +59,8 @@ def first_state(algorithm: FedAlgorithm, setup: Setup) -> RunState:
     message = jax.eval_shape(lambda server: algorithm.broadcast(server, round), server)
     past = empty_buffers(timeline, message)
     zero = jnp.array(0, jnp.int32)
-    return RunState(zero, server, where.put(clients), past, zero)
+    selected = first_selected(algorithm.selection, task.num_clients)
+    return RunState(zero, server, where.put(clients), past, zero, selected)
 
 
 def evaluation_context(
@@ -85,7 +89,11 @@ def one_round(
     visit_keys = _visit_keys(key, clients)
     server_key = usual(jax.random.fold_in(key, task.num_clients))  # a number that no client has
     arrived = jnp.asarray(now.arrived)
-    round = Round(state.round, arrived.sum(), task.num_clients, server_key)
+    selector, selected, total = algorithm.selection, state.selection, None
+    announced = arrived.sum()
+    if selector is not None and selector.size is not None:
+        announced = jnp.minimum(announced, selector.size)
+    round = Round(state.round, announced, task.num_clients, server_key)
     message = algorithm.broadcast(state.server, round)
     past, buffers = store_broadcast(state.past, message, state.round, now)
 
@@ -102,29 +110,60 @@ def one_round(
     resumes = task.resumable and now.first_step is not None
     draws = (stream_keys, now.first_step) if resumes else usual(_branch(visit_keys, 0))
 
-    def local(shared: tuple[Task, Message], slot: tuple):
-        (task, received), (fields, draw, buffer, old) = shared, slot
+    def oracle_of(task: Task, work: Work, draw: PyTree) -> Oracle:
+        if resumes:
+            stream_key, first_step = draw
+            return task.oracle(work.client, stream_key, work.max_steps, first_step)
+        return task.oracle(work.client, draw, work.max_steps)
+
+    def weights_of(works: Work, arrived: Array) -> Array:
+        return jnp.where(arrived, checked_weights(weighting(works), arrived.shape[0]), 0)
+
+    factors = None
+    if selector is not None:
+        candidates = Slots(works, draws, mask, arrived)
+        weights, own_key = weights_of(works, arrived), jax.random.fold_in(key, task.num_clients + 1)
+        kept, factors, selected = chosen_slots(
+            selector, candidates, weights, selected, (task, state.server.params),
+            round._replace(key=usual(own_key)), execution, oracle_of,
+        )  # fmt: skip
+        works, draws, mask, arrived = kept
+        clients, total = works.client, weights.sum()
+        round = round.counting(arrived.sum())
+
+    reports_of = None if selector is None else selector.report
+
+    def local(shared: tuple[Task, Message, Params | None], slot: tuple):
+        (task, received, model), (fields, draw, buffer, old) = shared, slot
         work = Work(*fields, max_steps=now.max_steps)
         if buffer is not None:
             received = tree.take(received, buffer)
-        if resumes:
-            stream_key, first_step = draw
-            oracle = task.oracle(work.client, stream_key, work.max_steps, first_step)
-        else:
-            oracle = task.oracle(work.client, draw, work.max_steps)
+        oracle = oracle_of(task, work, draw)
         upload, new = checked_visit(algorithm.local(received, old, oracle, work), old)
         check_precision("local", new, old, state.server.params)
         visit = Visit(received, upload, old, new, oracle, work)
-        return upload, (new, {name: probe(visit) for name, probe in probes.client.items()})
+        report = () if reports_of is None else reports_of(model, oracle, work)
+        probed = {name: probe(visit) for name, probe in probes.client.items()}
+        return upload, (new, probed, report)
 
-    weights = jnp.where(arrived, checked_weights(weighting(works), clients.shape[0]), 0)
-    shared = (task, message if buffers is None else past)
+    weights = weights_of(works, arrived)
+    if factors is not None:
+        weights = weights * factors
+    model = None if reports_of is None else state.server.params
+    shared = (task, message if buffers is None else past, model)
     visits, local_weights, mask, rows = where.own(
         ((works[:-1], draws, buffers), weights, mask, where.rows(clients))
     )
     old = tree.take(state.clients, rows)
     visit, inputs = stacks.received(algorithm.aggregation, state.server, local, shared)
-    mean, (new, probed) = execution(visit, inputs, (*visits, old), local_weights)
+    mean, (new, probed, reports) = execution(visit, inputs, (*visits, old), local_weights)
+    if selector is not None:
+        known = selector.learn(selected.state, clients, reports, arrived)
+        selected = selected._replace(
+            state=jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), known, selected.state)
+        )
+        if selector.unbiased:
+            mean = tree.scale(weights.sum() / jnp.where(total > 0, total, 1), mean)
     if stacks.is_stacked(algorithm.aggregation):
         equal = weighting is uniform_weights
         mean = Stack(mean, None if equal else weights, arrived, clients)
@@ -144,7 +183,7 @@ def one_round(
     diverged_at = jnp.where((state.diverged_at == 0) & ~finite, done, state.diverged_at)
     update = Update(state.server, server, mean, round)
     probed |= {name: probe(update) for name, probe in probes.server.items()}
-    new_state = RunState(done, server, new_clients, past, diverged_at)
+    new_state = RunState(done, server, new_clients, past, diverged_at, selected)
     probed |= {name: probe(new_state) for name, probe in probes.run.items()}
     return new_state, probed
 

@@ -286,11 +286,18 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
         partition += f" with alpha = {config.get('alpha')}"
     clients = f"{config.get('num_clients')} clients, " if partition != "natural" else ""
     steps = config.get("local_steps")
-    number, unit = (config.get("local_epochs"), "epoch") if steps is None else (steps, "step")
+    epochs = config.get("epoch_fraction") or config.get("local_epochs")
+    number, unit = (epochs, "epoch") if steps is None else (steps, "step")
     work = f"{number} local {unit}{'s' * (number != 1)}"
-    cohort = f"{config.get('cohort_size')} clients per round"
+    part = config.get("cohort_fraction")
+    many = f"{config.get('cohort_size')} clients" if part is None else f"{part:g} of the clients"
+    cohort = f"{many} per round"
     if config.get("sampling") == "full":
         cohort = "all clients per round"
+    if config.get("selection", "none") != "none":
+        cohort += f" ({config['selection']}"
+        chosen = config.get("selection.size")
+        cohort += ")" if chosen is None else f", {chosen} chosen)"
     if config.get("time") == "clock":
         cohort = f"clock {config['law']}"
     model = config.get("model")

@@ -21,6 +21,7 @@ from fedjax_sim.engine import (
     Span,
     advance_by,
     auto,
+    counted,
     evaluate,
     evaluation_context,
     everywhere,
@@ -110,7 +111,8 @@ class Functions:
         ) -> History:
             algorithm = self.parts.build(numbers)
             context = evaluation_context(algorithm, task, timeline, state, key)
-            metrics = {k: jnp.asarray(v)[None] for k, v in evaluate(eval_fn, context).items()}
+            metrics = evaluate(eval_fn, context) | counted(state)
+            metrics = {k: jnp.asarray(v)[None] for k, v in metrics.items()}
             return put(History(state.round[None], metrics, {}))
 
         replicated.__name__ = "segment"

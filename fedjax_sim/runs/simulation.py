@@ -12,7 +12,7 @@ import dataclasses
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -28,6 +28,7 @@ from fedjax_sim.engine import (
     Scorers,
     check_run,
     client_names,
+    counted,
     distributed,
     everywhere,
     offload,
@@ -237,6 +238,7 @@ class Begun(NamedTuple):
     listeners: Listeners
     recorder: Recorder
     action: Action = None  # of the callbacks, for what earlier calls recorded
+    local_steps: Any = 0  # [n] int    before, of a run that selects clients
 
 
 class Ended(NamedTuple):
@@ -287,7 +289,8 @@ def restore(prepared: Prepared) -> Begun:
     probes = list(call.options.probes.client)
     recorder = Recorder(call.names, clock, probes, listeners, store)
     done = int(np.asarray(state.round).max())
-    begun = Begun(state, done, clock, store, listeners, recorder)
+    before = np.array(counted(state).get("local_steps", 0))
+    begun = Begun(state, done, clock, store, listeners, recorder, local_steps=before)
     action = _after_divergence(prepared, begun, state, restored=True)
     if done < num_rounds:
         action = strongest([action, recorder.resume(done, compiled.functions.parts.execution)])
@@ -357,6 +360,8 @@ def result_of(prepared: Prepared, begun: Begun, ended: Ended) -> Simulation:
     if history is not None and not call.batched:
         history = jax.tree.map(lambda x: x[0], history)
     steps = clock.local_steps[:, done - 1] - (clock.local_steps[:, resumed - 1] if resumed else 0)
+    if ended.state.selection != ():
+        steps = np.asarray(ended.state.selection.local_steps) - begun.local_steps
     missing = done < prepared.setup.timeline.num_rounds
     return Simulation(
         ended.state,

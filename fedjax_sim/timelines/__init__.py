@@ -26,6 +26,7 @@ from fedjax_sim.timelines.rounds import geometric_steps, repeat_rounds
 from fedjax_sim.timelines.rules import Sampling, independent_of_data
 from fedjax_sim.timelines.sampling import (
     bernoulli,
+    cohort_of,
     cyclic,
     dropout,
     full,
@@ -56,6 +57,7 @@ __all__ = [
     "balls_in_bins",
     "bernoulli",
     "bits_moved",
+    "cohort_of",
     "contacts",
     "contacts_in_flight",
     "cyclic",

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +25,13 @@ from jax.core import Tracer
 from fedjax_sim.checks import (
     INT32_MAX,
     check_at_most,
+    check_choice,
     check_count,
     check_key,
     check_one_number,
     check_one_timeline,
     check_part,
+    check_positive,
     check_timeline_size,
 )
 from fedjax_sim.timelines.coins import occurs
@@ -53,6 +57,40 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array)
         [[0, 1, 2], [0, 1, 2]]
     """
     return _everybody(np, num_rounds, num_clients, num_steps)
+
+
+def cohort_of(
+    num_clients: int, fraction: float, *, rule: Literal["nearest", "flower"] = "nearest"
+) -> int:
+    r"""Returns the number of clients per round that a fraction C of M clients means.
+
+    Args:
+        num_clients: M.
+        fraction: C, in (0, 1].
+        rule: "nearest": :math:`\max(1, \lfloor C M + 1/2 \rfloor)`.  "flower": Flower's
+            :math:`\max(2, \lfloor C M \rfloor)`, with its default minimum of two clients, and its
+            ``int()`` of the product in double precision: 0.29 of 100 clients are 28.
+
+    Raises:
+        ValueError: no clients, a fraction outside (0, 1], an unknown rule, or one client with
+            "flower", whose server would wait for a second one.
+
+    Example:
+        >>> cohort_of(15, 0.1), cohort_of(15, 0.1, rule="flower")
+        (2, 2)
+        >>> cohort_of(100, 0.29), cohort_of(100, 0.29, rule="flower")
+        (29, 28)
+    """
+    check_count(1, num_clients=num_clients)
+    check_positive(fraction=fraction)
+    check_at_most(1, fraction=fraction)
+    check_choice(("nearest", "flower"), rule=rule)
+    if rule == "nearest":
+        # The decimal number that is typed, not its binary neighbour.
+        return max(1, math.floor(Fraction(str(fraction)) * num_clients + Fraction(1, 2)))
+    if num_clients < 2:
+        raise ValueError("num_clients is 1; expected at least 2, the minimum of rule='flower'")
+    return max(2, int(num_clients * fraction))
 
 
 def single(

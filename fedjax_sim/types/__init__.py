@@ -10,10 +10,13 @@ algorithms are compared.
 from fedjax_sim.types.algorithm import (
     Aggregation,
     Bits,
+    Candidates,
+    Choice,
     FedAlgorithm,
     LastWrapper,
     Requires,
     RunningStatistics,
+    Selector,
     send_state,
 )
 from fedjax_sim.types.aliases import (
@@ -55,6 +58,8 @@ __all__ = [
     "KEY_ROWS",
     "Aggregation",
     "Bits",
+    "Candidates",
+    "Choice",
     "ClientState",
     "Described",
     "Device",
@@ -72,6 +77,7 @@ __all__ = [
     "RunningStatistics",
     "Same",
     "Scalar",
+    "Selector",
     "ServerState",
     "Setup",
     "Spec",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from jax import Array
+
 from fedjax_sim.types.aliases import ClientState, Message, Params, PyTree, ServerState, Upload
 from fedjax_sim.types.setup import Task, Timeline
 from fedjax_sim.types.specs import Spec, changed_texts, with_spec
@@ -39,6 +41,67 @@ class Aggregation(NamedTuple):
     # (shapes of one upload, slots) -> bytes of the uploads that are in memory together.
     num_bytes: Callable[[PyTree, int], int] = _no_bytes
     f: int | None = None  # most attackers per round that it is made for; None: not stated
+
+
+@shown
+class Candidates(NamedTuple):
+    """Clients of a round among whom a selector chooses: the filled slots of the timeline."""
+
+    clients: Array  # [S] int
+    present: Array  # [S] bool    False: the slot is empty
+    num_examples: Array  # [S] int
+    num_steps: Array  # [S] int    local steps that the timeline gives
+    weights: Array  # [S]    of the setup's weighting; 0 where no upload would arrive
+    scores: PyTree  # values of `Selector.score`, leaves [S, ...]; (): there is none
+
+
+@shown
+class Choice(NamedTuple):
+    """Visits that a selector chose."""
+
+    chosen: Array  # [S] bool    empty slots do not count
+    # [S] factors of the weights, 1 / (probability of being chosen): the mean becomes the sum of the
+    # weighted uploads over the weights of all candidates. None: the mean over the chosen clients.
+    factors: Array | None = None
+    num_steps: Array | None = None  # [S] int    local steps, at most the timeline's. None: these
+
+
+def _nothing_known(num_clients: int) -> PyTree:
+    del num_clients
+    return ()
+
+
+def _learn_nothing(state: PyTree, clients: Array, reports: PyTree, arrived: Array) -> PyTree:
+    del clients, reports, arrived
+    return state
+
+
+@with_spec
+@shown
+class Selector(NamedTuple):
+    """Choice of a round's visits among the candidates of the timeline, from the state of the run.
+
+    Example:
+        >>> first = Selector(lambda state, candidates, round: (Choice(candidates.clients < 2), ()))
+        >>> import jax.numpy as jnp
+        >>> clients = jnp.array([0, 5])
+        >>> candidates = Candidates(clients, clients >= 0, clients, clients, clients, ())
+        >>> first.choose((), candidates, None)[0].chosen.tolist()
+        [True, False]
+    """
+
+    # (state, candidates, round) -> (choice, new state). `round.key` is the selector's own.
+    choose: Callable[[PyTree, Candidates, Round], tuple[Choice, PyTree]]
+    size: int | None = None  # clients that it chooses, all if there are fewer; None: all candidates
+    init: Callable[[int], PyTree] = _nothing_known  # number of clients -> state
+    # (model, oracle, visit) -> values that every candidate computes before the choice. None: none.
+    score: Callable[[Params, Oracle, Work], PyTree] | None = None
+    # (model, oracle, visit) -> values that a chosen client sends with its upload. None: none.
+    report: Callable[[Params, Oracle, Work], PyTree] | None = None
+    # (state, clients [m], reports [m, ...], arrived [m]) -> new state, after the visits.
+    learn: Callable[[PyTree, Array, PyTree, Array], PyTree] = _learn_nothing
+    unbiased: bool = False  # its choices have factors
+    spec: Spec | None = None  # the factory and its arguments
 
 
 def _no_state(params: Params) -> ClientState:
@@ -176,6 +239,8 @@ class FedAlgorithm(NamedTuple):
     personal: Callable[[Message, ClientState, Oracle, Work], Params] | None = None
     # What `update` receives. None: the weighted mean of the uploads.
     aggregation: Aggregation | None = None
+    # Choice among the candidates of a round. None: all of the timeline's clients take part.
+    selection: Selector | None = None
     requires: Requires = Requires()  # of setups, wrappers and files
     # The factory and its arguments. None: no factory under `specified` made it.
     spec: Spec | None = None

@@ -1,10 +1,13 @@
 """Minibatch rules: every example once an epoch, uniform draws, and what ragged clients get."""
 
+import decimal
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.testing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -296,3 +299,30 @@ def test_words_are_stored_before_they_are_compared():
 
     text = jax.jit(ranks).lower(jax.random.key(0)).compile().as_text()
     assert " while(" in text
+
+
+@pytest.mark.parametrize("number", [0.1, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 2.75])
+def test_fractions_of_an_epoch_are_its_first_minibatches(number):
+    """Exact decimal arithmetic; 0.7 of 10 steps are 7, where 0.7 * 10 rounded up in binary is 8."""
+    sizes = np.arange(0, 120)
+    exact = decimal.Decimal(str(number))
+    expected = [math.ceil(exact * math.ceil(n / 3)) for n in sizes]
+    npt.assert_array_equal(epochs(number, 3).num_steps(sizes), expected)
+
+
+def test_a_fraction_of_an_epoch_has_every_example_at_most_once():
+    steps = int(epochs(0.5, 3).num_steps(np.array([20]))[0])
+    part, whole = (
+        rule.draw(jax.random.key(0), jnp.array(20), 20, 7)
+        for rule in (epochs(0.5, 3), epochs(1, 3))
+    )
+    rows = np.concatenate([part(k)[0] for k in range(steps)])
+    assert steps == 4
+    assert len(set(rows.tolist())) == 12
+    npt.assert_array_equal(rows, np.concatenate([whole(k)[0] for k in range(steps)]))
+
+
+@pytest.mark.parametrize("number", [0.0, -0.5, float("nan"), 0, "1"])
+def test_epochs_have_to_be_positive(number):
+    with pytest.raises(ValueError, match="num_epochs is"):
+        epochs(number, 3)

@@ -359,3 +359,35 @@ def test_vectors_of_probabilities_are_refused():
     ):
         with pytest.raises(ValueError, match=r"probability has shape \(3,\); expected one number"):
             build()
+
+
+@pytest.mark.parametrize(
+    ("clients", "fraction", "nearest", "flower"),
+    [
+        (100, 0.1, 10, 10),
+        (100, 0.29, 29, 28),  # 0.29 * 100 = 28.999999999999996
+        (15, 0.1, 2, 2),  # 1.5
+        (10, 0.05, 1, 2),  # 0.5, and Flower's minimum
+        (10, 0.01, 1, 2),
+        (7, 1.0, 7, 7),
+    ],
+)
+def test_fractions_of_the_clients(clients, fraction, nearest, flower):
+    """Flower's numbers are those of max(int(M C), 2), its ``sample_size`` with the defaults."""
+    assert sampling.cohort_of(clients, fraction) == nearest
+    assert sampling.cohort_of(clients, fraction, rule="flower") == flower
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fraction": 0.0}, "fraction is 0.0"),
+        ({"fraction": 1.5}, "fraction is 1.5"),
+        ({"num_clients": 0}, "num_clients is 0"),
+        ({"rule": "floor"}, "rule is 'floor'"),
+        ({"num_clients": 1, "rule": "flower"}, "num_clients is 1"),
+    ],
+)
+def test_fractions_of_the_clients_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        sampling.cohort_of(**{"num_clients": 10, "fraction": 0.5} | arguments)

@@ -16,6 +16,7 @@ from fedjax_sim.checks import check_keys, shapes_of_one
 from fedjax_sim.engine import (
     RunState,
     Span,
+    as_chosen,
     check_run,
     everywhere,
     memory_limit,
@@ -106,7 +107,8 @@ def forecast(
     model = jax.tree.map(lambda x: x[0], params) if batched else params
     resident = dataclasses.replace(setup, task=on_device.task, timeline=timeline)
     _, upload, client = jax.eval_shape(lambda x: outcome.visit(algorithm, resident, x), model)
-    steps = float(np.where(timeline.mask, timeline.num_steps, 0).sum() / timeline.num_rounds)
+    chosen = as_chosen(algorithm.selection, timeline)
+    steps = float(np.where(chosen.mask, chosen.num_steps, 0).sum() / timeline.num_rounds)
     if timeline.clients.ndim == 2:  # the same in all runs
         steps *= replicas
     evaluations = measuring.count_evaluations(setup)

@@ -51,7 +51,8 @@ class Forecast(NamedTuple):
     # an evaluation with clients' local work, which may need more.
     parts: dict[str, int]
     memory: int  # bytes that may be used
-    # XLA's count for one step of one client, times the steps of a mean round.
+    # XLA's count for one step of one client, times the steps of a mean round; without the scores of
+    # a selection.
     flops_per_round: float
     rounds: int  # of the whole run
     evaluations: int  # of the whole run

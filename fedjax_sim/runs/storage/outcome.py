@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_sim.runs.history import Clock
-from fedjax_sim.tree import bits_if_all_report, message_bits, upload_bits
+from fedjax_sim.tree import bits_if_all_report, message_bits, scalar_bits, upload_bits
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup
 from fedjax_sim.wrappers import dry_visit
 
@@ -71,6 +71,8 @@ def describe(
     receive in every round with a report (EF21-P) are shared among the reports: the bits of a
     message are the mean over these.  Without a server an upload counts once per link that it is
     sent over (the mean over clients and over the period of the graphs), and there are no messages.
+    Those of candidates that a selection does not choose are shared, too: if they send scores, all
+    candidates receive a message, and an upload has the bits of the scores.
 
     Args:
         algorithm, setup, seeds, clock: those of the run.
@@ -78,7 +80,10 @@ def describe(
         shapes: message and upload, if they are known (:func:`visit_shapes`).
     """
     upload, download = None, None
-    reports = clock.mask.sum(-1, dtype=np.int64)  # [n, T]
+    candidates = reports = clock.mask.sum(-1, dtype=np.int64)  # [n, T]
+    selector = algorithm.selection
+    if selector is not None and selector.size is not None:
+        reports = np.minimum(candidates, selector.size)
     try:
         message, sent = shapes or visit_shapes(algorithm, setup, batched=batched)
         download, upload = message_bits(algorithm)(message), upload_bits(algorithm)(sent)
@@ -90,6 +95,12 @@ def describe(
             download = round(download * messages / max(int(reports.sum()), 1))
         if (links := algorithm.requires.bits.links) is not None:
             upload, download = round(links * upload), 0
+        if selector is not None:
+            number = scalar_bits(jnp.zeros(()))  # of a score or of a report
+            asked = candidates.sum() / max(int(reports.sum()), 1)
+            if selector.score is not None:
+                download, upload = round(download * asked), upload + round(number * asked)
+            upload += 0 if selector.report is None else number
     except (TypeError, ValueError, AttributeError):
         pass  # an algorithm that needs a real oracle even for the shapes of its uploads
     num_rounds = setup.timeline.num_rounds

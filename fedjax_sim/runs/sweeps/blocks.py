@@ -27,7 +27,7 @@ from fedjax_sim.types import PyTree, Task
 
 # All runs of a block are in the same round. The round is one number, so the draws that derive from
 # it, and with them the minibatches, are common to all configurations.
-_STATE = RunState(round=None, server=0, clients=0, past=0, diverged_at=0)  # pyright: ignore
+_STATE = RunState(round=None, server=0, clients=0, past=0, diverged_at=0, selection=0)  # pyright: ignore
 
 
 class Spread(NamedTuple):
@@ -53,7 +53,7 @@ class Spread(NamedTuple):
         slots = PartitionSpec(self.axis, None, None, None, axis)
         probed = dict.fromkeys((*probes.server, *probes.run), block)
         probed |= dict.fromkeys(probes.client, slots)
-        state = RunState(block, block, rows, block, block)  # pyright: ignore
+        state = RunState(block, block, rows, block, block, block)  # pyright: ignore
         return state, History(block, block, probed)  # pyright: ignore
 
 

@@ -250,6 +250,11 @@ def _first_state(
     arguments = setup.task, put(setup.params), put(setup.timeline)
     shapes = jax.eval_shape(compiled.initial, *arguments)
     first = state
+    if restart and jax.tree.leaves(shapes.selection):
+        raise ValueError(
+            f"alternatives[{name!r}] restarts with a selection; expected restart=False, since the "
+            "selection has counted the visits of the run"
+        )
     if restart:
         first = compiled.initial(setup.task, state.server.params, arguments[2])
         first = first._replace(round=state.round, diverged_at=state.diverged_at)
@@ -259,7 +264,7 @@ def _first_state(
         first = first._replace(past=state.past)
     elif not jax.tree.leaves(first.past) and jax.tree.leaves(shapes.past):
         first = first._replace(past=compiled.initial(*arguments).past)
-    for part in ("server", "clients", "past"):
+    for part in ("server", "clients", "past", "selection"):
         if _form(getattr(first, part)) != _form(getattr(shapes, part)):
             raise ValueError(
                 f"alternatives[{name!r}] has a state ({part}) of another form than the run's; "

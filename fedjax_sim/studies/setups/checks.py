@@ -13,6 +13,7 @@ from fedjax_sim.studies.setups.privacy import NoPrivacy
 from fedjax_sim.studies.setups.robust import NoRule, rule_of
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.studies.setups.sampling import Stratified, Uniform
+from fedjax_sim.studies.setups.selection import NoSelection
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.studies.setups.time import SCHEDULES, ClockOptions, Rounds
 from fedjax_sim.wrappers import Attackers as Mask
@@ -23,6 +24,7 @@ def check_study(study: Study) -> None:
     run = study.options
     fields.check(run)
     _check_seeds(run)
+    _check_work(run)
     _check_storage(study)
     _check_evaluation(run)
     _check_wrappers(run)
@@ -47,6 +49,18 @@ def _check_seeds(run: Run) -> None:
             f"partition_seed is {population.partition_seed}; expected an integer of at most {last} "
             f"with --partition-per-seed, which adds the seeds {run.seed} .. "
             f"{run.seed + run.seeds - 1}"
+        )
+
+
+def _check_work(run: Run) -> None:
+    options, cohort = run.algorithms, run.cohort
+    if options.epoch_fraction is not None and options.local_steps is not None:
+        raise ValueError(
+            f"epoch_fraction is {options.epoch_fraction}; expected none with --local-steps"
+        )
+    if cohort.cohort_fraction is None and cohort.cohort_rounding != "nearest":
+        raise ValueError(
+            f"cohort_rounding is {cohort.cohort_rounding!r}; expected --cohort-fraction with it"
         )
 
 
@@ -131,6 +145,11 @@ def _check_wrappers(run: Run) -> None:
     privacy.check_noise(run.privacy)
     if isinstance(run.privacy, NoPrivacy):
         return
+    if not isinstance(run.selection, NoSelection):
+        raise ValueError(
+            f"selection is {run.selection.kind!r}; expected none with privacy:gaussian, whose "
+            "accountant knows no choice that depends on the clients' data"
+        )
     if isinstance(run.time, ClockOptions):
         raise ValueError("time is 'clock'; expected 'rounds' with privacy:gaussian")
     if run.cohort.weighting != "uniform":
@@ -149,6 +168,8 @@ def _check_time(study: Study) -> None:
                     "asynchronous"
                 )
         return
+    if not isinstance(run.selection, NoSelection):
+        raise ValueError(f"selection is {run.selection.kind!r}; expected none with time:clock")
     if run.algorithms.local_steps is None:
         raise ValueError("local_steps is None; expected a number with time:clock")
     if run.time.horizon < run.time.interval:

@@ -44,7 +44,8 @@ from fedjax_sim.studies.setups.privacy import Privacy, privatized
 from fedjax_sim.studies.setups.registry import algorithms_of
 from fedjax_sim.studies.setups.robust import Robust, aggregated
 from fedjax_sim.studies.setups.run import Run
-from fedjax_sim.studies.setups.sampling import Full, Geometric, timelines
+from fedjax_sim.studies.setups.sampling import Full, Geometric, sized, timelines
+from fedjax_sim.studies.setups.selection import Selection, selected
 from fedjax_sim.studies.setups.settings import AlgorithmOptions
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.studies.setups.time import Clock, Rounds, clock_of
@@ -126,6 +127,7 @@ class Wrappers(NamedTuple):
     adapters: Adapters
     statistics: str
     robust: Robust
+    selection: Selection
     privacy: Privacy
 
     @classmethod
@@ -133,7 +135,7 @@ class Wrappers(NamedTuple):
         """Returns those of all options."""
         return cls(
             run.compress, run.feedback, run.compress_down, run.adapters, run.model.statistics,
-            run.robust, run.privacy,
+            run.robust, run.selection, run.privacy,
         )  # fmt: skip
 
     def on(
@@ -157,6 +159,7 @@ class Wrappers(NamedTuple):
         algorithm = aggregated(algorithm, self.robust)
         if attack is not None:
             algorithm = attack.on(algorithm)
+        algorithm = selected(algorithm, self.selection, timeline)
         return privatized(algorithm, self.privacy, timeline)
 
 
@@ -203,10 +206,10 @@ def prepare(
     divided = clients_of(study, dataset)
     data, source = divided.data, divided.source
     all_take_part = isinstance(run.sampling, Full | Geometric) or study.timeline is not None
-    if not all_take_part and run.cohort.cohort_size > data.num_clients:
+    cohort = sized(run.cohort, data.num_clients)
+    if not all_take_part and cohort.cohort_size > data.num_clients:
         raise ValueError(
-            f"cohort_size is {run.cohort.cohort_size}; expected 1 .. {data.num_clients}, the "
-            "clients"
+            f"cohort_size is {cohort.cohort_size}; expected 1 .. {data.num_clients}, the clients"
         )
     rule = batches(run.algorithms)
     seed = run.population.partition_seed if attack_seed is None else attack_seed
@@ -226,11 +229,11 @@ def prepare(
         clock, every = None, run.time.eval_every
         strata, rounds = run.execution.num_strata, run.time.rounds
         timeline = timelines(
-            run.sampling, run.cohort, rounds, strata, study.timeline, task, schedule_keys
+            run.sampling, cohort, rounds, strata, study.timeline, task, schedule_keys
         )
     else:
         num_steps, seed = run.algorithms.local_steps or 1, run.population.partition_seed
-        clock, every = clock_of(run.time, run.cohort, data.num_clients, num_steps, seed), 1
+        clock, every = clock_of(run.time, cohort, data.num_clients, num_steps, seed), 1
         timeline = clock.timelines(next(iter(entries)), schedule_keys)
     setup = Setup(
         task,
@@ -318,10 +321,10 @@ def clients_of(study: Study, dataset: Dataset) -> Clients:
 
 
 def batches(options: AlgorithmOptions) -> Batches:
-    """Returns the minibatch rule: local steps if given, else local epochs."""
+    """Returns the minibatch rule: local steps if given, else a fraction of an epoch, or epochs."""
     if options.local_steps is not None:
         return with_replacement(options.batch_size, options.local_steps)
-    return epochs(options.local_epochs, options.batch_size)
+    return epochs(options.epoch_fraction or options.local_epochs, options.batch_size)
 
 
 def seed_keys(first: int, count: int) -> tuple[Array, Array, Array]:

@@ -15,6 +15,7 @@ from fedjax_sim.studies.setups.partition import Dirichlet, Partition
 from fedjax_sim.studies.setups.privacy import NoPrivacy, Privacy
 from fedjax_sim.studies.setups.robust import NoRule, Robust
 from fedjax_sim.studies.setups.sampling import Cohort, Sampling, Uniform
+from fedjax_sim.studies.setups.selection import NoSelection, Selection
 from fedjax_sim.studies.setups.settings import AlgorithmOptions
 from fedjax_sim.studies.setups.time import Rounds, Time
 
@@ -62,6 +63,8 @@ class Run:
     """Rounds, or simulated time."""
     sampling: Sampling = Uniform()
     """Clients per round."""
+    selection: Selection = NoSelection()
+    """Choice among these clients by the state of the run."""
     cohort: Annotated[Cohort, OPEN] = Cohort()
     evaluation: Annotated[Evaluation, OPEN] = Evaluation()
     execution: Annotated[ExecutionOptions, OPEN] = ExecutionOptions()

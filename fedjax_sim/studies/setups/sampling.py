@@ -1,5 +1,6 @@
 """Options of the clients per round, and of reports that fail."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -145,6 +146,10 @@ class Cohort:
     cohort_size: Count = 10
     """Clients per round (on average where their number is random; not used by full and geometric);
     with time:clock those that the server contacts at once."""
+    cohort_fraction: PositiveProbability | None = None
+    """Fraction of the clients per round, which replaces --cohort-size; default: a number."""
+    cohort_rounding: Literal["nearest", "flower"] = "nearest"
+    """With --cohort-fraction: to the nearest number, at least 1; or Flower's int(), at least 2."""
     dropout: Fraction = 0.0
     """Probability that a sampled client does not report."""
     weighting: Literal["uniform", "examples"] = "uniform"
@@ -157,6 +162,14 @@ class Cohort:
     before."""
     delay: Count = 1
     """With --late: rounds by which an upload is late."""
+
+
+def sized(options: Cohort, num_clients: int) -> Cohort:
+    """Returns the options with the number of clients that a fraction means."""
+    if options.cohort_fraction is None:
+        return options
+    size = sampling.cohort_of(num_clients, options.cohort_fraction, rule=options.cohort_rounding)
+    return dataclasses.replace(options, cohort_size=size)
 
 
 def drawn(

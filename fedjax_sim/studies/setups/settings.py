@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.studies.setups.entries import COMMON, AlgorithmEntry, Hyper
-from fedjax_sim.studies.setups.fields import HIDDEN, Count, NotNegative, Positive, group
+from fedjax_sim.studies.setups.fields import HIDDEN, Count, Inside, NotNegative, Positive, group
 from fedjax_sim.studies.setups.own_code import own_code
 from fedjax_sim.studies.setups.registry import ALGORITHMS
 
@@ -45,6 +45,9 @@ class AlgorithmOptions:
     """Client rates that were tuned for a preset, by algorithm; all other options replace them."""
     local_epochs: Count = 5
     """Passes of a client over its examples per round."""
+    epoch_fraction: Inside | None = None
+    """Fraction of an epoch per round: the first minibatches of one pass, rounded up; default: whole
+    epochs."""
     local_steps: Count | None = None
     """Local steps on minibatches drawn with replacement; default: local epochs. With time:clock:
     steps per report, and the largest number of steps between two contacts."""

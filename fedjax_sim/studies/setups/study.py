@@ -109,7 +109,13 @@ _CALLED = ("loss", "metrics", "rows", "timeline", "setup")
 _REPLACED = {
     "dataset": ("data",),
     "rows": ("partition", "num_clients"),
-    "timeline": ("sampling", "rounds", "cohort_size"),
+    "timeline": (
+        "sampling",
+        "rounds",
+        "cohort_size",
+        "cohort_fraction",
+        "cohort_rounding",
+    ),
     "model": ("model",),
     "loss": ("loss",),
     "setup": ("data", "partition", "shift", "model", "rounds", "eval_every", "sampling", "cohort"),

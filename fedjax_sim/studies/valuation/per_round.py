@@ -239,6 +239,11 @@ def round_games(
             "algorithm aggregates by another rule than the mean; expected the mean of the uploads, "
             "of which coalitions of a round have their own"
         )
+    if algorithm.selection is not None:
+        raise ValueError(
+            "algorithm has a selection; expected none, since a round's coalitions are those of the "
+            "timeline's clients"
+        )
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
     if takes_state(setup.eval_fn):
         raise ValueError(
