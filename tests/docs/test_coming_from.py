@@ -117,7 +117,8 @@ def test_a_staircase_of_optax_misses_the_steps_that_the_table_says():
     # In float32 the quotient is a product with the rounded reciprocal of the length.
     products = COUNTS.astype(np.float32) * (np.float32(1) / np.float32(LENGTHS))[:, None]
     expected = (np.floor(products) != np.arange(1, 51)).any(1)
-    assert expected.sum() == 23 and LENGTHS[int(expected.argmax())] == 41
+    assert expected.sum() == 23
+    assert LENGTHS[int(expected.argmax())] == 41
 
     @jax.jit
     def rates(counts):
