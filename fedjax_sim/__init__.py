@@ -8,6 +8,7 @@ from fedjax_sim.algorithms import *  # noqa: F403
 from fedjax_sim.compression import compressed
 from fedjax_sim.data import (
     FederatedData,
+    complete_batches,
     empirical_task,
     epochs,
     from_assignment,
@@ -164,6 +165,7 @@ __all__ = [
     "average_rounds",
     "callbacks",
     "compare",
+    "complete_batches",
     "compressed",
     "compression",
     "data",

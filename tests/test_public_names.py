@@ -12,7 +12,7 @@ import fedjax_sim as fs
 PUBLIC = """
 Alternative Comparison FedAlgorithm FederatedData History LiveCurves Options Oracle Part Probes
 ProgressBar Requires Round RunState Setup Simulation Spec Storage Study Sweep Task Timeline Update
-Visit Work advance advice advise algorithms analysis average_rounds callbacks compare compressed
+Visit Work advance advice advise algorithms analysis average_rounds callbacks compare complete_batches compressed
 compression data datasets diagnostics diana ef14 ef21 ef21_p ema_rounds empirical_task epochs
 evaluation execution fine_tuned finished_runs fixed_order forecast fork freeze from_assignment
 from_clients from_table full_batch generated_data generated_task hypergradient init load local
