@@ -19,6 +19,7 @@ from fedjax_sim.checks import install_command as _install_command
 from fedjax_sim.compression import compressed
 from fedjax_sim.data import (
     FederatedData,
+    complete_batches,
     empirical_task,
     epochs,
     from_assignment,
@@ -181,6 +182,7 @@ __all__ = [
     "average_rounds",
     "callbacks",
     "compare",
+    "complete_batches",
     "compressed",
     "compression",
     "data",

@@ -48,6 +48,7 @@ FACTORIES = [
     (fs.with_replacement, {"batch_size": 2, "num_steps": 3}),
     (fs.stream, {"batch_size": 2, "num_steps": 3}),
     (fs.shuffled_repeats, {"num_epochs": 1, "batch_size": 2, "max_steps": 3}),
+    (fs.complete_batches, {"num_epochs": 1, "batch_size": 2}),
     (fs.full_batch, {"num_steps": 3}),
     (timelines.full, {"num_rounds": 2, "num_clients": 4}),
     (timelines.single, {"num_rounds": 2, "num_clients": 4, "client": 1}),

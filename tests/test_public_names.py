@@ -13,8 +13,8 @@ PUBLIC = """
 Alternative Comparison FedAlgorithm FederatedData Halving History LiveCurves Options Oracle Part
 Probes ProgressBar Requires Round RunState Setup Simulation Spec Storage Study Sweep Task Timeline
 Tuning Update Visit Work advance advice advise algorithms analysis average_rounds callbacks compare
-compressed compression data datasets diagnostics diana ef14 ef21 ef21_p ema_rounds empirical_task
-epochs evaluation execution fine_tuned finished_runs fixed_order forecast fork freeze
+complete_batches compressed compression data datasets diagnostics diana ef14 ef21 ef21_p ema_rounds
+empirical_task epochs evaluation execution fine_tuned finished_runs fixed_order forecast fork freeze
 from_assignment from_clients from_table full_batch generated_data generated_task hypergradient init
 load local marina measure_executions models objectives per_step_uploads personal_model plot plotting
 pp_marina presets privacy private problems prox report robust run running_statistics selection

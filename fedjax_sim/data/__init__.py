@@ -16,6 +16,7 @@ from fedjax_sim.data.augmentation import CIFAR_MEAN, CIFAR_STD
 from fedjax_sim.data.batches import (
     Batches,
     Pick,
+    complete_batches,
     epochs,
     full_batch,
     shuffled_repeats,

@@ -26,6 +26,7 @@ from fedjax_sim.types import Step, shown
 
 __all__ = [
     "Batches",
+    "complete_batches",
     "epochs",
     "full_batch",
     "permutations",
@@ -206,6 +207,43 @@ def shuffled_repeats(num_epochs: int, batch_size: int, max_steps: int | None = N
         return _tabulated(pick, max_steps)
 
     return Batches(num_steps, draw)
+
+
+@functools.cache
+def complete_batches(num_epochs: int, batch_size: int) -> Batches:
+    """Passes as in :func:`epochs`, without the short last minibatch of each.
+
+    A client with n examples does ``num_epochs * floor(n / batch_size)`` steps, so a client with
+    fewer examples than a minibatch does none.  Other examples are left out in every pass.  Source:
+    ``drop_last=True`` of PyTorch's ``DataLoader``.
+
+    Raises:
+        ValueError: an argument below 1.
+
+    Example:
+        >>> rule = complete_batches(num_epochs=2, batch_size=4)
+        >>> rule.num_steps(np.array([3, 8, 10])).tolist()
+        [0, 4, 4]
+        >>> pick = rule.draw(jax.random.key(0), jnp.array(10), max_size=10, max_steps=4)
+        >>> [bool(pick(step)[1].all()) for step in range(4)]
+        [True, True, True, True]
+    """
+    check_count(1, num_epochs=num_epochs, batch_size=batch_size)
+    rule = epochs(num_epochs, batch_size)
+
+    def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:
+        size = jnp.asarray(size, jnp.int32)
+        complete = jax.lax.div(size, jnp.int32(batch_size))
+        skipped = (size > complete * batch_size).astype(jnp.int32)  # steps per pass
+        among_all = rule.draw(key, size, max_size, max_steps + num_epochs)
+
+        def pick(step: Step) -> tuple[Array, Array]:
+            step = jnp.asarray(step, jnp.int32)
+            return among_all(step + skipped * jax.lax.div(step, jnp.maximum(complete, 1)))
+
+        return pick
+
+    return Batches(lambda sizes: num_epochs * (sizes // batch_size), draw)
 
 
 @functools.cache

@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+import fedjax_sim as fs
 from fedjax_sim.data import batches
 from fedjax_sim.data.batches import (
+    complete_batches,
     epochs,
     full_batch,
     permutations,
@@ -193,6 +195,39 @@ def test_shuffled_repeats(size, num_epochs, batch_size, max_steps, steps, seen_m
     assert size < 9 or len({tuple(order) for order in passes.tolist()}) == len(passes)
 
 
+# 10 = 2 * 4 + 2 and 8 = 2 * 4: both leave every pass with two minibatches; 3 < 4 has none.
+@pytest.mark.parametrize(("size", "complete"), [(10, 2), (8, 2), (5, 1), (4, 1)])
+def test_complete_batches(size, complete):
+    rule = complete_batches(num_epochs=3, batch_size=4)
+    assert rule.num_steps(np.array([0, 3, size])).tolist() == [0, 0, 3 * complete]
+    pick = rule.draw(jax.random.key(3), jnp.array(size), 12, 9)
+    rows, weights = map(np.asarray, jax.vmap(pick)(jnp.arange(3 * complete)))
+    assert weights.all()
+    passes = np.sort(rows.reshape(3, -1))
+    assert (np.diff(passes) > 0).all()  # no example twice in a pass
+    assert passes.max() < size
+    if size == 10:
+        assert len({tuple(row) for row in passes.tolist()}) > 1  # other examples are left out
+
+
+def test_complete_batches_begin_each_pass_of_epochs():
+    key, size = jax.random.key(3), jnp.array(10)
+    whole = epochs(3, 4).draw(key, size, 12, 9)
+    pick = complete_batches(3, 4).draw(key, size, 12, 6)
+    for step, same in enumerate((0, 1, 3, 4, 6, 7)):  # 2, 5 and 8 are short
+        np.testing.assert_array_equal(pick(step)[0], whole(same)[0])
+
+
+def test_a_client_with_fewer_examples_than_a_batch_does_not_move():
+    data = fs.from_clients([{"d": np.ones(n, np.float32)} for n in (3, 9)])
+    rule = complete_batches(num_epochs=2, batch_size=4)
+    task = fs.empirical_task(lambda x, batch, key: -x * batch["d"], data, rule)
+    timeline = fs.timelines.full(1, 2, task.num_steps)
+    setup = fs.Setup(task, timeline, jnp.zeros(()))
+    # Four unit steps of the second client, half of the mean: exact in floating point.
+    assert float(fs.run(fs.fedavg(1.0), setup, jax.random.key(0))[0].server.params) == 2.0
+
+
 def test_steps_beyond_the_last_epoch_are_harmless():
     """The masked loop evaluates them: rows must stay inside the client."""
     rows, _ = drawn_epochs(3, 2, 4, 9, 50)
@@ -218,7 +253,10 @@ def test_words_are_scaled_exactly(bits, size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [with_replacement(3, 5), epochs(2, 3), shuffled_repeats(2, 3)])
+@pytest.mark.parametrize(
+    "rule",
+    [with_replacement(3, 5), epochs(2, 3), shuffled_repeats(2, 3), complete_batches(3, 3)],
+)
 def test_minibatches_do_not_depend_on_how_many_may_follow(rule):
     """A longer bound on the steps, as other clients may impose it, changes no draw."""
     key, size = jax.random.key(0), jnp.array(7)
@@ -256,7 +294,14 @@ def test_the_same_step_gives_the_same_minibatch(rule):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "rule", [with_replacement(3, 5), epochs(2, 3), shuffled_repeats(2, 3), full_batch(5)]
+    "rule",
+    [
+        with_replacement(3, 5),
+        epochs(2, 3),
+        shuffled_repeats(2, 3),
+        complete_batches(3, 3),
+        full_batch(5),
+    ],
 )
 def test_draws_do_not_depend_on_the_precision(rule):
     """A float64 check of a float32 run sees the same examples."""
@@ -284,6 +329,8 @@ def test_draws_do_not_depend_on_the_precision(rule):
         (lambda: shuffled_repeats(0, 5), "num_epochs is 0"),
         (lambda: shuffled_repeats(5, 0), "batch_size is 0"),
         (lambda: shuffled_repeats(5, 5, max_steps=0), "max_steps is 0"),
+        (lambda: complete_batches(0, 5), "num_epochs is 0"),
+        (lambda: complete_batches(5, 0), "batch_size is 0"),
         (lambda: full_batch(0), "num_steps is 0"),
     ],
 )

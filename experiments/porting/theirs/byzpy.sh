@@ -12,6 +12,7 @@ PYTHONPATH="$here" "$folder/venv/bin/python" - <<'PYTHON'
 import torch
 from byzpy.aggregators.coordinate_wise.median import CoordinateWiseMedian
 from byzpy.aggregators.coordinate_wise.trimmed_mean import CoordinateWiseTrimmedMean
+from byzpy.aggregators.geometric_wise.geometric_median import GeometricMedian
 from byzpy.aggregators.geometric_wise.krum import Krum, MultiKrum
 from byzpy.attacks.little import LittleAttack
 from compare import compare
@@ -27,6 +28,11 @@ measured = {
     "krum": float(Krum(f=2).aggregate(seven)),
     "multikrum": float(MultiKrum(f=2, q=5).aggregate(seven)),
     "trimmed": float(CoordinateWiseTrimmedMean(f=2).aggregate(seven)),
+    "median": [
+        float(CoordinateWiseMedian().aggregate(values))
+        for values in (seven, vectors(1, 2, 3, 4))
+    ],
+    "geometric": float(GeometricMedian().aggregate(seven)),
     "little": float(LittleAttack(f=2).apply(honest_grads=vectors(1, 2, 4))),
     "nan": [
         float(rule.aggregate(nan_of_five))

@@ -89,7 +89,10 @@ measured = {
     "weights": aggregated(strategies.FedAvg(), [0, 1], [10, 30]),
     "krum": aggregated(strategies.Krum(num_malicious_nodes=2), SEVEN),
     "multikrum": aggregated(strategies.MultiKrum(num_malicious_nodes=2), SEVEN),
-    "bulyan": aggregated(strategies.Bulyan(num_malicious_nodes=1), SEVEN),
+    "bulyan": [
+        aggregated(strategies.Bulyan(num_malicious_nodes=1), values)
+        for values in (SEVEN, [2, 11, 12, 23, 32, 42, 58])
+    ],
     "trimmed": [aggregated(strategies.FedTrimmedAvg(beta=beta), SEVEN) for beta in (0.2, 0.3)],
     "median": aggregated(strategies.FedMedian(), [1, 2, 4], [1, 1, 100]),
     "nan": [

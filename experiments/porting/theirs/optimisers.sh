@@ -25,8 +25,8 @@ def path(optimizer):
     return result
 
 
-def muon():
-    rule, x, result = optax.contrib.muon(0.1), jnp.zeros(()), []
+def optax_path(rule):
+    x, result = jnp.zeros(()), []
     state = rule.init(x)
     for _ in range(3):
         change, state = rule.update(-jnp.ones(()), state, x)
@@ -42,13 +42,21 @@ def variance():
 
 
 schedule = jax.jit(optax.exponential_decay(1.0, 41, 0.5, staircase=True))
+steps = jax.jit(optax.piecewise_constant_schedule(1.0, {41: 0.5, 82: 0.5}))
 measured = {
     "sgd": path(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
     + path(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True)),
     "dampening": path(lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.9)),
     "nadam": path(lambda p: torch.optim.NAdam(p, 0.1)),
-    "muon": muon(),
+    "muon": optax_path(optax.contrib.muon(0.1)),
+    "optax-adaptive": optax_path(optax.adam(0.1, 0.9, 0.99, 1e-3))
+    + optax_path(optax.yogi(0.1, 0.9, 0.99, 1e-3))
+    + optax_path(optax.adagrad(0.1, 0.0, 1e-3)),
+    "torch-adaptive": path(lambda p: torch.optim.Adam(p, 0.1, (0.9, 0.99), 1e-3))
+    + path(lambda p: torch.optim.Adagrad(p, 0.1, eps=1e-3)),
+    "batches": [len(x) for _ in range(2) for x in torch.utils.data.DataLoader(range(10), 4)],
     "staircase": [float(schedule(count)) for count in (40, 41, 42)],
+    "piecewise": [float(steps(count)) for count in (40, 41, 42, 81, 82)],
     "variance": variance(),
 }
 compare("optimisers", "torch optax jax", measured)
