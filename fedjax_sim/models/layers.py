@@ -11,9 +11,10 @@ from jax import Array, lax
 
 from fedjax_sim import tree
 from fedjax_sim.types import Described, Params
+from fedjax_sim.types.platforms import CHOICES, by_platform
 
 Apply = Callable[[Params, Any], Any]
-# Entries of a token for which a TPU takes all heads in one product: two tiles of 128 lanes.
+# Entries of a token up to which one product may take all heads: two tiles of a TPU's 128 lanes.
 _MAX_JOINT_WIDTH = 256
 Rows = tuple[int, int]  # first row of a kernel, and the row after the last
 
@@ -61,9 +62,7 @@ def _mean(x: Array, axes: Sequence[int]) -> Array:
     return x.mean(axis=axes, keepdims=True)
 
 
-def _centred(
-    wide: Array, average: Callable[[Array], Array], rounded: bool
-) -> tuple[Array, Array]:
+def _centred(wide: Array, average: Callable[[Array], Array], rounded: bool) -> tuple[Array, Array]:
     """Deviations from the average, and their variance."""
     mean = average(wide)
     centred = wide - mean
@@ -89,12 +88,12 @@ def _normalise_groups_jvp(groups, epsilon, primals, tangents):
     # With y = (x - mean) r the tangent is r scale (t - mean(t) - y mean(y t)) + y dscale + dbias.
     # Written with y and 1 once, its transpose has two sums over pixels, which serve the gradients
     # of images, scales and biases.
-    (x, scale, _), (t, d_scale, d_bias) = primals, tangents
+    x, (t, d_scale, d_bias) = primals[0], tangents
     out, y, factor, average = _normalised(*primals, groups, epsilon)
     t = tree.wide(t)
     along_y = _by_channel(d_scale, x) - factor * average(y * t)
     along_ones = _by_channel(d_bias, x) - factor * average(t)
-    # Without the barrier XLA would also add the whole arrays for the gradients of scales and biases.
+    # Without the barrier XLA would add whole arrays once more for the gradients of the parameters.
     along_y, along_ones = lax.optimization_barrier((along_y, along_ones))
     return out.astype(x.dtype), (factor * t + along_y * y + along_ones).astype(x.dtype)
 
@@ -136,14 +135,16 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None
     softmax is computed in at least float32.
     """
     queries = queries * queries.shape[-1] ** -0.5
-    split = functools.partial(_attend_split, mask=mask)
-    if queries.shape[2] * queries.shape[3] > _MAX_JOINT_WIDTH:
-        return split(queries, keys, values)
+    apart = functools.partial(_attend_apart, mask=mask)
     joint = functools.partial(_attend_joint, mask=mask)
-    return lax.platform_dependent(queries, keys, values, tpu=joint, default=split)
+    if queries.shape[2] * queries.shape[3] > _MAX_JOINT_WIDTH:
+        joint = apart
+    forms = {"apart": apart, "joint": joint}
+    branches = {platform: forms[choice.heads] for platform, choice in CHOICES.items()}
+    return by_platform(branches, queries, keys, values)
 
 
-def _attend_split(queries: Array, keys: Array, values: Array, mask: Array | None) -> Array:
+def _attend_apart(queries: Array, keys: Array, values: Array, mask: Array | None) -> Array:
     """Attention with a batch of products for the heads."""
     weights = _weights(jnp.einsum("bqhd,bkhd->bhqk", queries, keys), mask).astype(values.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, values)

@@ -21,6 +21,7 @@ from jax import Array, lax
 
 from fedjax_sim.models.convolution.geometry import Form, Geometry, Setting
 from fedjax_sim.models.convolution.trilinear import convolve
+from fedjax_sim.types.platforms import CHOICES
 
 
 class Convolution(Protocol):
@@ -191,11 +192,16 @@ _MAX_OUTPUTS = 32
 
 def automatic(setting: Setting) -> Form:
     """Returns the form of :data:`auto`."""
-    if setting.platform == "gpu" and setting.num_clients > 1:
-        # On an H100, LeNet-5: 20 ms per round against 50; ResNet-18: 119 (blocks only), 139.
-        return "blocks" if _num_patches(setting) > _MIN_ROWS * setting.outputs else "gemm"
-    if setting.platform != "cpu":
-        return "conv"
+    choice = CHOICES[setting.platform]
+    return _RULES[choice.own_kernels if setting.num_clients > 1 else choice.one_kernel](setting)
+
+
+def _on_gpu(setting: Setting) -> Form:
+    # On an H100, LeNet-5: 20 ms per round against 50; ResNet-18: 119 (blocks only), 139.
+    return "blocks" if _num_patches(setting) > _MIN_ROWS * setting.outputs else "gemm"
+
+
+def _on_cpu(setting: Setting) -> Form:
     if setting.patch_size > _MAX_PATCH:
         return "gemm" if _num_patches(setting) <= _MAX_WIDE_PATCHES else "conv"
     if setting.patch_bytes > _MAX_PATCH_BYTES:
@@ -212,6 +218,10 @@ def _always(form: Form) -> Callable[[Setting], Form]:
     return lambda setting: form
 
 
+_RULES: dict[str, Callable[[Setting], Form]] = {
+    "conv": _always("conv"), "cpu sizes": _on_cpu, "gpu sizes": _on_gpu,
+}  # fmt: skip
+
 im2col: Convolution = lowered(_always("gemm"))
 """Patches times a matrix in all cases; needs kh kw times the input's memory temporarily."""
 
@@ -225,5 +235,5 @@ auto: Convolution = lowered(automatic)
 """The default.  CPU: a GEMM if kh kw C <= 400 and the patches take at most 64 MiB (by blocks if
 O <= min(32, kh kw C)), or if there are at most 512 patches; otherwise an ordinary convolution.
 Accelerators: ordinary convolutions.
-Batched kernels: batched GEMMs, on CPUs with the same rule for blocks, on GPUs always by blocks; one
-convolution on TPUs."""
+Batched kernels: batched GEMMs, on CPUs with the same rule for blocks, on GPUs by blocks if there
+are more than 11 O patches; one convolution on TPUs."""
