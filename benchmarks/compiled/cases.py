@@ -134,10 +134,11 @@ def network(name: str, dtype: Any = None) -> Callable[[Sequence[Any], str], Prog
 
     def build(devices: Sequence[Any], strategy: str) -> Program:
         net = accelerator.NETWORKS[name]
-        pairs = dtype is not None and devices[0].platform == "tpu"
+        on_tpu = devices[0].platform == "tpu"
+        pairs = dtype is not None and on_tpu
         model = {
             "ResNet-18": lambda: fs.models.resnet18(net.classes, pairs=pairs),
-            "ViT-Tiny": lambda: fs.models.vit_tiny(num_classes=net.classes),
+            "ViT-Tiny": lambda: fs.models.vit_tiny(num_classes=net.classes, unroll=not on_tpu),
         }[name]()
         model = model if dtype is None else fs.models.in_precision(model, dtype)
         clients, cohort = accelerator.CLIENTS, accelerator.COHORT

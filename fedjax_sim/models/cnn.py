@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import Array, lax
+from jax import Array
 
 from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model, from_nnx
@@ -22,6 +22,7 @@ from fedjax_sim.models.convolution.layers import Layer, layers_in_blocks
 from fedjax_sim.models.convolution.lowering import Convolution, auto, automatic, canonical
 from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import LECUN_NORMAL, Dense, Product, dense_product
+from fedjax_sim.types.platforms import CHOICES, by_platform
 
 # Four times as many fill two tiles of 128 lanes; with more, blocks only add arithmetic.
 _MAX_BLOCK_CHANNELS = 64
@@ -196,16 +197,18 @@ class _Cnn(nnx.Module):
 
     def __call__(self, x: Array) -> Array:
         layers = [(getattr(self, f"conv{i}"), pool) for i, pool in enumerate(self.pool_after, 1)]
-        default = functools.partial(self._convolutions, layers, 0, None)
-        forms = {}
-        if self.conv is auto:
-            on_tpu, on_cpu = _num_for_tpus(layers), _num_for_cpus(layers, x)
-            if on_tpu:
-                forms["tpu"] = functools.partial(self._convolutions, layers, on_tpu, canonical)
-            if on_cpu:
-                forms["cpu"] = functools.partial(self._convolutions, layers, on_cpu, None)
-        x = lax.platform_dependent(x, default=default, **forms) if forms else default(x)
-        return self.head(x)
+        plain = functools.partial(self._convolutions, layers, 0, None)
+        forms = {
+            "channels last": (_num_for_tpus(layers), canonical),
+            "channels first": (_num_for_cpus(layers, x), None),
+        }
+        branches = {
+            platform: functools.partial(self._convolutions, layers, *forms[choice.stack])
+            if self.conv is auto and choice.stack and forms[choice.stack][0]
+            else plain
+            for platform, choice in CHOICES.items()
+        }
+        return self.head(by_platform(branches, x))
 
     def _convolutions(
         self, layers: list[tuple[nnx.Conv, bool]], count: int, conv: Convolution | None, x: Array

@@ -11,9 +11,10 @@ from jax import Array, lax
 
 from fedjax_sim import tree
 from fedjax_sim.types import Described, Params
+from fedjax_sim.types.platforms import CHOICES, by_platform
 
 Apply = Callable[[Params, Any], Any]
-# Entries of a token for which a TPU takes all heads in one product: two tiles of 128 lanes.
+# Entries of a token up to which one product may take all heads: two tiles of a TPU's 128 lanes.
 _MAX_JOINT_WIDTH = 256
 Rows = tuple[int, int]  # first row of a kernel, and the row after the last
 
@@ -51,13 +52,73 @@ def _standardise_jvp(axes, epsilon, primals, tangents):
 
 def _standardised(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array]:
     """The result of :func:`standardise` before it is rounded, and the factor."""
-    # The variance is the mean of squared deviations: the difference of two means of squares would
-    # cancel where the mean is large.
     wide = tree.wide(x)
-    centred = wide - wide.mean(axis=axes, keepdims=True)
-    variance = jnp.square(centred).mean(axis=axes, keepdims=True)
+    centred, variance = _centred(wide, functools.partial(_mean, axes=axes), wide.dtype != x.dtype)
     scale = lax.rsqrt(variance + epsilon)
     return centred * scale, scale
+
+
+def _mean(x: Array, axes: Sequence[int]) -> Array:
+    return x.mean(axis=axes, keepdims=True)
+
+
+def _centred(wide: Array, average: Callable[[Array], Array], rounded: bool) -> tuple[Array, Array]:
+    """Deviations from the average, and their variance."""
+    mean = average(wide)
+    centred = wide - mean
+    if rounded:
+        # One pass for both means. What cancels is below the rounding of entries to half precision.
+        return centred, jnp.maximum(average(jnp.square(wide)) - jnp.square(mean), 0)
+    # The difference of two means of squares would cancel where the mean is large.
+    return centred, average(jnp.square(centred))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
+def normalise_groups(x: Array, scale: Array, bias: Array, groups: int, epsilon: float) -> Array:
+    """Returns images ``[B, H, W, C]`` standardised by groups of channels, scaled and shifted.
+
+    The scales and biases belong to channels.  With k times as many channels as scales, these are
+    those of k pixels.  Everything is computed in at least float32.
+    """
+    return _normalised(x, scale, bias, groups, epsilon)[0].astype(x.dtype)
+
+
+@normalise_groups.defjvp
+def _normalise_groups_jvp(groups, epsilon, primals, tangents):
+    # With y = (x - mean) r the tangent is r scale (t - mean(t) - y mean(y t)) + y dscale + dbias.
+    # Written with y and 1 once, its transpose has two sums over pixels, which serve the gradients
+    # of images, scales and biases.
+    x, (t, d_scale, d_bias) = primals[0], tangents
+    out, y, factor, average = _normalised(*primals, groups, epsilon)
+    t = tree.wide(t)
+    along_y = _by_channel(d_scale, x) - factor * average(y * t)
+    along_ones = _by_channel(d_bias, x) - factor * average(t)
+    # Without the barrier XLA would add whole arrays once more for the gradients of the parameters.
+    along_y, along_ones = lax.optimization_barrier((along_y, along_ones))
+    return out.astype(x.dtype), (factor * t + along_y * y + along_ones).astype(x.dtype)
+
+
+def _normalised(x: Array, scale: Array, bias: Array, groups: int, epsilon: float) -> tuple:
+    """The result, standardised images, their factors, and the average over a group's pixels."""
+    pixels = x.shape[3] // scale.size
+
+    def average(x: Array) -> Array:
+        sums = x.sum((1, 2), keepdims=True)
+        of_groups = sums.reshape(x.shape[0], pixels, groups, -1).mean((1, 3), keepdims=True)
+        size = x.shape[1] * x.shape[2]
+        spread = jnp.broadcast_to(of_groups, (x.shape[0], pixels, groups, scale.size // groups))
+        return spread.reshape(sums.shape) / size
+
+    wide = tree.wide(x)
+    centred, variance = _centred(wide, average, wide.dtype != x.dtype)
+    inverse = lax.rsqrt(variance + epsilon)
+    factor = inverse * _by_channel(scale, x)
+    return centred * factor + _by_channel(bias, x), centred * inverse, factor, average
+
+
+def _by_channel(parameter: Array, x: Array) -> Array:
+    """A parameter per channel for the channels of images, in at least float32."""
+    return tree.wide(jnp.tile(parameter, x.shape[3] // parameter.size))
 
 
 def gelu(x: Array) -> Array:
@@ -74,14 +135,16 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None
     softmax is computed in at least float32.
     """
     queries = queries * queries.shape[-1] ** -0.5
-    split = functools.partial(_attend_split, mask=mask)
-    if queries.shape[2] * queries.shape[3] > _MAX_JOINT_WIDTH:
-        return split(queries, keys, values)
+    apart = functools.partial(_attend_apart, mask=mask)
     joint = functools.partial(_attend_joint, mask=mask)
-    return lax.platform_dependent(queries, keys, values, tpu=joint, default=split)
+    if queries.shape[2] * queries.shape[3] > _MAX_JOINT_WIDTH:
+        joint = apart
+    forms = {"apart": apart, "joint": joint}
+    branches = {platform: forms[choice.heads] for platform, choice in CHOICES.items()}
+    return by_platform(branches, queries, keys, values)
 
 
-def _attend_split(queries: Array, keys: Array, values: Array, mask: Array | None) -> Array:
+def _attend_apart(queries: Array, keys: Array, values: Array, mask: Array | None) -> Array:
     """Attention with a batch of products for the heads."""
     weights = _weights(jnp.einsum("bqhd,bkhd->bhqk", queries, keys), mask).astype(values.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, values)

@@ -16,7 +16,7 @@ from fedjax_sim.models.cnn import conv_layer
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.convolution.pairs import conv_pairs, in_pairs
 from fedjax_sim.models.dense import Dense, Product, dense_product
-from fedjax_sim.models.layers import standardise
+from fedjax_sim.models.layers import normalise_groups
 
 _HE_NORMAL = jax.nn.initializers.he_normal()
 
@@ -221,14 +221,7 @@ class _GroupNorm(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
 
     def __call__(self, x: Array) -> Array:
-        scale, bias = self.scale[...], self.bias[...]
-        pixels = x.shape[3] // scale.size
-        if pixels == 1:
-            grouped, axes = x.reshape(*x.shape[:3], self.groups, -1), (1, 2, 4)
-        else:
-            grouped, axes = x.reshape(*x.shape[:3], pixels, self.groups, -1), (1, 2, 3, 5)
-            scale, bias = jnp.tile(scale, pixels), jnp.tile(bias, pixels)
-        return standardise(grouped, axes, 1e-5).reshape(x.shape) * scale + bias
+        return normalise_groups(x, self.scale[...], self.bias[...], self.groups, 1e-5)
 
 
 def _convolved(layer: nnx.Conv, x: Array) -> Array:

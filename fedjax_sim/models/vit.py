@@ -33,6 +33,7 @@ def vit(
     heads: int,
     mlp_dim: int | None = None,
     remat: bool = False,
+    unroll: bool = False,
 ) -> Model:
     """Vision transformer with class token: ``[B, H, W, C] -> logits [B, num_classes]``.
 
@@ -70,6 +71,9 @@ def vit(
         remat: recompute all activations of a block for its gradient: memory for one block and
             ``depth`` token arrays, for about a third more arithmetic.  Without it the results of
             the four layers of a block are stored, and only what lies between is recomputed.
+        unroll: compile each block by itself: on GPUs three fifths of the kernels and seven tenths
+            of the memory traffic (docs/performance.md), for a compilation that takes several times
+            as long.
 
     Raises:
         ValueError: a size that is no integer of at least 1; an image that patches do not tile;
@@ -127,8 +131,10 @@ def vit(
         def step(z: Array, packed: Any) -> tuple[Array, None]:
             return _block(unpack(*packed), z, heads), None
 
-        # Inside a scan, common-subexpression elimination cannot undo the recomputation.
-        z, _ = lax.scan(jax.checkpoint(step, prevent_cse=False, policy=policy), z, packed)
+        # Inside a loop, common-subexpression elimination cannot undo the recomputation. Without one
+        # it may, unless the memory matters.
+        step = jax.checkpoint(step, prevent_cse=unroll and remat, policy=policy)
+        z, _ = lax.scan(step, z, packed, unroll=unroll)
         return _linear(params["head"], _layer_norm(params["norm"], z[:, 0]))
 
     return Model(init, takes_adapters(apply), axis_roles=_axis_roles)
@@ -139,6 +145,7 @@ def vit_tiny(
     num_classes: int = 10,
     patch_size: int = 4,
     remat: bool = False,
+    unroll: bool = False,
 ) -> Model:
     """ViT-Tiny: width 192, 12 blocks, 3 heads; see :func:`vit`.
 
@@ -150,7 +157,7 @@ def vit_tiny(
         5362762
     """
     sizes = {"patch_size": patch_size, "width": 192, "depth": 12, "heads": 3}
-    return vit(image_shape, num_classes, **sizes, remat=remat)
+    return vit(image_shape, num_classes, **sizes, remat=remat, unroll=unroll)
 
 
 def vit_base16(

@@ -15,7 +15,7 @@ from random_params import random_params
 from small_problems import compiled
 
 from fedjax_sim import models
-from fedjax_sim.models.layers import attend, causal, gelu, standardise
+from fedjax_sim.models.layers import attend, causal, gelu, normalise_groups, standardise
 
 pytestmark = pytest.mark.usefixtures("x64")
 PLATFORMS = ["tpu", "default"]
@@ -73,6 +73,49 @@ def test_standardise(shape, axes):
     (x,) = draws(shape)
     actual = with_derivatives(lambda x: standardise(x, axes, 1e-3), x + 2)
     assert_close(actual, with_derivatives(plain, x + 2))
+
+
+@pytest.mark.parametrize("pixels", [1, 2])
+def test_normalise_groups(pixels):
+    """Images of 3 x 2 groups, alone and with neighbouring pixels as more channels."""
+
+    def plain(x, scale, bias):
+        parts = []
+        for part in jnp.split(x, 3, 3):
+            centred = part - part.mean((1, 2, 3), keepdims=True)
+            parts.append(centred / jnp.sqrt((centred**2).mean((1, 2, 3), keepdims=True) + 1e-3))
+        return jnp.concatenate(parts, 3) * scale + bias
+
+    def ours(x, scale, bias):
+        pairs = x.reshape(*x.shape[:2], x.shape[2] // pixels, -1)
+        return normalise_groups(pairs, scale, bias, 3, 1e-3).reshape(x.shape)
+
+    x, scale, bias = draws((2, 5, 4, 6), (6,), (6,))
+    arguments = x + 2, scale, bias
+    expected = with_gradients(plain, *arguments)
+    assert_close(with_gradients(ours, *arguments), expected)
+    # Forward mode of all arguments, over reverse mode.
+    directions = tuple(map(jnp.sin, arguments))
+    both = (
+        jax.jvp(lambda *args, f=f: with_gradients(f, *args), arguments, directions)[1]
+        for f in (ours, plain)
+    )
+    assert_close(*both)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_means_of_half_precision(dtype):
+    """In one pass: the result of rounded entries is exact up to its own rounding."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(5 + rng.standard_normal((4, 6, 6, 4)), dtype)  # mean of 5 deviations
+    exact = np.asarray(x, np.float64).reshape(4, -1, 2, 2)
+    exact = exact - exact.mean((1, 3), keepdims=True)
+    exact = exact / np.sqrt((exact**2).mean((1, 3), keepdims=True) + 1e-5)
+    scale, bias = jnp.ones(4, dtype), jnp.zeros(4, dtype)
+    actual = np.asarray(normalise_groups(x, scale, bias, 2, 1e-5), np.float64)
+    # Half a unit in the last place of entries below 4, and 72 float32 terms that cancel to 1 / 26.
+    tolerance = 2 * float(jnp.finfo(dtype).eps) + 1e-4
+    np.testing.assert_allclose(actual, exact.reshape(x.shape), rtol=0, atol=tolerance)
 
 
 def test_gelu():
@@ -137,10 +180,9 @@ def plain_vit(params, x, heads, patch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", [False, True])
-def test_vision_transformer(on, remat):
-    sizes = {"patch_size": 4, "width": 6, "depth": 2, "heads": 3, "remat": remat}
-    model = models.vit((8, 12, 3), 5, **sizes)
+@pytest.mark.parametrize("options", [{}, {"remat": True}, {"unroll": True}])
+def test_vision_transformer(on, options):
+    model = models.vit((8, 12, 3), 5, patch_size=4, width=6, depth=2, heads=3, **options)
     start = jax.eval_shape(model.init, jax.random.key(0))
     leaves, structure = jax.tree.flatten(start)
     params = structure.unflatten([0.5 * x for x in draws(*(leaf.shape for leaf in leaves))])

@@ -101,6 +101,18 @@ def test_remat_changes_memory_only(network):
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "loops", "barriers"),
+    [({}, 2, False), ({"unroll": True}, 0, False), ({"unroll": True, "remat": True}, 0, True)],
+)
+def test_unrolled_blocks(options, loops, barriers):
+    """No loop is left. What ``remat`` recomputes is not merged again."""
+    start, x = jax.eval_shape(small().init, jax.random.key(0)), images()
+    text = jax.jit(jax.grad(squares(small(**options)))).lower(start, x).as_text()
+    assert text.count("stablehlo.while") == loops
+    assert ("stablehlo.optimization_barrier" in text) == barriers
+
+
 def test_batched_parameters(network):
     """Clients' own weights: the same numbers, and matrix products only."""
     model, apply, params = network

@@ -13,17 +13,16 @@ from jax import Array, lax
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.data import check_finite
-from fedjax_sim.engine.execution.devices import Platform
 from fedjax_sim.engine.execution.strategies import has_kernels
 from fedjax_sim.objectives import Metrics, check_labels
 from fedjax_sim.types import Params, PyTree
+from fedjax_sim.types.platforms import CHOICES, Platform
 
 # Examples per batch, by CPU time per example on two x86 cores (1 MB of L2 cache per core). LeNet-5:
 # 41 us at 50, 54 at 100, 141 at 1,000; FEMNIST CNN: 550 us at 25, 710 at 50, 890 at 200; dense
 # 784-200-200-10: 5.0 us at 50, 3.7 at 1,000. Activations and patches of a convolution should stay
 # in the cache; a dense layer should read its matrix seldom.
 _BATCH = 1000
-_CONVOLUTION_BATCH = 32
 
 # add(total, values [batch], counted bool [batch], start) -> total
 Add = Callable[[Array, Array, Array, Array], Array]
@@ -96,7 +95,7 @@ def _fold(
 
 def default_batch(params: Params, platform: Platform) -> int:
     """Returns the examples per batch for a model: small batches for convolutions on a CPU."""
-    return _CONVOLUTION_BATCH if platform == "cpu" and has_kernels(params) else _BATCH
+    return CHOICES[platform].evaluation_batch if has_kernels(params) else _BATCH
 
 
 def value_shapes(

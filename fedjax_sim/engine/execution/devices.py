@@ -10,7 +10,7 @@ import importlib.metadata
 import os
 import re
 from collections.abc import MutableMapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from jax.sharding import AxisType, Mesh
 
 from fedjax_sim.checks import host_memory
 from fedjax_sim.types import Device, PyTree
+from fedjax_sim.types.platforms import Platform
 
 
 def make_mesh(devices: Sequence[Device], axis: str = "clients") -> Mesh:
@@ -48,11 +49,7 @@ def check_no_explicit_mesh() -> None:
 
 
 # What depends on the platform inside a program is decided when the program is lowered
-# (`jax.lax.platform_dependent`, lowering rules). `platform_of` is for decisions before tracing.
-Platform = Literal["cpu", "tpu", "gpu"]
-PLATFORMS: tuple[Platform, ...] = get_args(Platform)
-
-
+# (`by_platform`, lowering rules). `platform_of` is for decisions before tracing.
 def platform_of(values: PyTree) -> Platform | None:
     """Returns the platform of the program that takes these arguments; None if lowering decides.
 

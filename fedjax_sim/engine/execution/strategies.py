@@ -24,8 +24,6 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_count
 from fedjax_sim.engine.execution import chunks
 from fedjax_sim.engine.execution.devices import (
-    PLATFORMS,
-    Platform,
     automatic,
     check_no_explicit_mesh,
     make_mesh,
@@ -34,6 +32,7 @@ from fedjax_sim.engine.execution.devices import (
 )
 from fedjax_sim.tree import all_reduced, mean_from_sum, weighted, weighted_mean, weighted_sum
 from fedjax_sim.types import Device, PyTree, Timeline, Upload, shown
+from fedjax_sim.types.platforms import CHOICES, PLATFORMS, Platform, by_platform
 
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
 Execution = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
@@ -251,20 +250,19 @@ def auto(
                 return sharded(make_mesh(sharing), inner)(local, shared, slots, weights)
 
         def clients(platform: Platform) -> int:
-            if platform == "cpu":
+            rule = CHOICES[platform].clients
+            if rule == "cache":
                 return 1 if in_turn else chunks.cpu_chunk(num_slots, replicas * size)
-            chunk = chunks.tpu_chunk if platform == "tpu" else chunks.accelerator_chunk
+            chunk = {"pairs": chunks.tpu_chunk, "memory": chunks.accelerator_chunk}[rule]
             return chunk(num_slots, replicas * chunks.peak_bytes(program.jaxpr))
 
-        names: tuple[Platform, ...] = (platform,) if platform else PLATFORMS
-        sizes = {name: clients(name) for name in names}
-        # Platforms with one size share a branch, which is traced once.
+        if platform:
+            return chunked(clients(platform))(local, shared, slots, weights)
+        sizes: dict[Platform, int] = {name: clients(name) for name in PLATFORMS}
+        # Platforms with one size share a branch.
         branches = {size: partial(chunked(size), local) for size in sizes.values()}
-        default = branches[sizes.pop(platform or "gpu")]
-        others = {name: branches[size] for name, size in sizes.items() if branches[size] != default}
-        if not others:
-            return default(shared, slots, weights)
-        return jax.lax.platform_dependent(shared, slots, weights, **others, default=default)
+        each = {name: branches[size] for name, size in sizes.items()}
+        return by_platform(each, shared, slots, weights)
 
     return run
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from fedjax_sim.types.platforms import Platform
+
 Operation: TypeAlias = Literal["conv", "input_grad", "kernel_grad"]
 Form: TypeAlias = Literal["conv", "gemm", "blocks"]
 Pair: TypeAlias = tuple[int, int]
@@ -12,7 +14,7 @@ class Setting(NamedTuple):
     """Properties of one operation when its form is chosen; for batched kernels, of one kernel."""
 
     operation: Operation
-    platform: str  # "cpu", "gpu" or "tpu": where the program is lowered for
+    platform: Platform  # where the program is lowered for
     patch_size: int  # kh * kw * C, the inner dimension of the matrix product
     patch_bytes: int  # size of all patches of the batch
     outputs: int  # O, the columns of the matrix product

@@ -21,6 +21,7 @@ from jax import Array, lax
 
 from fedjax_sim.models.convolution.geometry import Form, Geometry, Setting
 from fedjax_sim.models.convolution.trilinear import convolve
+from fedjax_sim.types.platforms import CHOICES
 
 
 class Convolution(Protocol):
@@ -178,6 +179,10 @@ _MAX_PATCH_BYTES = 2**26
 # channels (the end of VGG-11, batch 50) XLA:CPU's convolution takes 935 ms, its input gradient
 # 926; GEMMs 9 and 5. At 4 x 4 both are equal.
 _MAX_WIDE_PATCHES = 512
+# On GPUs a kernel of blocks has 64 C O entries where one of 3 x 3 pixels has 9 C O, and patches of
+# blocks 4 C per row where those of pixels have 9 C. So blocks move fewer bytes above 11 rows per
+# output, up to which ResNet-18's last two stages are.
+_MIN_ROWS = 11
 # Blocks against pixels by GEMM, one layer with its gradients, ratio of CPU times: 0.37 (5 x 5, 3 to
 # 6 channels), 0.51 (5 x 5, 6 to 16), 0.62 (3 x 3, 3 to 16), 0.48 (5 x 5, 16 to 32), 0.90 (3 x 3, 16
 # to 32); with wide outputs 0.94 (5 x 5, 3 to 64), 1.25 (3 x 3, 32 to 64). Blocks save patches and
@@ -187,21 +192,35 @@ _MAX_OUTPUTS = 32
 
 def automatic(setting: Setting) -> Form:
     """Returns the form of :data:`auto`."""
-    if setting.platform == "gpu" and setting.num_clients > 1:
-        return "blocks"  # on an H100, LeNet-5: 20 ms per round against 50; ResNet-18: 119, 139
-    if setting.platform != "cpu":
-        return "conv"
+    choice = CHOICES[setting.platform]
+    return _RULES[choice.own_kernels if setting.num_clients > 1 else choice.one_kernel](setting)
+
+
+def _on_gpu(setting: Setting) -> Form:
+    # On an H100, LeNet-5: 20 ms per round against 50; ResNet-18: 119 (blocks only), 139.
+    return "blocks" if _num_patches(setting) > _MIN_ROWS * setting.outputs else "gemm"
+
+
+def _on_cpu(setting: Setting) -> Form:
     if setting.patch_size > _MAX_PATCH:
-        num_patches = setting.patch_bytes // (4 * setting.patch_size)  # in single precision
-        return "gemm" if num_patches <= _MAX_WIDE_PATCHES else "conv"
+        return "gemm" if _num_patches(setting) <= _MAX_WIDE_PATCHES else "conv"
     if setting.patch_bytes > _MAX_PATCH_BYTES:
         return "conv"
     return "blocks" if setting.outputs <= min(_MAX_OUTPUTS, setting.patch_size) else "gemm"
 
 
+def _num_patches(setting: Setting) -> int:
+    """Patches of a batch in single precision."""
+    return setting.patch_bytes // (4 * setting.patch_size)
+
+
 def _always(form: Form) -> Callable[[Setting], Form]:
     return lambda setting: form
 
+
+_RULES: dict[str, Callable[[Setting], Form]] = {
+    "conv": _always("conv"), "cpu sizes": _on_cpu, "gpu sizes": _on_gpu,
+}  # fmt: skip
 
 im2col: Convolution = lowered(_always("gemm"))
 """Patches times a matrix in all cases; needs kh kw times the input's memory temporarily."""
@@ -216,5 +235,5 @@ auto: Convolution = lowered(automatic)
 """The default.  CPU: a GEMM if kh kw C <= 400 and the patches take at most 64 MiB (by blocks if
 O <= min(32, kh kw C)), or if there are at most 512 patches; otherwise an ordinary convolution.
 Accelerators: ordinary convolutions.
-Batched kernels: batched GEMMs, on CPUs with the same rule for blocks, on GPUs always by blocks; one
-convolution on TPUs."""
+Batched kernels: batched GEMMs, on CPUs with the same rule for blocks, on GPUs by blocks if there
+are more than 11 O patches; one convolution on TPUs."""

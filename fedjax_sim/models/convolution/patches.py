@@ -97,9 +97,10 @@ def kernel_grad_gpu(x: Array, z: Array, g: Geometry) -> Array:
     """Returns :func:`kernel_grad_gemm` in few kernels."""
     # A product for all images has a long sum, which XLA:GPU divides into parts that it copies into
     # padded arrays first. Products of a few images each need no copies, and few parts are added by
-    # the kernel that reads the gradient.
+    # the kernel that reads the gradient. The parts must not outgrow the patches.
     rows = patches(x, g, True)
-    parts = max(n for n in range(1, _MAX_PARTS + 1) if x.shape[0] % n == 0)
+    most = min(_MAX_PARTS, max(z.size // z.shape[3] ** 2, 1))
+    parts = max(n for n in range(1, most + 1) if x.shape[0] % n == 0)
     rows, z = (a.reshape(parts, -1, a.shape[3]) for a in (rows, z))
     products = jnp.einsum("npk,npo->nko", rows, z, precision=g.precision)
     # Without the barrier XLA would make it one product again.

@@ -31,6 +31,7 @@ from jax.interpreters import ad, batching, mlir
 
 from fedjax_sim.models.convolution import blocks, patches, tpu
 from fedjax_sim.models.convolution.geometry import Form, Geometry, Operation, Setting
+from fedjax_sim.types.platforms import Platform
 
 _Computations: TypeAlias = dict[Operation, Callable[[Array, Array, Geometry], Array]]
 
@@ -103,7 +104,7 @@ def _compute(
     operation: Operation,
     geometry: Geometry,
     batched: _Batched,
-    platform: str,
+    platform: Platform,
 ) -> Array:
     one_a, one_b = (
         x.shape[1:] if has_axis else x.shape for x, has_axis in zip((a, b), batched, strict=True)
@@ -127,7 +128,13 @@ def _compute(
 
 
 def _form(
-    a, b, itemsize: int, operation: Operation, geometry: Geometry, platform: str, num_clients: int
+    a,
+    b,
+    itemsize: int,
+    operation: Operation,
+    geometry: Geometry,
+    platform: Platform,
+    num_clients: int,
 ) -> Form:
     """The form of an operation on arrays of shapes ``a`` and ``b``."""
     # Channels of x are rows of the kernel, except if x itself is the first argument.
@@ -195,7 +202,8 @@ def _define(operation: Operation, shape: Callable[[Any, Any, Geometry], tuple]) 
     primitive.def_impl(implementation)
     primitive.def_abstract_eval(abstract)
     # Rules are chosen where a program is lowered, which may be for a device that is not here.
-    for name, platform in ((None, "gpu"), ("cpu", "cpu"), ("tpu", "tpu")):
+    names: dict[str | None, Platform] = {None: "gpu", "cpu": "cpu", "tpu": "tpu"}
+    for name, platform in names.items():
         compute = functools.partial(_compute, operation=operation, platform=platform)
         rule = mlir.lower_fun(compute, multiple_results=False)
         mlir.register_lowering(primitive, rule, platform=name)

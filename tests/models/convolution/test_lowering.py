@@ -16,7 +16,15 @@ from jax.sharding import PartitionSpec
 from jax.test_util import check_grads
 from small_problems import compiled
 
-from fedjax_sim.models.convolution.lowering import auto, blocked, canonical, im2col, lowered
+from fedjax_sim.models.convolution.geometry import Setting
+from fedjax_sim.models.convolution.lowering import (
+    auto,
+    automatic,
+    blocked,
+    canonical,
+    im2col,
+    lowered,
+)
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 # Sums of at most 3 * 3 * 3 to 8 * 8 * 4 products of standard normals, in another order: a few ulps
@@ -388,6 +396,20 @@ def test_auto_on_accelerators(platform):
     assert not re.search(r"group_count = (?!1 )", together)
     product = re.compile(rf"stablehlo.dot_general.*tensor<4x{2 * 2 * 12}x{4 * w.shape[-1]}xf32>")
     assert bool(product.search(together)) == (platform == "cuda")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "images", "channels", "form"),
+    [
+        (10, 32 * 16 * 16, 128, "blocks"),  # ResNet-18's second stage
+        (10, 32 * 8 * 8, 256, "gemm"),  # its third: 8 rows per output
+        (1, 32 * 16 * 16, 128, "conv"),
+    ],
+)
+def test_auto_on_gpus_by_the_rows_of_a_product(kernels, images, channels, form):
+    patch = 9 * channels
+    setting = Setting("conv", "gpu", patch, 4 * images * patch, channels, kernels)
+    assert automatic(setting) == form
 
 
 def test_choice_of_the_platform_that_the_program_is_lowered_for():

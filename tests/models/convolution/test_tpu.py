@@ -45,6 +45,19 @@ def test_convolutions_of_clients(num_clients, strides, padding, dilation):
             np.testing.assert_allclose(actual, reference, atol=1e-12)
 
 
+def test_products_of_parts_do_not_outgrow_patches():
+    """Kernel gradients on GPUs are sums over parts of a batch, fewer if kernels are wide."""
+
+    def parts(outputs):
+        g = Geometry((4, 4), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), None, lambda setting: "gemm")
+        x, z = jnp.ones((8, 4, 4, 2)), jnp.ones((8, 4, 4, outputs))
+        text = str(jax.make_jaxpr(lambda x, z: kernel_grad_gpu(x, z, g))(x, z))
+        return int(re.search(rf"f32\[(\d+),18,{outputs}\] = dot_general", text)[1])
+
+    # 8 images of 16 pixels: 128 rows.
+    assert [parts(outputs) for outputs in (4, 16, 32, 64, 200)] == [8, 8, 4, 2, 1]
+
+
 def test_models_use_blocks_on_tpus_only():
     model = digits_cnn()
     params = jax.eval_shape(model.init, jax.random.key(0))

@@ -1,0 +1,44 @@
+"""Choices by platform, in one table; docs/performance.md has the measurements behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, get_args
+
+from jax import lax
+
+Platform = Literal["cpu", "tpu", "gpu"]
+PLATFORMS: tuple[Platform, ...] = get_args(Platform)
+
+
+class Choice(NamedTuple):
+    """Forms of a program on one platform."""
+
+    # What limits the clients that `execution.auto` runs together.
+    clients: Literal["cache", "pairs", "memory"]
+    # Convolutions with one kernel and with a kernel per client: always ordinary ones, or by sizes.
+    one_kernel: Literal["conv", "cpu sizes"]
+    own_kernels: Literal["conv", "cpu sizes", "gpu sizes"]
+    # Whole stacks of convolutions in blocks of 2 x 2 pixels, where they fit; None: layer by layer.
+    stack: Literal["channels first", "channels last"] | None
+    # Heads of attention: a product each, or one for all where a token fits two registers.
+    heads: Literal["apart", "joint"]
+    # Examples per batch of an evaluation of models with convolutions.
+    evaluation_batch: int
+
+
+CHOICES: dict[Platform, Choice] = {
+    "cpu": Choice("cache", "cpu sizes", "cpu sizes", "channels first", "apart", 32),
+    "tpu": Choice("pairs", "conv", "conv", "channels last", "joint", 1000),
+    "gpu": Choice("memory", "conv", "gpu sizes", None, "apart", 1000),
+}
+
+
+def by_platform(branches: Mapping[Platform, Callable], *args: Any) -> Any:
+    """Calls the branch of the platform that the program is lowered for.
+
+    All but CPUs and TPUs count as GPUs.  Equal branches are traced once.
+    """
+    default = branches["gpu"]
+    others = {name: branch for name, branch in branches.items() if branch != default}
+    return lax.platform_dependent(*args, **others, default=default) if others else default(*args)
