@@ -300,5 +300,5 @@ def test_a_later_precision_replaces_an_earlier_one():
 
 @pytest.mark.parametrize("model", [lambda w, x: x @ w, fs.fedavg(0.1)])
 def test_what_is_no_model_has_no_precision(model):
-    with pytest.raises(ValueError, match="model is .*; expected a fedjax_sim Model or Task"):
+    with pytest.raises(ValueError, match=r"model is .*; expected a fedjax_sim Model or Task"):
         models.in_precision(model, jnp.bfloat16)
