@@ -45,7 +45,9 @@ def build(table: pd.DataFrame, options: Mapping[str, Any]) -> tuple[Report, dict
     counts = [f"{name}: {part['holds'].sum()} of {len(part)} bounds hold." for name, part in parts]
     report.add(" ".join(counts))
     groups = table[proved].groupby("theorem", sort=False)
-    report.claims(bounds_hold(f"Theorem {name}", part["holds"]) for name, part in groups)
+    report.claims(
+        bounds_hold(f"Theorem {name} for FedDualAvg", part["holds"]) for name, part in groups
+    )
     return report, {NAME: figure(table)}
 
 

@@ -461,7 +461,7 @@ def story() -> str:
         "that both models work better on new data than those of FedAvg and eight other methods. In "
         "Table 2 (CIFAR-100, LeNet-5) test accuracy is "
         f"{_of(TABLE_2, 3)} %, with CIFAR-10 {_of(TABLE_2, 0)} %. We ran all of the paper's 1,000 "
-        "rounds, with a network of about a tenth of its channels."
+        "rounds, with a network of about a tenth of its parameters."
     ]
     runs = {
         "CIFAR-100": f"fedswa/{LONG}/{CIFAR100}",

@@ -42,11 +42,11 @@ def in_precision(model: Model | Task, dtype: DTypeLike) -> Model | Task:
     Args:
         model: any model; or a task whose objective contains one, as a choice for one execution:
             clients' gradients are then computed in the dtype, evaluations of the server are not.
-        dtype: floating dtype of the computation.
+        dtype: floating dtype of the computation, in the place of an earlier one.
 
     Raises:
-        ValueError: a dtype that is not floating, or a task whose objective is not one of
-            :mod:`fedjax_sim.objectives`.
+        ValueError: a dtype that is not floating, neither a model nor a task, or a task whose
+            objective is not one of :mod:`fedjax_sim.objectives`.
 
     Example:
         >>> model = in_precision(Model(lambda key: jnp.ones(2), lambda w, x: x @ w), jnp.bfloat16)
@@ -59,11 +59,16 @@ def in_precision(model: Model | Task, dtype: DTypeLike) -> Model | Task:
     name = jnp.dtype(dtype).name
     if isinstance(model, Task):
         return _task_in_precision(model, name)
-    apply = _Cast(model.apply, name)
+    if not isinstance(model, Model):
+        raise ValueError(f"model is {model!r:.60}; expected a fedjax_sim Model or Task")
     if model.train is None:
-        return model._replace(apply=apply)
-    train = _CastTraining(model.train, name, model.statistics)
-    return model._replace(apply=Evaluation(apply), train=train)
+        return model._replace(apply=_cast(model.apply, name))
+    inner = getattr(model.apply, "function", None)  # of an earlier Evaluation
+    apply = _cast(inner if isinstance(inner, _Cast) else model.apply, name)
+    train = model.train.train if isinstance(model.train, _CastTraining) else model.train
+    return model._replace(
+        apply=Evaluation(apply), train=_CastTraining(train, name, model.statistics)
+    )
 
 
 def _task_in_precision(task: Task, dtype: str) -> Task:
@@ -97,7 +102,7 @@ def _objective_in(objective: Any, dtype: str) -> Objective:
         case OfModel(model):
             return dataclasses.replace(objective, model=in_precision(model, dtype))
         case OfApply(apply):
-            return dataclasses.replace(objective, apply=_Cast(apply, dtype))
+            return dataclasses.replace(objective, apply=_cast(apply, dtype))
     if getattr(objective, "objective", None) is None:  # of a regularised or augmented one
         raise ValueError(
             f"task has the objective {objective!r:.60}; expected one of fedjax_sim.objectives; a "
@@ -142,6 +147,11 @@ class _Cast:
 
     def __call__(self, params: Params, x: PyTree) -> PyTree:
         return _computed(lambda w, x: (self.apply(w, x), None), self.dtype, params, x)[0]
+
+
+def _cast(apply: Callable, dtype: str) -> _Cast:
+    """Returns a function that computes in a dtype, which replaces that of an earlier cast."""
+    return _Cast(apply.apply if isinstance(apply, _Cast) else apply, dtype)
 
 
 def _floating(leaf: Any) -> bool:

@@ -51,6 +51,7 @@ class Sampling:
     groups: int = 1  # poisson: groups that take turns, one per round; bins: rounds of a pass
     redrawn: bool = False  # bins: clients have a new place in every pass
     separation: int = 1  # separated: fewest rounds from one visit of a client to its next
+    reports: float = 1.0  # probability of a visit's report, as far as `probability` lacks it
 
 
 def thinned(sampling: Sampling | None, keep: Scalar) -> Sampling | None:
@@ -64,7 +65,8 @@ def thinned(sampling: Sampling | None, keep: Scalar) -> Sampling | None:
     if sampling.kind == "poisson" and sampling.slots is None and sampling.repeats == 1:
         probability = sampling.probability * float(keep)
         return dataclasses.replace(sampling, probability=probability, expected_uploads=expected)
-    return dataclasses.replace(sampling, expected_uploads=expected)
+    reports = sampling.reports * float(keep)
+    return dataclasses.replace(sampling, reports=reports, expected_uploads=expected)
 
 
 def independent_of_data(timeline: Timeline) -> Timeline:

@@ -156,6 +156,8 @@ class Timeline:
     def __getitem__(self, rounds: slice) -> Timeline:
         """Returns the given rounds of a timeline ``[T, S]`` or of a batch ``[n, T, S]``.
 
+        Rounds that are not consecutive have no sampling rule.
+
         Raises:
             ValueError: no slice.  The first timeline of a batch is
                 ``jax.tree.map(lambda x: x[0], batch)``.
@@ -177,7 +179,8 @@ class Timeline:
             cut = {name: _cut(name, x, rounds) for name, x in arrays.items()}
         on_host = values.keys() - arrays.keys()
         cut |= {name: _cut(name, values[name], rounds) for name in on_host}
-        return dataclasses.replace(self, **cut)
+        # The rule is that of consecutive rounds: others have other distances between visits.
+        return dataclasses.replace(self, **cut, sampling=self.sampling if step == 1 else None)
 
     def _summary(self) -> Summary:
         rounds = f"{self.num_rounds:,}, with {self.cohort_size:,} slots each"

@@ -289,3 +289,16 @@ def test_sweeps_have_a_precision(tmp_path):
         values[precision] = run_sweep(own, sweep).history["value"].to_numpy()
     assert np.any(values["float32"] != values["float64"])
     np.testing.assert_allclose(values["float32"], values["float64"], rtol=1e-4)
+
+
+def test_a_later_precision_replaces_an_earlier_one():
+    again = models.in_precision(HALF, jnp.float32)
+    assert again.apply == models.in_precision(PLAIN, jnp.float32).apply
+    params = PLAIN.init(KEY)
+    assert set(products(again.apply, params, batch()["x"])) == {("float32", "float32")}
+
+
+@pytest.mark.parametrize("model", [lambda w, x: x @ w, fs.fedavg(0.1)])
+def test_what_is_no_model_has_no_precision(model):
+    with pytest.raises(ValueError, match=r"model is .*; expected a fedjax_sim Model or Task"):
+        models.in_precision(model, jnp.bfloat16)

@@ -36,8 +36,10 @@ def direction(metric: str) -> Literal["min", "max"] | None:
 
     The name decides, in any case of letters: "min" for names with "loss" or "error" and for words
     like "perplexity", "mse", "gap" and "std", else "max" for accuracies, R^2 and the like.  None:
-    the name has no such word.
+    the name has no such word, or is that of a number of examples or clients.
     """
+    if _is_count(metric):
+        return None
     name = metric.lower()
     if "loss" in name or "error" in name or not _SMALLER.isdisjoint(_words(name)):
         return "min"
@@ -47,7 +49,7 @@ def direction(metric: str) -> Literal["min", "max"] | None:
 def is_fraction(metric: str) -> bool:
     """Returns True for the name of an accuracy or the like, whose values lie in [0, 1]."""
     name = metric.lower()
-    words = _words(name)
+    words = [] if _is_count(metric) else _words(name)
     in_top = re.search(r"(?<![a-z0-9])top[-_ ]?\d", name) and "error" not in words
     return bool(in_top) or not _FRACTIONS.isdisjoint(words)
 
@@ -57,9 +59,9 @@ def headline(metrics: Iterable[str]) -> list[str]:
 
     Accuracy and loss of the test come first, then other scores, losses, metrics without a known
     direction, and distributions over clients; otherwise in the given order.  Those that measure
-    progress, and numbers of examples, are left out.
+    progress, and numbers of examples or clients, are left out.
     """
-    names = [x for x in metrics if x not in PROGRESS and x.rpartition("/")[2] != "examples"]
+    names = [x for x in metrics if x not in PROGRESS and not _is_count(x)]
     return sorted(names, key=_place)
 
 
@@ -71,6 +73,10 @@ def _place(metric: str) -> tuple[int, int]:
     directions = ("max", "min", None)
     of_clients = metric.startswith(("client/", "personal/")) or re.search(r"/q\d+$", metric)
     return 3 if of_clients else 2, directions.index(direction(metric))
+
+
+def _is_count(metric: str) -> bool:
+    return metric.rpartition("/")[2] in ("examples", "clients")
 
 
 def _words(name: str) -> list[str]:

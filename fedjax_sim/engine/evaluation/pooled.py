@@ -163,8 +163,7 @@ class _Scorer(NamedTuple):
             larger = direction(name) != "min"
             of = known if len(known) else np.full(1, np.nan)
             statistics = client_statistics(of, QUANTILES, higher_is_better=larger)
-            statistics["clients"] = len(known)
-            for key, value in statistics.items():
+            for key, value in {**statistics, "clients": len(known)}.items():
                 results[_free("", f"{name}/{key}", results)] = np.asarray(value)
         return results
 

@@ -115,7 +115,8 @@ class Stratified:
 
 @group
 class BallsInBins:
-    """Each client in one random round of every pass of clients / --cohort-size rounds."""
+    """Each client in one random round of every pass of clients / --cohort-size rounds, rounded to a
+    whole number, so that a cohort may have some more or fewer clients on average."""
 
     redraw: bool = False
     """A new random round in every pass; otherwise the same place in each."""

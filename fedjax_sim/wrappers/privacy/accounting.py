@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import check_positive, import_extra, last_wrapper
+from fedjax_sim.checks import (
+    check_count,
+    check_one_number,
+    check_positive,
+    import_extra,
+    last_wrapper,
+)
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline, shown
 from fedjax_sim.wrappers.privacy import allocation, fixed_size, sampled
 from fedjax_sim.wrappers.privacy.events import Accountant, Adjacency, Mechanism, allocation_event
@@ -125,11 +131,13 @@ def epsilon_per_round(
         >>> epsilon_per_round(private, setup, 1e-5, [0, 1, 4]).round(2).tolist()
         [0.0, 0.73, 1.55]
     """
-    rounds = [int(number) for number in rounds]
+    rounds = list(rounds)
     last = setup.timeline.num_rounds
     for number in rounds:
-        if not 0 <= number <= last:
+        check_count(rounds=number)
+        if number > last:
             raise ValueError(f"rounds has {number}; expected 0 .. {last}, rounds of the timeline")
+    rounds = [int(number) for number in rounds]
     wanted = sorted({number for number in rounds if number})
     results = _of_prefixes(algorithm, setup, delta, wanted, accountant, interval)
     values = {0: 0.0} | {n: r.epsilon for n, r in zip(wanted, results, strict=True)}
@@ -182,7 +190,8 @@ def calibrate(
     interval: float = INTERVAL,
 ) -> float:
     """Returns the smallest noise multiplier with which a mechanism is (epsilon, delta) private."""
-    check_positive(interval=interval)
+    _check_numbers(delta, interval)
+    check_one_number(epsilon=epsilon)
     if not 0 < epsilon < np.inf:
         raise ValueError(f"epsilon is {epsilon}; expected a positive number")
     first = mechanism(1.0)
@@ -199,20 +208,23 @@ def calibrate(
     def spent(z: float) -> float:
         return _fresh(name, first, interval).compose(mechanism(z).event).get_epsilon(rest)
 
+    smallest = _SMALLEST
+    while not _fresh(name, first, interval).supports(mechanism(smallest).event):
+        smallest = min(1.1 * smallest, 1.0)  # that of 1 is supported
     try:
         z = dp.calibrate_dp_mechanism(
             lambda: _fresh(name, first, interval),
             lambda z: mechanism(z).event,
             epsilon,
             rest,
-            dp.LowerEndpointAndGuess(_SMALLEST, 1.0),
+            dp.LowerEndpointAndGuess(smallest, max(1.0, 2 * smallest)),
             tol=1e-4,
         )
     except dp.NoBracketIntervalFoundError as error:
-        high, low = spent(_SMALLEST), spent(_LARGEST)
+        high, low = spent(smallest), spent(_LARGEST)
         raise ValueError(
             f"epsilon is {epsilon} at delta {delta:g}; expected a number in {low:.3g} .. "
-            f"{high:.3g}, which noise multipliers in {_LARGEST:g} .. {_SMALLEST} give with "
+            f"{high:.3g}, which noise multipliers in {_LARGEST:g} .. {smallest:g} give with "
             f"{first.rule}"
         ) from error
     return float(z)
@@ -227,7 +239,7 @@ def _of_prefixes(
     interval: float,
 ) -> list[Guarantee]:
     """Returns the guarantees after increasing numbers of rounds; None: all rounds."""
-    check_positive(interval=interval)
+    _check_numbers(delta, interval)
     mechanism_of = _mechanism_of(algorithm, setup)
     counted, running = None, None  # (inner event, compositions) of the running accountant
     results = []
@@ -299,10 +311,16 @@ def accountant_of(
     )
 
 
+def _check_numbers(delta: float, interval: float) -> None:
+    check_positive(delta=delta, interval=interval)
+    if not delta < 1:
+        raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
+    if not interval < np.inf:
+        raise ValueError(f"interval is {interval}; expected a positive number")
+
+
 def _rest_of_delta(mechanism: Mechanism, delta: float) -> float:
     """Returns delta without the probability of runs that the event does not cover."""
-    if not 0 < delta < 1:
-        raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
     if mechanism.extra_delta > _SPARE * delta:
         raise ValueError(
             f"delta is {delta:g}; expected at least {mechanism.extra_delta / _SPARE:.3g}: rounds "

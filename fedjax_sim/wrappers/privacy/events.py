@@ -13,6 +13,8 @@ import functools
 import math
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from fedjax_sim.checks import import_extra
 from fedjax_sim.timelines import Sampling, overflow_probability
 from fedjax_sim.types import Timeline, shown
@@ -57,9 +59,10 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
     ==================== ================================================= =================
 
     ``dropout`` lowers the probability of Poisson sampling; elsewhere it is not counted, which is
-    safe.  A cohort that takes part in r rounds in a row counts as one draw with
-    :math:`z / \sqrt r`.  Groups of clients that take turns (``grouped_bernoulli``) count once per
-    turn of a client's group.
+    safe, except that it makes empty rounds more probable.  A cohort that takes part in r rounds in
+    a row counts as one draw with :math:`z / \sqrt r`.  Groups of clients that take turns
+    (``grouped_bernoulli``) count once per turn of a client's group.  Rounds that were cut from a
+    longer timeline count every cohort and every pass that they meet.
 
     The engine discards the update of an empty round, so that a reader sees that it was empty.  One
     client decides this only if all others are absent, in any of T rounds with a probability of at
@@ -69,7 +72,9 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
     dp, rule = import_extra("dp_accounting", "privacy"), timeline.sampling
     if rule is None or rule.kind in ("fixed", "durations"):
         return _per_visit(noise_multiplier, timeline)
-    draws = math.ceil(timeline.num_rounds / (rule.repeats * rule.groups))
+    draws = math.ceil(_met(timeline, rule.repeats) / rule.groups)
+    if rule.redrawn:
+        draws = _met(timeline, rule.repeats * rule.groups)
     z = noise_multiplier / math.sqrt(rule.repeats)
     if rule.kind == "without_replacement":
         event = dp.SampledWithoutReplacementDpEvent(
@@ -98,7 +103,9 @@ def sampled_gaussian(noise_multiplier: float, timeline: Timeline, num_clients: i
     event = dp.PoissonSampledDpEvent(rule.probability, dp.GaussianDpEvent(z))
     words = f"Poisson sampling at {rule.probability:g}"
     event = dp.SelfComposedDpEvent(event, draws)
-    return Mechanism(event, "add_or_remove_one", words, extra_delta=empty_round(rule, draws))
+    # Rounds of one cohort are empty together, unless reports fail one by one.
+    rounds = draws if rule.reports == 1 else draws * rule.repeats
+    return Mechanism(event, "add_or_remove_one", words, extra_delta=empty_round(rule, rounds))
 
 
 def sampled_losses(z: float, coefficients: tuple[float, ...], timeline: Timeline) -> Mechanism:
@@ -108,7 +115,7 @@ def sampled_losses(z: float, coefficients: tuple[float, ...], timeline: Timeline
     """
     rule = timeline.sampling
     assert rule is not None
-    rounds = math.ceil(timeline.num_rounds / rule.repeats)
+    rounds = _met(timeline, rule.repeats)
     bins = rule.kind == "bins"  # which are b-min-separation with probability 1
     separation = rule.groups if bins else rule.separation
     event = losses_event()(rounds, separation, rule.probability, z, coefficients)
@@ -170,4 +177,13 @@ def empty_round(rule: Sampling, num_rounds: int) -> float:
         share = 1 / rule.groups
     elif rule.kind == "separated":
         share /= 1 + (rule.separation - 1) * share  # in a single round
+    share *= rule.reports
     return min(num_rounds * (1 - share) ** (rule.population - 1), 1.0)
+
+
+def _met(timeline: Timeline, period: int) -> int:
+    """Returns how many periods of consecutive rounds a timeline, maybe a part of one, meets."""
+    if period == 1:
+        return timeline.num_rounds
+    first = int(np.asarray(timeline.version)[..., 0, :].max())  # less than the round if late
+    return math.ceil((first % period + timeline.num_rounds) / period)

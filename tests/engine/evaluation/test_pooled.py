@@ -9,6 +9,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.engine.evaluation import merge_evaluators, pooled_evaluator, scored, scores
+from fedjax_sim.engine.evaluation.names import direction, headline
 from fedjax_sim.runs import Options
 
 RNG = np.random.default_rng(3)
@@ -371,3 +372,11 @@ def test_runs_beside_one_that_diverges_have_their_scores(allow_nans):
         )
         if name.startswith(("e", "f1")):
             assert np.isnan(values[-1]) or name.endswith("/clients"), name
+
+
+@pytest.mark.parametrize("name", ["test/auc/clients", "test/perplexity/clients", "train/examples"])
+def test_numbers_of_clients_are_no_scores(name):
+    """They are no shares in [0, 1], and more of them are not better."""
+    assert not fs.engine.is_fraction(name)
+    assert direction(name) is None
+    assert headline(["test/auc", name]) == ["test/auc"]

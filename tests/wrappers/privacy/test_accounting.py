@@ -25,7 +25,8 @@ def setup_of(rule, rounds, clients=4):
     """A setup with this rule; accountants read no arrays where they know the rule."""
     zeros, ones = np.zeros((rounds, 1), np.int32), np.ones((rounds, 1), np.int32)
     time = np.arange(1.0, rounds + 1)
-    timeline = fs.Timeline(zeros, time[:, None], ones, ones > 0, time, max_steps=1, sampling=rule)
+    version = np.arange(rounds)[:, None]
+    timeline = fs.Timeline(zeros, version, ones, ones > 0, time, max_steps=1, sampling=rule)
     sizes = np.ones(clients, np.int32)
     return fs.Setup(fs.Task(lambda *_: None, sizes, sizes), timeline, np.zeros(2))
 
@@ -210,6 +211,85 @@ def test_events_of_repeated_cohorts_and_of_parts_of_a_timeline():
     assert event.count == 4
     assert event.event.event.noise_multiplier == pytest.approx(1 / math.sqrt(2))
     assert sampled_gaussian(2.0, pairs[:3], 9).event.count == 2
+    assert sampled_gaussian(2.0, pairs[1:3], 9).event.count == 2
+
+
+@pytest.mark.parametrize(
+    ("cut", "passes"), [(slice(0, 10), 1), (slice(5, 15), 2), (slice(9, 21), 3), (slice(10, 20), 1)]
+)
+def test_rounds_cut_from_passes_count_every_pass_that_they_meet(cut, passes):
+    """A client that draws a place per pass can take part once in each."""
+    timeline = fs.timelines.balls_in_bins(KEY, 40, 1000, 10, num_steps=1, redraw=True)[cut]
+    visits = np.bincount(np.asarray(timeline.clients)[np.asarray(timeline.mask)])
+    assert visits.max() == passes
+    assert sampled_gaussian(1.0, timeline, 1000).event.count == passes
+
+
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        fs.timelines.balls_in_bins(KEY, 40, 300, 10, num_steps=1),
+        fs.timelines.b_min_sep(KEY, 40, 300, 1.0, num_steps=1, separation=10),
+        fs.timelines.grouped_bernoulli(KEY, 40, 300, 1.0, num_steps=1, num_groups=10),
+    ],
+)
+def test_rounds_that_are_not_consecutive_count_the_visits(timeline):
+    """Every tenth round has the same clients, four times."""
+    mechanism = sampled_gaussian(1.0, timeline[::10], 300)
+    assert (mechanism.event.count, mechanism.adjacency) == (4, "zero_out")
+
+
+def repeated(rule):
+    return fs.timelines.repeat_rounds(rule, 3)
+
+
+@pytest.mark.parametrize("fails", [fs.timelines.dropout, fs.timelines.lose_uploads])
+@pytest.mark.parametrize(
+    ("timeline", "share"),
+    [
+        (fs.timelines.balls_in_bins(KEY, 30, 200, 10, num_steps=1), 1 / 10),
+        # p / (1 + (b - 1) p), the stationary share of clients that take part.
+        (fs.timelines.b_min_sep(KEY, 30, 200, 0.2, num_steps=1, separation=6), 1 / 10),
+        (repeated(fs.timelines.bernoulli(KEY, 10, 200, 0.1, num_steps=1)), 1 / 10),
+        (fs.timelines.bernoulli(KEY, 30, 200, 0.1, num_steps=1), 1 / 10),
+    ],
+)
+def test_reports_that_fail_make_empty_rounds_more_probable(fails, timeline, share):
+    """30 rounds in which 199 others report with a fifth of the share of clients, each."""
+    mechanism = sampled_gaussian(1.0, fails(KEY, timeline, 0.8), 200)
+    # The probability of a report is rounded to a multiple of 2^-24.
+    assert mechanism.extra_delta == pytest.approx(30 * (1 - share / 5) ** 199, rel=1e-4)
+
+
+def test_finer_intervals_calibrate_noise_in_the_range_that_they_support():
+    """With 1e-4 a noise multiplier of 0.2 is refused; from 0.86 on, losses have 2^18 intervals."""
+    setup = setup_of(subset(10, 100), 1)
+    z = fs.privacy.noise_multiplier(setup, 2.0, 1e-5, interval=1e-4)
+    assert guarantee(subset(10, 100), 1, z, 1e-5, interval=1e-4).epsilon == pytest.approx(
+        2, rel=1e-3
+    )
+    with pytest.raises(
+        ValueError, match=r"epsilon is 50.0 .*noise multipliers in .* \.\. 0.919 give"
+    ):
+        fs.privacy.noise_multiplier(setup, 50.0, 1e-5, interval=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"delta": 0}, "delta is 0; expected a positive number"),
+        ({"delta": 1.5}, r"delta is 1.5; expected a number in \(0, 1\)"),
+        ({"delta": "1e-5"}, "delta is '1e-5'; expected a number, not text"),
+        ({"interval": math.inf}, "interval is inf; expected a positive number"),
+        ({"rounds": [1.7]}, "rounds is 1.7; expected an integer"),
+        ({"rounds": [-1]}, "rounds is -1; expected at least 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(changes, message):
+    private = fs.privacy.privatize(fs.fedavg(0.1), 1.0, 3.0, expected_uploads=10)
+    good = {"delta": 1e-5, "rounds": [1]}
+    with pytest.raises(ValueError, match=message):
+        fs.privacy.epsilon_per_round(private, setup_of(subset(10, 100), 4), **(good | changes))
 
 
 @pytest.mark.slow
