@@ -189,6 +189,40 @@ def test_every_hyper_parameter_is_in_the_digest(name):
         assert digest(factory, other)[1] != before[1], changed
 
 
+def _first(params, examples, key):
+    return params["b"] * examples["x"][:, 0]
+
+
+def _second(params, examples, key):
+    return params["b"] * examples["x"][:, 1]
+
+
+def _difference_of_means(one, other):
+    """FedAvg whose uploads are shifted by the difference of two means over a client's data."""
+
+    def make(lr):
+        inner = fs.fedavg(lr)
+
+        def local(message, state, oracle, work):
+            upload, state = inner.local(message, state, oracle, work)
+            shift = oracle.mean(one)(message) - oracle.mean(other)(message)
+            return upload | {"b": upload["b"] + shift}, state
+
+        return inner._replace(local=local)
+
+    return make
+
+
+def test_functions_whose_means_an_algorithm_takes_are_in_the_digest():
+    values = {"lr": 0.2}
+    plain, exchanged, once = (
+        digest(_difference_of_means(*functions), values)
+        for functions in [(_first, _second), (_second, _first), (_first, _first)]
+    )
+    assert len({plain, exchanged, once}) == 3
+    assert digest(_difference_of_means(_first, _second), values) == plain
+
+
 # ---- sweeps
 
 
