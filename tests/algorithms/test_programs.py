@@ -69,7 +69,7 @@ def _has_numbers(name):
 
 INSIDE = {
     "fedavg_adam_keep", "fedavg_adam_mean", "fedavg_adam_reset", "fedavg_schedule", "fedmuon",
-    "fedntd",
+    "fedntd", "fedproto",
 }  # fmt: skip
 
 

@@ -245,7 +245,7 @@ REFUSED = {
     UPLOADS_COUNTS: {
         "agd", "fedadamw", "fedadamw_entry", "fedbuff", "fedbuff_normalised", "feddualavg",
         "feddualavg_osp", "averaged_feddualavg", "fedmid", "fedmid_osp", "fedmuon", "fednova",
-        "ifca", "mb_ac_sgd", "mb_sgd", "q_fedavg", "term",
+        "fedproto", "ifca", "mb_ac_sgd", "mb_sgd", "q_fedavg", "term",
     },
     UPLOADS_MODELS: {"averaged_fedavg", "fedasync"},
     "algorithm uploads models": {"favano_expected", "favano_mean", "favano_realised", "quafl"},
