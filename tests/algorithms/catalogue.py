@@ -104,7 +104,7 @@ def two_features(params, x):
     return jnp.stack([jnp.tanh(z), 1 + jnp.square(x[:, 0] * params["w"][0] + params["b"])], axis=-1)
 
 
-POOL = np.random.default_rng(5).normal(size=(7, 3))
+POOL = np.random.default_rng(5).normal(size=(7, 3)).astype(np.float32)
 
 
 def _of_classes(function, *arguments):
