@@ -42,6 +42,7 @@ from fedjax_sim.algorithms.fednova import *
 from fedjax_sim.algorithms.fedntd import *
 from fedjax_sim.algorithms.fedopt import *
 from fedjax_sim.algorithms.fedper import *
+from fedjax_sim.algorithms.fedproto import *
 from fedjax_sim.algorithms.fedprox import *
 from fedjax_sim.algorithms.fedrep import *
 from fedjax_sim.algorithms.fedsam import *
@@ -112,6 +113,7 @@ __all__ = [
     "fednova",
     "fedntd",
     "fedper",
+    "fedproto",
     "fedprox",
     "fedrep",
     "fedsam",

@@ -110,7 +110,7 @@ def fedala(
         def mixed(weights: Params) -> Params:
             change = jax.tree.map(jnp.multiply, gap, weights)
             own = tree.leaves.without(state.params, received)
-            return tree.leaves.join(tree.add(own, change), received)  # Eq. (2)
+            return tree.leaves.join(tree.add(own, change), received)  # m(w)
 
         def step(weights: Params, k: Array) -> Params:
             gradient = tree.leaves.without(oracle.grad(mixed(weights), k), received)

@@ -113,8 +113,10 @@ class Contrast:
         own, positive, negative = (self._directions(params, examples) for params in (y, x, last))
         difference = (own * (negative - positive)).sum(axis=1)
         dtype = difference.dtype
-        losses = jax.nn.softplus(difference / jnp.asarray(temperature, dtype))  # Eq. (3)
-        return jnp.where(visited, jnp.asarray(weight, dtype), 0) * losses  # Eq. (4)
+        losses = jax.nn.softplus(
+            difference / jnp.asarray(temperature, dtype)
+        )  # the contrastive loss C
+        return jnp.where(visited, jnp.asarray(weight, dtype), 0) * losses
 
     def _directions(self, params: Params, examples: PyTree) -> Array:
         """Returns features of norm 1, ``[B, d]``; zeros stay zeros."""

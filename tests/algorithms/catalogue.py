@@ -104,7 +104,7 @@ def two_features(params, x):
     return jnp.stack([jnp.tanh(z), 1 + jnp.square(x[:, 0] * params["w"][0] + params["b"])], axis=-1)
 
 
-POOL = np.random.default_rng(5).normal(size=(7, 3))
+POOL = np.random.default_rng(5).normal(size=(7, 3)).astype(np.float32)
 
 
 def _of_classes(function, *arguments):
@@ -229,6 +229,10 @@ ALGORITHMS = {
         functools.partial(fs.feddf, three_logits, POOL, steps=3, batch_size=2),
         {"lr": 0.2, "distill_lr": 0.05},
     ),
+    "fedproto": (
+        with_classes(functools.partial(fs.fedproto, two_features, 2, 2)),
+        {"lr": 0.2, "weight": 0.6},
+    ),
     "fedala": (
         functools.partial(fs.fedala, where=bias, weight_steps=2, start_steps=3),
         {"lr": 0.2, "weight_lr": 0.4},
@@ -332,7 +336,7 @@ COMPOSED = {
     "fedavg_schedule", "fedavgm", "fedadagrad", "fedyogi", "fedasam", "fedlesam", "fedacg",
     "average_rounds", "averaged_feddualavg", "mb_ac_sgd", "fedmid_osp", "fedavg_subgradient",
     "fedrep", "async_sgd", "fedinit", "fedspeed", "fedgloss",
-    "fedntd", "moon", "fedala", "feddf",
+    "fedntd", "moon", "fedala", "feddf", "fedproto",
     "d_psgd", "dfedavgm", "d2", "sgp", "hier_fedavg",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.

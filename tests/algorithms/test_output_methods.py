@@ -1,10 +1,12 @@
 """Methods whose losses compare outputs or features of several models, against NumPy."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from catalogue import ALGORITHMS, POOL, three_logits, trained, two_features
+from catalogue import ALGORITHMS, POOL, three_logits, trained, two_features, with_classes
 from catalogue import current_timeline as timeline
 from derivations import flat, gradient, start, visits
 from jax.tree_util import Partial
@@ -189,6 +191,125 @@ def test_features_of_zeros_have_a_finite_gradient():
     value, slope = jax.value_and_grad(loss)(zero)
     np.testing.assert_allclose(value, np.log(2), rtol=1e-14)
     assert float(slope) == 0
+
+
+# ---- FedProto
+
+
+def fedproto_in_numpy(lr, weight, of_examples):
+    features, labels = inputs()
+    owners = logistic_data().owners()
+    models = np.tile(start(), (NUM_CLIENTS, 1))
+    prototypes = {}
+
+    def representation(model, j):
+        u = features[j, 0] * model[0] + model[-1]
+        jacobian = np.zeros((2, len(model)))
+        t = np.tanh(features[j] @ model)
+        jacobian[0] = (1 - t**2) * features[j]
+        jacobian[1, [0, -1]] = 2 * u * np.array([features[j, 0], 1])
+        return np.array([t, 1 + u**2]), jacobian
+
+    for cohort in visits():
+        own = []
+        for i, batches in cohort:
+            for weights in batches:
+                g = gradient()(models[i], weights)
+                for j in np.flatnonzero(weights):
+                    if labels[j] in prototypes:
+                        z, jacobian = representation(models[i], j)
+                        # The mean over two features of (z - c)^2 has the slope z - c.
+                        slope = (z - prototypes[labels[j]]) @ jacobian
+                        g = g + weight * weights[j] * slope
+                models[i] = models[i] - lr * g
+            own.append(
+                {
+                    k: [representation(models[i], j)[0] for j in rows]
+                    for k in (0.0, 1.0)
+                    if len(rows := np.flatnonzero((owners == i) & (labels == k)))
+                }
+            )
+        for k in (0.0, 1.0):
+            found = [np.mean(one[k], axis=0) for one in own if k in one]
+            counts = [len(one[k]) for one in own if k in one]
+            if found:
+                shares = counts if of_examples else None
+                prototypes[k] = np.average(found, axis=0, weights=shares)
+    return models, np.array([prototypes[k] for k in (0.0, 1.0)])
+
+
+@pytest.mark.parametrize("average", ["clients", "examples"])
+def test_fedproto(average):
+    values = ALGORITHMS["fedproto"][1]
+    algorithm = with_classes(functools.partial(fs.fedproto, two_features, 2, 2, average=average))(
+        **values
+    )
+    setup = fs.Setup(logistic_task(rotated(2)), timeline(), logistic_params())
+    state, _ = run(algorithm, setup, jax.random.key(2))
+    models, prototypes = fedproto_in_numpy(**values, of_examples=average == "examples")
+    assert_close(flat(state.clients), models, TOLERANCE)
+    assert_close(state.server.prototypes.features, prototypes, TOLERANCE)
+    assert state.server.prototypes.known.tolist() == [1, 1]
+    assert_identical(state.server.params, logistic_params())
+
+
+def test_without_its_term_every_client_of_fedproto_trains_alone():
+    setup = fs.Setup(logistic_task(rotated(2)), timeline(), logistic_params())
+    algorithm = with_classes(functools.partial(fs.fedproto, two_features, 2, 2))(lr=0.2, weight=0.0)
+    alone = fs.ditto(0.2, mu=0.0)  # whose second model never sees the others
+    actual, expected = (run(one, setup, jax.random.key(2))[0] for one in (algorithm, alone))
+    assert_close(actual.clients, expected.clients, TOLERANCE)
+
+
+def test_a_class_that_nobody_has_keeps_its_prototype():
+    algorithm = fs.fedproto(two_features, 2, 2, 0.1)
+    state = algorithm.init(logistic_params())
+    for weights in ([1.0, 1.0], [0.5, 0.0]):
+        round = fs.Round(jnp.array(0), jnp.array(2), 8, jax.random.key(0))
+        upload = algorithm.local(
+            algorithm.broadcast(state, round), logistic_params(), silent(weights), work()
+        )[0]
+        assert jax.tree.map(jnp.shape, tuple(upload)) == ((2, 2), (2,))
+        mean = upload._replace(
+            weighted=jnp.array(weights)[:, None] * jnp.full((2, 2), sum(weights)),
+            weights=jnp.array(weights),
+        )
+        state = algorithm.update(state, mean, round)
+    np.testing.assert_array_equal(state.prototypes.features, [[0.5, 0.5], [2, 2]])
+
+
+def silent(weights):
+    zeros = lambda x, *step: jax.tree.map(jnp.zeros_like, x)  # noqa: E731
+    number = lambda *models: jnp.array(0.0)  # noqa: E731
+    return fs.Oracle(zeros, number, zeros, number, lambda function, *step: number)
+
+
+def work():
+    one = jnp.array(1)
+    return fs.Work(one, one, one, one, one, jax.random.key(0), max_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"width": 3}, r"features has values of shape \(2, 2\); expected \(2, 3\), for labels of"),
+        ({}, r"examples\['y'\] has dtype float64; expected integer labels"),
+    ],
+)
+def test_fedproto_refuses_what_it_was_not_made_for(arguments, message):
+    algorithm = fs.fedproto(
+        **{"features": two_features, "num_classes": 2, "width": 2, "lr": 0.1} | arguments
+    )
+    setup = fs.Setup(logistic_task(), timeline(), logistic_params())
+    with pytest.raises(ValueError, match=message):
+        fs.run(algorithm, setup, jax.random.key(0))
+
+
+def test_a_label_that_is_no_class_makes_the_model_nan():
+    setup = fs.Setup(logistic_task(rotated(2)), timeline()[:1], logistic_params())
+    algorithm = with_classes(functools.partial(fs.fedproto, two_features, 1, 2))(lr=0.2)
+    with jax.debug_nans(False):
+        assert np.isnan(run(algorithm, setup)[0].clients["w"]).any()
 
 
 # ---- FedDF

@@ -69,7 +69,7 @@ def _has_numbers(name):
 
 INSIDE = {
     "fedavg_adam_keep", "fedavg_adam_mean", "fedavg_adam_reset", "fedavg_schedule", "fedmuon",
-    "fedntd",
+    "fedntd", "fedproto",
 }  # fmt: skip
 
 
@@ -187,6 +187,40 @@ def test_every_hyper_parameter_is_in_the_digest(name):
     for changed in values:
         other = values | {changed: 0.9 * values[changed]}
         assert digest(factory, other)[1] != before[1], changed
+
+
+def _first(params, examples, key):
+    return params["b"] * examples["x"][:, 0]
+
+
+def _second(params, examples, key):
+    return params["b"] * examples["x"][:, 1]
+
+
+def _difference_of_means(one, other):
+    """FedAvg whose uploads are shifted by the difference of two means over a client's data."""
+
+    def make(lr):
+        inner = fs.fedavg(lr)
+
+        def local(message, state, oracle, work):
+            upload, state = inner.local(message, state, oracle, work)
+            shift = oracle.mean(one)(message) - oracle.mean(other)(message)
+            return upload | {"b": upload["b"] + shift}, state
+
+        return inner._replace(local=local)
+
+    return make
+
+
+def test_functions_whose_means_an_algorithm_takes_are_in_the_digest():
+    values = {"lr": 0.2}
+    plain, exchanged, once = (
+        digest(_difference_of_means(*functions), values)
+        for functions in [(_first, _second), (_second, _first), (_first, _first)]
+    )
+    assert len({plain, exchanged, once}) == 3
+    assert digest(_difference_of_means(_first, _second), values) == plain
 
 
 # ---- sweeps

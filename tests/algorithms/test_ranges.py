@@ -31,6 +31,8 @@ REQUIRED = {
     "model": lambda params, x: x,
     "features": lambda params, x: x,
     "pool": np.zeros((2, 3)),
+    "num_classes": 2,
+    "width": 3,
 }
 ANY_SIGN = {"tilt"}
 FACTORIES = {
@@ -72,6 +74,7 @@ def build(name, **hyper):
         ("streaming_diloco", {"server_lr": 0.4, "momentum": 0.9, "mix": 0.5}),
         ("fedala", {"weight_lr": 1.0}),
         ("feddf", {"steps": 1000, "batch_size": 128, "distill_lr": 1e-3}),
+        ("fedproto", {"weight": 1.0, "average": "clients"}),
         ("fedntd", {"weight": 1.0, "temperature": 1.0}),
         ("moon", {"weight": 1.0, "temperature": 0.5}),
         ("ditto", {"mu": 1.0, "personal_lr": None, "personal_steps": None}),

@@ -28,7 +28,7 @@ PARTIAL = functools.partial
 # Their schedules or optimizers are functions that every call makes, or a field is replaced.
 WITHOUT_VALUE = {
     "fedavg_schedule", "fedavg_adam_reset", "fedavg_adam_keep", "fedavg_adam_mean", "fedmuon",
-    "fedntd",
+    "fedntd", "fedproto",
 }  # fmt: skip
 
 
@@ -172,6 +172,7 @@ CALLS = (
 )
 # Made for other uses than algorithms, for timelines with a rule of their own, or for classes.
 ELSEWHERE = {
+    "fedproto": lambda: fs.fedproto(catalogue.two_features, 2, 2, 0.2),
     "fedntd": lambda: fs.fedntd(catalogue.three_logits, 0.2),
     "amplified_banded": lambda: privacy.amplified_banded([1.0, 0.5], 4),
     "mse_clip": uniform.mse_clip,

@@ -245,7 +245,7 @@ REFUSED = {
     UPLOADS_COUNTS: {
         "agd", "fedadamw", "fedadamw_entry", "fedbuff", "fedbuff_normalised", "feddualavg",
         "feddualavg_osp", "averaged_feddualavg", "fedmid", "fedmid_osp", "fedmuon", "fednova",
-        "ifca", "mb_ac_sgd", "mb_sgd", "q_fedavg", "term",
+        "fedproto", "ifca", "mb_ac_sgd", "mb_sgd", "q_fedavg", "term",
     },
     UPLOADS_MODELS: {"averaged_fedavg", "fedasync"},
     "algorithm uploads models": {"favano_expected", "favano_mean", "favano_realised", "quafl"},
@@ -280,7 +280,8 @@ def test_accepted_algorithms_upload_0_for_a_client_that_changes_nothing():
     zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
     nothing = lambda x, *step: jax.tree.map(jnp.zeros_like, x)  # noqa: E731
     constant = lambda x, *step: jnp.array(0.0)  # noqa: E731
-    oracle = fs.Oracle(nothing, constant, nothing, constant, lambda function, *step: constant)
+    one = lambda *models: jnp.array(1.0)  # noqa: E731
+    oracle = fs.Oracle(nothing, constant, nothing, constant, lambda function, *step: one)
     work = fs.Work(zero, zero, zero + 3, zero + 10, zero, key, max_steps=4)
     silent = set()
     for name in ALGORITHMS:

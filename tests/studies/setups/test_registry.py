@@ -39,9 +39,9 @@ def hyper_of(*names, preset="quickstart", **values):
 def test_every_algorithm_of_the_library_is_on_the_command_line():
     """They are found by what they return; wrappers of algorithms and helpers are none.
 
-    MOON takes features and FedDF a pool, which are no text.
+    MOON and FedProto take features and FedDF a pool, which are no text.
     """
-    others = {"average_rounds", "gradient_controls", "moon", "feddf"}
+    others = {"average_rounds", "gradient_controls", "moon", "feddf", "fedproto"}
     assert set(registry.ALGORITHMS) == set(algorithms.__all__) - others
     assert set(registry.DEFAULTS) <= set(registry.ALGORITHMS)
 
