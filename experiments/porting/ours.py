@@ -115,6 +115,7 @@ def main() -> None:
     algorithm, setup = {"flower": flower, "pfllib": pfllib}[options.simulator](drawn, mnist)
     theirs = drawn["accuracy"]
     if options.simulator == "pfllib":  # its first evaluation is of the initial model
+        assert setup.eval_fn is not None
         initial = setup.eval_fn(setup.params)["accuracy"]
         print(f"initial model: theirs {theirs[0]:.6f}, ours {initial:.6f}", flush=True)
         theirs = theirs[1:]
