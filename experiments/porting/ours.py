@@ -113,8 +113,12 @@ def main() -> None:
     drawn = dict(np.load(options.drawn))
     mnist = fs.datasets.load("mnist", data_dir=options.mnist.parent)
     algorithm, setup = {"flower": flower, "pfllib": pfllib}[options.simulator](drawn, mnist)
-    # PFLlib's first evaluation is of the initial model.
-    theirs = drawn["accuracy"][1:] if options.simulator == "pfllib" else drawn["accuracy"]
+    theirs = drawn["accuracy"]
+    if options.simulator == "pfllib":  # its first evaluation is of the initial model
+        assert setup.eval_fn is not None
+        initial = setup.eval_fn(setup.params)["accuracy"]
+        print(f"initial model: theirs {theirs[0]:.6f}, ours {initial:.6f}", flush=True)
+        theirs = theirs[1:]
     table = pd.DataFrame({"round": np.arange(1, len(theirs) + 1), "theirs": theirs})
     run = jax.jit(lambda key: fs.run(algorithm, setup, key)[1].metrics["accuracy"])
     for seed in range(SEEDS):

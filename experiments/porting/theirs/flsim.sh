@@ -8,7 +8,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 pip() { "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
-pip torch==2.13.0 numpy scikit-learn pandas tqdm hydra-core==1.3.2 omegaconf==2.3.0
+pip torch==2.13.0 numpy scikit-learn pandas tqdm opacus==1.6.0 hydra-core==1.3.2 omegaconf==2.3.0
 pip --no-deps flsim==0.1.0
 PYTHONPATH="$here" "$folder/venv/bin/python" - <<'PYTHON'
 import dataclasses

@@ -6,7 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 git clone --quiet --no-checkout "${1:-https://github.com/TsingZ0/PFLlib}" "$folder/PFLlib"
-git -C "$folder/PFLlib" checkout --quiet d832e76f6a23b833038949ec1e4fdefe63a4d350 -- system dataset/utils
+git -C "$folder/PFLlib" checkout --quiet d832e76f6a23b833038949ec1e4fdefe63a4d350 -- system dataset/utils/dataset_utils.py
 python3 -m venv "$folder/venv"
 pip() { "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
 pip torch==2.13.0 numpy==2.4.6 scikit-learn ujson h5py pillow
