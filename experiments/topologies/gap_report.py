@@ -29,9 +29,9 @@ def scores(history: pd.DataFrame, gaps: Mapping[tuple[str, float], float]) -> pd
 def summary(table: pd.DataFrame) -> pd.DataFrame:
     """Means and intervals over the seeds, a row per method, heterogeneity and mixing matrix."""
     rows = []
-    for values, part in table.groupby(KEYS, sort=False):
+    for _, part in table.groupby(KEYS, sort=False):
         end = fs.analysis.mean_interval(part["mean/accuracy"])
-        row = dict(zip(KEYS, values, strict=True))
+        row = {key: part[key].iloc[0] for key in KEYS}
         row |= {"accuracy": end.mean, "low": end.low, "high": end.high}
         row |= {"worst client": part["worst/accuracy"].mean(), "distance": part["consensus"].mean()}
         rows.append(row)
