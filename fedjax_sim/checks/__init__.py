@@ -29,6 +29,7 @@ from fedjax_sim.checks.setups import (
     check_is_setup,
     check_key,
     check_keys,
+    check_messages_encode,
     check_objective,
     check_setup,
     check_split_keys,

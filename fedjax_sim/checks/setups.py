@@ -248,6 +248,14 @@ def last_wrapper(algorithm: FedAlgorithm) -> LastWrapper | None:
     return last
 
 
+def check_messages_encode(algorithm: FedAlgorithm) -> None:
+    """Refuses to encode messages of an algorithm that requires exact ones."""
+    if (reason := algorithm.requires.exact_messages) is not None:
+        raise ValueError(
+            f"algorithm needs exact messages: {reason}; expected one whose messages may be encoded"
+        )
+
+
 def check_statistics_last(
     wrapper: str, algorithm: FedAlgorithm, *, only_uploaded: bool = False
 ) -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm, check_statistics_last
+from fedjax_sim.checks import check_is_algorithm, check_messages_encode, check_statistics_last
 from fedjax_sim.compression.codec import Codec, check_codec, decoded
 from fedjax_sim.tree import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
@@ -87,7 +87,8 @@ def compressed(
         ValueError: no algorithm, no codec, a codec with memory
             (:class:`~fedjax_sim.compression.StatefulCodec`), or an algorithm whose clients upload
             running statistics (apply
-            :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last).
+            :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); ``down``
+            around one that requires exact messages.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
@@ -103,6 +104,7 @@ def compressed(
     check_codec(codec)
     if down is not None:
         check_codec(down, "down")
+        check_messages_encode(algorithm)
 
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work

@@ -141,6 +141,7 @@ def gossip(
             synchronous="a mixing step takes the models of all clients of one round",
             uniform_weights="the weights are those of the mixing matrix",
             exact_mean=UPLOADS_MODELS,
+            exact_messages="clients send to their neighbours, and nobody sends messages",
             check=check,
             uploads_models=True,
             bits=Bits(upload=_sent_bits, links=topology.links_per_client),

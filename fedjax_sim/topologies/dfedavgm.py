@@ -6,6 +6,8 @@ References:
 
 from __future__ import annotations
 
+from jax import Array
+
 from fedjax_sim import tree
 from fedjax_sim.checks import check_decay, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
@@ -50,7 +52,7 @@ def dfedavgm(lr: ScalarOrSchedule, topology: Topology, momentum: Scalar = 0.9) -
     ) -> tuple[Sent, tuple]:
         eta = rate(lr, work)
 
-        def step(carry: tuple[Params, Params], k: int) -> tuple[Params, Params]:
+        def step(carry: tuple[Params, Params], k: Array) -> tuple[Params, Params]:
             y, last = carry
             inertia = tree.scale(momentum, tree.sub(y, last))
             return tree.add(tree.add_scale(y, -eta, oracle.grad(y, k)), inertia), y

@@ -209,7 +209,10 @@ def exponential(num_clients: int) -> Topology:
     """
     check_count(2, num_clients=num_clients)
     offsets = [0] + [2**k for k in range((num_clients - 1).bit_length())]
-    return from_matrix(sum(_shift(num_clients, offset) for offset in offsets) / len(offsets))
+    total = np.zeros((num_clients, num_clients))
+    for offset in offsets:
+        total += _shift(num_clients, offset)
+    return from_matrix(total / len(offsets))
 
 
 def one_peer_exponential(num_clients: int) -> Topology:

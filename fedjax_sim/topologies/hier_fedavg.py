@@ -125,6 +125,7 @@ def hier_fedavg(lr: ScalarOrSchedule, edges: np.ndarray, period: int = 1) -> Fed
         requires=Requires(
             synchronous="an edge averages changes of its current model",
             exact_mean="every edge has a mean of its own",
+            exact_messages="a client reads the part of its edge only",
             check=lambda task, timeline: check_per_client("edges", jnp.asarray(edges), task),
             bits=Bits(message=lambda message: bits_of_arrays(message.params)),
         ),

@@ -186,6 +186,9 @@ class Requires(NamedTuple):
     # add noise are refused with it. None: an upload is 0 for a client that does not change the
     # model, and the update may receive a noisy mean.
     exact_mean: str | None = None
+    # The reason why messages must arrive as they are: wrappers that encode them are refused with
+    # it. None: they need not.
+    exact_messages: str | None = None
     # Raises ValueError, with the reason, for a task or a timeline that does not fit the algorithm.
     # Runs before any compilation; arrays of both may be traced.
     check: Callable[[Task, Timeline], None] = _no_check

@@ -19,7 +19,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_choice, check_is_algorithm, check_statistics_last
+from fedjax_sim.checks import (
+    check_choice,
+    check_is_algorithm,
+    check_messages_encode,
+    check_statistics_last,
+)
 from fedjax_sim.compression import Codec, StatefulCodec, contractive, stateful
 from fedjax_sim.tree import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
@@ -201,8 +206,9 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
 
     Raises:
         ValueError: no codec, or one of no stated kind; an algorithm that sends running statistics
-            (apply :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); at the
-            start of the run, a message with the coin of :func:`marina`.
+            (apply :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last), or
+            requires exact messages; at the start of the run, a message with the coin of
+            :func:`marina`.
 
     References:
         Gruntkowska et al., 2022, Algorithm 1; Tang et al., "DoubleSqueeze", 2019.
@@ -216,6 +222,7 @@ def ef21_p(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorith
     """
     check_is_algorithm(algorithm)
     check_statistics_last("ef21_p", algorithm, only_uploaded=True)
+    check_messages_encode(algorithm)
     coder = stateful(contractive(codec))
 
     def init(params: Params) -> Ef21PState:

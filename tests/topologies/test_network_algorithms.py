@@ -415,6 +415,16 @@ def some_clients():
             "algorithm has another aggregation than the mean",
         ),
         (
+            lambda: fs.compressed(
+                topologies.sgp(0.1, DIRECTED), fs.compression.identity(), fs.compression.qsgd(7)
+            ),
+            "exact messages: clients send to their neighbours, and nobody sends messages",
+        ),
+        (
+            lambda: fs.ef21_p(topologies.hier_fedavg(0.1, np.arange(3)), fs.compression.top_k(2)),
+            "exact messages: a client reads the part of its edge only",
+        ),
+        (
             lambda: final(topologies.sgp(0.1, topologies.ring(5))),
             f"topology has 5 clients; expected {M}, those of the task",
         ),
