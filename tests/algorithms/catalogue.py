@@ -43,6 +43,11 @@ def elastic(factory):
     return lambda lr, l1, l2, server_lr: factory(lr, composite(ElasticNet(l1, l2)), server_lr)
 
 
+def choosing(factory, selector):
+    """An algorithm that chooses among the candidates of a round."""
+    return lambda lr: fs.selection.select(factory(lr), selector)
+
+
 def bias(path, leaf):
     """Private leaves of the split methods: the bias of the logistic model."""
     del leaf
@@ -229,6 +234,10 @@ ALGORITHMS = {
     "q_fedavg": (fs.q_fedavg, {"lr": 0.2, "q": 1.4}),
     "term": (fs.term, {"lr": 0.2, "tilt": 1.3, "server_lr": 0.8}),
     "afl": (functools.partial(fs.afl, num_clients=NUM_CLIENTS), {"lr": 0.3, "ascent_lr": 0.2}),
+    "power_of_choice": (choosing(fs.scaffold, fs.selection.power_of_choice(3)), {"lr": 0.3}),
+    "proportional": (choosing(fs.fedavg, fs.selection.proportional(3)), {"lr": 0.3}),
+    "oort": (choosing(fs.fedavg, fs.selection.oort(3, window=2)), {"lr": 0.3}),
+    "adacomm": (choosing(fs.fedavg, fs.selection.adacomm(3, 2)), {"lr": 0.3}),
 }
 
 # One of each kind: plain, adaptive server, client states, composite, stale, contacts. They take
@@ -247,7 +256,7 @@ COMPOSED = {
     "ditto", "pfedme", "apfl", "perfedavg_FO", "q_fedavg", "term", "afl",
     "fedavg_schedule", "fedavgm", "fedadagrad", "fedyogi", "fedasam", "fedlesam", "fedacg",
     "average_rounds", "averaged_feddualavg", "mb_ac_sgd", "fedmid_osp", "fedavg_subgradient",
-    "fedrep", "async_sgd",
+    "fedrep", "async_sgd", "power_of_choice", "proportional", "oort", "adacomm",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
