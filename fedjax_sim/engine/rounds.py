@@ -160,7 +160,7 @@ def one_round(
     if selector is not None:
         known = selector.learn(selected.state, clients, reports, arrived)
         selected = after_visits(selected, known, state.selection, mask.any())
-        if selector.unbiased:
+        if selector.unbiased and total is not None:
             mean = tree.scale(weights.sum() / jnp.where(total > 0, total, 1), mean)
     if stacks.is_stacked(algorithm.aggregation):
         equal = weighting is uniform_weights

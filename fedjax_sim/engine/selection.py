@@ -41,7 +41,8 @@ class Slots(NamedTuple):
 
     def at(self, slots: Array) -> Slots:
         """Returns some of the slots."""
-        works = Work(*jax.tree.map(lambda x: x[slots], self.works[:-1]), self.works.max_steps)
+        fields = jax.tree.map(lambda x: x[slots], self.works[:-1])
+        works = Work(*fields, max_steps=self.works.max_steps)
         draws, mask, arrived = jax.tree.map(lambda x: x[slots], tuple(self[1:]))
         return Slots(works, draws, mask, arrived)
 
