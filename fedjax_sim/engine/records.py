@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax import Array
 
@@ -39,7 +39,7 @@ class RunState(NamedTuple):
     past: Message  # [buffers, ...] past broadcasts; () when synchronous
     # In the state, so that a sweep records it for each of its configurations.
     diverged_at: Array  # int    first server update that is not finite, counted from 1; 0: none
-    selection: Selected | tuple[()] = ()  # (): the algorithm has no selector
+    selection: Any = ()  # Selected; (): the algorithm has no selector
 
 
 @shown

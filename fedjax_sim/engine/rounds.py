@@ -22,7 +22,7 @@ from fedjax_sim.engine.execution.broadcasts import empty_buffers, store_broadcas
 from fedjax_sim.engine.execution.placement import WHOLE, Placement
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.engine.records import Probes, RunState, Update, Visit
-from fedjax_sim.engine.selection import Slots, chosen_slots, first_selected
+from fedjax_sim.engine.selection import Slots, after_visits, chosen_slots, first_selected
 from fedjax_sim.tree import entries, fast, usual
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -159,10 +159,8 @@ def one_round(
     mean, (new, probed, reports) = execution(visit, inputs, (*visits, old), local_weights)
     if selector is not None:
         known = selector.learn(selected.state, clients, reports, arrived)
-        selected = selected._replace(
-            state=jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), known, selected.state)
-        )
-        if selector.unbiased:
+        selected = after_visits(selected, known, state.selection, mask.any())
+        if selector.unbiased and total is not None:
             mean = tree.scale(weights.sum() / jnp.where(total > 0, total, 1), mean)
     if stacks.is_stacked(algorithm.aggregation):
         equal = weighting is uniform_weights

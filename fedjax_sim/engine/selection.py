@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from fedjax_sim import tree
 from fedjax_sim.checks import INT32_MAX
 from fedjax_sim.engine.execution.strategies import Execution, Gathered
 from fedjax_sim.engine.records import RunState, Selected
@@ -40,7 +41,8 @@ class Slots(NamedTuple):
 
     def at(self, slots: Array) -> Slots:
         """Returns some of the slots."""
-        works = Work(*jax.tree.map(lambda x: x[slots], self.works[:-1]), self.works.max_steps)
+        fields = jax.tree.map(lambda x: x[slots], self.works[:-1])
+        works = Work(*fields, max_steps=self.works.max_steps)
         draws, mask, arrived = jax.tree.map(lambda x: x[slots], tuple(self[1:]))
         return Slots(works, draws, mask, arrived)
 
@@ -109,11 +111,17 @@ def chosen_slots(
         first = jnp.argsort(~chosen, stable=True)[:size]
         kept, factors = kept.at(first), factors[first]
     new_state = Selected(
-        jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), new, state.state),
+        new,
         state.visits.at[kept.works.client].add(kept.mask.astype(jnp.int32)),
         state.local_steps + kept.works.num_steps.sum(dtype=jnp.int32),
     )
     return kept, factors, new_state
+
+
+def after_visits(selected: Selected, known: PyTree, before: Selected, any_visit: Array) -> Selected:
+    """Returns what is known after a round, in the dtypes of before; without visits, as before."""
+    new = jax.tree.map(lambda x, y: jnp.asarray(x, y.dtype), known, before.state)
+    return selected._replace(state=tree.where(any_visit, new, before.state))
 
 
 def counted(state: RunState) -> dict[str, Array]:

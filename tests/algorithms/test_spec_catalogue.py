@@ -14,7 +14,7 @@ import pytest
 from small_problems import logistic_params
 
 import fedjax_sim as fs
-from fedjax_sim import compression, privacy, prox, robust, transforms
+from fedjax_sim import compression, privacy, prox, robust, selection, transforms
 from fedjax_sim.algorithms.fedac import coupling
 from fedjax_sim.algorithms.staleness import hinge
 from fedjax_sim.compression.quantizers import uniform
@@ -142,6 +142,13 @@ RULES = {
     "nnm": lambda: robust.nnm(robust.median(1)),
     "bucketing": lambda: robust.bucketing(robust.centred_clipping(5.0)),
 }
+SELECTORS = {
+    "power_of_choice": lambda: selection.power_of_choice(2),
+    "proportional": lambda: selection.proportional(2),
+    "multinomial": lambda: selection.multinomial(2),
+    "oort": lambda: selection.oort(2, durations=np.ones(catalogue.NUM_CLIENTS)),
+    "adacomm": lambda: selection.adacomm(2, interval=1),
+}
 CODECS = {
     "identity": compression.identity,
     "lattice": lambda: compression.lattice(8, 0.1),
@@ -164,6 +171,10 @@ CALLS = (
     | {
         name: lambda make=make: robust.aggregate(averaging(), make())
         for name, make in RULES.items()
+    }
+    | {
+        name: lambda make=make: selection.select(averaging(), make())
+        for name, make in SELECTORS.items()
     }
     | {
         name: lambda make=make: fs.compressed(averaging(), make(), make())

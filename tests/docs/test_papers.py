@@ -10,8 +10,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 FILES = sorted((ROOT / "fedjax_sim" / "algorithms").glob("[a-z]*.py"))
 PARTS = sorted(
     path
-    for name in ("robust", "privacy")
-    for path in (ROOT / "fedjax_sim" / name).rglob("[a-z]*.py")
+    for name in ("robust", "privacy", "selection")
+    for path in (ROOT / "fedjax_sim" / "wrappers" / name).rglob("[a-z]*.py")
 )
 
 
@@ -29,7 +29,7 @@ def test_papers_of_an_algorithm_are_listed(path):
 
 
 @pytest.mark.parametrize("path", PARTS, ids=lambda path: path.stem)
-def test_papers_of_rules_attacks_and_privacy_are_listed(path):
+def test_papers_of_rules_attacks_privacy_and_selectors_are_listed(path):
     assert not [title for title in _titles(path) if title not in BIBLIOGRAPHY]
 
 

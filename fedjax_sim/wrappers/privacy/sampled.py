@@ -5,7 +5,7 @@ The samples come from the package jax-privacy, on the host.
 References:
     Choquette-Choo, Ganesh, Haque, Steinke, Thakurta, "Near Exact Privacy Amplification for Matrix
         Mechanisms", 2024, https://arxiv.org/abs/2410.06266.
-    "b-min-sep" sampling: https://arxiv.org/abs/2602.09338.
+    b-min-sep sampling: https://arxiv.org/abs/2602.09338.
 """
 
 from __future__ import annotations

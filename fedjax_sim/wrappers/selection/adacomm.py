@@ -1,6 +1,6 @@
 """AdaComm: local steps that fall with the root of the loss.
 
-Reference:
+References:
     Wang, Joshi, "Adaptive Communication Strategies to Achieve the Best Error-Runtime Trade-off in
         Local-Update SGD", MLSys 2019, Section 4.
 """

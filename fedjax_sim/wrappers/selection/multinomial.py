@@ -1,6 +1,6 @@
 """Sampling with replacement in proportion to the weights of the setup.
 
-Reference:
+References:
     Li, Huang, Yang, Wang, Zhang, "On the Convergence of FedAvg on Non-IID Data", ICLR 2020,
         scheme I.
 """

@@ -1,6 +1,6 @@
 """Oort: clients with large losses on many examples, fast ones before slow ones.
 
-Reference:
+References:
     Lai, Zhu, Madhyastha, Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
         Selection", OSDI 2021, Algorithm 1.
 """

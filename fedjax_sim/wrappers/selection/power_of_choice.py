@@ -1,6 +1,6 @@
 """Power-of-Choice: the candidates with the largest losses take part.
 
-Reference:
+References:
     Cho, Wang, Joshi, "Towards Understanding Biased Client Selection in Federated Learning",
         AISTATS 2022 ("Client Selection in Federated Learning: Convergence Analysis and
         Power-of-Choice Selection Strategies", 2020).
