@@ -100,6 +100,11 @@ def test_home_shows_a_figure():
     assert re.search(r'<img[^>]+src="_images/', (SITE / "index.html").read_text())
 
 
+@pytest.mark.parametrize("word", ["auc", "batchnorm", "regress"])  # stems
+def test_the_search_knows_a_word(word):
+    assert re.search(rf'"?\b{word}"?:', (SITE / "searchindex.js").read_text())
+
+
 def test_formulas_are_mathml():
     text = (SITE / "algorithms.html").read_text()
     assert text.count('class="math-block"') >= text.count("<h2>")  # an algorithm has a formula

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import jaxprs_in_params
 
 import fedjax_sim as fs
 from fedjax_sim.cli import docstrings
@@ -135,7 +136,7 @@ def _calls(jaxpr: Any, inside: bool = False, repeats: int = 1) -> Counter:
             continue
         loop = inside or equation.primitive.name in ("scan", "while")
         times = repeats * (equation.params["length"] if equation.primitive.name == "scan" else 1)
-        parts = [_calls(sub, loop, times) for sub in jax.core.jaxprs_in_params(equation.params)]
+        parts = [_calls(sub, loop, times) for sub in jaxprs_in_params(equation.params)]
         if equation.primitive.name == "cond":
             for key in {key for part in parts for key in part}:
                 total[key] += max(part[key] for part in parts)

@@ -287,7 +287,7 @@ class LinenTraining:
         with linen.intercept_methods(note):
             # A function of its own, since JAX would not trace a known one again.
             key, weights = jax.random.key(0), jnp.ones(x.shape[0], bool)
-            jax.eval_shape(lambda *shapes: self(*shapes, key, weights), params, x)
+            jax.eval_shape(lambda params, x: self(params, x, key, weights), params, x)
         return max(momenta)
 
 

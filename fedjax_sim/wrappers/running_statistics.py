@@ -92,16 +92,16 @@ def running_statistics(
     per update a smaller :math:`\rho` averages over several clients.
 
     With ``combine="private"`` a client keeps its statistics between its visits and sends none
-    (SiloBN).  The server's statistics stay the initial ones, so a function of one model is evaluated
-    as its mean over the clients' own models, of at most 16 clients at equal distances.  Each model
+    (SiloBN).  The server's statistics stay the initial ones, so the value of a function of a model
+    is its mean over the clients' own models, of at most 16 clients at equal distances.  Each model
     on its client's examples: :func:`~fedjax_sim.engine.evaluation.personal_evaluator`.
     :func:`~fedjax_sim.algorithms.fedbn` also keeps scales and biases private.
 
     To keep the statistics of a pretrained model, in training as in evaluation, use
     :func:`fedjax_sim.models.frozen_statistics` and :func:`~fedjax_sim.wrappers.freeze.freeze`.
 
-    A run warns before it starts if more than half of the initial statistics will be left in its last
-    evaluation: :math:`\beta^K` after K local steps, so 0.9 suits short visits and 0.99 does not.
+    A run warns before it starts if more than half of the initial statistics will be left in its
+    last evaluation: :math:`\beta^K` after K local steps, so 0.9 suits short visits, not 0.99.
 
     Args:
         algorithm: any algorithm whose gradients are taken in the steps of

@@ -86,7 +86,7 @@ def normalised(rngs):
     def flat(x):
         return x.reshape(-1, 64)
 
-    layers = nnx.BatchNorm(64, rngs=rngs), nnx.Dropout(0.1, rngs=rngs)
+    layers = nnx.BatchNorm(64, momentum=0.5, rngs=rngs), nnx.Dropout(0.1, rngs=rngs)
     return nnx.Sequential(flat, *layers, nnx.Linear(64, 10, rngs=rngs))
 
 
@@ -136,6 +136,7 @@ def test_clients_of_fedbn_keep_statistics_beside_an_algorithm_that_averages_them
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:setup.eval_fn evaluates the server")  # states on the host
 @pytest.mark.parametrize(
     ("algorithm", "values", "evaluated"),
     [
