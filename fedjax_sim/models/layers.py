@@ -88,8 +88,8 @@ def _normalise_groups_jvp(groups, epsilon, primals, tangents):
     # With y = (x - mean) r the tangent is r scale (t - mean(t) - y mean(y t)) + y dscale + dbias.
     # Written with y and 1 once, its transpose has two sums over pixels, which serve the gradients
     # of images, scales and biases.
-    x, (t, d_scale, d_bias) = primals[0], tangents
-    out, y, factor, average = _normalised(*primals, groups, epsilon)
+    (x, scale, bias), (t, d_scale, d_bias) = primals, tangents
+    out, y, factor, average = _normalised(x, scale, bias, groups, epsilon)
     t = tree.wide(t)
     along_y = _by_channel(d_scale, x) - factor * average(y * t)
     along_ones = _by_channel(d_bias, x) - factor * average(t)

@@ -161,7 +161,10 @@ def vit_tiny(
 
 
 def vit_base16(
-    num_classes: int = 200, image_shape: tuple[int, int, int] = (224, 224, 3), remat: bool = False
+    num_classes: int = 200,
+    image_shape: tuple[int, int, int] = (224, 224, 3),
+    remat: bool = False,
+    unroll: bool = False,
 ) -> Model:
     """ViT-Base with patches of side 16: width 768, 12 blocks, 12 heads; see :func:`vit`.
 
@@ -174,7 +177,7 @@ def vit_base16(
         85798656
     """
     sizes = {"patch_size": 16, "width": 768, "depth": 12, "heads": 12}
-    return vit(image_shape, num_classes, **sizes, remat=remat)
+    return vit(image_shape, num_classes, **sizes, remat=remat, unroll=unroll)
 
 
 def _axis_roles(path: tuple[str, ...], leaf: Any) -> str | None:

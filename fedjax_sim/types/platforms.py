@@ -34,7 +34,7 @@ CHOICES: dict[Platform, Choice] = {
 }
 
 
-def by_platform(branches: Mapping[Platform, Callable], *args: Any) -> Any:
+def by_platform(branches: Mapping[str, Callable], *args: Any) -> Any:
     """Calls the branch of the platform that the program is lowered for.
 
     All but CPUs and TPUs count as GPUs.  Equal branches are traced once.
