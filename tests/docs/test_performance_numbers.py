@@ -134,7 +134,8 @@ def test_estimated_rounds_on_an_h200():
         for column, strategy in (("vmapped", "vmapped"), ("one after the other", "sequential")):
             if not row[column][:1].isdigit():
                 continue
-            strategy = "auto" if program == "sweep" else strategy
+            if strategy == "vmapped" and f"h200 {program} auto" in stored:
+                strategy = "auto"  # compiled later, and the same clients together on a GPU
             figures = stored[f"h200 {names.get(program, program)} {strategy}"]
             kernels, milliseconds = row[column].split(", ")
             assert round(figures["kernels_per_step"]) == int(kernels.replace(",", ""))
