@@ -46,7 +46,7 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m pytest docs/checks
 
 # Committed pictures and outputs of README.md and of pages, and the page of algorithms. Results in
-# docs/results are measured only where they are absent.
+# experiments/results/pictures are measured only where they are absent.
 pictures: $(VENV)/.docs
 	$(BIN)/python docs/extensions/algorithms.py
 	$(BIN)/python docs/pictures.py

@@ -2,7 +2,7 @@
 
 `python docs/outputs.py [PAGE ...]` runs the pages and rewrites what follows a cell directly: a
 block of `text`, or a picture `page_*.png`.  The site shows these and not the cell's own output
-(docs/extensions/sources.py).  `docs/results/pages.json` has a digest of every page's code then.
+(docs/extensions/sources.py).  `docs/pages.json` has a digest of every page's code then.
 """
 
 import base64
@@ -18,7 +18,7 @@ from execute import HERE, Page, run
 from myst_nb.core.read import read_myst_markdown_notebook
 from myst_parser.config.main import MdParserConfig
 
-DIGESTS = HERE / "results" / "pages.json"
+DIGESTS = HERE / "pages.json"
 # A cell, and the picture or the text that follows it, if any.
 CELL = re.compile(
     r"^```\{code-cell\}\n(?P<code>.*?)^```$"

@@ -1,7 +1,8 @@
-"""Draws the pictures of README.md from docs/results, and measures what is not there.
+"""Draws the pictures of README.md from committed results, and measures what is not there.
 
-`make pictures` runs it, then docs/outputs.py and the page of algorithms.  A file of results that is
-removed is measured again.  Times are those of benchmarks/results.
+`make pictures` runs it, then docs/outputs.py and the page of algorithms.  A file of
+experiments/results/pictures that is removed is measured again.  Times are those of
+benchmarks/results.
 """
 
 import itertools
@@ -20,7 +21,7 @@ from fedjax_sim.reports.figures.style import COLORS, GREY, line_look, panels, st
 from fedjax_sim.reports.labels import algorithm_label
 
 HERE = pathlib.Path(__file__).parent
-RESULTS, IMAGES = HERE / "results", HERE / "images"
+RESULTS, IMAGES = HERE.parent / "experiments" / "results" / "pictures", HERE / "images"
 WIDTH = 9.2  # inches
 DPI = 100
 RATES = {

@@ -29,7 +29,8 @@ def test_examples_of_the_page():
 
 
 def test_accuracies_by_momentum_are_those_of_the_results():
-    results = pd.read_csv(PAGE.parent / "results" / "batch_norm.csv")
+    folder = PAGE.parents[1] / "experiments" / "results" / "pictures"
+    results = pd.read_csv(folder / "batch_norm.csv")
     text = PAGE.read_text()
     for momentum in (0.9, 0.99):
         (cells,) = re.findall(rf"^\| {momentum} \| (.*) \|$", text, re.MULTILINE)

@@ -19,7 +19,7 @@ from fedjax_sim.studies.setups import ALGORITHMS, Study, check_study, options
 
 ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-RESULTS = ROOT / "docs" / "results"
+RESULTS = ROOT / "experiments" / "results" / "pictures"
 
 
 @pytest.mark.slow
