@@ -30,10 +30,10 @@ def check_study(study: Study) -> None:
     _check_wrappers(run)
     _check_time(study)
     reads_column = isinstance(run.partition, Natural) or study.rows is not None
-    of_columns = isinstance(run.data, Table | HuggingFace)
-    if of_columns and run.data.client_column is not None and not reads_column:
+    column = run.data.client_column if isinstance(run.data, Table | HuggingFace) else None
+    if column is not None and not reads_column:
         raise ValueError(
-            f"client_column is {run.data.client_column!r}; expected partition:natural with it, not "
+            f"client_column is {column!r}; expected partition:natural with it, not "
             f"{run.partition.kind}"
         )
 
