@@ -228,14 +228,14 @@ def test_rounds_cut_from_passes_count_every_pass_that_they_meet(cut, passes):
 @pytest.mark.parametrize(
     "timeline",
     [
-        fs.timelines.balls_in_bins(KEY, 40, 300, 10, num_steps=1),
-        fs.timelines.b_min_sep(KEY, 40, 300, 1.0, num_steps=1, separation=10),
-        fs.timelines.grouped_bernoulli(KEY, 40, 300, 1.0, num_steps=1, num_groups=10),
+        lambda: fs.timelines.balls_in_bins(KEY, 40, 300, 10, num_steps=1),
+        lambda: fs.timelines.b_min_sep(KEY, 40, 300, 1.0, num_steps=1, separation=10),
+        lambda: fs.timelines.grouped_bernoulli(KEY, 40, 300, 1.0, num_steps=1, num_groups=10),
     ],
 )
 def test_rounds_that_are_not_consecutive_count_the_visits(timeline):
     """Every tenth round has the same clients, four times."""
-    mechanism = sampled_gaussian(1.0, timeline[::10], 300)
+    mechanism = sampled_gaussian(1.0, timeline()[::10], 300)
     assert (mechanism.event.count, mechanism.adjacency) == (4, "zero_out")
 
 
@@ -247,16 +247,16 @@ def repeated(rule):
 @pytest.mark.parametrize(
     ("timeline", "share"),
     [
-        (fs.timelines.balls_in_bins(KEY, 30, 200, 10, num_steps=1), 1 / 10),
+        (lambda: fs.timelines.balls_in_bins(KEY, 30, 200, 10, num_steps=1), 1 / 10),
         # p / (1 + (b - 1) p), the stationary share of clients that take part.
-        (fs.timelines.b_min_sep(KEY, 30, 200, 0.2, num_steps=1, separation=6), 1 / 10),
-        (repeated(fs.timelines.bernoulli(KEY, 10, 200, 0.1, num_steps=1)), 1 / 10),
-        (fs.timelines.bernoulli(KEY, 30, 200, 0.1, num_steps=1), 1 / 10),
+        (lambda: fs.timelines.b_min_sep(KEY, 30, 200, 0.2, num_steps=1, separation=6), 1 / 10),
+        (lambda: repeated(fs.timelines.bernoulli(KEY, 10, 200, 0.1, num_steps=1)), 1 / 10),
+        (lambda: fs.timelines.bernoulli(KEY, 30, 200, 0.1, num_steps=1), 1 / 10),
     ],
 )
 def test_reports_that_fail_make_empty_rounds_more_probable(fails, timeline, share):
     """30 rounds in which 199 others report with a fifth of the share of clients, each."""
-    mechanism = sampled_gaussian(1.0, fails(KEY, timeline, 0.8), 200)
+    mechanism = sampled_gaussian(1.0, fails(KEY, timeline(), 0.8), 200)
     # The probability of a report is rounded to a multiple of 2^-24.
     assert mechanism.extra_delta == pytest.approx(30 * (1 - share / 5) ** 199, rel=1e-4)
 
