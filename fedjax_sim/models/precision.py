@@ -54,9 +54,12 @@ def in_precision(model: Model | Task, dtype: DTypeLike) -> Model | Task:
         >>> out.dtype, out.tolist()  # 1.001 is rounded to 1, the sum is not
         (dtype('float32'), [1.001953125])
     """
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"dtype is {jnp.dtype(dtype)}; expected a floating dtype")
-    name = jnp.dtype(dtype).name
+    try:
+        name = "" if dtype is None else jnp.dtype(dtype).name  # NumPy's None is float64
+    except TypeError:
+        name = ""
+    if not name or not jnp.issubdtype(name, jnp.floating):
+        raise ValueError(f"dtype is {name or repr(dtype)}; expected a floating dtype")
     if isinstance(model, Task):
         return _task_in_precision(model, name)
     if not isinstance(model, Model):

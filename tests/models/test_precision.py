@@ -298,6 +298,14 @@ def test_a_later_precision_replaces_an_earlier_one():
     assert set(products(again.apply, params, batch()["x"])) == {("float32", "float32")}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "named"), [("foo", "'foo'"), ("int32", "int32"), (3.0, "3.0"), (None, "None")]
+)
+def test_what_is_no_floating_dtype_is_named(dtype, named):
+    with pytest.raises(ValueError, match=f"dtype is {named}; expected a floating dtype"):
+        models.in_precision(models.softmax_regression(3, 2), dtype)
+
+
 @pytest.mark.parametrize("model", [lambda w, x: x @ w, fs.fedavg(0.1)])
 def test_what_is_no_model_has_no_precision(model):
     with pytest.raises(ValueError, match=r"model is .*; expected a fedjax_sim Model or Task"):
