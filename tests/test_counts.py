@@ -44,7 +44,7 @@ EXAMPLES = {"x": np.ones(4, np.float32)}
 DATA = fs.FederatedData(EXAMPLES, np.array([0, 2, 4]))
 DURATIONS = deterministic(1.0)
 FACTORIES = [
-    (fs.epochs, {"num_epochs": 1, "batch_size": 2, "max_steps": 3}),
+    (fs.epochs, {"batch_size": 2, "max_steps": 3}),
     (fs.with_replacement, {"batch_size": 2, "num_steps": 3}),
     (fs.stream, {"batch_size": 2, "num_steps": 3}),
     (fs.shuffled_repeats, {"num_epochs": 1, "batch_size": 2, "max_steps": 3}),
@@ -114,7 +114,7 @@ OTHERS = {
     "labels": LABELS, "coarse": LABELS // 2, "fraction": 0.5, "objective": losses, "data": DATA,
     "batches": fs.full_batch(1), "examples": EXAMPLES, "generate": generate,
     "examples_per_client": 3, "images": jnp.ones((2, 4, 4, 1)),
-    "steps": renewal_counts(DURATIONS), "balance": True,
+    "steps": renewal_counts(DURATIONS), "balance": True, "num_epochs": 1,
 }  # fmt: skip
 CASES = [(factory, counts, name) for factory, counts in FACTORIES for name in counts]
 

@@ -27,7 +27,10 @@ def optax_arguments():
                     yield pytest.param(factory, argument, id=f"{name}-{argument}")
 
 
-REQUIRED = {"mu": 0.1, "num_clients": 2, "alpha": 0.5, "personal_steps": 1, "rho": 0.1}
+REQUIRED = {
+    "mu": 0.1, "num_clients": 2, "alpha": 0.5, "personal_steps": 1, "rho": 0.1,
+    "model": fs.models.softmax_regression(2, 2), "features": lambda params, x: x,
+}  # fmt: skip
 
 
 def built(factory, argument, optimizer):

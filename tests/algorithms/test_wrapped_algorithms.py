@@ -253,7 +253,9 @@ REFUSED = {
     "losses": {"afl"},
     "squared norms": {"fedexp", "fedexp_average"},
     "whether they are whole": {"pp_marina"},
-    "another aggregation than the mean": {"feddf"},
+    "another aggregation than the mean": {
+        "d2", "d_psgd", "dfedavgm", "feddf", "gradient_tracking", "hier_fedavg", "sgp",
+    },
 }  # fmt: skip
 # Weight decay, or a regulariser in the gradient, moves a model without data.
 MOVE_WITHOUT_DATA = {"diloco", "fedavg_subgradient"}

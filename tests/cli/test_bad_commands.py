@@ -31,7 +31,7 @@ COMMANDS = [
     ("run attack:alie --attack.fractoin 0.1", "is no option; did you mean --attack.fraction?"),
     ("run --attack.z 1", "--attack.z is given; expected attack:alie with it"),
     ("run --classes-per-client 3", "--classes-per-client is given; expected one of partition:c"),
-    ("run --label-column kind", "--label-column is given; expected data:table with it"),
+    ("run --label-column kind", "--label-column is given; expected one of data:huggingface, data"),
     ("run time:clock --rounds 5", "--rounds is given; expected time:rounds with it"),
     ("run law:geometric", "law:geometric is given; expected time:clock with it"),
     ("run robust.rule:krum", "robust.rule:krum is given; expected one of robust:bucketing"),

@@ -274,7 +274,7 @@ def made(x, y):
 def no_luck(*arguments):
     raise RuntimeError("no luck")
 
-def needs_model(lr, model: fs.FedAlgorithm): ...
+def needs_other(lr, other: fs.FedAlgorithm): ...
 
 def study():
     return fs.Study(OPTIONS, PARTS)
@@ -342,8 +342,8 @@ WRONG = [
         "--algorithms has 'mine', which returned dict; expected a fedjax_sim.F",
     ),
     (
-        OWN % "needs_model",
-        "'mine', whose parameter 'model' has no default; expected a number, name",
+        OWN % "needs_other",
+        "'mine', whose parameter 'other' has no default; expected a number, name",
     ),
     (OWN % "no_luck", "'mine', which raised RuntimeError: no luck (small_study.py, line 36)"),
     (

@@ -33,6 +33,7 @@ from fedjax_sim.runs.sweeps.trial import static_names
 from fedjax_sim.studies.setups import (
     PRESETS,
     Alie,
+    HuggingFace,
     Run,
     Study,
     Table,
@@ -217,7 +218,7 @@ def test_a_codec_of_none_is_a_value_beside_a_feedback(compress):
 
 def test_every_setting_can_be_swept():
     """In options that have it: of every choice every kind."""
-    needy = ("table", "text", "trace", "parts")  # have fields without a default
+    needy = ("table", "huggingface", "text", "trace", "parts")  # have fields without a default
     bases = [options(), options(time="clock"), options(privacy="gaussian")]
     bases += [options(robust="nnm"), options(robust="bucketing")]
     for run in list(bases):
@@ -225,7 +226,7 @@ def test_every_setting_can_be_swept():
             if setting.depth < math.inf and name in flat(run):
                 kinds = [group.kind for group in names_of(Run)[name].alternatives]
                 bases += [replaced(run, name, kind) for kind in kinds if kind not in needy]
-    of_files = names_of(Table) | names_of(Text)
+    of_files = names_of(Table) | names_of(HuggingFace) | names_of(Text)
     for name in SETTINGS.keys() - of_files.keys():
         base = next(run for run in bases if name in flat(run))
         default, kind = flat(base)[name], SETTINGS[name].kind

@@ -104,8 +104,8 @@ def test_heavy_packages_are_imported_when_needed_only():
 
 def test_public_names():
     names = (
-        "NAMES Characters DataError Dataset Scaling drop_duplicates from_arrays from_table "
-        "from_text from_texts from_tokens load merged read_leaf read_pfllib read_table "
+        "NAMES Characters DataError Dataset Scaling drop_duplicates from_arrays from_hub "
+        "from_table from_text from_texts from_tokens load merged read_leaf read_pfllib read_table "
         "read_tff role_texts to_channels_last"
     )
     assert datasets.__all__ == names.split()

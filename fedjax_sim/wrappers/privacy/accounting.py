@@ -312,9 +312,9 @@ def accountant_of(
 
 
 def _check_numbers(delta: float, interval: float) -> None:
-    check_positive(delta=delta, interval=interval)
-    if not delta < 1:
-        raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
+    check_positive(interval=interval)
+    if np.ndim(delta) or isinstance(delta, str) or not 0 < delta < 1:
+        raise ValueError(f"delta is {delta!r:.60}; expected a number in (0, 1)")
     if not interval < np.inf:
         raise ValueError(f"interval is {interval}; expected a positive number")
 
