@@ -32,7 +32,7 @@ class Halving(NamedTuple):
 
     Of the :math:`n_k` configurations that reach the k-th of these rounds,
     :math:`\max(1, \lfloor n_k / \eta \rfloor)` continue from their states.  The last ones do all
-    rounds.
+    rounds.  The states of all runs of a batch stay on the devices between two rungs.
 
     Example:
         >>> Halving((10, 30), eta=3).counts(27)

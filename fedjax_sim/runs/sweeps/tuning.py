@@ -134,7 +134,8 @@ def tune(
     sweeps of so many rounds.
 
     Args:
-        factory, setup, keys, callbacks, storage, options: as in :func:`~fedjax_sim.sweep`.
+        factory, setup, keys, callbacks, storage, options: as in :func:`~fedjax_sim.sweep`; with
+            ``halving``, callbacks receive no progress between the ends of runs.
         space: Optuna's distributions by name of the hyper-parameter, ``{"lr":
             optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)}``.  Names that change
             shapes (parameters of ``setup``, names of choices) make programs of their own.

@@ -190,6 +190,26 @@ def test_refused(changes, expected):
         tuned(**changes)
 
 
+def test_every_seed_may_have_a_setup_of_its_own():
+    """The best of a batch are those of a sweep over the same configurations."""
+
+    def setup(seed):
+        whole = quadratic_setup()
+        return dataclasses.replace(whole, params=whole.params[seed] * (1 + seed))
+
+    found = tuned(setup, halving=fs.Halving((2, 6)))
+    grid = [one.configuration for one in found.tried]
+    whole = fs.sweep(fs.fedavg, setup, grid, KEYS[:2])
+    losses = np.array([run.history.metrics["loss"] for run in whole.runs]).reshape(9, 2, 6).mean(1)
+    second = np.argsort(losses[:, 0])[:3]
+    rounds = np.full(9, 2)
+    rounds[second] = 6
+    rounds[second[np.argmin(losses[second, 2])]] = 12
+    assert [one.rounds for one in found.tried] == rounds.tolist()
+    scores = [losses[i, n // 2 - 1] for i, n in enumerate(rounds)]
+    np.testing.assert_allclose([one.score for one in found.tried], scores, SINGLE)
+
+
 def test_setups_of_different_lengths_cannot_be_compared():
     def setup(rounds):
         return quadratic_setup(timeline=quadratic_setup().timeline[:rounds])
