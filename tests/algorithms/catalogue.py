@@ -44,11 +44,6 @@ def elastic(factory):
     return lambda lr, l1, l2, server_lr: factory(lr, composite(ElasticNet(l1, l2)), server_lr)
 
 
-def choosing(factory, selector):
-    """An algorithm that chooses among the candidates of a round."""
-    return lambda lr: fs.selection.select(factory(lr), selector)
-
-
 def bias(path, leaf):
     """Private leaves of the split methods: the bias of the logistic model."""
     del leaf
@@ -322,10 +317,6 @@ ALGORITHMS = {
         functools.partial(fs.topologies.hier_fedavg, edges=np.arange(NUM_CLIENTS) // 3, period=2),
         {"lr": 0.2},
     ),
-    "power_of_choice": (choosing(fs.scaffold, fs.selection.power_of_choice(3)), {"lr": 0.3}),
-    "proportional": (choosing(fs.fedavg, fs.selection.proportional(3)), {"lr": 0.3}),
-    "oort": (choosing(fs.fedavg, fs.selection.oort(3, window=2)), {"lr": 0.3}),
-    "adacomm": (choosing(fs.fedavg, fs.selection.adacomm(3, 2)), {"lr": 0.3}),
 }
 
 # One of each kind: plain, adaptive server, client states, composite, stale, contacts. They take
@@ -347,7 +338,6 @@ COMPOSED = {
     "fedrep", "async_sgd", "fedinit", "fedspeed", "fedgloss",
     "fedntd", "moon", "fedala", "feddf", "fedproto",
     "d_psgd", "dfedavgm", "d2", "sgp", "hier_fedavg",
-    "power_of_choice", "proportional", "oort", "adacomm",
 }  # fmt: skip
 # Their rules depend on the staleness, so the battery compares them on a timeline that has some.
 STALE = {"fedbuff", "fedbuff_normalised", "fedasync", "async_sgd"}
