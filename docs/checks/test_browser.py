@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -186,9 +187,10 @@ def test_mathematics_has_a_size(browser, address):
 def test_search_finds(browser, address, size, word, page):
     _resize(browser, SIZES[size])
     browser.get(f"{address}/search.html?q={word}")
-    results = WebDriverWait(browser, 30).until(
-        lambda chrome: chrome.find_elements(By.CSS_SELECTOR, "#search-results ul.search li a")
-    )
-    links = [result.get_attribute("href") for result in results]
-    assert any(page in link for link in links)
+
+    def found(chrome) -> bool:  # results are listed one after the other
+        results = chrome.find_elements(By.CSS_SELECTOR, "#search-results ul.search li a")
+        return any(page in str(result.get_attribute("href")) for result in results)
+
+    WebDriverWait(browser, 30, ignored_exceptions=[StaleElementReferenceException]).until(found)
     assert not _errors(browser)
