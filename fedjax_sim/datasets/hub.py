@@ -59,7 +59,7 @@ def from_hub(
     Example:
         >>> import tempfile, pathlib
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     rows = "a,site,label\\n1,x,0\\n3,y,1\\n5,x,1\\n7,y,0\\n"
+        ...     rows = "a,site,label\\n1,x,0\\n3,y,1\\n5,x,0\\n7,y,1\\n"
         ...     _ = pathlib.Path(folder, "train.csv").write_text(rows)
         ...     from_hub(folder, client_column="site").group_names
         ('x', 'y')
