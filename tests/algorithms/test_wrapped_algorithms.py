@@ -295,8 +295,8 @@ def test_accepted_algorithms_upload_0_for_a_client_that_changes_nothing():
             silent.add(name)
     accepted = ALGORITHMS.keys() - set().union(*REFUSED.values())
     # AFL uploads losses, FedExP squared norms, which are 0 here; PP-MARINA's server counts uploads,
-    # FedDF's receives all of them.
-    of_other_kinds = {"afl", "pp_marina", "feddf"} | REFUSED["squared norms"]
+    # that of FedDF and of edges receives all of them.
+    of_other_kinds = {"afl", "pp_marina", "feddf", "hier_fedavg"} | REFUSED["squared norms"]
     assert accepted - MOVE_WITHOUT_DATA == silent - of_other_kinds
 
 
