@@ -49,7 +49,7 @@ class Options(Folders):
 
 
 def factory(lr: float, method: str, graph: str, share: float) -> fs.FedAlgorithm:
-    """One of the methods on a graph whose clients keep a share of their models."""
+    """Returns one of the methods on a graph whose clients keep a share of their models."""
     return METHODS[method](lr, GRAPHS[graph].lazy(share))
 
 

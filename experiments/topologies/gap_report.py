@@ -16,7 +16,7 @@ KEYS = ["method", "alpha", "graph", "share", "gap"]
 
 
 def scores(history: pd.DataFrame, gaps: Mapping[tuple[str, float], float]) -> pd.DataFrame:
-    """The last round's metrics, a row per run, with the gap of its mixing matrix."""
+    """Returns the last round's metrics, a row per run, with the gap of its mixing matrix."""
     last = history.loc[history["round"] == history["round"].max(), :]
     keys = ["method", "alpha", "graph", "share", "seed"]
     table = last.pivot_table(index=keys, columns="metric", values="value", dropna=False)
@@ -39,7 +39,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Mean client's error against the gap: a panel per method, a line per graph's shares."""
+    """Draws the mean client's error against the gap: a panel per method, a line per graph's shares."""
     rows = summary(table)
     methods = rows["method"].unique()
     figure, panels = plt.subplots(
@@ -70,7 +70,7 @@ def draw(table: pd.DataFrame) -> Figure:
 def build(
     tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
 ) -> tuple[Report, dict[str, Figure]]:
-    """Text and figure."""
+    """Returns the report's text and figure."""
     options = facts["options"]
     report = Report(
         f"Spectral gap and heterogeneity, {counted(options['seeds'], 'seed')}",

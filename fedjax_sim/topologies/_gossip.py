@@ -1,4 +1,4 @@
-"""What the algorithms without a server share: the state of a network, and the mixing round."""
+"""Common parts of algorithms without a server: the state of a network, and the mixing round."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ __all__ = ["OortState", "oort"]
 
 
 class OortState(NamedTuple):
-    """What Oort's server knows of the clients."""
+    """Knowledge of Oort's server about the clients."""
 
     utility: Array  # [M] statistical utility at the last visit
     last: Array  # [M] int    round of the last visit, counted from 1; 0: none
