@@ -39,7 +39,7 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Draws the mean client's error against the gap: a panel per method, a line per graph's shares."""
+    """Draws the mean client's error against the gap: a panel per method, a line per graph."""
     rows = summary(table)
     methods = rows["method"].unique()
     figure, panels = plt.subplots(
