@@ -22,7 +22,7 @@ from fedjax_sim.types import (
 
 @shown
 class Selected(NamedTuple):
-    """What a run knows of its selection of clients."""
+    """Record of the selection of clients so far."""
 
     state: PyTree  # of the selector
     visits: Array  # [M] int    how often each client was chosen

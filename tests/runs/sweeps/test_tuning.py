@@ -56,7 +56,7 @@ def test_runs_are_those_of_the_proposed_configurations():
 
 
 def test_the_best_of_a_batch_continue():
-    """Who continues is derived from runs on their own."""
+    """The configurations that continue are those of runs on their own."""
     setup = quadratic_setup()
     found = tuned(halving=fs.Halving((2, 6), eta=3))
     rates = [one.configuration["lr"] for one in found.tried]
