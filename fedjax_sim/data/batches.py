@@ -13,14 +13,14 @@ import fractions
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_positive
+from fedjax_sim.checks import check_count, check_positive, is_concrete
 from fedjax_sim.tree import fast
 from fedjax_sim.types import Step, shown
 
@@ -35,6 +35,7 @@ __all__ = [
     "with_replacement",
 ]
 
+P = ParamSpec("P")
 Pick = Callable[[Step], tuple[Array, Array]]
 
 # Ranks of so few rows are counted: n^2 comparisons vectorise, and a sort does not. Measured on a
@@ -66,7 +67,32 @@ class Batches(NamedTuple):
     resume: Callable[[Array, Array, tuple[int, int], Array, int], Pick] | None = None
 
 
-@functools.cache
+def _one_object(make: Callable[P, Batches]) -> Callable[P, Batches]:
+    """Decorator: one rule for equal arguments, so that a program is compiled once.
+
+    NumPy's numbers become Python's: 2 and ``np.int64(2)`` are equal, but the second one gives the
+    arithmetic of a rule another type.
+    """
+    # Typed, because True equals 1 and would be given its rule instead of being refused.
+    cached = functools.lru_cache(maxsize=None, typed=True)(make)
+
+    @functools.wraps(make)
+    def rule(*args: P.args, **options: P.kwargs) -> Batches:
+        plain = {name: _plain(value) for name, value in options.items()}
+        return cached(*map(_plain, args), **plain)
+
+    return rule
+
+
+def _plain(value: Any) -> Any:
+    """Returns one number of NumPy or JAX as Python's, other values as they are."""
+    if not is_concrete(value) or isinstance(value, (int, float)) or np.ndim(value):
+        return value
+    # The decimal number that is shown, as for 0.1 in single precision.
+    return float(str(value)) if np.issubdtype(value.dtype, np.floating) else value.item()
+
+
+@_one_object
 def with_replacement(batch_size: int, num_steps: int) -> Batches:
     """``num_steps`` minibatches of ``batch_size`` examples, drawn uniformly with replacement.
 
@@ -101,7 +127,7 @@ def with_replacement(batch_size: int, num_steps: int) -> Batches:
     return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw)
 
 
-@functools.cache
+@_one_object
 def epochs(num_epochs: float, batch_size: int, max_steps: int | None = None) -> Batches:
     """Passes over the client's data, reshuffled each epoch, without replacement within an epoch.
 
@@ -155,7 +181,7 @@ def epochs(num_epochs: float, batch_size: int, max_steps: int | None = None) -> 
     return Batches(num_steps, draw)
 
 
-@functools.cache
+@_one_object
 def shuffled_repeats(num_epochs: int, batch_size: int, max_steps: int | None = None) -> Batches:
     """Full minibatches from passes over the client's data that follow each other without a gap.
 
@@ -209,7 +235,7 @@ def shuffled_repeats(num_epochs: int, batch_size: int, max_steps: int | None = N
     return Batches(num_steps, draw)
 
 
-@functools.cache
+@_one_object
 def complete_batches(num_epochs: int, batch_size: int) -> Batches:
     """Passes as in :func:`epochs`, without the short last minibatch of each.
 
@@ -246,7 +272,7 @@ def complete_batches(num_epochs: int, batch_size: int) -> Batches:
     return Batches(lambda sizes: num_epochs * (sizes // batch_size), draw)
 
 
-@functools.cache
+@_one_object
 def stream(batch_size: int, num_steps: int) -> Batches:
     """``num_steps`` steps per visit through an endless reshuffled stream of the client's data.
 
@@ -298,7 +324,7 @@ def stream(batch_size: int, num_steps: int) -> Batches:
     return Batches(lambda sizes: np.where(sizes > 0, num_steps, 0), draw, resume)
 
 
-@functools.cache
+@_one_object
 def full_batch(num_steps: int) -> Batches:
     """``num_steps`` steps on the client's whole data set, without randomness.
 

@@ -373,3 +373,47 @@ def test_a_fraction_of_an_epoch_has_every_example_at_most_once():
 def test_epochs_have_to_be_positive(number):
     with pytest.raises(ValueError, match="num_epochs is"):
         epochs(number, 3)
+
+
+# ---- NumPy's numbers
+
+RULES = {
+    "with_replacement": (with_replacement, (2, 3)),
+    "epochs": (epochs, (2, 2, 5)),
+    "a fraction": (epochs, (0.1, 2)),
+    "shuffled_repeats": (shuffled_repeats, (2, 2, 3)),
+    "complete_batches": (complete_batches, (2, 2)),
+    "stream": (stream, (2, 3)),
+    "full_batch": (full_batch, (2,)),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("integer", [np.int64, np.uint8, jnp.int16, np.array])
+def test_rules_of_numpy_numbers_are_those_of_python_numbers(name, integer):
+    """The first of two equal arguments must not decide the arithmetic of later rules."""
+    rule, numbers = RULES[name]
+    of_numpy = [
+        np.float32(number) if isinstance(number, float) else integer(number) for number in numbers
+    ]
+    assert rule(*of_numpy) is rule(*numbers)
+    sizes = np.array([0, 3, 20])
+    assert rule(*of_numpy).num_steps(sizes).tolist() == rule(*numbers).num_steps(sizes).tolist()
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_first_rule_may_have_numpy_numbers(name):
+    """As where the tests of another file made it: strict promotion refuses int32 times int64."""
+    rule, numbers = RULES[name]
+    own = tuple(number + 40 if isinstance(number, int) else number for number in numbers)
+    with jax.enable_x64(True):
+        made = rule(*(np.float64(x) if isinstance(x, float) else np.int64(x) for x in own))
+        rows, weights = made.draw(jax.random.key(0), jnp.array(5), 7, 4)(0)
+    assert rows.dtype == jnp.int32
+    assert weights.shape == rows.shape
+
+
+def test_a_rule_for_one_does_not_let_true_pass():
+    epochs(1, 2)
+    with pytest.raises(ValueError, match="num_epochs is True; expected an integer"):
+        epochs(True, 2)  # noqa: FBT003
