@@ -7,10 +7,12 @@ each column by accuracy on a seed of its own, never by the distance.
 
 A run is bound by products of matrices, about 30 seconds on one core, so batches of runs save
 nothing: cells run one after another, and a killed run continues with the seed it was in.  All 108
-cells with three seeds, and FedBuff's rates, take about three core-hours.
+cells with three seeds, and FedBuff's rates, take about three core-hours.  The table of cells is
+written after each of them and read at the start, so another machine continues from it.
 """
 
 import itertools
+import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ from experiments.favano.mnist_report import PAPER, distances
 from experiments.favano.mnist_runs import SERVER_LRS, SETTINGS, Changes, Options, Runs
 from experiments.favano.outcomes import final, tuned
 from experiments.harness import save_report
+from experiments.harness.report import write_csv
 
 ALPHAS = {
     "stochastic": methods.favano(),
@@ -94,9 +97,18 @@ def cell(
 
 
 def cells(
-    runs: Runs, columns: Sequence[str], settings: Sequence[Choices], seeds: Sequence[int]
+    runs: Runs,
+    columns: Sequence[str],
+    settings: Sequence[Choices],
+    seeds: Sequence[int],
+    kept: pathlib.Path,
 ) -> pd.DataFrame:
-    """The accuracies of every cell that some setting has, each cell once."""
+    """The accuracies of every cell that some setting has, each cell once.
+
+    Args:
+        kept: the table of finished cells, which are read from it, and to which cells are added.
+    """
+    horizon = runs.options.horizon
     todo = [
         (method, column, choices)
         for method in PAPER
@@ -105,12 +117,31 @@ def cells(
     ]
     frames = []
     for done, (method, column, choices) in enumerate(todo, 1):
-        frames.append(cell(runs, method, column, choices, seeds))
-        mean = frames[-1]["accuracy"].mean()
+        wanted = {"method": method, "column": column, **choices._asdict(), "horizon": horizon}
+        frame, others = _finished(kept, wanted, seeds)
+        if len(frame) < len(seeds):
+            made = cell(runs, method, column, choices, seeds).assign(horizon=horizon)
+            write_csv(kept, pd.concat([others, made]))
+            frame, _ = _finished(kept, wanted, seeds)  # with the digits that another start reads
+        frames.append(frame)
+        mean = frame["accuracy"].mean()
         paper = PAPER[method][list(SETTINGS).index(column)][0]
         print(f"cell {done} of {len(todo)}: {method}, {column}, {choices}: "
               f"{mean:.2f}, paper {paper}", flush=True)  # fmt: skip
     return pd.concat(frames, ignore_index=True)
+
+
+def _finished(
+    path: pathlib.Path, wanted: dict[str, Any], seeds: Sequence[int]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of a cell in the table of finished cells, and the other rows."""
+    if not path.exists():
+        return pd.DataFrame(), pd.DataFrame()
+    table = pd.read_csv(path, keep_default_na=False)
+    found = table["seed"].isin(seeds)
+    for name, value in wanted.items():
+        found &= table[name] == value
+    return table.loc[found, :], table.loc[~found, :]
 
 
 def with_cells(settings: Sequence[Choices], accuracies: pd.DataFrame) -> pd.DataFrame:
@@ -144,10 +175,12 @@ def factorial(options: Options) -> None:
     """Selects a setting on the first seeds and reports it, and the default, on as many others."""
     runs, count = Runs(options), options.num_seeds
     settings = list(all_choices())
-    first = cells(runs, options.settings, settings, range(count))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    kept = options.folder / "factorial-cells.csv"
+    first = cells(runs, options.settings, settings, range(count), kept)
     selecting = with_cells(settings, first)
     shown = list(dict.fromkeys([DEFAULT, nearest(selecting)]))
-    fresh = cells(runs, options.settings, shown, range(count, 2 * count))
+    fresh = cells(runs, options.settings, shown, range(count, 2 * count), kept)
     tables = {
         "": with_cells(shown, fresh), "selection": distances(selecting),
         "cells": pd.concat([first, fresh]),

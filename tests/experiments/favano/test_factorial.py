@@ -1,5 +1,6 @@
 """FAVANO's table over all combinations of the open choices, with made-up accuracies."""
 
+import dataclasses
 import json
 
 import pandas as pd
@@ -20,7 +21,7 @@ class FakeRuns:
     """
 
     def __init__(self, options):
-        self.tried = []
+        self.options, self.tried = options, []
 
     def __call__(self, method, setting, seeds, *, changes, law="", **rest):
         assert not rest
@@ -82,3 +83,30 @@ def test_planted_setting_is_selected_and_reported_on_other_seeds(tmp_path, monke
     assert "nearest 0.0, default 12.0" in text
     assert json.loads((folder / "factorial.json").read_text())["seeds"] == 3
     assert (folder / "factorial.png").exists()
+
+
+def test_another_machine_continues_from_the_table_of_cells(tmp_path, monkeypatch):
+    made = []
+
+    class Counted(FakeRuns):
+        def __call__(self, method, setting, seeds, **options):
+            made.append((method.label, setting, tuple(seeds)))
+            return super().__call__(method, setting, seeds, **options)
+
+    monkeypatch.setattr(factorial, "Runs", Counted)
+    options = mnist.Options(part="factorial", output=tmp_path, work=tmp_path / "work")
+    mnist.main(options)
+    whole = {path.name: path.read_bytes() for path in options.folder.glob("*.csv")}
+    rows = whole["factorial-cells.csv"].decode().splitlines(keepends=True)
+    (options.folder / "factorial-cells.csv").write_text("".join(rows[: 1 + 3 * 40 + 2]))
+    made.clear()
+    mnist.main(options)
+    # 40 cells and two of three seeds of another one are there; all cells of the first seeds come
+    # before the two settings on other seeds: 2 x 12 less FedAvg's of equal pixels.
+    again = [visit for visit in made if visit[2] == (0, 1, 2)]
+    assert len(again) == 108 - 40
+    assert {path.name: path.read_bytes() for path in options.folder.glob("*.csv")} == whole
+    # Cells of another horizon are other cells.
+    made.clear()
+    mnist.main(dataclasses.replace(options, horizon=10.0))
+    assert sum(visit[2] == (0, 1, 2) for visit in made) == 108
