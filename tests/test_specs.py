@@ -266,3 +266,26 @@ def test_refusals(call, message):
 def test_functions_without_a_spec_have_none():
     assert spec_of(jnp.sin) is None
     assert spec_of(exponential_decay(0.1, 0.9)) == fs.Spec("exponential_decay", lr=0.1, decay=0.9)
+
+
+@pytest.mark.parametrize("integer", [np.int64, np.uint8, np.array, jnp.int16])
+def test_numpy_integers_are_python_integers(integer):
+    """As a grid of NumPy gives them: the same value, and no type of its own in the arithmetic."""
+    found = gradient_descent(0.5, power=integer(2)).spec
+    assert found == gradient_descent(0.5, power=2).spec
+    assert found == fs.Spec(gradient_descent, lr=0.5, power=integer(2))
+    assert type(found.arguments["power"]) is int
+    assert found.arguments["scale"] is None
+    # Parameters that are floating numbers by their annotation take integers.
+    assert gradient_descent(integer(1)).spec == gradient_descent(1.0).spec
+    assert fs.afl(0.1, integer(8)).spec == fs.afl(0.1, 8).spec
+
+
+def test_numpy_integers_keep_the_type_of_what_they_multiply():
+    @fs.specified
+    def scaled(times: int):
+        return lambda x: x * times
+
+    with jax.enable_x64(True):
+        assert scaled(np.int64(3))(jnp.ones(2, jnp.int32)).dtype == jnp.int32
+        assert scaled(np.array(3))(jnp.ones(2, jnp.int32)).dtype == jnp.int32

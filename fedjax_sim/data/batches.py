@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_positive, is_concrete
+from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.tree import fast
-from fedjax_sim.types import Step, shown
+from fedjax_sim.types import Step, plain_integer, shown
 
 __all__ = [
     "Batches",
@@ -70,8 +70,7 @@ class Batches(NamedTuple):
 def _one_object(make: Callable[P, Batches]) -> Callable[P, Batches]:
     """Decorator: one rule for equal arguments, so that a program is compiled once.
 
-    NumPy's numbers become Python's: 2 and ``np.int64(2)`` are equal, but the second one gives the
-    arithmetic of a rule another type.
+    NumPy's numbers become Python's.
     """
     # Typed, because True equals 1 and would be given its rule instead of being refused.
     cached = functools.lru_cache(maxsize=None, typed=True)(make)
@@ -85,11 +84,9 @@ def _one_object(make: Callable[P, Batches]) -> Callable[P, Batches]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns one number of NumPy or JAX as Python's, other values as they are."""
-    if not is_concrete(value) or isinstance(value, (int, float)) or np.ndim(value):
-        return value
+    """Returns one number of NumPy as Python's, other values as they are."""
     # The decimal number that is shown, as for 0.1 in single precision.
-    return float(str(value)) if np.issubdtype(value.dtype, np.floating) else value.item()
+    return float(str(value)) if isinstance(value, np.floating) else plain_integer(value)
 
 
 @_one_object

@@ -31,7 +31,7 @@ from fedjax_sim.types.aliases import (
     Upload,
 )
 from fedjax_sim.types.annotations import annotated_kinds
-from fedjax_sim.types.arrays import readable, tree_text
+from fedjax_sim.types.arrays import plain_integer, readable, tree_text
 from fedjax_sim.types.models import Described, Model
 from fedjax_sim.types.setup import (
     KEY_ROWS,
@@ -93,6 +93,7 @@ __all__ = [
     "common_rows",
     "field_comments",
     "listed",
+    "plain_integer",
     "readable",
     "rows_of",
     "send_state",

@@ -34,6 +34,18 @@ def readable(value: Any) -> np.ndarray | None:
     return np.asarray(value)
 
 
+def plain_integer(value: Any) -> Any:
+    """Returns one integer of NumPy or JAX as Python's, other values as they are.
+
+    2 and ``np.int64(2)`` are equal, but only the first one takes the type of the array that it is
+    multiplied by.
+    """
+    if not isinstance(value, (np.ndarray, np.generic, jax.Array)) or value.ndim:
+        return value
+    known = readable(value)
+    return value if known is None or known.dtype.kind not in "iu" else known.item()
+
+
 def tree_text(tree: Any) -> str:
     """Returns the arrays of a pytree: each by its path, or of many the number of their entries."""
     leaves = [(path, x) for path, x in jax.tree_util.tree_leaves_with_path(tree)]

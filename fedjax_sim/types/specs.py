@@ -21,7 +21,7 @@ from jax.core import Tracer
 from jax.tree_util import Partial
 
 from fedjax_sim.types.annotations import annotated_kinds
-from fedjax_sim.types.arrays import dtype_and_shape, is_array, readable
+from fedjax_sim.types.arrays import dtype_and_shape, is_array, plain_integer, readable
 
 _LONGEST = 120  # characters of a field in the text of a record
 
@@ -228,6 +228,7 @@ def _spec(factory: Factory, bound: inspect.BoundArguments) -> Spec:
     bound.apply_defaults()
     values = []
     for name, value in bound.arguments.items():
+        value = plain_integer(value)
         if name in factory.numbers and type(value) is int:
             value = float(value)
         value = _specs_inside(value)
@@ -505,7 +506,9 @@ def _specified(function: Callable[P, R], static: Collection[str]) -> Callable[P,
     factory = Factory(function, static)
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(plain_integer, args))
+        kwargs = {name: plain_integer(value) for name, value in kwargs.items()}
         result: Any = function(*args, **kwargs)
         if any(result is argument for argument in (*args, *kwargs.values())):
             return result  # it has its own spec
@@ -520,8 +523,8 @@ def _specified(function: Callable[P, R], static: Collection[str]) -> Callable[P,
             raise ValueError(
                 f"{factory.name} returned {result!r:.60}; expected an algorithm or a function"
             )
-        return cast(R, Specified(result, spec))
+        return Specified(result, spec)
 
     factory.call = call
     FACTORIES[factory.name] = factory
-    return call
+    return cast(Callable[P, R], call)

@@ -416,4 +416,4 @@ def test_the_first_rule_may_have_numpy_numbers(name):
 def test_a_rule_for_one_does_not_let_true_pass():
     epochs(1, 2)
     with pytest.raises(ValueError, match="num_epochs is True; expected an integer"):
-        epochs(True, 2)  # noqa: FBT003
+        epochs(True, 2)
