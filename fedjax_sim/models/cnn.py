@@ -22,12 +22,14 @@ from fedjax_sim.models.convolution.layers import Layer, layers_in_blocks
 from fedjax_sim.models.convolution.lowering import Convolution, auto, automatic, canonical
 from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import LECUN_NORMAL, Dense, Product, dense_product
+from fedjax_sim.types import plain_integers
 from fedjax_sim.types.platforms import CHOICES, by_platform
 
 # Four times as many fill two tiles of 128 lanes; with more, blocks only add arithmetic.
 _MAX_BLOCK_CHANNELS = 64
 
 
+@plain_integers
 def cnn(
     image_shape: tuple[int, int, int],
     num_classes: int,
@@ -119,6 +121,7 @@ def conv_layer(
     )  # fmt: skip
 
 
+@plain_integers
 def lenet5(
     num_classes: int = 10,
     channels: tuple[int, int] = (6, 16),
@@ -149,6 +152,7 @@ def lenet5(
     )
 
 
+@plain_integers
 def femnist_cnn(
     num_classes: int = 62, conv: Convolution = auto, dot: Product = dense_product
 ) -> Model:
@@ -169,6 +173,7 @@ def femnist_cnn(
     )  # fmt: skip
 
 
+@plain_integers
 def digits_cnn(
     num_classes: int = 10, conv: Convolution = auto, dot: Product = dense_product
 ) -> Model:

@@ -14,6 +14,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model, from_nnx
+from fedjax_sim.types import plain_integers
 
 LECUN_NORMAL = jax.nn.initializers.lecun_normal()
 
@@ -30,6 +31,7 @@ def dense_product(x: Array, kernel: Array) -> Array:
     return jax.lax.dot_general(kernel, x, contract_inputs).T
 
 
+@plain_integers
 def softmax_regression(features: int | Sequence[int], num_classes: int) -> Model:
     """Multinomial logistic regression: ``[B, *features] -> logits [B, num_classes]``.
 
@@ -54,6 +56,7 @@ def softmax_regression(features: int | Sequence[int], num_classes: int) -> Model
     return from_nnx(lambda rngs: _Linear(size, num_classes, rngs))
 
 
+@plain_integers
 def logistic_regression(features: int | Sequence[int]) -> Model:
     """Binary logistic regression: ``[B, *features] -> logits [B]``, starting at zero.
 
@@ -75,6 +78,7 @@ def logistic_regression(features: int | Sequence[int]) -> Model:
     return linear._replace(apply=lambda params, x: linear.apply(params, x)[:, 0])
 
 
+@plain_integers
 def mlp(
     features: int | Sequence[int],
     hidden: Sequence[int],

@@ -22,7 +22,7 @@ from fedjax_sim.models.axes import as_matrices, from_matrices
 from fedjax_sim.models.layers import Adapted, Rows, takes_tokens
 from fedjax_sim.models.paths import lookup, nested
 from fedjax_sim.models.stateful import Evaluation
-from fedjax_sim.types import Model, Params, PyTree, Scalar
+from fedjax_sim.types import Model, Params, PyTree, Scalar, plain_integers
 
 # (path, leaf) -> True for a kernel that gets one adapter, or the blocks of rows that get one each.
 WhereRows: TypeAlias = Callable[[tree.leaves.Path, Any], bool | tuple[Rows, ...]]
@@ -54,6 +54,7 @@ def queries_and_values(path: tree.leaves.Path, leaf: Any) -> bool | tuple[Rows, 
     return path[-2] in ("query", "value")
 
 
+@plain_integers
 def lora(
     model: Model,
     rank: int = 8,

@@ -11,9 +11,10 @@ from jax import Array, lax
 from fedjax_sim.checks import check_count
 from fedjax_sim.models.base import Model
 from fedjax_sim.models.layers import check_sequences, takes_tokens
-from fedjax_sim.types import Params
+from fedjax_sim.types import Params, plain_integers
 
 
+@plain_integers
 def lstm(
     vocab_size: int = 90,
     *,

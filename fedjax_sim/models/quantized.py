@@ -17,7 +17,7 @@ from fedjax_sim.models.base import Model
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.dense import Product, dense_product
 from fedjax_sim.objectives import KeyedApply
-from fedjax_sim.types import Params, shown
+from fedjax_sim.types import Params, plain_integers, shown
 
 Build: TypeAlias = Callable[[Convolution, Product], Model]
 
@@ -49,6 +49,7 @@ class Quantizers(NamedTuple):
     gradient: Callable[[Array, Array], Array] = _unchanged_gradient
 
 
+@plain_integers
 def low_bit(
     weight_bits: int = 3,
     activation_bits: int = 3,

@@ -17,10 +17,12 @@ from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.convolution.pairs import conv_pairs, in_pairs
 from fedjax_sim.models.dense import Dense, Product, dense_product
 from fedjax_sim.models.layers import normalise_groups
+from fedjax_sim.types import plain_integers
 
 _HE_NORMAL = jax.nn.initializers.he_normal()
 
 
+@plain_integers
 def resnet(
     num_classes: int,
     *,
@@ -94,6 +96,7 @@ def resnet(
     return from_nnx(lambda rngs: _ResNet(*sizes, large_stem, conv, dot, pairs, rngs))
 
 
+@plain_integers
 def resnet18(
     num_classes: int = 10,
     groups: int = 2,
@@ -118,6 +121,7 @@ def resnet18(
     )  # fmt: skip
 
 
+@plain_integers
 def resnet20(
     num_classes: int = 10, groups: int = 2, conv: Convolution = auto, dot: Product = dense_product
 ) -> Model:

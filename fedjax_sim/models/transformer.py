@@ -21,11 +21,13 @@ from fedjax_sim.models.layers import (
     takes_adapters,
     takes_tokens,
 )
+from fedjax_sim.types import plain_integers
 
 _DEVIATION = 0.02  # standard deviation of the initial kernels
 _EPSILON = 1e-5
 
 
+@plain_integers
 def transformer(
     vocab_size: int, *, width: int = 64, depth: int = 4, heads: int = 4, mlp_dim: int | None = None
 ) -> Model:

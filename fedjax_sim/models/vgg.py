@@ -12,6 +12,7 @@ from fedjax_sim.models.cnn import conv_layer
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import Dense
+from fedjax_sim.types import plain_integers
 
 # Output channels of each convolution, and whether 2x2 max-pooling follows: 32 -> 1 pixel.
 _LAYERS = (
@@ -20,6 +21,7 @@ _LAYERS = (
 )  # fmt: skip
 
 
+@plain_integers
 def vgg11(num_classes: int = 10, hidden: int | None = None, conv: Convolution = auto) -> Model:
     """VGG-11 for 32 x 32 x 3 images: ``[B, 32, 32, 3] -> logits [B, num_classes]``.
 

@@ -17,12 +17,13 @@ from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model
 from fedjax_sim.models.layers import attend, gelu, product, standardise, takes_adapters
 from fedjax_sim.tree import leaves
-from fedjax_sim.types import Params
+from fedjax_sim.types import Params, plain_integers
 
 _INIT = jax.nn.initializers.truncated_normal(stddev=0.02)
 _EPSILON = 1e-6
 
 
+@plain_integers
 def vit(
     image_shape: tuple[int, int, int],
     num_classes: int,
@@ -140,6 +141,7 @@ def vit(
     return Model(init, takes_adapters(apply), axis_roles=_axis_roles)
 
 
+@plain_integers
 def vit_tiny(
     image_shape: tuple[int, int, int] = (32, 32, 3),
     num_classes: int = 10,
@@ -160,6 +162,7 @@ def vit_tiny(
     return vit(image_shape, num_classes, **sizes, remat=remat, unroll=unroll)
 
 
+@plain_integers
 def vit_base16(
     num_classes: int = 200,
     image_shape: tuple[int, int, int] = (224, 224, 3),

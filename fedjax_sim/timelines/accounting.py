@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import check_at_least, check_choice, check_count
-from fedjax_sim.types import Timeline, shown
+from fedjax_sim.types import Timeline, plain_integers, shown
 
 
 @shown
@@ -102,6 +102,7 @@ def spans(
     return Spans(time, update, client, start, done, report, update - version, steps)
 
 
+@plain_integers
 def bits_moved(
     timeline: Timeline, up: int | np.ndarray, down: int | np.ndarray, *, to_all: int | None = None
 ) -> np.ndarray:

@@ -18,9 +18,10 @@ from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.contacts import InFlight, in_flight
 from fedjax_sim.timelines.durations import Durations, host_generator
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, plain_integers
 
 
+@plain_integers
 def arrivals(
     key: Array,
     durations: Durations,
@@ -80,6 +81,7 @@ def arrivals(
     return assembled(updates, buffer, num_steps)
 
 
+@plain_integers
 def arrivals_in_flight(
     key: Array,
     durations: Durations,

@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.timelines.durations import host_generator
-from fedjax_sim.types import shown
+from fedjax_sim.types import plain_integers, shown
 
 
 @shown
@@ -57,6 +57,7 @@ class Availability(NamedTuple):
         return np.where(fits.any(axis=-1), start[rows, first] + rest[rows, first], np.inf)
 
 
+@plain_integers
 def always(num_clients: int) -> Availability:
     """All clients present at all times.
 
@@ -81,6 +82,7 @@ def checked_availability(availability: Availability | None, num_clients: int) ->
     return availability
 
 
+@plain_integers
 def alternating(
     key: Array, num_clients: int, horizon: float, *, mean_present: float, mean_absent: float
 ) -> Availability:

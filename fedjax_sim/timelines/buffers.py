@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_sim.checks import check_count, check_one_timeline, check_population
 from fedjax_sim.timelines.rules import Sampling
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, plain_integers
 
 
 class Visits(NamedTuple):
@@ -114,6 +114,7 @@ def allocate_buffers(timeline: Timeline, held: np.ndarray | None = None) -> Time
     )
 
 
+@plain_integers
 def held_versions(timeline: Timeline, num_clients: int, *, new: bool = True) -> np.ndarray:
     """Version of the server's model that each client holds after each update, ``[T, M]``.
 

@@ -24,7 +24,7 @@ from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import host_generator
 from fedjax_sim.timelines.stepping import Stepper, Stepping
-from fedjax_sim.types import Timeline, shown
+from fedjax_sim.types import Timeline, plain_integers, shown
 
 
 @shown
@@ -37,6 +37,7 @@ class InFlight(NamedTuple):
     first_step: np.ndarray  # [L, M] steps done before
 
 
+@plain_integers
 def contacts(
     key: Array,
     steps: Stepping,
@@ -97,6 +98,7 @@ def contacts(
     return dataclasses.replace(timeline, own_models=receives == "current")
 
 
+@plain_integers
 def contacts_in_flight(
     key: Array,
     steps: Stepping,

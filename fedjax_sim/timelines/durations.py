@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count, check_key
+from fedjax_sim.types import plain_integers
 
 Generator = np.random.Generator
 Durations = Callable[[Generator, np.ndarray, int], np.ndarray]
@@ -153,6 +154,7 @@ def from_trace(durations: np.ndarray) -> Durations:
     return law
 
 
+@plain_integers
 def read_trace(path: str | pathlib.Path, num_clients: int) -> np.ndarray:
     """Records ``[M, L]`` of a CSV file with the header ``client,duration``.
 
@@ -195,6 +197,7 @@ def read_trace(path: str | pathlib.Path, num_clients: int) -> np.ndarray:
     return table
 
 
+@plain_integers
 def two_speeds(
     key: Array, num_clients: int, slow_fraction: float, *, fast: float, slow: float
 ) -> np.ndarray:

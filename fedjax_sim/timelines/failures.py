@@ -24,7 +24,7 @@ from fedjax_sim.timelines.buffers import allocate_buffers
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import thinned
 from fedjax_sim.tree import fast
-from fedjax_sim.types import Scalar, Timeline
+from fedjax_sim.types import Scalar, Timeline, plain_integers
 
 
 def lose_uploads(key: Array, timeline: Timeline, probability: Scalar | np.ndarray) -> Timeline:
@@ -61,6 +61,7 @@ def lose_uploads(key: Array, timeline: Timeline, probability: Scalar | np.ndarra
     return dataclasses.replace(timeline, lost=lost, sampling=sampling)
 
 
+@plain_integers
 def delay_uploads(
     key: Array, timeline: Timeline, probability: Scalar | np.ndarray, delay: int = 1
 ) -> Timeline:

@@ -13,9 +13,10 @@ from fedjax_sim.checks import check_count, check_one_number, check_part, check_t
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import _thinned, rounds_of
 from fedjax_sim.timelines.strata import strata
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, plain_integers
 
 
+@plain_integers
 def grouped_bernoulli(
     key: Array,
     num_rounds: int,

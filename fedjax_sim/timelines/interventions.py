@@ -17,11 +17,12 @@ from jax.core import Tracer
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.timelines.buffers import allocate_buffers
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, plain_integers
 
 _ALL = slice(None)
 
 
+@plain_integers
 def remove_clients(
     timeline: Timeline, clients: int | Sequence[int] | np.ndarray, rounds: slice = _ALL
 ) -> Timeline:
@@ -46,6 +47,7 @@ def remove_clients(
     return dataclasses.replace(timeline, mask=timeline.mask & ~slots, sampling=None)
 
 
+@plain_integers
 def lose_uploads_of(
     timeline: Timeline, clients: int | Sequence[int] | np.ndarray, rounds: slice = _ALL
 ) -> Timeline:
@@ -70,6 +72,7 @@ def lose_uploads_of(
     return dataclasses.replace(timeline, lost=lost, sampling=None)
 
 
+@plain_integers
 def delay_clients(
     timeline: Timeline, clients: int | Sequence[int] | np.ndarray, delay: int, rounds: slice = _ALL
 ) -> Timeline:

@@ -29,11 +29,12 @@ from fedjax_sim.timelines.sampling import (
     sample_without_replacement,
 )
 from fedjax_sim.tree import fast
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, plain_integers
 
 _BLOCK = 256  # terms of a tail that are summed at once
 
 
+@plain_integers
 def poisson(
     key: Array,
     num_rounds: int,
@@ -108,6 +109,7 @@ def _cohort(num_clients: int, slots: int) -> Callable[[Array, Array, Array], tup
     return draw
 
 
+@plain_integers
 def overflow_probability(num_clients: int, probability: float, slots: int) -> float:
     """Returns the probability that more clients take part in a round than there are slots.
 
@@ -125,6 +127,7 @@ def overflow_probability(num_clients: int, probability: float, slots: int) -> fl
     return _last_tail(num_clients, float(probability), int(slots))
 
 
+@plain_integers
 def slots_for(num_clients: int, probability: float, num_rounds: int, delta: float) -> int:
     """Returns the smallest number of slots that cuts a cohort of a run with probability delta / 10.
 

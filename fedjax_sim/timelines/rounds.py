@@ -11,9 +11,10 @@ from jax import Array
 
 from fedjax_sim.checks import check_count, check_key, check_one_number, check_one_timeline
 from fedjax_sim.tree import fast
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, plain_integers
 
 
+@plain_integers
 def repeat_rounds(timeline: Timeline, times: int) -> Timeline:
     """Timeline in which every cohort takes part in several rounds in a row.
 
@@ -50,6 +51,7 @@ def repeat_rounds(timeline: Timeline, times: int) -> Timeline:
     return dataclasses.replace(timeline, **repeated, version=version, time=time, sampling=rule)
 
 
+@plain_integers
 def geometric_steps(key: Array, timeline: Timeline, probability: float, max_steps: int) -> Timeline:
     r"""Timeline whose rounds have random numbers of local steps, equal for all clients of a round.
 

@@ -38,9 +38,10 @@ from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import Sampling, thinned
 from fedjax_sim.timelines.strata import strata
 from fedjax_sim.tree import Repeated, fast, usual
-from fedjax_sim.types import Scalar, Timeline
+from fedjax_sim.types import Scalar, Timeline, plain_integers
 
 
+@plain_integers
 def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array) -> Timeline:
     """All clients in every round.
 
@@ -59,6 +60,7 @@ def full(num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array)
     return _everybody(np, num_rounds, num_clients, num_steps)
 
 
+@plain_integers
 def cohort_of(
     num_clients: int, fraction: float, *, rule: Literal["nearest", "flower"] = "nearest"
 ) -> int:
@@ -93,6 +95,7 @@ def cohort_of(
     return max(2, int(num_clients * fraction))
 
 
+@plain_integers
 def single(
     num_rounds: int, num_clients: int, num_steps: int | np.ndarray | Array, client: int = 0
 ) -> Timeline:
@@ -115,6 +118,7 @@ def single(
     return rounds_of(clients, _fixed(1), num_clients, num_steps)
 
 
+@plain_integers
 def uniform(
     key: Array,
     num_rounds: int,
@@ -145,6 +149,7 @@ def uniform(
     return rounds_of(clients, rule, num_clients, num_steps)
 
 
+@plain_integers
 def weighted(
     key: Array,
     num_rounds: int,
@@ -185,6 +190,7 @@ def weighted(
     return rounds_of(clients, _fixed(cohort_size), len(weights), num_steps)
 
 
+@plain_integers
 def bernoulli(
     key: Array,
     num_rounds: int,
@@ -217,6 +223,7 @@ def bernoulli(
     return _thinned(key, dataclasses.replace(everybody, sampling=rule), probability)
 
 
+@plain_integers
 def full_or_uniform(
     key: Array,
     num_rounds: int,
@@ -251,6 +258,7 @@ def full_or_uniform(
     return dataclasses.replace(timeline, mask=mask, sampling=None)
 
 
+@plain_integers
 def cyclic(
     num_rounds: int, num_clients: int, cohort_size: int, num_steps: int | np.ndarray | Array
 ) -> Timeline:
@@ -271,6 +279,7 @@ def cyclic(
     return rounds_of(clients, _fixed(cohort_size), num_clients, num_steps)
 
 
+@plain_integers
 def stratified(
     key: Array,
     num_rounds: int,
@@ -337,6 +346,7 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
     return _thinned(key, timeline, 1 - probability)
 
 
+@plain_integers
 def sample_without_replacement(key: Array, population: int, size: int) -> Array:
     """Uniformly random subset of ``0 .. population - 1``, int ``[size]``, in arbitrary order.
 

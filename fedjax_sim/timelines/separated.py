@@ -23,9 +23,10 @@ from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import Sampling
 from fedjax_sim.timelines.sampling import _stays, full, per_round
 from fedjax_sim.tree import fast
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, plain_integers
 
 
+@plain_integers
 def balls_in_bins(
     key: Array,
     num_rounds: int,
@@ -75,6 +76,7 @@ def balls_in_bins(
     return dataclasses.replace(everybody, mask=mask, sampling=rule)
 
 
+@plain_integers
 def b_min_sep(
     key: Array,
     num_rounds: int,

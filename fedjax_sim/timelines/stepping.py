@@ -17,6 +17,7 @@ import numpy as np
 
 from fedjax_sim.checks import check_choice
 from fedjax_sim.timelines.durations import Durations, Generator
+from fedjax_sim.types import plain_integers
 
 
 class Stepper(NamedTuple):
@@ -80,6 +81,7 @@ def renewal_counts(
     return begin
 
 
+@plain_integers
 def independent_counts(counts: Durations, *, first: int = 1) -> Stepping:
     """Counts drawn independently at every contact, as in the paper's theory.
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_part, check_population
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, plain_integers
 
 
 class Strata(NamedTuple):
@@ -65,6 +65,7 @@ def strata(num_clients: int, number: int) -> Strata:
     return Strata(num_clients, number)
 
 
+@plain_integers
 def arrange_by_stratum(timeline: Timeline, num_clients: int, num_strata: int) -> Timeline:
     """Rearranges the slots of a timeline so that every stratum has slots of its own.
 

@@ -9,9 +9,10 @@ from fedjax_sim.checks import check_at_least, check_count, check_horizon, check_
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import Durations, host_generator
-from fedjax_sim.types import Timeline
+from fedjax_sim.types import Timeline, plain_integers
 
 
+@plain_integers
 def synchronous(
     key: Array,
     durations: Durations,

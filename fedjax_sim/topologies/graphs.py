@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
 from fedjax_sim.topologies.topology import MOST_GATHERED, Topology
+from fedjax_sim.types import plain_integers
 
 _SUMS = 1e-6  # of a row in single precision
 
@@ -75,6 +76,7 @@ def _neighbours(linked: np.ndarray, most: int) -> np.ndarray:
     return np.concatenate([own, np.where(present, first, own)], axis=2).astype(np.int32)
 
 
+@plain_integers
 def undirected(num_clients: int, edges: Iterable[tuple[int, int]]) -> Topology:
     r"""Returns a graph with Metropolis weights, :math:`w_{ij} = 1 / (1 + \max(d_i, d_j))`.
 
@@ -102,6 +104,7 @@ def undirected(num_clients: int, edges: Iterable[tuple[int, int]]) -> Topology:
     return from_matrix(weights + np.diag(1 - weights.sum(axis=1)))
 
 
+@plain_integers
 def directed(num_clients: int, edges: Iterable[tuple[int, int]]) -> Topology:
     r"""Returns a directed graph whose clients divide their mass equally among the receivers.
 
@@ -141,6 +144,7 @@ def _linked(num_clients: int, edges: Iterable[tuple[int, int]]) -> np.ndarray:
     return linked
 
 
+@plain_integers
 def complete(num_clients: int) -> Topology:
     """Returns the complete graph: everybody receives the mean, as from a server.
 
@@ -155,6 +159,7 @@ def complete(num_clients: int) -> Topology:
     return from_matrix(np.full((num_clients, num_clients), 1 / num_clients))
 
 
+@plain_integers
 def ring(num_clients: int) -> Topology:
     """Returns a ring: two neighbours, all three weights 1/3.
 
@@ -169,6 +174,7 @@ def ring(num_clients: int) -> Topology:
     return undirected(num_clients, [(i, (i + 1) % num_clients) for i in range(num_clients)])
 
 
+@plain_integers
 def torus(num_rows: int, num_columns: int) -> Topology:
     """Returns a grid without borders: four neighbours, all five weights 1/5.
 
@@ -191,6 +197,7 @@ def torus(num_rows: int, num_columns: int) -> Topology:
     return undirected(number.size, edges)
 
 
+@plain_integers
 def exponential(num_clients: int) -> Topology:
     r"""Returns the static exponential graph: client i receives from :math:`i + 2^k \bmod M`.
 
@@ -215,6 +222,7 @@ def exponential(num_clients: int) -> Topology:
     return from_matrix(total / len(offsets))
 
 
+@plain_integers
 def one_peer_exponential(num_clients: int) -> Topology:
     r"""Returns the one-peer exponential graphs: in round t client i receives from one other.
 
@@ -243,6 +251,7 @@ def _shift(num_clients: int, offset: int) -> np.ndarray:
     return np.roll(np.eye(num_clients), offset, axis=1)
 
 
+@plain_integers
 def erdos_renyi(num_clients: int, probability: float, seed: int = 0) -> Topology:
     """Returns a random graph: every pair is an edge with a probability, with Metropolis weights.
 
@@ -277,6 +286,7 @@ def _num_parts(num_clients: int, edges: list[tuple[int, int]]) -> int:
     return len(np.unique(part))
 
 
+@plain_integers
 def random_matching(num_clients: int, num_rounds: int, seed: int = 0) -> Topology:
     """Returns random matchings, one per round: pairs of clients average their models.
 

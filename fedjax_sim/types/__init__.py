@@ -31,7 +31,7 @@ from fedjax_sim.types.aliases import (
     Upload,
 )
 from fedjax_sim.types.annotations import annotated_kinds
-from fedjax_sim.types.arrays import plain_integer, readable, tree_text
+from fedjax_sim.types.arrays import plain_integer, plain_integers, readable, tree_text
 from fedjax_sim.types.models import Described, Model
 from fedjax_sim.types.setup import (
     KEY_ROWS,
@@ -94,6 +94,7 @@ __all__ = [
     "field_comments",
     "listed",
     "plain_integer",
+    "plain_integers",
     "readable",
     "rows_of",
     "send_state",

@@ -1,11 +1,16 @@
 """Arrays as texts: dtypes and shapes, and the values of those that can be read at no cost."""
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _MOST_BYTES = 2**20  # that a text copies from a device
 _MOST_LEAVES = 4  # of a tree, one by one
@@ -44,6 +49,21 @@ def plain_integer(value: Any) -> Any:
         return value
     known = readable(value)
     return value if known is None or known.dtype.kind not in "iu" else known.item()
+
+
+def plain_integers(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function whose counts may be integers of NumPy: they become Python's.
+
+    A count from an array, such as ``labels.max() + 1``, would overflow at the width of its type or
+    give the arithmetic with arrays another type.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        plain: Any = {name: plain_integer(value) for name, value in kwargs.items()}
+        return cast(Any, function)(*map(plain_integer, args), **plain)
+
+    return call
 
 
 def tree_text(tree: Any) -> str:

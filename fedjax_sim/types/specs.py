@@ -21,7 +21,13 @@ from jax.core import Tracer
 from jax.tree_util import Partial
 
 from fedjax_sim.types.annotations import annotated_kinds
-from fedjax_sim.types.arrays import dtype_and_shape, is_array, plain_integer, readable
+from fedjax_sim.types.arrays import (
+    dtype_and_shape,
+    is_array,
+    plain_integer,
+    plain_integers,
+    readable,
+)
 
 _LONGEST = 120  # characters of a field in the text of a record
 
@@ -505,11 +511,11 @@ def specified(function: Any = None, /, *, static: Collection[str] = ()) -> Any:
 def _specified(function: Callable[P, R], static: Collection[str]) -> Callable[P, R]:
     factory = Factory(function, static)
 
+    plain = plain_integers(function)
+
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(map(plain_integer, args))
-        kwargs = {name: plain_integer(value) for name, value in kwargs.items()}
-        result: Any = function(*args, **kwargs)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        result: Any = plain(*args, **kwargs)
         if any(result is argument for argument in (*args, *kwargs.values())):
             return result  # it has its own spec
         spec = _spec(factory, factory.signature.bind(*args, **kwargs))
@@ -523,8 +529,8 @@ def _specified(function: Callable[P, R], static: Collection[str]) -> Callable[P,
             raise ValueError(
                 f"{factory.name} returned {result!r:.60}; expected an algorithm or a function"
             )
-        return Specified(result, spec)
+        return cast(R, Specified(result, spec))
 
     factory.call = call
     FACTORIES[factory.name] = factory
-    return cast(Callable[P, R], call)
+    return call

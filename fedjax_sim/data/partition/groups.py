@@ -9,6 +9,7 @@ import numpy as np
 from fedjax_sim.checks import check_count
 from fedjax_sim.data.inspection import check_disjoint
 from fedjax_sim.data.partition._dealing import group_rows
+from fedjax_sim.types import plain_integers
 
 
 def by_group(groups: Sequence | np.ndarray) -> tuple[list[np.ndarray], tuple[str, ...]]:
@@ -28,6 +29,7 @@ def by_group(groups: Sequence | np.ndarray) -> tuple[list[np.ndarray], tuple[str
     return assignment, tuple(str(name) for name in names)
 
 
+@plain_integers
 def train_test_split(
     assignment: Sequence[np.ndarray], test_fraction: float, seed: int | np.random.Generator
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -53,6 +55,7 @@ def train_test_split(
     return train, [rows[:size] for rows, size in zip(shuffled, sizes, strict=True)]
 
 
+@plain_integers
 def hold_out(
     num_clients: int, fraction: float, seed: int | np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -15,8 +15,10 @@ from fedjax_sim.data.partition._dealing import (
     pools_for,
     split,
 )
+from fedjax_sim.types import plain_integers
 
 
+@plain_integers
 def dirichlet(
     labels: np.ndarray,
     num_clients: int,
@@ -84,6 +86,7 @@ def dirichlet(
     return deal(pools, counts, rng)
 
 
+@plain_integers
 def dirichlet_by_class(
     labels: np.ndarray,
     num_clients: int,
@@ -123,6 +126,7 @@ def dirichlet_by_class(
     )
 
 
+@plain_integers
 def classes_per_client(
     labels: np.ndarray,
     num_clients: int,

@@ -14,8 +14,10 @@ from fedjax_sim.data.partition._dealing import (
     draw_shares,
     group_rows,
 )
+from fedjax_sim.types import plain_integers
 
 
+@plain_integers
 def pachinko(
     labels: np.ndarray,
     coarse: np.ndarray,

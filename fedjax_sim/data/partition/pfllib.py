@@ -14,10 +14,12 @@ import numpy as np
 
 from fedjax_sim.data.inspection import check_disjoint
 from fedjax_sim.data.partition._dealing import cut, pools_for
+from fedjax_sim.types import plain_integers
 
 _BATCH_SIZE, _TRAIN_RATIO = 10, 0.75  # of PFLlib; they determine the smallest client
 
 
+@plain_integers
 def pfllib_dirichlet(
     labels: np.ndarray,
     num_clients: int,
@@ -58,6 +60,7 @@ def pfllib_dirichlet(
     return _divide(pools, holders, alpha, _random(seed), least, max_tries)
 
 
+@plain_integers
 def pfllib_extended_dirichlet(
     labels: np.ndarray,
     num_clients: int,
@@ -124,6 +127,7 @@ def pfllib_extended_dirichlet(
     return assignment
 
 
+@plain_integers
 def pfllib_pathological(
     labels: np.ndarray,
     num_clients: int,
@@ -188,6 +192,7 @@ def pfllib_pathological(
     return [np.concatenate(own) for own in parts]
 
 
+@plain_integers
 def pfllib_split(
     assignment: Sequence[np.ndarray],
     seed: int | np.random.RandomState = 1,

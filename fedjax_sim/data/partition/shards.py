@@ -6,8 +6,10 @@ import numpy as np
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.data.partition._dealing import cut, pools_for
+from fedjax_sim.types import plain_integers
 
 
+@plain_integers
 def shards(
     labels: np.ndarray, num_clients: int, k: int, seed: int | np.random.Generator
 ) -> list[np.ndarray]:
@@ -40,6 +42,7 @@ def shards(
     return list(rng.permuted(dealt, axis=1))
 
 
+@plain_integers
 def label_quantity(
     labels: np.ndarray, num_clients: int, k: int, seed: int | np.random.Generator
 ) -> list[np.ndarray]:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_sim.data.partition._dealing import apportion, check_alpha, check_clients, cut, split
+from fedjax_sim.types import plain_integers
 
 
+@plain_integers
 def iid(num_examples: int, num_clients: int, seed: int | np.random.Generator) -> list[np.ndarray]:
     """Deals the examples at random; client sizes differ by at most one.
 
@@ -23,6 +25,7 @@ def iid(num_examples: int, num_clients: int, seed: int | np.random.Generator) ->
     return np.array_split(np.random.default_rng(seed).permutation(num_examples), num_clients)
 
 
+@plain_integers
 def quantity_skew(
     num_examples: int,
     num_clients: int,
@@ -52,6 +55,7 @@ def quantity_skew(
     return cut(rng.permutation(num_examples), sizes)
 
 
+@plain_integers
 def exponential(
     num_examples: int, num_clients: int, seed: int | np.random.Generator, min_size: int = 1
 ) -> list[np.ndarray]:
@@ -73,6 +77,7 @@ def exponential(
     return proportional(num_examples, rng.exponential(size=num_clients), rng, min_size)
 
 
+@plain_integers
 def log_normal(
     num_examples: int,
     num_clients: int,
@@ -103,6 +108,7 @@ def log_normal(
     return proportional(num_examples, np.exp(logarithms - logarithms.max()), rng, min_size)
 
 
+@plain_integers
 def proportional(
     num_examples: int,
     weights: Sequence[float] | np.ndarray,

@@ -22,7 +22,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, import_extra
 from fedjax_sim.timelines import Sampling
-from fedjax_sim.types import Timeline, Upload, specified
+from fedjax_sim.types import Timeline, Upload, plain_integers, specified
 from fedjax_sim.wrappers.privacy.events import (
     Mechanism,
     empty_round,
@@ -173,6 +173,7 @@ def amplified_banded(coefficients: Sequence[float] | np.ndarray, num_rounds: int
     return _noise(c, float(np.linalg.norm(c)), mechanism, check)
 
 
+@plain_integers
 def banded_coefficients(num_rounds: int, bands: int) -> np.ndarray:
     """Returns the coefficients with the smallest mean squared error of the prefix sums, ``[b]``.
 

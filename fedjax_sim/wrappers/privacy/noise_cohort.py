@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fedjax_sim.checks import check_at_most, check_count, import_extra
-from fedjax_sim.types import shown
+from fedjax_sim.types import plain_integers, shown
 from fedjax_sim.wrappers.privacy.accounting import (
     INTERVAL,
     Accountant,
@@ -37,6 +37,7 @@ class NoiseCohort(NamedTuple):
         return f"forecast of {self.guarantee}; the simulated run is not private at that epsilon"
 
 
+@plain_integers
 def noise_cohort(
     epsilon: float,
     delta: float,

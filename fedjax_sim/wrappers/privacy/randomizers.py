@@ -42,6 +42,7 @@ from fedjax_sim.types import (
     Timeline,
     Upload,
     Work,
+    plain_integers,
     shown,
     specified,
     with_spec,
@@ -157,6 +158,7 @@ def local_gaussian(clip: Scalar, noise_multiplier: Scalar) -> Randomizer:
     return Randomizer(vector_randomizer(through), epsilon)
 
 
+@plain_integers
 def local_noise_multiplier(epsilon: float, delta: float, visits: int = 1) -> float:
     r"""Returns the noise multiplier :math:`\sigma` of :func:`local_gaussian` for a target.
 
