@@ -11,7 +11,7 @@ DEFAULTS = Options(workloads=("W1",), candidates=None, seconds=1.0, peers={})
 
 def test_jobs():
     jobs = topologies.jobs(DEFAULTS)
-    assert [job.arguments["clients"] for job in jobs] == [16, 256, 4096]
+    assert [job.arguments["clients"] for job in jobs] == [16, 64, 256, 1024, 4096]
     assert all(job.arguments["names"] == list(topologies.METHODS) for job in jobs)
     some = topologies.jobs(DEFAULTS._replace(candidates=("d2-ring", "numpy")))
     assert {tuple(job.arguments["names"]) for job in some} == {("d2-ring",)}
@@ -28,9 +28,13 @@ def test_work_of_a_round():
 
 @pytest.mark.slow
 def test_measured_on_few_clients(monkeypatch):
-    monkeypatch.setattr(topologies, "ROUNDS", 2)
-    flat = topologies.measure(4, 0.0, ["dfedavg-ring", "hier_fedavg"])
+    monkeypatch.setattr(topologies, "MOST_ROUNDS", 2)
+    flat = topologies.measure(4, 0.0, ["dfedavg-ring", "hier_fedavg", "gradient_tracking-ring"])
     assert all(value > 0 for value in flat.values())
     (case,) = topologies.cases({"4": {"methods": flat}}, Machine(1e9, 1e9))
-    assert list(case.rows) == ["fedavg", "dfedavg-ring", "hier_fedavg"]
+    names = ["fedavg", "dfedavg-ring", "hier_fedavg", "gradient_tracking-ring"]
+    assert list(case.rows) == names
+    # A model, or two vectors as long, in single precision.
+    assert [case.rows[name]["bits_per_link"] / (32 * 610) for name in names] == [1, 1, 1, 2]
+    assert [case.rows[name]["links_per_client"] for name in names] == [1, 2, 1, 2]
     assert "4 clients x 5 steps" in report.table(case)
