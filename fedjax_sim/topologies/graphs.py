@@ -244,7 +244,7 @@ def exponential(num_clients: int) -> Topology:
         ValueError: fewer than 2 clients.
 
     References:
-        Ying et al., 2021, Eq. (5) and Proposition 1.
+        Ying et al., 2021, weights of the static exponential graph and Proposition 1.
 
     Example:
         >>> exponential(16).links_per_client, round(exponential(16).spectral_gap, 6)
@@ -272,7 +272,7 @@ def one_peer_exponential(num_clients: int) -> Topology:
         ValueError: fewer than 2 clients.
 
     References:
-        Ying et al., 2021, Eq. (7) and Lemma 1.
+        Ying et al., 2021, weights of the one-peer exponential graph and Lemma 1.
 
     Example:
         >>> one_peer_exponential(8).period, one_peer_exponential(8).spectral_gap
