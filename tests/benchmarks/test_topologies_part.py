@@ -1,10 +1,12 @@
 """The part ``topologies``: its jobs and its work by hand, and a tiny measurement."""
 
+import json
+
 import pytest
 
 from benchmarks import report, topologies
 from benchmarks.floors import Machine
-from benchmarks.jobs import Options
+from benchmarks.jobs import ROOT, Options
 
 DEFAULTS = Options(workloads=("W1",), candidates=None, seconds=1.0, peers={})
 
@@ -38,3 +40,20 @@ def test_measured_on_few_clients(monkeypatch):
     assert [case.rows[name]["bits_per_link"] / (32 * 610) for name in names] == [1, 1, 1, 2]
     assert [case.rows[name]["links_per_client"] for name in names] == [1, 2, 1, 2]
     assert "4 clients x 5 steps" in report.table(case)
+
+
+def test_the_page_has_the_numbers_of_the_results():
+    stored = json.loads((ROOT / "benchmarks" / "results" / "topologies.json").read_text())
+    assert stored["left_out"] == []
+    cases = stored["cases"]
+    assert list(cases) == [str(clients) for clients in topologies.CLIENTS]
+    page = (ROOT / "docs" / "howto" / "topologies.md").read_text()
+    shown = [
+        f"{1e3 * cases[clients]['candidates']['fedavg']['cpu_seconds']:.2g} ms"
+        for clients in ("16", "256", "4096")
+    ]
+    assert f"took {', '.join(shown)} of" in " ".join(page.split())
+    for name in topologies.METHODS:
+        rows = [case["candidates"][name] for case in cases.values()]
+        ratios = " | ".join(f"{row['cpu_ratio']:.2f}" for row in rows)
+        assert f"| {name} | {rows[0]['bits_per_link']:,} | {ratios} |" in page
