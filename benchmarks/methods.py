@@ -9,8 +9,9 @@ A process per method, as in the other parts, would compare minutes of the machin
 more than the methods do.  So all methods of a workload are compiled in one process, which takes
 turns: a call of FedAvg and one of the method directly after or before it, method after method, then
 the whole list again.  ``ratio`` is the median of the quotients of such pairs, with their quartiles;
-``cpu_ratio`` is that of the pairs' CPU times, which other processes disturb less.  FedAvg's own row
-is a pair of two equal calls: its quartiles are the noise.
+``cpu_ratio`` is that of the pairs' CPU times, which other processes disturb less, and
+``least_cpu_ratio`` the quotient of both shortest ones.  FedAvg's own row is a pair of two equal
+calls: its quartiles are the noise.
 """
 
 import itertools
@@ -147,6 +148,9 @@ def in_turns(
             "lower_quartile": float(low),
             "upper_quartile": float(high),
             "cpu_ratio": statistics.median(own[1] / base[1] for own, base in measured),
+            "least_cpu_ratio": min(own[1] for own, _ in measured)
+            / min(base[1] for _, base in measured),
+            "cpu_seconds": min(own[1] for own, _ in measured) / rounds,
             "pairs": len(measured),
         }
         found |= {f"{name}:{quantity}": value for quantity, value in row.items()}

@@ -388,6 +388,7 @@ def test_methods_are_compared_with_the_call_beside_them():
     assert [found[f"fedavg:{name}"] for name in ("ratio", "cpu_ratio", "pairs")] == [1, 1, 5]
     assert [found[f"fedsam:{name}"] for name in ("ratio", "lower_quartile", "cpu_ratio")] == [3] * 3
     assert found["fedsam:seconds"] == pytest.approx(3 * 2**2 / 10)  # of the middle pass
+    assert (found["fedsam:least_cpu_ratio"], found["fedsam:cpu_seconds"]) == (3, 0.3)
 
 
 @pytest.mark.slow
@@ -629,7 +630,7 @@ def test_command_stores_numbers_and_bars(tmp_path, monkeypatch, capsys):
     [
         (
             ["speed"],
-            "part is speed; expected rounds, sweep, cells, methods, topologies, evaluation, com",
+            "part is speed; expected rounds, sweep, cells, methods, topologies, selection, evaluation",
         ),
         (["cells", "--candidates", "drjax-mesh"], "candidate is 'drjax-mesh', which cells do"),
         (["cells", "--repeats", "0"], "repeats is 0"),

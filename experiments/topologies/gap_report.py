@@ -81,9 +81,8 @@ def build(
         "95 % over the seeds; `distance` is the mean squared distance of the models from their "
         "mean.",
         "The gap is that of the mixing matrix with the share, so equal gaps on different graphs "
-        "are compared. The seeds share the partition and differ in initial models and minibatches, "
-        "so the intervals do not contain the spread between partitions. A constant rate for all: "
-        "none was tuned.",
+        "are compared. Seeds differ in partition, initial models and minibatches, and all methods, "
+        "graphs and shares have the same ones. A constant rate for all: none was tuned.",
         summary(tables[""]),
     )
     return report, {"gap": draw(tables[""])}

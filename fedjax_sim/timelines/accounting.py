@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import check_at_least, check_choice, check_count
-from fedjax_sim.types import Timeline, plain_integers, shown
+from fedjax_sim.types import Selector, Timeline, plain_integers, shown
 
 
 @shown
@@ -104,7 +104,13 @@ def spans(
 
 @plain_integers
 def bits_moved(
-    timeline: Timeline, up: int | np.ndarray, down: int | np.ndarray, *, to_all: int | None = None
+    timeline: Timeline,
+    up: int | np.ndarray,
+    down: int | np.ndarray,
+    *,
+    to_all: int | None = None,
+    selector: Selector | None = None,
+    number: int = 32,
 ) -> np.ndarray:
     r"""Cumulative number of bits sent until each update, in both directions, ``[..., T]``.
 
@@ -115,6 +121,12 @@ def bits_moved(
     initial model, which every client has, and messages to clients that never report do not count,
     unless all M clients need every message: then a round with a report has M of them.
 
+    With a selector the timeline has candidates, :math:`c` in a round, of which at most its ``size``
+    upload.  If the selector has scores, as Power-of-Choice has, all candidates receive the model to
+    compute them and send one number each; the chosen ones then train on the model that they have.
+    Without scores the others send and receive nothing.  A selector with reports adds one number to
+    every upload.  Draws with replacement may have fewer uploads than they are counted here.
+
     Args:
         timeline: one timeline or a batch.
         up: bits per upload, ``Codec.bits`` of the codec; an uncompressed model has
@@ -124,12 +136,15 @@ def bits_moved(
         down: bits per message from the server to a client, a number or an array like ``up``.
         to_all: M, for messages that all clients need (``requires.messages_to_all``:
             :func:`~fedjax_sim.ef21_p`); None: those who report.
+        selector: that of an algorithm which :func:`fedjax_sim.selection.select` returned.
+        number: bits of a selector's score or report.
 
     Returns:
         64-bit integers.
 
     Raises:
-        ValueError: numbers of bits that are negative or no integers; ``to_all`` below 1.
+        ValueError: numbers of bits that are negative or no integers; ``to_all`` below 1, or with a
+            selector.
 
     Example:
         >>> import fedjax_sim as fs
@@ -140,18 +155,41 @@ def bits_moved(
         [12800, 19400, 26000]
         >>> bits_moved(timeline, up=100, down=3200, to_all=4).tolist()
         [13000, 26000, 39000]
+
+        Power-of-Choice chooses one of two candidates, who both receive the model and send a loss:
+
+        >>> chosen = fs.selection.power_of_choice(1)
+        >>> bits_moved(timeline, up=100, down=3200, selector=chosen).tolist()
+        [6564, 13128, 19692]
     """
+    check_count(0, number=number)
     if to_all is not None:
         check_count(1, to_all=to_all)
+        if selector is not None:
+            raise ValueError(
+                f"to_all is {to_all} with a selector; expected None, as messages go to candidates"
+            )
     sizes = [np.asarray(bits) for bits in (up, down)]
     for name, bits in zip(("up", "down"), sizes, strict=True):
         if bits.dtype.kind not in "iu":
             raise ValueError(f"{name} has dtype {bits.dtype}; expected integers")
         check_at_least(0, **{name: bits.min()})
-    reports = np.asarray(timeline.mask).sum(-1, dtype=np.int64)
-    messages = reports if to_all is None else to_all * (reports > 0)
+    candidates = np.asarray(timeline.mask).sum(-1, dtype=np.int64)
+    reports = uploads_of(candidates, selector)
+    messages, numbers = reports if to_all is None else to_all * (reports > 0), 0
+    if selector is not None:
+        messages = reports if selector.score is None else candidates
+        numbers = (selector.score is not None) * candidates
+        numbers = numbers + (selector.report is not None) * reports
     of_up, of_down = (bits.astype(np.int64) for bits in sizes)
-    return np.cumsum(reports * of_up + messages * of_down, axis=-1)
+    return np.cumsum(reports * of_up + messages * of_down + numbers * number, axis=-1)
+
+
+def uploads_of(candidates: np.ndarray, selector: Selector | None) -> np.ndarray:
+    """Returns numbers of uploads, at most a selector's size of the candidates."""
+    if selector is None or selector.size is None:
+        return candidates
+    return np.minimum(candidates, selector.size)
 
 
 def _previous_report(client: np.ndarray, report: np.ndarray) -> np.ndarray:

@@ -73,8 +73,10 @@ def _check_eigenvalues(topology: Topology) -> None:
     if weights is None:
         return
     own = weights[0].diagonal() if topology.neighbours is None else weights[0, :, 0]
-    # Gershgorin: no eigenvalue is below 2 w_ii - 1. It spares large networks their eigenvalues.
-    if 2 * own.min() - 1 > _LEAST + _ROUNDING:
+    # Gershgorin: no eigenvalue is below 2 w_ii - 1, w_ii without the mean's part, whose eigenvalues
+    # are 0 and its weight. It spares large networks their eigenvalues.
+    mean_weight = 0 if topology.mean_weight is None else float(topology.mean_weight[0])
+    if 2 * own.min() - (1 - mean_weight) > _LEAST + _ROUNDING:
         return
     if (least := topology.smallest_eigenvalue) <= _LEAST + _ROUNDING:
         raise ValueError(

@@ -37,7 +37,8 @@ def gradient_tracking(lr: ScalarOrSchedule, topology: Topology) -> FedAlgorithm:
         ValueError: as for :func:`~fedjax_sim.topologies.d_psgd`.
 
     References:
-        Pu and Nedic, 2021, Eq. (5); Nedic et al., 2017, Eq. (2), has :math:`W x - \alpha y`.
+        Pu and Nedic, 2021, the method DSGT; DIGing of Nedic et al., 2017, has
+            :math:`W x - \alpha y`.
 
     Example:
         >>> from fedjax_sim.topologies import ring
@@ -50,7 +51,7 @@ def gradient_tracking(lr: ScalarOrSchedule, topology: Topology) -> FedAlgorithm:
         x: Params, mixed: Params, last: Params, oracle: Oracle, work: Work
     ) -> tuple[Sent, Params]:
         g = mean_gradient(x, oracle, work)
-        y = tree.add(mixed, tree.sub(g, last))  # Eq. (5b)
-        return Sent(tree.add_scale(x, -rate(lr, work), y), y), g  # Eq. (5a)
+        y = tree.add(mixed, tree.sub(g, last))  # DSGT, tracked gradient
+        return Sent(tree.add_scale(x, -rate(lr, work), y), y), g  # DSGT, model
 
     return gossip(topology, visit, init_mixed=tree.zeros_like, init_client=tree.zeros_like)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
-from fedjax_sim.topologies.topology import MOST_GATHERED, Topology
+from fedjax_sim.topologies.topology import Topology, most_gathered
 from fedjax_sim.types import plain_integers
 
 _SUMS = 1e-6  # of a row in single precision
@@ -51,29 +51,49 @@ def from_matrix(matrix: np.ndarray) -> Topology:
             f"of j's model for i), but it is off by {worst:.2g}"
         )
     off_diagonal = (dense > 0) & ~np.eye(dense.shape[1], dtype=bool)
-    most = int(off_diagonal.sum(axis=2).max()) + 1
-    weights, neighbours = dense, None
-    if most <= min(MOST_GATHERED, dense.shape[1] - 1):
-        neighbours = _neighbours(off_diagonal, most)
-        weights = np.take_along_axis(dense, neighbours, axis=2)
-        repeated = neighbours == np.arange(dense.shape[1])[:, None]
-        repeated[..., 0] = False
-        weights[repeated] = 0
+    rounds, receivers, senders = np.nonzero(off_diagonal)
+    own = np.diagonal(dense, axis1=1, axis2=2)
+    return _topology(own, (rounds, receivers, senders), dense[off_diagonal])
+
+
+Links = tuple[np.ndarray, np.ndarray, np.ndarray]  # rounds, receivers, senders, all [L]
+
+
+def _topology(own: np.ndarray, links: Links, weights: np.ndarray) -> Topology:
+    """Returns the topology of clients' own weights ``[P, M]`` and those of links ``[L]``.
+
+    Links are sorted, and no link occurs twice.  Matrices ``[P, M, M]`` are made for dense graphs
+    only: for thousands of clients they do not fit the memory.
+    """
+    period, count = own.shape
+    rounds, receivers, senders = links
+    number = rounds * count + receivers
+    received = np.bincount(number, minlength=period * count)
+    most = int(received.max(initial=0)) + 1
+    if most <= most_gathered(count):
+        each = np.broadcast_to(np.arange(count)[:, None], (period, count, most))
+        neighbours = each.astype(np.int32)
+        packed = np.zeros(neighbours.shape)
+        packed[:, :, 0] = own
+        slots = 1 + np.arange(len(number)) - (np.cumsum(received) - received)[number]
+        neighbours[rounds, receivers, slots] = senders
+        packed[rounds, receivers, slots] = weights
+    else:
+        neighbours, packed = None, np.zeros((period, count, count))
+        packed[:, np.arange(count), np.arange(count)] = own
+        packed[rounds, receivers, senders] = weights
+    rows = own.ravel() + np.bincount(number, weights, period * count)
+    # The same links in the order of the transposed matrices.
+    order = np.lexsort((receivers, senders, rounds))
+    mirrored = senders[order], receivers[order]
+    symmetric = all(np.array_equal(a, b) for a, b in zip(mirrored, links[1:], strict=True))
     return Topology(
-        weights,
+        packed,
         neighbours,
-        num_links=int(off_diagonal.sum()),
-        symmetric=bool((np.abs(dense - dense.transpose(0, 2, 1)) < _SUMS).all()),
-        doubly_stochastic=bool((np.abs(dense.sum(axis=2) - 1) < _SUMS).all()),
+        num_links=len(weights),
+        symmetric=symmetric and bool((np.abs(weights[order] - weights) < _SUMS).all()),
+        doubly_stochastic=bool((np.abs(rows - 1) < _SUMS).all()),
     )
-
-
-def _neighbours(linked: np.ndarray, most: int) -> np.ndarray:
-    """Returns each client itself and its neighbours, filled with itself, ``[P, M, most]``."""
-    own = np.broadcast_to(np.arange(linked.shape[1])[:, None], (*linked.shape[:2], 1))
-    first = np.argsort(~linked, axis=2, kind="stable")[..., : most - 1]
-    present = np.take_along_axis(linked, first, axis=2)
-    return np.concatenate([own, np.where(present, first, own)], axis=2).astype(np.int32)
 
 
 @plain_integers
@@ -97,11 +117,15 @@ def undirected(num_clients: int, edges: Iterable[tuple[int, int]]) -> Topology:
         >>> undirected(3, [(0, 1), (1, 2)]).matrices()[0].round(2).tolist()
         [[0.67, 0.33, 0.0], [0.33, 0.33, 0.33], [0.0, 0.33, 0.67]]
     """
-    linked = _linked(num_clients, edges)
-    linked |= linked.T
-    degrees = linked.sum(axis=1)
-    weights = np.where(linked, 1 / (1 + np.maximum(degrees[:, None], degrees)), 0)
-    return from_matrix(weights + np.diag(1 - weights.sum(axis=1)))
+    senders, receivers = _checked_edges(num_clients, edges)
+    links = _unique(
+        num_clients, np.concatenate([receivers, senders]), np.concatenate([senders, receivers])
+    )
+    _, i, j = links
+    degrees = np.bincount(i, minlength=num_clients)
+    weights = 1 / (1 + np.maximum(degrees[i], degrees[j]))
+    own = 1 - np.bincount(i, weights, num_clients)
+    return _topology(own[None], links, weights)
 
 
 @plain_integers
@@ -126,22 +150,34 @@ def directed(num_clients: int, edges: Iterable[tuple[int, int]]) -> Topology:
         >>> directed(3, [(0, 1), (1, 2), (2, 0), (0, 2)]).matrices()[0].round(2).tolist()
         [[0.33, 0.0, 0.5], [0.33, 0.5, 0.0], [0.33, 0.5, 0.5]]
     """
-    sends = _linked(num_clients, edges).T | np.eye(num_clients, dtype=bool)  # [receiver, sender]
-    return from_matrix(sends / sends.sum(axis=0))
+    senders, receivers = _checked_edges(num_clients, edges)
+    links = _unique(num_clients, receivers, senders)
+    shares = 1 / (1 + np.bincount(links[2], minlength=num_clients))
+    return _topology(shares[None], links, shares[links[2]])
 
 
-def _linked(num_clients: int, edges: Iterable[tuple[int, int]]) -> np.ndarray:
-    """Returns the adjacency matrix ``[sender, receiver]`` of edges."""
+def _checked_edges(
+    num_clients: int, edges: Iterable[tuple[int, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns first and second clients of edges, ``[E]`` each."""
     check_count(1, num_clients=num_clients)
-    linked = np.zeros((num_clients, num_clients), bool)
-    for edge in edges:
-        i, j = edge
-        if not (0 <= i < num_clients and 0 <= j < num_clients and i != j):
-            raise ValueError(
-                f"edges has {tuple(edge)}; expected two different clients of 0 .. {num_clients - 1}"
-            )
-        linked[i, j] = True
-    return linked
+    listed = np.asarray([*edges] or np.zeros((0, 2), int))
+    if listed.ndim != 2 or listed.shape[1] != 2 or listed.dtype.kind not in "iu":
+        raise ValueError(f"edges is {listed!r:.60}; expected pairs of integers")
+    i, j = listed.T
+    wrong = (listed < 0).any(axis=1) | (listed >= num_clients).any(axis=1) | (i == j)
+    if wrong.any():
+        pair = tuple(listed[wrong][0].tolist())
+        raise ValueError(
+            f"edges has {pair}; expected two different clients of 0 .. {num_clients - 1}"
+        )
+    return i, j
+
+
+def _unique(num_clients: int, receivers: np.ndarray, senders: np.ndarray) -> Links:
+    """Returns the links of one round, sorted and each once."""
+    number = np.unique(receivers.astype(np.int64) * num_clients + senders)
+    return np.zeros_like(number), number // num_clients, number % num_clients
 
 
 @plain_integers
@@ -156,7 +192,14 @@ def complete(num_clients: int) -> Topology:
         1.0
     """
     check_count(1, num_clients=num_clients)
-    return from_matrix(np.full((num_clients, num_clients), 1 / num_clients))
+    return Topology(
+        np.zeros((1, num_clients, 1)),
+        np.arange(num_clients, dtype=np.int32)[None, :, None],
+        num_links=num_clients * (num_clients - 1),
+        symmetric=True,
+        doubly_stochastic=True,
+        mean_weight=np.ones(1),
+    )
 
 
 @plain_integers
@@ -208,18 +251,21 @@ def exponential(num_clients: int) -> Topology:
         ValueError: fewer than 2 clients.
 
     References:
-        Ying et al., 2021, Eq. (5) and Proposition 1.
+        Ying et al., 2021, weights of the static exponential graph and Proposition 1.
 
     Example:
         >>> exponential(16).links_per_client, round(exponential(16).spectral_gap, 6)
         (4.0, 0.4)
     """
     check_count(2, num_clients=num_clients)
-    offsets = [0] + [2**k for k in range((num_clients - 1).bit_length())]
-    total = np.zeros((num_clients, num_clients))
-    for offset in offsets:
-        total += _shift(num_clients, offset)
-    return from_matrix(total / len(offsets))
+    # 2^k is below M: a client receives from others, each once.
+    offsets = 2 ** np.arange((num_clients - 1).bit_length())
+    receivers = np.repeat(np.arange(num_clients), len(offsets))
+    links = _unique(
+        num_clients, receivers, (receivers + np.tile(offsets, num_clients)) % num_clients
+    )
+    share = 1 / (1 + len(offsets))
+    return _topology(np.full((1, num_clients), share), links, np.full(len(receivers), share))
 
 
 @plain_integers
@@ -234,7 +280,7 @@ def one_peer_exponential(num_clients: int) -> Topology:
         ValueError: fewer than 2 clients.
 
     References:
-        Ying et al., 2021, Eq. (7) and Lemma 1.
+        Ying et al., 2021, weights of the one-peer exponential graph and Lemma 1.
 
     Example:
         >>> one_peer_exponential(8).period, one_peer_exponential(8).spectral_gap
@@ -242,13 +288,10 @@ def one_peer_exponential(num_clients: int) -> Topology:
     """
     check_count(2, num_clients=num_clients)
     period = (num_clients - 1).bit_length()
-    own = np.eye(num_clients)
-    return from_matrix(np.stack([(own + _shift(num_clients, 2**k)) / 2 for k in range(period)]))
-
-
-def _shift(num_clients: int, offset: int) -> np.ndarray:
-    """Returns the permutation by which client i receives from i + offset mod M."""
-    return np.roll(np.eye(num_clients), offset, axis=1)
+    rounds = np.repeat(np.arange(period), num_clients)
+    receivers = np.tile(np.arange(num_clients), period)
+    links = rounds, receivers, (receivers + 2**rounds) % num_clients
+    return _topology(np.full((period, num_clients), 0.5), links, np.full(len(rounds), 0.5))
 
 
 @plain_integers
@@ -267,9 +310,11 @@ def erdos_renyi(num_clients: int, probability: float, seed: int = 0) -> Topology
     check_count(2, num_clients=num_clients)
     check_at_least(0, probability=probability)
     check_at_most(1, probability=probability)
-    i, j = np.triu_indices(num_clients, 1)
-    drawn = np.random.default_rng(seed).random(len(i)) < probability
-    edges = list(zip(i[drawn].tolist(), j[drawn].tolist(), strict=True))
+    # Pairs (i, j > i) in the order of i: number first[i] + j - i - 1 is the coin of (i, j).
+    first = np.concatenate([[0], np.cumsum(np.arange(num_clients - 1, 0, -1))])
+    (drawn,) = np.nonzero(np.random.default_rng(seed).random(first[-1]) < probability)
+    i = np.searchsorted(first, drawn, side="right") - 1
+    edges = list(zip(i.tolist(), (drawn - first[i] + i + 1).tolist(), strict=True))
     if (parts := _num_parts(num_clients, edges)) > 1:
         raise ValueError(
             f"probability is {probability}; expected a connected graph, but that of seed {seed} "
@@ -313,15 +358,9 @@ def random_matching(num_clients: int, num_rounds: int, seed: int = 0) -> Topolog
     other, rounds = own.copy(), np.arange(num_rounds)[:, None]
     other[rounds, left], other[rounds, right] = right, left
     paired = other != own
-    # By neighbours: dense matrices of all rounds may not fit the memory.
-    weights = np.stack([np.where(paired, 0.5, 1.0), np.where(paired, 0.5, 0.0)], axis=2)
-    return Topology(
-        weights,
-        np.stack([own, other], axis=2).astype(np.int32),
-        num_links=int(paired.sum()),
-        symmetric=True,
-        doubly_stochastic=True,
-    )
+    numbers, receivers = np.nonzero(paired)
+    links = numbers, receivers, other[paired]
+    return _topology(np.where(paired, 0.5, 1.0), links, np.full(len(numbers), 0.5))
 
 
 def alternate(*topologies: Topology) -> Topology:
@@ -337,4 +376,25 @@ def alternate(*topologies: Topology) -> Topology:
     counts = {topology.num_clients for topology in topologies}
     if len(counts) != 1:
         raise ValueError(f"topologies have {sorted(counts)} clients; expected one number of them")
-    return from_matrix(np.concatenate([topology.matrices() for topology in topologies]))
+    if any(topology.neighbours is None for topology in topologies):
+        return from_matrix(np.concatenate([topology.matrices() for topology in topologies]))
+    most = max(topology.weights.shape[2] for topology in topologies)
+    clients = np.arange(counts.pop(), dtype=np.int32)[:, None]
+
+    def padded(values: object, own: np.ndarray | int) -> np.ndarray:
+        known = np.asarray(values)
+        rest = (*known.shape[:2], most - known.shape[2])
+        return np.concatenate([known, np.broadcast_to(own, rest)], axis=2)
+
+    means = [
+        np.zeros(topology.period) if topology.mean_weight is None else topology.mean_weight
+        for topology in topologies
+    ]
+    return Topology(
+        np.concatenate([padded(topology.weights, 0) for topology in topologies]),
+        np.concatenate([padded(topology.neighbours, clients) for topology in topologies]),
+        num_links=sum(topology.num_links for topology in topologies),
+        symmetric=all(topology.symmetric for topology in topologies),
+        doubly_stochastic=all(topology.doubly_stochastic for topology in topologies),
+        mean_weight=np.concatenate(means) if any(mean.any() for mean in means) else None,
+    )

@@ -76,7 +76,7 @@ def hier_fedavg(lr: ScalarOrSchedule, edges: np.ndarray, period: int = 1) -> Fed
             without clients; at the start of the run, another number of clients.
 
     References:
-        Liu et al., 2020, Algorithm 1 and Eq. (5).
+        Liu et al., 2020, Algorithm 1 (HierFAVG).
 
     Example:
         >>> algorithm = hier_fedavg(lr=0.1, edges=np.arange(20) // 5, period=4)
@@ -105,9 +105,9 @@ def hier_fedavg(lr: ScalarOrSchedule, edges: np.ndarray, period: int = 1) -> Fed
         received = sums(weights)
         total = jax.tree.map(sums, weighted(stack.uploads, weights))
         change = jax.vmap(divide_or_keep)(total, received)
-        models = tree.sub(state.edges, tree.cast_like(change, state.edges))  # Eq. (5), edges
+        models = tree.sub(state.edges, tree.cast_like(change, state.edges))  # edge aggregation
         counted = state.weights + received
-        mean = weighted_mean(models, counted)  # Eq. (5), cloud
+        mean = weighted_mean(models, counted)  # cloud aggregation
         at_cloud = (round.number + 1) % period == 0
         everywhere = jax.tree.map(lambda x, old: jnp.broadcast_to(x, old.shape), mean, models)
         return HierarchyState(

@@ -13,10 +13,15 @@ from fedjax_sim import tree
 from fedjax_sim.checks import check_at_least, check_at_most, is_concrete
 from fedjax_sim.types import PyTree, Scalar, Summary, shown
 
-# Largest number of neighbours, the client itself included, with which a mixing step gathers rows;
-# with more it is a matrix product. On a CPU gathering 16 rows was never slower than the product of
-# 16 to 1,024 clients; at 1,024 the product took 30 times as long.
-MOST_GATHERED = 16
+
+def most_gathered(num_clients: int) -> int:
+    """Returns the most neighbours, the client included, whose rows a mixing step gathers.
+
+    With more neighbours the step is a matrix product.
+    """
+    # On a CPU, gathering 16 rows was never slower than the product for 64 clients and more. The
+    # product grows with M^2: for 4,096 clients it took 189 ms, gathering 32 rows 10 ms.
+    return min(max(16, num_clients // 64), 64, num_clients - 1)
 
 
 @shown
@@ -45,6 +50,8 @@ class Topology:
     num_links: int  # static: directed links in P rounds, those of weight 0 not counted
     symmetric: bool  # static: all matrices are
     doubly_stochastic: bool  # static: rows and columns have the sum 1; else columns only
+    # [P], weight of the mean of all models, which is added to the others; None: 0
+    mean_weight: Array | np.ndarray | None = None
 
     @property
     def period(self) -> int:
@@ -74,14 +81,19 @@ class Topology:
         t = jnp.asarray(round, jnp.int32) % self.period
         weights = jnp.asarray(self.weights)[t]
         neighbours = None if self.neighbours is None else jnp.asarray(self.neighbours)[t]
+        mean_weight = None if self.mean_weight is None else jnp.asarray(self.mean_weight)[t]
 
         def mixed(leaf: Array) -> Array:
             rows = leaf.reshape(leaf.shape[0], -1)
             w = weights.astype(leaf.dtype)
             if neighbours is None:
-                return jnp.matmul(w, rows, precision="highest").reshape(leaf.shape)
-            parts = [w[:, d, None] * rows[neighbours[:, d]] for d in range(w.shape[1])]
-            return sum(parts[1:], parts[0]).reshape(leaf.shape)
+                total = jnp.matmul(w, rows, precision="highest")
+            else:
+                parts = [w[:, d, None] * rows[neighbours[:, d]] for d in range(w.shape[1])]
+                total = sum(parts[1:], parts[0])
+            if mean_weight is not None:
+                total = total + mean_weight.astype(leaf.dtype) * rows.mean(axis=0)
+            return total.reshape(leaf.shape)
 
         return tree.cast_like(jax.tree.map(mixed, tree.wide(x)), x)
 
@@ -106,7 +118,11 @@ class Topology:
             if self.neighbours is None
             else np.eye(self.weights.shape[2])[0]
         )
-        return dataclasses.replace(self, weights=(1 - share) * self.weights + share * own)
+        return dataclasses.replace(
+            self,
+            weights=(1 - share) * self.weights + share * own,
+            mean_weight=None if self.mean_weight is None else (1 - share) * self.mean_weight,
+        )
 
     def matrices(self) -> np.ndarray:
         """Returns the mixing matrices, ``[P, M, M]`` in double precision.
@@ -118,11 +134,14 @@ class Topology:
         """
         weights = np.asarray(self.weights, np.float64)
         if self.neighbours is None:
-            return weights
-        dense = np.zeros((self.period, self.num_clients, self.num_clients))
-        t, i = np.ogrid[: self.period, : self.num_clients]
-        np.add.at(dense, (t[..., None], i[..., None], np.asarray(self.neighbours)), weights)
-        return dense
+            dense = weights
+        else:
+            dense = np.zeros((self.period, self.num_clients, self.num_clients))
+            t, i = np.ogrid[: self.period, : self.num_clients]
+            np.add.at(dense, (t[..., None], i[..., None], np.asarray(self.neighbours)), weights)
+        if self.mean_weight is None:
+            return dense
+        return dense + np.asarray(self.mean_weight, np.float64)[:, None, None] / self.num_clients
 
     @property
     def spectral_gap(self) -> float:
@@ -134,7 +153,8 @@ class Topology:
         """
         count = self.num_clients
         if self.period == 1 and self.symmetric:
-            return float(1 - np.sort(np.abs(np.linalg.eigvalsh(self.matrices()[0])))[:-1].max())
+            moduli = np.sort(np.abs(np.linalg.eigvalsh(self.matrices()[0])))
+            return float(1 - moduli[:-1].max(initial=0))
         # Columns have the sum 1, so the differences from the mean are mapped among themselves.
         centred = np.eye(count) - 1 / count
         product, log_scale = centred, 0.0
@@ -164,7 +184,7 @@ _ZERO = 1e-13  # rounding errors of some hundred sums of numbers up to 1, in dou
 
 jax.tree_util.register_dataclass(
     Topology,
-    data_fields=["weights", "neighbours"],
+    data_fields=["weights", "neighbours", "mean_weight"],
     meta_fields=["num_links", "symmetric", "doubly_stochastic"],
 )
 

@@ -1,5 +1,7 @@
 """Mixing matrices against their definitions, and spectral gaps against closed forms and runs."""
 
+import tracemalloc
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -42,9 +44,10 @@ GRAPHS = {
     "directed": topologies.directed(6, [(i, (i + 1) % 6) for i in range(6)] + [(0, 3), (2, 5)]),
     "star": topologies.undirected(20, [(0, i) for i in range(1, 20)]),
     "alternate": topologies.alternate(topologies.ring(8), topologies.exponential(8)),
+    "with the mean": topologies.alternate(topologies.ring(9), topologies.complete(9).lazy(0.3)),
 }
 SYMMETRIC = {"ring", "torus", "narrow torus", "erdos_renyi", "matching", "complete", "lazy",
-             "lazy complete", "star"}  # fmt: skip
+             "lazy complete", "star", "with the mean"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -86,16 +89,43 @@ def test_half_precision_mixes_in_single():
 
 
 def test_sparse_graphs_have_neighbours_and_dense_ones_have_none():
-    assert {name for name in GRAPHS if GRAPHS[name].neighbours is None} == {
-        "complete", "lazy complete", "star",
-    }  # fmt: skip
+    assert {name for name in GRAPHS if GRAPHS[name].neighbours is None} == {"star"}
     assert topologies.ring(500).weights.shape == (1, 500, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "degree"),
+    [
+        (lambda: topologies.ring(4096), 2),
+        (lambda: topologies.exponential(4096), 12),
+        (lambda: topologies.one_peer_exponential(4096), 1),
+        (lambda: topologies.directed(4096, [(i, (i + 1) % 4096) for i in range(4096)]), 1),
+        (lambda: topologies.erdos_renyi(4096, 16 / 4096), 16),
+        (lambda: topologies.complete(4096), 4095),
+        (lambda: topologies.alternate(topologies.complete(4096), topologies.ring(4096)), 2048.5),
+    ],
+)
+def test_large_graphs_are_made_and_kept_without_matrices(make, degree):
+    """A matrix of 4,096 clients has 128 MiB in double precision; none is made on the way."""
+    tracemalloc.start()
+    try:
+        topology = make()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1e8
+    assert topology.neighbours is not None
+    # 6 standard deviations of the mean degree: one coin per pair.
+    spread = 2 * np.sqrt(16 / 4096 * (4096 * 4095 / 2)) / 4096 if degree == 16 else 0
+    assert abs(topology.links_per_client - degree) <= 6 * spread
 
 
 @pytest.mark.parametrize(
     ("topology", "expected"),
     [
         (topologies.complete(5), 1),
+        (topologies.complete(1), 1),  # alone is in consensus
+        (topologies.complete(8).lazy(0.25), 0.75),
         (topologies.ring(9), gap(ring_eigenvalues(9))),
         (topologies.ring(16), gap(ring_eigenvalues(16))),
         (topologies.torus(4, 6), gap(torus_eigenvalues(4, 6))),
@@ -229,6 +259,8 @@ def test_first_rounds_shrink_by_the_gap_at_least():
             lambda: topologies.directed(3, [(1, 1)]),
             r"edges has \(1, 1\); expected two different",
         ),
+        (lambda: topologies.undirected(3, [(0, 1, 2)]), "edges is .*; expected pairs of integers"),
+        (lambda: topologies.directed(3, [(0.5, 1)]), "edges is .*; expected pairs of integers"),
         (lambda: topologies.ring(1), "num_clients is 1; expected at least 2"),
         (lambda: topologies.torus(1, 4), "num_rows is 1; expected at least 2"),
         (lambda: topologies.complete(0), "num_clients is 0; expected at least 1"),

@@ -14,7 +14,8 @@ from fedjax_sim.reports.frames import check_columns, check_unique
 from fedjax_sim.reports.labels import metric_label
 from fedjax_sim.runs import Clock
 from fedjax_sim.timelines import bits_moved
-from fedjax_sim.types import Timeline
+from fedjax_sim.timelines.accounting import uploads_of
+from fedjax_sim.types import Selector, Timeline
 
 _MEASURES = ("time", "server_updates", "local_steps", "uploads", "bits")
 
@@ -25,6 +26,7 @@ def with_progress(
     bits: Mapping[Any, tuple[int, int]] | None = None,
     *,
     by: str = "algorithm",
+    selectors: Mapping[Any, Selector] | None = None,
 ) -> pd.DataFrame:
     """Returns the history with columns for the progress up to each of its rounds.
 
@@ -38,10 +40,13 @@ def with_progress(
         bits: per value of ``by`` the bits of a message up and down; see
             :func:`fedjax_sim.timelines.bits_moved`. None: no such column.
         by: column with a run per value.
+        selectors: selectors by value of ``by``, of runs that choose among the candidates of their
+            timeline: they upload less, and their local steps are the history's own.
 
     Raises:
         ValueError: missing columns, a run without timeline or bits, a batch of another number of
-            seeds, rounds that a timeline does not have.
+            seeds, rounds that a timeline does not have, a run with a selector whose history has no
+            local steps at one of its rounds.
 
     Example:
         >>> import fedjax_sim as fs
@@ -71,8 +76,12 @@ def with_progress(
                 f"history has the rounds {done.min()} .. {done.max()} of {name!r}; expected "
                 f"0 .. {timeline.num_rounds}, those of its timeline"
             )
-        columns = _progress(timeline, len(seeds), None if bits is None else bits[name])
-        parts.append(part.assign(**{key: values[which, done] for key, values in columns.items()}))
+        selector = None if selectors is None else selectors.get(name)
+        columns = _progress(timeline, len(seeds), None if bits is None else bits[name], selector)
+        progress = {key: values[which, done] for key, values in columns.items()}
+        if selector is not None:
+            progress["local_steps"] = _steps_done(part, name)
+        parts.append(part.assign(**progress))
     return pd.concat(parts)
 
 
@@ -84,6 +93,7 @@ def progress_curves(
     *,
     bits: Mapping[Any, tuple[int, int]] | None = None,
     by: str = "algorithm",
+    selectors: Mapping[Any, Selector] | None = None,
     band: Literal["std", "minmax", "ci"] | None = "ci",
     yscale: Literal["linear", "log"] = "linear",
     max_columns: int = 2,
@@ -93,7 +103,7 @@ def progress_curves(
     Where a measure did not grow between evaluations, the last of them is drawn.
 
     Args:
-        history, timelines, bits, by: as in :func:`with_progress`.
+        history, timelines, bits, by, selectors: as in :func:`with_progress`.
         metric: metric of the history.
         against: some of "time", "server_updates", "local_steps", "uploads", "bits".
         band, yscale, max_columns: as in :func:`fedjax_sim.reports.figures.curves`.
@@ -120,7 +130,9 @@ def progress_curves(
         raise ValueError(
             f"metric is {metric!r}; expected one of {history['metric'].unique().tolist()}"
         )
-    measured = with_progress(chosen, timelines, bits, by=by)
+    needed = history[by].isin(chosen[by]) & history["metric"].isin([metric, "local_steps"])
+    measured = with_progress(history.loc[needed, :], timelines, bits, by=by, selectors=selectors)
+    measured = measured.loc[measured["metric"] == metric, :]
     check_unique(measured, [by, "seed", "round"], "history")
     runs = [measured.loc[measured[by] == name, :] for name in measured[by].unique()]
     ordered = pd.concat([run.sort_values("round") for run in runs])
@@ -139,12 +151,30 @@ def progress_curves(
     return figure
 
 
+def _steps_done(part: pd.DataFrame, name: Any) -> np.ndarray:
+    """Returns the local steps that a run's history has for each of its rows."""
+    counted = part.loc[part["metric"] == "local_steps", ["seed", "round", "value"]]
+    counted = counted.drop_duplicates(["seed", "round"])
+    steps = part[["seed", "round"]].merge(counted, how="left", on=["seed", "round"])["value"]
+    steps = np.where(part["round"] == 0, 0, steps)
+    if np.isnan(steps).any():
+        missing = int(part["round"].to_numpy()[np.isnan(steps)][0])
+        raise ValueError(
+            f"history has no local_steps of {name!r} in round {missing}; expected them with a "
+            "selector, since the timeline has those of all candidates"
+        )
+    return steps.astype(np.int64)
+
+
 def _progress(
-    timeline: Timeline, num_seeds: int, bits: tuple[int, int] | None
+    timeline: Timeline,
+    num_seeds: int,
+    bits: tuple[int, int] | None,
+    selector: Selector | None,
 ) -> dict[str, np.ndarray]:
     """Progress after 0, 1, ..., T rounds, ``[seeds, T + 1]``."""
     clock = Clock(timeline, num_seeds)
-    reports = clock.mask.sum(-1, dtype=np.int64)
+    reports = uploads_of(clock.mask.sum(-1, dtype=np.int64), selector)
     progress = {
         "time": clock.time,
         "server_updates": np.cumsum(reports > 0, axis=-1),
@@ -152,5 +182,6 @@ def _progress(
         "uploads": np.cumsum(reports, axis=-1),
     }
     if bits is not None:
-        progress["bits"] = np.broadcast_to(bits_moved(timeline, *bits), reports.shape)
+        moved = bits_moved(timeline, *bits, selector=selector)
+        progress["bits"] = np.broadcast_to(moved, reports.shape)
     return {name: np.pad(values, ((0, 0), (1, 0))) for name, values in progress.items()}

@@ -150,7 +150,7 @@ def oort(
         if durations is not None:
             duration = jnp.asarray(durations, real)[candidates.clients]
             speed = 1 / duration
-            slow = (preferred / duration) ** penalty  # Eq. (1): T < t_i
+            slow = (preferred / duration) ** penalty  # utility of a client, factor of the slow ones
             utility = utility * jnp.where(preferred < duration, slow, 1)
         allowed = candidates.present
         if most_visits is not None:
@@ -175,9 +175,8 @@ def oort(
 
     def report(params: Params, oracle: Oracle, work: Work) -> Array:
         squared = mean_over_steps(jnp.square, params, oracle, work)
-        return work.num_examples.astype(squared.dtype) * jnp.sqrt(
-            squared
-        )  # Eq. (1): |B| sqrt(mean of loss^2)
+        # Statistical utility: |B| sqrt(mean of loss^2).
+        return work.num_examples.astype(squared.dtype) * jnp.sqrt(squared)
 
     def learn(state: OortState, clients: Array, reports: Any, arrived: Array) -> OortState:
         reports = jnp.where(arrived, reports, 0)

@@ -103,7 +103,7 @@ def inclusion_probabilities(scores: Array, present: Array, size: int) -> Array:
     rank, ordered = jnp.argsort(order), s[order]
     rest = jnp.cumsum(ordered[::-1])[::-1]  # the sum from the k-th largest score on
     left = (size - jnp.arange(s.shape[0])).astype(s.dtype)
-    # Eq. (7): the k largest have probability 1, for the smallest k that leaves no other above 1.
+    # Optimal probabilities: the k largest have 1, for the smallest k that leaves no other above.
     k = jnp.argmax(left * ordered <= rest)
     p = left[k] * s / jnp.where(rest[k] > 0, rest[k], 1)
     p = jnp.where(rank < k, 1, jnp.minimum(1, p))

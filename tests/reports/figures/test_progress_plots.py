@@ -9,7 +9,9 @@ from figures import render
 
 import fedjax_sim as fs
 from fedjax_sim.reports.figures import progress_curves, with_progress
-from fedjax_sim.timelines import stacked
+from fedjax_sim.runs.history import Clock
+from fedjax_sim.runs.storage.outcome import describe
+from fedjax_sim.timelines import bits_moved, stacked
 
 
 def timeline(reports, steps, time):
@@ -119,6 +121,52 @@ def test_positions_are_those_of_the_history_on_disk(tmp_path):
     assert len(found) == 5
     np.testing.assert_array_equal(found["time"], wide["time"])
     np.testing.assert_array_equal(found["local_steps"], wide["local_steps"])
+
+
+def test_candidates_that_are_not_chosen_upload_nothing():
+    """Two candidates in most rounds, one is chosen; its steps are those of the history."""
+    timelines = {"loss": TIMELINES["lazy"], "last": TIMELINES["lazy"], "all": TIMELINES["lazy"]}
+    selectors = {
+        "loss": fs.selection.power_of_choice(1), "last": fs.selection.power_of_choice(1, "last")
+    }  # fmt: skip
+    rows = [
+        (name, 0, done, metric, value)
+        for name in timelines
+        for done, steps in ((1, 3), (3, 6), (4, 9))
+        for metric, value in (("loss", 0.5), ("local_steps", steps))
+    ]
+    frame = pd.DataFrame(rows, columns=["algorithm", "seed", "round", "metric", "value"])
+    bits = dict.fromkeys(timelines, (1000, 100))
+    found = with_progress(frame, timelines, bits, selectors=selectors)
+    found = found[found["metric"] == "loss"].groupby("algorithm")
+    found = {name: part.set_index("round").drop(columns="algorithm") for name, part in found}
+    assert [found[name]["uploads"].tolist() for name in timelines] == [[1, 2, 3]] * 2 + [[1, 3, 4]]
+    steps = [found[name]["local_steps"].tolist() for name in timelines]
+    assert steps == [[3, 6, 9]] * 2 + [[3, 9, 12]]
+    # Candidates 1, 0, 2, 1: with losses each receives 100 bits and sends 32.
+    assert found["loss"]["bits"].tolist() == [1132, 2000 + 3 * 132, 3000 + 4 * 132]
+    assert found["last"]["bits"].tolist() == [1132, 2 * 1132, 3 * 1132]
+    assert found["all"]["bits"].tolist() == [1100, 3300, 4400]
+    figure = progress_curves(
+        frame, "loss", timelines, ["local_steps", "bits"], bits=bits, selectors=selectors
+    )
+    assert figure.axes[0].lines[0].get_xdata().tolist() == [3, 6, 9]
+    with pytest.raises(ValueError, match="no local_steps of 'loss' in round 1; expected them"):
+        with_progress(frame[frame["metric"] == "loss"], timelines, selectors=selectors)
+
+
+@pytest.mark.slow
+def test_bits_with_a_selector_are_those_of_the_files():
+    """Two of three candidates: outcome.json counts the same bits from the shapes of a visit."""
+    data = fs.FederatedData({"x": np.ones((6, 1), np.float32)}, np.array([0, 2, 4, 6]))
+    task = fs.empirical_task(lambda w, b, key: (b["x"][:, 0] * w - 2) ** 2, data, fs.full_batch(1))
+    setup = fs.Setup(task, fs.timelines.full(4, 3, task.num_steps), jnp.zeros(()), eval_every=4)
+    for selector in (fs.selection.power_of_choice(2), fs.selection.power_of_choice(2, "last")):
+        algorithm = fs.selection.select(fs.fedavg(0.1), selector)
+        known = describe(algorithm, setup, ["0"], Clock(setup.timeline, 1), batched=False)
+        files = known["uploads"]["0"] * (known["upload_bits"] + known["download_bits"])
+        sent = bits_moved(setup.timeline, 32, 32, selector=selector)
+        assert sent.tolist() == [files, 2 * files, 3 * files, 4 * files]
 
 
 @pytest.mark.parametrize(

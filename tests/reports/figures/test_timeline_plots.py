@@ -265,6 +265,11 @@ def test_bits_do_not_overflow():
         (lambda: bits_moved(by_hand(), -1, 0), "up is -1"),
         (lambda: bits_moved(by_hand(), 1, -2), "down is -2"),
         (lambda: bits_moved(by_hand(), 1.5, 0), "up has dtype float64; expected integers"),
+        (lambda: bits_moved(by_hand(), 1, 1, number=-1), "number is -1; expected at least 0"),
+        (
+            lambda: bits_moved(by_hand(), 1, 1, to_all=4, selector=fs.selection.oort(1)),
+            "to_all is 4 with a selector; expected None",
+        ),
         (lambda: visit_chart(spans(by_hand()), numbers="time"), "numbers is 'time'"),
         (lambda: visit_chart(spans(by_hand()), window=(3.0, 3.0)), r"window is \(3.0, 3.0\)"),
         (lambda: visit_chart(spans(by_hand()), clients=[7]), r"clients \[7\], which do nothing"),

@@ -227,6 +227,19 @@ def test_refusals():
         fs.fork(state, same, dataclasses.replace(setup(), params=np.float32(0)), KEYS[0])
 
 
+def test_a_selection_does_not_restart():
+    """It has counted the visits of the run; without a restart it goes on counting them."""
+    chosen = fs.selection.select(fs.fedavg(0.1), fs.selection.power_of_choice(1, "last"))
+    state = begun(chosen).state
+    restarted = fs.Alternative(chosen, restart=True)
+    with pytest.raises(
+        ValueError, match=r"alternatives\['x'\] restarts with a selection; expected restart=False"
+    ):
+        fs.fork(state, {"x": restarted}, setup(), KEYS)
+    with pytest.raises(ValueError, match=r"alternatives\['x'\] restarts with a selection"):
+        fs.fork(begun().state, {"x": restarted}, setup(), KEYS)  # of a run without
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -203,6 +203,17 @@ def test_coalitions_below_the_number_that_a_rule_requires():
     assert values[3] == pytest.approx(4.5 - float(loss(state.server.params)))
 
 
+@pytest.mark.parametrize(
+    "value", [valuation.fed_sv, lambda *run: valuation.gtg_shapley(*run, permutation_key=KEY)]
+)
+def test_values_of_rounds_refuse_a_selection(value):
+    algorithm = fs.selection.select(fs.fedavg(1.0), fs.selection.power_of_choice(2))
+    with pytest.raises(
+        ValueError, match="algorithm has a selection; expected none, since a round's coalitions"
+    ):
+        value(algorithm, estimation(), KEY, loss)
+
+
 def test_fed_sv_refuses_other_rules_than_the_mean():
     algorithm = fs.robust.aggregate(fs.fedavg(0.5), fs.robust.median())
     with pytest.raises(ValueError, match="another rule than the mean"):
