@@ -210,7 +210,19 @@ def _experiment(name: str) -> str:
 def formulas(doc: str) -> list[str]:
     """Returns the displayed formulas of a docstring."""
     blocks = re.findall(r"^( *)\.\. math::(.*\n(?:\1 +.*\n|[ ]*\n)*)", doc + "\n", re.MULTILINE)
-    return ["\n".join(line.strip() for line in block.strip().splitlines()) for _, block in blocks]
+    lines = ([line.strip() for line in block.strip().splitlines()] for _, block in blocks)
+    return [upright("\n".join(block)) for block in lines]
+
+
+def upright(formula: str) -> str:
+    r"""Returns a formula with ``\mathrm`` for ``\operatorname``, which pages on GitHub refuse.
+
+    A thin space separates the name from a letter or a number, as ``\operatorname`` does.
+    """
+    sub = r"(?:_(?:\{[^{}]*\}|\w))?"
+    after = r"(?=[\\\w])(?!\\(?:q?quad|big))"  # no bracket and no space
+    spaced = re.sub(rf"(\\operatorname\{{\w+\}}{sub}) +{after}", r"\1\\, ", formula)
+    return spaced.replace(r"\operatorname", r"\mathrm")
 
 
 def _aligned(formula: str) -> str:
@@ -221,7 +233,7 @@ def _aligned(formula: str) -> str:
 
 def markdown(text: str) -> str:
     """Returns a paragraph of reStructuredText as Markdown."""
-    text = re.sub(r":math:`([^`]*)`", r"$\1$", text)
+    text = re.sub(r":math:`([^`]*)`", lambda formula: f"${upright(formula[1])}$", text)
     text = re.sub(r":\w+:`([^`]*)`", lambda role: f"`{_short(role[1])}`", text)
     return text.replace("``", "`")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fedjax_sim.cli.errors import Failure, resolving, running
 from fedjax_sim.runs import exit_code
+from fedjax_sim.types import counted
 
 if TYPE_CHECKING:
     from fedjax_sim.cli.grid import SweepOptions
@@ -223,7 +224,8 @@ def _run_sweep(study: "Study", config: "SweepOptions", command: list[str]) -> in
         console.print(best_table(result.best, config.score_metric))
     done = result.sweep
     print(
-        f"{len(done.runs)} runs ({done.resumed} found), {done.compilations} programs compiled in "
+        f"{counted(len(done.runs), 'run')} ({done.resumed} found), "
+        f"{counted(done.compilations, 'program')} compiled in "
         f"{done.compile_seconds:.0f} s, training {done.run_seconds:.0f} s"
     )
     if done.interrupted:

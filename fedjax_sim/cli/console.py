@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from fedjax_sim.cli.report import LOSS, score_of
 from fedjax_sim.runs import Callback, ProgressBar, SweepProgress
 from fedjax_sim.runs import Progress as RunProgress
+from fedjax_sim.types import counted
 
 
 @contextlib.contextmanager
@@ -111,7 +112,9 @@ def plan_line(progress: SweepProgress) -> str:
     values = " ".join(f"{name}={value}" for name, value in progress.static.items()) or "all"
     plan = progress.plan
     return (
-        f"{values}: {len(plan.slices)} slices on {len(plan.slices[0])} devices, {plan.width} "
-        f"configurations x {plan.seeds} seeds each; {progress.bytes_per_device / 1e9:.2f} of "
+        f"{values}: {counted(len(plan.slices), 'slice')} on "
+        f"{counted(len(plan.slices[0]), 'device')}, "
+        f"{counted(plan.width, 'configuration')} x {counted(plan.seeds, 'seed')} each; "
+        f"{progress.bytes_per_device / 1e9:.2f} of "
         f"{progress.budget / 1e9:.1f} GB each"
     )

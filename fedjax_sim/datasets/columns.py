@@ -280,9 +280,9 @@ def _refuse_text(where: str, name: str, values: np.ndarray) -> NoReturn:
     text = group_text(value)
     comma = re.fullmatch(r"\s*[-+]?\d+,\d+\s*", text) is not None
     remedy = (
-        "decimal=',' of read_table reads decimal commas"
+        "decimal=',' of read_table (--decimal ,) reads decimal commas"
         if comma
-        else ("encode='one_hot' makes a column of zeros and ones per category")
+        else ("encode='one_hot' (--encode one_hot) makes a column of zeros and ones per category")
     )
     raise DataError(
         f"{where}: column {name!r} has {text!r} in row {row}; expected numbers: {remedy} "

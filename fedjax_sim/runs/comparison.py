@@ -50,6 +50,7 @@ from fedjax_sim.types import (
     Setup,
     Summary,
     common_rows,
+    counted,
     listed,
     shown,
 )
@@ -125,7 +126,8 @@ class Comparison(NamedTuple):
         rows = {name: about[name] for name in KEY_ROWS if name in about}
         if parts:
             rows["seeds"] = listed(dict.fromkeys(x for part in parts for x in part.record.seeds))
-        title = f"Comparison of {len(self.simulations)} algorithms, {state} after round {last}"
+        number = counted(len(self.simulations), "algorithm")
+        title = f"Comparison of {number}, {state} after round {last}"
         return Summary(title, rows, lambda form: views.table(self, form))
 
 

@@ -111,6 +111,11 @@ def listed(names: Iterable[Any]) -> str:
     return f"{', '.join(texts[:_MOST_NAMES])}, ...; {len(texts):,} in all"
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, "1 run" or "1,200 runs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _either(texts: list[str]) -> str:
     few = len(texts) <= _MOST_KINDS
     return " or ".join(texts if few else [texts[0], "...", texts[-1]])

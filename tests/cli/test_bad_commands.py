@@ -25,6 +25,9 @@ COMMANDS = [
     ("run quikstart", "PRESET is 'quikstart'; expected .* did you mean quickstart?"),
     ("run nowhere/config.json", "nowhere/config.json cannot be read: No such file"),
     # names of options and of choices
+    # A function of the package that is no option.
+    ("run --algorithms hier_fedavg", "fs.topologies.hier_fedavg requires .* a study module gives"),
+    ("run --algorithms moon", "expected a name of fedjax-sim list: fs.moon requires arguments"),
     ("run --roundz 3", "--roundz is no option; did you mean --rounds?"),
     ("run --kind x", "--kind is no option"),
     ("run --measured.fedavg.chunk 3", "--measured.fedavg.chunk is no option"),
@@ -125,7 +128,10 @@ COMMANDS = [
         "partition is 'natural': data set digits does not say which client",
     ),
     ("run --num-clients 5000", "partition is 'dirichlet': num_clients is 5000 with at least 1"),
-    ("run --cohort-size 101", "--cohort-size is 101; expected 1 .. 100, the clients"),
+    (
+        "run --cohort-size 101",
+        "--cohort-size is 101; expected 1 .. 100, the clients (sampling full",
+    ),
     (
         "run sampling:stratified",
         "--num-strata is None; expected a number, which sampling:stratified needs",

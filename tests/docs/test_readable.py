@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import sys
+import tomllib
 
 import pytest
 
@@ -43,6 +44,29 @@ def test_roles_and_includes_would_be_found():
     assert not BLOCK.search("```{code-cell}\n")
 
 
+# GitHub refuses some macros, and Markdown takes the backslash from these signs inside $...$.
+REFUSED = re.compile(r"\\(?:operatorname|newcommand|def|mbox|phantom|href|class|style)\b")
+ESCAPED = re.compile(r"(?<!\$)\$(?!\$)[^$\n`]*\\[^\w\s][^$\n`]*\$(?!\$)")
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *PAGES], ids=lambda path: path.stem)
+def test_formulas_are_those_that_pages_on_github_show(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert not REFUSED.findall(text)
+    assert not ESCAPED.findall(re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL))
+
+
+def test_formulas_of_docstrings_lose_the_macro_that_github_refuses(monkeypatch):
+    algorithms = module(monkeypatch, "algorithms", DOCS / "extensions")
+    upright = algorithms.upright
+    assert upright(r"\operatorname{mean}_i y_i") == r"\mathrm{mean}_i\, y_i"
+    assert upright(r"\operatorname{mean}_{i \in S} (x)") == r"\mathrm{mean}_{i \in S} (x)"
+    assert upright(r"\operatorname{clip}\bigl(") == r"\mathrm{clip}\bigl("
+    assert ESCAPED.search(r"see $\|x\|$")
+    assert not ESCAPED.search(r"see $\lVert x \rVert$")
+    assert REFUSED.search(r"$\operatorname{mean}$")
+
+
 @pytest.mark.slow  # traces every algorithm
 def test_the_page_of_algorithms_is_current(monkeypatch):
     algorithms = module(monkeypatch, "algorithms", DOCS / "extensions")
@@ -64,6 +88,13 @@ def test_committed_outputs_are_those_of_the_present_code(monkeypatch):
                 assert 0 < picture.stat().st_size < 150_000
             else:
                 assert block["text"].strip()
+
+
+def test_the_page_of_installation_has_all_extras():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = re.findall(r"^\| (`[^|]*`) \|", (DOCS / "versions.md").read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named == set(project["optional-dependencies"])
 
 
 def test_one_place_knows_the_command_that_installs():

@@ -56,7 +56,7 @@ def test_sweep_shows_the_best_configuration_and_marks_the_edge(losses, best):
     assert f"<tr><th>loss</th><td>{best}</td><td>1.000</td></tr>" in text
     diverged = 2 * sum(not np.isfinite(loss) for loss in losses.values())
     assert f"Sweep of {2 * len(losses)} runs, of which {diverged} diverged" in text
-    assert "1 runs of the grid are not finished" in text
+    assert "1 run of the grid is not finished" in text
 
 
 def test_sweep_leaves_out_configurations_that_lack_seeds():

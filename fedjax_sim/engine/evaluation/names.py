@@ -57,9 +57,10 @@ def is_fraction(metric: str) -> bool:
 def headline(metrics: Iterable[str]) -> list[str]:
     """Returns the metrics that measure a model, the most important ones first.
 
-    Accuracy and loss of the test come first, then other scores, losses, metrics without a known
-    direction, and distributions over clients; otherwise in the given order.  Those that measure
-    progress, and numbers of examples or clients, are left out.
+    Accuracy and loss of the test and the training loss come first, then other scores, losses,
+    metrics without a known direction, those of training and validation examples, and distributions
+    over clients; otherwise in the given order.  Those that measure progress, and numbers of
+    examples or clients, are left out.
     """
     names = [x for x in metrics if x not in PROGRESS and not _is_count(x)]
     return sorted(names, key=_place)
@@ -72,7 +73,9 @@ def _place(metric: str) -> tuple[int, int]:
         return 1, 0
     directions = ("max", "min", None)
     of_clients = metric.startswith(("client/", "personal/")) or re.search(r"/q\d+$", metric)
-    return 3 if of_clients else 2, directions.index(direction(metric))
+    of_other_parts = metric.startswith(("train/", "valid/"))
+    rank = 4 if of_clients else 3 if of_other_parts else 2
+    return rank, directions.index(direction(metric))
 
 
 def _is_count(metric: str) -> bool:

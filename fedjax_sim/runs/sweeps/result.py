@@ -16,7 +16,17 @@ from fedjax_sim.runs.history import melted
 from fedjax_sim.runs.seeds import seed_column
 from fedjax_sim.runs.storage.client_rows import client_frame
 from fedjax_sim.runs.sweeps.grid import Configuration
-from fedjax_sim.types import KEY_ROWS, Params, PyTree, Rows, Summary, listed, shown, value_text
+from fedjax_sim.types import (
+    KEY_ROWS,
+    Params,
+    PyTree,
+    Rows,
+    Summary,
+    counted,
+    listed,
+    shown,
+    value_text,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,8 +131,10 @@ class Sweep(NamedTuple):
 
     def _summary(self) -> Summary:
         diverged = sum(run.diverged_at > 0 for run in self.runs)
-        missing = f", {self.missing} runs of the grid are not finished" if self.missing else ""
-        title = f"Sweep of {len(self.runs)} runs, of which {diverged} diverged{missing}"
+        title = f"Sweep of {counted(len(self.runs), 'run')}, of which {diverged} diverged"
+        if self.missing:
+            verb = "is" if self.missing == 1 else "are"
+            title += f", {counted(self.missing, 'run')} of the grid {verb} not finished"
         rows = {name: self.about[name] for name in KEY_ROWS if name in self.about}
         grid = {}
         for name in self._names():

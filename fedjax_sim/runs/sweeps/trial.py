@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.engine import Execution, OnHost, Probes, check_run
 from fedjax_sim.runs.seeds import Seed, with_axis
 from fedjax_sim.runs.storage.files import digest
@@ -259,9 +260,14 @@ def parameter_names(function: Callable) -> set[str]:
 def check_names(function: Callable, names: Sequence[str]) -> None:
     """Refuses hyper-parameters that a function does not take, or lacks."""
     try:
-        inspect.signature(function).bind(**dict.fromkeys(names))
+        signature = inspect.signature(function)
+        signature.bind_partial(**dict.fromkeys(names))  # a misspelt name, before the missing one
+        signature.bind(**dict.fromkeys(names))
     except TypeError as error:
         given = ", ".join(names) or "nothing"
+        known = parameter_names(function)
+        unknown = next((name for name in names if name not in known), None)
+        hint = "" if unknown is None else did_you_mean(unknown, known - set(names))
         raise ValueError(
-            f"grid gives {given} to {getattr(function, '__qualname__', function)}: {error}"
+            f"grid gives {given} to {getattr(function, '__qualname__', function)}: {error}{hint}"
         ) from error

@@ -209,7 +209,8 @@ def prepare(
     cohort = sized(run.cohort, data.num_clients)
     if not all_take_part and cohort.cohort_size > data.num_clients:
         raise ValueError(
-            f"cohort_size is {cohort.cohort_size}; expected 1 .. {data.num_clients}, the clients"
+            f"cohort_size is {cohort.cohort_size}; expected 1 .. {data.num_clients}, the clients "
+            "(sampling full takes all of them)"
         )
     rule = batches(run.algorithms)
     seed = run.population.partition_seed if attack_seed is None else attack_seed

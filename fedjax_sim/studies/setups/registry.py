@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedjax_sim import algorithms
+from fedjax_sim import algorithms, topologies
 from fedjax_sim.checks import did_you_mean
 from fedjax_sim.studies.setups.entries import AlgorithmEntry, Factory
 from fedjax_sim.types import FedAlgorithm
@@ -110,6 +110,12 @@ def _hint(name: str, known: Mapping[str, AlgorithmEntry]) -> str:
         return f"expected blanks between names: {' '.join(parts)}"
     if name.lower() in known:
         return f"expected {name.lower()}"
+    for place, module in (("fs", algorithms), ("fs.topologies", topologies)):
+        if name in module.__all__:
+            return (
+                f"expected a name of fedjax-sim list: {place}.{name} requires arguments that are "
+                "no options, and a study module gives them (fedjax-sim init study.py)"
+            )
     return f"expected a name of fedjax-sim list{did_you_mean(name, known)}"
 
 

@@ -380,3 +380,12 @@ def test_numbers_of_clients_are_no_scores(name):
     assert not fs.engine.is_fraction(name)
     assert direction(name) is None
     assert headline(["test/auc", name]) == ["test/auc"]
+
+
+def test_own_metrics_stand_before_those_of_training_examples():
+    """Tables have room for few metrics, and one of the user's own is there to be read."""
+    names = ["balanced", "test/accuracy", "test/loss", "train/accuracy", "train/loss", "valid/loss"]
+    first = ["test/accuracy", "test/loss", "train/loss", "balanced"]
+    assert headline([*names, "client/test/loss"]) == [
+        *first, "train/accuracy", "valid/loss", "client/test/loss",
+    ]  # fmt: skip

@@ -29,6 +29,7 @@ CALLS = {  # what differs from a call that is right: arguments, or a change of t
     "twice": ({"grid": [{"lr": 0.1}, {"lr": 0.1}]}, "twice; expected distinct configurations"),
     "no number": ({"grid": {"lr": ["fast"]}}, "grid has 'fast' for 'lr'; expected a finite number"),
     "unknown": ({"grid": {"lr": [0.1], "mu": [1.0]}}, "grid gives lr, mu to fedavg: .*'mu'"),
+    "misspelt": ({"grid": {"lrr": [0.1]}}, "gives lrr to fedavg: .*'lrr'; did you mean lr"),
     "a later value": ({"grid": {"lr": [0.1, 0.2, -0.3]}}, r"lr is -0\.3; expected"),
     # The first group could run.
     "unknown later": (
