@@ -132,7 +132,8 @@ def tables(name: str, setup: fs.Setup, options: CentralOptions) -> dict[str, pd.
     new = histories(name, missing, setup, options) if missing else pd.DataFrame()
     both = pd.concat([earlier, new], ignore_index=True)
     rows = pd.concat([both.loc[both["run"] == run, :] for run in runs])
-    return {"": rows, "noise": noise_table(setup, options, noise)}
+    size = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(setup.params))
+    return {"": rows, "noise": noise_table(setup, options, noise, size)}
 
 
 def histories(
@@ -163,10 +164,12 @@ def histories(
 
 
 def noise_table(
-    setup: fs.Setup, options: CentralOptions, noise: Mapping[str, fs.privacy.NoiseCohort]
+    setup: fs.Setup, options: CentralOptions, noise: Mapping[str, fs.privacy.NoiseCohort], size: int
 ) -> pd.DataFrame:
-    """A row per target: its noise, and the epsilon that the simulated run has itself."""
-    size = sum(math.prod(x.shape[1:]) for x in jax.tree.leaves(setup.params))
+    """A row per target: its noise, and the epsilon that the simulated run has itself.
+
+    ``size`` is the number of the model's parameters.
+    """
     private = algorithms(noise)
     rows = []
     for name, forecast in noise.items():

@@ -75,9 +75,9 @@ def build(
         f"of {options['noise_cohort']:,} of {options['population']:,} users (Poisson sampling, "
         f"delta {DELTA:g}, privacy loss distributions), as pfl-research adds it. Epsilon is a "
         "forecast of that run: the simulated run is not private at that epsilon, and has the last "
-        f"column's itself ({COHORT} of {options['users']:,} users without replacement, Renyi "
-        "divergences). Accuracies are means over the last tenth of the rounds, with 95 % intervals "
-        "over seeds.",
+        f"column's itself ({COHORT} of {options['users']:,} users without replacement, "
+        "privacy loss distributions). Accuracies are means over the last tenth of the rounds, with "
+        "95 % intervals over seeds.",
         facts["deviation"],
         summary(tables[""], noise),
     )

@@ -91,8 +91,8 @@ def b_min_sep(
     A client whose last visit was b or more rounds ago takes part independently with probability p;
     the others are absent.  The first round has the stationary law, so that every cohort has
     :math:`p M / (1 + (b - 1) p)` clients on average.  At p = 1 these are :func:`balls_in_bins`, and
-    at b = 1 :func:`~fedjax_sim.timelines.bernoulli`.  A round has one slot for each of the M
-    clients, and absent clients are masked.
+    at b = 1 :func:`~fedjax_sim.timelines.bernoulli`, with their sampling rules.  A round has one
+    slot for each of the M clients, and absent clients are masked.
 
     Args:
         key: PRNG key of the cohorts.
@@ -132,4 +132,8 @@ def b_min_sep(
     _, mask = jax.lax.scan(step, jnp.where(busy, rest, 0), coins)
     expected = p * num_clients / (1 + between * p)
     rule = Sampling("separated", expected, num_clients, probability=p, separation=separation)
+    if between == 0:
+        rule = Sampling("poisson", expected, num_clients, probability=p)
+    elif p == 1:
+        rule = Sampling("bins", expected, num_clients, groups=separation)
     return dataclasses.replace(everybody, mask=mask, sampling=rule)

@@ -9,7 +9,7 @@ git clone --quiet --no-checkout "${1:-https://github.com/TsingZ0/PFLlib}" "$fold
 git -C "$folder/PFLlib" checkout --quiet d832e76f6a23b833038949ec1e4fdefe63a4d350 -- system dataset/utils/dataset_utils.py
 python3 -m venv "$folder/venv"
 pip() { "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
-pip torch==2.13.0 numpy==2.4.6 scikit-learn ujson h5py pillow
+pip torch==2.13.0 numpy==2.4.6 scikit-learn ujson h5py pillow matplotlib
 export PYTHONPATH="$here:$folder/PFLlib/system" PFLLIB="$folder/PFLlib"
 "$folder/venv/bin/python" - <<'PYTHON'
 import contextlib

@@ -37,7 +37,8 @@ _RELATIONS: dict[Adjacency, str] = {
 # Width of the intervals of privacy losses. A noise multiplier that is calibrated with it exceeds
 # that of 1e-4 by about 3e-5, ten times as fast; the epsilon of a coarser width is an upper bound.
 INTERVAL = 1e-3
-_MOST_INTERVALS = 2**18  # of the losses of one release; Renyi divergences count those with more
+_MOST_INTERVALS = 2**18  # of the losses of one release
+_MOST_OF_ALL = 2**22  # of the losses of all releases, where those of one need wider intervals
 _SMALLEST, _LARGEST = 0.2, 2.0**30  # noise multipliers that are tried
 _SPARE = 0.01  # largest part of delta for runs that the event does not cover
 
@@ -83,7 +84,9 @@ def epsilon(
         setup: of one run or of several seeds, for which the largest number of visits counts.
         delta: in (0, 1), well below one over the number of clients.
         accountant: "pld", "rdp" or "monte_carlo"; default: the first that supports the event.
-        interval: width of the intervals of privacy losses, of "pld"; positive.
+        interval: width of the intervals of privacy losses, of "pld"; positive.  Losses of little
+            noise, of which one release has more than 2^18 intervals, get wider ones, with which
+            epsilon is an upper bound, too.
 
     Raises:
         ValueError: an algorithm that is not private, a number out of range, an accountant that does
@@ -246,15 +249,22 @@ def _of_prefixes(
     mechanisms = [mechanism_of(setup.timeline[:end]) for end in ends]
     if mechanisms:
         _warn_of_cuts(mechanisms[-1], delta)
+    width = wide_enough(mechanisms[-1], interval) if mechanisms else interval
     for mechanism in mechanisms:
-        name = accountant_of(mechanism, accountant, interval)
+        name = accountant_of(mechanism, accountant, width)
         event, count = _inner(mechanism.event)
         if running is None or counted is None or counted[0] != event or counted[1] > count:
-            counted, running = (event, 0), _fresh(name, mechanism, interval)
+            counted, running = (event, 0), _fresh(name, mechanism, width)
         if count > counted[1]:
             running.compose(event, count - counted[1])
         counted = event, count
-        value = float(running.get_epsilon(_rest_of_delta(mechanism, delta)))
+        rest = _rest_of_delta(mechanism, delta)
+        value = float(running.get_epsilon(rest))
+        if value == np.inf and accountant is None and "rdp" in mechanism.accountants:
+            # Losses leave out 1e-15 of probability; Renyi divergences serve any delta.
+            renyi = _fresh("rdp", mechanism, width)
+            if renyi.supports(mechanism.event):
+                name, value = "rdp", float(renyi.compose(mechanism.event).get_epsilon(rest))
         results.append(Guarantee(value, delta, mechanism.adjacency, name, mechanism.rule))
     return results
 
@@ -290,6 +300,20 @@ def _fresh(name: Accountant, mechanism: Mechanism, interval: float) -> Any:
     if name == "monte_carlo":
         return sampled.MonteCarlo()
     return _loss_accountant()(relation, interval)
+
+
+def wide_enough(mechanism: Mechanism, interval: float) -> float:
+    """Returns the width of intervals, at least ``interval``, with which losses take few of them.
+
+    Only losses with more than 2^18 intervals per release get wider ones.
+    """
+    event, count = _inner(mechanism.event)
+    while not hasattr(event, "noise_multiplier") and hasattr(event, "event"):
+        event = event.event
+    z = getattr(event, "noise_multiplier", 0.0)
+    if z <= 0 or (most := fixed_size.largest_loss(z)) <= _MOST_INTERVALS * interval:
+        return interval
+    return most * max(1.001 / _MOST_INTERVALS, count / _MOST_OF_ALL)
 
 
 def accountant_of(

@@ -47,18 +47,23 @@ def profiles(
         noise_multiplier: :math:`\sigma`, per unit of one client's upload.
     """
     plain = gaussian_profile(epsilons, noise_multiplier)
-    strikes, puts = np.exp(epsilons), np.full(len(epsilons), np.inf)
+    near = np.abs(epsilons) < _FURTHEST
+    # The strikes of other losses may overflow; these count without amplification.
+    logarithms = np.where(near, epsilons, 0.0)
+    strikes = np.exp(logarithms)
+    puts = np.full(len(epsilons), np.inf)
     width = math.log(_LEVEL)
     for level in range(-math.ceil(_FURTHEST / width), math.ceil(_FURTHEST / width)):
-        inside = (epsilons >= level * width) & (epsilons < (level + 1) * width)
+        inside = near & (epsilons >= level * width) & (epsilons < (level + 1) * width)
         if inside.any():
             top = _LEVEL ** (level + 1)
             puts[inside] = _puts(strikes[inside], top, num_rounds, noise_multiplier)
     puts += _ROUNDING * (1 + strikes)
-    least = np.maximum(-np.expm1(epsilons), 0.0)
+    least = np.maximum(-np.expm1(logarithms), 0.0)
     present = np.maximum(1 - strikes + puts, least)
     absent = np.maximum(strikes * puts[::-1], least)
-    return np.minimum(present, plain), np.minimum(absent, plain)
+    present, absent = np.minimum(present, plain), np.minimum(absent, plain)
+    return np.where(near, present, plain), np.where(near, absent, plain)
 
 
 def loss_distribution(num_rounds: int, noise_multiplier: float, interval: float) -> Any:

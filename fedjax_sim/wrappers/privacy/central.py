@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
@@ -158,6 +159,8 @@ def privatize(
     check_clip(fixed)
     check_at_least(0, noise_multiplier=noise_multiplier)
     if is_concrete(noise_multiplier) and float(noise_multiplier) > 0:
+        if float(noise_multiplier) == np.inf:
+            raise ValueError(f"noise_multiplier is {noise_multiplier}; expected a finite number")
         check_finite(fixed)
     check_positive(expected_uploads=expected_uploads)
     check_admits_noise(algorithm)

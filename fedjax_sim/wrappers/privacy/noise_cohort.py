@@ -90,6 +90,6 @@ def noise_cohort(
         return Mechanism(event, "add_or_remove_one", rule)
 
     z = calibrate(mechanism, epsilon, delta, accountant=accountant, interval=interval)
-    name = accountant_of(mechanism(z), accountant)
+    name = accountant_of(mechanism(z), accountant, interval)
     guarantee = Guarantee(epsilon, delta, "add_or_remove_one", name, rule)
     return NoiseCohort(z * cohort_size / noise_cohort_size, guarantee)
