@@ -86,7 +86,7 @@ def make_setup(seed: int, rounds: int) -> fs.Setup:
     rng = np.random.default_rng([seed, 1])
     rows = fs.data.partition.dirichlet(images["y"][train], CLIENTS, ALPHA, rng, prior="uniform")
     data = fs.from_assignment(images, [train[part] for part in rows], disjoint=False)
-    model = fs.models.mlp(64, (HIDDEN,), 10)
+    model = _network()
     losses = fs.objectives.cross_entropy(model.apply)
     task = fs.empirical_task(losses, data, fs.epochs(NUM_EPOCHS, BATCH_SIZE))
     draw_key, init_key = jax.random.split(jax.random.key(seed))
@@ -112,39 +112,49 @@ METHODS = (*FACTORIES, "SWA", "EMA")
 
 def measures(model: Any, images: dict[str, np.ndarray], train: Any, test: Any) -> dict[str, float]:
     """Losses, errors and flatness of a model, in double precision."""
-    net = fs.models.mlp(64, (HIDDEN,), 10)
     with jax.enable_x64(True):
-        start, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), model))
-
-        def logits(x: jax.Array, rows: np.ndarray) -> jax.Array:
-            return net.apply(unravel(x), jnp.asarray(images["x"][rows], jnp.float64))
-
-        def loss(x: jax.Array, rows: np.ndarray) -> jax.Array:
-            logs = jax.nn.log_softmax(logits(x, rows))
-            return -logs[jnp.arange(len(rows)), images["y"][rows]].mean()
-
-        def on_train(x: jax.Array) -> jax.Array:
-            return loss(x, train)
-
-        hessian = np.asarray(_hessian(on_train, start))
-        gradient = jax.grad(on_train)(start)
+        doubles = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (model, images["x"]))
+        start, x, y = ravel_pytree(doubles[0])[0], doubles[1], jnp.asarray(images["y"])
+        # In blocks, since the product of all columns at once would keep every column's activations.
+        blocks = np.eye(start.size).reshape(-1, start.size // 10, start.size)
+        hessian = np.concatenate([_columns(start, x[train], y[train], block) for block in blocks])
+        gradient = jax.grad(_loss)(start, x[train], y[train])
         step = RADIUS * gradient / jnp.linalg.norm(gradient)
-        losses = [float(loss(start, rows)) for rows in (train, test)]
-        wrong = [np.asarray(logits(start, r)).argmax(1) != images["y"][r] for r in (train, test)]
-        rise = float(on_train(start + step)) - losses[0]
+        losses = [float(_loss(start, x[rows], y[rows])) for rows in (train, test)]
+        wrong = [float((_logits(start, x[r]).argmax(1) != y[r]).mean()) for r in (train, test)]
+        rise = float(_loss(start + step, x[train], y[train])) - losses[0]
     return {
         "train loss": losses[0], "test loss": losses[1], "gap": losses[1] - losses[0],
-        "train error": float(wrong[0].mean()), "test error": float(wrong[1].mean()),
+        "train error": wrong[0], "test error": wrong[1],
         "top eigenvalue": float(np.linalg.eigvalsh(hessian)[-1]),
         "trace": float(np.trace(hessian)), "rise": rise,
     }  # fmt: skip
 
 
-def _hessian(loss: Any, x: jax.Array) -> jax.Array:
-    product = jax.jit(lambda v: jax.jvp(jax.grad(loss), (x,), (v,))[1])
-    # In blocks, since one product of all columns would keep every column's activations.
-    blocks = np.array_split(np.eye(x.size), max(1, x.size // 128))
-    return jnp.concatenate([jax.vmap(product)(jnp.asarray(block)) for block in blocks])
+def _network() -> fs.models.Model:
+    return fs.models.mlp(64, (HIDDEN,), 10)
+
+
+def _logits(params: jax.Array, x: jax.Array) -> jax.Array:
+    """Outputs ``[n, 10]`` of the network whose parameters are one vector."""
+    net = _network()
+    like = jax.eval_shape(net.init, jax.random.key(0))
+    _, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, params.dtype), like))
+    return net.apply(unravel(params), x)
+
+
+@jax.jit
+def _loss(params: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Mean cross-entropy."""
+    logs = jax.nn.log_softmax(_logits(params, x))
+    return -logs[jnp.arange(len(y)), y].mean()
+
+
+@jax.jit
+def _columns(params: jax.Array, x: jax.Array, y: jax.Array, vectors: jax.Array) -> jax.Array:
+    """Products of the Hessian with the rows of ``vectors``."""
+    gradient = jax.grad(lambda params: _loss(params, x, y))
+    return jax.vmap(lambda v: jax.jvp(gradient, (params,), (v,))[1])(vectors)
 
 
 def run(options: Options) -> pd.DataFrame:
