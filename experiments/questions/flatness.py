@@ -114,7 +114,7 @@ def measures(model: Any, images: dict[str, np.ndarray], train: Any, test: Any) -
     """Losses, errors and flatness of a model, in double precision."""
     with jax.enable_x64(True):
         doubles = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (model, images["x"]))
-        start, x, y = ravel_pytree(doubles[0])[0], doubles[1], jnp.asarray(images["y"])
+        start, x, y = ravel_pytree(doubles[0])[0], doubles[1], jnp.asarray(images["y"], jnp.int64)
         # In blocks, since the product of all columns at once would keep every column's activations.
         blocks = np.eye(start.size).reshape(-1, start.size // 10, start.size)
         hessian = np.concatenate([_columns(start, x[train], y[train], block) for block in blocks])

@@ -72,8 +72,11 @@ def across(x: np.ndarray, y: np.ndarray) -> Correlation:
 
 
 def at_equal(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Correlation:
-    """As :func:`across`, the partial rank correlation of x and y given z."""
+    """As :func:`across`, the partial rank correlation of x and y given z; NaN if z fixes one."""
     xy, xz, yz = spearman(x.T, y.T), spearman(x.T, z.T), spearman(y.T, z.T)
+    fixed = np.minimum(1 - xz**2, 1 - yz**2) < 1e-9  # the rounding of a correlation of +-1
+    if fixed.any():
+        return Correlation(np.nan, np.nan, np.nan)
     partial = (xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2))
     return Correlation(*(float(value) for value in fs.analysis.mean_interval(partial)))
 
