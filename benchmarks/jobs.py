@@ -167,18 +167,28 @@ def summary(repeats: Sequence[Measured]) -> Measured:
 
 
 def timed(one_call: OneCall, seconds: float) -> Measured:
-    """Returns the median seconds per round over ``seconds`` of calls, without compilation."""
+    """Returns medians per round over ``seconds`` of calls, without compilation.
+
+    ``seconds`` are by the clock, ``cpu_seconds`` those of all threads together, which other work on
+    a shared machine disturbs less.
+    """
     began = time.perf_counter()
     one_call()
     first = time.perf_counter() - began
     if first < seconds:
         one_call()
-    times, start = [], time.perf_counter()
+    times, cpu_times, start = [], [], time.perf_counter()
     while not times or (time.perf_counter() - start < seconds and len(times) < 50):
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         done = one_call()
+        cpu_times.append((time.process_time() - cpu_began) / done)
         times.append((time.perf_counter() - began) / done)
-    return {"seconds": statistics.median(times), "first_call_seconds": first, "calls": len(times)}
+    return {
+        "seconds": statistics.median(times),
+        "cpu_seconds": statistics.median(cpu_times),
+        "first_call_seconds": first,
+        "calls": len(times),
+    }
 
 
 if __name__ == "__main__":

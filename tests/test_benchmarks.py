@@ -146,6 +146,18 @@ def test_chart(tmp_path):
     figure.savefig(tmp_path / "chart.png")
 
 
+def test_clock_and_processor_time_are_medians_per_round(monkeypatch):
+    # Differences within the calls: 1, 5 and 3 seconds, of all threads 2, 10 and 6.
+    clock = iter([0.0, 9.0, 9.0, 10.0, 11.0, 11.0, 12.0, 17.0, 17.0, 20.0, 23.0, 99.0])
+    processor = iter([0.0, 2.0, 10.0, 20.0, 30.0, 36.0])
+    monkeypatch.setattr(jobs.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(jobs.time, "process_time", lambda: next(processor))
+    measured = jobs.timed(lambda: 2, 9.0)
+    assert measured == {
+        "seconds": 1.5, "cpu_seconds": 3.0, "first_call_seconds": 9.0, "calls": 3
+    }  # fmt: skip
+
+
 def test_repeats_are_interleaved_and_summed_up():
     order = []
     values = iter([1.0, 10.0, 5.0, 20.0, 3.0, 60.0])

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from fedjax_sim.engine import (
     ByClient,
+    Execution,
     History,
     Probes,
     RunState,
@@ -20,10 +21,12 @@ from fedjax_sim.engine import (
     is_ragged,
     platform_of,
 )
+from fedjax_sim.engine.execution.replicas import clients_outside
 from fedjax_sim.runs.storage.functions import opened
 from fedjax_sim.runs.sweeps.grid import Plan
 from fedjax_sim.runs.sweeps.trial import Trial
 from fedjax_sim.types import PyTree, Task
+from fedjax_sim.types.platforms import Platform
 
 # All runs of a block are in the same round. The round is one number, so the draws that derive from
 # it, and with them the minibatches, are common to all configurations.
@@ -63,11 +66,10 @@ def block_functions(trial: Trial, plan: Plan) -> tuple[Callable, Callable]:
     of_seed = 0 if setup.timeline.clients.ndim == 3 else None
     # Runs that are batched together do all steps of the longest visit, see local.local_steps.
     batched = of_seed == 0 and plan.seeds > 1
-    execution = trial.execution or auto(
-        replicas=plan.width * plan.seeds,
-        devices=(),
-        ragged=is_ragged(setup.timeline) and not batched,
-        platform=platform_of((setup.task, setup.params)),
+    execution = trial.execution or _chosen(
+        plan.width * plan.seeds,
+        is_ragged(setup.timeline) and not batched,
+        platform_of((setup.task, setup.params)),
     )
 
     def begin(hyper, task, timeline, params) -> RunState:
@@ -97,6 +99,13 @@ def block_functions(trial: Trial, plan: Plan) -> tuple[Callable, Callable]:
         return over_both(hyper, timeline, state, keys)
 
     return begin, segment
+
+
+def _chosen(runs: int, ragged: bool, platform: Platform | None) -> Execution:
+    """Returns the strategy of a block with ``runs`` runs."""
+    execution = auto(runs, devices=(), ragged=ragged, platform=platform)
+    # Measured on CPUs only.
+    return clients_outside(execution) if platform == "cpu" and runs > 1 else execution
 
 
 def _batched(one: Callable, in_axes: tuple, out_axes: Any, size: int) -> Callable:

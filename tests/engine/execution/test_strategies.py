@@ -230,6 +230,18 @@ def test_auto_without_a_platform_is_decided_when_the_program_is_lowered(
     assert lowered.as_text().count("stablehlo.while") == while_loops
 
 
+def test_a_model_with_convolutions_has_the_program_of_one_host_device():
+    def lowered(**choice):
+        def program(slots):
+            auto = strategies.auto(**choice)
+            return auto(lambda _, x: (jnp.full((2, 2, 1, 1), x), ()), (), slots, slots)
+
+        return jax.jit(program).lower(jnp.ones(4)).as_text()
+
+    assert len(jax.devices()) > 1
+    assert lowered() == lowered(devices=jax.devices()[:2]) == lowered(devices=())
+
+
 def test_auto_refuses_an_unknown_platform():
     with pytest.raises(ValueError, match="platform is 'cuda'; expected one of cpu, tpu, gpu"):
         strategies.auto(platform="cuda")  # pyright: ignore[reportArgumentType]
