@@ -17,6 +17,7 @@ from fedjax_sim.types import counted
 if TYPE_CHECKING:
     from fedjax_sim.cli.grid import SweepOptions
     from fedjax_sim.cli.run_options import RunOptions
+    from fedjax_sim.cli.space import TuneOptions
     from fedjax_sim.studies.setups import Run, Study
 
 Options = TypeVar("Options")
@@ -32,6 +33,14 @@ Runs every configuration of a grid with every seed and chooses the best; numbers
 compiled program. PRESET, one of {presets} (default quickstart), or a CONFIG.json of
 run or sweep gives the other settings; options override them. Finished runs in the output folder are
 not repeated. Compiled programs are cached in {cache}."""
+
+TUNE_DESCRIPTION = """\
+A sampler of Optuna chooses hyper-parameters and settings, batch by batch; a batch trains with every
+seed in one compiled program, or in one for each choice that changes shapes. PRESET, one of
+{presets} (default quickstart), a study module (.py) or a CONFIG.json of run or tune
+gives the other settings; options override them. Finished trials in the output folder are not
+repeated. Its best.json is a configuration for fedjax-sim run. Compiled programs are cached in
+{cache}."""
 
 MEASURE_DESCRIPTION = """\
 Measures ways to execute a round on this machine for the run that PRESET (one of {presets}),
@@ -188,22 +197,19 @@ def sweep(arguments: list[str]) -> int:
     from fedjax_sim.cli.grid import read_sweep
 
     with resolving():
-        _refuse_processes(arguments)
+        _refuse_processes(arguments, "expected --part and --parts, which divide a sweep")
         source, rest, study, config = read_sweep(arguments, _described(SWEEP_DESCRIPTION))
         _start_jax()
     return _run_sweep(study, config, ["fedjax-sim", "sweep", source, *rest])
 
 
-def _refuse_processes(arguments: list[str]) -> None:
+def _refuse_processes(arguments: list[str], instead: str) -> None:
     """Refuses the options that connect several processes of one run."""
     names = ("distributed", "coordinator", "num-processes", "process-id")
     typed = {argument.split("=")[0].replace("_", "-") for argument in arguments}
     for name in names:
         if f"--{name}" in typed:
-            raise ValueError(
-                f"--{name} is an option of fedjax-sim run; expected --part and --parts, which "
-                "divide a sweep among separate jobs"
-            )
+            raise ValueError(f"--{name} is an option of fedjax-sim run; {instead}")
 
 
 def _run_sweep(study: "Study", config: "SweepOptions", command: list[str]) -> int:
@@ -239,6 +245,52 @@ def _run_sweep(study: "Study", config: "SweepOptions", command: list[str]) -> in
         )
         return 0
     print(f"results: {config.run.output} (history.csv, scores.csv, best.csv, *.png)")
+    return 0
+
+
+def tune(arguments: list[str]) -> int:
+    """Runs a tuning; returns the exit code."""
+    from fedjax_sim.checks import import_extra
+    from fedjax_sim.cli.space import read_tuning
+
+    with resolving():
+        _refuse_processes(arguments, "expected one process, whose devices share a batch")
+        source, rest, study, config = read_tuning(arguments, _described(TUNE_DESCRIPTION))
+        import_extra("optuna", "tune")
+        _start_jax()
+    return _run_tuning(study, config, source, rest)
+
+
+def _run_tuning(study: "Study", config: "TuneOptions", source: str, rest: list[str]) -> int:
+    from rich.console import Console
+
+    from fedjax_sim.cli.console import tuning_progress
+    from fedjax_sim.cli.tables import trials_table
+    from fedjax_sim.cli.tune import run_tune
+
+    output, console = config.run.output, Console()
+    with tuning_progress(console, config.trials, config.batch, config.score_metric) as bar:
+        try:
+            result = run_tune(study, config, source, rest, [bar])
+        except Exception:  # of a batch that cannot run, until its programs are ready
+            with running(output) if bar.training else resolving():
+                raise
+    if len(result.trials):
+        console.print(trials_table(result.trials, config.score_metric, result.mode))
+    done = result.tuning.sweep
+    complete = sum(one.complete for one in result.tuning.tried)
+    print(
+        f"{len(result.tuning.tried)} trials, of which {complete} did all rounds: {len(done.runs)} "
+        f"runs ({done.resumed} found), {done.compilations} programs compiled in "
+        f"{done.compile_seconds:.0f} s, training {done.run_seconds:.0f} s"
+    )
+    if done.interrupted:
+        print(f"interrupted; finished trials are in {output}")
+        print(f"to resume: {shlex.join(['fedjax-sim', 'tune', source, *rest])}")
+        return exit_code()
+    print(f"results: {output} (trials.csv, history.csv{', best.json' if result.command else ''})")
+    if result.command:
+        print(f"the best: {result.command}")
     return 0
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedjax_sim.cli.report import LOSS, score_of
-from fedjax_sim.runs import Callback, ProgressBar, SweepProgress
+from fedjax_sim.runs import Callback, ProgressBar, SweepProgress, Tried
 from fedjax_sim.runs import Progress as RunProgress
 from fedjax_sim.types import counted
 
@@ -104,6 +104,54 @@ class SweepBar:
         completed = progress.fraction * progress.num_runs
         self._bars.update(
             self._line, total=progress.num_runs, completed=completed, status=progress.status
+        )
+
+
+@contextlib.contextmanager
+def tuning_progress(
+    console: Console, trials: int, batch: int, metric: str
+) -> Iterator["TuningBar"]:
+    """Context with a bar over all trials; prints a line per batch."""
+    bars = Progress(
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[status]}"),
+        TextColumn("ETA"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        transient=True,
+    )
+    with bars if console.is_terminal else contextlib.nullcontext():
+        yield TuningBar(console, bars, trials, batch, metric)
+
+
+class TuningBar:
+    """Callback that shows a tuning's progress."""
+
+    def __init__(self, console: Console, bars: Progress, trials: int, batch: int, metric: str):
+        self._console, self._bars, self._metric = console, bars, metric
+        self._trials, self._batch = trials, batch
+        self._line = bars.add_task("", total=trials, status="preparing")
+        self._tried: list[Tried] = []
+        self.training = False  # the programs of a batch are ready, and it has no scores yet
+
+    def progress(self, progress: SweepProgress) -> None:
+        self.training = True
+        done = len(self._tried)
+        completed = done + progress.fraction * min(self._batch, self._trials - done)
+        status = f"trial {done + 1}  {progress.status}"
+        self._bars.update(self._line, completed=completed, status=status)
+
+    def tried(self, tried: Tried) -> None:
+        self.training = False
+        self._tried.append(tried)
+        number = len(self._tried)
+        if number % self._batch and number < self._trials:
+            return
+        first = (number - 1) // self._batch * self._batch
+        scores = [one.score for one in self._tried[first:] if one.complete]
+        self._console.print(
+            f"trials {first + 1} to {number} of {self._trials}: {self._metric} "
+            f"{min(scores):.4g} to {max(scores):.4g}"
         )
 
 

@@ -91,14 +91,15 @@ def _option_named(message: str, options: Mapping[str, str] | None) -> str:
 
 @functools.cache
 def _every_option() -> dict[str, str]:
-    """Returns the names of the flags of runs, sweeps, clients and advice."""
+    """Returns the names of the flags of runs, sweeps, tunings, clients and advice."""
     from fedjax_sim.cli.advise import AdviseOptions
     from fedjax_sim.cli.draw_clients import ClientsOptions
     from fedjax_sim.cli.grid import SweepOptions
     from fedjax_sim.cli.run_options import RunOptions
+    from fedjax_sim.cli.space import TuneOptions
     from fedjax_sim.studies.setups import HIDDEN, names_of
 
-    kinds = (RunOptions, SweepOptions, ClientsOptions, AdviseOptions)
+    kinds = (RunOptions, SweepOptions, TuneOptions, ClientsOptions, AdviseOptions)
     fields = {name: field for kind in kinds for name, field in names_of(kind).items()}
     typed = {name: field for name, field in fields.items() if HIDDEN not in field.marks}
     return {name: name for name, field in typed.items() if not field.alternatives}

@@ -166,21 +166,35 @@ def read_sweep(
         refuse_own(path, saved.own)
         study, config = Study(saved.sweep.run), saved.sweep
     else:
-        study = study_of(source)
-        run = dataclasses.replace(study.options, output=config.run.output)
-        if path.suffix != ".py":
-            run = dataclasses.replace(run, seeds=config.run.seeds)
-        if source in PRESETS:
-            run = replaced(run, "algorithms", ("fedavg",))
-        study = study.replaced(options=run)
+        study = study_to_vary(source, config.run)
     study = with_hyper(study, rest)
-    # The parser knows the options of a dict by the names that its default has.
-    typed = [match[1].replace("-", "_") for text in rest if (match := _AXIS.fullmatch(text))]
-    grid = {name: Axis() for name in typed} or config.grid
+    grid = {name: Axis() for name in axis_names(_AXIS, rest)} or config.grid
     default = dataclasses.replace(config, run=study.options, grid=grid)
     config = parse(SweepOptions, f"sweep {source}", description, rest, default)
     check_replaced(study, source, rest, config.run)
     return source, rest, study.replaced(options=config.run), config
+
+
+def study_to_vary(source: str, default: Run) -> Study:
+    """Returns a study with the output folder, and if its source allows it the seeds, of a default.
+
+    A preset has many algorithms, of which FedAvg remains.
+    """
+    study = study_of(source)
+    run = dataclasses.replace(study.options, output=default.output)
+    if not source.endswith(".py"):
+        run = dataclasses.replace(run, seeds=default.seeds)
+    if source in PRESETS:
+        run = replaced(run, "algorithms", ("fedavg",))
+    return study.replaced(options=run)
+
+
+def axis_names(pattern: re.Pattern[str], arguments: Sequence[str]) -> list[str]:
+    """Returns the names in options such as ``--grid.NAME.values``.
+
+    The parser knows the options of a dict by the names that its default has.
+    """
+    return [match[1].replace("-", "_") for text in arguments if (match := pattern.fullmatch(text))]
 
 
 class Setting(NamedTuple):
@@ -282,26 +296,33 @@ def mode_of(config: SweepOptions) -> Literal["max", "min"]:
     return mode
 
 
-def configurations(study: Study, config: SweepOptions) -> list[Configuration]:
-    """Returns every configuration of the sweep: algorithm, settings, hyper-parameters."""
+def configurations(
+    study: Study, config: SweepOptions, option: str | None = None
+) -> list[Configuration]:
+    """Returns every configuration of the sweep: algorithm, settings, hyper-parameters.
+
+    Args:
+        study, config: the options.
+        option: that messages name.
+    """
     study = study.replaced(options=config.run)
     try:
-        return _configurations(config, study)
+        return _configurations(config, study, option or ("points" if config.points else "grid"))
     except ValueError as error:
         if config.points is None or str(config.points) in str(error):
             raise
         raise ValueError(f"{error} (in {config.points})") from error
 
 
-def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
+def _configurations(config: SweepOptions, study: Study, option: str) -> list[Configuration]:
     run = config.run
     check(dataclasses.replace(config, run=Run()))
     if not (config.points or config.grid):
-        raise ValueError("grid is empty; expected at least one --grid.NAME.values V1 V2")
+        raise ValueError(f"{option} is empty; expected at least one --{option}.NAME.values V1 V2")
     if isinstance(run.privacy, GaussianNoise) and run.privacy.epsilon is not None:
         raise ValueError(
             f"privacy.epsilon is {run.privacy.epsilon}; expected privacy.noise in a sweep, whose "
-            "grid may vary it"
+            f"{option} may vary it"
         )
     if run.execution.examples_memory is not None:
         raise ValueError(
@@ -309,16 +330,15 @@ def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
             "a sweep share examples on the device"
         )
     algorithms = entries_of(study)
-    hyper = resolve_hyper(algorithms, run.algorithms)
     takers = {name: set(entry.hyper) for name, entry in algorithms.items()}
-    option = "points" if config.points else "grid"
     found: list[Configuration] = []
     for axes in _read_points(config.points) if config.points else [config.grid]:
         for name in axes:
-            _check_taker(option, name, takers, settings_of(study))
+            check_taker(option, name, takers, settings_of(study))
         kinds = static_kinds(study, axes)
         grid = {
-            name: _values(option, name, axis, kinds.get(name, float)) for name, axis in axes.items()
+            name: values_of(option, name, axis, kinds.get(name, float))
+            for name, axis in axes.items()
         }
         settings = _product_of_settings(run, grid)
         for algorithm, own in takers.items():
@@ -333,7 +353,18 @@ def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
                 for chosen in itertools.product(*values.values())
             ]
     found = [entry for i, entry in enumerate(found) if entry not in found[:i]]
-    for entry in found:
+    check_configurations(study, config, found, option)
+    _check_results(config, found)
+    return found
+
+
+def check_configurations(
+    study: Study, config: SweepOptions, entries: Sequence[Configuration], option: str
+) -> None:
+    """Refuses configurations that cannot run."""
+    run, algorithms = config.run, entries_of(study)
+    hyper = resolve_hyper(algorithms, run.algorithms)
+    for entry in entries:
         name, own = entry["algorithm"], with_settings(run, entry)
         try:
             check_study(study.replaced(options=own))
@@ -346,8 +377,6 @@ def _configurations(config: SweepOptions, study: Study) -> list[Configuration]:
             if str(error) == _problem(study):  # of the options, whatever the grid says
                 raise
             raise ValueError(f"{option} has {entry}: {error}") from error
-    _check_results(config, found)
-    return found
 
 
 def _column(algorithm: str, hyper: str) -> str:
@@ -425,7 +454,7 @@ def _check_results(config: SweepOptions, entries: Sequence[Configuration]) -> No
         )
 
 
-def _check_taker(
+def check_taker(
     option: str, name: str, takers: Mapping[str, set[str]], settings: Mapping[str, Setting]
 ) -> None:
     """Refuses a name that is neither a hyper-parameter nor an option that a grid may vary."""
@@ -439,12 +468,12 @@ def _check_taker(
     known = "; ".join(f"{a}: {', '.join(sorted(names))}" for a, names in takers.items())
     every = [*settings, *(key for names in takers.values() for key in names)]
     raise ValueError(
-        f"{option} has {name!r}; expected a hyper-parameter ({known}) or an option that a grid may "
+        f"{option} has {name!r}; expected a hyper-parameter ({known}) or an option that may "
         f"vary, as cohort_size{did_you_mean(own if dot and name not in every else name, every)}"
     )
 
 
-def _values(option: str, name: str, axis: Axis, kind: type) -> list[Any]:
+def values_of(option: str, name: str, axis: Axis, kind: type) -> list[Any]:
     """Returns the values of an axis in the type of their name."""
     limits = (axis.first, axis.to, axis.points)
     if limits == (None, None, None):

@@ -18,6 +18,7 @@ from fedjax_sim.runs import interrupt
 USAGE = """\
 usage: fedjax-sim run [SOURCE] [options]                   compare federated algorithms
        fedjax-sim sweep [SOURCE] [options]                 a grid of hyper-parameters and settings
+       fedjax-sim tune [SOURCE] [options]                  a sampler chooses (Optuna), the best stay
        fedjax-sim init STUDY.py [PRESET | TABLE]           a study module to start from
        fedjax-sim clients [SOURCE] [options]               draw the clients before training
        fedjax-sim advise [SOURCE] [options]                what theory says about the task
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = {
         "run": commands.run,
         "sweep": commands.sweep,
+        "tune": commands.tune,
         "init": init.init,
         "measure": commands.measure,
         "clients": commands.clients,

@@ -67,7 +67,7 @@ from fedjax_sim.studies.setups import (
 from fedjax_sim.types import FedAlgorithm, Setup, Timeline
 
 # Options that may differ between two calls on one folder, besides those of a comparison.
-_FREE = {"seed", "seeds", "execution", "chunk_size"}
+FREE_IN_FOLDER = {"seed", "seeds", "execution", "chunk_size"}
 
 
 def run_sweep(
@@ -99,7 +99,7 @@ def run_sweep(
         **fixed,
         "environment": environment(),
     }
-    runs = _Runs(study, config, entries)
+    runs = Runs(study, config, entries)
     grid = entries if config.part is None else Part(entries, config.part, config.parts or 1)
     with arithmetic(run.execution):
         result = sweep(
@@ -107,7 +107,7 @@ def run_sweep(
             runs.make_setup(),
             grid,
             seed_keys(run.seed, run.seeds)[2],
-            callbacks=[_Header(run.output / "config.json", header), *callbacks],
+            callbacks=[Header(run.output / "config.json", header), *callbacks],
             storage=Storage(
                 run.output,
                 config=runs.identity,
@@ -142,7 +142,7 @@ def run_sweep(
     return results
 
 
-class _Header(NamedTuple):
+class Header(NamedTuple):
     """Callback that writes config.json, not before the folder is known to be this sweep's."""
 
     path: Any
@@ -159,11 +159,11 @@ def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
     Also the names of the tables and figures that earlier calls have written.
     """
     run = study.options
-    free = _FREE | _varied(entries)
+    free = FREE_IN_FOLDER | names_varied(entries)
     options = {name: value for name, value in fixed_values(run).items() if name not in free}
     hyper: dict[str, dict[str, Any]] = {}
     for algorithm, values in as_json(resolve_hyper(entries_of(study), run.algorithms)).items():
-        varied = _varied([swept_hyper(e) for e in entries if e["algorithm"] == algorithm])
+        varied = names_varied([swept_hyper(e) for e in entries if e["algorithm"] == algorithm])
         hyper[algorithm] = {name: value for name, value in values.items() if name not in varied}
     path = run.output / "config.json"
     if not path.exists():
@@ -188,7 +188,7 @@ def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
     return {"options": old.options | options, "algorithms": hyper, "files": list(old.files)}
 
 
-def _varied(entries: Sequence[Configuration]) -> set[str]:
+def names_varied(entries: Sequence[Configuration]) -> set[str]:
     """Returns the names that every one of the configurations has."""
     return set.intersection(*map(set, entries))
 
@@ -204,7 +204,7 @@ class _OfSetup(NamedTuple):
     accounts: Accounts
 
 
-class _Runs:
+class Runs:
     """The setups, algorithms and identities of a sweep's configurations."""
 
     def __init__(self, study: Study, config: SweepOptions, entries: Sequence[Configuration]):
@@ -332,7 +332,7 @@ class _Runs:
         options = {
             name: value
             for name, value in fixed_values(run).items()
-            if name not in _FREE and name not in inside
+            if name not in FREE_IN_FOLDER and name not in inside
         }
         swept = swept_hyper(configuration)
         hyper = {name: v for name, v in self.hyper_of(configuration).items() if name not in swept}

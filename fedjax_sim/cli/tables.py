@@ -113,9 +113,7 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
     for row in best.to_dict(orient="records"):
         cells = []
         for name in names:
-            value = row[name]
-            text = f"{value:.6g}" if isinstance(value, float) else str(value)
-            text = "" if text == "nan" else text
+            text = _value_text(row[name])
             cells.append(text + (" (edge)" if row.get(f"{name}_at_edge") is True else ""))
         failed = row.get("diverged") or f"{row['num_failed']} seeds failed"
         score = failed
@@ -123,6 +121,30 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
             score = interval_text(row["mean"], row["low"], row["high"], 4)
         table.add_row(*cells, score, str(row["num_seeds"]))
     return table
+
+
+def trials_table(trials: pd.DataFrame, metric: str, mode: str, most: int = 5) -> Table:
+    """Returns the best trials of a tuning that did all rounds, each configuration once."""
+    about = ("trial", "mean", "low", "high", "num_seeds", "num_failed", "diverged", "rounds")
+    names = [name for name in trials if name not in (*about, "complete")]
+    done = trials.loc[trials["complete"] & ~trials.duplicated(names), :]
+    best = done.sort_values("mean", ascending=mode == "min", kind="stable").head(most)
+    names = [name for name in names if best[name].notna().any()]
+    biased = "The best of many scores is biased: report a run with other seeds, or another metric."
+    notes = [interval_note(best["num_seeds"].tolist()), biased] if len(best) else [biased]
+    table = Fitted("trial", metric, *names, caption="\n".join(notes), caption_justify="left")
+    for row in best.to_dict(orient="records"):
+        score = row["diverged"] or f"{row['num_failed']} seeds failed"
+        if not math.isnan(row["mean"]):
+            score = interval_text(row["mean"], row["low"], row["high"], 4)
+        values = (_value_text(row[name]) for name in names)
+        table.add_row(str(row["trial"]), score, *values)
+    return table
+
+
+def _value_text(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return "" if text == "nan" else text
 
 
 def measured_table(algorithm: str, measured: Sequence[Measured]) -> Table:

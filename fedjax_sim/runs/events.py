@@ -10,7 +10,9 @@ these methods, or both (an object with ``__call__`` and some of them):
   :class:`~fedjax_sim.runs.sweeps.sweep.SweepProgress`);
 * ``diverged(divergence) -> action``: server states are no longer finite (:class:`Diverged`);
 * ``poll() -> action``: asked after every segment, also without an evaluation;
-* ``finished(name, simulation)``: a simulation has ended, or was interrupted.
+* ``finished(name, simulation)``: a simulation has ended, or was interrupted;
+* ``tried(tried)``: a configuration of a tuning has its score
+  (:class:`~fedjax_sim.runs.sweeps.tuning.Tried`).
 
 An action is None, "stop" (ends this run) or "interrupt" (ends everything, as Ctrl-C does, so that a
 later call continues).  Attributes that are true ask for more: ``every_evaluation`` for a segment
@@ -34,7 +36,7 @@ from fedjax_sim.types import PyTree, shown
 
 Action: TypeAlias = Literal["stop", "interrupt"] | None
 Callback: TypeAlias = Callable[["Event"], Action] | object  # an object with some of METHODS
-METHODS = ("begin", "progress", "diverged", "poll", "finished")
+METHODS = ("begin", "progress", "diverged", "poll", "finished", "tried")
 
 
 class DivergenceError(FloatingPointError):

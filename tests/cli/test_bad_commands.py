@@ -203,6 +203,50 @@ COMMANDS = [
     ("export x y", "FOLDER is given 2 times; expected one"),
     ("advise --target 0", "--target is 0.0; expected a positive number"),
     ("clients --max-clients 0", "--max-clients is 0; expected an integer of at least 1"),
+    # tunings
+    ("tune --space.lrr.from 1 --space.lrr.to 2", "--space has 'lrr'; expected a hyper-.*mean lr?"),
+    (
+        "tune --space.lr.from 1 --space.lr.to 0.1",
+        "--space has lr with from=1.0, to=0.1; expected 0",
+    ),
+    ("tune --space.lr.from 0 --space.lr.to 1", "expected 0 < from < to, or --space.lr.linear"),
+    ("tune --space.lr.from 0.1", "--space has lr with from=0.1, to=None; expected 0 < from < to"),
+    ("tune --space.lr.values", "--space has lr without values; expected --space.lr.values"),
+    ("tune --space.lr.values 1 1", "--space has lr=1.0 twice; expected distinct values"),
+    (
+        "tune --space.lr.values 1 --space.lr.from 1 --space.lr.to 2",
+        "to=2.0; expected 0 < from < to",
+    ),
+    ("tune --space.lr.values 1 --space.lr.linear", "--space has lr without a range; expected"),
+    (
+        "tune --space.lr.from -1 --space.lr.to 1 --space.lr.linear",
+        "--space has {'algorithm': 'feda",
+    ),
+    (
+        "tune --space.local-steps.from 1 --space.local-steps.to 4.5",
+        "--space has local_steps with to=4.5; expected an integer",
+    ),
+    (
+        "tune --space.lr.from 1 --space.lr.to 2 --space.lr.step 0.3",
+        "--space has lr with from=1.0, to=2.0, step=0.3; expected a step that divides the range",
+    ),
+    (
+        "tune --space.partition.from 1 --space.partition.to 2",
+        "--space has partition with a range; expected values, which are no numbers",
+    ),
+    (
+        "tune --space.partition.values iid dirichle",
+        "partition is 'dirichle'; expected one of .*mean dir",
+    ),
+    ("tune --space.rounds.values 4 8", "--space has 'rounds'; expected other names, since scores"),
+    ("tune --space.mu.from 1 --space.mu.to 2", "--space has 'mu'; expected a hyper-parameter (fed"),
+    ("tune --space lr=1", "--space is no option; expected further names behind it"),
+    ("tune --trials 0", "--trials is 0; expected an integer of at least 1"),
+    ("tune --batch 0", "--batch is 0; expected an integer of at least 1"),
+    ("tune --halving 10 --eta 1", "--eta is 1; expected at least 2"),
+    ("tune --num-processes 2", "--num-processes is an option of fedjax-sim run; expected one proc"),
+    ("tune numbers.csv", "PRESET is 'numbers.csv'; expected"),
+    ("tune privacy:gaussian --privacy.epsilon 3", "--privacy.epsilon is 3.0; expected privacy.noi"),
 ]
 
 # Words that the parser refuses: what its box says.

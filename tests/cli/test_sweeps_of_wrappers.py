@@ -8,7 +8,7 @@ from traced import digest_of
 
 import fedjax_sim as fs
 from fedjax_sim.cli.grid import configurations
-from fedjax_sim.cli.sweep import _Runs, run_sweep
+from fedjax_sim.cli.sweep import Runs, run_sweep
 from fedjax_sim.studies.setups import Study, of_seed, options, prepare, resolve
 from fedjax_sim.wrappers.robust import attacks
 
@@ -18,10 +18,10 @@ SMALL = {
 }  # fmt: skip
 
 
-def runs_of(grid, **values) -> _Runs:
+def runs_of(grid, **values) -> Runs:
     config = sweep_options(grid, **SMALL | values)
     study = Study(config.run)
-    return _Runs(study, config, configurations(study, config))
+    return Runs(study, config, configurations(study, config))
 
 
 @pytest.mark.slow

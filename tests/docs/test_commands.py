@@ -34,6 +34,7 @@ from fedjax_sim.cli.errors import Failure
 from fedjax_sim.cli.grid import SweepOptions, configurations, read_sweep
 from fedjax_sim.cli.main import USAGE
 from fedjax_sim.cli.options import MISSING, parse, read_arguments
+from fedjax_sim.cli.space import Space, TuneOptions, read_tuning
 from fedjax_sim.datasets.tables import is_table
 from fedjax_sim.studies.setups import (
     ALGORITHMS,
@@ -137,7 +138,7 @@ def checked(command: str) -> Any:
     program, name, *words = shlex.split(command)
     assert program == "fedjax-sim"
     words = [word for word in words if word not in ("--help", "...")]
-    if words and words[0].endswith("config.json"):  # of a run
+    if words and words[0].endswith(("config.json", "best.json")):  # of a run or a tuning
         words[0] = "quickstart"
     if name in OF_COMPARISONS:
         kind = OF_COMPARISONS[name]
@@ -150,6 +151,9 @@ def checked(command: str) -> Any:
     if name == "sweep":
         *_, study, given = read_sweep(words, "")
         return configurations(study, given)
+    if name == "tune":
+        *_, study, given = read_tuning(words, "")
+        return Space(study, given).corners
     if name in OF_FOLDERS:
         kind, default = OF_FOLDERS[name], None
         if name == "fork":
@@ -192,7 +196,7 @@ def test_commands_of_the_page_of_algorithms_are_accepted():
 def test_pages_have_commands():
     found = [param.values[1].split()[1] for param in COMMANDS]
     assert len(found) >= 60
-    for name in (*OF_COMPARISONS, *OF_FOLDERS, "sweep", "init", "list"):
+    for name in (*OF_COMPARISONS, *OF_FOLDERS, "sweep", "tune", "init", "list"):
         assert name in found
         assert f"fedjax-sim {name}" in USAGE
 
@@ -207,6 +211,8 @@ def test_pages_have_commands():
         "fedjax-sim run study.py --hyper.damped.nu 1",
         "fedjax-sim sweep --grid.lrr.values 0.1 0.2",
         "fedjax-sim sweep --grid.lr.value 0.1 0.2",
+        "fedjax-sim tune --space.lrr.from 0.1 --space.lrr.to 1",
+        "fedjax-sim tune --space.lr.form 0.1 --space.lr.to 1",
         "fedjax-sim plot results/x --bnad ci",
         "fedjax-sim fork results/x --round 4 --alternatives.slow.hper.lr 0.1",
         "fedjax-sim clients --partition pfllib-dir",
@@ -221,7 +227,8 @@ def test_misspelled_commands_are_refused(folder, command):
 
 def known_flags() -> tuple[set[str], set[str]]:
     """Flags, and choices as NAME:KIND, of all commands."""
-    kinds = [*OF_COMPARISONS.values(), *OF_FOLDERS.values(), SweepOptions, init.InitOptions]
+    of_several = [SweepOptions, TuneOptions, init.InitOptions]
+    kinds = [*OF_COMPARISONS.values(), *OF_FOLDERS.values(), *of_several]
     fields = {name: field for kind in kinds for name, field in names_of(kind).items()}
     flags = {name for name, field in fields.items() if not field.alternatives}
     choices = {
@@ -252,7 +259,8 @@ def test_flags_in_sentences_exist(path):
             if word.startswith("--") and "xla" not in word:
                 name = word[2:].split("=")[0].rstrip(",").replace("_", "-")
                 first = name.split(".")[0]
-                of_dict = first in ("hyper", "grid", "alternatives") or "clip.bounds" in name
+                dicts = ("hyper", "grid", "space", "alternatives")
+                of_dict = first in dicts or "clip.bounds" in name
                 assert name in flags | OTHERS or of_dict, span
             elif re.fullmatch(r"[a-z_.-]+:[a-z_-]+", word):
                 group = word.split(":")[0]

@@ -120,6 +120,7 @@ def test_how_to_pages_are_in_one_group():
     ("word", "page"),
     [
         ("AUC", "howto/metrics.md"),
+        ("Optuna", "howto/sweeps_and_tuning.md"),
         ("BatchNorm", "models_with_state.md"),
         ("regression", "your_own.md"),
     ],

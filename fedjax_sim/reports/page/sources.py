@@ -107,7 +107,7 @@ def _(result: str | pathlib.Path) -> Source:
     config = saved.get("settings", {})
     swept = (path / "slices").is_dir()
     runs = {} if swept else run_folders(path, config)
-    command = "sweep" if swept else "run"
+    command = "tune" if "tuning" in saved else "sweep" if swept else "run"
     return Source(
         "sweep" if swept else "run" if RunFolder(path).exists else "comparison",
         content.history,

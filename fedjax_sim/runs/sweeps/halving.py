@@ -4,6 +4,7 @@ K. Jamieson, A. Talwalkar, "Non-stochastic best arm identification and hyperpara
 AISTATS 2016, Algorithm 1 with a share 1/eta of L. Li et al., "Hyperband", JMLR 2018.
 """
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +15,13 @@ import numpy as np
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.engine import History, RunState
+from fedjax_sim.runs.events import notify
 from fedjax_sim.runs.interrupt import deferred_interrupt
 from fedjax_sim.runs.sweeps.grid import selected
-from fedjax_sim.runs.sweeps.program import Programs, SliceResult
+from fedjax_sim.runs.sweeps.program import Program, Programs, SliceResult
 from fedjax_sim.runs.sweeps.result import SweepRun
 from fedjax_sim.runs.sweeps.slices import Batch, RunNumber
-from fedjax_sim.runs.sweeps.sweep import Known, Outcome, SweepPlan, open_store
+from fedjax_sim.runs.sweeps.sweep import Known, Outcome, SweepPlan, SweepProgress, open_store
 from fedjax_sim.runs.sweeps.watchers import Watchers
 from fedjax_sim.types import Params, shown
 
@@ -111,17 +113,33 @@ def run_bracket(
     began, compiled = time.perf_counter(), programs.compile_seconds
     alive = list(range(len(plan.configurations)))
     parts = [_Part(batch, {}, {}, {}, {}, []) for batch in batches[ends[-1]]]
+
+    parts_of_rounds = list(itertools.pairwise([0, *ends]))
+    counts = zip(halving.counts(len(alive)), parts_of_rounds, strict=True)
+    work = sum(count * (last - first) for count, (first, last) in counts)  # in rounds of all seeds
+    done = 0.0
+
+    def report(batch: Batch, program: Program, slices: int, round: int) -> None:
+        before = slices * (last - first) + round - first  # rounds of slices
+        share = done + _weight(batch, plan) * before / len(program.plan.slices)
+        progress = SweepProgress(
+            batch.group.static, program.plan, program.compiled.bytes_per_device, programs.budget,
+            slices, round, ends[-1], len(new), plan.num_runs, min(share / work, 1.0),
+        )  # fmt: skip
+        notify(plan.callbacks, "progress", progress)
+
     with deferred_interrupt() as signalled:
         watchers = Watchers(plan.callbacks)
 
         def interrupted() -> bool:
             return signalled() or watchers.interrupted()
 
-        for first, last in itertools.pairwise([0, *ends]):
+        for first, last in parts_of_rounds:
             for i, part in enumerate(parts):
-                following = _advanced(part, alive, programs, first, last, interrupted)
+                following = _advanced(part, alive, programs, first, last, report, interrupted)
                 if following is None:
                     return Outcome(new, {}, known, True, True, 0.0, programs)
+                done += _weight(_of(part.batch, alive), plan) * (last - first)
                 parts[i] = following
             reached = _taken(parts, batches[last])
             if last == ends[-1]:
@@ -142,24 +160,35 @@ def run_bracket(
     return Outcome(new, {}, known, False, ended, seconds, programs)
 
 
+def _of(batch: Batch, alive: Sequence[int]) -> Batch:
+    """Returns the runs of these configurations."""
+    rows = [i for i, j in enumerate(batch.group.members) if j in alive]
+    return batch._replace(group=selected(batch.group, rows))
+
+
+def _weight(batch: Batch, plan: SweepPlan) -> float:
+    """Returns the number of configurations, of which some seeds alone are a part."""
+    return len(batch.group.members) * len(batch.numbers) / len(plan.seeds)
+
+
 def _advanced(
     part: _Part,
     alive: Sequence[int],
     programs: Programs,
     first: int,
     last: int,
+    report: Callable[[Batch, Program, int, int], None],
     interrupted: Callable[[], bool],
 ) -> _Part | None:
     """Returns the runs of these configurations after the rounds ``first`` to ``last``."""
-    batch = part.batch
-    group = selected(batch.group, [i for i, j in enumerate(batch.group.members) if j in alive])
-    if not group.members:
+    batch = _of(part.batch, alive)
+    if not batch.group.members:
         return part._replace(histories={}, states=[])
-    batch = batch._replace(group=group)
-    program = programs.prepare(batch.trial, group, batch.keys)
+    program = programs.prepare(batch.trial, batch.group, batch.keys)
     after = _Part(part.batch, {}, {}, {}, {}, [])
     place = 0
-    for blocks in program.plan.slices:
+    for number, blocks in enumerate(program.plan.slices):
+        report(batch, program, number, first)
         members = [batch.members(program.plan, block) for block in blocks]
         start = None
         if first:
@@ -167,9 +196,15 @@ def _advanced(
             rows = [part.rows[run] for block in members for run in block]
             start = program.continued(part.states, np.reshape(rows, shape))
         result = program.run(
-            blocks, lambda round: None, interrupted, keep_models=batch.keep_models, start=start,
-            first=first, last=last, keep_state=True,
-        )  # fmt: skip
+            blocks,
+            functools.partial(report, batch, program, number),
+            interrupted,
+            keep_models=batch.keep_models,
+            start=start,
+            first=first,
+            last=last,
+            keep_state=True,
+        )
         if result is None:
             return None
         assert result.state is not None

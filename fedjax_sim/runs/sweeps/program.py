@@ -135,17 +135,21 @@ class Programs:
     Args:
         devices: that run blocks.
         budget: bytes that a program may need per device.
-        least: configurations for which blocks are made at least: smaller groups fill theirs by
-            repetition, so that they need no program of their own.
+        filled: function of the configurations of a group that returns for how many blocks are made:
+            groups fill theirs by repetition, so that they need no program of their own.
         rungs: rounds in which runs may be cut, ends of segments.
     """
 
     def __init__(
-        self, devices: Sequence[Device], budget: int, least: int = 1, rungs: Sequence[int] = ()
+        self,
+        devices: Sequence[Device],
+        budget: int,
+        filled: Callable[[int], int] = int,
+        rungs: Sequence[int] = (),
     ):
         self._devices = list(devices)
         self.budget = budget
-        self._least = least
+        self._filled = filled
         self._rungs = rungs
         self._compiled: dict[Any, Compiled] = {}
         self.compilations = 0
@@ -169,7 +173,7 @@ class Programs:
         setup = dataclasses.replace(setup, task=task, eval_fn=eval_fn)
         trial = trial._replace(setup=setup)
         needed, per_run = data, 0.0
-        for width, seeds in _shapes(spread, max(len(group.members), self._least), num_seeds):
+        for width, seeds in _shapes(spread, self._filled(len(group.members)), num_seeds):
             if data + per_run * width * seeds > self.budget:
                 continue  # larger than one that was compiled and did not fit
             plan = cut(len(group.members), num_seeds, spread.number, width, seeds)

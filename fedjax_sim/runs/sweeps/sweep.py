@@ -75,12 +75,15 @@ class SweepProgress(NamedTuple):
     num_rounds: int
     runs_done: int  # of the whole sweep, or of its part
     num_runs: int
+    share: float | None = None  # of the work that is done; None: as runs and rounds say
 
     name = ""  # a sweep is one work, of all algorithms
 
     @property
     def fraction(self) -> float:
         """Share of the work that is done, in [0, 1]; the slice in progress counts by its rounds."""
+        if self.share is not None:
+            return self.share
         plan = self.plan
         runs = plan.width * plan.seeds * len(plan.slices[0]) if self.round < self.num_rounds else 0
         done = self.runs_done + runs * self.round / max(self.num_rounds, 1)
@@ -379,11 +382,13 @@ def open_store(plan: SweepPlan, *, create: bool = True) -> SweepStore:
     )
 
 
-def programs_for(options: Options, least: int = 1, rungs: Sequence[int] = ()) -> Programs:
+def programs_for(
+    options: Options, filled: Callable[[int], int] = int, rungs: Sequence[int] = ()
+) -> Programs:
     """Returns an empty collection of programs for the devices of this process."""
     where = device_list.workers()
     # Independent of other processes, so that a resumed sweep has the same plan and the same bits.
-    return Programs(where, options.memory or device_list.memory_limit(where[0]), least, rungs)
+    return Programs(where, options.memory or device_list.memory_limit(where[0]), filled, rungs)
 
 
 def run_groups(plan: SweepPlan, store: SweepStore, programs: Programs) -> Outcome:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jax import Array
@@ -43,6 +43,12 @@ from fedjax_sim.types import FedAlgorithm, Setup, Summary, shown
 if TYPE_CHECKING:
     import optuna
     import pandas as pd
+
+
+# Distributions by name, or a function of a trial that returns its configuration.
+Space: TypeAlias = (
+    "Mapping[str, optuna.distributions.BaseDistribution] | Callable[[optuna.Trial], Configuration]"
+)
 
 
 class Tried(NamedTuple):
@@ -103,7 +109,7 @@ class Tuning(NamedTuple):
 def tune(
     factory: Factory,
     setup: Setup | MakeSetup,
-    space: Mapping[str, optuna.distributions.BaseDistribution],
+    space: Space,
     keys: Array,
     *,
     metric: str,
@@ -134,11 +140,14 @@ def tune(
     sweeps of so many rounds.
 
     Args:
-        factory, setup, keys, callbacks, storage, options: as in :func:`~fedjax_sim.sweep`; with
-            ``halving``, callbacks receive no progress between the ends of runs.
+        factory, setup, keys, callbacks, storage, options: as in :func:`~fedjax_sim.sweep`.  Events
+            and progress are those of the batch.  Objects with a method ``tried`` receive the
+            :class:`Tried` of every configuration after its batch.
         space: Optuna's distributions by name of the hyper-parameter, ``{"lr":
             optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)}``.  Names that change
-            shapes (parameters of ``setup``, names of choices) make programs of their own.
+            shapes (parameters of ``setup``, names of choices) make programs of their own.  A
+            function of Optuna's trial returns a configuration whose names may depend on its choices
+            (``trial.suggest_categorical``).
         metric: a number of every evaluation, such as ``"valid/accuracy"``.
         mode: "min" or "max"; default by the metric's name.
         trials: configurations in all.
@@ -148,8 +157,8 @@ def tune(
         halving: rounds after which only the best of a batch continue.
 
     Raises:
-        ValueError: as :func:`~fedjax_sim.sweep`; an empty space, an unknown metric or one that is
-            no number, rungs that are no rounds of evaluation.
+        ValueError: as :func:`~fedjax_sim.sweep`; an empty space or configuration, an unknown metric
+            or one that is no number, rungs that are no rounds of evaluation.
         ImportError: Optuna is not installed.
 
     Example:
@@ -174,14 +183,7 @@ def tune(
     optuna = import_extra("optuna", "tune")
     mode = "max" if sign(metric, mode) > 0 else "min"
     check_count(1, trials=trials, batch=batch)
-    if not isinstance(space, Mapping) or not space:
-        raise ValueError(f"space is {space!r:.60}; expected distributions of Optuna by name")
-    for name, distribution in space.items():
-        if not isinstance(distribution, optuna.distributions.BaseDistribution):
-            raise ValueError(
-                f"space[{name!r}] is {distribution!r:.60}; expected a distribution of Optuna, such "
-                "as optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)"
-            )
+    _check_space(optuna, space)
     samplers = optuna.samplers
     if isinstance(sampler, samplers.GridSampler | samplers.BruteForceSampler):
         raise ValueError(  # they end a study, which is not theirs to end here
@@ -200,19 +202,56 @@ def tune(
     tried: list[Tried] = []
     with deferred_interrupt() as signalled:
         while len(tried) < trials and not (signalled() or search.interrupted):
-            asked = [study.ask(dict(space)) for _ in range(min(batch, trials - len(tried)))]
-            if not search.run([trial.params for trial in asked], batch):
+            asked = [_asked(study, space) for _ in range(min(batch, trials - len(tried)))]
+            if not search.run([configuration for _, configuration in asked], batch):
                 break
-            for trial in asked:
-                for round, score in search.rungs(trial.params).items():
+            for trial, configuration in asked:
+                for round, score in search.rungs(configuration).items():
                     trial.report(score, round)
-                one = search.tried(trial.params)
+                one = search.tried(configuration)
                 if one.complete:
                     study.tell(trial, one.score)
                 else:
                     study.tell(trial, state=optuna.trial.TrialState.PRUNED)
                 tried.append(one)
+                notify(callbacks, "tried", one)
     return Tuning(metric, mode, tried, search.result(len(tried) < trials), study)
+
+
+def _check_space(optuna: Any, space: Space) -> None:
+    """Refuses what is no space of configurations."""
+    if callable(space):
+        return
+    if not isinstance(space, Mapping) or not space:
+        raise ValueError(
+            f"space is {space!r:.60}; expected distributions of Optuna by name, or a function of a "
+            "trial"
+        )
+    for name, distribution in space.items():
+        if not isinstance(distribution, optuna.distributions.BaseDistribution):
+            raise ValueError(
+                f"space[{name!r}] is {distribution!r:.60}; expected a distribution of Optuna, such "
+                "as optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)"
+            )
+
+
+def _asked(study: optuna.Study, space: Space) -> tuple[optuna.Trial, Configuration]:
+    """Returns a new trial and its configuration."""
+    if not callable(space):
+        trial = study.ask(dict(space))
+        return trial, trial.params
+    trial = study.ask()
+    configuration = space(trial)
+    if not isinstance(configuration, Mapping) or not configuration:
+        raise ValueError(
+            f"space returned {configuration!r:.60}; expected the values of a configuration by name"
+        )
+    return trial, dict(configuration)
+
+
+def _filled(batch: int, number: int) -> int:
+    """Returns the next power of 2, so that groups of all sizes have few programs."""
+    return min(1 << (number - 1).bit_length(), batch)
 
 
 def _study(optuna: Any, mode: str, sampler: Any) -> optuna.Study:
@@ -294,9 +333,11 @@ class _Search:
         rungs = self._halving.rounds
         if self._programs is None:
             # Groups of choices have other sizes in every batch: filling each would be waste.
-            numbers_only = not any(group.static for group, _ in plan.shares)
-            least = batch if numbers_only and not rungs else 1
-            self._programs = programs_for(plan.options, least, rungs)
+            several = len({group.members for group, _ in plan.shares}) > 1
+            filled = functools.partial(_filled, batch) if several else int
+            if not several and not rungs:
+                filled = lambda number: batch  # noqa: E731
+            self._programs = programs_for(plan.options, filled, rungs)
         if rungs:
             plans = {end: self._of_rung(plan, end) for end in rungs} | {num_rounds: plan}
             outcome = run_bracket(plans, self._programs, self._goal.scores, self._halving)

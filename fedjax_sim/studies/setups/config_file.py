@@ -116,6 +116,8 @@ def read_saved(path: pathlib.Path) -> SavedRun:
     members = members_of(path)
     if "sweep" in members:
         raise FolderError(f"{path} is the file of a sweep; expected one that fedjax-sim run wrote")
+    if "tuning" in members:
+        raise FolderError(f"{path} is the file of a tuning; expected the best.json beside it")
     return validated(SavedRun, path, None if not members else json.dumps(members).encode())
 
 

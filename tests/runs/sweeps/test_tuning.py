@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -208,6 +209,71 @@ def test_every_seed_may_have_a_setup_of_its_own():
     assert [one.rounds for one in found.tried] == rounds.tolist()
     scores = [losses[i, n // 2 - 1] for i, n in enumerate(rounds)]
     np.testing.assert_allclose([one.score for one in found.tried], scores, SINGLE)
+
+
+def test_names_may_depend_on_choices():
+    """A function of a trial; the runs are those of its configurations."""
+
+    def space(trial):
+        lr = trial.suggest_float("lr", 0.05, 0.5, log=True)
+        if trial.suggest_categorical("proximal", (False, True)):
+            return {"lr": lr, "mu": trial.suggest_float("mu", 0.1, 1.0)}
+        return {"lr": lr, "mu": 0.0}
+
+    seen = []
+    callback = types.SimpleNamespace(tried=seen.append)
+    arguments = {"metric": "loss", "mode": "min", "trials": 6, "batch": 3, "callbacks": [callback]}
+    found = fs.tune(fs.fedprox, quadratic_setup(), space, KEYS[:2], **arguments)
+    assert seen == found.tried
+    assert found.sweep.compilations == 1
+    params = [trial.params for trial in found.study.trials]
+    assert [one.configuration["mu"] for one in found.tried] == [p.get("mu", 0.0) for p in params]
+    assert 0 < sum(p["proximal"] for p in params) < 6
+    grid = [one.configuration for one in found.tried]
+    whole = fs.sweep(fs.fedprox, quadratic_setup(), grid, KEYS[:2])
+    losses = [run.history.metrics["loss"][-1] for run in whole.runs]
+    means = np.reshape(losses, (6, 2)).mean(axis=1)
+    np.testing.assert_allclose([one.score for one in found.tried], means, SINGLE)
+
+
+def test_groups_of_other_sizes_share_programs():
+    """Groups of 3 and 4 configurations have one, which fills the smaller group."""
+
+    def setup(cohort_size):
+        task = quadratic_setup().task
+        timeline = fs.timelines.uniform(
+            jax.random.key(2), 4, NUM_CLIENTS, cohort_size, task.num_steps
+        )
+        return quadratic_setup(timeline=timeline)
+
+    sizes = iter([2] * 3 + [3] * 4 + [2] * 4 + [3] * 3)
+
+    def space(trial):
+        return {"cohort_size": next(sizes), "lr": trial.suggest_float("lr", 0.05, 0.5)}
+
+    found = tuned(setup, space, trials=14, batch=7)
+    assert found.sweep.compilations == 2  # one per cohort size, not one per number of them
+    for one in found.tried[:7:3]:
+        own = setup(one.configuration["cohort_size"])
+        loss = np.mean([expected(own, [one.configuration["lr"]], seed)[0, -1] for seed in (0, 1)])
+        np.testing.assert_allclose(one.score, loss, SINGLE)
+
+
+def test_halving_reports_how_far_a_batch_is():
+    events = []
+    tuned(halving=fs.Halving((4,)), callbacks=[types.SimpleNamespace(progress=events.append)])
+    fractions = [event.fraction for event in events]
+    assert fractions[0] == 0
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == pytest.approx(1)
+    assert {event.num_rounds for event in events} == {12}
+    assert {event.round for event in events} >= {0, 4, 12}
+
+
+@pytest.mark.parametrize("returned", [{}, None, 0.1])
+def test_a_function_that_returns_no_configuration_is_refused(returned):
+    with pytest.raises(ValueError, match=r"space returned .*; expected the values of a config"):
+        tuned(space=lambda trial: returned)
 
 
 def test_setups_of_different_lengths_cannot_be_compared():
