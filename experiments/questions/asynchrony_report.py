@@ -304,16 +304,17 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
     """The page's sentences, figure and answers."""
     table, options = tables[""], facts["options"]
     lacks = {name: _interval(_lacks(table, name, False)) for name in METHODS}
-    largest = int(tables["clocks"]["clients"].max())
+    largest, trained = int(tables["clocks"]["clients"].max()), int(table["clients"].max())
     return Page(
         f"With two thirds of 100 clients slow, the limits give slow clients too little weight: "
         f"FedBuff by {lacks['FedBuff']} of 0.67, FedAsync by {lacks['FedAsync']}, QuAFL by "
         f"{lacks['QuAFL']}; uploads weighted by inverse rates of contribution remove FedBuff's "
         f"({_interval(_lacks(table, 'FedBuff', True))}), and FAVANO's alpha over-corrects "
         f"({_interval(_lacks(table, 'FAVANO', True))}).",
-        "A corrected FedBuff or FedAsync on clients with equal Hessians and a small server rate whose "
-        f"interval lies beyond {NEAR:g}, a FAVANO with this alpha whose interval contains 0, or a limit that is not the mean of "
-        "minimisers weighted as in `experiments/questions/asynchrony_limits.py`.",
+        "A corrected FedBuff or FedAsync on clients with equal Hessians and a small server rate "
+        f"whose interval lies beyond {NEAR:g}, a FAVANO with this alpha whose interval contains 0, "
+        "or a limit that is not the mean of minimisers weighted as in "
+        "`experiments/questions/asynchrony_limits.py`.",
         "95 % intervals over seeds. Left: lines follow from speeds and sizes alone. Middle: "
         "without correction. Right: three groups of timelines.",
         [
@@ -329,7 +330,7 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
         f"Quadratics with exact gradients, equal curvatures unless said otherwise; rate {LR:g}, at "
         f"most {STEPS} steps, {options['seeds']} seeds with M = 100, at most 3 with more. "
         "Networks, minibatches, other laws of durations and lost uploads were not tried; "
-        f"M above {largest:,} is by formula only.",
+        f"runs reach M = {trained:,} and timelines {largest:,}, larger M are by formula only.",
     )
 
 
