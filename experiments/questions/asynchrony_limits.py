@@ -82,8 +82,9 @@ def upload_rates(system: System) -> np.ndarray:
 def staleness_weights(system: System, power: float) -> np.ndarray:
     """Mean of ``(1 + tau)^-power`` over a client's uploads, ``[M]``, for a buffer of one upload.
 
-    Staleness tau is the number of the other clients' uploads during a visit; its spread around
-    their rate times the visit's duration counts to second order, as that of a Poisson number.
+    Staleness tau is the number of the other clients' uploads during a visit.  Its spread around
+    their rate times the visit's duration counts to second order, as that of a Poisson number, which
+    is an upper bound: uploads are more regular.
     """
     rates = upload_rates(system)
     success, inverse = np.unique(system.success, return_inverse=True)

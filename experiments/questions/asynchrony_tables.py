@@ -53,7 +53,7 @@ def slopes(table: pd.DataFrame, part: str) -> pd.DataFrame:
     for method, own in uncorrected.groupby("method", sort=False):
         sizes = own["clients"].nunique()
         for seed, run in own.groupby("seed"):
-            if len(run) == sizes and sizes > 2:
+            if len(run) == sizes and sizes > 1:
                 x, y = np.log(run["clients"]), np.log(run["distance"])
                 slope = float(np.polyfit(x, y, 1)[0])
                 rows.append({"method": method, "seed": seed, "slope": slope})
