@@ -642,7 +642,7 @@ def test_command_stores_numbers_and_bars(tmp_path, monkeypatch, capsys):
     [
         (
             ["speed"],
-            "part is speed; expected rounds, sweep, cells, methods, topologies, selection, evaluation",
+            "part is speed; expected rounds, sweep, cells, methods, topologies, selection, ev",
         ),
         (["cells", "--candidates", "drjax-mesh"], "candidate is 'drjax-mesh', which cells do"),
         (["cells", "--repeats", "0"], "repeats is 0"),

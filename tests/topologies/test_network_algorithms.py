@@ -249,7 +249,7 @@ def test_hierarchies_that_are_fedavg(edges, period, weighting):
 
 @pytest.mark.parametrize("period", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_hierarchical_fedavg(period):
-    """Liu et al., 2020, Eq. (5), with the examples as weights and some clients absent."""
+    """Liu et al., 2020, Algorithm 1, with the examples as weights and some clients absent."""
     edges = np.array([0, 1, 2, 0, 1, 2, 0, 0])
     mask = np.ones((4, M), bool)
     mask[1, [1, 4]] = False  # edge 1 has no reports

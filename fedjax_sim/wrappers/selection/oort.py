@@ -82,6 +82,9 @@ def oort(
     visit, at the model that it received, since an oracle has no losses of single examples; for
     minibatches of one example that is the paper's number.
 
+    The authors' program differs: it scales the utilities to [0, 1] before it adds the uncertainty,
+    and takes the cutoff from the first client that would not be exploited.
+
     Args:
         size: m, clients that take part.
         durations: ``[M]`` duration of a visit of every client, known beforehand; None: speed does
