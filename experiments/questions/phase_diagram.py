@@ -34,14 +34,14 @@ writes the report of those that are kept.
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
 import tyro
 
-from experiments.harness import Report, check_names, kept_json, save_report, settings
+from experiments.harness import check_names, kept_json, save_report, settings
 from experiments.questions.phase_diagram_problem import (
     DIFFERENT_CURVATURE,
     Family,
@@ -49,10 +49,21 @@ from experiments.questions.phase_diagram_problem import (
     gaps,
     initial,
 )
+from experiments.questions.phase_diagram_report import build
 from experiments.questions.phase_diagram_runs import METHODS, Sizes, final_gaps
 from fedjax_sim.runs import digest
 
-LARGEST_RATE = 2.0  # times 1 / L
+
+class Effort(NamedTuple):
+    """Rates and seeds of a program."""
+
+    powers: tuple[int, int]  # of 1/2, the rates times L: from the first up to the second
+    seeds: int
+
+    @property
+    def lrs(self) -> list[float]:
+        """The rates, the largest first."""
+        return [2.0**-i for i in range(*self.powers)]
 
 
 class Scale(NamedTuple):
@@ -64,10 +75,10 @@ class Scale(NamedTuple):
     noises: tuple[float, ...]
     heterogeneities: tuple[float, ...]  # above 0
     conditions: tuple[float, ...]
-    rates: int  # halved from one to the next
-    seeds: int
     rounds: int
     centre: tuple[int, int, float, float, float]  # M, K, noise, heterogeneity, condition
+    at_centre: Effort  # with the centre's M and K, where all planes of numbers are one program
+    elsewhere: Effort
 
 
 def powers(base: int, first: int, last: int) -> tuple[int, ...]:
@@ -79,16 +90,18 @@ NOISES = tuple(4.0**i / 2 for i in range(-2, 3))  # 1/32 .. 8
 CONDITIONS = tuple(4.0**i for i in range(1, 6))
 SCALES = {
     "tiny": Scale(
-        (2, 4), (1, 4), 8, (0.5, 2.0), (0.5,), (4.0, 64.0), 4, 3, 4, (4, 4, 0.5, 0.5, 64.0)
+        (2, 4), (4,), 16, (0.5, 2.0), (0.125, 0.5), (4.0, 64.0), 4, (4, 4, 0.5, 0.5, 64.0),
+        Effort((-1, 5), 4), Effort((-1, 5), 2),
     ),
     "reduced": Scale(
-        (2, 16, 128, 1024), (4, 16, 64, 256), 2**14,
-        NOISES, NOISES[:-1], CONDITIONS, 10, 5, 32, (16, 16, 0.5, 0.5, 64.0),
+        (2, 16, 128, 1024), (4, 16, 64, 256), 2**14, NOISES, NOISES[:-1], CONDITIONS, 32,
+        (16, 16, 0.5, 0.5, 64.0), Effort((-2, 12), 40), Effort((-1, 9), 5),
     ),
     "full": Scale(
         (2, 4, 16, 64, 256, 1024, 4096), powers(4, 0, 5), 2**16,
         tuple(2.0**i for i in range(-6, 5)), tuple(2.0**i for i in range(-6, 3)),
-        tuple(2.0**i for i in range(1, 13)), 14, 10, 32, (16, 16, 0.5, 0.5, 64.0),
+        tuple(2.0**i for i in range(1, 13)), 32, (16, 16, 0.5, 0.5, 64.0),
+        Effort((-2, 14), 40), Effort((-2, 14), 40),
     ),
 }  # fmt: skip
 
@@ -165,17 +178,18 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Rows of cells of one M and K; a run that ends above its start counts as its start."""
     sizes = Sizes(cells[0].clients, cells[0].local_steps, scale.rounds)
-    lrs = [LARGEST_RATE / 2**i for i in range(scale.rates)]
+    effort = scale.at_centre if sizes[:2] == scale.centre[:2] else scale.elsewhere
+    lrs = effort.lrs
     problems = list(dict.fromkeys(cell.problem for cell in cells))
     starts = np.array([float(gaps(family, problem, initial(family))) for problem in problems])
 
     def compute() -> dict[str, Any]:
-        ends = final_gaps(family, method, problems, sizes, lrs, scale.seeds)
+        ends = final_gaps(family, method, problems, sizes, lrs, effort.seeds)
         return {"gaps over start": np.minimum(ends / starts[:, None, None], 1).tolist()}
 
     identity = {
         "family": family, "method": method, "problems": problems, "sizes": sizes, "lrs": lrs,
-        "seeds": scale.seeds,
+        "seeds": effort.seeds,
     }  # fmt: skip
     path = options.work / "phase_diagram" / f"{digest(identity)}.json"
     if options.finished and not path.exists():
@@ -205,26 +219,18 @@ def grouped(every: Iterable[Cell]) -> list[list[Cell]]:
     return list(groups.values())
 
 
-def build(
-    tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
-) -> tuple[Report, dict[str, Any]]:
-    """The number of cells, per family and plane, in which a method's mean is the least."""
-    table, keys = tables[""], ["family", "plane", "M", "K", *Problem._fields]
-    means = table.assign(mean=table.filter(like="seed").mean(axis=1))
-    least = means.loc[means.groupby(keys)["mean"].idxmin()]
-    counts = least.groupby(["family", "plane", "method"]).size().rename("cells").reset_index()
-    return Report("Which method wins where", f"Scale: {facts['options']['scale']}.", counts), {}
-
-
 def main(options: Options) -> None:
     """Runs what is not kept and writes the report."""
     scale = SCALES[options.scale]
     rows = []
-    for family in options.families:
-        for group in grouped(cells(family, scale)):
-            for method in options.methods:
-                rows += measure(family, method, group, scale, options)
-                print(family, group[0].clients, group[0].local_steps, method, flush=True)
+    work: list[tuple[Family, list[Cell]]] = [
+        (family, group) for family in options.families for group in grouped(cells(family, scale))
+    ]
+    # The planes of numbers first: most cells for the least time.
+    for family, group in sorted(work, key=lambda part: -len(part[1])):
+        for method in options.methods:
+            rows += measure(family, method, group, scale, options)
+            print(family, group[0].clients, group[0].local_steps, method, flush=True)
     facts = settings(options) | scale._asdict()
     save_report(
         options.output / "phase_diagram", "phase_diagram", {"": pd.DataFrame(rows)}, build,

@@ -14,7 +14,7 @@ always: sigma bounds the second and the fourth moment with equality, at every mo
 """
 
 import functools
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,27 +53,39 @@ class Clients(NamedTuple):
     y: Array  # [ROWS]
 
 
-def make_clients(family: Family, problem: Problem) -> tuple[Clients, ProblemConstants]:
-    """One problem in float32, and its constants."""
-    noise, heterogeneity, condition, tau = (float(value) for value in problem)
+def constants(family: Family, problem: Problem) -> ProblemConstants:
+    """Constants of one problem or of several, arrays that broadcast.
+
+    zeta is not among them: it is ``zeta_star``, but infinite for quadratics with ``tau > 0``.
+    """
+    noise, heterogeneity, condition, _ = (np.asarray(value, np.float64) for value in problem)
     mu = 1 / condition
     if family == "quadratic":
-        slopes = np.geomspace(mu, 1 / (1 + tau), DIMENSION)
-        x, y, L, B, Q = np.zeros((0, DIMENSION)), np.zeros(0), 1.0, 1.0, 0.0
+        L, B, Q = 1.0, 1.0, 0.0
     else:
-        tau, slopes = 0.0, np.full(DIMENSION, mu)
-        x, y = rows()
-        L, B = 1 + mu, float(np.linalg.norm(minimiser(condition)))
-        Q = 4 / (6 * np.sqrt(3)) * float(np.linalg.norm(x, axis=1).max())
+        distances = {value: np.linalg.norm(minimiser(value)) for value in set(condition.flat)}
+        B = np.vectorize(distances.get, otypes=[float])(condition)
+        L = 1 + mu
+        Q = 4 / (6 * np.sqrt(3)) * float(np.linalg.norm(rows()[0], axis=1).max())
     sigma, zeta = noise * L * B, heterogeneity * L * B
+    known: dict[str, Any] = {"L": L, "mu": mu, "sigma": sigma, "sigma4": sigma, "Q": Q, "B": B}
+    known["zeta_star"] = zeta
+    return ProblemConstants(**known)
+
+
+def make_clients(family: Family, problem: Problem) -> Clients:
+    """One problem, in float32."""
+    known: Any = constants(family, problem)
+    tau = float(problem.curvature)
+    if family == "quadratic":
+        x, y = np.zeros((0, DIMENSION)), np.zeros(0)
+        slopes = np.geomspace(float(known.mu), 1 / (1 + tau), DIMENSION)
+    else:
+        (x, y), slopes = rows(), np.full(DIMENSION, float(known.mu))
     # Signs alternate: a client's own optimum lies on no particular side of the initial model.
     direction = np.resize([1.0, -1.0], DIMENSION) / np.sqrt(DIMENSION)
-    values = (slopes, tau, sigma, zeta, direction, x, y)
-    constants = ProblemConstants(
-        L=L, mu=mu, sigma=sigma, sigma4=sigma, Q=Q, B=B, zeta_star=zeta,
-        zeta=zeta if tau == 0 else np.inf,
-    )  # fmt: skip
-    return Clients(*(jnp.asarray(value, jnp.float32) for value in values)), constants
+    values = (slopes, tau, known.sigma, known.zeta_star, direction, x, y)
+    return Clients(*(jnp.asarray(value, jnp.float32) for value in values))
 
 
 @functools.cache
@@ -135,7 +147,7 @@ def make_task(clients: Clients, num_clients: int, num_steps: int) -> fs.Task:
 
 def _oracle(clients: Clients, client: Array, key: Array, max_steps: int) -> fs.Oracle:
     del max_steps
-    sign = 1.0 - 2.0 * (client % 2)
+    sign = jnp.where(client % 2 == 0, 1.0, -1.0)
     shift = clients.zeta * sign * clients.direction
     slopes = clients.slopes * (1 + clients.tau * sign)
     scale = clients.sigma * DIMENSION**-0.5

@@ -97,7 +97,7 @@ def final_gaps(
     """
     make, second = METHODS[method]
     tuned = jnp.asarray([(lr, value) for lr in lrs for value in second], jnp.float32)
-    several = [make_clients(family, problem)[0] for problem in problems]
+    several = [make_clients(family, problem) for problem in problems]
     clients = jax.tree.map(lambda *leaves: jnp.stack(leaves), *several)
     mus = jnp.asarray([1 / problem.condition for problem in problems], jnp.float32)
     alone = method == "single client"
