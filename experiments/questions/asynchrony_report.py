@@ -264,7 +264,7 @@ def _answer_sizes(table: pd.DataFrame) -> Answer:
         values = own["slope"].to_numpy()
         texts.append(f"{method} {_interval(values, 2)}")
         verdicts.append(_near(values, -0.5, 0.1))
-    sizes = select(table, method="FedBuff")["clients"]
+    sizes: Any = select(table, method="FedBuff")["clients"]
     least, most = int(sizes.min()), int(sizes.max())
     large = {name: _lacks(table, name, False, most) for name in ("FedBuff", "FAVANO")}
     kept = ", ".join(f"{name} {_interval(values)}" for name, values in large.items())
@@ -304,7 +304,8 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
     """The page's sentences, figure and answers."""
     table, options = tables[""], facts["options"]
     lacks = {name: _interval(_lacks(table, name, False)) for name in METHODS}
-    largest, trained = int(tables["clocks"]["clients"].max()), int(table["clients"].max())
+    clocks, runs = (np.asarray(each["clients"]) for each in (tables["clocks"], table))
+    largest, trained = int(clocks.max()), int(runs.max())
     return Page(
         f"With two thirds of 100 clients slow, the limits give slow clients too little weight: "
         f"FedBuff by {lacks['FedBuff']} of 0.67, FedAsync by {lacks['FedAsync']}, QuAFL by "

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from scipy import stats
 
 import fedjax_sim as fs
@@ -135,7 +136,12 @@ def draw(runs: pd.DataFrame, table: pd.DataFrame) -> Figure:
         )  # fmt: skip
     left.set(xscale="log", yscale="log", xlabel="largest eigenvalue of the Hessian")
     left.set_ylabel("test loss less training loss")
-    left.legend(fontsize="small", ncols=2, title=f"filled: rate {rates[-1]:g}, open: {rates[0]:g}")
+    for axis, ticks in ((left.xaxis, (0.4, 0.6, 1, 2, 4)), (left.yaxis, (0.1, 0.15, 0.2, 0.3))):
+        axis.set_major_locator(FixedLocator(ticks))
+        axis.set_major_formatter(ScalarFormatter())
+        axis.set_minor_locator(NullLocator())
+    above: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "fontsize": "small"}
+    left.legend(ncols=6, columnspacing=1, handletextpad=0.2, **above)
     names = [*MEASURES, *(f"{name}, at equal train loss" for name in MEASURES[:-1])]
     shapes = {WITHIN: ("o", 0.15), ACROSS: ("s", -0.15)}
     for over, (marker, offset) in shapes.items():
@@ -146,9 +152,9 @@ def draw(runs: pd.DataFrame, table: pd.DataFrame) -> Figure:
         ends = [own["correlation"] - own["low"], own["high"] - own["correlation"]]
         right.errorbar(own["correlation"], at, xerr=ends, fmt=marker, ms=5, capsize=2, label=over)
     right.axvline(0, color="0.6", lw=0.8, zorder=0)
-    right.set(xlim=(-1.05, 1.05), xlabel="rank correlation with the gap, 95 % interval")
+    right.set(xlim=(-1.05, 1.05), xlabel="rank correlation with the gap over each, 95 % interval")
     right.set_yticks([-i for i in range(len(names))], names)
-    right.legend(fontsize="small", title="over")
+    right.legend(**above)
     return figure
 
 
@@ -167,7 +173,7 @@ def build(tables: Tables, facts: Mapping[str, Any]) -> tuple[Report, dict[str, F
     text.section("Means over seeds", groups.mean().reset_index())
     text.section("Rank correlations, 95 % intervals", table)
     text.section("Measures over FedAvg's, paired by seed", flatter(runs))
-    return text, {"flatness.png": draw(runs, table)}
+    return text, {"flatness": draw(runs, table)}
 
 
 def _verdict(right: Any, wrong: Any) -> bool | None:
@@ -233,15 +239,17 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
         ),
     ]  # fmt: skip
     return Page(
-        found=f"Over seeds of one method the largest correlation of a measure of flatness with the "
-        f"gap is {seeds[far]} ({far}), across methods {gap[strongest]} ({strongest}), where the "
-        f"training loss alone has {gap['train loss']}.",
+        found=f"Flatter models have the {'larger' if gap[strongest].mean < 0 else 'smaller'} gaps: "
+        f"the largest rank correlation of a measure of flatness with the gap is "
+        f"{gap[strongest]} across methods and rates ({strongest}) and {seeds[far]} over seeds of "
+        f"one method ({far}); the training loss alone has {gap['train loss']} and "
+        f"{seeds['train loss']}.",
         refuted_by="A measure of flatness whose correlation with the gap at equal training loss is "
         "above 0.3 with an interval that excludes 0, over at least six methods and ten seeds, on "
         "any model that fits its training data.",
-        caption="Left: one point per model. Right: rank correlations with the gap, over the seeds "
-        "of a method and rate (bootstrap over seeds) and over methods and rates of a seed "
-        "(Student's interval over seeds).",
+        caption=f"Left: one point per model, filled at the rate {max(facts['lrs']):g}. Right: rank "
+        "correlations with the gap, over the seeds of a method and rate (bootstrap over seeds) and "
+        "over methods and rates of a seed (Student's interval over seeds).",
         answers=answers,
         setting=f"600 digits on 20 clients, a perceptron of {facts['parameters']:,} parameters, "
         f"{facts['rounds']} rounds, {facts['seeds']} seeds, {len(facts['lrs'])} rates; one data "

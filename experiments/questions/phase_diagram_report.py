@@ -381,7 +381,7 @@ def _third(centre: Any, where: str, theorem: float, crosses: bool) -> Answer:
 
 
 def _fifth(front: pd.DataFrame) -> Answer:
-    most = front.query(f"heterogeneity == {float(front['heterogeneity'].max())}")
+    most = front.query(f"heterogeneity == {np.asarray(front['heterogeneity']).max()}")
     most = most.query("plane == 'heterogeneity'")
     names = most["best"].isin(["SCAFFOLD", "Scaffnew"])
     alone = front.query("K >= 4 and count == 1")

@@ -123,11 +123,11 @@ def test_an_expectation_is_right_where_the_interval_is_inside(interval, right):
 def test_page_of_planted_results(runs):
     facts = {"rounds": 4, "seeds": 10, "lrs": [0.1, 0.3], "parameters": 1210}
     page = STUDY.page({"": runs}, facts)
-    assert "1.00 (1.00 to 1.00) (trace)" in page.found
+    assert "1.00 (1.00 to 1.00) over seeds of one method (trace)" in page.found
     assert page.answers[0].right is False
     report, figures = STUDY.build({"": runs}, facts)
     assert "2 of 120 runs diverged" in report.text
-    assert list(figures) == ["flatness.png"]
+    assert list(figures) == ["flatness"]
 
 
 @pytest.mark.slow
