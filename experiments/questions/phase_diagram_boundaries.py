@@ -197,7 +197,7 @@ def in_front(table: pd.DataFrame) -> pd.DataFrame:
     rows, scores = [], logs(table)
     for cell, part in scores.groupby(level=CELL, sort=False):
         by_method: Any = part.droplevel(CELL).dropna(axis=1, how="all")
-        if len(by_method) < table["method"].nunique():
+        if len(by_method) < len(set(table["method"])):
             continue
         best = str(by_method.mean(axis=1).idxmin())
         front = []
