@@ -111,9 +111,10 @@ COMMANDS = [
 
 
 def modules_of(path: pathlib.Path) -> dict[str, str]:
-    """Python files that a page writes; a page that writes none means those of docs/your_own.md."""
-    found = dict(re.findall(r"%%writefile (\w+\.py)\n(.*?)```", path.read_text(), re.DOTALL))
-    return found if "study.py" in found else modules_of(YOUR_OWN)
+    """Python files that a page writes or shows, and for other names those of docs/your_own.md."""
+    pattern = r"(?:%%writefile|```python\n#) (\w+\.py)\n(.*?)```"
+    found = dict(re.findall(pattern, path.read_text(), re.DOTALL))
+    return found if path == YOUR_OWN else modules_of(YOUR_OWN) | found
 
 
 @pytest.fixture

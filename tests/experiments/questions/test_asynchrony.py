@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
-from experiments.questions import asynchrony, asynchrony_report
+from experiments.questions import asynchrony, asynchrony_problem, asynchrony_report
 from experiments.questions import asynchrony_limits as limits
 from experiments.questions import asynchrony_times as times
 from experiments.questions.asynchrony_setting import METHODS, PARTS, slow_clients, system
@@ -218,7 +218,7 @@ def test_times_of_groups():
 
 
 def test_problems():
-    a, b = asynchrony.problem(10, 0.25, seed=3)
+    a, b = asynchrony_problem.problem(10, 0.25, seed=3)
     assert slow_clients(10, 0.25).sum() == 3
     assert a.shape == b.shape == (10, 16)
     assert b[:, 0].tolist() == [1] * 3 + [0] * 7
@@ -232,15 +232,17 @@ def test_uploads_count_with_their_weights():
     """One round of two clients from 0: FedBuff's step is the mean of weighted differences."""
     setup = fs.Setup(
         fs.Task(
-            jax.tree_util.Partial(asynchrony.oracle, jnp.ones((2, 1)), jnp.array([[1.0], [4.0]])),
+            jax.tree_util.Partial(
+                asynchrony_problem.oracle, jnp.ones((2, 1)), jnp.array([[1.0], [4.0]])
+            ),
             np.ones(2, int), np.ones(2, int),
         ),
         timelines.full(1, 2, 1), np.zeros(1, np.float32),
     )  # fmt: skip
-    weighted = asynchrony._scaled_uploads(fs.fedbuff(0.5, 1.0), jnp.array([2.0, 1.0]))
+    weighted = asynchrony_problem._scaled_uploads(fs.fedbuff(0.5, 1.0), jnp.array([2.0, 1.0]))
     state, _ = fs.run(weighted, setup, jax.random.key(0))
     np.testing.assert_allclose(state.server.params, (2 * 0.5 + 2.0) / 2, rtol=1e-6)
-    stepped = asynchrony._scaled_steps(fs.fedavg(0.5), jnp.array([2.0, 1.0]))
+    stepped = asynchrony_problem._scaled_steps(fs.fedavg(0.5), jnp.array([2.0, 1.0]))
     state, _ = fs.run(stepped, setup, jax.random.key(0))
     np.testing.assert_allclose(state.server.params, (1.0 + 2.0) / 2, rtol=1e-6)
 

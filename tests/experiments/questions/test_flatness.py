@@ -6,15 +6,15 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.questions import flatness, flatness_report
+from experiments.questions import flatness, flatness_problem, flatness_report
 from experiments.questions.flatness_report import ACROSS, STUDY, WITHIN, Correlation
 
 
 def test_measures_of_a_model_without_curvature_but_in_the_biases():
     """At weights of 0 only the last biases matter: a softmax of 10 equal logits."""
-    model = jax.tree.map(np.zeros_like, flatness._network().init(jax.random.key(0)))
-    images, train, test = flatness.digits(0)
-    found = flatness.measures(model, images, train, test)
+    model = jax.tree.map(np.zeros_like, flatness_problem._network().init(jax.random.key(0)))
+    images, train, test = flatness_problem.digits(0)
+    found = flatness_problem.measures(model, images, train, test)
     assert found["train loss"] == pytest.approx(np.log(10), abs=1e-12)
     assert found["gap"] == pytest.approx(0, abs=1e-12)
     # The Hessian of the biases is diag(p) - p p^T with p = 1/10: nine eigenvalues of 1/10.
@@ -29,14 +29,14 @@ def test_measures_of_a_model_without_curvature_but_in_the_biases():
 
 
 def test_hessian_against_differences_of_gradients():
-    model = flatness._network().init(jax.random.key(1))
-    images, train, _ = flatness.digits(1)
+    model = flatness_problem._network().init(jax.random.key(1))
+    images, train, _ = flatness_problem.digits(1)
     with jax.enable_x64(True):
         vector, _ = jax.flatten_util.ravel_pytree(jax.tree.map(np.float64, model))
         x, y = np.float64(images["x"][train]), images["y"][train]
         direction = np.random.default_rng(0).normal(size=(1, vector.size))
-        column = flatness._columns(vector, x, y, direction)[0]
-        gradient = jax.grad(flatness._loss)
+        column = flatness_problem._columns(vector, x, y, direction)[0]
+        gradient = jax.grad(flatness_problem._loss)
         # Central differences: the error is of the order h^2 = 1e-10 beside values of order 1.
         ends = [gradient(vector + h * direction[0], x, y) for h in (1e-5, -1e-5)]
         np.testing.assert_allclose(column, (ends[0] - ends[1]) / 2e-5, atol=1e-6)
@@ -51,7 +51,7 @@ def runs():
     rng = np.random.default_rng(3)
     rows = []
     for number, (method, lr) in enumerate(
-        (method, lr) for lr in (0.1, 0.3) for method in flatness.METHODS
+        (method, lr) for lr in (0.1, 0.3) for method in flatness_problem.METHODS
     ):
         for seed in range(10):
             gap = np.exp(number / 4 + 0.01 * rng.normal())
@@ -137,7 +137,7 @@ def test_small_run(tmp_path):
     )
     flatness.main(options)
     runs = pd.read_csv(tmp_path / "results" / "questions" / "flatness" / "flatness.csv")
-    assert len(runs) == 3 * len(flatness.METHODS)
+    assert len(runs) == 3 * len(flatness_problem.METHODS)
     assert runs["top eigenvalue"].gt(0).all()
     # From equal initial models on equal minibatches: SWA is a mean of FedAvg's models.
     assert not np.allclose(
