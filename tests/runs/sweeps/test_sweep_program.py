@@ -233,3 +233,16 @@ def test_simulate_compiles_once_for_all_segments():
 def test_numbers_among_the_data_count_as_arrays():
     mesh = jax.make_mesh((1,), ("configurations",))
     assert _data_bytes((2.5, np.ones(3, np.float32)), PartitionSpec(), mesh) == 16
+
+
+@pytest.mark.parametrize(("shape", "inside"), [((3,), True), ((3, 2), False)])
+def test_runs_of_vectors_are_inside_of_clients(shape, inside, monkeypatch):
+    """On a CPU; models with matrices gain nothing from that order."""
+    seen = []
+    monkeypatch.setattr(blocks, "clients_outside", lambda one: seen.append(one) or one)
+    loss = lambda x, batch, key: jnp.sum((batch["b"][:, None] - x.reshape(1, -1)) ** 2, 1)  # noqa: E731
+    data = fs.FederatedData({"b": np.ones(4, np.float32)}, np.arange(5))
+    task = fs.empirical_task(loss, data, fs.full_batch(2))
+    setup = fs.Setup(task, fs.timelines.full(2, 4, task.num_steps), jnp.zeros((1, *shape)))
+    sweep_on(ONE_DEVICE, fs.fedavg, setup, {"lr": [0.1, 0.2]}, KEYS[:1])
+    assert bool(seen) is inside
