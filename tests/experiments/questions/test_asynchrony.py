@@ -256,9 +256,8 @@ def test_a_short_run_is_kept_and_redrawn(tmp_path):
     asynchrony.main(options)
     folder = tmp_path / "questions" / "asynchrony"
     table = pd.read_csv(folder / "asynchrony.csv")
-    assert len(table) == 2 * 2 * len(PARTS) * (
-        len(METHODS) + 2
-    )  # with more clients only FAVANO and FedBuff
+    methods = len(METHODS) + 2  # with more clients only FAVANO and FedBuff
+    assert len(table) == 2 * 2 * len(PARTS) * methods
     assert np.isfinite(table["lack"]).all()
     text = (folder / "asynchrony.md").read_text()
     assert (folder / "asynchrony.png").exists()
