@@ -61,7 +61,7 @@ def slopes(table: pd.DataFrame, part: str) -> pd.DataFrame:
 
 
 def stationary(clocks: pd.DataFrame, constants: Mapping[str, Any]) -> pd.DataFrame:
-    """When the share of slow clients is stationary, a row per number of clients and of steps."""
+    """Times from which slow clients' share is stationary, a row per number of clients and steps."""
     rows = []
     for _, case in clocks.groupby(["clients", "steps"], sort=False):
         clients, steps, limit = (case[name].iloc[0] for name in ("clients", "steps", "limit"))

@@ -44,7 +44,7 @@ def stationary_from(shares: np.ndarray, limit: float, window: int) -> float:
 
 
 def law_of_time(slow: float, steps: int, limit: float) -> float:
-    """When the first harmonic of the slow clients' uploads has faded to the tolerance."""
+    """Time at which the first harmonic of slow clients' uploads has faded to the tolerance."""
     amplitude = 2 * (1 - limit) / TOLERANCE
     return steps**2 * np.log(amplitude) / (2 * np.pi**2 * slow * (1 - slow))
 

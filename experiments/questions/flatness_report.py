@@ -179,18 +179,18 @@ def build(tables: Tables, facts: Mapping[str, Any]) -> tuple[Report, dict[str, F
 
 
 def _verdict(right: Any, wrong: Any) -> bool | None:
-    """Whether an expectation was right; None if the intervals leave it open."""
+    """Returns True for an expectation that was right; None if the intervals leave it open."""
     return True if right else False if wrong else None
 
 
 def _inside(one: Correlation, bound: float) -> bool | None:
-    """Whether the interval of a correlation is within a distance of 0, or outside of it."""
+    """Returns True for an interval within a distance of 0, False for one outside of it."""
     right = one.low > -bound and one.high < bound
     return _verdict(right, one.low > bound or one.high < -bound)
 
 
 def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
-    """What the page says."""
+    """Returns the page with the numbers of the tables."""
     runs = tables[""]
     table, ratios = correlations(runs), flatter(runs)
     seeds = {name: of(table, WITHIN, "gap", name) for name in MEASURES}

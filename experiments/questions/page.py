@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What a page says; every number is formatted from the study's files."""
+    """Sentences of a page; every number is formatted from the study's files."""
 
     found: str  # one sentence: what was found, its interval
     refuted_by: str  # one sentence

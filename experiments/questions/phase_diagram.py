@@ -47,7 +47,7 @@ from experiments.questions.phase_diagram_problem import (
     gaps,
     initial,
 )
-from experiments.questions.phase_diagram_report import build
+from experiments.questions.phase_diagram_report import build, by_family
 from experiments.questions.phase_diagram_runs import METHODS, Sizes, final_gaps
 from fedjax_sim.runs import digest
 
@@ -134,10 +134,9 @@ def main(options: Options) -> None:
             rows += measure(family, method, group, scale, options)
             print(family, group[0].clients, group[0].local_steps, method, flush=True)
     facts = settings(options) | scale._asdict()
-    save_report(
-        options.output / "phase_diagram", "phase_diagram", {"": pd.DataFrame(rows)}, build,
-        options=facts,
-    )  # fmt: skip
+    tables = by_family(pd.DataFrame(rows), options.families)
+    folder = options.output / "phase_diagram"
+    save_report(folder, "phase_diagram", tables, build, options=facts)
 
 
 if __name__ == "__main__":

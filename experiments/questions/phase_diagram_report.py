@@ -1,6 +1,6 @@
 """Report, figure and page of which method wins where, from its table of scores."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,11 +61,27 @@ LABELS = {
 }  # fmt: skip
 
 
+def by_family(rows: pd.DataFrame, families: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """Returns a table per family, the first one's by "", so that no file is large."""
+    names = ["", *families[1:]]
+    return {
+        name: rows.loc[rows["family"] == family, :]
+        for name, family in zip(names, families, strict=True)
+    }
+
+
+def joined(tables: Mapping[str, pd.DataFrame], families: Sequence[str]) -> pd.DataFrame:
+    """Returns the rows of all families' tables."""
+    names = [name for name in ("", *families[1:]) if name in tables]
+    return pd.concat([tables[name] for name in names], ignore_index=True)
+
+
 def build(
     tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]
 ) -> tuple[Report, dict[str, Figure]]:
     """Text and figure."""
-    table, options = tables[""], facts["options"]
+    options = facts["options"]
+    table = joined(tables, options["families"])
     every, front = ratios(table, options["rounds"]), in_front(table)
     report = Report(
         "Which method wins where",
@@ -274,8 +290,9 @@ def _predicted(
 
 
 def page(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> Page:
-    """What the study found, beside what was expected."""
-    table, options = tables[""], facts["options"]
+    """Returns the answers of the study beside the expected ones."""
+    options = facts["options"]
+    table = joined(tables, options["families"])
     every, front = ratios(table, options["rounds"]), in_front(table)
     lines, noise = boundary(table, options), options["centre"][2]
     centre = select(lines, family="quadratic", plane="heterogeneity", noise=noise).iloc[0]

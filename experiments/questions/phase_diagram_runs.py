@@ -28,7 +28,7 @@ LONGEST = 3  # times K: the longest visit of Scaffnew
 
 
 class Sizes(NamedTuple):
-    """What a program is compiled for."""
+    """Sizes that a program is compiled for."""
 
     clients: int  # M
     local_steps: int  # K

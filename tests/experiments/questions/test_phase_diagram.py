@@ -26,6 +26,7 @@ from experiments.questions.phase_diagram_runs import METHODS, Sizes, final_gaps
 from fedjax_sim.theory import ProblemConstants
 
 OPTIONS = {
+    "families": ["quadratic", "logistic"],
     "scale": "planted", "rounds": 16, "gradients": 64, "centre": [4, 8, 0.5, 0.25, 64.0],
     "at_centre": [[0, 4], 4], "elsewhere": [[0, 4], 4],
 }  # fmt: skip
@@ -203,6 +204,16 @@ def test_planted_page_and_figure():
     assert page.answers[3].right
     assert page.answers[2].right  # 0.25 is within a factor of 4 of 1 / sqrt(16)
     assert len(page.answers) == 6
+
+
+def test_tables_of_families_join_to_all_rows():
+    rows = planted()
+    families = list(dict.fromkeys(rows["family"]))
+    tables = report.by_family(rows, families)
+    assert list(tables) == ["", *families[1:]]
+    order = rows["family"].map(families.index).argsort(kind="stable")
+    whole = rows.iloc[order].reset_index(drop=True)
+    pd.testing.assert_frame_equal(report.joined(tables, families), whole)
 
 
 def test_a_kept_program_is_not_run_again(tmp_path, monkeypatch):
