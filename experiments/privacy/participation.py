@@ -2,11 +2,13 @@
 
 ``python -m experiments.privacy.participation`` prints the table of
 docs/howto/privacy_mechanisms.md.  A test computes our numbers again; those of other libraries are
-recorded with their versions.
+written by ``experiments/privacy/participation_theirs.py`` in an environment that has them.
 """
 
 from __future__ import annotations
 
+import json
+import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from fedjax_sim import FedAlgorithm, Setup, Task, Timeline, fedavg, privacy, tim
 
 CLIENTS, COHORT, ROUNDS, PASS, BANDS, Z, DELTA = 1000, 20, 100, 50, 8, 1.0, 1e-4
 KEY = jax.random.key(0)
+THEIRS = pathlib.Path(__file__).parents[1] / "results/privacy/participation.json"
 
 RULES: dict[str, Callable[[], Timeline]] = {
     "bernoulli": lambda: timelines.bernoulli(KEY, ROUNDS, CLIENTS, COHORT / CLIENTS, 1),
@@ -35,43 +38,46 @@ AMPLIFIED = ("balls_in_bins", "b_min_sep", "grouped_bernoulli")
 
 
 class Cell(NamedTuple):
-    """Our epsilon, and the best value that another library gives."""
+    """Our epsilon of a rule under a law of noise."""
 
     rule: str
     law: str  # independent, tree, banded
     epsilon: float | None  # None: the law refuses the timeline
-    best: float | None = None  # recorded; found by the library's own functions
-    library: str = ""
 
 
 TABLE = [
-    Cell("bernoulli", "independent", 1.099, 1.099, "dp-accounting 0.6.0, PLD"),
+    Cell("bernoulli", "independent", 1.099),
     Cell("bernoulli", "tree", None),
     Cell("bernoulli", "banded", None),
-    Cell("uniform", "independent", 8.176, 12.099, "dp-accounting 0.6.0, RDP"),
+    Cell("uniform", "independent", 8.176),
     Cell("uniform", "tree", None),
     Cell("uniform", "banded", None),
-    Cell("cyclic", "independent", 5.773, 5.773, "dp-accounting 0.6.0, PLD"),
-    Cell("cyclic", "tree", 19.612, 19.612, "dp-accounting 0.6.0, RDP"),
-    Cell("cyclic", "banded", 3.804, 3.804, "dp-accounting 0.6.0, PLD"),
-    Cell("balls_in_bins", "independent", 2.009, 2.009, "PLD_accounting 2.0"),
-    Cell("balls_in_bins", "tree", 19.612, 19.612, "dp-accounting 0.6.0, RDP"),
-    Cell(
-        "balls_in_bins", "banded", 3.33, 2.879, "jax-privacy 2.0.0, estimate without an error bound"
-    ),
-    Cell(
-        "b_min_sep",
-        "independent",
-        1.272,
-        1.052,
-        "jax-privacy 2.0.0, estimate without an error bound",
-    ),
+    Cell("cyclic", "independent", 5.773),
+    Cell("cyclic", "tree", 19.612),
+    Cell("cyclic", "banded", 3.804),
+    Cell("balls_in_bins", "independent", 2.009),
+    Cell("balls_in_bins", "tree", 19.612),
+    Cell("balls_in_bins", "banded", 3.33),
+    Cell("b_min_sep", "independent", 1.272),
     Cell("b_min_sep", "tree", None),
-    Cell("b_min_sep", "banded", 3.189, 2.75, "jax-privacy 2.0.0, estimate without an error bound"),
-    Cell("grouped_bernoulli", "independent", 3.72, 3.72, "dp-accounting 0.6.0, PLD"),
+    Cell("b_min_sep", "banded", 3.189),
+    Cell("grouped_bernoulli", "independent", 3.72),
     Cell("grouped_bernoulli", "tree", None),
-    Cell("grouped_bernoulli", "banded", 3.72, 3.72, "dp-accounting 0.6.0, PLD"),
+    Cell("grouped_bernoulli", "banded", 3.72),
 ]
+
+
+class Theirs(NamedTuple):
+    """The epsilon that another library gives."""
+
+    epsilon: float
+    of: str  # library, version, method
+
+
+def theirs() -> dict[tuple[str, str], Theirs]:
+    """Returns the numbers of other libraries by rule and law, as their script has written them."""
+    cells = json.loads(THEIRS.read_text())["cells"]
+    return {tuple(name.split()): Theirs(**cell) for name, cell in cells.items()}
 
 
 def law_of(rule: str, law: str) -> privacy.NoiseLaw:
@@ -112,10 +118,13 @@ def _no_oracle(*visit: Any) -> Any:
 def table() -> str:
     """Returns the table of the page."""
     lines = ["| rule | noise | epsilon | others | of |", "|---|---|---|---|---|"]
+    found = theirs()
     for cell in TABLE:
-        own = "refused" if cell.epsilon is None else f"{cell.epsilon:.3f}"
-        best = "" if cell.best is None else f"{cell.best:.3f}"
-        lines.append(f"| `{cell.rule}` | {cell.law} | {own} | {best} | {cell.library} |")
+        own, other = "refused", " | "
+        if cell.epsilon is not None:
+            other = "{0.epsilon:.3f} | {0.of}".format(found[cell.rule, cell.law])
+            own = f"{cell.epsilon:.3f}"
+        lines.append(f"| `{cell.rule}` | {cell.law} | {own} | {other} |")
     return "\n".join(lines)
 
 
