@@ -2,10 +2,11 @@
 
 In an environment with dp-accounting==0.6.0, jax-privacy==2.0.0, PLD_accounting==2.0, numba==0.68.1:
 
-    python experiments/privacy/participation_theirs.py > experiments/results/privacy/participation.json
+    python experiments/privacy/participation_theirs.py > participation.json
 
-About 15 minutes on one core.  jax-privacy's numbers are estimates from sampled losses; with the
-next seed they differ by up to 1 %.
+and the file goes to experiments/results/privacy.  It takes about 15 minutes on one core.
+jax-privacy's numbers are estimates from sampled losses; with the next seed they differ by up to
+1 %.
 """
 
 # pyright: reportMissingImports=false
@@ -14,6 +15,7 @@ import functools
 import json
 import os
 from importlib.metadata import version
+from typing import Any
 
 import dp_accounting as dp
 import jax
@@ -64,7 +66,7 @@ def estimate(rule: rules.BatchSelectionStrategy, column: np.ndarray) -> Found:
     for present in (True, False):
         random, parts = np.random.default_rng(0), []
         for _ in range(LOSSES // AT_ONCE):
-            drawn = samples.generate_sample(rule, 1.0, column, random, present, AT_ONCE)
+            drawn: Any = samples.generate_sample(rule, 1.0, column, random, present, AT_ONCE)
             parts.append(samples.compute_privacy_loss(rule, drawn, 1.0, column))
         losses = np.concatenate(parts) * (1 if present else -1)
         low, high = 0.0, max(float(losses.max()), 0.0)

@@ -123,9 +123,11 @@ def run(options: Options) -> pd.DataFrame:
         predicted = limit(
             known, cell.lr, cell.num_steps, cell.num_clients, scaffold=cell.method == "SCAFFOLD"
         )
-        flat = known.third(known.noise)  # gradient of the trace of covariance times Hessian
+        flat = known.bend(known.noise)  # gradient of the trace of covariance times Hessian
         common: dict[str, Any] = {**cell._asdict(), "seeds": seeds}
-        common["size"], common["error of size"] = _mean(found @ predicted / predicted.dot(predicted))
+        common["size"], common["error of size"] = _mean(
+            found @ predicted / predicted.dot(predicted)
+        )
         common["slope"], common["error of slope"] = _mean(found @ flat)
         for number, value in enumerate(predicted):
             mean, error = _mean(found[:, number])

@@ -13,34 +13,20 @@ FEATURES, SCALE, DECAY = 7, 4.0, 0.05  # SCALE: root mean square norm of a row
 
 
 class Moments(NamedTuple):
-    """What the prediction needs of a convex problem with rows ``[n, d]``, at its optimum."""
+    """Moments of a convex problem's examples at its optimum."""
 
-    rows: np.ndarray  # a [n, d]
-    slopes: np.ndarray  # of the residual in a^T w, [n]
-    bends: np.ndarray  # second derivative of the residual, [n]
-    decay: float
+    hessian: np.ndarray  # H [d, d]
+    third: np.ndarray  # third derivative [d, d, d]
+    scatter: np.ndarray  # E (H_i - H)_ij (H_i - H)_kl over examples i, [d, d, d, d]
     noise: np.ndarray  # covariance of one example's gradient, [d, d]
 
-    @property
-    def hessian(self) -> np.ndarray:
-        """H ``[d, d]``."""
-        return self._weighted(self.slopes) + self.decay * np.eye(self.rows.shape[1])
-
-    def third(self, covariance: np.ndarray) -> np.ndarray:
+    def bend(self, covariance: np.ndarray) -> np.ndarray:
         """The third derivative applied to a covariance, ``[d]``: the gradient of tr(C H)."""
-        return self.rows.T @ (self.bends * self._forms(covariance)) / len(self.rows)
+        return np.tensordot(self.third, covariance, 2)
 
-    def scatter(self, covariance: np.ndarray) -> np.ndarray:
-        """``E[(H_i - H) C (H_i - H)]`` over examples i, ``[d, d]``."""
-        data = self._weighted(self.slopes)
-        own = self._weighted(self.slopes**2 * self._forms(covariance))
-        return own - data @ covariance @ data
-
-    def _forms(self, covariance: np.ndarray) -> np.ndarray:
-        return np.einsum("ni,ij,nj->n", self.rows, covariance, self.rows, optimize=True)
-
-    def _weighted(self, weights: np.ndarray) -> np.ndarray:
-        return (self.rows * weights[:, None]).T @ self.rows / len(self.rows)
+    def scattered(self, covariance: np.ndarray) -> np.ndarray:
+        """``E (H_i - H) C (H_i - H)``, ``[d, d]``."""
+        return np.einsum("ijkl,jk->il", self.scatter, covariance)
 
 
 @functools.cache
@@ -70,15 +56,21 @@ def optimum() -> np.ndarray:
     return w
 
 
+@functools.cache
 def moments() -> Moments:
     """The moments of this problem."""
     rows, labels = examples()
+    n = len(rows)
     p = 1 / (1 + np.exp(-rows @ optimum()))
     gradients = rows * (p - labels)[:, None] + DECAY * optimum()
     slopes = p * (1 - p)
-    return Moments(
-        rows, slopes, slopes * (1 - 2 * p), DECAY, gradients.T @ gradients / len(gradients)
-    )
+    bends = slopes * (1 - 2 * p)
+    pairs = rows[:, :, None] * rows[:, None]
+    data = np.einsum("n,nij->ij", slopes, pairs) / n
+    third = np.einsum("n,nij,nk->ijk", bends, pairs, rows, optimize=True) / n
+    fourth = np.einsum("n,nij,nkl->ijkl", slopes**2, pairs, pairs, optimize=True) / n
+    scatter = fourth - data[:, :, None, None] * data
+    return Moments(data + DECAY * np.eye(len(data)), third, scatter, gradients.T @ gradients / n)
 
 
 def _losses(w: jax.Array, batch: Any, key: jax.Array | None) -> jax.Array:

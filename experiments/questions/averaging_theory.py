@@ -29,7 +29,7 @@ from experiments.questions.averaging_problem import Moments
 
 def small_step_limit(moments: Moments, lr: float, num_steps: int) -> np.ndarray:
     """The mean for infinitely many clients at small steps, ``[d]``."""
-    drift = moments.third(moments.noise)
+    drift = moments.bend(moments.noise)
     return -0.25 * lr**2 * (num_steps - 1) * np.linalg.solve(moments.hessian, drift)
 
 
@@ -76,8 +76,8 @@ def _visit(
     contraction = np.eye(len(server)) - lr * moments.hessian
     own, noise, cross, drift = server, 0 * server, 0 * server, np.zeros(len(server))
     for _ in range(num_steps):
-        drift = contraction @ drift - lr / 2 * moments.third(own)
-        added = lr**2 * (moments.noise + moments.scatter(own))
+        drift = contraction @ drift - lr / 2 * moments.bend(own)
+        added = lr**2 * (moments.noise + moments.scattered(own))
         with_control = lr * contraction @ cross
         own = contraction @ own @ contraction + added
         own += lr**2 * control - with_control - with_control.T
