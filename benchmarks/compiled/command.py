@@ -46,7 +46,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "compiled.json"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compiles what the command line names, prints tables and updates the stored results."""
     args = _parser().parse_args(arguments)
-    stored = json.loads(args.out.read_text())["rows"] if args.out.is_file() else {}
+    stored = _stored(args.out)
     if args.show:
         for one in args.target:
             keys = [f"{one.name} {c} {s}" for c, case in CASES.items() for s in case.strategies]
@@ -56,9 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     environments = ENVIRONMENTS | dict(args.environment)
     if text := missing(args.target, environments):
         raise SystemExit(text)
-    rows = dict(stored)
     for one in args.target:
-        fresh = {}
+        fresh: dict[str, dict[str, Any]] = {}
         for case in args.cases or default_cases(one):
             strategies = [s for s in CASES[case].strategies if s in (args.strategies or (s,))]
             if not strategies:
@@ -69,12 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             now = datetime.datetime.now(datetime.UTC).date().isoformat()
             for strategy, row in found.items():
                 fresh[f"{one.name} {case} {strategy}"] = {"date": now, **row}
-            rows |= fresh
             print(f"{one.name} {case}: {', '.join(found)}", file=sys.stderr, flush=True)
             args.out.parent.mkdir(parents=True, exist_ok=True)
+            # Read again: another process may have stored rows since.
+            rows = _stored(args.out) | fresh
             args.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
         if fresh:
             print(f"\n{report.table(one, fresh, stored)}", flush=True)
+
+
+def _stored(path: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Returns the rows of a file of results, none if it does not exist."""
+    return json.loads(path.read_text())["rows"] if path.is_file() else {}
 
 
 def default_cases(one: Target) -> list[str]:

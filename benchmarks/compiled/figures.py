@@ -81,6 +81,8 @@ def figures(
         loop.trips is None for name in module.computations for loop in loops(module, name)
     )
     found["roofline_seconds"] = per_round(count.seconds)
+    if counts := half_precision(module):
+        found["half_precision"] = counts
     return found
 
 
@@ -205,6 +207,42 @@ def iterations(module: Module, computation: str, counted: Collection[Loop] | Non
         * ((counted is None or loop in counted) + iterations(module, loop.body, counted))
         for loop in loops(module, computation)
     )
+
+
+def half_precision(module: Module) -> dict[str, int]:
+    """Returns how products and sums of half-precision numbers are rounded; empty: there are none.
+
+    Products whose results are in float32 and in half precision, and reductions that add in half
+    precision.  Every operation of the program counts once.  Matrix units add in float32 in any case
+    (TPUs always, cuBLAS and Triton for bfloat16); a result in half precision is rounded once.
+    """
+    counts = {"wide_products": 0, "half_products": 0, "half_sums": 0}
+    for operations in module.computations.values():
+        for operation in operations.values():
+            is_half = bool(re.match(_HALF, operation.shape.lstrip("(")))
+            if operation.opcode in ("reduce", "reduce-window"):
+                counts["half_sums"] += _adds_halves(module, operation)
+            elif _is_product(operation):
+                operands = [operations[name] for name in operation.operands[:2]]
+                if all(re.match(_HALF, operand.shape) for operand in operands):
+                    counts["half_products" if is_half else "wide_products"] += 1
+    return counts if any(counts.values()) else {}
+
+
+_HALF = r"b?f16\["
+
+
+def _is_product(operation: Operation) -> bool:
+    library = operation.opcode == "custom-call" and re.search(
+        "__cublas|__cudnn", operation.attributes
+    )
+    return operation.opcode in ("dot", "convolution") or bool(library)
+
+
+def _adds_halves(module: Module, reduction: Operation) -> bool:
+    """Returns True for sums in half precision, not for maxima or sums that are rounded later."""
+    inner = (o for c in reduction.called for o in module.computations[c].values())
+    return any(o.opcode == "add" and re.match(_HALF, o.shape) for o in inner)
 
 
 def grouped_convolutions(lowered: str) -> int:

@@ -70,6 +70,8 @@ def measure(target: str, case: str, strategies: Sequence[str]) -> dict[str, Row]
         rows[strategy] |= figures.figures(
             text, memory, where, program.rounds, program.max_steps, on_host
         )
+        if dump and (counts := thunks.accumulators(pathlib.Path(dump))):
+            rows[strategy]["accumulators"] = counts
     return rows
 
 

@@ -1,8 +1,9 @@
-"""Reading of XLA's dump of a GPU program's thunks: what is captured in command buffers.
+"""Reading of XLA's dump of a GPU program: what command buffers capture, how matrix units add.
 
 A command buffer is a CUDA graph: its kernels, and loops inside it, run without the host.
 """
 
+import collections
 import pathlib
 import re
 from collections.abc import Mapping
@@ -76,6 +77,22 @@ def read(folder: pathlib.Path) -> Thunks:
     after = folder / f"{name}{_AFTER}"
     # XLA writes the second file only if its passes changed something.
     return parse((after if after.is_file() else before[-1]).read_text())
+
+
+# Products of matrix units: dtypes of the result and of both operands, as PTX writes them.
+_MATRIX_UNIT = re.compile(r"\bmma(?:_async)?\.sync\S*?\.(b?f16|f32)\.b?f16\.b?f16\b")
+
+
+def accumulators(folder: pathlib.Path) -> dict[str, int]:
+    """Returns the matrix units' instructions on half-precision operands, by the dtype of the sums.
+
+    Those in the kernels that XLA wrote itself (dumps ``*.ptx``).  Kernels of cuBLAS are not there;
+    for bfloat16 it has none that add in less than float32.
+    """
+    found = (
+        name for path in folder.glob("*.ptx") for name in _MATRIX_UNIT.findall(path.read_text())
+    )
+    return dict(collections.Counter(found))
 
 
 def flags(environ: Mapping[str, str], folder: str, recommended: bool) -> str:

@@ -16,6 +16,8 @@ from fedjax_sim.types.platforms import CHOICES, by_platform
 Apply = Callable[[Params, Any], Any]
 # Entries of a token up to which one product may take all heads: two tiles of a TPU's 128 lanes.
 _MAX_JOINT_WIDTH = 256
+# Images whose additions may be operations of their own in a program.
+_MAX_ADDED = 64
 Rows = tuple[int, int]  # first row of a kernel, and the row after the last
 
 
@@ -91,8 +93,8 @@ def _normalise_groups_jvp(groups, epsilon, primals, tangents):
     (x, scale, bias), (t, d_scale, d_bias) = primals, tangents
     out, y, factor, average = _normalised(x, scale, bias, groups, epsilon)
     t = tree.wide(t)
-    along_y = _by_channel(d_scale, x) - factor * average(y * t)
-    along_ones = _by_channel(d_bias, x) - factor * average(t)
+    along_y = _for_images(d_scale, x) - factor * average(y * t)
+    along_ones = _for_images(d_bias, x) - factor * average(t)
     # Without the barrier XLA would add whole arrays once more for the gradients of the parameters.
     along_y, along_ones = lax.optimization_barrier((along_y, along_ones))
     return out.astype(x.dtype), (factor * t + along_y * y + along_ones).astype(x.dtype)
@@ -119,6 +121,23 @@ def _normalised(x: Array, scale: Array, bias: Array, groups: int, epsilon: float
 def _by_channel(parameter: Array, x: Array) -> Array:
     """A parameter per channel for the channels of images, in at least float32."""
     return tree.wide(jnp.tile(parameter, x.shape[3] // parameter.size))
+
+
+def _for_images(parameter: Array, x: Array) -> Array:
+    """A parameter per channel for each image, ``[B, 1, 1, C]``; its transpose adds the images."""
+    images = x.shape[0]
+
+    def reduced(row: Array) -> Array:
+        return jnp.broadcast_to(row, (images, 1, 1, *row.shape))
+
+    def added(row: Array) -> Array:
+        # XLA:GPU wants the images in the fastest axis for a reduction over them, and transposes
+        # statistics and their gradients for it, in kernels of their own.
+        return jnp.stack([row] * images)[:, None, None]
+
+    forms = {"reduced": reduced, "added": added if images <= _MAX_ADDED else reduced}
+    branches = {platform: forms[choice.image_sums] for platform, choice in CHOICES.items()}
+    return by_platform(branches, _by_channel(parameter, x))
 
 
 def gelu(x: Array) -> Array:

@@ -23,14 +23,16 @@ class Choice(NamedTuple):
     stack: Literal["channels first", "channels last"] | None
     # Heads of attention: a product each, or one for all where a token fits two registers.
     heads: Literal["apart", "joint"]
+    # Sums over images in gradients of normalisation: a reduction, or additions of an image each.
+    image_sums: Literal["reduced", "added"]
     # Examples per batch of an evaluation of models with convolutions.
     evaluation_batch: int
 
 
 CHOICES: dict[Platform, Choice] = {
-    "cpu": Choice("cache", "cpu sizes", "cpu sizes", "channels first", "apart", 32),
-    "tpu": Choice("pairs", "conv", "conv", "channels last", "joint", 1000),
-    "gpu": Choice("memory", "conv", "gpu sizes", None, "apart", 1000),
+    "cpu": Choice("cache", "cpu sizes", "cpu sizes", "channels first", "apart", "reduced", 32),
+    "tpu": Choice("pairs", "conv", "conv", "channels last", "joint", "reduced", 1000),
+    "gpu": Choice("memory", "conv", "gpu sizes", None, "apart", "added", 1000),
 }
 
 

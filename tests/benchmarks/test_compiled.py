@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from benchmarks.compiled import arithmetic, command, figures, hlo, report, targets, thunks
+from benchmarks.compiled import arithmetic, command, figures, hlo, page, report, targets, thunks
 from benchmarks.compiled.cases import CASES, ROUNDS
+from fedjax_sim.engine.execution import chunks
 
 TEXTS = pathlib.Path(__file__).parent / "compiled_texts"
 GPU, TPU = targets.target("h200:4"), targets.target("v5e:2x2")
@@ -140,6 +141,48 @@ ENTRY %main (a: f32[2,3,4], b: f32[2,4,5]) -> f32[2,3,5] {
     assert found == [2 * 30 * 4, 2 * 30 * 4, 0]
 
 
+def test_products_and_sums_in_half_precision():
+    """Two products with rounded results, a wide one and a sum; no maximum, no late rounding."""
+    text = """
+%add (p: bf16[], q: bf16[]) -> bf16[] {
+  %p = bf16[] parameter(0)
+  %q = bf16[] parameter(1)
+  ROOT %sum = bf16[] add(%p, %q)
+}
+
+%wide_add (t: f32[], u: f32[]) -> f32[] {
+  %t = f32[] parameter(0)
+  %u = f32[] parameter(1)
+  ROOT %wide_sum = f32[] add(%t, %u)
+}
+
+%larger (r: bf16[], s: bf16[]) -> bf16[] {
+  %r = bf16[] parameter(0)
+  %s = bf16[] parameter(1)
+  ROOT %most = bf16[] maximum(%r, %s)
+}
+
+ENTRY %main (a: bf16[3,4], b: bf16[4,5], c: f32[4,5]) -> f32[3,5] {
+  %a = bf16[3,4]{1,0} parameter(0)
+  %b = bf16[4,5]{1,0} parameter(1)
+  %c = f32[4,5]{1,0} parameter(2)
+  %zero = bf16[] constant(0)
+  %rounded = bf16[3,5]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  %call = (bf16[3,5]{1,0}, s8[64]{0}) custom-call(%a, %b), custom_call_target="__cublas$gemm"
+  %other = f32[4,5]{1,0} custom-call(%c), custom_call_target="__other"
+  %total = bf16[3]{0} reduce(%rounded, %zero), dimensions={1}, to_apply=%add
+  %late = bf16[3]{0} reduce(%rounded, %zero), dimensions={1}, to_apply=%wide_add
+  %top = bf16[3]{0} reduce(%rounded, %zero), dimensions={1}, to_apply=%larger
+  ROOT %wide = f32[3,5]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+    expected = {"wide_products": 1, "half_products": 2, "half_sums": 1}
+    assert figures.half_precision(hlo.parse(text)) == expected
+    # A program in float32 has nothing to report.
+    assert figures.half_precision(hlo.parse(text.replace("bf16", "f32"))) == {}
+    assert "half_precision" not in of("gpu", GPU)
+
+
 def test_captured_loops():
     """Both loops of the recorded sequence run on the host, and every kernel is outside."""
     found = thunks.parse(read("gpu_thunks"))
@@ -158,6 +201,28 @@ def test_read_takes_the_sequence_after_the_passes(tmp_path):
     after = tmp_path / "module_1.jit_f.thunk_sequence_after_thunk_passes.txt"
     after.write_text("000: kCommandBuffer [source | sink]\n    001: kWhile [source | sink]\n")
     assert thunks.read(tmp_path) == (1, (False,), ())
+
+
+def test_accumulators_of_matrix_units(tmp_path):
+    """From PTX: both kinds of instructions, those of TF32 and others not."""
+    lines = [
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%r1}, {%r2}, {%r3}, {%r4};",
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%f1}, %rd1, %rd2, 1, 1, 1, 0, 0;",
+        "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16 {%f1}, %rd1, %rd2, 1, 1, 1, 0, 0;",
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%r1}, {%r2}, {%r3}, {%r4};",
+        "fma.rn.f32 %f1, %f2, %f3, %f4;",
+    ]
+    (tmp_path / "module_1.ptx").write_text("\n".join(lines))
+    (tmp_path / "module_1.txt").write_text(lines[0])
+    assert thunks.accumulators(tmp_path) == {"f32": 2, "f16": 1}
+
+
+def test_bfloat16_is_added_in_float32_by_the_matrix_units_of_a_gpu():
+    """Of the stored programs; results may be rounded to bfloat16 after it."""
+    rows = [row for name, row in stored().items() if re.match("h200 .*-bfloat16 ", name)]
+    assert rows
+    for row in rows:
+        assert set(row["accumulators"]) == {"f32"}
 
 
 @pytest.mark.parametrize("name", ["h100", "h200:0", "v5e", "v5e:2by2", "v6e:8"])
@@ -215,6 +280,21 @@ def test_results_are_merged_and_shown(tmp_path, monkeypatch, capsys):
     rows = json.loads(out.read_text())["rows"]
     assert set(rows) == {"v5e:2x2 W1 vmapped", "v5e:2x2 W2 vmapped"}
     assert rows["v5e:2x2 W1 vmapped"]["cycles_per_step"] == fresh["vmapped"]["cycles_per_step"]
+
+
+def test_rows_stored_by_another_process_meanwhile_are_kept(tmp_path, monkeypatch):
+    out = tmp_path / "compiled.json"
+    row = of("tpu", TPU) | {"grouped_convolutions": 0}
+
+    def compiled(*_):
+        out.write_text(json.dumps({"rows": {"v6e:2x2 W4 vmapped": row}}))
+        return {"vmapped": row}
+
+    monkeypatch.setattr(command, "missing", lambda *_: "")
+    monkeypatch.setattr(command, "compiled", compiled)
+    main = ["--target", "v5e:2x2", "--cases", "W1", "--strategies", "vmapped", "--out", str(out)]
+    command.main(main)
+    assert set(json.loads(out.read_text())["rows"]) == {"v5e:2x2 W1 vmapped", "v6e:2x2 W4 vmapped"}
 
 
 def test_a_failing_strategy_loses_no_other(monkeypatch, tmp_path, capsys):
@@ -283,6 +363,35 @@ def stored() -> dict[str, dict]:
     return json.loads(path.read_text())["rows"]
 
 
+def test_the_page_has_the_stored_figures():
+    """After a compilation ``python -m benchmarks.compiled.page`` has been called."""
+    text = page.PAGE.read_text()
+    for name in page.SECTIONS:
+        assert text.count(f"<!-- compiled {name}: ") == 2
+    assert page.filled(text, stored()) == text
+
+
+def test_a_section_shows_a_changed_figure_and_its_day():
+    rows = stored()
+    name = "h200 W1 auto"
+    rows[name] = rows[name] | {"kernels_per_step": 77.0, "date": "2027-01-02"}
+    assert "| W1, 100 clients | 77, " in page.gpus(rows)
+    assert "to 2 Jan" in page.gpus(rows)
+    del rows["h200 W2 sequential"]
+    assert "| not compiled |" in page.gpus(rows)
+    del rows["v5e:2x2 ViT-Tiny auto"]
+    # Without one of the three chunks the least is not known.
+    assert "| ViT-Tiny | |" in page.chunks(rows)
+
+
+def test_odd_cohorts_are_divided_into_pairs_where_that_is_faster():
+    """The constant of the code is what follows from the stored cycles."""
+    faster = [n for n in range(3, 99, 2) if page.pairs_in_odd_cohort(stored(), n) < 1]
+    assert faster[0] == chunks._TPU_ODD_COHORT
+    assert chunks.tpu_chunk(faster[0], 2**28) == 2
+    assert chunks.tpu_chunk(faster[0] - 2, 2**28) == 1
+
+
 def test_a_whole_run_on_a_gpu_is_one_command_buffer():
     """With the strategy that `auto` chooses, the host launches one graph and waits for it."""
     rows = [row for name, row in stored().items() if re.fullmatch(r"h200 .* auto", name)]
@@ -301,10 +410,10 @@ def test_clients_on_several_devices_need_one_all_reduce_per_round():
 
 @pytest.mark.parametrize("target", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
 def test_auto_is_close_to_the_best_strategy_on_each_tpu(target):
-    """One rule for all chips may cost something on each, by docs/performance.md at most 13 %."""
+    """One rule for all chips may cost something on each, by docs/performance.md at most 5 %."""
     rows = {name: row["cycles_per_step"] for name, row in stored().items() if target in name}
     cases = [name.removesuffix(" vmapped") for name in rows if name.endswith(" vmapped")]
     assert len(cases) >= 8
     for case in cases:
         best = min(rows[f"{case} vmapped"], rows[f"{case} sequential"])
-        assert rows[f"{case} auto"] <= 1.13 * best, case
+        assert rows[f"{case} auto"] <= 1.05 * best, case

@@ -6,9 +6,6 @@ import re
 
 import pytest
 
-from benchmarks.compiled.figures import estimate
-from benchmarks.compiled.targets import CHIPS
-
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "performance.md").read_text()
 ROUNDS = {  # column -> candidate; the table is in milliseconds
@@ -123,20 +120,3 @@ def test_seconds_of_composite_problems():
         seconds, quotient = row["its runs one by one"].removesuffix(" x)").split(" (")
         assert_printed(seconds, case["candidates"]["loop"]["seconds"])
         assert_printed(quotient, case["ratios"][0]["ratio"])
-
-
-def test_estimated_rounds_on_an_h200():
-    """Kernels per local step, and the estimate: launches and, kernel by kernel, the rest."""
-    stored = json.loads((ROOT / "benchmarks" / "results" / "compiled.json").read_text())["rows"]
-    names = {"FAVANO": "asynchronous"}
-    for row in table("program | vmapped | one after the other"):
-        program = row["program"].split(",")[0].split(" of ")[0]
-        for column, strategy in (("vmapped", "vmapped"), ("one after the other", "sequential")):
-            if not row[column][:1].isdigit():
-                continue
-            if strategy == "vmapped" and f"h200 {program} auto" in stored:
-                strategy = "auto"  # compiled later, and the same clients together on a GPU
-            figures = stored[f"h200 {names.get(program, program)} {strategy}"]
-            kernels, milliseconds = row[column].split(", ")
-            assert round(figures["kernels_per_step"]) == int(kernels.replace(",", ""))
-            assert_printed(milliseconds, estimate(figures, CHIPS["h200"])["total"])

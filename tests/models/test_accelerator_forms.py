@@ -5,6 +5,7 @@ operations in another order, so errors of 1e-12 of the largest entry are a thous
 """
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from random_params import random_params
 from small_problems import compiled
 
 from fedjax_sim import models
+from fedjax_sim.models import layers
 from fedjax_sim.models.layers import attend, causal, gelu, normalise_groups, standardise
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -75,9 +77,10 @@ def test_standardise(shape, axes):
     assert_close(actual, with_derivatives(plain, x + 2))
 
 
-@pytest.mark.parametrize("pixels", [1, 2])
-def test_normalise_groups(pixels):
+@pytest.mark.parametrize(("pixels", "most_added"), [(1, 64), (2, 64), (1, 1)])
+def test_normalise_groups(on, pixels, most_added, monkeypatch):
     """Images of 3 x 2 groups, alone and with neighbouring pixels as more channels."""
+    monkeypatch.setattr(layers, "_MAX_ADDED", most_added)
 
     def plain(x, scale, bias):
         parts = []
@@ -101,6 +104,22 @@ def test_normalise_groups(pixels):
         for f in (ours, plain)
     )
     assert_close(*both)
+
+
+@pytest.mark.parametrize(("platform", "images", "reductions"), [
+    ("cuda", 5, False), ("cuda", 65, True), ("tpu", 5, True), ("cpu", 5, True),
+])  # fmt: skip
+def test_gradients_of_scales_add_images_on_gpus(platform, images, reductions):
+    """There a reduction over images would make XLA transpose all statistics, see the log."""
+    x, scale, bias = draws((images, 5, 4, 6), (6,), (6,))
+
+    def loss(scale, bias):
+        return normalise_groups(x, scale, bias, 3, 1e-3).sum()
+
+    traced = jax.jit(jax.grad(loss, (0, 1))).trace(scale, bias)
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    over_images = re.search(rf"dimensions = \[0[^\]]*\] : \(tensor<{images}x", text)
+    assert bool(over_images) == reductions, text
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])

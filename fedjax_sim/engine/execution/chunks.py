@@ -57,7 +57,7 @@ def tpu_chunk(num_slots: int, num_bytes: int) -> int:
     """Returns the clients per chunk on a TPU: two if one fills the on-chip memory, else as above.
 
     By the compilers' cycles, ten ResNet-18s take 1.18 times as long together as one after the other
-    on a v5e, and 0.69 times on a v5p.  Pairs are within 13 % of the best chunk on both.  An odd
+    on a v5e, and 0.77 times on a v5p.  Pairs are within 5 % of the best chunk on both.  An odd
     cohort of fewer than nine such clients runs one after the other.
 
     Args:
