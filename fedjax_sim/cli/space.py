@@ -98,7 +98,8 @@ class TuneOptions:
     fewer choices know the scores of others."""
     metric: str | None = None
     """Metric whose mean over the seeds after the last round is the score; default: valid/accuracy
-    with --validation, with --personal personal/test/accuracy/weighted_mean, else test/accuracy."""
+    with --validation, else test/accuracy; with --personal personal/valid/accuracy/weighted_mean if
+    clients have validation examples, else personal/test/accuracy/weighted_mean."""
     mode: Literal["auto", "max", "min"] = "auto"
     """Better values: larger (max) or smaller (min); auto: as the metric's name says."""
     sampler: Literal["tpe", "random"] = "tpe"
@@ -119,9 +120,11 @@ class TuneOptions:
         """Name of the metric that is tuned for."""
         if self.metric is not None:
             return self.metric
+        population = self.run.population
         if self.run.evaluation.personal is not None:
-            return PERSONAL
-        return "valid/accuracy" if self.run.population.validation else "test/accuracy"
+            own = bool(population.validation) and population.validation_of == "clients"
+            return PERSONAL.replace("test", "valid") if own else PERSONAL
+        return "valid/accuracy" if population.validation else "test/accuracy"
 
     @property
     def sweep(self) -> SweepOptions:

@@ -16,13 +16,13 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count, check_is_setup, check_split_keys, import_extra
-from fedjax_sim.engine import Scorers
+from fedjax_sim.engine import due, periods_of
 from fedjax_sim.runs.callbacks.direction import Mode, sign
 from fedjax_sim.runs.events import Callback, notify
 from fedjax_sim.runs.history import CLOCK
 from fedjax_sim.runs.interrupt import deferred_interrupt
 from fedjax_sim.runs.options import DEFAULT_OPTIONS, Options, Storage
-from fedjax_sim.runs.planning.measuring import metric_shapes
+from fedjax_sim.runs.planning.measuring import metric_shapes, names_of_numbers
 from fedjax_sim.runs.sweeps.grid import Configuration, is_same
 from fedjax_sim.runs.sweeps.halving import Halving, run_bracket
 from fedjax_sim.runs.sweeps.program import Programs
@@ -313,7 +313,8 @@ class _Goal(NamedTuple):
         values = []
         for run in runs:
             at = np.flatnonzero(np.asarray(run.history.round) <= after)[-1]
-            value = float(np.asarray(run.history.metrics[self.metric])[at])
+            metrics = {name: np.asarray(x)[at] for name, x in run.history.metrics.items()}
+            value = float(metrics[self.metric]) if due(metrics, self.metric) else np.nan
             # An infinite metric says as little as a NaN, and the sampler must not learn from it.
             bad = not np.isfinite(value) or 0 < run.diverged_at <= after
             values.append(-self.sign * np.inf if bad else value)
@@ -325,19 +326,23 @@ class _Goal(NamedTuple):
         own = {i: [run for number, run in runs.items() if number[0] == i] for i in numbers}
         return {i: self.sign * self.score(of, after) for i, of in own.items()}
 
-    def check(self, algorithm: FedAlgorithm, setup: Setup) -> None:
-        """Refuses a metric that is no number of the setup's evaluation."""
+    def check(self, algorithm: FedAlgorithm, setup: Setup, ends: Sequence[int]) -> None:
+        """Refuses a metric that the evaluations after these rounds do not have as a number."""
         if setup.eval_fn is None:
             raise ValueError("setup.eval_fn is None; expected an evaluation with the metric")
-        shapes = metric_shapes(algorithm, setup)
-        zeros = {name: np.zeros((1, *x.shape), x.dtype) for name, x in shapes.items()}
-        metrics = Scorers(setup.eval_fn)(zeros, (1,))
-        numbers = [name for name, x in metrics.items() if np.ndim(x) == 1]
+        numbers = names_of_numbers(setup.eval_fn, metric_shapes(algorithm, setup))
         if self.metric not in (*numbers, *CLOCK):
             raise ValueError(
                 f"metric is {self.metric!r}; expected a number of the evaluation: "
                 f"{', '.join(sorted(numbers))}"
             )
+        for period in sorted(periods_of(setup.eval_fn, self.metric)):
+            if skipped := [end for end in ends if end % period]:
+                raise ValueError(
+                    f"metric is {self.metric!r}, which is evaluated every {period} rounds; "
+                    f"expected one that is evaluated after round {skipped[0]}, where runs are "
+                    "scored"
+                )
 
 
 class _Search:
@@ -400,9 +405,11 @@ class _Search:
         for group, numbers in plan.shares:
             seed = plan.values[numbers[0]] if plan.trials.per_seed else None
             setup = plan.trials.make(group.static, seed).setup
-            self._goal.check(plan.algorithms[group.members[0]], setup)
-            self._halving.check(setup.timeline.num_rounds, setup.eval_every)
-            lengths.add(setup.timeline.num_rounds)
+            num_rounds = setup.timeline.num_rounds
+            self._halving.check(num_rounds, setup.eval_every)
+            ends = [*self._halving.rounds, num_rounds]
+            self._goal.check(plan.algorithms[group.members[0]], setup, ends)
+            lengths.add(num_rounds)
         lengths |= set(self._num_rounds.values())
         if len(lengths) > 1:
             raise ValueError(

@@ -310,6 +310,33 @@ def test_infinite_scores_are_bad_in_both_directions():
     assert found.best.score == found.study.best_value == scores.max()
 
 
+@pytest.mark.parametrize(
+    ("halving", "every", "message"),
+    [
+        (
+            None,
+            8,
+            "'slow/loss', which is evaluated every 8 rounds; expected .* after round 12, too",
+        ),
+        (fs.Halving((2, 4)), 4, "every 4 rounds; expected one that is evaluated after round 2, "),
+    ],
+)
+def test_metrics_that_are_skipped_where_runs_are_scored_are_refused(halving, every, message):
+    """A skipped evaluation is 0, which would be the best loss."""
+    slow = fs.evaluation.at_rounds(loss, every)
+    setup = quadratic_setup(eval_fn=fs.evaluation.merge_evaluators(slow=slow, test=loss))
+    with pytest.raises(ValueError, match=message):
+        tuned(setup, metric="slow/loss", halving=halving)
+
+
+def test_metrics_of_some_rounds_are_scored():
+    slow = fs.evaluation.at_rounds(loss, 4)
+    setup = quadratic_setup(eval_fn=fs.evaluation.merge_evaluators(slow=slow, test=loss))
+    arguments = {"trials": 3, "halving": fs.Halving((4,))}
+    scores = [tuned(setup, metric=f"{name}/loss", **arguments) for name in ("slow", "test")]
+    assert scores[0].tried == scores[1].tried
+
+
 def test_callbacks_begin_after_the_checks():
     begun = []
     callback = types.SimpleNamespace(begin=begun.append)
