@@ -56,6 +56,16 @@ def first_selected(selector: Selector | None, num_clients: int) -> Selected | tu
     return Selected(state, jnp.zeros(num_clients, jnp.int32), zero)
 
 
+def measured_model(server: Any) -> Params:
+    """Returns the model for which candidates compute scores: that of the algorithm in wrappers.
+
+    A mean over rounds is evaluated, but it changes nothing that clients receive and compute.
+    """
+    while hasattr(getattr(server, "inner", None), "params"):
+        server = server.inner
+    return server.params
+
+
 def chosen_slots(
     selector: Selector,
     slots: Slots,

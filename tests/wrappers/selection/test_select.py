@@ -201,6 +201,25 @@ def test_empty_rounds_change_nothing(name):
     assert_identical(state._replace(round=earlier.round), earlier)
 
 
+MEANS = {"ema": lambda a: fs.ema_rounds(a, 0.9), "mean": lambda a: fs.average_rounds(a, 2)}
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("name", ["power_of_choice", "norms", "oort"])
+def test_means_over_rounds_change_no_choice(name, mean):
+    """Scores and reports are of the algorithm's own model, in both orders of the wrappers."""
+    where, wrap, algorithm = setup(), MEANS[mean], fs.fedavg(0.2)
+    selector = SELECTORS[name](SIZE)
+    expected, _ = run(selection.select(algorithm, selector), where)
+    for wrapped in (
+        wrap(selection.select(algorithm, selector)),
+        selection.select(wrap(algorithm), selector),
+    ):
+        state, _ = run(wrapped, where)
+        assert_identical(state.selection, expected.selection)
+        npt.assert_array_equal(state.server.inner.params, expected.server.params)
+
+
 def even(exact=False, size=None):
     """A selector that does not choose all candidates, whatever it says."""
 
