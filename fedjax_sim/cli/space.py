@@ -217,7 +217,8 @@ class Space:
         ranges = [name for name, own in self._options.items() if isinstance(own, _Range)]
         if len(ranges) > _MOST_RANGES:
             raise ValueError(f"space has {len(ranges)} ranges; expected at most {_MOST_RANGES}")
-        axes = {name: _ends(own) for name, own in self._options.items()}
+        # Sorted: in another order of its names a sampler would propose other values.
+        axes = {name: _ends(self._options[name]) for name in sorted(self._options)}
         sweep = dataclasses.replace(config.sweep, grid=axes)
         self.corners = configurations(self._study, sweep, "space")
         self._several = len(algorithms) > 1

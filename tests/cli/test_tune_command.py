@@ -288,6 +288,16 @@ def test_a_configuration_has_the_names_of_its_algorithm_and_of_its_choices():
     assert all(one in space.entries for one in found)
 
 
+def test_proposals_do_not_depend_on_the_order_of_the_names():
+    """So the same options in another order continue a folder."""
+    rates = "--space.lr.from 0.01 --space.lr.to 1"
+    decays = "--space.weight-decay.from 1e-5 --space.weight-decay.to 1e-2"
+    own = "--algorithms fedavg fedprox --space.fedprox.lr.from 2 --space.fedprox.lr.to 3"
+    orders = [(rates, decays, own), (own, decays, rates), (decays, own, rates)]
+    found = [proposals(space_of(" ".join(words)), 20)[0] for words in orders]
+    assert found[0] == found[1] == found[2]
+
+
 def test_the_command_of_the_best_describes_the_same_run():
     """With a study module, which a file does not name."""
     words = shlex.split(
