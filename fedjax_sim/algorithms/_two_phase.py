@@ -10,9 +10,7 @@ from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.local import local_steps
-from fedjax_sim.types import Oracle, Params, Task, Timeline, Work
-
-SYNCHRONOUS_ONLY = "the mean gradient and the steps that use it belong to one model"
+from fedjax_sim.types import Oracle, Params, Requires, Task, Timeline, Work
 
 
 def sends_gradient(number: Array | int) -> Array:
@@ -70,3 +68,10 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
             f"round {2 * int(lost.argmax())} of the timeline loses all uploads; expected at least "
             "one gradient for the steps of the next round"
         )
+
+
+PAIRS = Requires(
+    synchronous="the mean gradient and the steps that use it belong to one model",
+    no_selection="two rounds in a row have one cohort, the first for gradients",
+    check=check_pairs,
+)

@@ -125,6 +125,7 @@ def averaged_feddualavg(
         requires=Requires(
             synchronous="the average is over means of clients that started from one dual state",
             exact_mean=plain.requires.exact_mean,
+            no_selection="the average is over the steps of equally long visits",
             check=_check,
         ),
     )

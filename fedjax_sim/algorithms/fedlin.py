@@ -14,9 +14,8 @@ import jax.numpy as jnp
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import real
 from fedjax_sim.algorithms._two_phase import (
-    SYNCHRONOUS_ONLY,
+    PAIRS,
     centred,
-    check_pairs,
     gradient_and_steps,
     sends_gradient,
 )
@@ -26,7 +25,6 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
-    Requires,
     Round,
     Work,
     send_state,
@@ -96,5 +94,5 @@ def fedlin(lr: ScalarOrSchedule) -> FedAlgorithm:
         local,
         update,
         send_state,
-        requires=Requires(synchronous=SYNCHRONOUS_ONLY, check=check_pairs),
+        requires=PAIRS,
     )

@@ -17,9 +17,8 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._optimizers import check_optimizer, own_draws
 from fedjax_sim.algorithms._two_phase import (
-    SYNCHRONOUS_ONLY,
+    PAIRS,
     centred,
-    check_pairs,
     gradient_and_steps,
     sends_gradient,
 )
@@ -29,7 +28,6 @@ from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
     Params,
-    Requires,
     Round,
     Scalar,
     Work,
@@ -179,7 +177,7 @@ def mime(
         local,
         update,
         send_state,
-        requires=Requires(synchronous=SYNCHRONOUS_ONLY, check=check_pairs),
+        requires=PAIRS,
     )
 
 

@@ -102,6 +102,7 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
         init_client=lambda x: ScaffnewClient(tree.zeros_like(x), x, real(0)),
         requires=Requires(
             synchronous="the clients' controls sum to zero only if all receive the same model",
+            no_selection="all clients do equally many steps, whose numbers are random",
             check=_check,
             uniform_weights="the clients' controls sum to zero",
         ),

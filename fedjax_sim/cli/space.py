@@ -98,7 +98,8 @@ class TuneOptions:
     fewer choices know the scores of others."""
     metric: str | None = None
     """Metric whose mean over the seeds after the last round is the score; default: valid/accuracy
-    with --validation, with --personal personal/test/accuracy/weighted_mean, else test/accuracy."""
+    with --validation, else test/accuracy; with --personal personal/valid/accuracy/weighted_mean if
+    clients have validation examples, else personal/test/accuracy/weighted_mean."""
     mode: Literal["auto", "max", "min"] = "auto"
     """Better values: larger (max) or smaller (min); auto: as the metric's name says."""
     sampler: Literal["tpe", "random"] = "tpe"
@@ -119,9 +120,11 @@ class TuneOptions:
         """Name of the metric that is tuned for."""
         if self.metric is not None:
             return self.metric
+        population = self.run.population
         if self.run.evaluation.personal is not None:
-            return PERSONAL
-        return "valid/accuracy" if self.run.population.validation else "test/accuracy"
+            own = bool(population.validation) and population.validation_of == "clients"
+            return PERSONAL.replace("test", "valid") if own else PERSONAL
+        return "valid/accuracy" if population.validation else "test/accuracy"
 
     @property
     def sweep(self) -> SweepOptions:
@@ -214,7 +217,8 @@ class Space:
         ranges = [name for name, own in self._options.items() if isinstance(own, _Range)]
         if len(ranges) > _MOST_RANGES:
             raise ValueError(f"space has {len(ranges)} ranges; expected at most {_MOST_RANGES}")
-        axes = {name: _ends(own) for name, own in self._options.items()}
+        # Sorted: in another order of its names a sampler would propose other values.
+        axes = {name: _ends(self._options[name]) for name in sorted(self._options)}
         sweep = dataclasses.replace(config.sweep, grid=axes)
         self.corners = configurations(self._study, sweep, "space")
         self._several = len(algorithms) > 1

@@ -32,6 +32,7 @@ from fedjax_sim.runs import (
     environment,
     locked,
     metric_shapes,
+    names_of_numbers,
     sweep,
     write_json,
 )
@@ -263,8 +264,7 @@ class Runs:
                 run = self.run_of(entry)
                 check_parts(own, run.privacy, setup)
                 check_uploads(run.robust, setup.timeline)
-            shapes = metric_shapes(built[0], setup)
-            measured = [name for name, value in shapes.items() if value.shape == ()]
+            measured = names_of_numbers(setup.eval_fn, metric_shapes(built[0], setup))
             metric = self.config.score_metric
             if metric not in measured:
                 raise ValueError(

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import jax
 
 from fedjax_sim.checks import did_you_mean, install_command
-from fedjax_sim.engine import direction, is_mark, takes_state
-from fedjax_sim.runs import Callback, callbacks, metric_shapes
+from fedjax_sim.engine import direction, takes_state
+from fedjax_sim.runs import Callback, callbacks, metric_shapes, names_of_numbers
 from fedjax_sim.studies.setups import Count, Positive, group
 from fedjax_sim.types import FedAlgorithm, Setup
 
@@ -103,4 +103,4 @@ def _metrics(setup: Setup, algorithm: FedAlgorithm | None) -> list[str]:
         shapes = metric_shapes(algorithm, setup)
     else:
         return []
-    return [name for name, value in shapes.items() if value.shape == () and not is_mark(name)]
+    return names_of_numbers(setup.eval_fn, shapes)

@@ -34,6 +34,7 @@ from fedjax_sim.engine.evaluation.names import (
     direction,
     headline,
     is_fraction,
+    periods_of,
     split_of,
 )
 from fedjax_sim.engine.evaluation.pooled import Scorers
@@ -169,6 +170,7 @@ __all__ = [
     "on_host",
     "one_round",
     "periods",
+    "periods_of",
     "personal_evaluator",
     "placement",
     "platform_of",

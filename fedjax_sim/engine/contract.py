@@ -31,7 +31,7 @@ from fedjax_sim.data import kept_per_step, running_statistics_of
 from fedjax_sim.engine.evaluation.state import check_periods, takes_state
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.strategies import Gathered
-from fedjax_sim.engine.selection import as_chosen, check_selection
+from fedjax_sim.engine.selection import as_chosen, check_selection, least_chosen
 from fedjax_sim.tree import Selection, leaves
 from fedjax_sim.types import (
     ClientState,
@@ -122,14 +122,29 @@ def check_algorithm(
     check_staleness(algorithm, setup.timeline)
     check_statistics(algorithm, setup.task, setup.params)
     check_selection(algorithm, setup)
-    timeline = as_chosen(algorithm.selection, setup.timeline)
-    check_weighting(algorithm, setup.task, timeline, setup.weighting)
     last_wrapper(algorithm)
+    selector = algorithm.selection
+    timeline = least_chosen(selector, setup.timeline)
+    try:
+        check_rounds(algorithm, setup, timeline)
+    except ValueError as error:
+        if selector is None or selector.exact:
+            raise
+        check_rounds(algorithm, setup, as_chosen(selector, setup.timeline))
+        raise ValueError(
+            f"algorithm has a selection that may choose a single client: {error}; with "
+            "selection.Selector(..., exact=True) it always chooses its size"
+        ) from error
+    check_execution(algorithm, execution)
+    warn_of_initial_statistics(algorithm, setup, batched=count is not None)
+
+
+def check_rounds(algorithm: FedAlgorithm, setup: Setup, timeline: Timeline) -> None:
+    """Refuses rounds that an algorithm cannot use: their weights, or numbers of uploads."""
+    check_weighting(algorithm, setup.task, timeline, setup.weighting)
     if algorithm.aggregation is not None:
         algorithm.aggregation.check(timeline)
     algorithm.requires.check(setup.task, timeline)
-    check_execution(algorithm, execution)
-    warn_of_initial_statistics(algorithm, setup, batched=count is not None)
 
 
 def check_functions(algorithm: FedAlgorithm) -> None:

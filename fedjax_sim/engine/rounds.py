@@ -22,7 +22,13 @@ from fedjax_sim.engine.execution.broadcasts import empty_buffers, store_broadcas
 from fedjax_sim.engine.execution.placement import WHOLE, Placement
 from fedjax_sim.engine.execution.strategies import Execution
 from fedjax_sim.engine.records import Probes, RunState, Update, Visit
-from fedjax_sim.engine.selection import Slots, after_visits, chosen_slots, first_selected
+from fedjax_sim.engine.selection import (
+    Slots,
+    after_visits,
+    chosen_slots,
+    first_selected,
+    measured_model,
+)
 from fedjax_sim.tree import entries, fast, usual
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -124,7 +130,7 @@ def one_round(
         candidates = Slots(works, draws, mask, arrived)
         weights, own_key = weights_of(works, arrived), jax.random.fold_in(key, task.num_clients + 1)
         kept, factors, selected = chosen_slots(
-            selector, candidates, weights, selected, (task, state.server.params),
+            selector, candidates, weights, selected, (task, measured_model(state.server)),
             round._replace(key=usual(own_key)), execution, oracle_of,
         )  # fmt: skip
         works, draws, mask, arrived = kept
@@ -149,7 +155,7 @@ def one_round(
     weights = weights_of(works, arrived)
     if factors is not None:
         weights = weights * factors
-    model = None if reports_of is None else state.server.params
+    model = None if reports_of is None else measured_model(state.server)
     shared = (task, message if buffers is None else past, model)
     visits, local_weights, mask, rows = where.own(
         ((works[:-1], draws, buffers), weights, mask, where.rows(clients))

@@ -56,6 +56,16 @@ def first_selected(selector: Selector | None, num_clients: int) -> Selected | tu
     return Selected(state, jnp.zeros(num_clients, jnp.int32), zero)
 
 
+def measured_model(server: Any) -> Params:
+    """Returns the model for which candidates compute scores: that of the algorithm in wrappers.
+
+    A mean over rounds is evaluated, but it changes nothing that clients receive and compute.
+    """
+    while hasattr(getattr(server, "inner", None), "params"):
+        server = server.inner
+    return server.params
+
+
 def chosen_slots(
     selector: Selector,
     slots: Slots,
@@ -102,8 +112,11 @@ def chosen_slots(
     factors = 1 if choice.factors is None else choice.factors
     factors = jnp.broadcast_to(jnp.asarray(factors, weights.dtype), weights.shape)
     size = mask.shape[0] if selector.size is None else min(selector.size, mask.shape[0])
-    # A selector that chooses more clients than it says makes the model NaN, as negative weights do.
-    factors = jnp.where(chosen.sum() <= size, factors, jnp.nan)
+    # A selector that chooses other numbers of clients than it says makes the model NaN, as negative
+    # weights do.
+    count = chosen.sum()
+    as_said = count == jnp.minimum(size, mask.sum()) if selector.exact else count <= size
+    factors = jnp.where(as_said, factors, jnp.nan)
     # No client does more steps than the timeline has for it, which bounds the loop.
     works = works._replace(num_steps=jnp.where(chosen, jnp.minimum(steps, works.num_steps), 0))
     kept = Slots(works, slots.draws, chosen, slots.arrived & chosen)
@@ -130,12 +143,23 @@ def counted(state: RunState) -> dict[str, Array]:
 
 
 def as_chosen(selector: Selector | None, timeline: Timeline) -> Timeline:
-    """Returns a timeline with as many uploads per round as the selector leaves, for checks."""
-    if selector is None or selector.size is None or selector.size >= timeline.cohort_size:
+    """Returns a timeline with as many uploads per round as the selector leaves at most."""
+    return timeline if selector is None else _with_at_most(selector.size, timeline)
+
+
+def least_chosen(selector: Selector | None, timeline: Timeline) -> Timeline:
+    """Returns a timeline with as many uploads per round as the selector leaves at least."""
+    if selector is None:
+        return timeline
+    return _with_at_most(selector.size if selector.exact else 1, timeline)
+
+
+def _with_at_most(size: int | None, timeline: Timeline) -> Timeline:
+    if size is None or size >= timeline.cohort_size:
         return timeline
     xp: Any = jnp if isinstance(timeline.mask, Tracer) else np
     mask = xp.asarray(timeline.mask)
-    few = mask & (xp.cumsum(mask, axis=-1) <= selector.size)
+    few = mask & (xp.cumsum(mask, axis=-1) <= size)
     return dataclasses.replace(timeline, mask=few, sampling=None)
 
 
@@ -168,6 +192,11 @@ def check_selection(algorithm: FedAlgorithm, setup: Setup) -> None:
         raise ValueError(
             "algorithm has running statistics or private leaves; expected a model that the server "
             "has as a whole with a selection, since candidates measure the server's model"
+        )
+    if requires.no_selection is not None:
+        raise ValueError(
+            "algorithm has a selection; expected none, since the timeline alone must say who works "
+            f"and for how long: {requires.no_selection}"
         )
     if selector.unbiased:
         _check_unbiased(algorithm)

@@ -23,7 +23,7 @@ from fedjax_sim.runs.history import Clock, melted
 from fedjax_sim.runs.interrupt import exit_code
 from fedjax_sim.runs.options import DEFAULT_OPTIONS, Options, Storage
 from fedjax_sim.runs.planning.forecast import forecast
-from fedjax_sim.runs.planning.measuring import metric_shapes
+from fedjax_sim.runs.planning.measuring import metric_shapes, names_of_numbers
 from fedjax_sim.runs.planning.needs import Forecast, Seconds
 from fedjax_sim.runs.programs import Programs, programs_of
 from fedjax_sim.runs.progress_bar import ProgressBar, in_jupyter
@@ -141,6 +141,7 @@ __all__ = [
     "melted",
     "metric_shapes",
     "named_leaves",
+    "names_of_numbers",
     "programs_of",
     "read_json",
     "read_npz",

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fedjax_sim.checks import check_at_least, check_at_most, check_count
-from fedjax_sim.topologies.topology import Topology, most_gathered
+from fedjax_sim.topologies.topology import Topology, check_topology, most_gathered
 from fedjax_sim.types import plain_integers
 
 _SUMS = 1e-6  # of a row in single precision
@@ -30,14 +30,21 @@ def from_matrix(matrix: np.ndarray) -> Topology:
         matrix: ``[M, M]`` or ``[P, M, M]``.
 
     Raises:
-        ValueError: no square matrices, entries below 0 or not finite, columns whose sum is not 1.
+        ValueError: no real numbers, no square matrices, entries below 0 or not finite, columns
+            whose sum is not 1.
 
     Example:
         >>> topology = from_matrix(np.array([[0.75, 0.25], [0.25, 0.75]]))
         >>> topology.spectral_gap, topology.links_per_client
         (0.5, 1.0)
     """
-    matrix = np.asarray(matrix, np.float64)
+    try:
+        known = np.asarray(matrix)
+    except ValueError:  # rows of different lengths
+        known = np.asarray(None)
+    if known.dtype.kind not in "biuf":
+        raise ValueError(f"matrix is {matrix!r:.60}; expected real numbers, [M, M] or [P, M, M]")
+    matrix = known.astype(np.float64)
     dense = matrix[None] if matrix.ndim == 2 else matrix
     if dense.ndim != 3 or dense.shape[1] != dense.shape[2] or 0 in dense.shape:
         raise ValueError(f"matrix has the shape {matrix.shape}; expected [M, M] or [P, M, M]")
@@ -310,6 +317,7 @@ def erdos_renyi(num_clients: int, probability: float, seed: int = 0) -> Topology
     check_count(2, num_clients=num_clients)
     check_at_least(0, probability=probability)
     check_at_most(1, probability=probability)
+    check_count(seed=seed)
     # Pairs (i, j > i) in the order of i: number first[i] + j - i - 1 is the coin of (i, j).
     first = np.concatenate([[0], np.cumsum(np.arange(num_clients - 1, 0, -1))])
     (drawn,) = np.nonzero(np.random.default_rng(seed).random(first[-1]) < probability)
@@ -350,6 +358,7 @@ def random_matching(num_clients: int, num_rounds: int, seed: int = 0) -> Topolog
     """
     check_count(2, num_clients=num_clients)
     check_count(1, num_rounds=num_rounds)
+    check_count(seed=seed)
     rng = np.random.default_rng(seed)
     pairs = num_clients // 2
     order = np.stack([rng.permutation(num_clients) for _ in range(num_rounds)])
@@ -367,12 +376,14 @@ def alternate(*topologies: Topology) -> Topology:
     """Returns the topology whose rounds use the given ones in turn, all rounds of each.
 
     Raises:
-        ValueError: no topology, or different numbers of clients.
+        ValueError: none, a value that is no topology, or different numbers of clients.
 
     Example:
         >>> alternate(ring(8), complete(8)).period
         2
     """
+    for topology in topologies:
+        check_topology(topology, doubly=False)
     counts = {topology.num_clients for topology in topologies}
     if len(counts) != 1:
         raise ValueError(f"topologies have {sorted(counts)} clients; expected one number of them")

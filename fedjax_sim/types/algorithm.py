@@ -92,7 +92,8 @@ class Selector(NamedTuple):
 
     # (state, candidates, round) -> (choice, new state). `round.key` is the selector's own.
     choose: Callable[[PyTree, Candidates, Round], tuple[Choice, PyTree]]
-    size: int | None = None  # clients that it chooses, all if there are fewer; None: all candidates
+    # Clients that it chooses at most, all if there are fewer; None: all candidates.
+    size: int | None = None
     init: Callable[[int], PyTree] = _nothing_known  # number of clients -> state
     # (model, oracle, visit) -> values that every candidate computes before the choice. None: none.
     score: Callable[[Params, Oracle, Work], PyTree] | None = None
@@ -101,6 +102,9 @@ class Selector(NamedTuple):
     # (state, clients [m], reports [m, ...], arrived [m]) -> new state, after the visits.
     learn: Callable[[PyTree, Array, PyTree, Array], PyTree] = _learn_nothing
     unbiased: bool = False  # its choices have factors
+    # It always chooses so many, and other numbers make the model NaN; False: perhaps fewer, so an
+    # algorithm that needs more than one upload is refused.
+    exact: bool = False
     spec: Spec | None = None  # the factory and its arguments
 
 
@@ -189,6 +193,9 @@ class Requires(NamedTuple):
     # The reason why messages must arrive as they are: wrappers that encode them are refused with
     # it. None: they need not.
     exact_messages: str | None = None
+    # The reason why the timeline alone must say who works in a round, and for how many steps: a
+    # selection of clients is refused with it. None: it need not.
+    no_selection: str | None = None
     # Raises ValueError, with the reason, for a task or a timeline that does not fit the algorithm.
     # Runs before any compilation; arrays of both may be traced.
     check: Callable[[Task, Timeline], None] = _no_check

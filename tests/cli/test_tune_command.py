@@ -164,6 +164,14 @@ def test_the_folder_of_another_tuning_is_refused(folder, capsys, monkeypatch, ot
         ("--halving 3 2", "halving.rounds is (3, 2); expected increasing multiples of eval_every"),
         ("--halving 4", "halving.rounds is (4,); expected increasing multiples of eval_every = 1"),
         (
+            "--personal 3 --test-of clients --metric personal/test/loss/mean",
+            "--metric is 'personal/test/loss/mean', which is evaluated every 3 rounds; expected",
+        ),
+        (
+            "--personal 2 --validation 0.2 --metric personal/valid/loss/mean --halving 1",
+            "--metric is 'personal/valid/loss/mean', which is evaluated every 2 rounds; expected",
+        ),
+        (
             "--space.cohort-size.from 2 --space.cohort-size.to 21",
             "--cohort-size is 21; expected 1 .. 20, the clients",
         ),
@@ -280,6 +288,16 @@ def test_a_configuration_has_the_names_of_its_algorithm_and_of_its_choices():
     assert all(one in space.entries for one in found)
 
 
+def test_proposals_do_not_depend_on_the_order_of_the_names():
+    """So the same options in another order continue a folder."""
+    rates = "--space.lr.from 0.01 --space.lr.to 1"
+    decays = "--space.weight-decay.from 1e-5 --space.weight-decay.to 1e-2"
+    own = "--algorithms fedavg fedprox --space.fedprox.lr.from 2 --space.fedprox.lr.to 3"
+    orders = [(rates, decays, own), (own, decays, rates), (decays, own, rates)]
+    found = [proposals(space_of(" ".join(words)), 20)[0] for words in orders]
+    assert found[0] == found[1] == found[2]
+
+
 def test_the_command_of_the_best_describes_the_same_run():
     """With a study module, which a file does not name."""
     words = shlex.split(
@@ -304,7 +322,40 @@ def test_the_command_of_the_best_describes_the_same_run():
     assert hyper == {"scaffold": {"lr": 0.123456789012345, "server_lr": 1.0, "option": "I"}}
 
 
+@pytest.mark.parametrize(
+    ("words", "metric"),
+    [
+        ("", "test/accuracy"),
+        ("--validation 0.1", "valid/accuracy"),
+        ("--personal 1 --test-of clients", "personal/test/accuracy/weighted_mean"),
+        ("--personal 1 --validation 0.1", "personal/valid/accuracy/weighted_mean"),
+        (
+            "--personal 1 --test-of clients --validation 0.1 --validation-of pool",
+            "personal/test/accuracy/weighted_mean",
+        ),
+    ],
+)
+def test_the_default_metric_is_that_of_examples_for_choosing(words, metric):
+    *_, config = read_tuning(["quickstart", *SMALL, *shlex.split(words)], "")
+    assert config.score_metric == metric
+
+
 # ---- longer runs
+
+
+@pytest.mark.slow
+def test_scores_of_pooled_examples_are_metrics_of_all_commands(tmp_path):
+    words = shlex.split("--scores f1 --rounds 2")
+    options = [*SMALL, *words, "--output"]
+    assert tuned(tmp_path / "tuned", *words, "--metric", "test/f1", "--trials", "3") == 0
+    trials = pd.read_csv(tmp_path / "tuned" / "trials.csv")
+    history = pd.read_csv(tmp_path / "tuned" / "history.csv")
+    values = history.query("metric == 'test/f1' and round == 2").groupby("lr")["value"].mean()
+    assert trials["mean"].tolist() == pytest.approx(values.loc[trials["lr"]].tolist(), rel=1e-12)
+    sweep = ["--grid.lr.values", "0.1", "--metric", "test/f1"]
+    assert main(["sweep", "quickstart", *options, str(tmp_path / "swept"), *sweep]) == 0
+    watched = ["--keep-best", "test/f1", "--stop-early", "test/f1"]
+    assert main(["run", "quickstart", *options, str(tmp_path / "run"), *watched]) == 0
 
 
 @pytest.mark.slow

@@ -268,6 +268,12 @@ def test_first_rounds_shrink_by_the_gap_at_least():
         (lambda: topologies.erdos_renyi(9, 0.0), "seed 0 has 9 parts: use a larger probability"),
         (lambda: topologies.random_matching(4, 0), "num_rounds is 0; expected at least 1"),
         (lambda: topologies.ring(4).lazy(1.5), "share is 1.5; expected at most 1"),
+        (lambda: topologies.erdos_renyi(9, 0.9, seed=-1), "seed is -1; expected at least 0"),
+        (lambda: topologies.random_matching(4, 2, seed=1.5), "seed is 1.5; expected an integer"),
+        (lambda: topologies.alternate("ring"), "topology is 'ring'; expected one of"),
+        (lambda: topologies.from_matrix("W"), "matrix is 'W'; expected real numbers"),
+        (lambda: topologies.from_matrix(np.eye(2) * 1j), "expected real numbers"),
+        (lambda: topologies.from_matrix([[1.0, 0.0], [1.0]]), "expected real numbers"),
         (lambda: topologies.alternate(), r"topologies have \[\] clients; expected one number"),
         (
             lambda: topologies.alternate(topologies.ring(4), topologies.ring(5)),

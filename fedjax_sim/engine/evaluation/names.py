@@ -7,6 +7,7 @@ from typing import Any, Literal
 from jax.tree_util import Partial
 
 from fedjax_sim.engine.evaluation.means import _All
+from fedjax_sim.engine.evaluation.state import _AtRounds
 
 # Mean over all test examples of the models that clients use themselves.
 PERSONAL = "personal/test/accuracy/weighted_mean"
@@ -119,3 +120,12 @@ def parts_of(eval_fn: Any, prefix: str = "") -> Iterator[tuple[str, Partial]]:
     yield prefix, eval_fn
     if eval_fn.args:
         yield from parts_of(eval_fn.args[0], prefix)
+
+
+def periods_of(eval_fn: Any, metric: str) -> set[int]:
+    """Returns the periods of the parts of :func:`at_rounds` that measure a metric."""
+    return {
+        part.func.every
+        for prefix, part in parts_of(eval_fn)
+        if isinstance(part.func, _AtRounds) and metric.startswith(f"{prefix}/" if prefix else "")
+    }

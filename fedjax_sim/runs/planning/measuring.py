@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -16,11 +16,13 @@ from jax.sharding import PartitionSpec
 from fedjax_sim.engine import (
     WHOLE,
     RunState,
+    Scorers,
     evaluate,
     evaluation_context,
     everywhere,
     first_state,
     inner_programs,
+    is_mark,
     periods,
     program_bytes,
     takes_state,
@@ -133,6 +135,18 @@ def metric_shapes(algorithm: FedAlgorithm, setup: Setup) -> dict[str, jax.ShapeD
         return jax.tree.map(jnp.asarray, evaluate(cast(EvalFn, setup.eval_fn), context))
 
     return jax.eval_shape(metrics, setup, jax.random.key(0))
+
+
+def names_of_numbers(eval_fn: Any, shapes: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the metrics, and of the scores on the host, that are one number.
+
+    Args:
+        eval_fn: the evaluator.
+        shapes: of its metrics.
+    """
+    zeros = {name: np.zeros((1, *x.shape), x.dtype) for name, x in shapes.items()}
+    metrics = Scorers(eval_fn)(zeros, (1,))
+    return [name for name, x in metrics.items() if np.ndim(x) == 1 and not is_mark(name)]
 
 
 class _Model(NamedTuple):

@@ -94,11 +94,14 @@ def expand_all(grid: Any, algorithms: Collection[str] | None) -> list[Configurat
             f"grid has {', '.join(map(str, grid))}; expected a grid for each of "
             f"{', '.join(algorithms)}, or one for all"
         )
-    return [
-        {"algorithm": name, **entry}
-        for name in algorithms
-        for entry in expand(grid[name] if own else grid)
-    ]
+    entries = [(name, e) for name in algorithms for e in expand(grid[name] if own else grid)]
+    for _, entry in entries:
+        if "algorithm" in entry:
+            raise ValueError(
+                f"grid has 'algorithm' = {entry['algorithm']!r}; expected other names, since the "
+                "algorithms are those of factories"
+            )
+    return [{"algorithm": name, **entry} for name, entry in entries]
 
 
 def groups(configurations: Sequence[Configuration], static: Collection[str]) -> list[Group]:
@@ -110,7 +113,7 @@ def groups(configurations: Sequence[Configuration], static: Collection[str]) -> 
         for name in names:
             _check_number(name, entry[name])
         for other, other_names, members in gathered:
-            if _same(other, fixed) and set(other_names) == set(names):
+            if is_same(other, fixed) and set(other_names) == set(names):
                 members.append(i)
                 break
         else:
@@ -126,7 +129,7 @@ def groups(configurations: Sequence[Configuration], static: Collection[str]) -> 
     ]
 
 
-def _same(static: Configuration, other: Configuration) -> bool:
+def is_same(static: Configuration, other: Configuration) -> bool:
     """Returns whether static values are equal and of one kind: 1, 1.0 and True are not the same."""
     return static == other and all(_kind(static[name]) is _kind(other[name]) for name in static)
 

@@ -53,9 +53,9 @@ class Halving(NamedTuple):
 
     def check(self, num_rounds: int, every: int) -> None:
         """Refuses rounds in which no run can be cut."""
-        check_count(**{"halving.eta": self.eta})
-        if self.eta < 2:
-            raise ValueError(f"halving.eta is {self.eta}; expected at least 2")
+        check_count(2, **{"halving.eta": self.eta})
+        if not isinstance(self.rounds, (tuple, list)):
+            raise ValueError(f"halving.rounds is {self.rounds!r:.60}; expected a tuple of rounds")
         ends = [0, *self.rounds, num_rounds]
         for before, rung in itertools.pairwise(ends[:-1]):
             check_count(**{"halving.rounds": rung})

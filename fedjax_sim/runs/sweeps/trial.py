@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import did_you_mean
+from fedjax_sim.checks import check_is_setup, did_you_mean
 from fedjax_sim.engine import Execution, OnHost, Probes, check_run
 from fedjax_sim.runs.seeds import Seed, with_axis
 from fedjax_sim.runs.storage.files import digest
@@ -129,6 +129,8 @@ class Trials:
                     f"factory is {factory!r:.60}; expected a function of the hyper-parameters that "
                     "returns an algorithm: fs.fedavg, not fs.fedavg(0.1)"
                 )
+        if not callable(setup):
+            check_is_setup(setup)
         self._factories: Any = factories
         self._setup, self._execution, self._probes = setup, execution, probes
         taken = set() if isinstance(setup, Setup) else parameter_names(setup)

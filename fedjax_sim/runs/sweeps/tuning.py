@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, import_extra
-from fedjax_sim.engine import Scorers
+from fedjax_sim.checks import check_count, check_is_setup, check_split_keys, import_extra
+from fedjax_sim.engine import due, periods_of
 from fedjax_sim.runs.callbacks.direction import Mode, sign
 from fedjax_sim.runs.events import Callback, notify
 from fedjax_sim.runs.history import CLOCK
 from fedjax_sim.runs.interrupt import deferred_interrupt
 from fedjax_sim.runs.options import DEFAULT_OPTIONS, Options, Storage
-from fedjax_sim.runs.planning.measuring import metric_shapes
-from fedjax_sim.runs.sweeps.grid import Configuration
+from fedjax_sim.runs.planning.measuring import metric_shapes, names_of_numbers
+from fedjax_sim.runs.sweeps.grid import Configuration, is_same
 from fedjax_sim.runs.sweeps.halving import Halving, run_bracket
 from fedjax_sim.runs.sweeps.program import Programs
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
@@ -126,8 +126,8 @@ def tune(
 
     The sampler proposes ``batch`` configurations, a sweep runs them for every seed, and the sampler
     is told the mean of the metric over the seeds after the last round.  All batches of numbers
-    share one compiled program.  A configuration with a diverged seed, or without a number as its
-    metric, scores infinitely badly.  A configuration that is proposed again is not run again.
+    share one compiled program.  A configuration with a diverged seed, or without a finite number as
+    its metric, scores infinitely badly.  A configuration that is proposed again is not run again.
 
     With ``halving``, the best configurations of a batch continue after each rung from the states of
     their runs, and the sampler is told that the others were pruned.
@@ -158,7 +158,7 @@ def tune(
 
     Raises:
         ValueError: as :func:`~fedjax_sim.sweep`; an empty space or configuration, an unknown metric
-            or one that is no number, rungs that are no rounds of evaluation.
+            or one that is no number, rungs that are no rounds of evaluation, several factories.
         ImportError: Optuna is not installed.
 
     Example:
@@ -183,22 +183,24 @@ def tune(
     optuna = import_extra("optuna", "tune")
     mode = "max" if sign(metric, mode) > 0 else "min"
     check_count(1, trials=trials, batch=batch)
+    check_split_keys(keys)
     _check_space(optuna, space)
-    samplers = optuna.samplers
-    if isinstance(sampler, samplers.GridSampler | samplers.BruteForceSampler):
-        raise ValueError(  # they end a study, which is not theirs to end here
-            f"sampler is a {type(sampler).__name__}; expected another one: fs.sweep runs all "
-            "configurations of a grid"
+    _check_sampler(optuna, sampler)
+    if not (halving is None or isinstance(halving, Halving)):
+        raise ValueError(f"halving is {halving!r:.60}; expected fs.Halving((10, 30)), or None")
+    if isinstance(factory, Mapping):
+        raise ValueError(
+            "factory is a mapping of algorithms; expected a function of the hyper-parameters: "
+            "tune each algorithm by a call of its own, or choose it by a function with a parameter"
         )
     if not isinstance(setup, Setup):  # asked for by every check of every batch
-        setup = functools.lru_cache(maxsize=batch * keys.shape[0])(setup)
+        setup = _remembered(setup, batch * keys.shape[0])
 
     def planned(configurations: Sequence[Configuration], setup: Setup | MakeSetup) -> SweepPlan:
         return check(factory, setup, configurations, keys, callbacks, storage, options)
 
     study = _study(optuna, mode, sampler)
     search = _Search(planned, setup, _Goal(metric, 1 if mode == "max" else -1), halving)
-    notify(callbacks, "begin", "")
     tried: list[Tried] = []
     with deferred_interrupt() as signalled:
         while len(tried) < trials and not (signalled() or search.interrupted):
@@ -233,6 +235,39 @@ def _check_space(optuna: Any, space: Space) -> None:
                 f"space[{name!r}] is {distribution!r:.60}; expected a distribution of Optuna, such "
                 "as optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)"
             )
+
+
+def _check_sampler(optuna: Any, sampler: object) -> None:
+    """Refuses what is no sampler, and samplers that end a study."""
+    samplers = optuna.samplers
+    if not (sampler is None or isinstance(sampler, samplers.BaseSampler)):
+        raise ValueError(
+            f"sampler is {sampler!r:.60}; expected a sampler of Optuna, such as "
+            "optuna.samplers.TPESampler(seed=0)"
+        )
+    if isinstance(sampler, samplers.GridSampler | samplers.BruteForceSampler):
+        raise ValueError(
+            f"sampler is a {type(sampler).__name__}; expected another one: fs.sweep runs all "
+            "configurations of a grid"
+        )
+
+
+def _remembered(setup: MakeSetup, size: int) -> MakeSetup:
+    """Returns the function that makes a setup, with its last results by arguments of one kind."""
+    if not callable(setup):
+        check_is_setup(setup)
+    known: list[tuple[Configuration, Setup]] = []
+
+    @functools.wraps(setup)
+    def make(**values: Any) -> Setup:
+        for other, result in known:
+            if is_same(other, values):
+                return result
+        known.append((values, setup(**values)))
+        del known[:-size]
+        return known[-1][1]
+
+    return make
 
 
 def _asked(study: optuna.Study, space: Space) -> tuple[optuna.Trial, Configuration]:
@@ -278,8 +313,10 @@ class _Goal(NamedTuple):
         values = []
         for run in runs:
             at = np.flatnonzero(np.asarray(run.history.round) <= after)[-1]
-            value = float(np.asarray(run.history.metrics[self.metric])[at])
-            bad = np.isnan(value) or 0 < run.diverged_at <= after
+            metrics = {name: np.asarray(x)[at] for name, x in run.history.metrics.items()}
+            value = float(metrics[self.metric]) if due(metrics, self.metric) else np.nan
+            # An infinite metric says as little as a NaN, and the sampler must not learn from it.
+            bad = not np.isfinite(value) or 0 < run.diverged_at <= after
             values.append(-self.sign * np.inf if bad else value)
         return float(np.mean(values))
 
@@ -289,19 +326,23 @@ class _Goal(NamedTuple):
         own = {i: [run for number, run in runs.items() if number[0] == i] for i in numbers}
         return {i: self.sign * self.score(of, after) for i, of in own.items()}
 
-    def check(self, algorithm: FedAlgorithm, setup: Setup) -> None:
-        """Refuses a metric that is no number of the setup's evaluation."""
+    def check(self, algorithm: FedAlgorithm, setup: Setup, ends: Sequence[int]) -> None:
+        """Refuses a metric that the evaluations after these rounds do not have as a number."""
         if setup.eval_fn is None:
             raise ValueError("setup.eval_fn is None; expected an evaluation with the metric")
-        shapes = metric_shapes(algorithm, setup)
-        zeros = {name: np.zeros((1, *x.shape), x.dtype) for name, x in shapes.items()}
-        metrics = Scorers(setup.eval_fn)(zeros, (1,))
-        numbers = [name for name, x in metrics.items() if np.ndim(x) == 1]
+        numbers = names_of_numbers(setup.eval_fn, metric_shapes(algorithm, setup))
         if self.metric not in (*numbers, *CLOCK):
             raise ValueError(
                 f"metric is {self.metric!r}; expected a number of the evaluation: "
                 f"{', '.join(sorted(numbers))}"
             )
+        for period in sorted(periods_of(setup.eval_fn, self.metric)):
+            if skipped := [end for end in ends if end % period]:
+                raise ValueError(
+                    f"metric is {self.metric!r}, which is evaluated every {period} rounds; "
+                    f"expected one that is evaluated after round {skipped[0]}, where runs are "
+                    "scored"
+                )
 
 
 class _Search:
@@ -332,6 +373,7 @@ class _Search:
         num_rounds = self._check(plan)
         rungs = self._halving.rounds
         if self._programs is None:
+            notify(plan.callbacks, "begin", "")
             # Groups of choices have other sizes in every batch: filling each would be waste.
             several = len({group.members for group, _ in plan.shares}) > 1
             filled = functools.partial(_filled, batch) if several else int
@@ -363,9 +405,11 @@ class _Search:
         for group, numbers in plan.shares:
             seed = plan.values[numbers[0]] if plan.trials.per_seed else None
             setup = plan.trials.make(group.static, seed).setup
-            self._goal.check(plan.algorithms[group.members[0]], setup)
-            self._halving.check(setup.timeline.num_rounds, setup.eval_every)
-            lengths.add(setup.timeline.num_rounds)
+            num_rounds = setup.timeline.num_rounds
+            self._halving.check(num_rounds, setup.eval_every)
+            ends = [*self._halving.rounds, num_rounds]
+            self._goal.check(plan.algorithms[group.members[0]], setup, ends)
+            lengths.add(num_rounds)
         lengths |= set(self._num_rounds.values())
         if len(lengths) > 1:
             raise ValueError(

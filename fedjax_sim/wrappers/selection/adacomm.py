@@ -106,4 +106,4 @@ def adacomm(
         )
         return Choice(candidates.present, num_steps=jnp.full(candidates.present.shape, steps)), new
 
-    return Selector(choose, init=init, score=score)
+    return Selector(choose, init=init, score=score, exact=True)

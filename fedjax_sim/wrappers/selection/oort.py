@@ -195,7 +195,7 @@ def oort(
             recent=total,
         )
 
-    return Selector(choose, size, init=init, report=report, learn=learn)
+    return Selector(choose, size, init=init, report=report, learn=learn, exact=True)
 
 
 def _drawn(key: Array, clients: Array, weights: Array, admitted: Array, count: Array) -> Array:

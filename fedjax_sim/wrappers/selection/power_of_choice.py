@@ -67,7 +67,8 @@ def power_of_choice(size: int, loss: Literal["full", "minibatch", "last"] = "ful
         return largest(candidates.scores, candidates), state
 
     if loss != "last":
-        return Selector(by_score, size, score=full_loss if loss == "full" else minibatch_loss)
+        score = full_loss if loss == "full" else minibatch_loss
+        return Selector(by_score, size, score=score, exact=True)
 
     def by_report(state: Array, candidates: Candidates, round: Round) -> tuple[Choice, Array]:
         del round
@@ -82,4 +83,5 @@ def power_of_choice(size: int, loss: Literal["full", "minibatch", "last"] = "ful
         init=lambda num_clients: jnp.full(num_clients, jnp.inf),
         report=visit_loss,
         learn=learn,
+        exact=True,
     )

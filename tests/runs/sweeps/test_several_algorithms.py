@@ -60,6 +60,7 @@ def test_one_grid_and_a_setup_of_the_algorithm():
     ("factories", "grid", "message"),
     [
         ({}, {"lr": [0.1]}, "factories is empty; expected at least one algorithm"),
+        (FACTORIES, {"algorithm": ["FedAvg"], "lr": [0.1]}, "grid has 'algorithm' = 'FedAvg'"),
         (FACTORIES, {"FedAvg": {"lr": [0.1]}}, "grid has FedAvg; expected a grid for each of"),
         (FACTORIES | {"x": fs.fedavg(0.1)}, {"lr": [0.1]}, "expected a function of the hyper-par"),
         (FACTORIES, {"lr": [0.1], "mu": [1.0]}, "grid gives lr, mu to fedavg: .*'mu'"),

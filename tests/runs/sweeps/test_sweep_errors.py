@@ -110,3 +110,9 @@ def test_a_value_in_the_place_of_a_number_is_refused(factory, value):
     message = f"grid has '?{value}'? for 'lr'; expected a finite number, or an annotation"
     with pytest.raises(ValueError, match=message):
         sweep_on(ONE_DEVICE, factory, GOOD, {"lr": [value]}, KEYS)
+
+
+@pytest.mark.parametrize("setup", [None, 3])
+def test_what_is_no_setup_is_refused(setup):
+    with pytest.raises(ValueError, match=r"setup is a \w+; expected a fedjax_sim.Setup"):
+        fs.sweep(fs.fedavg, setup, {"lr": [0.1]}, KEYS)

@@ -29,10 +29,10 @@ def quadratic_setup(num_seeds=2, **changes) -> fs.Setup:
     return dataclasses.replace(setup, **({"eval_fn": loss, "eval_every": 2} | changes))
 
 
-def tuned(setup=None, space=RATES, **changes) -> fs.Tuning:
+def tuned(setup=None, space=RATES, factory=fs.fedavg, keys=KEYS[:2], **changes) -> fs.Tuning:
     arguments = {"metric": "loss", "mode": "min", "trials": 9, "batch": 9} | changes
     setup = quadratic_setup() if setup is None else setup
-    return fs.tune(fs.fedavg, setup, space, KEYS[:2], **arguments)
+    return fs.tune(factory, setup, space, keys, **arguments)
 
 
 def expected(setup, rates, seed):
@@ -184,6 +184,14 @@ def test_choices_are_programs_of_their_own_and_repeated_proposals_run_once():
             "sampler is a GridSampler",
         ),
         ({"options": fs.Options(eval_initial=True)}, "options.eval_initial is True"),
+        ({"halving": (2, 6)}, "halving is (2, 6); expected fs.Halving((10, 30))"),
+        ({"halving": fs.Halving(2)}, "halving.rounds is 2; expected a tuple of rounds"),
+        ({"sampler": optuna.samplers.TPESampler}, "expected a sampler of Optuna"),
+        ({"sampler": "tpe"}, "sampler is 'tpe'; expected a sampler of Optuna"),
+        ({"setup": 3}, "setup is a int; expected a fedjax_sim.Setup"),
+        ({"keys": jax.random.key(0)}, "keys has shape (); expected [n]"),
+        ({"keys": 3}, "keys is 3; expected jax.random.key(0)"),
+        ({"factory": {"a": fs.fedavg, "b": fs.fedprox}}, "factory is a mapping of algorithms"),
     ],
 )
 def test_refused(changes, expected):
@@ -268,6 +276,73 @@ def test_halving_reports_how_far_a_batch_is():
     assert fractions[-1] == pytest.approx(1)
     assert {event.num_rounds for event in events} == {12}
     assert {event.round for event in events} >= {0, 4, 12}
+
+
+def test_settings_are_those_of_their_own_kind_and_may_be_lists():
+    """1, 1.0 and True are equal and no settings of one setup; a list has no hash."""
+    made = []
+
+    def setup(setting):
+        made.append(setting)
+        return quadratic_setup()
+
+    settings = [1, 1.0, True, [1, 2]]
+
+    def space(trial):
+        return {"lr": 0.1 + trial.number / 100, "setting": settings[trial.number % 4]}
+
+    found = tuned(setup, space, trials=8, batch=8)
+    assert [one.configuration["setting"] for one in found.tried] == 2 * settings
+    assert sorted(map(repr, made)) == sorted(map(repr, settings))  # each once
+
+
+def test_infinite_scores_are_bad_in_both_directions():
+    """The sampler is not told that the best score is infinite."""
+
+    def error(x):
+        value = jnp.sum(x**2)
+        return {"score": jnp.where(value < 0.1, jnp.inf, value)}
+
+    setup = quadratic_setup(eval_fn=error)
+    found = tuned(setup, metric="score", mode="max")
+    scores = np.array([one.score for one in found.tried])
+    assert set(scores[~np.isfinite(scores)]) == {-np.inf}
+    assert found.best.score == found.study.best_value == scores.max()
+
+
+@pytest.mark.parametrize(
+    ("halving", "every", "message"),
+    [
+        (
+            None,
+            8,
+            "'slow/loss', which is evaluated every 8 rounds; expected .* after round 12, too",
+        ),
+        (fs.Halving((2, 4)), 4, "every 4 rounds; expected one that is evaluated after round 2, "),
+    ],
+)
+def test_metrics_that_are_skipped_where_runs_are_scored_are_refused(halving, every, message):
+    """A skipped evaluation is 0, which would be the best loss."""
+    slow = fs.evaluation.at_rounds(loss, every)
+    setup = quadratic_setup(eval_fn=fs.evaluation.merge_evaluators(slow=slow, test=loss))
+    with pytest.raises(ValueError, match=message):
+        tuned(setup, metric="slow/loss", halving=halving)
+
+
+def test_metrics_of_some_rounds_are_scored():
+    slow = fs.evaluation.at_rounds(loss, 4)
+    setup = quadratic_setup(eval_fn=fs.evaluation.merge_evaluators(slow=slow, test=loss))
+    arguments = {"trials": 3, "halving": fs.Halving((4,))}
+    scores = [tuned(setup, metric=f"{name}/loss", **arguments) for name in ("slow", "test")]
+    assert scores[0].tried == scores[1].tried
+
+
+def test_callbacks_begin_after_the_checks():
+    begun = []
+    callback = types.SimpleNamespace(begin=begun.append)
+    with pytest.raises(ValueError, match="metric is 'x'"):
+        tuned(metric="x", callbacks=[callback])
+    assert not begun
 
 
 @pytest.mark.parametrize("returned", [{}, None, 0.1])

@@ -201,6 +201,101 @@ def test_empty_rounds_change_nothing(name):
     assert_identical(state._replace(round=earlier.round), earlier)
 
 
+MEANS = {"ema": lambda a: fs.ema_rounds(a, 0.9), "mean": lambda a: fs.average_rounds(a, 2)}
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("name", ["power_of_choice", "norms", "oort"])
+def test_means_over_rounds_change_no_choice(name, mean):
+    """Scores and reports are of the algorithm's own model, in both orders of the wrappers."""
+    where, wrap, algorithm = setup(), MEANS[mean], fs.fedavg(0.2)
+    selector = SELECTORS[name](SIZE)
+    expected, _ = run(selection.select(algorithm, selector), where)
+    for wrapped in (
+        wrap(selection.select(algorithm, selector)),
+        selection.select(wrap(algorithm), selector),
+    ):
+        state, _ = run(wrapped, where)
+        assert_identical(state.selection, expected.selection)
+        npt.assert_array_equal(state.server.inner.params, expected.server.params)
+
+
+def even(exact=False, size=None):
+    """A selector that does not choose all candidates, whatever it says."""
+
+    def choose(state, candidates, round):
+        return selection.Choice(candidates.clients % 2 == 0), state
+
+    return selection.Selector(choose, size, exact=exact)
+
+
+def pairs():
+    rounds = fs.timelines.uniform(jax.random.key(1), ROUNDS // 2, CLIENTS, CANDIDATES, STEPS)
+    return setup(timeline=fs.timelines.repeat_rounds(rounds, 2))
+
+
+def all_clients(**changes):
+    return setup(timeline=fs.timelines.full(ROUNDS, CLIENTS, STEPS), **changes)
+
+
+RING = fs.topologies.ring(CLIENTS)
+MISFITS = {
+    # Two rounds of one cohort: the selector would choose another one for the steps.
+    "fedlin": (fs.fedlin(0.1), lambda: CHOSEN, pairs, "timeline alone must say who works"),
+    "mime": (fs.mime(0.1), even, pairs, "timeline alone must say who works"),
+    # Numbers of steps that are the algorithm's law.
+    "scaffnew": (
+        fs.scaffnew(0.1, 0.5),
+        lambda: selection.adacomm(2, 1),
+        all_clients,
+        "timeline alone must say who works and for how long",
+    ),
+    # All clients must report, and this selector may leave some out.
+    "gossip": (
+        fs.topologies.dfedavgm(0.1, RING),
+        even,
+        all_clients,
+        r"a selection that may choose a single client: .* 1 of 7 clients.*exact=True",
+    ),
+    "gossip of a size": (
+        fs.topologies.dfedavgm(0.1, RING),
+        lambda: even(size=CLIENTS),
+        all_clients,
+        "may choose a single client",
+    ),
+    "a robust rule": (
+        fs.robust.aggregate(fs.fedavg(0.1), fs.robust.krum(1)),
+        lambda: even(size=CANDIDATES),
+        setup,
+        "may choose a single client: timeline has 1 uploads in round 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_algorithms_that_need_other_rounds_than_a_selector_leaves_are_refused(name):
+    algorithm, selector, where, message = MISFITS[name]
+    with pytest.raises(ValueError, match=message):
+        fs.simulate(selection.select(algorithm, selector()), where(), KEY)
+
+
+@pytest.mark.slow
+def test_adaptive_steps_of_all_clients_suit_networks():
+    """AdaComm chooses all, so every client mixes."""
+    algorithm = selection.select(fs.topologies.dfedavgm(0.1, RING), selection.adacomm(STEPS, 2))
+    assert np.isfinite(fs.simulate(algorithm, all_clients(), KEY).state.server.params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [None, CANDIDATES])
+def test_an_exact_selector_that_chooses_fewer_makes_the_model_nan(size):
+    where = setup()
+    for exact in (False, True):
+        with jax.debug_nans(False):
+            state, _ = run(selection.select(fs.fedavg(0.2), even(exact, size)), where)
+        assert np.isnan(state.server.params) == exact
+
+
 def by_client():
     mesh = jax.make_mesh((1,), ("clients",), devices=jax.devices()[:1])
     return fs.execution.by_client(CLIENTS, mesh)
