@@ -54,9 +54,7 @@ def factors(gammas: Sequence[float], alphas: Sequence[float], rhos: Sequence[flo
     }  # fmt: skip
 
 
-def effects(
-    scored: pd.DataFrame, measure: str, levels: dict[str, Sequence[float]]
-) -> pd.DataFrame:
+def effects(scored: pd.DataFrame, measure: str, levels: dict[str, Sequence[float]]) -> pd.DataFrame:
     """Main effects and interactions with 95 % intervals over seeds, a row each.
 
     An interaction is the effect of the first factor at the first level of the second one, less that
@@ -85,6 +83,8 @@ def _row(name: str, kind: str, values: np.ndarray) -> dict[str, Any]:
 def largest(table: pd.DataFrame, count: int = 2) -> pd.DataFrame:
     """The interactions with the largest means; one per pair of factors."""
     rows = table.loc[table["kind"] == "interaction", :].copy()
-    pairs = [tuple(part.split(":")[0].strip("( ") for part in x.split(" x ")) for x in rows["effect"]]
+    pairs = [
+        tuple(part.split(":")[0].strip("( ") for part in x.split(" x ")) for x in rows["effect"]
+    ]
     rows = rows.assign(pair=pairs, size=rows["mean"].abs()).sort_values("size", ascending=False)
     return rows.drop_duplicates("pair").head(count).drop(columns=["pair", "size"])

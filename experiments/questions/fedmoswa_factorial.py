@@ -7,6 +7,7 @@ and a server's control that is the mean of all clients' controls; its rho is 1.
 """
 
 import dataclasses
+import functools
 import itertools
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -79,7 +80,11 @@ def _program(
 
 
 def reduced(
-    controls: str, settings: Sequence[dict[str, float]], lrs: Sequence[float], seed: int, rounds: int
+    controls: str,
+    settings: Sequence[dict[str, float]],
+    lrs: Sequence[float],
+    seed: int,
+    rounds: int,
 ) -> list[dict[str, Any]]:
     """A row per setting and rate of one seed, on digits that a perceptron over-fits."""
     images, train, test = digits(seed)
@@ -137,11 +142,9 @@ def kept(work: pathlib.Path, seeds: int, rounds: int, lrs: Sequence[float], **le
             identity = {"controls": controls, "settings": settings, "lrs": list(lrs)}
             identity |= {"seed": seed, "rounds": rounds}
             path = work / "fedmoswa" / f"factorial-{digest(identity)}.json"
-            found = kept_json(
-                path, lambda: {"rows": reduced(controls, settings, lrs, seed, rounds)}
-            )
+            compute = functools.partial(reduced, controls, settings, lrs, seed, rounds)
+            yield kept_json(path, lambda compute=compute: {"rows": compute()})["rows"]
             print(f"factorial: {controls}, seed {seed}", flush=True)
-            yield found["rows"]
 
     return pd.DataFrame(list(itertools.chain.from_iterable(rows())))
 

@@ -113,7 +113,8 @@ def exact(method: Method, case: Case, cohort: int, gamma: float, rounds: int) ->
         clients = Clients(*(part[:, :1] for part in clients))
     _, alpha = SCHEDULES[method]
     sizes = Sizes(cohort, rates(method, case.step), alpha, gamma, case.noise)
-    found = [distances(method, a, b, sizes, rounds) for a, b in zip(*map(np.transpose, clients))]
+    coordinates = zip(*map(np.transpose, clients), strict=True)
+    found = [distances(method, a, b, sizes, rounds) for a, b in coordinates]
     return float(np.mean([part[round(SETTLED * rounds) :].mean() for part in found]))
 
 
@@ -121,6 +122,16 @@ def step_of(case: Case) -> float:
     """The number h of the law for FedMo, with the mean curvature 1."""
     q, _ = progress(np.ones(1), rates("FedMo", case.step))
     return float(case.step * q[0])
+
+
+def _both(
+    method: Method, case: Case, cohort: int, gammas: tuple[float, ...], seeds: int, rounds: int
+) -> dict[str, Any]:
+    """Means over groups of seeds, and the expectations, as values of a JSON file."""
+    found = floors(method, case, cohort, gammas, seeds, rounds)
+    means = found.reshape(len(gammas), GROUPS, -1).mean(axis=2)
+    by_recursion = [exact(method, case, cohort, gamma, rounds) for gamma in gammas]
+    return {"measured": means.tolist(), "exact": by_recursion}
 
 
 def measured(
@@ -134,14 +145,7 @@ def measured(
         for method, cohort in ((name, s) for name in methods for s in cohorts):
             own = tuple(gammas) if method.startswith("FedMo") else (1.0,)
 
-            def compute(
-                method: Any = method, case: Case = case, s: int = cohort, own: Any = own
-            ) -> dict[str, Any]:
-                found = floors(method, case, s, own, seeds, rounds)
-                means = found.reshape(len(own), GROUPS, -1).mean(axis=2)
-                by_recursion = [exact(method, case, s, gamma, rounds) for gamma in own]
-                return {"measured": means.tolist(), "exact": by_recursion}
-
+            compute = functools.partial(_both, method, case, cohort, own, seeds, rounds)
             identity = {"case": case._asdict(), "method": method, "cohort": cohort}
             identity |= {"gammas": list(own), "seeds": seeds, "rounds": rounds}
             kept = kept_json(work / "fedmoswa" / f"floor-{digest(identity)}.json", compute)

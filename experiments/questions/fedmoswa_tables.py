@@ -29,7 +29,7 @@ def with_law(table: pd.DataFrame) -> pd.DataFrame:
     """
     found = fs.analysis.mean_interval
     rows = []
-    for (i, row), own in zip(table.iterrows(), groups(table), strict=True):
+    for (_, row), own in zip(table.iterrows(), groups(table), strict=True):
         interval = found(own)
         new = {name: row[name] for name in (*CASE, "method", "cohort", "gamma", "exact")}
         new |= {"floor": interval.mean, "low": interval.low, "high": interval.high}
