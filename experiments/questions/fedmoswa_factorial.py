@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -80,21 +80,17 @@ def _program(
 
 
 def reduced(
-    controls: str,
-    settings: Sequence[dict[str, float]],
-    lrs: Sequence[float],
-    seed: int,
-    rounds: int,
+    controls: str, settings: Sequence[dict[str, float]], lr: float, seed: int, rounds: int
 ) -> list[dict[str, Any]]:
-    """A row per setting and rate of one seed, on digits that a perceptron over-fits."""
+    """A row per setting of one seed, on digits that a perceptron over-fits."""
     images, train, test = digits(seed)
     metrics = fs.objectives.classification_metrics(network().apply)
-    parts = [{key: x[rows] for key, x in images.items()} for rows in (train, test)]
-    evaluated = fs.diagnostics.generalization.generalization_gap(metrics, *parts)
+    seen, held_out = ({key: x[rows] for key, x in images.items()} for rows in (train, test))
+    evaluated = fs.diagnostics.generalization.generalization_gap(metrics, seen, held_out)
     setup = dataclasses.replace(
         make_setup(seed, rounds), eval_fn=evaluated, eval_every=max(1, rounds // EVALUATIONS)
     )
-    points = [setting | {"lr": lr} for setting in settings for lr in lrs]
+    points = [setting | {"lr": lr} for setting in settings]
     # A factor without effect may have any value.
     values = np.nan_to_num([[point[name] for name in (*FACTORS, "lr")] for point in points])
     workers = workers_of(setup.timeline, CLIENTS)
@@ -133,20 +129,20 @@ def scored(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(**{"at edge": edges & found["lr"].isin([lrs[0], lrs[-1]])})
 
 
-def kept(work: pathlib.Path, seeds: int, rounds: int, lrs: Sequence[float], **levels: Any) -> Any:
-    """All rows of the reduced size; a file per controls and seed, which is not computed again."""
-
-    def rows() -> Iterator[list[dict[str, Any]]]:
-        for seed, controls in itertools.product(range(seeds), CONTROLS):
-            settings = settings_of(controls, **levels)
-            identity = {"controls": controls, "settings": settings, "lrs": list(lrs)}
-            identity |= {"seed": seed, "rounds": rounds}
-            path = work / "fedmoswa" / f"factorial-{digest(identity)}.json"
-            compute = functools.partial(reduced, controls, settings, lrs, seed, rounds)
-            yield kept_json(path, lambda compute=compute: {"rows": compute()})["rows"]
-            print(f"factorial: {controls}, seed {seed}", flush=True)
-
-    return pd.DataFrame(list(itertools.chain.from_iterable(rows())))
+def kept(
+    work: pathlib.Path, seeds: int, rounds: int, lrs: Sequence[float], **levels: Any
+) -> pd.DataFrame:
+    """All rows of the reduced size; a file per controls, seed and rate, which is made once."""
+    rows = []
+    for seed, controls, lr in itertools.product(range(seeds), CONTROLS, lrs):
+        settings = settings_of(controls, **levels)
+        identity = {"controls": controls, "settings": settings, "lr": lr}
+        identity |= {"seed": seed, "rounds": rounds}
+        path = work / "fedmoswa" / f"factorial-{digest(identity)}.json"
+        compute = functools.partial(reduced, controls, settings, lr, seed, rounds)
+        rows += kept_json(path, lambda compute=compute: {"rows": compute()})["rows"]
+        print(f"factorial: {controls}, rate {lr:g}, seed {seed}", flush=True)
+    return pd.DataFrame(rows)
 
 
 def full(options: fedswa_settings.Options, lr: float, **levels: Any) -> pd.DataFrame:
@@ -183,10 +179,9 @@ def _on_workers(algorithm: fs.FedAlgorithm, setup: fs.Setup) -> tuple[fs.FedAlgo
 
 def _late(history: pd.DataFrame) -> dict[str, float]:
     """Means of the evaluations in the last 50 rounds."""
-    names = {"test accuracy": ("test/accuracy", "max"), "test loss": ("test/loss", "min")}
-    names["train loss"] = ("train/loss", "min")
-    row = {
-        label: float(late_scores(history, metric, 50, mode)["score"].iloc[0])
-        for label, (metric, mode) in names.items()
-    }
+    row = {}
+    for label in MEASURES[:-1]:
+        mode = "max" if label == MEASURES[0] else "min"
+        score = late_scores(history, label.replace(" ", "/"), 50, mode)["score"]
+        row[label] = float(score.iloc[0])
     return row | {"gap": row["test loss"] - row["train loss"]}

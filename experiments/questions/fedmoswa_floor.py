@@ -25,6 +25,7 @@ whose first factors are FedAvg's floor, and whose last one is 1 where h is small
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 Method = Literal["FedAvg", "SCAFFOLD", "FedMo", "FedMoSWA"]
 
@@ -132,15 +133,16 @@ def _add_own(moments: np.ndarray, blocks: np.ndarray) -> None:
     moments[places, places] += blocks[:, 2, 2]
 
 
-def law(h: np.ndarray, r: np.ndarray, gamma: np.ndarray) -> np.ndarray:
+def law(h: ArrayLike, r: ArrayLike, gamma: ArrayLike) -> np.ndarray:
     """The floor over FedAvg's, a number between 0 and 1.
 
     Example:
         >>> float(law(1e-6, 0.25, 0.2).round(3)), float(law(0.2, 1 / 32, 0.05).round(3))
         (1.0, 0.163)
     """
-    h, r, gamma = (np.asarray(value, np.float64) for value in (h, r, gamma))
-    return (r + gamma) * (r + h) / ((r + gamma) * (r + 2 * h) + 2 * h**2)
+    step, share, momentum = (np.asarray(value, np.float64) for value in (h, r, gamma))
+    sums = share + momentum
+    return sums * (share + step) / (sums * (share + 2 * step) + 2 * step**2)
 
 
 def floor_of_fedavg(h: float, cohort: int, b: np.ndarray) -> float:

@@ -40,8 +40,8 @@ CASES = (Case(0.2), Case(0.2, noise=1.0), Case(0.2, spread=0.5), Case(0.05), Cas
 class Clients(NamedTuple):
     """Curvatures and minimisers of the clients, ``[M, d]``; a minimiser's variance is 1."""
 
-    curvatures: np.ndarray
-    minimisers: np.ndarray
+    curvatures: Any
+    minimisers: Any
 
 
 @functools.cache
@@ -141,7 +141,9 @@ def measured(
     rows = []
     for case in CASES:
         # The schedule within a visit changes h only, so one case has both.
-        methods = [name for name in get_args(Method) if name != "FedMoSWA" or case == CASES[0]]
+        methods: list[Any] = [
+            name for name in get_args(Method) if name != "FedMoSWA" or case == CASES[0]
+        ]
         for method, cohort in ((name, s) for name in methods for s in cohorts):
             own = tuple(gammas) if method.startswith("FedMo") else (1.0,)
 

@@ -61,7 +61,9 @@ def _draw_floors(axes: Any, table: pd.DataFrame) -> None:
     case = select(table, step=step, noise=0.0, spread=0.0)
     case = case.loc[case["cohort"] < CLIENTS, :]
     kinds = [("FedAvg", None, "black")]
-    kinds += [("FedMo", gamma, f"C{i}") for i, gamma in enumerate(SHOWN)]
+    ran = case["gamma"].dropna().unique()
+    gammas = [gamma for gamma in SHOWN if gamma in ran] or sorted(ran)
+    kinds += [("FedMo", gamma, f"C{i}") for i, gamma in enumerate(gammas)]
     for method, gamma, colour in kinds:
         own = select(case, method=method)
         if gamma is not None:
@@ -155,6 +157,13 @@ def _row_text(row: Any, scale: float = 100.0, digits: int = 1) -> str:
     return "{} [{}, {}]".format(*parts)
 
 
+def _named(name: Any, row: Any, scale: float = 100.0, digits: int = 1) -> str:
+    """An effect as ``gamma 0.05 for 1: 0.1 [-0.1, 0.3]``."""
+    return (
+        f"{str(name).replace(': ', ' ').replace(' - ', ' for ')}: {_row_text(row, scale, digits)}"
+    )
+
+
 def _above(row: Any, bound: float) -> bool | None:
     """True or False if the interval lies above or below the bound."""
     return True if row["low"] > bound else False if row["high"] < bound else None
@@ -173,7 +182,8 @@ def _floor_answers(table: pd.DataFrame) -> list[Answer]:
     inside = (
         (real["low"] - rounding <= real["exact"]) & (real["exact"] <= real["high"] + rounding)
     ).to_numpy()
-    exact_error = (real["floor"] / real["exact"] - 1).abs().max()
+    stationary = real.loc[real["method"] != "SCAFFOLD", :]  # its decay has a heavy tail
+    exact_error = (stationary["floor"] / stationary["exact"] - 1).abs().max()
     lawful = floors.loc[floors["law"].notna(), :]
     near = lawful["step"].map(lambda step: step_of(Case(step))) <= SMALL
     near = lawful.loc[near & (lawful["gamma"] <= UP_TO), :]
@@ -189,7 +199,8 @@ def _floor_answers(table: pd.DataFrame) -> list[Answer]:
     return [
         Answer(
             "The recursion of second moments is exact: 9 in 10 intervals contain it",
-            f"{inside.sum()} of {len(inside)}; largest difference {100 * exact_error:.1f} %",
+            f"{inside.sum()} of {len(inside)}; largest difference {100 * exact_error:.1f} % "
+            "(without SCAFFOLD, whose distance is still falling at s = 1)",
             bool(inside.mean() >= 0.9),
         ),
         Answer(
@@ -249,6 +260,7 @@ def _factorial_answers(scored: pd.DataFrame, levels: Mapping[str, Any]) -> list[
         for name in ("test loss", "train loss")
     }
     share = losses["train loss"]["mean"] / losses["test loss"]["mean"]
+    gains = losses["test loss"]["high"] < 0
     ahead = best_setting(scored, SCAFFOLD) - best_setting(scored, OWN)
     lead = fs.analysis.mean_interval(100 * ahead)
     return [
@@ -277,9 +289,10 @@ def _factorial_answers(scored: pd.DataFrame, levels: Mapping[str, Any]) -> list[
         ),
         Answer(
             "The gain is one of optimisation: the training loss has more than half of it",
-            f"{100 * share:.0f} % (test loss {_row_text(losses['test loss'], 1, 3)}, training loss "
+            f"{f'{100 * share:.0f} %' if gains else 'no gain in test loss'} (test loss "
+            f"{_row_text(losses['test loss'], 1, 3)}, training loss "
             f"{_row_text(losses['train loss'], 1, 3)})",
-            bool(share > 0.5),
+            bool(share > 0.5) if gains else None,
         ),
         Answer(
             "SCAFFOLD is at least as good as the best setting of FedMoSWA",
@@ -302,9 +315,11 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
     mains = table.loc[table["kind"] == "main", :].set_index("effect")
     floors = _floor_answers(tables["floor"])
     own = mains.iloc[0]
-    rest = "; ".join(f"{name} {_row_text(mains.loc[name, :])}" for name in mains.index[3:])
+    rest = "; ".join(_named(name, mains.loc[name, :]) for name in mains.index[3:])
+    gaps = effects(scored, "gap", levels).set_index("effect").loc[mains.index[[0, 3, 4, 5]], :]
+    of_gap = "; ".join(_named(name, row, 1, 3) for name, row in gaps.iterrows())
     others = "; ".join(
-        f"{name}: {_row_text(row)}" for name, row in largest(table).set_index("effect").iterrows()
+        _named(name, row) for name, row in largest(table).set_index("effect").iterrows()
     )
     return Page(
         f"Own controls add {_row_text(own)} points of accuracy ({rest}; rates tuned). With cohorts "
@@ -318,7 +333,8 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
         "floor. Middle: the same at three steps. Right: effects at each setting's best rate, over "
         f"{options['seeds']} seeds.",
         floors + _factorial_answers(scored, levels),
-        f"Largest interactions, in points: {others}. Quadratics with 8 local steps; a perceptron on"
+        f"Largest interactions, in points: {others}. On the gap between the losses: {of_gap}. "
+        f"Quadratics with 8 local steps; a perceptron on"
         f" 600 digits of 20 clients, cohorts of two, {options['rounds']} rounds. CIFAR-100 "
         "(`--scale full`) has not run.",
     )

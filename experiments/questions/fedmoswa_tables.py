@@ -29,9 +29,11 @@ def with_law(table: pd.DataFrame) -> pd.DataFrame:
     """
     found = fs.analysis.mean_interval
     rows = []
-    for (_, row), own in zip(table.iterrows(), groups(table), strict=True):
+    for row, own in zip(table.to_dict("records"), groups(table), strict=True):
         interval = found(own)
-        new = {name: row[name] for name in (*CASE, "method", "cohort", "gamma", "exact")}
+        new: dict[str, Any] = {
+            name: row[name] for name in (*CASE, "method", "cohort", "gamma", "exact")
+        }
         new |= {"floor": interval.mean, "low": interval.low, "high": interval.high}
         case = Case(*(row[name] for name in CASE))
         reference = select(table, method="FedAvg", cohort=row["cohort"], **case._asdict())
@@ -74,7 +76,7 @@ def _slope(rows: pd.DataFrame, x: pd.Series) -> dict[str, float]:
     if x.nunique() < 2:
         return {}
     logs = np.log(np.asarray(x, np.float64))
-    slopes = np.polyfit(logs, np.log(groups(rows)), 1)[0]
-    found = fs.analysis.mean_interval(slopes)
+    found = fs.analysis.mean_interval(np.polyfit(logs, np.log(groups(rows)), 1)[0])
     exact = np.polyfit(logs, np.log(rows["exact"]), 1)[0]
-    return {"exponent": found.mean, "low": found.low, "high": found.high, "exact": float(exact)}
+    mean, low, high = (float(value) for value in found)
+    return {"exponent": mean, "low": low, "high": high, "exact": float(exact)}
