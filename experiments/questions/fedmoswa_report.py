@@ -321,6 +321,12 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
     others = "; ".join(
         _named(name, row) for name, row in largest(table).set_index("effect").iterrows()
     )
+    slopes = exponents(tables["floor"])
+    cohorts = slopes.loc[(slopes["of"] == "1/s - 1/M") & np.isclose(slopes["step"], 0.2), :]
+    in_cohorts = " and ".join(
+        f"{row['exponent']:.2f} [{row['low']:.2f}, {row['high']:.2f}] (gamma {row['gamma']:g})"
+        for row in (cohorts.iloc[0], cohorts.iloc[-1])
+    )
     return Page(
         f"Own controls add {_row_text(own)} points of accuracy ({rest}; rates tuned). With cohorts "
         f"FedMo's floor is FedAvg's times (r + g)(r + h) / ((r + g)(r + 2h) + 2h^2), r = s/M, g = "
@@ -333,9 +339,10 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
         "floor. Middle: the same at three steps. Right: effects at each setting's best rate, over "
         f"{options['seeds']} seeds.",
         floors + _factorial_answers(scored, levels),
-        f"Largest interactions, in points: {others}. On the gap between the losses: {of_gap}. "
-        f"Quadratics with 8 local steps; a perceptron on"
-        f" 600 digits of 20 clients, cohorts of two, {options['rounds']} rounds. CIFAR-100 "
+        f"Exponent of 1/s - 1/M in FedMo's floor at h = {step_of(Case(0.2)):.2g}: {in_cohorts}; "
+        f"FedAvg's is 1. Largest interactions, in points: {others}. On the gap between the losses: "
+        f"{of_gap}. Quadratics with 8 local steps; a perceptron on 600 digits of 20 "
+        f"clients, cohorts of two, {options['rounds']} rounds. CIFAR-100 "
         "(`--scale full`) has not run.",
     )
 
