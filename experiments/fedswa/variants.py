@@ -116,7 +116,9 @@ class WorkersState(NamedTuple):
         return self.inner.params
 
 
-def last_on_worker(algorithm: fs.FedAlgorithm, workers: np.ndarray) -> fs.FedAlgorithm:
+def last_on_worker(
+    algorithm: fs.FedAlgorithm, workers: Array | np.ndarray, num_workers: int | None = None
+) -> fs.FedAlgorithm:
     """An algorithm whose client starts from the state of the last client of its worker.
 
     The second program writes the states of clients into the memory of the process that computed
@@ -126,8 +128,9 @@ def last_on_worker(algorithm: fs.FedAlgorithm, workers: np.ndarray) -> fs.FedAlg
     Args:
         algorithm: an algorithm whose clients have states.
         workers: ``[T, M]`` worker of each client in each round, see :func:`workers_of`.
+        num_workers: S; default: by the largest entry, which a traced array does not have.
     """
-    count = int(workers.max()) + 1
+    count = int(workers.max()) + 1 if num_workers is None else num_workers
     table = jnp.asarray(workers, jnp.int32)
 
     def init(params: Any) -> WorkersState:

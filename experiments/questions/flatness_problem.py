@@ -1,5 +1,6 @@
 """Setups, methods and measures of the study of flatness and generalisation."""
 
+import functools
 from typing import Any
 
 import jax
@@ -36,7 +37,7 @@ def make_setup(seed: int, rounds: int) -> fs.Setup:
     rng = np.random.default_rng([seed, 1])
     rows = fs.data.partition.dirichlet(images["y"][train], CLIENTS, ALPHA, rng, prior="uniform")
     data = fs.from_assignment(images, [train[part] for part in rows], disjoint=False)
-    model = _network()
+    model = network()
     losses = fs.objectives.cross_entropy(model.apply)
     task = fs.empirical_task(losses, data, fs.epochs(NUM_EPOCHS, BATCH_SIZE))
     draw_key, init_key = jax.random.split(jax.random.key(seed))
@@ -48,13 +49,17 @@ def make_setup(seed: int, rounds: int) -> fs.Setup:
 
 def factory(method: str, lr: Any, rounds: int) -> fs.FedAlgorithm:
     """The method at a rate that decays over rounds; means of FedAvg's models over the last half."""
-    algorithm = FACTORIES.get(method, fs.fedavg)(fs.local.exponential_decay(lr, LR_DECAY))
-    algorithm = fs.transforms.transform_oracle(
-        algorithm, lambda oracle: fs.transforms.clip_by_global_norm(oracle, MAX_NORM)
-    )
+    algorithm = clipped(FACTORIES.get(method, fs.fedavg)(fs.local.exponential_decay(lr, LR_DECAY)))
     if method == "SWA":
         return fs.average_rounds(algorithm, rounds // 2)
     return fs.ema_rounds(algorithm, 0.98) if method == "EMA" else algorithm
+
+
+def clipped(algorithm: fs.FedAlgorithm) -> fs.FedAlgorithm:
+    """The algorithm whose gradients have at most the norm ``MAX_NORM``."""
+    return fs.transforms.transform_oracle(
+        algorithm, lambda oracle: fs.transforms.clip_by_global_norm(oracle, MAX_NORM)
+    )
 
 
 METHODS = (*FACTORIES, "SWA", "EMA")
@@ -81,13 +86,15 @@ def measures(model: Any, images: dict[str, np.ndarray], train: Any, test: Any) -
     }  # fmt: skip
 
 
-def _network() -> fs.models.Model:
+@functools.cache
+def network() -> fs.models.Model:
+    """The perceptron of all runs."""
     return fs.models.mlp(64, (HIDDEN,), 10)
 
 
 def _logits(params: jax.Array, x: jax.Array) -> jax.Array:
     """Outputs ``[n, 10]`` of the network whose parameters are one vector."""
-    net = _network()
+    net = network()
     like = jax.eval_shape(net.init, jax.random.key(0))
     _, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, params.dtype), like))
     return net.apply(unravel(params), x)

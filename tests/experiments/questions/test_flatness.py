@@ -12,7 +12,7 @@ from experiments.questions.flatness_report import ACROSS, STUDY, WITHIN, Correla
 
 def test_measures_of_a_model_without_curvature_but_in_the_biases():
     """At weights of 0 only the last biases matter: a softmax of 10 equal logits."""
-    model = jax.tree.map(np.zeros_like, flatness_problem._network().init(jax.random.key(0)))
+    model = jax.tree.map(np.zeros_like, flatness_problem.network().init(jax.random.key(0)))
     images, train, test = flatness_problem.digits(0)
     found = flatness_problem.measures(model, images, train, test)
     assert found["train loss"] == pytest.approx(np.log(10), abs=1e-12)
@@ -29,7 +29,7 @@ def test_measures_of_a_model_without_curvature_but_in_the_biases():
 
 
 def test_hessian_against_differences_of_gradients():
-    model = flatness_problem._network().init(jax.random.key(1))
+    model = flatness_problem.network().init(jax.random.key(1))
     images, train, _ = flatness_problem.digits(1)
     with jax.enable_x64(True):
         vector, _ = jax.flatten_util.ravel_pytree(jax.tree.map(np.float64, model))
