@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from experiments.favano.mnist_runs import BATCH_SIZE, EVAL_TIME, HORIZON, LR, SETTINGS
 from experiments.favano.outcomes import by_seed, late, panels
 from experiments.harness import TOLERANCES, Claim, Report, counted, means, number, paired
+from experiments.harness.tables import Spread
 from fedjax_sim.reports.figures.style import legend_above, style_axes
 
 Tables = Mapping[str, pd.DataFrame]
@@ -119,10 +120,10 @@ def ahead_claims(scores: pd.DataFrame) -> list[Claim]:
 def cell_claims(cells: pd.DataFrame, seeds: int) -> list[Claim]:
     """The table's numbers, a claim per cell."""
     points = TOLERANCES["accuracy of a table, points"]
-    rows = cells[["method", "column", "accuracy", "paper"]].itertuples(index=False)
+    rows = cells[["method", "column", "accuracy", "+-", "paper"]].itertuples(index=False)
     return [
-        number(f"Table 2, {method}: {paper:g} %", ours, seeds, paper, points, column)
-        for method, column, ours, paper in rows
+        number(f"Table 2, {method}: {paper:g} %", Spread(ours, std, seeds), paper, points, column)
+        for method, column, ours, std, paper in rows
     ]
 
 

@@ -191,19 +191,20 @@ def exact(
     return Claim(text, found, holds, setting, ours, [[margin] for margin in margins], EXACT)
 
 
-def number(
-    text: str, ours: float, seeds: int, paper: float, tolerance: float, setting: str = ""
-) -> Claim:
+def number(text: str, ours: Spread, paper: float, tolerance: float, setting: str = "") -> Claim:
     """The claim of a table's entry: our mean over seeds is at most the tolerance away.
 
+    It has two parts, that we are not below and that we are not above.
+
     Example:
-        >>> number("Table 1, a: 90 %", 90.5, 3, 90.0, 1.0).holds
-        True
+        >>> claim = number("Table 1, a: 90 %", Spread(90.5, 0.1, 3), 90.0, 1.0)
+        >>> claim.holds, [round(part.mean, 1) for part in claim.margins]
+        (True, [1.5, 0.5])
     """
-    margin = tolerance - abs(ours - paper)
-    near = f"within {tolerance:g}"
-    found = {"ours": ours}
-    return Claim(text, found, margin >= 0, setting, near, [[margin] * seeds], NUMBER)
+    above = ours.mean - paper
+    margins = [ours._replace(mean=tolerance + sign * above) for sign in (1, -1)]
+    found, holds = {"ours": ours.mean}, abs(above) <= tolerance
+    return Claim(text, found, holds, setting, f"within {tolerance:g}", margins, NUMBER)
 
 
 def bounds_hold(text: str, holds: Any, setting: str = "") -> Claim:
@@ -266,7 +267,7 @@ def _interval(part: Any, kind: str) -> tuple[tuple[float, float], int]:
     if isinstance(part, Spread):
         return part.interval, part.seeds
     values = np.asarray(part, np.float64)
-    if kind != SEEDS:
+    if kind == EXACT:
         return (float(values.mean()), float(values.mean())), len(values)
     interval = fs.analysis.mean_interval(values)
     return (float(interval.low), float(interval.high)), len(values)

@@ -114,20 +114,17 @@ def displacements(cell: Cell, rounds: int, seeds: int) -> np.ndarray:
 
 
 def run(options: Options) -> pd.DataFrame:
-    """A row per cell and coordinate: mean, standard error, prediction, and the projection's."""
+    """A row per cell and coordinate."""
     rows, known = [], moments()
     largest = max(1, round(options.share * max(CLIENTS)))
     for cell in cells(options.share):
         seeds = options.seeds * max(1, largest // (4 * cell.num_clients))
         found = displacements(cell, options.steps // cell.num_steps, seeds)
-        predicted = limit(
-            known, cell.lr, cell.num_steps, cell.num_clients, scaffold=cell.method == "SCAFFOLD"
-        )
+        predicted = limit(known, *cell[1:], scaffold=cell.method == "SCAFFOLD")
         flat = known.bend(known.noise)  # gradient of the trace of covariance times Hessian
         common: dict[str, Any] = {**cell._asdict(), "seeds": seeds}
-        common["size"], common["error of size"] = _mean(
-            found @ predicted / predicted.dot(predicted)
-        )
+        along = found @ predicted / predicted.dot(predicted)
+        common["size"], common["error of size"] = _mean(along)
         common["slope"], common["error of slope"] = _mean(found @ flat)
         for number, value in enumerate(predicted):
             mean, error = _mean(found[:, number])
@@ -145,12 +142,9 @@ def _mean(values: np.ndarray) -> tuple[float, float]:
 def main(options: Options) -> None:
     """Runs, and writes the report."""
     save_report(
-        options.output / "questions" / "averaging",
-        "averaging",
-        {"": run(options)},
-        build,
+        options.output / "questions" / "averaging", "averaging", {"": run(options)}, build,
         **settings(options),
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

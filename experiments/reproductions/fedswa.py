@@ -402,7 +402,8 @@ ROWS = (
         "Theorem 5.2: optimisation error of FedMoSWA",
         "not affected by heterogeneity",
         "False with cohorts: without noise of gradients FedMoSWA settles where FedAvg with the "
-        "same step does, if the step is small beside s / m (docs/errata.md, docs/questions/fedmoswa.md; test "
+        "same step does, if the step is small beside s / m (docs/errata.md, "
+        "docs/questions/fedmoswa.md; test "
         "`test_partial_participation_leaves_an_optimum_without_noise`).",
     ),
     Row(

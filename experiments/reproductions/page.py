@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.harness.tables import EXACT, NUMBER, TOLERANCES
+from experiments.harness.tables import EXACT, TOLERANCES
 from experiments.reproductions import known
 from experiments.reproductions.reading import RESULTS, Result
 from experiments.reproductions.verdicts import RULE, VERDICTS, Evidence, verdict
@@ -91,8 +91,8 @@ def _judged(paper: Paper, result: Result, claim: Mapping[str, str]) -> Judged:
 
 
 def _margin(evidence: Evidence) -> str:
-    if evidence.kind in (EXACT, NUMBER):
-        return f"{evidence.low:.3g}" + f"; {evidence.seeds} seeds" * (evidence.kind == NUMBER)
+    if evidence.kind == EXACT:
+        return f"{evidence.low:.3g}"
     if evidence.seeds < 2:
         return "one seed" if evidence.seeds else "-"
     return f"{evidence.low:.3g} to {evidence.high:.3g}; {evidence.seeds} seeds"

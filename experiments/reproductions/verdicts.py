@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.harness.tables import EXACT, NUMBER, SEEDS
+from experiments.harness.tables import EXACT, NUMBER
 
 HOLDS, FAILS, OTHER = "holds", "does not hold", "other setting"
 UNDECIDED, SHORT, NOT_RUN = "undecided", "not at the paper's length", "not run"
@@ -18,12 +18,13 @@ RULE = f"""A claim gets the first of these verdicts that applies.
    our numbers point. The difference is named.
 3. **{UNDECIDED}**: the 95 % interval of the paired differences over seeds contains 0, or there are
    fewer than {LEAST} seeds ({LEAST_QUICK} where a run takes less than ten minutes), or no interval.
-   A table's number needs {LEAST} seeds. Formulas, theorems and deterministic runs need none.
+   A table's number needs {LEAST} seeds, and its interval may not contain an end of the tolerance.
+   Formulas, theorems and deterministic runs need none.
 4. **{SHORT}**: decided, but after fewer rounds or less time than the paper's.
 5. **{HOLDS}** or **{FAILS}**: the interval lies on the claim's side of 0, or on the other side. A
-   formula, theorem or deterministic run holds within a tolerance; a table's number holds if
-   |ours - paper| is within a tolerance. If a claim has several parts ("better than A and B"), all
-   of them have to hold, and it does not hold as soon as one does not.
+   formula, theorem or deterministic run holds within a tolerance; a table's number if the
+   interval of ours - paper lies within one. If a claim has several parts ("better than A and
+   B"), all of them have to hold, and it does not hold as soon as one does not.
 
 That the cause of a difference was not found is no reason for a verdict."""
 
@@ -71,7 +72,7 @@ def verdict(
             return UNDECIDED, few if seeds else "no interval over seeds"
     if math.isnan(low) and not high < 0:
         return UNDECIDED, "a run has no number"
-    if kind == SEEDS and low <= 0 <= high:
+    if kind != EXACT and low <= 0 <= high:
         return UNDECIDED, "the interval contains 0"
     if short:
         return SHORT, missing

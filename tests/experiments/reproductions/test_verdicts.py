@@ -69,7 +69,7 @@ CASES = {
     "exact, outside": (exact(-1e-9), {}, FAILS, ""),
     "exact, not a number": (exact(NAN), {}, UNDECIDED, "a run has no number"),
     "exact needs no seeds": (exact(1), {"least_seeds": 5}, HOLDS, ""),
-    "number, at the tolerance": (number(0), {}, HOLDS, ""),
+    "number, at the tolerance": (number(0), {}, UNDECIDED, "the interval contains 0"),
     "number, outside": (number(-0.1), {}, FAILS, ""),
     "number, two seeds": (number(0.5, 2), {}, UNDECIDED, "2 of 3 seeds"),
     "number, single seed": (number(0.5, 1), {}, UNDECIDED, "a single seed"),
