@@ -115,8 +115,7 @@ def displacements(cell: Cell, rounds: int, seeds: int) -> np.ndarray:
 
 def run(options: Options) -> pd.DataFrame:
     """A row per cell and coordinate."""
-    rows, known = [], moments()
-    largest = max(1, round(options.share * max(CLIENTS)))
+    rows, known, largest = [], moments(), round(options.share * max(CLIENTS))
     for cell in cells(options.share):
         seeds = options.seeds * max(1, largest // (4 * cell.num_clients))
         found = displacements(cell, options.steps // cell.num_steps, seeds)
