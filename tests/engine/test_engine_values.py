@@ -62,7 +62,7 @@ FULL = fs.timelines.full
         (chunks.tpu_chunk, [10, 5_000_000_000], 1),
         (chunks.tpu_chunk, [5, 390_000_000], 1),
         (chunks.tpu_chunk, [6, 390_000_000], 2),
-        (chunks.tpu_chunk, [9, 390_000_000], 2),
+        (chunks.tpu_chunk, [7, 390_000_000], 2),
         (local_device_ids, [{"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_NODEID": "1"}], []),
         (local_device_ids, [{"SLURM_STEP_TASKS_PER_NODE": "4,1", "SLURM_NODEID": "0"}], None),
         (connection, ["gpu", [4, 4], [0, 0]], "2 processes, 8 devices (gpu, 4 per process)"),

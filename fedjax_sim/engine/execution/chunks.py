@@ -21,7 +21,7 @@ _ACCELERATOR_BYTES = 8_000_000_000
 _TPU_PAIR_BYTES = 128 * 2**20
 # The last pair of an odd cohort is filled with a repeated client. In smaller odd cohorts that costs
 # more than pairs gain, by the geometric mean of two models on three chips (docs/performance.md).
-_TPU_ODD_COHORT = 9
+_TPU_ODD_COHORT = 7
 
 
 def cpu_chunk(num_slots: int, parameters: int) -> int:
@@ -56,9 +56,9 @@ def accelerator_chunk(num_slots: int, num_bytes: int) -> int:
 def tpu_chunk(num_slots: int, num_bytes: int) -> int:
     """Returns the clients per chunk on a TPU: two if one fills the on-chip memory, else as above.
 
-    By the compilers' cycles, ten ResNet-18s take 1.18 times as long together as one after the other
+    By the compilers' cycles, ten ResNet-18s take 1.25 times as long together as one after the other
     on a v5e, and 0.77 times on a v5p.  Pairs are within 5 % of the best chunk on both.  An odd
-    cohort of fewer than nine such clients runs one after the other.
+    cohort of fewer than seven such clients runs one after the other.
 
     Args:
         num_slots, num_bytes: as for :func:`accelerator_chunk`.
