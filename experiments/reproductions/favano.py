@@ -237,7 +237,8 @@ def story() -> str:
     factorial = Result("favano/mnist/factorial")
     if factorial.exists:
         parts.append(
-            f"Sum of |ours - paper| over the table, points, with one setting: {_distances(factorial)}."
+            "Sum of |ours - paper| over the table, points, with one setting: "
+            f"{_distances(factorial)}."
         )
     parts.append(
         "CIFAR-10 ran with a small network for the paper's ResNet-20, which decides nothing; Tiny "
