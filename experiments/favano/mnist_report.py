@@ -199,7 +199,7 @@ def factorial(tables: Tables, facts: Facts) -> Built:
 
 
 def beside_the_paper(cells: pd.DataFrame) -> Figure:
-    """A panel per column of the table: the paper's accuracies, and those of the settings."""
+    """A panel per column: the paper's accuracies and those of the settings, with deviations."""
     columns = list(dict.fromkeys(cells["column"]))
     figure = Figure(figsize=(1.0 + 3.0 * len(columns), 3.2), layout="constrained")
     axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
@@ -211,8 +211,10 @@ def beside_the_paper(cells: pd.DataFrame) -> Figure:
         panel.plot(places, means, "ks", ms=5, label="paper")
         groups: Any = cells[cells["column"] == column].groupby("setting", sort=False)
         for i, (name, part) in enumerate(groups):
-            values = part.set_index("method")["accuracy"].loc[list(PAPER)]
-            panel.plot(places + 0.15 * (i + 1), values, "oD"[i], ms=5, color=f"C{i}", label=name)
+            rows = part.set_index("method").loc[list(PAPER)]
+            spot, color = places + 0.15 * (i + 1), f"C{i}"
+            panel.errorbar(spot, rows["accuracy"], rows["+-"], fmt="none", ecolor=color, capsize=3)
+            panel.plot(spot, rows["accuracy"], "oD"[i], ms=5, color=color, label=name)
         panel.set_xticks(places, list(PAPER))
         panel.set_title(column, fontsize="medium")
         style_axes(panel)

@@ -1,4 +1,4 @@
-r"""What does averaging over clients not remove?  Where local SGD settles, with M equal clients.
+r"""Measures where local SGD settles with M equal clients: what averaging does not remove.
 
     python -m experiments.questions.averaging
 

@@ -1,4 +1,4 @@
-r"""Where local SGD and SCAFFOLD settle, to first order in the third derivative.
+r"""Predicts where local SGD and SCAFFOLD settle, to first order in the third derivative.
 
 Clients have equal data and draw examples independently.  With deviations from the optimum, rate
 :math:`\eta`, and one client's second moment :math:`C_j` after j local steps,

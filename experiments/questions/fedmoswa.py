@@ -1,4 +1,4 @@
-r"""Where FedMoSWA's gain comes from: a law for its floor, and a factorial of its parts.
+r"""Measures the floor of FedMoSWA with cohorts, and what its parts add, as a factorial.
 
     python -m experiments.questions.fedmoswa                  # 30 minutes of one core
     python -m experiments.questions.fedmoswa --scale full --seeds 3     # about 30 core-hours more

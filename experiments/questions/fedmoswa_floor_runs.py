@@ -27,7 +27,7 @@ SCHEDULES |= {"FedMoSWA": (0.1, 1.5)}  # rho, alpha
 
 
 class Case(NamedTuple):
-    """What is swept over cohorts and gamma."""
+    """A case whose floors are measured over cohorts and gamma."""
 
     step: float  # alpha sum_k eta_k, equal for all methods
     noise: float = 0.0  # standard deviation of a gradient in each coordinate

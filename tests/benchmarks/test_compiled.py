@@ -218,7 +218,7 @@ def test_accumulators_of_matrix_units(tmp_path):
 
 
 def test_bfloat16_is_added_in_float32_by_the_matrix_units_of_a_gpu():
-    """Of the stored programs; results may be rounded to bfloat16 after it."""
+    """Sums in matrix units of the stored programs are in float32, whatever their results are."""
     rows = [row for name, row in stored().items() if re.match("h200 .*-bfloat16 ", name)]
     assert rows
     for row in rows:

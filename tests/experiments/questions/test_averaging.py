@@ -1,4 +1,4 @@
-"""Where averages settle: the prediction against closed forms and a NumPy loop, a small run."""
+"""The study of averaging: its prediction against closed forms and a NumPy loop, a small run."""
 
 import numpy as np
 import pandas as pd

@@ -84,7 +84,7 @@ def test_recursion_with_noise_is_the_mean_over_all_signs(method):
 
 @pytest.mark.parametrize(("h", "r", "gamma"), [(0.1, 0.25, 0.2), (0.5, 0.03, 1.0), (0.02, 1, 0.05)])
 def test_law_is_the_variance_of_three_equations(h, r, gamma):
-    """Of x, m and the mean control d in continuous time, by Lyapunov's equation."""
+    """The stationary variance of model, momentum and mean control solves Lyapunov's equation."""
     drift = np.array([[-h, -h, h], [gamma, -gamma, 0], [r, 0, -r]])
     noise = np.zeros((3, 3))
     noise[1, 1] = gamma**2
