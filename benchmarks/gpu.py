@@ -27,7 +27,16 @@ from importlib import metadata
 from typing import Any, NamedTuple
 
 from benchmarks import generated, offload, sweep
-from benchmarks.jobs import ROOT, Job, Measured, Options, PartlyMeasured, command_line, run
+from benchmarks.jobs import (
+    ROOT,
+    Failed,
+    Job,
+    Measured,
+    Options,
+    PartlyMeasured,
+    command_line,
+    run,
+)
 from fedjax_sim.runs import write_json
 
 KEPT = ROOT / "benchmarks" / "results" / "gpu"
@@ -60,8 +69,9 @@ def queue(scale: str, torch: str, work: pathlib.Path) -> list[Queued]:
     """
     tiny = scale == "tiny"
     seconds = 0.05 if tiny else SECONDS
-    measured = [*_goals(tiny, seconds, torch), *_candidates(tiny, seconds), *_losses(tiny, work)]
-    return [*measured, *_training(tiny, work), *_parts(tiny, seconds, work)]
+    measured = [*_goals(tiny, seconds, torch), *_kernels(tiny), *_candidates(tiny, seconds)]
+    trained = [*_losses(tiny, work), *_training(tiny, work)]
+    return [*measured, *trained, *_parts(tiny, seconds, work)]
 
 
 def _goals(tiny: bool, seconds: float, torch: str) -> list[Queued]:
@@ -71,7 +81,18 @@ def _goals(tiny: bool, seconds: float, torch: str) -> list[Queued]:
         arguments = {"workload": name, "seconds": seconds, "tiny": tiny}
         ours = Job(name, "ours", "benchmarks.goals", arguments)
         peer = Job(name, "torch", "benchmarks.torch_peer", arguments, python=torch)
-        found += [Queued(f"goal-{name}", ours, SHORT), Queued(f"torch-{name}", peer, SHORT)]
+        minutes = SHORT if name == "ResNet-18" else SHORT / 2
+        found += [Queued(f"goal-{name}", ours, minutes), Queued(f"torch-{name}", peer, minutes)]
+    return found
+
+
+def _kernels(tiny: bool) -> list[Queued]:
+    """Where the time of a step goes, without command buffers."""
+    found = []
+    for name in ["W4"] if tiny else ["ResNet-18", "LeNet-5", "W3"]:
+        arguments = {"workload": name, "precision": "bfloat16", "tiny": tiny}
+        job = Job(name, "ours", "benchmarks.kernels", arguments, env={"XLA_FLAGS": ""})
+        found.append(Queued(f"kernels-{name}", job, SHORT / 2))
     return found
 
 
@@ -225,7 +246,9 @@ def work_through(
             state, error, numbers = UNFINISHED, f"took more than {limit:g} min", cut.measured
         except subprocess.TimeoutExpired:
             state, error = UNFINISHED, f"took more than {limit:g} min"
-        except (RuntimeError, ValueError, OSError) as failure:  # ValueError: no numbers printed
+        except Failed as failure:
+            state, error, numbers = FAILED, str(failure), failure.measured
+        except (ValueError, OSError) as failure:  # ValueError: no numbers printed
             state, error = FAILED, str(failure)
         record = {
             "state": state,

@@ -78,11 +78,19 @@ class PartlyMeasured(Exception):
         self.measured = measured
 
 
+class Failed(RuntimeError):
+    """The process of a job failed; ``measured`` is what it had."""
+
+    def __init__(self, message: str, measured: Measured):
+        super().__init__(message)
+        self.measured = measured
+
+
 def run(job: Job, timeout: float | None = None) -> Measured:
     """Runs a job in its process and returns what it measured.
 
     Raises:
-        RuntimeError: the process failed; with the end of its error output.
+        Failed: the process failed; with the end of its error output and what it had measured.
         PartlyMeasured: it took more seconds than the timeout, and measured something.
         TimeoutExpired: of ``subprocess``; it measured nothing in that time.
     """
@@ -95,13 +103,20 @@ def run(job: Job, timeout: float | None = None) -> Measured:
         )
     except subprocess.TimeoutExpired as error:
         printed = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
-        lines = [line for line in printed.split("\n")[:-1] if line.startswith("{")]
-        if not lines:
+        measured = _last(printed)
+        if not measured:
             raise
-        raise PartlyMeasured(json.loads(lines[-1])) from error  # without a line cut short
+        raise PartlyMeasured(measured) from error
     if done.returncode:
-        raise RuntimeError(f"{job.candidate} on {job.case} failed:\n{done.stderr[-2000:]}")
+        message = f"{job.candidate} on {job.case} failed:\n{done.stderr[-2000:]}"
+        raise Failed(message, _last(done.stdout))
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def _last(printed: str) -> Measured:
+    """Returns the numbers of the last whole line of JSON; none without one."""
+    lines = [line for line in printed.split("\n")[:-1] if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else {}
 
 
 class Collected(NamedTuple):

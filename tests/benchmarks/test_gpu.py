@@ -14,8 +14,8 @@ import pytest
 import fedjax_sim as fs
 from benchmarks import gpu, parts
 from benchmarks.candidates import problem
-from benchmarks.goals import distance
-from benchmarks.jobs import ROOT, Job, PartlyMeasured
+from benchmarks.goals import distance, on_the_cpu
+from benchmarks.jobs import ROOT, Failed, Job, PartlyMeasured
 from benchmarks.workloads import GOALS, reduced
 
 
@@ -34,7 +34,7 @@ class Machine:
         kind, minutes = job.case, job.arguments["minutes"]
         self.now += min(60 * minutes, limit)
         if kind.startswith("fails"):
-            raise RuntimeError("ours on it failed:\nTraceback\nValueError: no luck")
+            raise Failed("ours on it failed:\nTraceback\nValueError: no luck", {"seconds": 3.0})
         if kind.startswith("killed"):
             raise KeyboardInterrupt
         if 60 * minutes > limit and kind.startswith("part"):
@@ -77,7 +77,9 @@ def test_a_failed_job_keeps_its_error_and_does_not_stop_the_rest(tmp_path, capsy
     ran, states = worked(jobs, tmp_path, 9)
     assert (ran, states) == (["fails", "b"], {"fails": "failed", "b": "done"})
     assert "failed: fails (1.0 min): ValueError: no luck; 1 behind it" in capsys.readouterr().out
-    assert "Traceback" in json.loads((tmp_path / "fails.json").read_text())["error"]
+    record = json.loads((tmp_path / "fails.json").read_text())
+    assert "Traceback" in record["error"]
+    assert record["numbers"] == {"seconds": 3.0}
     assert worked(jobs, tmp_path, 9)[0] == []
     assert worked(jobs, tmp_path, 9, retry=True)[0] == ["fails"]
 
@@ -163,7 +165,8 @@ def test_files_in_parts_are_joined_when_all_are_there(tmp_path):
 @pytest.mark.parametrize(("precision", "least"), [("float32", 0.0), ("bfloat16", 1e-4)])
 def test_distances_from_the_cpu_are_those_of_the_precision(precision, least):
     """bfloat16 errs by 2**-9 per operand; on a CPU float32 is the reference itself."""
-    off = distance(reduced(GOALS["W1"]), precision)
+    w = reduced(GOALS["W1"])
+    off = distance(w, precision, on_the_cpu(w))
     assert least <= off <= (0.05 if least else 0)
 
 
