@@ -69,21 +69,34 @@ def queue(scale: str, torch: str, work: pathlib.Path) -> list[Queued]:
     """
     tiny = scale == "tiny"
     seconds = 0.05 if tiny else SECONDS
-    measured = [*_goals(tiny, seconds, torch), *_kernels(tiny), *_candidates(tiny, seconds)]
+    measured = [*_goals(tiny, seconds, torch), *_distances(tiny), *_kernels(tiny)]
+    measured += _candidates(tiny, seconds)
     trained = [*_losses(tiny, work), *_training(tiny, work)]
     return [*measured, *trained, *_parts(tiny, seconds, work)]
+
+
+def _workloads(tiny: bool) -> list[str]:
+    return ["W4", "W2"] if tiny else ["ResNet-18", "LeNet-5", "W3", "W2", "W1", "W4"]
 
 
 def _goals(tiny: bool, seconds: float, torch: str) -> list[Queued]:
     """Rounds of all workloads, ours and PyTorch's one after the other."""
     found = []
-    for name in ["W4", "W2"] if tiny else ["ResNet-18", "LeNet-5", "W3", "W2", "W1", "W4"]:
+    for name in _workloads(tiny):
         arguments = {"workload": name, "seconds": seconds, "tiny": tiny}
         ours = Job(name, "ours", "benchmarks.goals", arguments)
         peer = Job(name, "torch", "benchmarks.torch_peer", arguments, python=torch)
-        minutes = SHORT if name == "ResNet-18" else SHORT / 2
+        minutes = 2 * SHORT / 3 if name == "ResNet-18" else SHORT / 2
         found += [Queued(f"goal-{name}", ours, minutes), Queued(f"torch-{name}", peer, minutes)]
     return found
+
+
+def _distances(tiny: bool) -> list[Queued]:
+    """Rounds in each precision beside those of the CPU."""
+    return [
+        Queued(f"distance-{n}", Job(n, "ours", "benchmarks.distances", {"workload": n}), SHORT)
+        for n in _workloads(tiny)
+    ]
 
 
 def _kernels(tiny: bool) -> list[Queued]:

@@ -14,7 +14,7 @@ import pytest
 import fedjax_sim as fs
 from benchmarks import gpu, parts
 from benchmarks.candidates import problem
-from benchmarks.goals import distance, on_the_cpu
+from benchmarks.distances import distance, on_the_cpu
 from benchmarks.jobs import ROOT, Failed, Job, PartlyMeasured
 from benchmarks.workloads import GOALS, reduced
 
@@ -256,7 +256,8 @@ def test_the_true_queue_runs_on_a_cpu(tmp_path):
     """The first jobs of the smallest scale; PyTorch is absent here, which a record says."""
     command = [
         sys.executable, "-m", "benchmarks.gpu", "--scale", "tiny", "--minutes", "8.5",
-        "--only", "goal-W4", "torch-W4", "generated", "losses", "--out", str(tmp_path / "out"),
+        "--only", "goal-W4", "torch-W4", "kernels", "distance-W4", "generated", "losses",
+        "--out", str(tmp_path / "out"),
         "--work", str(tmp_path / "work"),
     ]  # fmt: skip
     env = os.environ | {"JAX_PLATFORMS": "cpu"}
@@ -268,10 +269,11 @@ def test_the_true_queue_runs_on_a_cpu(tmp_path):
     assert peer is not None
     assert goal["state"] == "done"
     assert goal["machine"]["card"]
-    assert {"float32 seconds", "tf32 seconds", "bfloat16 off"} <= set(goal["numbers"])
+    assert {"float32 seconds", "tf32 seconds", "bfloat16 seconds"} <= set(goal["numbers"])
     if peer["state"] == "failed":
         assert "No module named 'torch'" in peer["error"]
-    assert records.state("generated-S1-ours") == "done"
+    for name in ("generated-S1-ours", "distance-W4", "kernels-W4"):
+        assert records.state(name) == "done"
     assert records.state("losses-softmax_regression") == "done"
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
     subprocess.run(command, capture_output=True, cwd=ROOT, env=env, check=True)
