@@ -75,27 +75,31 @@ def queue(scale: str, torch: str, work: pathlib.Path) -> list[Queued]:
     return [*measured, *trained, *_parts(tiny, seconds, work)]
 
 
-def _workloads(tiny: bool) -> list[str]:
-    return ["W4", "W2"] if tiny else ["ResNet-18", "LeNet-5", "W3", "W2", "W1", "W4"]
-
-
 def _goals(tiny: bool, seconds: float, torch: str) -> list[Queued]:
     """Rounds of all workloads, ours and PyTorch's one after the other."""
+    groups: dict[str, tuple[float, tuple[str, ...]]]
+    groups = {"ResNet-18": (2.0, ("ResNet-18",)), "LeNet-5": (1.5, ("LeNet-5",))}
+    groups = {} if tiny else groups
+    groups["small"] = (2.5, ("W4", "W2") if tiny else ("W3", "W2", "W1", "W4"))
     found = []
-    for name in _workloads(tiny):
-        arguments = {"workload": name, "seconds": seconds, "tiny": tiny}
-        ours = Job(name, "ours", "benchmarks.goals", arguments)
-        peer = Job(name, "torch", "benchmarks.torch_peer", arguments, python=torch)
-        minutes = 2 * SHORT / 3 if name == "ResNet-18" else SHORT / 2
-        found += [Queued(f"goal-{name}", ours, minutes), Queued(f"torch-{name}", peer, minutes)]
+    for precisions in ("bfloat16", "tf32"), ("float32",):
+        for group, (minutes, names) in groups.items():
+            arguments = {
+                "workloads": names, "precisions": precisions, "seconds": seconds, "tiny": tiny,
+            }  # fmt: skip
+            ours = Job(group, "ours", "benchmarks.goals", arguments)
+            peer = Job(group, "torch", "benchmarks.torch_peer", arguments, python=torch)
+            name = group if len(precisions) > 1 else f"{group}-{precisions[0]}"
+            found += [Queued(f"goal-{name}", ours, minutes), Queued(f"torch-{name}", peer, minutes)]
     return found
 
 
 def _distances(tiny: bool) -> list[Queued]:
     """Rounds in each precision beside those of the CPU."""
+    names = ["W4"] if tiny else ["ResNet-18", "LeNet-5", "W3", "W2", "W1", "W4"]
     return [
         Queued(f"distance-{n}", Job(n, "ours", "benchmarks.distances", {"workload": n}), SHORT)
-        for n in _workloads(tiny)
+        for n in names
     ]
 
 
@@ -157,7 +161,7 @@ def _training(tiny: bool, work: pathlib.Path) -> list[Queued]:
         name = f"train-{column}-{concentration:g}-{method}-{seed}"
         job = Job(column, method, "benchmarks.training", arguments)
         # 1,000 rounds within the limit, with half a minute for compilation and evaluations.
-        quick = ("goal-ResNet-18", "tf32 seconds", 60 * (LONG - 0.5) / 1000)
+        quick = ("goal-ResNet-18", "ResNet-18/tf32 seconds", 60 * (LONG - 0.5) / 1000)
         only_if = quick if "resnet18" in column else None
         found.append(Queued(name, job, LONG, continues=True, only_if=only_if))
     return found

@@ -15,8 +15,10 @@ model after a round from given parameters, for a comparison.
 # pyright: reportMissingImports=false, reportPrivateImportUsage=false
 
 import contextlib
+import functools
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -30,7 +32,6 @@ from benchmarks.torch_loop import loss, network, tensors
 from benchmarks.workloads import GOALS, WIDE, Workload, reduced
 
 WAYS = ("graphs", "vmap", "vmap-graph")
-PRECISIONS = ("bfloat16", "tf32", "float32")  # the goals' first
 Tensors = list[torch.Tensor]
 Round = Callable[[Tensors, torch.Tensor, torch.Tensor, torch.Tensor], Tensors]
 
@@ -83,33 +84,42 @@ def network_of(w: Workload) -> nn.Module:
     return network(w)
 
 
-def measure(workload: str, seconds: float, tiny: bool) -> Measured:
+def measure(
+    workloads: Sequence[str], precisions: Sequence[str], seconds: float, tiny: bool
+) -> Measured:
     """Runs in a process of its own; prints what it has after every candidate.
 
-    Results are ``WAY/PRECISION seconds``.
+    Results are ``WORKLOAD/WAY/PRECISION seconds``.
 
     Raises:
         RuntimeError: no candidate ran; with the error of each.
     """
-    w = reduced(GOALS[workload]) if tiny else GOALS[workload]
     numbers: Measured = {}
     errors = {}
     device = _device()
-    x, y = (t.to(device) for t in tensors(w))
-    for precision in PRECISIONS:
-        for way in WAYS:
-            try:
-                found = timed(_rounds(w, way, precision, x, y), seconds)
-            except RuntimeError as error:  # out of memory, or no capture
-                errors[f"{way}/{precision}"] = f"{error}"[:300]
-                continue
-            numbers[f"{way}/{precision} seconds"] = found["seconds"]
-            print(json.dumps(numbers), flush=True)
+    for name, precision, way in itertools.product(workloads, precisions, WAYS):
+        w = reduced(GOALS[name]) if tiny else GOALS[name]
+        candidate = f"{name}/{way}/{precision}"
+        x, y = (t.to(device) for t in _tensors(w))
+        try:
+            found = timed(_rounds(w, way, precision, x, y), seconds)
+        except RuntimeError as error:  # out of memory, or no capture
+            errors[candidate] = f"{error}"[:300]
+            continue
+        numbers[f"{candidate} seconds"] = found["seconds"]
+        print(json.dumps(numbers), flush=True)
     if not numbers:
         raise RuntimeError(json.dumps(errors))
     for name, error in errors.items():
-        print(f"not measured: {name}: {error}")
+        print(f"not measured: {name}: {error}", file=sys.stderr)
+    print(json.dumps(numbers), flush=True)
     return numbers
+
+
+@functools.lru_cache(maxsize=1)
+def _tensors(w: Workload) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the examples of a workload, those of the last one from memory."""
+    return tensors(w)
 
 
 def one_round(
@@ -130,7 +140,7 @@ def one_round(
         y: labels ``[C, n]``.
         rows: of the minibatches, ``[C, K, B]``.
         way: one of ``WAYS``.
-        precision: one of ``PRECISIONS``.
+        precision: bfloat16, tf32 or float32.
     """  # fmt: skip
     device = _device()
     step = _round(w, way, precision)

@@ -256,7 +256,7 @@ def test_the_true_queue_runs_on_a_cpu(tmp_path):
     """The first jobs of the smallest scale; PyTorch is absent here, which a record says."""
     command = [
         sys.executable, "-m", "benchmarks.gpu", "--scale", "tiny", "--minutes", "8.5",
-        "--only", "goal-W4", "torch-W4", "kernels", "distance-W4", "generated", "losses",
+        "--only", "goal-small", "torch-small", "kernels", "distance-W4", "generated", "losses",
         "--out", str(tmp_path / "out"),
         "--work", str(tmp_path / "work"),
     ]  # fmt: skip
@@ -264,12 +264,12 @@ def test_the_true_queue_runs_on_a_cpu(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env)
     assert not done.returncode, done.stderr
     records = gpu.Records(tmp_path / "out", tmp_path / "out")
-    goal, peer = records.read("goal-W4"), records.read("torch-W4")
+    goal, peer = records.read("goal-small"), records.read("torch-small")
     assert goal is not None
     assert peer is not None
     assert goal["state"] == "done"
     assert goal["machine"]["card"]
-    assert {"float32 seconds", "tf32 seconds", "bfloat16 seconds"} <= set(goal["numbers"])
+    assert {"W4/tf32 seconds", "W4/bfloat16 seconds", "W2/bfloat16 seconds"} <= set(goal["numbers"])
     if peer["state"] == "failed":
         assert "No module named 'torch'" in peer["error"]
     for name in ("generated-S1-ours", "distance-W4", "kernels-W4"):
