@@ -44,7 +44,10 @@ OUT = ROOT / "results" / "gpu"
 SHORT, LONG = 3.0, 8.0  # minutes
 SECONDS = 0.5  # of timed calls per candidate
 PUBLISHED = ("F1", "F2", "F3", "F4", "P1")
-METHODS = ("FedDyn", "SCAFFOLD", "FedSAM", "MoFedSAM", "FedLESAM", "FedASAM", "FedACG", "FedSWA")
+METHODS = (
+    *("FedMoSWA", "FedAvg", "FedDyn", "SCAFFOLD", "FedSAM", "MoFedSAM", "FedLESAM"),
+    *("FedASAM", "FedACG", "FedSWA"),
+)
 DONE, FAILED, UNFINISHED, OPEN = "done", "failed", "unfinished", "open"
 
 
@@ -142,23 +145,19 @@ def _losses(tiny: bool, work: pathlib.Path) -> list[Queued]:
 
 def _training(tiny: bool, work: pathlib.Path) -> list[Queued]:
     """Whole runs of the FedSWA paper's Table 2; each finishes or continues."""
-    first = [(m, seed) for m in ("FedAvg", "FedMoSWA") for seed in range(3)]
-    others = [(m, seed) for m in METHODS for seed in range(3)]
-    lenet = [*first, *others]
-    rows = [("cifar100-lenet5", 0.6, *run) for run in lenet]
-    rows += [("cifar100-lenet5", 0.1, *run) for run in lenet]
-    rows += [("cifar10-lenet5", 0.6, *run) for run in lenet]
-    resnet = ("FedAvg", "FedMoSWA", "FedSAM", "SCAFFOLD", "FedSWA")
-    rows += [("cifar100-resnet18", 0.1, method, 0) for method in resnet]
+    lenet = ("cifar100-lenet5", 0.6), ("cifar100-lenet5", 0.1), ("cifar10-lenet5", 0.6)
+    rows = [(*column, method, 3) for column in lenet for method in METHODS]
+    resnet = ("FedMoSWA", "FedAvg", "FedSAM", "SCAFFOLD", "FedSWA")
+    rows += [("cifar100-resnet18", 0.1, method, 1) for method in resnet]
     if tiny:
-        rows = [("cifar10-lenet5", 0.6, "FedAvg", 0)]
+        rows = [("cifar10-lenet5", 0.6, "FedAvg", 2)]
     found = []
-    for column, concentration, method, seed in rows:
+    for column, concentration, method, seeds in rows:
         arguments = {
-            "column": column, "concentration": concentration, "method": method, "seed": seed,
+            "column": column, "concentration": concentration, "method": method, "seeds": seeds,
             "scale": "smoke" if tiny else "gpu", "work": str(work),
         }  # fmt: skip
-        name = f"train-{column}-{concentration:g}-{method}-{seed}"
+        name = f"train-{column}-{concentration:g}-{method}"
         job = Job(column, method, "benchmarks.training", arguments)
         # 1,000 rounds within the limit, with half a minute for compilation and evaluations.
         quick = ("goal-ResNet-18", "ResNet-18/tf32 seconds", 60 * (LONG - 0.5) / 1000)

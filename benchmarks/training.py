@@ -1,10 +1,11 @@
-"""Whole training runs of the FedSWA paper's Table 2, one run per job.
+"""Whole training runs of the FedSWA paper's Table 2, one method on a column per job.
 
 A run continues where it was interrupted.  Its history goes to the folder of
 ``python -m experiments.fedswa.table2 --checkpoints --pilot-rounds 0``, which reports the finished
 runs of its ``--work`` with ``--finished``.  All methods have the rate 0.1.
 """
 
+import json
 import pathlib
 import time
 from typing import Any
@@ -17,28 +18,30 @@ from experiments.fedswa.table2 import Table2
 
 
 def measure(
-    column: str, concentration: float, method: str, seed: int, scale: Any, work: str
+    column: str, concentration: float, method: str, seeds: int, scale: Any, work: str
 ) -> Measured:
-    """Runs in a process of its own.
+    """Runs in a process of its own; prints what it has after every seed.
 
     Args:
         column: key of ``COLUMNS``.
         concentration: of the Dirichlet distribution.
         method: of the paper's table.
-        seed: of cohorts, model and draws.
+        seeds: of cohorts, model and draws, one run after the other.
         scale: of the experiment.
         work: folder of runs.
     """
     options = Table2(
-        columns=(column,), concentrations=(concentration,), methods=(method,), seeds=seed + 1,
+        columns=(column,), concentrations=(concentration,), methods=(method,), seeds=seeds,
         scale=scale, pilot_rounds=0, checkpoints=True, work=pathlib.Path(work),
     )  # fmt: skip
-    began = time.perf_counter()
     setting = skewed(COLUMNS[column], concentration)
-    history = kept_history(setting, {"method": method, "lr": LR}, seed, options)
-    accuracy = history.loc[history["metric"] == ACCURACY]
-    return {
-        "accuracy": float(accuracy["value"].iloc[-1]),
-        "rounds": float(accuracy["round"].iloc[-1]),
-        "seconds_of_the_last_part": time.perf_counter() - began,
-    }
+    numbers: Measured = {}
+    for seed in range(seeds):
+        began = time.perf_counter()
+        history = kept_history(setting, {"method": method, "lr": LR}, seed, options)
+        accuracy = history.loc[history["metric"] == ACCURACY]
+        numbers[f"seed{seed} accuracy"] = float(accuracy["value"].iloc[-1])
+        numbers[f"seed{seed} rounds"] = float(accuracy["round"].iloc[-1])
+        numbers[f"seed{seed} part_seconds"] = time.perf_counter() - began
+        print(json.dumps(numbers), flush=True)
+    return numbers

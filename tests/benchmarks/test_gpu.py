@@ -135,10 +135,8 @@ def test_jobs_have_names_of_their_own_and_the_stated_limits(scale):
             assert callable(importlib.import_module(one.job.module).measure)
     if scale == "full":  # the order of the goals: both of a pair side by side
         assert names[:4] == ["goal-ResNet-18", "torch-ResNet-18", "goal-LeNet-5", "torch-LeNet-5"]
-        assert [n for n in names if n.startswith("train")][:6] == [
-            f"train-cifar100-lenet5-0.6-{method}-{seed}"
-            for method in ("FedAvg", "FedMoSWA")
-            for seed in range(3)
+        assert [n for n in names if n.startswith("train")][:2] == [
+            f"train-cifar100-lenet5-0.6-{method}" for method in ("FedMoSWA", "FedAvg")
         ]
 
 
