@@ -120,3 +120,11 @@ def test_seconds_of_composite_problems():
         seconds, quotient = row["its runs one by one"].removesuffix(" x)").split(" (")
         assert_printed(seconds, case["candidates"]["loop"]["seconds"])
         assert_printed(quotient, case["ratios"][0]["ratio"])
+
+
+def test_tables_of_the_queue_for_gpus():
+    """They are what ``python -m benchmarks.gpu_table`` writes."""
+    from benchmarks import gpu_table
+
+    _, _, rest = PAGE.partition(gpu_table.BEGIN)
+    assert rest.partition(gpu_table.END)[0] == gpu_table.section(gpu_table.kept())
