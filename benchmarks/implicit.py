@@ -274,7 +274,7 @@ def microseconds(call: Callable[[], Any]) -> float:
     began = time.perf_counter()
     jax.block_until_ready(call())
     calls = max(1, min(100, int(TIMED / (time.perf_counter() - began))))
-    times = []
+    times, out = [], None
     for _ in range(3):
         began = time.perf_counter()
         for _ in range(calls):
