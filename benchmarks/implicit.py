@@ -33,7 +33,6 @@ from fedjax_sim.models.convolution import implicit
 from fedjax_sim.models.convolution.geometry import Geometry, Operation
 from fedjax_sim.models.convolution.implicit import Tiles
 from fedjax_sim.models.convolution.lowering import auto
-from fedjax_sim.models.convolution.lowering import implicit as implicit_lowering
 
 CLIENTS, BATCH = 10, 50
 THREADS = 16
@@ -153,6 +152,7 @@ def tiles(layer: Layer, operation: Operation, precision: str, run: Run) -> list[
                 Tiles(64, 128, inner, stages=few),
                 wide if few > 2 else Tiles(128, 128, inner, warps=8, stages=2),
             ]
+            found += [wide] if width > 128 and few == 2 else []
     return list(dict.fromkeys(found))
 
 
@@ -427,17 +427,19 @@ def summary(numbers: Measured, layers: Sequence[Layer]) -> Measured:
 
 
 def rounds(name: str, tiny: bool = False) -> Measured:
-    """Returns seconds of whole rounds of a network, in TF32 and bfloat16, and prints them."""
-    chosen = accelerator.NETWORKS[name]
-    chosen = chosen._replace(batch=2, steps=1) if tiny else chosen
+    """Returns seconds of whole rounds of a network, and prints them after each."""
+    network = accelerator.NETWORKS[name]
+    network = network._replace(batch=2, steps=1) if tiny else network
+    data = accelerator._data(network)
+    params = network.build(auto).init(jax.random.key(0))
+    precisions = ("float32",) if tiny else ("tf32", "bfloat16")
+    candidates = [
+        accelerator.Candidate("vmapped", lowering, precision)
+        for precision in precisions
+        for lowering in ("auto", "implicit")
+    ]
     numbers: Measured = {}
-    data = accelerator._data(chosen)
-    params = chosen.build(auto).init(jax.random.key(0))
-    for precision in ("float32", "bfloat16") if tiny else ("tf32", "bfloat16"):
-        for label, conv in (("auto", auto), ("implicit", implicit_lowering)):
-            network = chosen._replace(build=lambda _, conv=conv: chosen.build(conv))
-            candidates = [accelerator.Candidate("vmapped", "auto", precision)]
-            for _, took in accelerator._timed(network, data, params, candidates, 0.3):
-                numbers[f"{name} {precision} {label} seconds"] = took
-                print(json.dumps(numbers), flush=True)
+    for candidate, took in accelerator._timed(network, data, params, candidates, 0.3):
+        numbers[f"{name} {candidate.name} seconds"] = took
+        print(json.dumps(numbers), flush=True)
     return numbers
