@@ -38,8 +38,8 @@ from fedjax_sim.timelines import sampling
 
 COHORT, CLIENTS, LR = 10, 20, 0.01
 STRATEGIES = ("vmapped", "chunked:5", "sequential")
-# The last one is measured by the part's module `implicit` only.
 CONVOLUTIONS = {"lax": lax.conv_general_dilated} | LOWERINGS | {"implicit": implicit}
+ELSEWHERE = {"implicit"}  # measured in benchmarks/implicit.py
 PRECISIONS = {"tf32": "tensorfloat32", "float32": "float32", "bfloat16": None}
 SQUARE = {"cpu": 1024}  # side of the large product; elsewhere:
 LARGE = 8192
@@ -141,7 +141,8 @@ def measured(
             report(numbers)
         return found
 
-    default, *lowerings = ("auto", "lax", *LOWERINGS) if network.convolutional else ("lax",)
+    every = [name for name in CONVOLUTIONS if name not in ELSEWHERE]
+    default, *lowerings = ("auto", *every) if network.convolutional else ("lax",)
     ways = [(s, default) for s in STRATEGIES] + [("vmapped", name) for name in lowerings]
     found = add([Candidate(*way, usual) for way in dict.fromkeys(ways)])
     best = min(found, key=found.__getitem__)
