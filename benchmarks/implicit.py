@@ -208,64 +208,91 @@ def _operation(program: Program, lowering: Any, run: Run) -> Callable[[Array, Ar
     }[program.operation]
 
 
-def operands(layer: Layer, dtype: Any, run: Run) -> dict[str, Array]:
+def operands(layer: Layer, dtype: Any, run: Run, key: Array) -> dict[str, Array]:
     """Returns random images, kernels and gradients of outputs."""
     g, lead = layer.geometry, (run.clients, run.batch)
-    keys = jax.random.split(jax.random.key(0), 3)
     shapes = {
         "x": (*lead, *g.input_size, layer.channels),
         "w": (run.clients, *g.kernel_size, layer.channels, layer.outputs),
         "z": (*lead, *g.output_size, layer.outputs),
     }
     return {
-        name: jax.random.normal(key, shape).astype(dtype)
-        for key, (name, shape) in zip(keys, shapes.items(), strict=True)
+        name: jax.random.normal(one, shape).astype(dtype)
+        for one, (name, shape) in zip(jax.random.split(key, 3), shapes.items(), strict=True)
     }
 
 
+# The arguments and the shape of the result of each operation, as names of operands.
 ARGUMENTS = {"conv": "xw", "input_grad": "zw", "kernel_grad": "xz"}
+RESULT = {"conv": "z", "input_grad": "x", "kernel_grad": "w"}
 
 
-def reference(layer: Layer, arrays: dict[str, Array], run: Run) -> dict[Operation, Array]:
-    """Returns ``jax.lax``'s results for arrays in float32, client after client."""
-    g = layer.geometry
+class Expected(NamedTuple):
+    """Operands of a layer, and the results of its operations in float32."""
 
-    def one_client(arrays: dict[str, Array]) -> dict[str, Array]:
-        def conv(x: Array, w: Array) -> Array:
-            return lax.conv_general_dilated(
-                x, w, g.strides, g.padding, dimension_numbers=LAYOUT,
-                precision=lax.Precision.HIGHEST,
-            )  # fmt: skip
+    layer: Layer
+    precision: str
 
-        out, transposed = jax.vjp(conv, arrays["x"], arrays["w"])
-        return dict(zip(OPERATIONS, (out, *transposed(arrays["z"])), strict=True))
+    @property
+    def name(self) -> str:
+        return f"{self.layer.name} {self.precision} by jax.lax"
 
-    return lax.map(one_client, arrays)
-
-
-def _compiled_reference(layer: Layer, shapes: Any, run: Run) -> Callable[..., Any]:
-    lowered = jax.jit(functools.partial(reference, layer, run=run)).lower(shapes)
-    try:
-        # Only its results count, so any algorithm does.
-        return lowered.compile(compiler_options={"xla_gpu_autotune_level": "0"})
-    except jax.errors.JaxRuntimeError:
-        return lowered.compile()
+    def shapes(self, run: Run) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shapes of the operands."""
+        dtype, key = DTYPES[self.precision], jax.random.key(0)
+        return jax.eval_shape(functools.partial(operands, self.layer, dtype, run), key)
 
 
-@jax.jit
+def expected(
+    case: Expected, run: Run, key: Array
+) -> tuple[dict[str, Array], dict[Operation, Array]]:
+    """Returns operands, and ``jax.lax``'s results in float32, computed client after client."""
+    g = case.layer.geometry
+    arrays = operands(case.layer, DTYPES[case.precision], run, key)
+
+    def conv(x: Array, w: Array) -> Array:
+        return lax.conv_general_dilated(
+            x, w, g.strides, g.padding, dimension_numbers=LAYOUT, precision=lax.Precision.HIGHEST
+        )
+
+    def one_client(arrays: dict[str, Array]) -> dict[Operation, Array]:
+        x, w, z = (arrays[name].astype(jnp.float32) for name in "xwz")
+        out, transposed = jax.vjp(conv, x, w)
+        return dict(zip(OPERATIONS, (out, *transposed(z)), strict=True))
+
+    return arrays, lax.map(one_client, arrays)
+
+
 def relative_error(actual: Array, expected: Array) -> Array:
     """Norm of the error over the norm of the expected array; not a number stays one."""
     error = actual.astype(jnp.float32) - expected
     return jnp.sqrt(jnp.sum(error**2) / jnp.sum(expected**2))
 
 
-def compiled(program: Program, run: Run) -> Callable[[Array, Array], Array]:
-    """Compiles a program, in any thread."""
-    layer = program.layer
-    shapes = jax.eval_shape(lambda: operands(layer, DTYPES[program.precision], run))
+class Error(NamedTuple):
+    """The error of a result."""
+
+    case: Expected
+    operation: Operation
+
+
+def compiled(key: Any, run: Run) -> Callable[..., Any]:
+    """Compiles a program, the expected results of a layer or an error, in any thread."""
     with jax.default_matmul_precision("default"):  # set per thread
-        arguments = [shapes[name] for name in ARGUMENTS[program.operation]]
-        return jax.jit(function(program, run)).lower(*arguments).compile()
+        if isinstance(key, Expected):
+            lowered = jax.jit(functools.partial(expected, key, run)).lower(jax.random.key(0))
+            try:
+                # Only the results count, so any algorithm does.
+                return lowered.compile(compiler_options={"xla_gpu_autotune_level": "0"})
+            except jax.errors.JaxRuntimeError:
+                return lowered.compile()
+        if isinstance(key, Error):
+            shape = key.case.shapes(run)[RESULT[key.operation]]
+            wide = jax.ShapeDtypeStruct(shape.shape, jnp.float32)
+            return jax.jit(relative_error).lower(shape, wide).compile()
+        shapes = Expected(key.layer, key.precision).shapes(run)
+        arguments = [shapes[name] for name in ARGUMENTS[key.operation]]
+        return jax.jit(function(key, run)).lower(*arguments).compile()
 
 
 def microseconds(call: Callable[[], Any]) -> float:
@@ -317,41 +344,46 @@ def _measure_group(
     group: Sequence[Program], run: Run, pool: ThreadPoolExecutor, deadline: float, numbers: Measured
 ) -> None:
     """Compiles a group's programs, then runs them; adds to ``numbers`` and prints them."""
-    layers = list(dict.fromkeys(p.layer for p in group))
-    futures: dict[Any, Future] = {p: pool.submit(compiled, p, run) for p in group}
-    shapes = {
-        layer: jax.eval_shape(lambda layer=layer: operands(layer, jnp.float32, run))
-        for layer in layers
-    }
-    for layer in layers:
-        futures[layer] = pool.submit(_compiled_reference, layer, shapes[layer], run)
+    cases = dict.fromkeys(Expected(p.layer, p.precision) for p in group)
+    errors = dict.fromkeys(Error(Expected(p.layer, p.precision), p.operation) for p in group)
+    futures = {key: pool.submit(compiled, key, run) for key in (*cases, *errors, *group)}
     ready = {key: _result(key, future, deadline) for key, future in futures.items()}
-    ready = {key: made for key, made in ready.items() if made is not None}
-    for precision in DTYPES:
-        for layer in layers:
-            if layer not in ready or time.perf_counter() > deadline:
+    for case in cases:
+        if ready[case] is None or time.perf_counter() > deadline:
+            continue
+        arrays, results = ready[case](jax.random.key(0))
+        for program in group:
+            error = ready[Error(case, program.operation)]
+            if (program.layer, program.precision) != case:
                 continue
-            arrays = operands(layer, DTYPES[precision], run)
-            expected = ready[layer]({name: a.astype(jnp.float32) for name, a in arrays.items()})
-            for program in group:
-                if (program.layer, program.precision) != (layer, precision):
-                    continue
-                if program in ready and time.perf_counter() < deadline:
-                    call = functools.partial(
-                        ready[program], *(arrays[name] for name in ARGUMENTS[program.operation])
-                    )
-                    _measure_one(program, call, expected[program.operation], numbers)
+            if ready[program] is None or error is None:
+                continue
+            if time.perf_counter() < deadline:
+                arguments = (arrays[name] for name in ARGUMENTS[program.operation])
+                call = functools.partial(ready[program], *arguments)
+                wrong_by = functools.partial(_wrong_by, error, results[program.operation])
+                _measure_one(program, call, wrong_by, numbers)
+
+
+def _wrong_by(error: Callable[..., Array], expected: Array, actual: Array) -> Array:
+    return error(actual, expected)
 
 
 def _measure_one(
-    program: Program, call: Callable[[], Array], expected: Array, numbers: Measured
+    program: Program,
+    call: Callable[[], Array],
+    wrong_by: Callable[[Array], Array],
+    numbers: Measured,
 ) -> None:
-    error = float(relative_error(call(), expected))
-    numbers[f"{program.name} error"] = float(f"{error:.2g}")
-    if error < ALLOWED[program.precision]:
-        numbers[f"{program.name} us"] = microseconds(call)
-    else:
-        print(f"{program.name}: wrong by {error:.2g}", file=sys.stderr, flush=True)
+    try:
+        error = float(wrong_by(call()))
+        numbers[f"{program.name} error"] = float(f"{error:.2g}")
+        if error < ALLOWED[program.precision]:
+            numbers[f"{program.name} us"] = microseconds(call)
+        else:
+            print(f"{program.name}: wrong by {error:.2g}", file=sys.stderr, flush=True)
+    except jax.errors.JaxRuntimeError as error:
+        print(f"{program.name}: {str(error)[:500]}", file=sys.stderr, flush=True)
     print(json.dumps(numbers), flush=True)
 
 

@@ -284,7 +284,9 @@ def _store(ref, client, rows, columns, total, valid) -> None:
 def _dot(a, b, inner: tuple[int, int]):
     """The product of two tiles along an axis of each, added in float32."""
     axes = ((inner[:1], inner[1:]), ((), ()))
-    return lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
+    return lax.dot_general(
+        a, b, axes, precision=lax.Precision.DEFAULT, preferred_element_type=jnp.float32
+    )
 
 
 def _zeros(rows: int, columns: int):
