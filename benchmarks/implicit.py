@@ -152,7 +152,7 @@ def tiles(layer: Layer, operation: Operation, precision: str, run: Run) -> list[
                 Tiles(64, 128, inner, stages=few),
                 wide if few > 2 else Tiles(128, 128, inner, warps=8, stages=2),
             ]
-            found += [wide] if width > 128 and few == 2 else []
+            found += [wide] if few == 2 else []
     return list(dict.fromkeys(found))
 
 
