@@ -8,9 +8,8 @@ memory only:
     x'[q, c]      = sum_{k, o} z[q - k, o] w[k, c, o]     tiles of input pixels and channels
     w'[k, c, o]   = sum_p      x[p + k, c] z[p, o]        tiles of channels and outputs, per tap k
 
-With a stride s, input pixels are in s x s phases, each of which has taps of its own.  Products of
-float32 arrays are in TF32 (the tensor cores ignore the low bits), of bfloat16 arrays exact; sums
-are in float32.
+With a stride s, input pixels are in s x s phases, each of which has taps of its own.  Operands in
+float32 are rounded to TF32, products are exact and added in float32.
 
 The kernels are written in Pallas and compiled by Triton.  Their tiles have powers of two as sides.
 """
