@@ -32,12 +32,14 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.products import bare, products, training_flops
 from benchmarks.report import Case
+from fedjax_sim.models.convolution.lowering import implicit
 from fedjax_sim.studies.executions import LOWERINGS
 from fedjax_sim.timelines import sampling
 
 COHORT, CLIENTS, LR = 10, 20, 0.01
 STRATEGIES = ("vmapped", "chunked:5", "sequential")
-CONVOLUTIONS = {"lax": lax.conv_general_dilated} | LOWERINGS
+CONVOLUTIONS = {"lax": lax.conv_general_dilated} | LOWERINGS | {"implicit": implicit}
+ELSEWHERE = {"implicit"}  # measured in benchmarks/implicit.py
 PRECISIONS = {"tf32": "tensorfloat32", "float32": "float32", "bfloat16": None}
 SQUARE = {"cpu": 1024}  # side of the large product; elsewhere:
 LARGE = 8192
@@ -139,7 +141,8 @@ def measured(
             report(numbers)
         return found
 
-    default, *lowerings = ("auto", *CONVOLUTIONS) if network.convolutional else ("lax",)
+    every = [name for name in CONVOLUTIONS if name not in ELSEWHERE]
+    default, *lowerings = ("auto", *every) if network.convolutional else ("lax",)
     ways = [(s, default) for s in STRATEGIES] + [("vmapped", name) for name in lowerings]
     found = add([Candidate(*way, usual) for way in dict.fromkeys(ways)])
     best = min(found, key=found.__getitem__)

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import jax
+import jax.numpy as jnp
+
 from fedjax_sim.types.platforms import Platform
 
 Operation: TypeAlias = Literal["conv", "input_grad", "kernel_grad"]
-Form: TypeAlias = Literal["conv", "gemm", "blocks"]
+Form: TypeAlias = Literal["conv", "gemm", "blocks", "implicit"]
 Pair: TypeAlias = tuple[int, int]
 
 
@@ -19,6 +22,7 @@ class Setting(NamedTuple):
     patch_bytes: int  # size of all patches of the batch
     outputs: int  # O, the columns of the matrix product
     num_clients: int = 1  # kernels, or pairs of arguments, in one batch
+    implicit: bool = False  # implicit.py has a kernel for it
 
 
 class Geometry(NamedTuple):
@@ -39,3 +43,23 @@ class Geometry(NamedTuple):
             for n, k, s, pad, d in zip(*self[:5], strict=True)
         )
         return height, width
+
+
+# Matrix units take factors with sides of at least 16. The precisions of float32 that allow TF32:
+_SIDE = 16
+_TF32 = (None, "default", "high", "tensorfloat32", "fastest", "bfloat16", "bfloat16_3x")
+
+
+def has_kernel(geometry: Geometry, channels: int, outputs: int, dtype: Any) -> bool:
+    """Returns whether ``implicit.py`` computes the convolution in its precision."""
+    precision = geometry.precision
+    if precision is None:
+        precision = jax.config.jax_default_matmul_precision  # pyright: ignore
+    pair = precision if isinstance(precision, tuple) else (precision,)
+    names = [None if p is None else getattr(p, "name", str(p)).lower() for p in pair]
+    return (
+        geometry.dilation == (1, 1)
+        and channels % _SIDE == outputs % _SIDE == 0
+        and jnp.dtype(dtype).name in ("bfloat16", "float32")
+        and (jnp.dtype(dtype) != jnp.float32 or all(name in _TF32 for name in names))
+    )

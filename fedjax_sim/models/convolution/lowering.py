@@ -61,7 +61,10 @@ def lowered(choose: Callable[[Setting], Form]) -> Convolution:
       (kh + 1) (kw + 1) / (4 kh kw) of the memory for (kh + 1) (kw + 1) / (kh kw) of the arithmetic;
     * ``"conv"``: an ordinary convolution NHWC x HWIO -> NHWC.  If ``vmap`` batches the kernels,
       it would be a grouped one; then it is ``"gemm"``, and on TPUs a convolution with the clients
-      as a third spatial axis (``tpu.py``).
+      as a third spatial axis (``tpu.py``);
+    * ``"implicit"``: products of patches that are not in memory, by kernels for GPUs
+      (``implicit.py``; on CPUs an interpreter of these, for tests), if ``setting.implicit``;
+      otherwise ``"gemm"``.
 
     Args:
         choose: function of a :class:`~fedjax_sim.models.convolution.geometry.Setting` (operation,
@@ -209,6 +212,11 @@ def _on_cpu(setting: Setting) -> Form:
     return "blocks" if setting.outputs <= min(_MAX_OUTPUTS, setting.patch_size) else "gemm"
 
 
+def _implicit(setting: Setting) -> Form:
+    own_kernels = setting.num_clients > 1 and setting.platform == "gpu"
+    return "implicit" if own_kernels and setting.implicit else automatic(setting)
+
+
 def _num_patches(setting: Setting) -> int:
     """Patches of a batch in single precision."""
     return setting.patch_bytes // (4 * setting.patch_size)
@@ -230,6 +238,10 @@ blocked: Convolution = lowered(_always("blocks"))
 
 canonical: Convolution = lowered(_always("conv"))
 """Ordinary convolutions and gradients; for batched kernels GEMMs, except on TPUs."""
+
+implicit: Convolution = lowered(_implicit)
+"""Batched kernels on GPUs: products of patches that are not in memory, where the channels are
+multiples of 16 and products need not be exact; otherwise :data:`auto`."""
 
 auto: Convolution = lowered(automatic)
 """The default.  CPU: a GEMM if kh kw C <= 400 and the patches take at most 64 MiB (by blocks if

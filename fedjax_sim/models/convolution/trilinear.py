@@ -6,13 +6,14 @@ The form  T(x, w, z) = <conv(x, w), z>  is linear in each argument, and its thre
 
 are bilinear maps, each of which is the transpose of the others.  With these rules JAX derives every
 derivative (forward, reverse, any mixture and order) in terms of the three maps, and each map is
-computed in one of three ways:
+computed in one of four ways:
 
 * ``gemm``: patches times a matrix, batched GEMMs under ``vmap`` over kernels (``patches.py``);
 * ``blocks``: patches of blocks of output pixels times a matrix (``blocks.py``);
 * ``conv``: an ordinary convolution NHWC x HWIO -> NHWC; with a kernel per client, one convolution
   over the clients as well on TPUs (``tpu.py``), and ``gemm`` elsewhere.  JAX itself writes the two
-  gradients in other layouts, which XLA runs as scalar loops on CPU inside ``scan`` or ``while``.
+  gradients in other layouts, which XLA runs as scalar loops on CPU inside ``scan`` or ``while``;
+* ``implicit``: products of patches that are not in memory, on GPUs (``implicit.py``).
 
 ``jax.custom_vjp`` excludes forward mode and ``jax.custom_batching.custom_vmap`` excludes reverse
 mode, so they are primitives (https://docs.jax.dev/en/latest/jax-primitives.html).
@@ -21,7 +22,7 @@ Layouts: x ``[B, H, W, C]``, w ``[kh, kw, C, O]``, z ``[B, Ho, Wo, O]``.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,13 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from fedjax_sim.models.convolution import blocks, patches, tpu
-from fedjax_sim.models.convolution.geometry import Form, Geometry, Operation, Setting
+from fedjax_sim.models.convolution.geometry import (
+    Form,
+    Geometry,
+    Operation,
+    Setting,
+    has_kernel,
+)
 from fedjax_sim.types.platforms import Platform
 
 _Computations: TypeAlias = dict[Operation, Callable[[Array, Array, Geometry], Array]]
@@ -110,7 +117,11 @@ def _compute(
         x.shape[1:] if has_axis else x.shape for x, has_axis in zip((a, b), batched, strict=True)
     )
     num_clients = a.shape[0] if batched.a else b.shape[0] if batched.b else 1
-    form = _form(one_a, one_b, a.dtype.itemsize, operation, geometry, platform, num_clients)
+    form = _form(one_a, one_b, a.dtype, operation, geometry, platform, num_clients)
+    if form == "implicit":
+        a, b = (x if has_axis else x[None] for x, has_axis in zip((a, b), batched, strict=True))
+        out = _by_kernel(operation)(a, b, geometry, interpret=platform == "cpu")
+        return out if any(batched) else out[0]
     if not any(batched):
         return _FORMS[form][operation](a, b, geometry)
     if form == "conv" and platform == "tpu":
@@ -127,10 +138,21 @@ def _compute(
     return jax.vmap(lambda a, b: compute(a, b, geometry), in_axes)(a, b)
 
 
+def _by_kernel(operation: Operation) -> Callable[..., Array]:
+    # Pallas takes long to import, and later versions of JAX may come without its Triton part.
+    from fedjax_sim.models.convolution import implicit
+
+    return {
+        "conv": implicit.conv_clients,
+        "input_grad": implicit.input_grad_clients,
+        "kernel_grad": implicit.kernel_grad_clients,
+    }[operation]
+
+
 def _form(
     a,
     b,
-    itemsize: int,
+    dtype: Any,
     operation: Operation,
     geometry: Geometry,
     platform: Platform,
@@ -141,12 +163,15 @@ def _form(
     channels = b[2] if operation == "input_grad" else a[3]
     patch_size = geometry.kernel_size[0] * geometry.kernel_size[1] * channels
     rows = a[0] * geometry.output_size[0] * geometry.output_size[1]
+    patch_bytes = rows * patch_size * dtype.itemsize
+    kernel = platform != "tpu" and has_kernel(geometry, channels, b[3], dtype)
     form = geometry.choose(
-        Setting(operation, platform, patch_size, rows * patch_size * itemsize, b[3], num_clients)
+        Setting(operation, platform, patch_size, patch_bytes, b[3], num_clients, kernel)
     )
-    if form not in _FORMS:
-        raise ValueError(f"choose returned {form!r}; expected one of {sorted(_FORMS)}")
-    return "gemm" if form == "blocks" and not blocks.blockable(geometry) else form
+    if form not in get_args(Form):
+        raise ValueError(f"choose returned {form!r}; expected one of {sorted(get_args(Form))}")
+    fits = {"blocks": blocks.blockable(geometry), "implicit": kernel}
+    return form if fits.get(form, True) else "gemm"
 
 
 def _batch(args, dims, *, primitive, operation: Operation, geometry: Geometry, batched: _Batched):

@@ -307,7 +307,7 @@ def test_choice_by_operation():
     text = jax.jit(gradient).lower(x, w).as_text()
     assert {setting.operation for setting in asked} == {"conv", "input_grad", "kernel_grad"}
     # 3 * 3 * 3 numbers a patch, 2 images of 6 x 6 patches, 4 bytes a number, 4 output channels.
-    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4, 1)}
+    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4, 1, False)}
     assert text.count("stablehlo.convolution") == 2
     assert text.count("stablehlo.dot_general") == 1
 
@@ -326,7 +326,7 @@ def test_choice_of_batched_kernels(in_axes):
     text = jax.jit(jax.vmap(gradient, in_axes)).lower(x, w).as_text()
     assert {setting.operation for setting in asked} == {"conv", "input_grad", "kernel_grad"}
     # Sizes of one kernel, of five.
-    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4, 5)}
+    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4, 5, False)}
     assert "stablehlo.convolution" not in text  # it would be a grouped one
 
 
