@@ -1,9 +1,9 @@
 """Part ``accelerator``: image models under every strategy, lowering and precision.
 
-Rounds of ten clients of W2, W3, ResNet-18 (group normalisation) and ViT-Tiny on images of CIFAR's
-shape, in the device's usual precision (TF32 on GPUs): all strategies over clients with the default
-lowering of convolutions, and all lowerings with vmapped clients; then the other precisions with the
-fastest of these.  Beside seconds a round:
+Rounds of ten clients of W2, W3, a wide LeNet-5, ResNet-18 (group normalisation) and ViT-Tiny on
+images of CIFAR's shape, in the device's usual precision (TF32 on GPUs): all strategies over clients
+with the default lowering of convolutions, and all lowerings with vmapped clients; then the other
+precisions with the fastest of these.  Beside seconds a round:
 arithmetic a second, as a share of what one large product reaches in this precision, and of what
 the step's products reach as bare batched products of the same shapes (``bare``); and how many times
 as fast as ``vmapped/lax`` in the usual precision, plain JAX.
@@ -32,6 +32,7 @@ from benchmarks.floors import Machine
 from benchmarks.jobs import Job, Measured, Options, Results
 from benchmarks.products import bare, products, training_flops
 from benchmarks.report import Case
+from benchmarks.workloads import WIDE
 from fedjax_sim.models.convolution.lowering import implicit
 from fedjax_sim.studies.executions import LOWERINGS
 from fedjax_sim.timelines import sampling
@@ -59,6 +60,9 @@ class Network(NamedTuple):
 NETWORKS = {
     "W2": Network(lambda conv: fs.models.femnist_cnn(conv=conv), (28, 28, 1), 62, 20, 5),
     "W3": Network(lambda conv: fs.models.lenet5(conv=conv), (32, 32, 3), 10, 50, 50),
+    "LeNet-5": Network(
+        lambda conv: fs.models.lenet5(100, *WIDE, conv=conv), (32, 32, 3), 100, 50, 50
+    ),
     "ResNet-18": Network(lambda conv: fs.models.resnet18(100, conv=conv), (32, 32, 3), 100, 32, 5),
     "ViT-Tiny": Network(
         lambda _: fs.models.vit_tiny(num_classes=100), (32, 32, 3), 100, 32, 5, False

@@ -72,7 +72,8 @@ def queue(scale: str, torch: str, work: pathlib.Path) -> list[Queued]:
     """
     tiny = scale == "tiny"
     seconds = 0.05 if tiny else SECONDS
-    measured = [*_goals(tiny, seconds, torch), *_distances(tiny), *_kernels(tiny)]
+    measured = [*_goals(tiny, seconds, torch), *_implicit(tiny), *_kernels(tiny)]
+    measured += _distances(tiny)
     measured += _candidates(tiny, seconds)
     trained = [*_losses(tiny, work), *_training(tiny, work)]
     return [*measured, *trained, *_parts(tiny, seconds, work)]
@@ -104,6 +105,16 @@ def _distances(tiny: bool) -> list[Queued]:
         Queued(f"distance-{n}", Job(n, "ours", "benchmarks.distances", {"workload": n}), SHORT)
         for n in names
     ]
+
+
+def _implicit(tiny: bool) -> list[Queued]:
+    """Convolutions as implicit products, layer by layer and in whole rounds."""
+    layers = {"seconds": 85.0, "tiny": tiny}
+    found = [Queued("implicit-layers", Job("layers", "all", "benchmarks.implicit", layers), 2.0)]
+    for name in () if tiny else ("ResNet-18", "LeNet-5"):
+        job = Job(name, "all", "benchmarks.implicit", {"network": name})
+        found.append(Queued(f"implicit-{name}", job, 2.0))
+    return found
 
 
 def _kernels(tiny: bool) -> list[Queued]:
