@@ -254,7 +254,7 @@ def test_the_true_queue_runs_on_a_cpu(tmp_path):
     """The first jobs of the smallest scale; PyTorch is absent here, which a record says."""
     command = [
         sys.executable, "-m", "benchmarks.gpu", "--scale", "tiny", "--minutes", "8.5",
-        "--only", "goal-small", "torch-small", "kernels", "implicit", "distance-W4", "generated", "losses",
+        "--only", "goal-small", "torch-small", "kernels", "distance-W4", "generated", "losses",
         "--out", str(tmp_path / "out"),
         "--work", str(tmp_path / "work"),
     ]  # fmt: skip
@@ -270,7 +270,7 @@ def test_the_true_queue_runs_on_a_cpu(tmp_path):
     assert {"W4/tf32 seconds", "W4/bfloat16 seconds", "W2/bfloat16 seconds"} <= set(goal["numbers"])
     if peer["state"] == "failed":
         assert "No module named 'torch'" in peer["error"]
-    for name in ("generated-S1-ours", "distance-W4", "kernels-W4", "implicit-layers"):
+    for name in ("generated-S1-ours", "distance-W4", "kernels-W4"):
         assert records.state(name) == "done"
     assert records.state("losses-softmax_regression") == "done"
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").iterdir()}
