@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.fco.selection import Curve, Selected
+from experiments.fco.selection import Curve, Selected, by_seed
 from experiments.harness.tables import Claim
 
-Check = Callable[[Selected], tuple[str, bool]]  # our numbers, and whether the statement holds
+# Our numbers, and of every part of the statement its margin, which is positive where it holds.
+Check = Callable[[Selected], tuple[str, Sequence[float]]]
 Condition = Callable[[Curve], np.ndarray]  # in which evaluations something holds
 
 LATE = 10  # evaluations whose scatter says whether two ends are apart
@@ -24,7 +25,7 @@ class Statement(NamedTuple):
     check: Check
     ours: str = ""  # a threshold that the paper does not state
     needs: str = ""  # a column of the selection's ``ends``
-    of_selection: bool = False  # about the selected rates, not about runs at the thesis's
+    of_selection: bool = False  # about the selected rates, which all seeds have in common
 
 
 def judged(
@@ -34,6 +35,9 @@ def judged(
     fixed: Selected | None = None,
 ) -> list[Claim]:
     """The statements about a data set whose methods were run and whose numbers were kept.
+
+    Whether one holds is decided by the means over seeds; its margins are those of each seed, as far
+    as its curves were kept.
 
     Args:
         fixed: the runs at the thesis's rates, which decide where it prints some; default: the
@@ -46,7 +50,11 @@ def judged(
             continue
         if statement.needs and statement.needs not in runs.ends:
             continue
-        claims.append(Claim(statement.text, *statement.check(runs), ours=statement.ours))
+        text, parts = statement.check(runs)
+        seeds = () if statement.of_selection else by_seed(runs)
+        margins = list(zip(*(statement.check(one)[1] for one in seeds), strict=True))
+        holds = all(part > 0 for part in parts)
+        claims.append(Claim(statement.text, text, holds, ours=statement.ours, margins=margins))
     return claims
 
 
@@ -67,14 +75,28 @@ def first_rounds_text(rounds: Mapping[str, float]) -> str:
     return ", ".join(f"{method} {text}" for method, text in texts.items())
 
 
-def reached(method: str, holds: Condition, *, by: Callable[[float], bool]) -> Check:
-    """Checks the first round at which a condition holds, infinite if it never does."""
+def reached(method: str, holds: Condition, *, by: float | None = None, after: float = 0) -> Check:
+    """Checks that a condition first holds by a round, or without one after a round or never.
 
-    def check(selected: Selected) -> tuple[str, bool]:
-        at = first_round(selected.curves[method], holds)
-        return first_rounds_text({method: at}), by(at)
+    The margin is in rounds.
+    """
+
+    def check(selected: Selected) -> tuple[str, Sequence[float]]:
+        curve = selected.curves[method]
+        at, (first, step) = first_round(curve, holds), _counted(curve, holds)
+        margin = first - after if by is None else by + step - first
+        return first_rounds_text({method: at}), [margin]
 
     return check
+
+
+def _counted(curve: Curve, holds: Condition) -> tuple[float, float]:
+    """The first round of a condition and the rounds between evaluations.
+
+    If it never holds, that is one evaluation after the last one.
+    """
+    step = float(np.min(np.diff(curve["round"], prepend=0)))
+    return min(first_round(curve, holds), float(curve["round"][-1]) + step), step
 
 
 def fastest(method: str, holds: Condition) -> Check:
@@ -84,20 +106,22 @@ def fastest(method: str, holds: Condition) -> Check:
     as fast as each other, and neither is first.
     """
 
-    def check(selected: Selected) -> tuple[str, bool]:
+    def check(selected: Selected) -> tuple[str, Sequence[float]]:
         at = {m: first_round(curve, holds) for m, curve in selected.curves.items()}
-        others = [other for m, other in at.items() if m != method]
-        return first_rounds_text(at), all(at[method] < other for other in others)
+        counted = {m: _counted(curve, holds)[0] for m, curve in selected.curves.items()}
+        margins = [other - counted[method] for m, other in counted.items() if m != method]
+        return first_rounds_text(at), margins
 
     return check
 
 
-def at_end(method: str, metric: str, holds: Callable[[float], bool]) -> Check:
-    """Checks whether a condition holds for the last value of a metric."""
+def at_end(method: str, metric: str, *, least: float = -math.inf, below: float = math.inf) -> Check:
+    """Checks whether the last value of a metric is in ``[least, below)``."""
 
-    def check(selected: Selected) -> tuple[str, bool]:
+    def check(selected: Selected) -> tuple[str, Sequence[float]]:
         value = float(selected.curves[method][metric][-1])
-        return f"{value:.4g}", holds(value)
+        above = np.nextafter(value, math.inf) - least  # positive if they are equal
+        return f"{value:.4g}", [m for m in (above, below - value) if not math.isinf(m)]
 
     return check
 
@@ -110,13 +134,13 @@ def above(
     The text names those that are so close that the order of the ends may be chance.
     """
 
-    def check(selected: Selected) -> tuple[str, bool]:
+    def check(selected: Selected) -> tuple[str, Sequence[float]]:
         ends = {m: selected.at_end(m, metric) for m in (method, *others)}
-        holds = all(sign * (ends[method] - factor * ends[m]) > 0 for m in others)
-        text = values_text(ends)
+        margins = [sign * (ends[method] - factor * ends[m]) for m in others]
+        text, holds = values_text(ends), min(margins) > 0
         if holds and (close := _close(selected, method, others, metric, sign)):
             text += f"; not clearly apart in the last {LATE} evaluations: {', '.join(close)}"
-        return text, holds
+        return text, margins
 
     return check
 
@@ -141,9 +165,9 @@ def above_at_equal_rates(
         metric: a column of ``Selected.ends`` instead of the score.
     """
 
-    def check(selected: Selected) -> tuple[str, bool]:
-        def holds(scores: Mapping[str, float]) -> bool:
-            return all(scores[method] > factor * scores[m] for m in others)
+    def check(selected: Selected) -> tuple[str, Sequence[float]]:
+        def margins(scores: Mapping[str, float]) -> list[float]:
+            return [scores[method] - factor * scores[m] for m in others]
 
         pairs = selected.score[["lr", "server_lr"]].drop_duplicates().itertuples(index=False)
         everywhere = [selected.at_rates((lr, server_lr), metric) for lr, server_lr in pairs]
@@ -151,12 +175,12 @@ def above_at_equal_rates(
         best = selected.rates["FedDualAvg"]
         here = selected.at_rates(best, metric)
         if not here.keys() >= {method, *others}:
-            return f"not all methods were run at {best}", False
+            return f"not all methods were run at {best}", [math.nan]
         text = values_text({m: here[m] for m in (method, *others)})
-        count = sum(map(holds, complete))
+        count = sum(all(margin > 0 for margin in margins(scores)) for scores in complete)
         return (
             f"at ({best[0]:g}, {best[1]:g}) {text}; at {count} of {len(complete)} pairs",
-            holds(here),
+            margins(here),
         )
 
     return check
@@ -165,20 +189,20 @@ def above_at_equal_rates(
 def coincide(methods: Sequence[str], metric: str, tolerance: float) -> Check:
     """Checks whether curves stay within a share of each other in their second half."""
 
-    def check(selected: Selected) -> tuple[str, bool]:
+    def check(selected: Selected) -> tuple[str, Sequence[float]]:
         values = np.stack([selected.curves[m][metric] for m in methods])
         later = values[:, values.shape[1] // 2 :]
         low, high = later.min(axis=0), later.max(axis=0)
         apart = float(np.max((high - low) / np.abs(low)))
         rates = selected.rates
         pairs = ", ".join(f"{m} ({rates[m][0]:g}, {rates[m][1]:g})" for m in methods)
-        return f"at most {100 * apart:.2g} % apart: {pairs}", apart <= tolerance
+        return f"at most {100 * apart:.2g} % apart: {pairs}", [tolerance - apart]
 
     return check
 
 
-def largest_rate(selected: Selected) -> tuple[str, bool]:
+def largest_rate(selected: Selected) -> tuple[str, Sequence[float]]:
     """Checks whether FedDualAvg's client rate is above all others."""
     lrs = {m: lr for m, (lr, _) in selected.rates.items()}
     text = ", ".join(f"{m} {lr:g}" for m, lr in lrs.items())
-    return text, all(lrs["FedDualAvg"] > lr for m, lr in lrs.items() if m != "FedDualAvg")
+    return text, [lrs["FedDualAvg"] - lr for m, lr in lrs.items() if m != "FedDualAvg"]

@@ -72,10 +72,9 @@ def build(
         *(part for metric in METRICS[1:] for part in _equal_accuracies(selected, metric)),
     )
     report.claims(judged(name, STATEMENTS, selected))
-    drawn = {
-        name: reports.curves_figure(selected, METRICS, label),
-        f"{name}-rates": reports.rates_figure(selected, label),
-    }
+    drawn = {name: reports.curves_figure(selected, METRICS, label)}
+    if len(selected.score[["lr", "server_lr"]].drop_duplicates()) > 1:
+        drawn[f"{name}-rates"] = reports.rates_figure(selected, label)
     return report, drawn
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,12 +24,12 @@ def exact(rank: int, curve: Curve) -> np.ndarray:
 def _above_dual(method: str, metric: str, factor: float, round: float = math.inf) -> Check:
     """Checks whether a method's last value up to a round is above a multiple of FedDualAvg's."""
 
-    def check(selected: Selected) -> tuple[str, bool]:
+    def check(selected: Selected) -> tuple[str, Sequence[float]]:
         first, other = (
             float(curve[metric][curve["round"] <= round][-1])
             for curve in (selected.curves["FedDualAvg"], selected.curves[method])
         )
-        return f"{other:.5g} against {first:.5g}", other > factor * first
+        return f"{other:.5g} against {first:.5g}", [other - factor * first]
 
     return check
 
@@ -42,18 +42,20 @@ def statements(ranks: Mapping[str, int]) -> tuple[Statement, ...]:
     for name, rank in ranks.items():
         bound = 200 if name == "IV" else 100
         at_rank = functools.partial(exact, rank)
-
-        def low(value: float, rank: int = rank) -> bool:
-            return value <= rank
-
-        early = claims.reached(dual, at_rank, by=lambda at, bound=bound: at <= bound)
+        above = float(np.nextafter(rank, math.inf))
+        early = claims.reached(dual, at_rank, by=bound)
         of_dual = f"{dual} finds the exact rank by round {bound}"
         of_osp = f"{osp} ends at a rank of at most {rank}"
         first = f"{dual} is the first at the exact rank"
         found += [
             Statement((name,), (dual,), of_dual, early),
             Statement((name,), every, first, claims.fastest(dual, at_rank)),
-            Statement((name,), (osp,), of_osp, claims.at_end(osp, "rank", low)),
+            Statement(
+                (name,),
+                (osp,),
+                of_osp,
+                claims.at_end(osp, "rank", below=above),
+            ),
         ]
     for method in (mid, mid_osp):
         text, ours = f"{method} converges slower", f"error > {SLOWER} x {dual}'s"

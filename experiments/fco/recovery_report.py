@@ -126,7 +126,10 @@ def fixed_table(history: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
 
 
 def at_thesis(selected: Selected, table: pd.DataFrame) -> Selected:
-    """The runs at the thesis's rates instead of the selected ones, from :func:`fixed_table`."""
+    """The runs at the thesis's rates instead of the selected ones, from :func:`fixed_table`.
+
+    Their histories are not kept, so there are no winners.
+    """
     rounds = [name for name in table if name.startswith("round ")]
     curves: dict[str, dict[str, np.ndarray]] = {}
     for row in table.to_dict("records"):
@@ -134,7 +137,9 @@ def at_thesis(selected: Selected, table: pd.DataFrame) -> Selected:
         curve["round"] = np.array([int(name.removeprefix("round ")) for name in rounds])
         curve[row["metric"]] = np.array([row[name] for name in rounds], np.float64)
     pairs = zip(table["method"], zip(table["lr"], table["server_lr"], strict=True), strict=True)
-    return selected._replace(curves=curves, rates=dict(pairs), last=1)
+    return selected._replace(
+        curves=curves, rates=dict(pairs), last=1, winners=selected.winners.iloc[:0]
+    )
 
 
 def describe(name: str, experiment: Experiment, options: Options) -> str:

@@ -71,6 +71,25 @@ def select(
     return _selected(history, metric, last, mode, score, numbers)
 
 
+def by_seed(selected: Selected) -> list[Selected]:
+    """The selected runs of each seed, whose rates are those of all; none without histories."""
+    if not len(selected.winners):
+        return []
+
+    def of(table: pd.DataFrame, seed: int) -> pd.DataFrame:
+        return table.loc[table["seed"] == seed]
+
+    return [
+        selected._replace(
+            score=of(selected.score, seed),
+            ends=of(selected.ends, seed),
+            winners=of(selected.winners, seed),
+            curves=curves_of(of(selected.winners, seed)),
+        )
+        for seed in sorted(set(selected.winners["seed"]))
+    ]
+
+
 def ends_of(history: pd.DataFrame, metrics: Sequence[str], last: int) -> pd.DataFrame:
     """The means of metrics over every run's last evaluations, a column per metric."""
     parts = [

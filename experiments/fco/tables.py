@@ -17,10 +17,13 @@ def grid_text(selected: Selected) -> str:
     pairs = selected.score.loc[:, PAIR].drop_duplicates()
     counts = sorted(set(pairs.groupby("method").size()))
     number = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    seeds = counted(len(set(selected.score["seed"])), "seed")
+    if counts == [1]:
+        return f"One pair of rates per method, {seeds}"
     lrs, server_lrs = (f"{pairs[rate].min():g} to {pairs[rate].max():g}" for rate in PAIR[1:])
     return (
         f"{number} pairs of rates per method, client rates from {lrs}, server rates from "
-        f"{server_lrs}, {counted(len(set(selected.score['seed'])), 'seed')}"
+        f"{server_lrs}, {seeds}"
     )
 
 

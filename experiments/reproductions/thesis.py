@@ -284,6 +284,24 @@ ROWS = (
         for task in "ab"
     ),
     Row(
+        "Figure 4.12: EMNIST, l1 ball (4a), all rounds",
+        "FedDualAvg best in loss and accuracies",
+        "One pair of rates, which the grids chose for FedDualAvg; a part of the writers.",
+        ("fco/longer/emnist-femnist-cpu-all/4a",),
+        _selected,
+        f"{EMNIST} --tasks 4a --lrs 0.03 --seeds 3 --rounds 5000 --server-lrs 1 "
+        "--output experiments/results/fco/longer",
+    ),
+    Row(
+        "Figure 4.12 on MNIST's writers (4a), all rounds",
+        "as on EMNIST",
+        "More images per client; one pair of rates.",
+        ("fco/longer/emnist-mnist-cpu/4a",),
+        _selected,
+        "python -m experiments.fco.emnist --dataset mnist --tasks 4a --lrs 0.1 --seeds 3 "
+        "--rounds 5000 --server-lrs 1 --output experiments/results/fco/longer",
+    ),
+    Row(
         "Figure 4.14: EMNIST, network in l1 balls (4c), 60 rounds",
         "FedDualAvg lowest, FedDualAvg-OSP off the plot",
         "60 of 5,000 rounds: FedDualAvg is still behind at equal rates.",

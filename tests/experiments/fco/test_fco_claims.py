@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from experiments.fco.claims import (
     Statement,
@@ -21,7 +22,7 @@ from experiments.fco.lasso import LASSO
 from experiments.fco.lowrank import LOW_RANK
 from experiments.fco.methods import METHODS
 from experiments.fco.recovery_report import at_thesis
-from experiments.fco.selection import Selected
+from experiments.fco.selection import RUN, Selected, select
 
 
 def picked(curves, rates=None, score=None, ends=None):
@@ -50,16 +51,16 @@ def test_first_rounds_and_their_checks():
 
     assert first_round(curves["FedDualAvg"], perfect) == 20
     assert first_round(curves["FedMiD"], perfect) == math.inf
-    in_time = reached("FedDualAvg", perfect, by=lambda at: at < 21)
-    assert in_time(found) == ("FedDualAvg round 20", True)
-    assert not reached("FedDualAvg", perfect, by=lambda at: at < 20)(found)[1]
-    assert reached("FedMiD", perfect, by=lambda at: at > 100)(found) == ("FedMiD never", True)
-    assert not reached("FedDualAvg", perfect, by=lambda at: at > 20)(found)[1]
-    assert fastest("FedDualAvg", perfect)(found)[1]
-    assert not fastest("FedMiD", perfect)(found)[1]
+    # In rounds; between two evaluations are ten, so by round 20 has a margin of ten.
+    assert reached("FedDualAvg", perfect, by=20)(found) == ("FedDualAvg round 20", [10])
+    assert reached("FedDualAvg", perfect, by=10)(found)[1] == [0]
+    assert reached("FedMiD", perfect, after=20)(found) == ("FedMiD never", [20])
+    assert reached("FedDualAvg", perfect, after=20)(found)[1] == [0]
+    assert fastest("FedDualAvg", perfect)(found)[1] == [20]
+    assert fastest("FedMiD", perfect)(found)[1] == [-20]
     rates = {"FedDualAvg": (0.1, 1.0), "FedMiD": (0.1, 0.3)}
-    assert not largest_rate(picked(curves, rates))[1]
-    assert largest_rate(picked(curves, rates | {"FedMiD": (0.01, 1.0)}))[1]
+    assert largest_rate(picked(curves, rates))[1] == [0]
+    assert largest_rate(picked(curves, rates | {"FedMiD": (0.01, 1.0)}))[1] == [0.1 - 0.01]
 
 
 def perfect_curves(**changes):
@@ -123,18 +124,43 @@ def test_low_rank_claims():
 
 def test_ends_are_compared_by_a_factor():
     found = picked({"A": curve([1, 2], loss=[9.0, 3.1]), "B": curve([1, 2], loss=[9.0, 2.0])})
-    assert above("A", ["B"], "loss", 1.5)(found) == ("A 3.1, B 2", True)
-    assert not above("A", ["B"], "loss", 1.6)(found)[1]
-    assert above("B", ["A"], "loss", sign=-1)(found)[1]
-    assert not above("A", ["B"], "loss", sign=-1)(found)[1]
+    assert above("A", ["B"], "loss", 1.5)(found) == ("A 3.1, B 2", [3.1 - 3.0])
+    assert above("A", ["B"], "loss", 1.6)(found)[1] == [3.1 - 3.2]
+    assert above("B", ["A"], "loss", sign=-1)(found)[1] == [3.1 - 2.0]
+    assert above("A", ["B"], "loss", sign=-1)(found)[1] == [2.0 - 3.1]
+
+
+def test_values_at_a_threshold_are_at_least_that():
+    found = picked({"A": curve([1, 2], f1=[0.0, 0.95])})
+    assert at_end("A", "f1", least=0.95)(found)[1][0] > 0
+    assert at_end("A", "f1", below=0.95)(found)[1] == [0]
+    assert at_end("A", "f1", least=0.96)(found)[1][0] < 0
+
+
+def test_margins_are_those_of_each_seed():
+    """By the means over two seeds A is 2 above B; in the seeds it is 5 above and 1 below."""
+    values = {("A", 0): 7.0, ("B", 0): 2.0, ("A", 1): 1.0, ("B", 1): 2.0}
+    rows = [
+        (method, 0.1, 1.0, seed, 1, "loss", value, -1) for (method, seed), value in values.items()
+    ]
+    columns = pd.Index([*RUN, "round", "metric", "value", "diverged_at"])
+    selected = select(pd.DataFrame(rows, columns=columns), "loss", 1)
+    statement = Statement(("I",), ("A", "B"), "A is above B", above("A", ["B"], "loss"))
+    (claim,) = judged("I", [statement], selected)
+    assert claim.holds
+    assert claim.found == "A 4, B 2"
+    assert claim.margins == [(5.0, -1.0)]
+    (claim,) = judged("I", [statement._replace(of_selection=True)], selected)
+    assert claim.margins == []
 
 
 def test_curves_coincide_in_their_second_half():
     curves = {"A": curve(range(4), loss=[9.0, 1.0, 1.0, 1.0])}
     curves |= {"B": curve(range(4), loss=[1.0, 9.0, 1.01, 1.0])}
-    text, holds = coincide(["A", "B"], "loss", 0.02)(picked(curves))
-    assert (text, holds) == ("at most 1 % apart: A (0.1, 1), B (0.1, 1)", True)
-    assert not coincide(["A", "B"], "loss", 0.005)(picked(curves))[1]
+    text, margins = coincide(["A", "B"], "loss", 0.02)(picked(curves))
+    assert text == "at most 1 % apart: A (0.1, 1), B (0.1, 1)"
+    assert margins == [pytest.approx(0.01)]
+    assert coincide(["A", "B"], "loss", 0.005)(picked(curves))[1] == [pytest.approx(-0.005)]
 
 
 def test_equal_rates_are_those_of_feddualavgs_best_pair():
@@ -146,18 +172,18 @@ def test_equal_rates_are_those_of_feddualavgs_best_pair():
     rates = {"FedDualAvg": (0.1, 1.0), "FedDualAvg-OSP": (1.0, 1.0)}
     check = above_at_equal_rates("FedDualAvg-OSP", ["FedDualAvg"], 1.5)
     text = "at (0.1, 1) FedDualAvg-OSP 1.4, FedDualAvg 1; at 1 of 2 pairs"
-    assert check(picked({}, rates, score)) == (text, False)
-    assert check(picked({}, rates | {"FedDualAvg": (0.3, 1.0)}, score))[1]
-    assert not check(picked({}, rates | {"FedDualAvg": (1.0, 1.0)}, score))[1]
+    assert check(picked({}, rates, score)) == (text, [1.4 - 1.5])
+    assert check(picked({}, rates | {"FedDualAvg": (0.3, 1.0)}, score))[1] == [math.inf]
+    assert np.isnan(check(picked({}, rates | {"FedDualAvg": (1.0, 1.0)}, score))[1]).all()
     ends = score.drop(columns="score").assign(accuracy=[0.5, 0.5, 0.6, 0.4, 0.3])
     check = above_at_equal_rates("FedDualAvg-OSP", ["FedDualAvg"], metric="accuracy")
     text = "at (0.1, 1) FedDualAvg-OSP 0.6, FedDualAvg 0.5; at 1 of 2 pairs"
-    assert check(picked({}, rates, score, ends)) == (text, True)
+    assert check(picked({}, rates, score, ends)) == (text, [0.6 - 0.5])
 
 
 def test_statements_of_other_data_and_of_methods_that_did_not_run_are_left_out():
     selected = picked({"A": curve([1, 2], loss=[9.0, 3.0])})
-    given = Statement(("I",), ("A",), "A is low", at_end("A", "loss", lambda value: value < 1))
+    given = Statement(("I",), ("A",), "A is low", at_end("A", "loss", below=1))
     for statement, count in (
         (given, 1), (given._replace(sets=("II",)), 0), (given._replace(methods=("B",)), 0),
         (given._replace(needs="accuracy"), 0),
