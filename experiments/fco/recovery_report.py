@@ -103,43 +103,44 @@ def reference_table(history: pd.DataFrame, references: Any) -> pd.DataFrame:
 
 
 def fixed_table(history: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
-    """A row per method at the thesis's rates, which it prints for the LASSO's set I: no selection.
-
-    Means over seeds at some rounds, and the least and the largest of them in the last.
-    """
+    """A row per method, metric and seed at the thesis's rates of the LASSO's set I: no selection."""
     metrics, rows = dict.fromkeys((experiment.score, experiment.structure)), []
     for method in dict.fromkeys(history["method"]):
         lr, server_lr = BEST if method == "FedDualAvg" else BEST_OF_OTHERS
         pair = {"method": method, "lr": lr, "server_lr": server_lr}
         run = history.merge(pd.DataFrame([pair]), on=PAIR)
         for metric in metrics if len(run) else ():
-            values: Any = run.loc[run["metric"] == metric, :].pivot(
-                index="round", columns="seed", values="value"
+            values = run.loc[run["metric"] == metric, :].pivot(
+                index="seed", columns="round", values="value"
             )
-            means, last = values.mean(axis=1), values.iloc[-1]
-            rows.append(
-                {**pair, "metric": metric, "seeds": len(last)}
-                | {f"round {done}": means[done] for done in ROUNDS if done in means.index}
-                | {"last, least": last.min(), "last, largest": last.max()}
-            )
+            rows += [
+                {**pair, "metric": metric, "seed": seed}
+                | {f"round {done}": row[done] for done in ROUNDS if done in row.index}
+                for seed, row in values.iterrows()
+            ]
     return pd.DataFrame(rows)
 
 
-def at_thesis(selected: Selected, table: pd.DataFrame) -> Selected:
-    """The runs at the thesis's rates instead of the selected ones, from :func:`fixed_table`.
-
-    Their histories are not kept, so there are no winners.
-    """
+def fixed_means(table: pd.DataFrame) -> pd.DataFrame:
+    """The means over seeds of :func:`fixed_table`, and the least and largest last values."""
+    if not len(table):
+        return table
     rounds = [name for name in table if name.startswith("round ")]
-    curves: dict[str, dict[str, np.ndarray]] = {}
-    for row in table.to_dict("records"):
-        curve = curves.setdefault(row["method"], {})
-        curve["round"] = np.array([int(name.removeprefix("round ")) for name in rounds])
-        curve[row["metric"]] = np.array([row[name] for name in rounds], np.float64)
-    pairs = zip(table["method"], zip(table["lr"], table["server_lr"], strict=True), strict=True)
-    return selected._replace(
-        curves=curves, rates=dict(pairs), last=1, winners=selected.winners.iloc[:0]
+    groups = table.groupby([*PAIR, "metric"], sort=False)
+    last = groups[rounds[-1]]
+    return (
+        groups.agg(seeds=("seed", "size"), **{name: (name, "mean") for name in rounds})
+        .assign(**{"last, least": last.min(), "last, largest": last.max()})
+        .reset_index()
     )
+
+
+def at_thesis(selected: Selected, table: pd.DataFrame) -> Selected:
+    """The runs at the thesis's rates instead of the selected ones, from :func:`fixed_table`."""
+    history = table.melt([*RUN, "metric"], var_name="round")
+    history = history.assign(round=history["round"].str.removeprefix("round ").astype(int))
+    pairs = zip(table["method"], zip(table["lr"], table["server_lr"], strict=True), strict=True)
+    return selected._replace(curves=curves_of(history), rates=dict(pairs), last=1, winners=history)
 
 
 def describe(name: str, experiment: Experiment, options: Options) -> str:
@@ -182,7 +183,8 @@ def build(
         selected_table(selected, lambda method: columns(experiment, selected, method)),
     )
     report.section(
-        "At the thesis's rates of the LASSO's set I, whatever is selected", tables["thesis"]
+        "At the thesis's rates of the LASSO's set I, whatever is selected",
+        fixed_means(tables["thesis"]),
     )
     if len(tables["thesis"]):
         fixed = at_thesis(selected, tables["thesis"])

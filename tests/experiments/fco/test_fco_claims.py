@@ -28,7 +28,7 @@ from experiments.fco.selection import RUN, Selected, select
 def picked(curves, rates=None, score=None, ends=None):
     """A selection with these curves."""
     rates = dict.fromkeys(curves, (0.1, 1.0)) if rates is None else rates
-    empty = pd.DataFrame()
+    empty = pd.DataFrame(columns=pd.Index(RUN))
     score = empty if score is None else score
     ends = empty if ends is None else ends
     return Selected("loss", "min", 1, score, ends, empty, empty, curves, rates)
@@ -193,8 +193,9 @@ def test_statements_of_other_data_and_of_methods_that_did_not_run_are_left_out()
 
 def test_runs_at_the_thesis_rates_decide():
     """The selected run is at 1 in round 50, that of the thesis's rates in no kept round."""
-    rows = [("FedDualAvg", 0.01, 1.0, "f1", 3, 0.5, 0.9), ("FedMiD", 0.001, 0.3, "f1", 3, 0.1, 1.0)]
-    columns = pd.Index(["method", "lr", "server_lr", "metric", "seeds", "round 50", "round 100"])
+    rows = [("FedDualAvg", 0.01, 1.0, "f1", 0, 0.5, 0.9), ("FedMiD", 0.001, 0.3, "f1", 0, 0.1, 1.0)]
+    rows += [("FedDualAvg", 0.01, 1.0, "f1", 1, 0.5, 1.0)]
+    columns = pd.Index(["method", "lr", "server_lr", "metric", "seed", "round 50", "round 100"])
     selected = picked(perfect_curves(FedDualAvg=(1.0, 1.0)), RATES)
     fixed = at_thesis(selected, pd.DataFrame(rows, columns=columns))
     assert fixed.rates == {"FedDualAvg": (0.01, 1.0), "FedMiD": (0.001, 0.3)}
@@ -203,6 +204,8 @@ def test_runs_at_the_thesis_rates_decide():
         "FedDualAvg is at 1 by round 100": ("FedDualAvg never", False),
         "FedMiD is not at 1 by round 100": ("FedMiD round 100", False),
     }
+    (first, _) = judged("III", LASSO.statements, selected, fixed)
+    assert first.margins == [(0, 50)]  # "by round 100": never, and in round 100 of the other seed
     chosen = {claim.text: claim.holds for claim in judged("III", LASSO.statements, selected)}
     assert chosen["FedDualAvg is at 1 by round 100"]
     about_rates = judged("I", LASSO.statements, selected, fixed)

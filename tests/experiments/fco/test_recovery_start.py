@@ -8,7 +8,7 @@ import pytest
 from experiments.fco import recovery
 from experiments.fco.lasso import LASSO
 from experiments.fco.recovery import DataSet, Options
-from experiments.fco.recovery_report import fixed_table
+from experiments.fco.recovery_report import fixed_means, fixed_table
 
 TINY = LASSO._replace(sets={"I": DataSet(3, 8, 4, 23)})
 
@@ -55,7 +55,10 @@ def test_rows_at_the_thesis_rates():
         for metric in ("f1", "density", "recall")
     ]  # fmt: skip
     names = ["method", "lr", "server_lr", "seed", "round", "metric", "value"]
-    table = fixed_table(pd.DataFrame(rows, columns=pd.Index(names)), LASSO)
+    by_seed = fixed_table(pd.DataFrame(rows, columns=pd.Index(names)), LASSO)
+    assert by_seed["seed"].tolist() == 4 * [0, 1]
+    np.testing.assert_allclose(by_seed["round 50"], 4 * [0.05, 0.15], rtol=1e-12)
+    table = fixed_means(by_seed)
     assert table[["method", "lr", "server_lr", "metric"]].to_numpy().tolist() == [
         ["FedDualAvg", 0.01, 1.0, "f1"], ["FedDualAvg", 0.01, 1.0, "density"],
         ["FedMiD", 0.001, 0.3, "f1"], ["FedMiD", 0.001, 0.3, "density"],
