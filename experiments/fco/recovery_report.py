@@ -103,7 +103,7 @@ def reference_table(history: pd.DataFrame, references: Any) -> pd.DataFrame:
 
 
 def fixed_table(history: pd.DataFrame, experiment: Experiment) -> pd.DataFrame:
-    """A row per method, metric and seed at the thesis's rates of the LASSO's set I: no selection."""
+    """A row per method, metric and seed at the thesis's rates of the LASSO's set I."""
     metrics, rows = dict.fromkeys((experiment.score, experiment.structure)), []
     for method in dict.fromkeys(history["method"]):
         lr, server_lr = BEST if method == "FedDualAvg" else BEST_OF_OTHERS

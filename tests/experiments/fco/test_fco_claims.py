@@ -194,7 +194,7 @@ def test_statements_of_other_data_and_of_methods_that_did_not_run_are_left_out()
 def test_runs_at_the_thesis_rates_decide():
     """The selected run is at 1 in round 50, that of the thesis's rates in no kept round."""
     rows = [("FedDualAvg", 0.01, 1.0, "f1", 0, 0.5, 0.9), ("FedMiD", 0.001, 0.3, "f1", 0, 0.1, 1.0)]
-    rows += [("FedDualAvg", 0.01, 1.0, "f1", 1, 0.5, 1.0)]
+    rows += [("FedDualAvg", 0.01, 1.0, "f1", 1, 0.5, 1.0), ("FedMiD", 0.001, 0.3, "f1", 1, 0, 1)]
     columns = pd.Index(["method", "lr", "server_lr", "metric", "seed", "round 50", "round 100"])
     selected = picked(perfect_curves(FedDualAvg=(1.0, 1.0)), RATES)
     fixed = at_thesis(selected, pd.DataFrame(rows, columns=columns))
@@ -205,7 +205,7 @@ def test_runs_at_the_thesis_rates_decide():
         "FedMiD is not at 1 by round 100": ("FedMiD round 100", False),
     }
     (first, _) = judged("III", LASSO.statements, selected, fixed)
-    assert first.margins == [(0, 50)]  # "by round 100": never, and in round 100 of the other seed
+    assert first.margins == [(0, 50)]  # by round 100: never, and in round 100 with the other seed
     chosen = {claim.text: claim.holds for claim in judged("III", LASSO.statements, selected)}
     assert chosen["FedDualAvg is at 1 by round 100"]
     about_rates = judged("I", LASSO.statements, selected, fixed)
