@@ -11,8 +11,8 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 import fedjax_sim as fs
 from experiments.harness import Report, select
+from experiments.harness.controls import FACTORS, MEASURES, OWN, SCAFFOLD
 from experiments.questions.fedmoswa_effects import effects, largest
-from experiments.questions.fedmoswa_factorial import FACTORS, MEASURES, OWN, SCAFFOLD
 from experiments.questions.fedmoswa_floor import law
 from experiments.questions.fedmoswa_floor_runs import CLIENTS, Case, step_of
 from experiments.questions.fedmoswa_tables import NOTHING, UP_TO, exponents, with_law

@@ -286,10 +286,7 @@ def test_kept_figures_show_what_was_drawn_with_few_colours(tmp_path):
 
 
 def test_papers_do_not_import_from_each_other():
-    """Shared code is in the harness; the page of reproductions is about all papers.
-
-    The study of FedMoSWA runs that paper's experiments at other settings: the one exception.
-    """
+    """Shared code is in the harness; the page of reproductions is about all papers."""
     root = pathlib.Path(__file__).parents[3] / "experiments"
     papers = {path.name for path in root.iterdir() if (path / "__init__.py").exists()} - {
         "harness",
@@ -298,8 +295,7 @@ def test_papers_do_not_import_from_each_other():
     assert {"fedswa", "favano", "system"} <= papers
     for paper in papers:
         for file in (root / paper).rglob("*.py"):
-            own = {paper, "fedswa"} if file.name.startswith("fedmoswa") else {paper}
-            for other in papers - own:
+            for other in papers - {paper}:
                 assert f"experiments.{other}." not in _imports(file), (file, other)
                 assert f"from experiments.{other} " not in file.read_text(), (file, other)
 
