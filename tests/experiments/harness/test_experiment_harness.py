@@ -21,6 +21,7 @@ from experiments.harness.data import pooled_test, subsample
 from experiments.harness.report import Report, command, earlier_commands, rounded, write_csv
 from experiments.harness.tables import (
     Claim,
+    Estimate,
     Spread,
     claims_table,
     exact,
@@ -283,6 +284,14 @@ def test_kept_figures_show_what_was_drawn_with_few_colours(tmp_path):
         for image in (kept, Image.open(tmp_path / "drawn.png"))
     ]
     assert np.mean(abs(pixels[0] - pixels[1]) > 8) < 0.005
+
+
+@pytest.mark.parametrize(
+    ("interval", "right"),
+    [((-0.2, 0.1), True), ((0.4, 0.6), False), ((0.1, 0.5), None), ((np.nan, np.nan), None)],
+)
+def test_an_expectation_is_right_where_the_interval_is_inside(interval, right):
+    assert Estimate(0.0, *interval).between(-0.3, 0.3) is right
 
 
 def test_papers_do_not_import_from_each_other():
