@@ -1,3 +1,6 @@
+# Tests and pages start hundreds of processes: each would compile all modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 # `make demo` and `make test` set up .venv themselves; PYTHON names the interpreter to start from.
 PYTHON ?= python3
 VENV := .venv
@@ -21,7 +24,9 @@ test: $(VENV)/.test
 test-slow: $(VENV)/.test
 	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
-test-all: test test-slow
+# All in one run: modules are collected once, and slow tests find the quick ones' programs.
+test-all: $(VENV)/.test
+	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Examples and pages have many small programs in common with each other and with tests.
 CACHE_ALL := JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0

@@ -59,7 +59,10 @@ def _imports(name: str, path: pathlib.Path) -> set[str]:
     return {module for module in found if module.split(".")[0] in _TOPS}
 
 
-_GRAPH = {name: _imports(name, path) for name, path in _MODULES.items()}
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """The modules that each module imports; to parse all takes seconds of every collection."""
+    return {name: _imports(name, path) for name, path in _MODULES.items()}
 
 
 def _room(module: str) -> str:
@@ -67,20 +70,24 @@ def _room(module: str) -> str:
     return rest.partition(".")[0] or top if top == "fedjax_sim" else top
 
 
-_ROOMS: dict[str, set[str]] = {room: set() for room in _ROW}
-for _module, _targets in _GRAPH.items():
-    _ROOMS.setdefault(_room(_module), set()).update(map(_room, _targets))
+@pytest.fixture(scope="module")
+def rooms(graph) -> dict[str, set[str]]:
+    """The rooms that each room imports."""
+    found: dict[str, set[str]] = {room: set() for room in _ROW}
+    for module, targets in graph.items():
+        found.setdefault(_room(module), set()).update(map(_room, targets))
+    return found
 
 
-def test_every_room_has_a_row():
-    assert set(_ROOMS) == set(_ROW)
+def test_every_room_has_a_row(rooms):
+    assert set(rooms) == set(_ROW)
 
 
 @pytest.mark.parametrize("room", _ROW)
-def test_imports_point_downwards(room):
+def test_imports_point_downwards(room, graph):
     upward = [
         f"{module} imports {target}"
-        for module, targets in _GRAPH.items()
+        for module, targets in graph.items()
         if _room(module) == room
         for target in sorted(targets)
         if _ROW.get(_room(target), len(_ROWS)) > _ROW[room]
@@ -88,13 +95,13 @@ def test_imports_point_downwards(room):
     assert upward == []
 
 
-def test_no_module_imports_itself_in_a_circle():
-    sorted_modules = list(graphlib.TopologicalSorter(_GRAPH).static_order())  # raises CycleError
+def test_no_module_imports_itself_in_a_circle(graph):
+    sorted_modules = list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError
     assert set(_MODULES) <= set(sorted_modules)
 
 
-def test_no_room_imports_itself_in_a_circle():
-    others = {room: targets - {room} for room, targets in _ROOMS.items()}
+def test_no_room_imports_itself_in_a_circle(rooms):
+    others = {room: targets - {room} for room, targets in rooms.items()}
     graphlib.TopologicalSorter(others).prepare()  # raises CycleError
 
 

@@ -16,6 +16,7 @@ from experiments.fedswa import (
     comparison,
     digits,
     drift,
+    factorial,
     grids,
     stability_tables,
     surface_tables,
@@ -24,7 +25,7 @@ from experiments.fedswa.stability_runs import Options
 from experiments.harness import read_facts, redraw_report
 from experiments.harness.figures import save
 
-BUILDS = {"digits": digits.build, "drift": drift.build}
+BUILDS = {"digits": digits.build, "drift": drift.build, "factorial": factorial.build}
 
 
 def redraw(folder: pathlib.Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -12,10 +12,44 @@ import fedjax_sim as fs
 from experiments.harness.options import counted
 
 __all__ = [
-    "EXACT", "NUMBER", "TOLERANCES", "Claim", "Spread", "at_edge", "bounds_hold", "claims_table",
-    "edge_marks", "exact", "interval_text", "late_scores", "means", "number", "ordering", "paired",
-    "percent", "rounds_by", "rounds_text", "select", "unfinished"
+    "EXACT", "NUMBER", "TOLERANCES", "Claim", "Estimate", "Spread", "at_edge", "bounds_hold",
+    "claims_table", "edge_marks", "exact", "interval_text", "late_scores", "means", "number",
+    "ordering", "paired", "percent", "rounds_by", "rounds_text", "select", "unfinished"
 ]  # fmt: skip
+
+
+class Estimate(NamedTuple):
+    """A number and its 95 % interval; a format is that of each of the three numbers.
+
+    Example:
+        >>> f"{Estimate.of([1.0, 2.0, 3.0]):.2f}"
+        '2.00 [-0.48, 4.48]'
+    """
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Any) -> Self:
+        """Student's interval of the mean over seeds."""
+        interval = fs.analysis.mean_interval(np.asarray(values, np.float64))
+        return cls(*(float(value) for value in interval))
+
+    def between(self, low: float, high: float) -> bool | None:
+        """True if the interval lies between the limits, False if outside, None if it crosses one.
+
+        Example:
+            >>> [Estimate(1.0, 0.5, 1.5).between(*limits) for limits in ((0, 2), (2, 3), (1, 2))]
+            [True, False, None]
+        """
+        if low <= self.low and self.high <= high:
+            return True
+        return False if self.high < low or self.low > high else None
+
+    def __format__(self, spec: str) -> str:
+        mean, low, high = (format(value, spec or ".3g") for value in self)
+        return f"{mean} [{low}, {high}]"
 
 
 def interval_text(values: Any, digits: int = 2) -> str:

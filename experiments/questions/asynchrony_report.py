@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import fedjax_sim as fs
-from experiments.harness import Report, select
+from experiments.harness import Estimate, Report, select
 from experiments.questions import asynchrony_limits as limits
 from experiments.questions import asynchrony_times as times
 from experiments.questions.asynchrony_setting import (
@@ -25,7 +25,7 @@ from experiments.questions.asynchrony_setting import (
     system,
 )
 from experiments.questions.asynchrony_tables import combined, slopes, stationary, summary
-from experiments.questions.page import Answer, Page, Study
+from experiments.questions.page import Answer, Page, Study, together
 
 TWO_THIRDS, NEAR = 2 / 3, 0.02  # the share of slow clients of most sentences; a tolerance
 LOOKS = dict(zip(METHODS, ("C2", "C0", "C1", "C3", "C4"), strict=True))
@@ -140,28 +140,13 @@ def build(tables: Tables, facts: Mapping[str, Any]) -> tuple[Report, dict[str, F
     return report, {"asynchrony": draw(tables)}
 
 
-def _interval(values: Any, digits: int = 3) -> str:
-    found = fs.analysis.mean_interval(np.asarray(values, np.float64))
-    return f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
-
-
 def _lacks(table: pd.DataFrame, method: str, corrected: bool, size: int = 100) -> np.ndarray:
     rows = select(table, method=method, corrected=corrected, clients=size, part="speed")
     return np.asarray(rows.loc[np.isclose(rows["slow"], TWO_THIRDS), "lack"])
 
 
 def _near(values: np.ndarray, expected: float, tolerance: float = NEAR) -> bool | None:
-    """True or False if the interval lies inside or outside of the tolerance, None in between."""
-    found = fs.analysis.mean_interval(values)
-    if found.low >= expected - tolerance and found.high <= expected + tolerance:
-        return True
-    return False if found.low > expected + tolerance or found.high < expected - tolerance else None
-
-
-def _together(verdicts: list[bool | None]) -> bool | None:
-    if False in verdicts:
-        return False
-    return None if None in verdicts else True
+    return Estimate.of(values).between(expected - tolerance, expected + tolerance)
 
 
 def agreement(table: pd.DataFrame) -> pd.DataFrame:
@@ -201,9 +186,9 @@ def _answer_share(table: pd.DataFrame) -> Answer:
     return Answer(
         "Two thirds slow: they lack 0.45 (FedBuff) and 0.47 (FedAsync) of their weight 0.67; the "
         "lack is largest there, not at nine tenths",
-        f"{_interval(found['FedBuff'])} and {_interval(found['FedAsync'])}; largest at "
+        f"{Estimate.of(found['FedBuff']):.3f} and {Estimate.of(found['FedAsync']):.3f}; largest at "
         f"{largest:.2g}",
-        _together([*verdicts, bool(np.isclose(largest, TWO_THIRDS))]),
+        together(*verdicts, bool(np.isclose(largest, TWO_THIRDS))),
     )
 
 
@@ -211,7 +196,7 @@ def _answer_stale(table: pd.DataFrame) -> Answer:
     found = _lacks(table, "FedAsync, stale less", False)
     return Answer(
         "A weight (1 + staleness)^(-1/2) makes it worse: 0.59",
-        _interval(found),
+        f"{Estimate.of(found):.3f}",
         _near(found, 0.59),
     )
 
@@ -227,9 +212,9 @@ def _answer_quafl(table: pd.DataFrame) -> Answer:
     return Answer(
         "QuAFL hardly favours fast clients: 0.087; with different Hessians its weights leave a "
         "bias",
-        f"{_interval(found)}; corrected, different Hessians, by formula: {left['QuAFL'].mean():.4f}"
-        f" left (FedBuff {left['FedBuff'].mean():.4f})",
-        _together([_near(found, 0.087), bool((left["QuAFL"] > left["FedBuff"]).all())]),
+        f"{Estimate.of(found):.3f}; corrected, different Hessians, by formula: "
+        f"{left['QuAFL'].mean():.4f} left (FedBuff {left['FedBuff'].mean():.4f})",
+        together(_near(found, 0.087), bool((left["QuAFL"] > left["FedBuff"]).all())),
     )
 
 
@@ -237,8 +222,8 @@ def _answer_favano(table: pd.DataFrame) -> Answer:
     with_alpha, without = (_lacks(table, "FAVANO", flag) for flag in (True, False))
     return Answer(
         "FAVANO's alpha over-corrects by 0.042; without it 0.37 is lacking",
-        f"{_interval(with_alpha)} and {_interval(without)}",
-        _together([_near(with_alpha, -0.042), _near(without, 0.37)]),
+        f"{Estimate.of(with_alpha):.3f} and {Estimate.of(without):.3f}",
+        together(_near(with_alpha, -0.042), _near(without, 0.37)),
     )
 
 
@@ -251,8 +236,8 @@ def _answer_corrected(table: pd.DataFrame) -> Answer:
         "Uploads weighted by 1 / (M share E[s]) remove the bias: intervals contain 0 and lie "
         "within 0.02",
         f"{zero.sum()} of {len(rows)} contain 0, {inside.sum()} lie within; two thirds slow: "
-        f"FedBuff {_interval(_lacks(table, 'FedBuff', True))}, FedAsync "
-        f"{_interval(_lacks(table, 'FedAsync', True))}",
+        f"FedBuff {Estimate.of(_lacks(table, 'FedBuff', True)):.3f}, FedAsync "
+        f"{Estimate.of(_lacks(table, 'FedAsync', True)):.3f}",
         bool(zero.all() and inside.all()),
     )
 
@@ -262,16 +247,16 @@ def _answer_sizes(table: pd.DataFrame) -> Answer:
     texts, verdicts = [], []
     for method, own in found.groupby("method", sort=False):
         values = own["slope"].to_numpy()
-        texts.append(f"{method} {_interval(values, 2)}")
+        texts.append(f"{method} {Estimate.of(values):.2f}")
         verdicts.append(_near(values, -0.5, 0.1))
     sizes: Any = select(table, method="FedBuff")["clients"]
     least, most = int(sizes.min()), int(sizes.max())
     large = {name: _lacks(table, name, False, most) for name in ("FedBuff", "FAVANO")}
-    kept = ", ".join(f"{name} {_interval(values)}" for name, values in large.items())
+    kept = ", ".join(f"{name} {Estimate.of(values):.3f}" for name, values in large.items())
     return Answer(
         "Speed independent of data: distance like M^(-1/2) (slope within 0.1); otherwise it stays",
         f"slopes from M = {least} to {most:,}: {', '.join(texts)}; lack at M = {most:,}: {kept}",
-        _together(verdicts),
+        together(*verdicts),
     )
 
 
@@ -296,22 +281,22 @@ def _answer_times(clocks: pd.DataFrame, constants: Mapping[str, Any]) -> Answer:
         f"{texts} (M = {int(largest['clients']):,}: [{largest['low']:.0f}, {largest['high']:.0f}], "
         f"{largest['FedBuff' + chr(39) + 's updates']:.0f} updates); exponent of K {slope:.2f}; "
         f"contacts, by formula, {contacts:.0f}",
-        _together([*inside, abs(slope - 2) <= 0.1]),
+        together(*inside, abs(slope - 2) <= 0.1),
     )
 
 
 def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
     """The page's sentences, figure and answers."""
     table, options = tables[""], facts["options"]
-    lacks = {name: _interval(_lacks(table, name, False)) for name in METHODS}
+    lacks = {name: f"{Estimate.of(_lacks(table, name, False)):.3f}" for name in METHODS}
     clocks, runs = (np.asarray(each["clients"]) for each in (tables["clocks"], table))
     largest, trained = int(clocks.max()), int(runs.max())
     return Page(
         f"With two thirds of 100 clients slow, the limits give slow clients too little weight: "
         f"FedBuff by {lacks['FedBuff']} of 0.67, FedAsync by {lacks['FedAsync']}, QuAFL by "
         f"{lacks['QuAFL']}; uploads weighted by inverse rates of contribution remove FedBuff's "
-        f"({_interval(_lacks(table, 'FedBuff', True))}), and FAVANO's alpha over-corrects "
-        f"({_interval(_lacks(table, 'FAVANO', True))}).",
+        f"({Estimate.of(_lacks(table, 'FedBuff', True)):.3f}), and FAVANO's alpha over-corrects "
+        f"({Estimate.of(_lacks(table, 'FAVANO', True)):.3f}).",
         "A corrected FedBuff or FedAsync on clients with equal Hessians and a small server rate "
         f"whose interval lies beyond {NEAR:g}, a FAVANO with this alpha whose interval contains 0, "
         "or a limit that is not the mean of minimisers weighted as in "

@@ -1,7 +1,7 @@
 """Report, figure and page on where averages of local runs settle."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,27 +9,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy import stats
 
-from experiments.harness import Report
+from experiments.harness import Estimate, Report
 from experiments.questions.averaging_problem import moments
 from experiments.questions.averaging_theory import limit, small_step_limit
-from experiments.questions.page import Answer, Page, Study
+from experiments.questions.page import Answer, Page, Study, together
 
 LR, STEPS = 0.1, 16  # the centre
 NEAR, PRECISE = 0.05, 0.02  # a small displacement; a relative error of a size that is known
 COLOURS = {4: "C0", 16: "C1", 64: "C2"}
 CELL = ["method", "lr", "num_steps", "num_clients"]
 Tables = Mapping[str, pd.DataFrame]
-
-
-class Estimate(NamedTuple):
-    """A number and its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
 def cells(rows: pd.DataFrame) -> Any:
@@ -199,27 +188,27 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
             f"Its size is predicted within 3 % below {NEAR:g}, within 15 % elsewhere.",
             f"{near['size'].min():.3f} to {near['size'].max():.3f} of the prediction, and "
             f"{far['size'].min():.3f} to {far['size'].max():.3f}",
-            None if None in inside and False not in inside else all(inside),
+            together(*inside),
         ),
         Answer(
             f"{most:,} clients are nearer than one by 2.5 times, than {middle} by less than 5 %; "
             f"with K = {longest} than one by less than 1.3 times.",
             f"{gain}; {more}; {at_length}",
-            _all(
-                _verdict(gain, 2.375, 2.625), _verdict(more, 0, 1.05), _verdict(at_length, 0, 1.3)
+            together(
+                gain.between(2.375, 2.625), more.between(0, 1.05), at_length.between(0, 1.3)
             ),
         ),
         Answer(
             f"SCAFFOLD settles 1.41 times as far away, and with K = {longest} no nearer than one "
             "client of FedAvg.",
             f"{control}; {against_one} of one client",
-            _all(_verdict(control, 1.34, 1.48), _verdict(against_one, 1, np.inf)),
+            together(control.between(1.34, 1.48), against_one.between(1, np.inf)),
         ),
         Answer(
             "Two rates, weighted 4/3 and -1/3, leave at most a third of the smaller rate's "
             "displacement.",
             f"{left} of it",
-            _verdict(left, -1 / 3, 1 / 3),
+            left.between(-1 / 3, 1 / 3),
         ),
         Answer(
             "The displacement lowers the trace of covariance times Hessian in every cell.",
@@ -251,18 +240,6 @@ def _within(part: Any, width: float) -> bool | None:
         return True
     outside = (part["low"] > 1 + width) | (part["high"] < 1 - width)
     return False if outside.any() else None
-
-
-def _verdict(found: Estimate, low: float, high: float) -> bool | None:
-    """True if the interval lies between the limits, False if outside, None if it crosses one."""
-    if low <= found.low and found.high <= high:
-        return True
-    return False if found.high < low or found.low > high else None
-
-
-def _all(*verdicts: bool | None) -> bool | None:
-    """False if one is, None if one is undecided."""
-    return False if False in verdicts else None if None in verdicts else True
 
 
 STUDY = Study(

@@ -1,7 +1,7 @@
 r"""Measures the floor of FedMoSWA with cohorts, and what its parts add, as a factorial.
 
     python -m experiments.questions.fedmoswa                  # 30 minutes of one core
-    python -m experiments.questions.fedmoswa --scale full --seeds 3     # about 30 core-hours more
+    python -m experiments.questions.fedmoswa --scale full --seeds 3     # after fedswa.factorial
 
 **Floor.**  Quadratics with 32 clients in double precision; cohorts s from 1 to 32, gamma from 0.05
 to 1, FedAvg, SCAFFOLD, FedMo and FedMoSWA with equal total steps per round, the same cohorts and
@@ -10,9 +10,10 @@ distance from the optimum stands its expectation by an exact recursion of second
 (:mod:`.fedmoswa_floor`), and a law from it in continuous time.
 
 **Factorial.**  gamma x controls (own, none, last on worker) x alpha x rho on the 600 digits that
-the study of flatness over-fits, or with ``--scale full`` on CIFAR-100 with a narrow LeNet-5.  Each
-setting has the rate that is best for the other seeds; effects are paired by seed.  The rate 0.5
-was added after the first results, where 0.25, the largest, was often the best.
+the study of flatness over-fits.  Each setting has the rate that is best for the other seeds;
+effects are paired by seed.  The rate 0.5 was added after the first results, where 0.25, the
+largest, was often the best.  ``--scale full`` reads the same factorial on CIFAR-100 with a narrow
+LeNet-5 at one rate, the table of ``experiments.fedswa.factorial``.
 
 **Expected, written before the run.**  The law (1 to 4) was derived and compared with the recursion
 and with small runs of 1,000 rounds.  For the factorial a pilot of one seed and 100 rounds, for the
@@ -44,13 +45,13 @@ cost, had been seen.
 
 import dataclasses
 import pathlib
-from typing import Literal
+from typing import Any, Literal
 
+import pandas as pd
 import tyro
 
-from experiments.fedswa import settings as fedswa_settings
-from experiments.harness import MACHINE, Folders, check_grid, save_report, settings
-from experiments.questions.fedmoswa_factorial import COLUMN, full, kept, scored
+from experiments.harness import Folders, check_grid, reported_rows, save_report, settings
+from experiments.questions.fedmoswa_factorial import kept, scored
 from experiments.questions.fedmoswa_floor_runs import CASES, CLIENTS, GROUPS, measured
 from experiments.questions.fedmoswa_report import build
 from fedjax_sim.checks import check_at_least
@@ -60,7 +61,7 @@ from fedjax_sim.checks import check_at_least
 class Options(Folders):
     """Options of this experiment."""
 
-    scale: Literal["reduced", "full", "full-smoke"] = "reduced"
+    scale: Literal["reduced", "full"] = "reduced"
     cohorts: tuple[int, ...] = (1, 4, 16, 32)
     floor_gammas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
     floor_seeds: int = 64
@@ -72,7 +73,6 @@ class Options(Folders):
     seeds: int = 20
     rounds: int = 400  # of the reduced size
     work: pathlib.Path = pathlib.Path("results/questions")  # finished programs, to continue from
-    finished: bool = False  # of the full size: report its finished runs and start none
 
     def __post_init__(self) -> None:
         check_grid(floor_gammas=self.floor_gammas, gammas=self.gammas, alphas=self.alphas)
@@ -88,33 +88,38 @@ class Options(Folders):
                 raise ValueError(f"cohorts has {size}; expected numbers from 1 to {CLIENTS}")
 
 
-def of_fedswa(options: Options) -> fedswa_settings.Options:
-    """The options of the FedSWA experiments' runner for the full size."""
-    return fedswa_settings.Options(
-        scale="cpu" if options.scale == "full" else "smoke", seeds=options.seeds,
-        checkpoints=True, finished=options.finished, data_dir=options.data_dir,
-        work=options.work / "fedmoswa" / "full", output=options.output,
-    )  # fmt: skip
+def full(output: pathlib.Path, **facts: Any) -> pd.DataFrame:
+    """The rows of the full size from the FedSWA experiments' table.
+
+    Args:
+        facts: options that the table was made with.
+
+    Raises:
+        SystemExit: there is no such table.
+    """
+    rows = reported_rows(output / "fedswa" / "factorial-cpu", "factorial", options=facts)
+    if rows.empty:
+        raise SystemExit(
+            f"{output} has no table with {facts}; run python -m experiments.fedswa.factorial"
+        )
+    return rows
 
 
 def main(options: Options) -> None:
     """Runs what is not kept and writes the report."""
-    floors = measured(
-        options.work, options.cohorts, options.floor_gammas, options.floor_seeds,
-        options.floor_rounds,
-    )  # fmt: skip
     levels = {"gammas": options.gammas, "alphas": options.alphas, "rhos": options.rhos}
     if options.scale == "reduced":
         rows = kept(options.work, options.seeds, options.rounds, options.lrs, **levels)
     else:
-        rows = full(of_fedswa(options), fedswa_settings.LR, **levels)
-        if rows.empty:
-            raise SystemExit(f"{options.work} has no finished run of {COLUMN}")
-    facts = settings(options, without=(*MACHINE, "finished"))
+        rows = full(options.output, seeds=options.seeds, **levels)
+    floors = measured(
+        options.work, options.cohorts, options.floor_gammas, options.floor_seeds,
+        options.floor_rounds,
+    )  # fmt: skip
     name = "fedmoswa" if options.scale == "reduced" else f"fedmoswa-{options.scale}"
     save_report(
         options.output / "questions" / name, name, {"": scored(rows), "floor": floors}, build,
-        options=facts, cases=[case._asdict() for case in CASES],
+        options=settings(options), cases=[case._asdict() for case in CASES],
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from experiments.questions.fedmoswa_factorial import LAST, NONE, OWN
+from experiments.harness.controls import LAST, NONE, OWN
 
 Sides = tuple[dict[str, Any], dict[str, Any]]  # levels of two sides; the effect is first - second
 

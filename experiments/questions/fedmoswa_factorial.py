@@ -1,9 +1,6 @@
 """The factorial: gamma x controls x alpha x rho x rate, with paired seeds.
 
-``own``: every client keeps its control (FedMoSWA).  ``none``: no controls (FedSWA), so gamma does
-not matter.  ``last on worker``: a client starts from the control of the last client of its worker,
-as the second released program has it.  ``SCAFFOLD`` stands beside them: the client's own control,
-and a server's control that is the mean of all clients' controls; its rho is 1.
+The levels of controls are those of ``experiments.harness.controls``.
 """
 
 import dataclasses
@@ -19,10 +16,18 @@ import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from experiments.fedswa import runs as fedswa_runs
-from experiments.fedswa import settings as fedswa_settings
-from experiments.fedswa.variants import last_on_worker, workers_of
-from experiments.harness import kept_json, late_scores
+from experiments.harness import kept_json
+from experiments.harness.controls import (
+    CONTROLS,
+    FACTORS,
+    LAST,
+    MEASURES,
+    NONE,
+    SCAFFOLD,
+    last_on_worker,
+    settings_of,
+    workers_of,
+)
 from experiments.questions.flatness_problem import (
     CLIENTS,
     COHORT,
@@ -34,23 +39,7 @@ from experiments.questions.flatness_problem import (
 )
 from fedjax_sim.runs import digest
 
-OWN, NONE, LAST, SCAFFOLD = "own", "none", "last on worker", "SCAFFOLD"
-CONTROLS = (OWN, NONE, LAST, SCAFFOLD)
-FACTORS = ("gamma", "alpha", "rho")
-MEASURES = ("test accuracy", "test loss", "train loss", "gap")
 EVALUATIONS, LATE = 20, 5  # of a run; those whose mean counts
-COLUMN = "cifar100-lenet5"  # of the full size
-
-
-def settings_of(
-    controls: str, gammas: Sequence[float], alphas: Sequence[float], rhos: Sequence[float]
-) -> list[dict[str, float]]:
-    """Values of the three factors; a factor that has no effect is NaN."""
-    if controls in (NONE, SCAFFOLD):
-        gammas = (np.nan,)
-    if controls == SCAFFOLD:
-        rhos = (1.0,)
-    return [dict(zip(FACTORS, one, strict=True)) for one in itertools.product(gammas, alphas, rhos)]
 
 
 def algorithm(controls: str, lr: Any, gamma: Any, alpha: Any, rho: Any) -> fs.FedAlgorithm:
@@ -110,7 +99,7 @@ def scored(rows: pd.DataFrame) -> pd.DataFrame:
     So no seed chooses its own rate.  ``at edge``: the rate is the first or the last one.
 
     Example:
-        >>> table = pd.DataFrame({"controls": OWN, "gamma": 1.0, "alpha": 1.0, "rho": 1.0,
+        >>> table = pd.DataFrame({"controls": "own", "gamma": 1.0, "alpha": 1.0, "rho": 1.0,
         ...     "lr": [0.1, 0.2] * 3, "seed": [0, 0, 1, 1, 2, 2],
         ...     "test accuracy": [0.9, 0.1, 0.5, 0.6, 0.5, 0.6]})
         >>> scored(table)["lr"].tolist()  # seed 0 alone would choose 0.1
@@ -143,45 +132,3 @@ def kept(
         rows += kept_json(path, lambda compute=compute: {"rows": compute()})["rows"]
         print(f"factorial: {controls}, rate {lr:g}, seed {seed}", flush=True)
     return pd.DataFrame(rows)
-
-
-def full(options: fedswa_settings.Options, lr: float, **levels: Any) -> pd.DataFrame:
-    """All rows on CIFAR-100 with a LeNet-5, by the runner of the FedSWA experiments.
-
-    A run has a folder with checkpoints of its own, so a killed command continues.
-    """
-    setting = fedswa_settings.skewed(fedswa_settings.COLUMNS[COLUMN])
-    methods = {OWN: "FedMoSWA", NONE: "FedSWA", LAST: "FedMoSWA", SCAFFOLD: "SCAFFOLD"}
-    rows = []
-    for seed, controls in itertools.product(range(options.seeds), CONTROLS):
-        own = options
-        if controls == LAST:  # its runs have the names of those with own controls
-            own = dataclasses.replace(options, work=options.work / "last_on_worker")
-        for values in settings_of(controls, **levels):
-            hyper = {name: value for name, value in values.items() if not np.isnan(value)}
-            if controls == SCAFFOLD:
-                hyper = {"server_lr": values["alpha"]}
-            history = fedswa_runs.kept_history(
-                setting, {"method": methods[controls], "lr": lr, **hyper}, seed, own,
-                prepared=_on_workers if controls == LAST else fedswa_runs.unprepared,
-            )  # fmt: skip
-            if len(history):
-                row = {"controls": controls, **values, "lr": lr, "seed": seed}
-                rows.append(row | _late(history))
-    return pd.DataFrame(rows)
-
-
-def _on_workers(algorithm: fs.FedAlgorithm, setup: fs.Setup) -> tuple[fs.FedAlgorithm, fs.Setup]:
-    """The algorithm of one seed whose clients start from the last control of their worker."""
-    one = jax.tree.map(lambda x: x[0], setup.timeline)
-    return last_on_worker(algorithm, workers_of(one, setup.task.num_clients)), setup
-
-
-def _late(history: pd.DataFrame) -> dict[str, float]:
-    """Means of the evaluations in the last 50 rounds."""
-    row = {}
-    for label in MEASURES[:-1]:
-        mode = "max" if label == MEASURES[0] else "min"
-        score = late_scores(history, label.replace(" ", "/"), 50, mode)["score"]
-        row[label] = float(score.iloc[0])
-    return row | {"gap": row["test loss"] - row["train loss"]}

@@ -9,14 +9,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-import fedjax_sim as fs
-from experiments.harness import Report, select
+from experiments.harness import Estimate, Report, select
+from experiments.harness.controls import FACTORS, MEASURES, OWN, SCAFFOLD
 from experiments.questions.fedmoswa_effects import effects, largest
-from experiments.questions.fedmoswa_factorial import FACTORS, MEASURES, OWN, SCAFFOLD
 from experiments.questions.fedmoswa_floor import law
 from experiments.questions.fedmoswa_floor_runs import CLIENTS, Case, step_of
 from experiments.questions.fedmoswa_tables import NOTHING, UP_TO, exponents, with_law
-from experiments.questions.page import Answer, Page, Study
+from experiments.questions.page import Answer, Page, Study, together
 
 SMALL = 0.05  # h, up to which the law is expected to hold
 SHOWN = (0.05, 0.2, 1.0)  # gammas in the figure
@@ -147,14 +146,13 @@ def build(tables: Tables, facts: Mapping[str, Any]) -> tuple[Report, dict[str, F
     return text, {name: draw(tables, facts)}
 
 
-def _text(values: Any, scale: float = 1.0, digits: int = 2) -> str:
-    found = fs.analysis.mean_interval(scale * np.asarray(values, np.float64))
-    return f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
-
-
 def _row_text(row: Any, scale: float = 100.0, digits: int = 1) -> str:
-    parts = (f"{scale * row[name]:.{digits}f}" for name in ("mean", "low", "high"))
-    return "{} [{}, {}]".format(*parts)
+    return f"{Estimate(*(scale * value for value in _estimate(row))):.{digits}f}"
+
+
+def _estimate(row: Any) -> Estimate:
+    """The mean of an effect."""
+    return Estimate(row["mean"], row["low"], row["high"])
 
 
 def _named(name: Any, row: Any, scale: float = 100.0, digits: int = 1) -> str:
@@ -162,17 +160,6 @@ def _named(name: Any, row: Any, scale: float = 100.0, digits: int = 1) -> str:
     return (
         f"{str(name).replace(': ', ' ').replace(' - ', ' for ')}: {_row_text(row, scale, digits)}"
     )
-
-
-def _above(row: Any, bound: float) -> bool | None:
-    """True or False if the interval lies above or below the bound."""
-    return True if row["low"] > bound else False if row["high"] < bound else None
-
-
-def _together(*verdicts: bool | None) -> bool | None:
-    if False in verdicts:
-        return False
-    return None if None in verdicts else True
 
 
 def _floor_answers(table: pd.DataFrame) -> list[Answer]:
@@ -214,7 +201,7 @@ def _floor_answers(table: pd.DataFrame) -> list[Answer]:
             "Exponent of gamma at h = 0.18: 0.38 with s = 1, at most 0.05 with s = 16",
             f"{one['exponent']:.2f} [{one['low']:.2f}, {one['high']:.2f}] and "
             f"{many['exponent']:.3f} [{many['low']:.3f}, {many['high']:.3f}]",
-            _together(bool(one["low"] - 0.02 <= 0.38 <= one["high"] + 0.02), many["high"] <= 0.05),
+            together(bool(one["low"] - 0.02 <= 0.38 <= one["high"] + 0.02), many["high"] <= 0.05),
         ),
         Answer(
             "No floor at s = M, none of SCAFFOLD; curvatures change floors by less than 15 %; with "
@@ -262,18 +249,20 @@ def _factorial_answers(scored: pd.DataFrame, levels: Mapping[str, Any]) -> list[
     share = losses["train loss"]["mean"] / losses["test loss"]["mean"]
     gains = losses["test loss"]["high"] < 0
     ahead = best_setting(scored, SCAFFOLD) - best_setting(scored, OWN)
-    lead = fs.analysis.mean_interval(100 * ahead)
+    lead = Estimate.of(100 * ahead)
     return [
         Answer(
             "Controls are the largest effect: own over none by more than 2 points",
             f"{_row_text(own)} points; largest main effect: {sizes.index[0]}",
-            _together(_above(own, 0.02), str(sizes.index[0]).startswith("controls")),
+            together(
+                _estimate(own).between(0.02, np.inf), str(sizes.index[0]).startswith("controls")
+            ),
         ),
         Answer(
             "gamma has the second largest effect, and the least gamma is best",
             f"{mains.index[3]}: {_row_text(gamma)} points",
-            _together(
-                _above(gamma, 0),
+            together(
+                _estimate(gamma).between(0, np.inf),
                 bool(abs(gamma["mean"]) > max(abs(alpha["mean"]), abs(rho["mean"]))),
             ),
         ),
@@ -285,7 +274,7 @@ def _factorial_answers(scored: pd.DataFrame, levels: Mapping[str, Any]) -> list[
         Answer(
             "alpha and rho change the accuracy by less than a point each",
             f"{_row_text(alpha, digits=2)} and {_row_text(rho, digits=2)} points",
-            _together(*(_within(row, 0.01) for row in (alpha, rho))),
+            together(*(_estimate(row).between(-0.01, 0.01) for row in (alpha, rho))),
         ),
         Answer(
             "The gain is one of optimisation: the training loss has more than half of it",
@@ -296,16 +285,10 @@ def _factorial_answers(scored: pd.DataFrame, levels: Mapping[str, Any]) -> list[
         ),
         Answer(
             "SCAFFOLD is at least as good as the best setting of FedMoSWA",
-            f"{_text(ahead, 100)} points",
-            True if lead.low > 0 else False if lead.high < 0 else None,
+            f"{lead:.2f} points",
+            lead.between(0, np.inf),
         ),
     ]
-
-
-def _within(row: Any, bound: float) -> bool | None:
-    if row["low"] > -bound and row["high"] < bound:
-        return True
-    return False if row["low"] > bound or row["high"] < -bound else None
 
 
 def page(tables: Tables, facts: Mapping[str, Any]) -> Page:

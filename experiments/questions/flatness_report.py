@@ -1,7 +1,7 @@
 """Report, figure and page on flatness and generalisation."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from scipy import stats
 
 import fedjax_sim as fs
-from experiments.harness import Report
+from experiments.harness import Estimate, Report
 from experiments.questions.page import Answer, Page, Study
 
 RADIUS = 0.05
@@ -30,21 +30,6 @@ RESAMPLES = 2000
 Tables = Mapping[str, pd.DataFrame]
 
 
-class Correlation(NamedTuple):
-    """A mean rank correlation and its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
-
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
-
 def matrices(runs: pd.DataFrame, name: str) -> np.ndarray:
     """A column's values, ``[cells of method and rate, seeds]``, without seeds that diverged."""
     table: Any = runs.pivot_table(index=["method", "lr"], columns="seed", values=name, dropna=False)
@@ -59,29 +44,28 @@ def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return (a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1))
 
 
-def within(x: np.ndarray, y: np.ndarray, seed: int = 0) -> Correlation:
+def within(x: np.ndarray, y: np.ndarray, seed: int = 0) -> Estimate:
     """Mean over cells of the correlation over seeds; the bootstrap draws seeds for all cells."""
     draws = np.random.default_rng(seed).integers(0, x.shape[1], (RESAMPLES, x.shape[1]))
-    drawn = np.array([spearman(x[:, draw], y[:, draw]) for draw in draws])
+    drawn = spearman(x[:, draws], y[:, draws])  # [cells, RESAMPLES]
     # Draws of one seed only, which ten seeds hardly ever give, have no correlation.
-    means = drawn[np.isfinite(drawn).all(axis=1)].mean(axis=1)
-    return Correlation(spearman(x, y).mean(), *np.quantile(means, [0.025, 0.975]))
+    means = drawn[:, np.isfinite(drawn).all(axis=0)].mean(axis=0)
+    return Estimate(spearman(x, y).mean(), *np.quantile(means, [0.025, 0.975]))
 
 
-def across(x: np.ndarray, y: np.ndarray) -> Correlation:
+def across(x: np.ndarray, y: np.ndarray) -> Estimate:
     """Mean over seeds of the correlation over cells, with Student's interval."""
-    interval = fs.analysis.mean_interval(spearman(x.T, y.T))
-    return Correlation(*(float(value) for value in interval))
+    return Estimate.of(spearman(x.T, y.T))
 
 
-def at_equal(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Correlation:
+def at_equal(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Estimate:
     """As :func:`across`, the partial rank correlation of x and y given z; NaN if z fixes one."""
     xy, xz, yz = spearman(x.T, y.T), spearman(x.T, z.T), spearman(y.T, z.T)
     fixed = np.minimum(1 - xz**2, 1 - yz**2) < 1e-9  # the rounding of a correlation of +-1
     if fixed.any():
-        return Correlation(np.nan, np.nan, np.nan)
+        return Estimate(np.nan, np.nan, np.nan)
     partial = (xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2))
-    return Correlation(*(float(value) for value in fs.analysis.mean_interval(partial)))
+    return Estimate.of(partial)
 
 
 def correlations(runs: pd.DataFrame) -> pd.DataFrame:
@@ -116,11 +100,11 @@ def flatter(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "lr", "measure", "over FedAvg", "low", "high"])
 
 
-def of(table: pd.DataFrame, over: str, target: str, measure: str) -> Correlation:
+def of(table: pd.DataFrame, over: str, target: str, measure: str) -> Estimate:
     """One row of :func:`correlations`."""
     keys = (table["over"] == over) & (table["with"] == target) & (table["measure"] == measure)
     row = table[keys].iloc[0]
-    return Correlation(row["correlation"], row["low"], row["high"])
+    return Estimate(row["correlation"], row["low"], row["high"])
 
 
 def draw(runs: pd.DataFrame, table: pd.DataFrame) -> Figure:
@@ -178,17 +162,6 @@ def build(tables: Tables, facts: Mapping[str, Any]) -> tuple[Report, dict[str, F
     return text, {"flatness": draw(runs, table)}
 
 
-def _verdict(right: Any, wrong: Any) -> bool | None:
-    """Returns True for an expectation that was right; None if the intervals leave it open."""
-    return True if right else False if wrong else None
-
-
-def _inside(one: Correlation, bound: float) -> bool | None:
-    """Returns True for an interval within a distance of 0, False for one outside of it."""
-    right = one.low > -bound and one.high < bound
-    return _verdict(right, one.low > bound or one.high < -bound)
-
-
 def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
     """Returns the page with the numbers of the tables."""
     runs = tables[""]
@@ -209,43 +182,42 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
         Answer(
             "Over seeds of one method and rate no measure of flatness predicts the gap: within 0.3 "
             "of 0, intervals that contain 0.",
-            "; ".join(f"{name} {value}" for name, value in flat.items()),
-            not any(one.excludes_zero for one in flat.values())
+            "; ".join(f"{name} {value:.2f}" for name, value in flat.items()),
+            not any(one.low > 0 or one.high < 0 for one in flat.values())
             and all(abs(one.mean) < 0.3 for one in flat.values()),
         ),
         Answer(
             "Across methods and rates the top eigenvalue goes against the gap: at most -0.3.",
-            str(gap["top eigenvalue"]),
-            _verdict(gap["top eigenvalue"].high <= -0.3, gap["top eigenvalue"].low > -0.3),
+            f"{gap['top eigenvalue']:.2f}",
+            gap["top eigenvalue"].between(-np.inf, -0.3),
         ),
         Answer(
             "The training loss predicts the gap at least as well as any measure of flatness; at an "
             "equal training loss the top eigenvalue is within 0.3 of 0.",
-            f"training loss {gap['train loss']}, {strongest} {gap[strongest]}; at equal training "
-            f"loss {given}",
-            _inside(given, 0.3) and abs(gap["train loss"].mean) >= abs(gap[strongest].mean),
+            f"training loss {gap['train loss']:.2f}, {strongest} {gap[strongest]:.2f}; at equal "
+            f"training loss {given:.2f}",
+            given.between(-0.3, 0.3) and abs(gap["train loss"].mean) >= abs(gap[strongest].mean),
         ),
         Answer(
             "The rise of FedSAM, SWA and EMA is below FedAvg's at both rates.",
             "; ".join(
-                f"{method} at {lr:g}: x {row['over FedAvg']:.2f} ({row['low']:.2f} to "
-                f"{row['high']:.2f})"
+                f"{method} at {lr:g}: x {Estimate(*row[['over FedAvg', 'low', 'high']]):.2f}"
                 for (method, lr), row in averaged.iterrows()
             ),
-            _verdict((averaged["high"] < 1).all(), (averaged["low"] > 1).any()),
+            (averaged["high"] < 1).all() or (False if (averaged["low"] > 1).any() else None),
         ),
         Answer(
             "With the test error, across methods, flatness predicts weakly: above 0, at most 0.5.",
-            "; ".join(f"{name} {error[name]}" for name in MEASURES[:-1]),
+            "; ".join(f"{name} {error[name]:.2f}" for name in MEASURES[:-1]),
             all(0 < error[name].mean <= 0.5 for name in MEASURES[:-1]),
         ),
     ]  # fmt: skip
     return Page(
         found=f"Flatter models have the {'larger' if gap[strongest].mean < 0 else 'smaller'} gaps: "
         f"the largest rank correlation of a measure of flatness with the gap is "
-        f"{gap[strongest]} across methods and rates ({strongest}) and {seeds[far]} over seeds of "
-        f"one method ({far}); the training loss alone has {gap['train loss']} and "
-        f"{seeds['train loss']}.",
+        f"{gap[strongest]:.2f} across methods and rates ({strongest}) and {seeds[far]:.2f} over "
+        f"seeds of one method ({far}); the training loss alone has {gap['train loss']:.2f} and "
+        f"{seeds['train loss']:.2f}.",
         refuted_by="A measure of flatness whose correlation with the gap at equal training loss is "
         "above 0.3 with an interval that excludes 0, over at least six methods and ten seeds, on "
         "any model that fits its training data.",

@@ -25,6 +25,11 @@ class Answer(NamedTuple):
     right: bool | None  # None: undecided
 
 
+def together(*verdicts: bool | None) -> bool | None:
+    """False if one is, otherwise None if one is undecided."""
+    return False if False in verdicts else None if None in verdicts else True
+
+
 class Page(NamedTuple):
     """Sentences of a page; every number is formatted from the study's files."""
 

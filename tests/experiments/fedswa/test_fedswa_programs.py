@@ -9,6 +9,7 @@ from small_problems import NUM_CLIENTS, assert_close, assert_identical
 
 import fedjax_sim as fs
 from experiments.fedswa import variants
+from experiments.harness.controls import last_on_worker, workers_of
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -65,8 +66,8 @@ def test_fedmo_with_the_controls_of_the_workers_last_clients():
             models.append(y)
             changes.append(last[worker] - m)
         x, m = mean(models), m + gamma * mean(changes)
-    workers = variants.workers_of(timeline(), NUM_CLIENTS)
-    server = final(variants.last_on_worker(fs.fedmo(LR, gamma), workers)).server
+    workers = workers_of(timeline(), NUM_CLIENTS)
+    server = final(last_on_worker(fs.fedmo(LR, gamma), workers)).server
     assert_close(
         (flat(server.params), flat(server.inner.control), flat(server.last)),
         (x, m, last),
@@ -79,7 +80,7 @@ def test_fedmo_with_the_controls_of_the_workers_last_clients():
 def test_a_worker_per_client_is_the_state_of_the_client():
     """Each client's own worker keeps the client's own state."""
     own = np.tile(np.arange(NUM_CLIENTS), (len(rounds()), 1))
-    state = final(variants.last_on_worker(fs.fedmo(LR), own)).server
+    state = final(last_on_worker(fs.fedmo(LR), own)).server
     plain = final(fs.fedmo(LR))
     assert_close(flat(state.params), flat(plain.server.params), TOLERANCE)
     assert_close(flat(state.last), flat(plain.clients), TOLERANCE)
@@ -87,14 +88,14 @@ def test_a_worker_per_client_is_the_state_of_the_client():
 
 @pytest.mark.slow
 def test_an_algorithm_without_client_states_has_no_state_on_workers():
-    workers = variants.workers_of(timeline(), NUM_CLIENTS)
-    wrapped = final(variants.last_on_worker(fs.fedavg(LR), workers)).server.params
+    workers = workers_of(timeline(), NUM_CLIENTS)
+    wrapped = final(last_on_worker(fs.fedavg(LR), workers)).server.params
     assert_identical(wrapped, final(fs.fedavg(LR)).server.params)
 
 
 def test_states_of_workers_need_equal_weights():
-    workers = variants.workers_of(timeline(), NUM_CLIENTS)
-    algorithm = variants.last_on_worker(fs.fedmo(LR), workers)
+    workers = workers_of(timeline(), NUM_CLIENTS)
+    algorithm = last_on_worker(fs.fedmo(LR), workers)
     with pytest.raises(ValueError, match="workers' states are sums of the uploads"):
         final(algorithm, weighting=fs.weight_by_examples)
 

@@ -2,22 +2,21 @@
 
 import itertools
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import linalg
 
-from experiments.fedswa import problem
+from experiments.harness import Report
+from experiments.harness.controls import CONTROLS, LAST, NONE, OWN, SCAFFOLD, settings_of
 from experiments.questions import fedmoswa, fedmoswa_factorial, fedmoswa_floor_runs
 from experiments.questions.fedmoswa_effects import effects, largest
-from experiments.questions.fedmoswa_factorial import CONTROLS, LAST, NONE, OWN, SCAFFOLD, scored
+from experiments.questions.fedmoswa_factorial import scored
 from experiments.questions.fedmoswa_floor import Sizes, distances, law
 from experiments.questions.fedmoswa_floor_runs import CASES, Case, exact, floors
 from experiments.questions.fedmoswa_report import STUDY, best_setting
 from experiments.questions.fedmoswa_tables import exponents, with_law
 from experiments.questions.redraw import redraw
-from fedjax_sim import datasets, models
 
 METHODS = ("FedAvg", "SCAFFOLD", "FedMo", "FedMoSWA")
 
@@ -136,7 +135,7 @@ def planted(seeds=4):
     """Own controls add 0.1, gamma 0.05 another 0.04 to them, alpha 1.5 takes 0.02; seeds differ."""
     rows = []
     for controls in CONTROLS:
-        levels = fedmoswa_factorial.settings_of(controls, (0.05, 1.0), (1.0, 1.5), (0.1, 1.0))
+        levels = settings_of(controls, (0.05, 1.0), (1.0, 1.5), (0.1, 1.0))
         for values, seed, lr in itertools.product(levels, range(seeds), (0.1, 0.2)):
             accuracy = 0.5 + 0.01 * seed + 0.1 * (controls == OWN) + 0.15 * (controls == SCAFFOLD)
             accuracy += 0.04 * (controls == OWN and values["gamma"] == 0.05)
@@ -276,30 +275,13 @@ def test_small_run_continues_and_is_redrawn(tmp_path, monkeypatch):
         assert path.read_bytes() == text, path
 
 
-@pytest.mark.slow
-def test_full_size_keeps_a_folder_per_run(tmp_path, monkeypatch):
-    """At the size of a smoke test: one gamma, alpha and rho, a linear model of 2 x 2 images."""
-
-    def part(count):
-        x = (np.arange(count * 12) % 251).astype(np.uint8).reshape(count, 2, 2, 3)
-        return {"x": x, "y": (np.arange(count) % 10).astype(np.int32)}
-
-    made_up = datasets.Dataset("made up", part(3000), part(50), 10, None, None, None, "files")
-    model = models.Model(
-        lambda key: {"w": jax.random.normal(key, (12, 10)) / 251},
-        lambda params, x: x.reshape(len(x), -1) @ params["w"],
-    )
-    monkeypatch.setattr(datasets, "load", lambda name, data_dir: made_up)
-    monkeypatch.setattr(problem, "build_model", lambda *arguments: model)
-    few = {"gammas": (0.2,), "alphas": (1.5,), "rhos": (0.1,), "scale": "full-smoke"}
-    options = fedmoswa.Options(**SMALL | few, work=tmp_path / "work", output=tmp_path / "results")
-    levels = {name: few[name] for name in ("gammas", "alphas", "rhos")}
-    found = fedmoswa_factorial.full(fedmoswa.of_fedswa(options), 0.1, **levels)
-    assert found["controls"].tolist() == [*CONTROLS, *CONTROLS]
-    assert found["test loss"].gt(0).all()
-    files = list((tmp_path / "work").rglob("finished.csv"))
-    assert len(files) == 2 * len(CONTROLS)
-    stamps = {path: path.stat().st_mtime_ns for path in files}
-    again = fedmoswa_factorial.full(fedmoswa.of_fedswa(options), 0.1, **levels)
-    pd.testing.assert_frame_equal(again, found)
-    assert {path: path.stat().st_mtime_ns for path in files} == stamps
+def test_full_size_is_the_table_of_the_fedswa_experiments(tmp_path):
+    """A table of other levels or seeds is refused: its means would be over other settings."""
+    table = planted().query("lr == 0.1")
+    facts = {"options": {**LEVELS, "seeds": 4, "scale": "cpu"}}
+    Report("Factorial").save(tmp_path / "fedswa" / "factorial-cpu", "factorial", table, **facts)
+    found = scored(fedmoswa.full(tmp_path, seeds=4, **LEVELS))
+    assert best_setting(found, OWN) == pytest.approx(0.64 + 0.01 * np.arange(4))
+    for changed in ({"seeds": 3}, {"gammas": (0.05,)}):
+        with pytest.raises(SystemExit, match="run python -m experiments"):
+            fedmoswa.full(tmp_path, **{"seeds": 4, **LEVELS, **changed})

@@ -189,7 +189,7 @@ def test_slots_that_cost_no_privacy():
         epsilons = fs.privacy.epsilon_per_round(private, few, delta, [rounds])
     assert epsilons[0] / enough == pytest.approx(5.89, abs=0.01)
     with pytest.warns(match="slots_for returns the slots"):
-        fs.privacy.noise_multiplier(setup_of(poisson(0.01, 100, 1), 5), 3.0, 1e-2)
+        fs.privacy.noise_multiplier(setup_of(poisson(0.01, 100, 1), 5), 3.0, 1e-2, interval=1e-2)
 
 
 def test_timelines_without_amplification_count_the_visits_of_one_client():
