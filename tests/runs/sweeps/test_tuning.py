@@ -169,6 +169,22 @@ def test_divergence_scores_infinitely_badly():
         _ = worst.best
 
 
+def test_a_diverged_run_is_bad_whatever_its_metric_is():
+    """As an accuracy, whose argmax of NaN is a class."""
+
+    def score(x):
+        return {"accuracy": jnp.where(jnp.isfinite(x).all(), 0.5, 1.0)}
+
+    space = {"lr": optuna.distributions.CategoricalDistribution([0.1, 1e30])}
+    sampler = optuna.samplers.RandomSampler(seed=1)
+    setup = quadratic_setup(eval_fn=score)
+    with jax.debug_nans(False):
+        found = tuned(setup, space, metric="accuracy", mode="max", trials=8, sampler=sampler)
+    assert {(one.configuration["lr"], one.score) for one in found.tried} == {
+        (0.1, 0.5), (1e30, -np.inf),
+    }  # fmt: skip
+
+
 def test_choices_are_programs_of_their_own_and_repeated_proposals_run_once():
     made = []
 
