@@ -53,8 +53,9 @@ def test_examples_follow_from_the_key_and_the_number_of_the_client():
     np.testing.assert_array_equal(data.examples["x"], both["x"])
     np.testing.assert_allclose(data.examples["y"], both["y"], 0, 1e-6)
     task = generated(fs.full_batch(1))
-    loss = jax.jit(lambda task: task.oracle(7, KEY, 1).full_loss(PARAMS))(task)
-    np.testing.assert_allclose(loss, losses(PARAMS, own[0], KEY).mean(), 1e-6)
+    params = {"w": jnp.arange(3.0), "b": jnp.float32(0.5)}  # not the ones that the labels follow
+    loss = jax.jit(lambda task: task.oracle(7, KEY, 1).full_loss(params))(task)
+    np.testing.assert_allclose(loss, losses(params, own[0], KEY).mean(), 1e-6)
 
 
 @pytest.mark.slow
