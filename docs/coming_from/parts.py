@@ -90,10 +90,10 @@ def from_zero(rate, kind, tau=1e-3):
     def init(params):
         return jax.tree.map(jnp.zeros_like, (params, params))
 
-    def update(change, state, params=None):
+    def update(updates, state, params=None):
         del params
-        m = jax.tree.map(lambda m, d: b1 * m + (1 - b1) * d, state[0], change)
-        v = jax.tree.map(lambda v, d: SECOND[kind](v, d**2), state[1], change)
+        m = jax.tree.map(lambda m, d: b1 * m + (1 - b1) * d, state[0], updates)
+        v = jax.tree.map(lambda v, d: SECOND[kind](v, d**2), state[1], updates)
         return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + tau), m, v), (m, v)
 
     steps = optax.GradientTransformation(init, update)
