@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax  # noqa: F401  for the calls
+import optax
 
 import fedjax_sim as fs
 from fedjax_sim.algorithms import staleness  # noqa: F401  for the calls
@@ -74,6 +74,30 @@ def largest(partition, seeds=30):
 def labels_per_client(assignment):
     """Returns the number of different labels of each client."""
     return [len(set(digits[rows])) for rows in assignment]
+
+
+SECOND = {  # the new v of Reddi et al., from v and the square of the change
+    "adam": lambda v, square: 0.99 * v + 0.01 * square,
+    "yogi": lambda v, square: v - 0.01 * jnp.sign(v - square) * square,
+    "adagrad": lambda v, square: v + square,
+}
+
+
+def from_zero(rate, kind, tau=1e-3):
+    """Returns the server of Reddi et al. (`rule="paper"`) with v from 0, not from tau squared."""
+    b1 = 0.0 if kind == "adagrad" else 0.9
+
+    def init(params):
+        return jax.tree.map(jnp.zeros_like, (params, params))
+
+    def update(updates, state, params=None):
+        del params
+        m = jax.tree.map(lambda m, d: b1 * m + (1 - b1) * d, state[0], updates)
+        v = jax.tree.map(lambda v, d: SECOND[kind](v, d**2), state[1], updates)
+        return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + tau), m, v), (m, v)
+
+    steps = optax.GradientTransformation(init, update)
+    return optax.chain(steps, optax.scale_by_learning_rate(rate))
 
 
 def levels(codec, x):

@@ -135,7 +135,7 @@ class Linear(nnx.Module):
         self.dot = dot
         # Initialisers take fan-in and fan-out from [inputs, outputs].
         self.kernel = nnx.Param(initializer(rngs.params(), (inputs, outputs), jnp.float32).T)
-        self.bias = nnx.Param(jnp.zeros(outputs))
+        self.bias = nnx.Param(jnp.zeros(outputs, jnp.float32))
 
     def __call__(self, x: Array) -> Array:
         return self.dot(x, self.kernel[...]) + self.bias[...]

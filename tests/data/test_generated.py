@@ -45,6 +45,19 @@ def lowered(function, *arguments) -> str:
     return jax.jit(function).lower(*arguments).as_text()
 
 
+def test_examples_follow_from_the_key_and_the_number_of_the_client():
+    data = fs.generated_data(generate, np.array([7, 2]), key=KEY)
+    own = [generate(jnp.int32(i), jax.random.fold_in(KEY, i)) for i in (7, 2)]
+    both = jax.tree.map(lambda *x: np.concatenate(x), *own)
+    # A compiled sum of a row may round in another order.
+    np.testing.assert_array_equal(data.examples["x"], both["x"])
+    np.testing.assert_allclose(data.examples["y"], both["y"], 0, 1e-6)
+    task = generated(fs.full_batch(1))
+    params = {"w": jnp.arange(3.0), "b": jnp.float32(0.5)}  # not the ones that the labels follow
+    loss = jax.jit(lambda task: task.oracle(7, KEY, 1).full_loss(params))(task)
+    np.testing.assert_allclose(loss, losses(params, own[0], KEY).mean(), 1e-6)
+
+
 @pytest.mark.slow
 def test_an_oracle_is_that_of_the_stored_examples():
     batches = fs.epochs(2, batch_size=4)

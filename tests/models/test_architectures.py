@@ -112,6 +112,13 @@ def test_shapes_and_sizes(name):
     assert (outputs.shape, outputs.dtype) == ((3, *output), jnp.float32)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_single_also_where_double_is_enabled(name, x64):
+    """One dtype: biases in double beside kernels in single would count as 64 bits each."""
+    params = jax.eval_shape(MODELS[name][0].init, KEY)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(np.float32)}
+
+
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.bfloat16])
 @pytest.mark.parametrize("name", ["digits", "vgg11", "resnet20", "vit_tiny", "transformer", "lstm"])
 def test_outputs_have_the_dtype_of_the_parameters(name, dtype, x64):

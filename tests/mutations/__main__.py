@@ -1,7 +1,8 @@
 """Runs the quick tests on mutated code: ``python -m tests.mutations RESULTS.json COVERAGE...``.
 
-``mutations.json`` lists the mutations.  Coverage with the tests as contexts says which tests run a
-mutated line, and needs ``pip install pytest-cov==7.1.0``::
+``mutations.json`` lists the mutations: 120 that ``draw.py`` drew, then others written by hand for
+selectors, tunings, networks and generated clients.  Coverage with the tests as contexts says which
+tests run a mutated line, and needs ``pip install pytest-cov==7.1.0``::
 
     python -m pytest -m "not slow" --cov=fedjax_sim --cov-context=test --cov-report=
 

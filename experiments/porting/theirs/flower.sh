@@ -44,11 +44,11 @@ def messages(strategy, x, number=1, nodes=10):
     return list(strategy.configure_train(number, arrays(x), ConfigRecord(), grid))
 
 
-def three_rounds(strategy):
+def three_rounds(strategy, change=1.0):
     x, path = 0.0, []
     for number in (1, 2, 3):
         messages(strategy, x, number)
-        result, _ = strategy.aggregate_train(number, replies([x + 1.0], [1]))
+        result, _ = strategy.aggregate_train(number, replies([x + change], [1]))
         x = float(result["x"].numpy()[0])
         path.append(x)
     return path
@@ -84,6 +84,11 @@ measured = {
     "adam": three_rounds(strategies.FedAdam(eta=0.1)),
     "yogi": three_rounds(strategies.FedYogi(eta=0.1)),
     "adagrad": three_rounds(strategies.FedAdagrad(eta=0.1)),
+    "small": [
+        x
+        for kind in (strategies.FedAdam, strategies.FedYogi, strategies.FedAdagrad)
+        for x in three_rounds(kind(eta=0.1), 0.01)
+    ],
     "momentum": three_rounds(strategies.FedAvgM(server_learning_rate=0.1, server_momentum=0.9)),
     "cohort": [cohort(0.3, 9), cohort(0.29, 10), cohort(0.1, 10), cohort(0.2, 50)],
     "weights": aggregated(strategies.FedAvg(), [0, 1], [10, 30]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import jax
 import numpy as np
 
@@ -18,7 +20,8 @@ class BestModel:
 
     With a directory the models are in ``best.npz`` beside the run's history, where
     ``fs.load(directory).models(which="best")`` reads them; without one they are in :attr:`models`.
-    The run then has a segment per evaluation.  Rounds that do not measure the metric do not count.
+    The run then has a segment per evaluation.  Rounds that do not measure the metric do not count,
+    and neither do those of earlier calls without it, whose models are gone: a warning says so.
     A sweep refuses it, since a sweep has the final models only.
 
     Args:
@@ -28,7 +31,7 @@ class BestModel:
 
     Raises:
         ValueError: another mode, or none where the name does not say it; during the run, an
-            unknown metric, or a ``best.npz`` of another metric.
+            unknown metric, or a ``best.npz`` of another metric or mode.
 
     Example:
         >>> best = BestModel("accuracy")
@@ -44,7 +47,9 @@ class BestModel:
 
     def __init__(self, metric: str, *, mode: Mode = None) -> None:
         self._metric, self._sign = metric, sign(metric, mode)
+        self._mode = "max" if self._sign > 0 else "min"
         self._best: dict[Run, Models] = {}
+        self._missed: dict[Run, int] = {}  # last round of earlier calls, whose models are gone
         self._runs = Runs()
 
     @property
@@ -61,12 +66,21 @@ class BestModel:
         if self._runs.received(event):
             for other in [run for run in self._best if _replaces(event, run)]:
                 del self._best[other]
+            self._missed.pop(run, None)
         folder = None if event.folder is None else RunFolder(event.folder)
         if event.replayed and folder is not None and folder.has_models("best"):
             # A file of a later round, which a kill left, has the models that the run finds there.
             self._best.setdefault(run, self._read(folder))
+        if event.replayed and measured and run not in self._best:
+            self._missed[run] = event.round
         if event.replayed or event.params is None or not measured:
             return None
+        if run in self._missed:
+            warnings.warn(
+                f"BestModel keeps the best of the rounds after {self._missed.pop(run)}: the run "
+                "was without it before, and the models of those rounds are gone",
+                stacklevel=2,
+            )
         values = np.asarray(event.metrics[self._metric], float)
         models = self._merged(self._best.get(run), event, values)
         if models is not None:
@@ -85,6 +99,11 @@ class BestModel:
                 f"best.npz in {folder.path}: delete that file to keep the best models of another "
                 "metric"
             )
+        if models.mode not in (None, self._mode):
+            raise ValueError(
+                f"mode is {self._mode!r}; expected {models.mode!r}, that of best.npz in "
+                f"{folder.path}: delete that file to keep the best models of another mode"
+            )
         return models
 
     def _merged(self, old: Models | None, event: Event, values: np.ndarray) -> Models | None:
@@ -102,7 +121,8 @@ class BestModel:
         rounds = [0] * len(values) if old is None else old.rounds
         metrics = {self._metric: np.where(improved, values, kept).tolist()}
         rounds = np.where(improved, event.round, rounds).tolist()
-        return Models(jax.tree.map(chosen, new, before), list(event.seeds), rounds, metrics)
+        params = jax.tree.map(chosen, new, before)
+        return Models(params, list(event.seeds), rounds, metrics, self._mode)
 
 
 def _replaces(event: Event, run: Run) -> bool:

@@ -27,6 +27,7 @@ class Models(NamedTuple):
     seeds: Sequence[str]
     rounds: Sequence[int]  # by seed, server updates done
     metrics: Mapping[str, Sequence[float]]  # by name, one value per seed; of the best models
+    mode: str | None = None  # of the best models: "min" or "max"
 
 
 def write_models(path: pathlib.Path, models: Models, run: str) -> None:
@@ -46,6 +47,8 @@ def write_models(path: pathlib.Path, models: Models, run: str) -> None:
         "rounds": [int(done) for done in models.rounds],
         "metrics": {name: [float(x) for x in values] for name, values in models.metrics.items()},
     }
+    if models.mode is not None:
+        description["mode"] = models.mode
     written = {name: _plain(x) for name, x in arrays.items()}
     written[_DESCRIPTION] = np.array(json.dumps(description))
     write_npz(path, written)
@@ -64,7 +67,8 @@ def read_models(path: pathlib.Path, run: str) -> Models:
         name: arrays[name].view(jnp.dtype(kind)) for name, kind in description["types"].items()
     }
     params = _put_together(description["tree"], typed)
-    return Models(params, *(description[name] for name in ("seeds", "rounds", "metrics")))
+    values = (description[name] for name in ("seeds", "rounds", "metrics"))
+    return Models(params, *values, mode=description.get("mode"))
 
 
 def joined(parts: Sequence[Models]) -> Models:
@@ -74,6 +78,7 @@ def joined(parts: Sequence[Models]) -> Models:
         [seed for part in parts for seed in part.seeds],
         [done for part in parts for done in part.rounds],
         {name: [x for part in parts for x in part.metrics[name]] for name in parts[0].metrics},
+        parts[0].mode,
     )
 
 

@@ -86,8 +86,8 @@ def run_bracket(
     """Runs the configurations of a sweep until each has ended or done all rounds.
 
     A run that ends after a rung is kept in the folder of that rung's sweep, as a run of that many
-    rounds.  A bracket with runs that the folders do not have runs as a whole, since states are not
-    kept.
+    rounds.  A bracket runs as a whole, since states are not kept, unless the folders have the runs
+    that it leaves: those of a tuning for another metric or with other rungs are other ones.
 
     Args:
         plans: the sweep, by its number of rounds: of every rung, and of the whole setup.
@@ -102,11 +102,8 @@ def run_bracket(
         end: list(of.batches(open_store(of), of.shares, known if end == ends[-1] else {}))
         for end, of in plans.items()
     }
-    found: dict[RunNumber, SweepRun] = {}
-    for end in ends:
-        for batch in batches[end]:
-            found |= batch.on_disk(batch.every())
-    if len(found) == plan.num_runs:
+    found = _on_disk(batches, len(plan.configurations), scores, halving)
+    if found is not None:
         return Outcome({}, found, known, False, False, 0.0, programs)
 
     new: dict[RunNumber, SweepRun] = {}
@@ -145,9 +142,7 @@ def run_bracket(
             if last == ends[-1]:
                 ending = set(alive)
             else:
-                order = scores(reached, last)
-                alive.sort(key=lambda i: (-order[i], i))
-                ending = set(alive[max(1, len(alive) // halving.eta) :])
+                ending = _ending(alive, scores(reached, last), halving)
             finished = {run: one for run, one in reached.items() if run[0] in ending}
             for batch in batches[last]:
                 own = {run: one for run, one in finished.items() if run in batch.identities}
@@ -158,6 +153,41 @@ def run_bracket(
         ended = interrupted()
     seconds = time.perf_counter() - began - (programs.compile_seconds - compiled)
     return Outcome(new, {}, known, False, ended, seconds, programs)
+
+
+def _ending(alive: Sequence[int], order: Mapping[int, float], halving: Halving) -> set[int]:
+    """Returns the configurations that end at a rung: all but the best."""
+    best_first = sorted(alive, key=lambda i: (-order[i], i))
+    return set(best_first[max(1, len(alive) // halving.eta) :])
+
+
+def _on_disk(
+    batches: Mapping[int, Sequence[Batch]], number: int, scores: Scores, halving: Halving
+) -> dict[RunNumber, SweepRun] | None:
+    """Returns the runs of a finished bracket from the folders; None: they have not all of them."""
+    ends = sorted(batches)
+    kept = {
+        end: {run: one for batch in of for run, one in batch.on_disk(batch.every()).items()}
+        for end, of in batches.items()
+    }
+    every = [run for batch in batches[ends[-1]] for run in batch.every()]
+    alive, found = set(range(number)), dict[RunNumber, SweepRun]()
+    for end in ends:
+        ending = alive
+        if end != ends[-1]:
+            # Runs that went on have the evaluations of this rung, too.
+            reached = {run: one for e in ends if e >= end for run, one in kept[e].items()}
+            if any(run not in reached for run in every if run[0] in alive):
+                return None
+            known = {run: one for run, one in reached.items() if run[0] in alive}
+            ending = _ending(sorted(alive), scores(known, end), halving)
+        for run in every:
+            if run[0] in ending:
+                if run not in kept[end]:
+                    return None
+                found[run] = kept[end][run]
+        alive = alive - ending
+    return found
 
 
 def _of(batch: Batch, alive: Sequence[int]) -> Batch:

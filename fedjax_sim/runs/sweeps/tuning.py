@@ -137,7 +137,8 @@ def tune(
 
     With a folder, a killed call continues, since a seeded sampler proposes the same again: finished
     runs are read, unfinished batches are repeated.  Runs that a rung cut are in sub-folders, as
-    sweeps of so many rounds.
+    sweeps of so many rounds.  With another metric, mode or rungs in the same folder a batch is
+    repeated, unless the same runs are cut.
 
     Args:
         factory, setup, keys, callbacks, storage, options: as in :func:`~fedjax_sim.sweep`.  Events

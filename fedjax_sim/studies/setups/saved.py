@@ -55,7 +55,7 @@ def load(folder: str | pathlib.Path, model: Model | None = None) -> "SavedResult
     if (path / "slices").is_dir():
         raise ValueError(
             f"folder is '{path}', which holds a sweep; expected a folder of runs. fs.sweep with "
-            "directory=... and keep_models=True reads the finished runs of a sweep and their models"
+            "storage=fs.Storage(folder, keep_models=True) reads a sweep's finished runs and models"
         )
     if not runs:
         raise ValueError(

@@ -119,6 +119,31 @@ def test_best_models_of_another_metric_are_refused(tmp_path):
     assert RunFolder(tmp_path).models("best").metrics == {"loss": [1.0]}
 
 
+def test_best_models_of_another_mode_are_refused(tmp_path):
+    """The model with the least value would stay the best one, whatever comes later."""
+    claim(tmp_path / "run.json", {"replicas": ["0"]})
+    event = Event("", ["0"], 1, 3, {"loss": np.ones(1)}, tmp_path, False, np.zeros((1, 2)))
+    callbacks.BestModel("loss")(event)
+    callbacks.BestModel("loss", mode="min")(event._replace(replayed=True))
+    for replayed in (False, True):
+        with pytest.raises(ValueError, match=r"mode is 'max'; expected 'min', that of best\.npz"):
+            callbacks.BestModel("loss", mode="max")(event._replace(replayed=replayed))
+
+
+def test_rounds_whose_models_are_gone_are_named(tmp_path):
+    """A run that went on without it: the best of all evaluations may be among those rounds."""
+    claim(tmp_path / "run.json", {"replicas": ["0"]})
+    best, none = callbacks.BestModel("loss"), np.zeros((1, 2))
+    for round, loss in ((1, 0.5), (2, 3.0), (3, 2.0), (4, 1.0)):
+        event = Event("", ["0"], round, 4, {"loss": np.array([loss])}, tmp_path, round < 3, none)
+        if round == 3:
+            with pytest.warns(UserWarning, match="best of the rounds after 2: the run was without"):
+                best(event)
+        else:
+            best(event)
+    assert best.models[""].rounds == [4]
+
+
 def test_an_interruption_before_the_first_round(tmp_path, whole):
     def interrupt(event):
         return "interrupt" if event.round == 0 and not event.replayed else None

@@ -127,6 +127,32 @@ def test_a_cut_run_is_no_run_of_all_rounds(tmp_path):
     assert {run.history.round[-1] for run in result.runs} == {12}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metric": "size"},  # largest where the loss is smallest
+        {"mode": "max"},
+        {"halving": fs.Halving((2,), eta=2)},
+        {"halving": fs.Halving((2, 6))},
+        {"halving": fs.Halving((4,))},
+    ],
+    ids=["metric", "mode", "eta", "rungs", "later"],
+)
+@pytest.mark.parametrize("first", [fs.Halving((2,)), None], ids=["halved", "whole"])
+def test_a_folder_of_another_tuning_decides_nothing(changes, first, tmp_path):
+    """Runs that another metric or other rungs cut are not taken for those that this call cuts."""
+    setup = quadratic_setup(eval_fn=lambda x: loss(x) | {"size": -jnp.sum(x**2)})
+    tuned(setup, halving=first, storage=tmp_path)
+    changes = {"halving": fs.Halving((2,))} | changes
+    found = tuned(setup, storage=tmp_path, **changes)
+    alone = tuned(setup, **changes)
+    assert [one.rounds for one in found.tried] == [one.rounds for one in alone.tried]
+    scores, of_alone = ([one.score for one in tuning.tried] for tuning in (found, alone))
+    np.testing.assert_allclose(scores, of_alone, SINGLE)
+    again = tuned(setup, storage=tmp_path, **changes)
+    assert (again.tried, again.sweep.compilations) == (found.tried, 0)
+
+
 def test_divergence_scores_infinitely_badly():
     space = {"lr": optuna.distributions.CategoricalDistribution([0.1, 1e30])}
     sampler = optuna.samplers.RandomSampler(seed=1)
@@ -141,6 +167,22 @@ def test_divergence_scores_infinitely_badly():
     worst = found._replace(tried=[one for one in found.tried if one.score == np.inf])
     with pytest.raises(ValueError, match=r"none of \d configurations did all rounds"):
         _ = worst.best
+
+
+def test_a_diverged_run_is_bad_whatever_its_metric_is():
+    """As an accuracy, whose argmax of NaN is a class."""
+
+    def score(x):
+        return {"accuracy": jnp.where(jnp.isfinite(x).all(), 0.5, 1.0)}
+
+    space = {"lr": optuna.distributions.CategoricalDistribution([0.1, 1e30])}
+    sampler = optuna.samplers.RandomSampler(seed=1)
+    setup = quadratic_setup(eval_fn=score)
+    with jax.debug_nans(False):
+        found = tuned(setup, space, metric="accuracy", mode="max", trials=8, sampler=sampler)
+    assert {(one.configuration["lr"], one.score) for one in found.tried} == {
+        (0.1, 0.5), (1e30, -np.inf),
+    }  # fmt: skip
 
 
 def test_choices_are_programs_of_their_own_and_repeated_proposals_run_once():

@@ -196,7 +196,7 @@ def test_options_become_callbacks(tmp_path):
 
 def test_a_folder_of_a_sweep_is_named(tmp_path):
     (tmp_path / "slices").mkdir()
-    with pytest.raises(ValueError, match=r"holds a sweep; .*keep_models=True reads"):
+    with pytest.raises(ValueError, match=r"holds a sweep; .* storage=fs.Storage\(folder, keep_"):
         fs.load(tmp_path)
 
 

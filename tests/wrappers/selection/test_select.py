@@ -83,6 +83,25 @@ def test_rounds_are_those_of_the_chosen_clients_alone(name):
     assert_close(selected.clients, expected.clients, rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [None, 2], ids=["any", "size"])
+def test_a_selector_may_choose_fewer(size):
+    """Client 2 alone, of candidates at 0, 0 and 8: the mean is its upload, half of its steps'."""
+    examples = fs.FederatedData({"x": np.array([0.0, 0.0, 8.0], np.float32)}, np.arange(4))
+    problem = fs.empirical_task(losses, examples, fs.full_batch(2))
+    where = fs.Setup(problem, fs.timelines.full(1, 3, problem.num_steps), np.float32(0))
+
+    def choose(state, candidates, round):
+        del round
+        few = jax.numpy.full(3, 1)
+        return selection.Choice(candidates.clients == 2, num_steps=few), state
+
+    algorithm = selection.select(fs.fedavg(0.5), selection.Selector(choose, size))
+    state, _ = run(algorithm, where)
+    assert float(state.server.params) == 4
+    npt.assert_array_equal(state.selection.visits, [0, 0, 1])
+    assert int(state.selection.local_steps) == 1
+
+
 @pytest.mark.slow
 @each_selector
 def test_executions_and_orders_of_slots_agree(name):

@@ -272,6 +272,94 @@ def test_oort_exploits_the_largest_utilities():
     assert int(state.round) == 4
 
 
+def test_oort_exploits_by_a_derivation():
+    """Algorithm 1 in NumPy for 60 random states; the cutoff 1 leaves nothing to chance."""
+    rng = np.random.default_rng(0)
+    count, size, clip, penalty, number = 9, 4, 0.7, 1.5, 12
+    durations = 10 * rng.lognormal(0, 0.7, count)  # T = 10
+    utility = rng.lognormal(0, 1, (60, count))
+    last = rng.permuted(np.tile(np.arange(count), (60, 1)), axis=1)  # one never took part
+    selector = selection.oort(
+        size, durations=durations, penalty=penalty, exploration=0, least_exploration=0, cutoff=1,
+        clip=clip, window=20,
+    )  # fmt: skip
+    zero = oort_state(np.ones(count), np.ones(count, int), round=jnp.array(number - 1, jnp.int32))
+    zero = zero._replace(recent=jnp.zeros(40))
+
+    @jax.jit
+    @jax.vmap
+    def chosen(utility, last):
+        state = zero._replace(utility=utility, last=last)
+        return selector.choose(state, candidates(weights=np.ones(count)), round_of())[0].chosen
+
+    found = np.asarray(chosen(utility, last.astype(np.int32)))
+    expected = np.zeros_like(found)
+    slowed = 0
+    for row, (u, at) in enumerate(zip(utility, last, strict=True)):
+        known = np.flatnonzero(at > 0)
+        limit = np.sort(u[known])[int(np.ceil(clip * len(known))) - 1]
+        total = np.minimum(u[known], limit) + np.sqrt(0.1 * np.log(number) / at[known])
+        slow = durations[known] > 10
+        before = set(known[np.argsort(-total)[:size]])
+        total[slow] *= (10 / durations[known][slow]) ** penalty
+        best = known[np.argsort(-total)[:size]]
+        slowed += set(best) != before
+        expected[row, best] = True
+    assert slowed > 20  # speed decides in many states
+    npt.assert_array_equal(found, expected)
+
+
+def law_of(selector, state, draws=4000):
+    """Frequencies of the sets that a selector chooses over many keys."""
+    size = len(state.utility)
+    keys = jax.random.split(KEY, draws)
+
+    def chosen(key):
+        given = candidates(weights=np.ones(size))
+        return selector.choose(state, given, round_of(0, key))[0].chosen
+
+    rows = np.asarray(jax.jit(jax.vmap(chosen))(keys))
+    sets, counts = np.unique(rows, axis=0, return_counts=True)
+    names = [tuple(np.flatnonzero(row).tolist()) for row in sets]
+    return dict(zip(names, counts / draws, strict=True))
+
+
+# Frequencies of 4,000 draws: four standard deviations of at most 0.008.
+LAW = 0.032
+
+
+def one_after_the_other(weights, count):
+    """Probabilities of sets of draws without replacement, in proportion to weights."""
+    law = {}
+    for order in itertools.permutations(range(len(weights)), count):
+        p, rest = 1.0, float(np.sum(weights))
+        for i in order:
+            p, rest = p * weights[i] / rest, rest - weights[i]
+        law[tuple(sorted(order))] = law.get(tuple(sorted(order)), 0) + p
+    return law
+
+
+def test_oort_draws_the_admitted_in_proportion_to_their_utilities():
+    """The second largest utility is 6, so the cutoff 1/2 admits 8, 6 and 4, and never 2.9."""
+    settings = {"exploration": 0, "least_exploration": 0, "cutoff": 0.5, "clip": 1, "window": 2}
+    utility = np.array([6.0, 2.9, 8.0, 4.0])
+    state = oort_state(utility, np.ones(4, int), round=jnp.array(0, jnp.int32))  # log 1 = 0
+    found = law_of(selection.oort(2, **settings), state)
+    law = one_after_the_other(utility[[0, 2, 3]], 2)
+    expected = {tuple(np.array([0, 2, 3])[list(k)].tolist()): p for k, p in law.items()}
+    assert found.keys() == expected.keys()
+    assert max(abs(found[k] - p) for k, p in expected.items()) < LAW
+
+
+def test_oort_explores_in_proportion_to_speed():
+    durations = np.array([1.0, 2.0, 4.0])
+    state = oort_state(np.zeros(3), np.zeros(3, int))
+    found = law_of(selection.oort(2, durations=durations, window=2), state)
+    expected = one_after_the_other(1 / durations, 2)
+    assert found.keys() == expected.keys()
+    assert max(abs(found[k] - p) for k, p in expected.items()) < LAW
+
+
 def test_oort_explores_a_falling_share():
     """epsilon = 0.5 of 4 clients: two that never took part, and two that did."""
     selector = selection.oort(4, exploration=0.5, decay=0.1, least_exploration=0.25, window=2)
@@ -343,7 +431,8 @@ def test_oort_reports_the_statistical_utility():
 
 
 def test_adacomm_follows_a_derivation():
-    losses = [8.0, 7.0, 6.0, 6.0, 5.0, 5.9, 9.0, 9.0, 0.01, 0.01]
+    # In round 6 the rule proposes the present number again, which is not less.
+    losses = [8.0, 7.0, 6.0, 6.0, 5.0, 5.9, 5.0, 9.0, 9.0, 9.0, 0.01, 0.01]
     tau0, interval = 10, 2
     selector, steps = selection.adacomm(tau0, interval), []
     state = selector.init(3)
@@ -361,16 +450,18 @@ def test_adacomm_follows_a_derivation():
             tau = proposed if proposed < tau else int(np.ceil(tau / 2))
         expected.append(tau)
     assert steps == expected
-    assert expected == [10, 10, 9, 9, 8, 8, 4, 4, 1, 1]
+    assert expected == [10, 10, 9, 9, 8, 8, 4, 4, 2, 2, 1, 1]
 
 
-def test_adacomm_does_at_most_the_timelines_steps():
+@pytest.mark.parametrize(("steps", "model", "done"), [(5, 0.75, 4), (1, 0.5, 2)])
+def test_adacomm_does_at_most_the_timelines_steps(steps, model, done):
+    """Two clients of 2 steps each, which halve the distance to 1."""
     data = fs.FederatedData({"x": np.ones(4)}, np.arange(3) * 2)
     task = fs.empirical_task(
         lambda w, batch, key: (w - batch["x"]) ** 2 / 2, data, fs.full_batch(2)
     )
     setup = fs.Setup(task, fs.timelines.full(1, 2, task.num_steps), jnp.array(0.0))
-    chosen = selection.select(fs.fedavg(0.5), selection.adacomm(5, 1))
+    chosen = selection.select(fs.fedavg(0.5), selection.adacomm(steps, 1))
     state, _ = fs.run(chosen, setup, KEY)
-    assert float(state.server.params) == 0.75
-    assert int(state.selection.local_steps) == 4
+    assert float(state.server.params) == model
+    assert int(state.selection.local_steps) == done
