@@ -57,7 +57,7 @@ DIFFERENCES = (
         "features times 0.316, without which the thesis's rates diverge; lambda is not printed",
     ),
     Difference("fco/(longer/)?emnist-femnist", "104 of the data set's 3,383 writers"),
-    Difference("fco/emnist-mnist", "MNIST's writers for EMNIST's"),
+    Difference("fco/(longer/)?emnist-mnist", "MNIST's writers for EMNIST's"),
     Difference(
         "heterogeneity/femnist/femnist", "105 of 3,597 writers, some with fewer than 100 images"
     ),
