@@ -38,6 +38,7 @@ check: $(VENV)/.dev
 	$(BIN)/pyright
 	XLA_FLAGS="$(QUICK) $$XLA_FLAGS" $(CACHE_ALL) \
 	  $(BIN)/python -m pytest -n 2 --dist loadfile --doctest-modules fedjax_sim
+	$(BIN)/python -m pytest --doctest-modules --doctest-ignore-import-errors experiments benchmarks
 
 # Committed notebooks have no outputs; `make docs` runs them.
 notebooks: $(VENV)/.dev

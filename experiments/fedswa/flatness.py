@@ -160,7 +160,8 @@ def mean_rise(drawn: fs.diagnostics.surfaces.Surface, radius: float) -> float:
 
     Example:
         >>> d1, d2 = jnp.eye(2)
-        >>> bowl = surface(lambda x: (x**2).sum(), jnp.zeros(2), d1, d2, points=3)
+        >>> of = fs.diagnostics.surfaces.surface
+        >>> bowl = of(lambda x: (x**2).sum(), jnp.zeros(2), d1, d2, points=3)
         >>> mean_rise(bowl, 1.0)  # four of five points are at distance 1
         0.8
     """

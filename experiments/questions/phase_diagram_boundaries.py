@@ -152,7 +152,8 @@ def crossing(places: np.ndarray, values: np.ndarray) -> float:
 
     Example:
         >>> places = np.array([1.0, 4.0, 16.0])
-        >>> [float(crossing(places, np.array(v))) for v in ([-1, -1, 1], [1, -1, 1], [1, 1, 1])]
+        >>> logs = [-1, -1, 1], [1, -1, 1], [1, 1, 1]
+        >>> [round(float(crossing(places, np.array(v))), 6) for v in logs]
         [8.0, 8.0, 1.0]
         >>> crossing(places, np.array([1, 1, -1]))
         nan
