@@ -532,7 +532,7 @@ def test_accelerator_on_a_tiny_network(monkeypatch):
     plain = case.rows["vmapped/lax/float32"]["seconds"]
     assert row["times_plain_vmap"] == pytest.approx(plain / row["seconds"])
     named = [job.case for job in accelerator.jobs(DEFAULTS)]
-    assert named == ["W2", "W3", "LeNet-5", "ResNet-18", "ViT-Tiny"]
+    assert named == ["W2", "W3", "LeNet-5", "ResNet-18", "ViT-Tiny", "tiny"]
 
 
 def test_every_method_is_one():
