@@ -38,6 +38,7 @@ from benchmarks.jobs import (
     run,
 )
 from fedjax_sim.runs import write_json
+from fedjax_sim.runs.storage.environment import code_digest, git_revision
 
 KEPT = ROOT / "benchmarks" / "results" / "gpu"
 OUT = ROOT / "results" / "gpu"
@@ -118,7 +119,7 @@ def _implicit(tiny: bool) -> list[Queued]:
 
 
 def _kernels(tiny: bool) -> list[Queued]:
-    """Where the time of a step goes, without command buffers."""
+    """Jobs that list the kernels of a step, without command buffers."""
     found = []
     for name in ["W4"] if tiny else ["ResNet-18", "LeNet-5", "W3"]:
         arguments = {"workload": name, "precision": "bfloat16", "tiny": tiny}
@@ -308,7 +309,7 @@ def _too_long(only_if: tuple[str, str, float], records: Records) -> str:
 
 
 def machine(python: str) -> dict[str, Any]:
-    """Returns the card and the versions of the process's JAX and of PyTorch's interpreter."""
+    """Returns the card, the versions of JAX and of PyTorch's interpreter, and those of the code."""
     import jax
 
     code = "import torch; print(torch.__version__)"
@@ -324,6 +325,8 @@ def machine(python: str) -> dict[str, Any]:
         "jaxlib": metadata.version("jaxlib"),
         "torch": done.stdout.strip() or "not installed",
         "python": sys.version.split()[0],
+        "fedjax_sim": code_digest(),
+        "git": git_revision(pathlib.Path(__file__)),
     }
 
 

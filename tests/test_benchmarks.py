@@ -199,6 +199,20 @@ def test_a_job_is_stopped_in_time():
         jobs.run(Job("machine", "rates", "benchmarks.floors", {"seconds": 60}), 0.2)
 
 
+def test_a_job_that_fails_keeps_what_it_measured(tmp_path):
+    program = (
+        "def measure():\n"
+        "    print('{\"a\": 1.0}')\n"
+        '    print("a line that is no record")\n'
+        '    raise ValueError("no luck")\n'
+    )
+    (tmp_path / "failing_job.py").write_text(program)
+    job = Job("W", "a", "failing_job", env={"PYTHONPATH": str(tmp_path)})
+    with pytest.raises(jobs.Failed, match=r"a on W failed:[\s\S]*ValueError: no luck") as failed:
+        jobs.run(job, 60.0)
+    assert failed.value.measured == {"a": 1.0}
+
+
 def test_a_job_that_is_stopped_keeps_what_it_measured(tmp_path):
     """The last line may be cut short."""
     program = (

@@ -16,6 +16,7 @@ from benchmarks import gpu, parts
 from benchmarks.candidates import problem
 from benchmarks.distances import distance, on_the_cpu
 from benchmarks.jobs import ROOT, Failed, Job, PartlyMeasured
+from benchmarks.kernels import Kernel, summed
 from benchmarks.workloads import GOALS, reduced
 
 
@@ -138,6 +139,20 @@ def test_jobs_have_names_of_their_own_and_the_stated_limits(scale):
         assert [n for n in names if n.startswith("train")][:2] == [
             f"train-cifar100-lenet5-0.6-{method}" for method in ("FedMoSWA", "FedAvg")
         ]
+
+
+def test_times_of_kernels_are_per_local_step():
+    """Two steps: a product of 3 us in both, an addition of 1 us once, half a us between them."""
+    ran = [
+        Kernel("gemm", "dot.1", 0.0, 3000.0),
+        Kernel("loop_add", "add.2", 3500.0, 1000.0),
+        Kernel("gemm", "dot.1", 5000.0, 3000.0),
+    ]
+    assert summed(ran, 2) == {
+        "kernels": 1.5, "busy us": 3.5, "span us": 4.0, "kind dot us": 3.0, "kind add us": 0.5,
+        "dot.1 gemm us": 3.0, "dot.1 gemm runs": 1.0,
+        "add.2 loop_add us": 0.5, "add.2 loop_add runs": 0.5,
+    }  # fmt: skip
 
 
 def test_files_in_parts_are_joined_when_all_are_there(tmp_path):
