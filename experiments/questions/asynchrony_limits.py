@@ -147,8 +147,3 @@ def correction(method: str, system: System, power: float) -> np.ndarray:
 def limit(weights: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The weighted mean of the minimisers ``b`` ``[M, d]`` by weights ``[M, d]``."""
     return (weights * b).sum(axis=0) / weights.sum(axis=0)
-
-
-def group_ratio(weights: np.ndarray, slow: np.ndarray) -> float:
-    """A slow client's weight by that of a fast client; ``slow`` ``[M]`` says who is slow."""
-    return float(weights[slow].mean() / weights[~slow].mean())

@@ -134,7 +134,7 @@ def build(tables: Tables, facts: Mapping[str, Any]) -> tuple[Report, dict[str, F
     report.section("Slope of log distance over log M, per seed", slopes(tables[""], "scatter"))
     report.section(
         "When slow clients' share of FedBuff's uploads is within 10 % of its limit",
-        "Means and intervals over three groups of timelines.",
+        "Means and intervals over groups of timelines.",
         stationary(tables["clocks"], facts["constants"]),
     )
     return report, {"asynchrony": draw(tables)}
@@ -302,7 +302,7 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
         "or a limit that is not the mean of minimisers weighted as in "
         "`experiments/questions/asynchrony_limits.py`.",
         "95 % intervals over seeds. Left: lines follow from speeds and sizes alone. Middle: "
-        "without correction. Right: three groups of timelines.",
+        "without correction. Right: groups of timelines.",
         [
             _answer_agreement(table),
             _answer_share(table),
@@ -314,9 +314,9 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
             _answer_times(tables["clocks"], facts["constants"]),
         ],
         f"Quadratics with exact gradients, equal curvatures unless said otherwise; rate {LR:g}, at "
-        f"most {STEPS} steps, {options['seeds']} seeds with M = 100, at most 3 with more. "
-        "Networks, minibatches, other laws of durations and lost uploads were not tried; "
-        f"runs reach M = {trained:,} and timelines {largest:,}, larger M are by formula only.",
+        f"most {STEPS} steps, {options['seeds']} seeds. Networks, minibatches, other "
+        f"laws of durations and lost uploads were not tried; runs reach M = {trained:,} "
+        f"and timelines {largest:,}, larger M are by formula only.",
     )
 
 

@@ -39,7 +39,7 @@ class Options(Folders):
 
     fractions: tuple[float, ...] = (1 / 3, 2 / 3, 0.9)  # of slow clients, with 100 clients
     sizes: tuple[int, ...] = (1000, 10_000)  # further M, with two thirds slow
-    seeds: int = 5  # with 100 clients; at most 3 with more
+    seeds: int = 10  # of problems and timelines; also groups of timelines without training
     horizon: float = 40_000.0  # of simulated time for contacts; a quarter of it for arrivals
     clocks: tuple[int, ...] = (100, 1000, 10_000, 100_000)  # M of the timelines without training
     clock_steps: tuple[int, ...] = (5, 10, 40)  # further K, with clock_clients
@@ -60,9 +60,9 @@ def trained(options: Options) -> pd.DataFrame:
     grids: list[tuple[tuple[str, ...], int, float, int, float]] = [
         (METHODS, 100, slow, options.seeds, options.horizon) for slow in options.fractions
     ]
-    few = min(3, options.seeds)
     large = ("FAVANO", *BUFFERED)
-    grids += [(large, size, 2 / 3, few, 0.4 * options.horizon) for size in options.sizes]
+    horizon = 0.4 * options.horizon
+    grids += [(large, size, 2 / 3, options.seeds, horizon) for size in options.sizes]
     for methods, size, slow, seeds, horizon in grids:
         grid = {"method": methods, "corrected": [0.0, 1.0], "clients": [size], "slow": [slow]}
         result = fs.sweep(factory, setup_maker(seeds, horizon), grid, fs.presets.keys(seeds))
@@ -100,13 +100,13 @@ def shares(clients: int, steps: int, replicas: int, root: int, slow: float = 1 /
 
 
 def clocked(options: Options) -> pd.DataFrame:
-    """Shares over time for all sizes, and for other numbers of steps; three groups of replicas."""
+    """Shares over time for all sizes, and for other numbers of steps, by groups of replicas."""
     cases = [(clients, STEPS) for clients in options.clocks]
     cases += [(options.clock_clients, steps) for steps in options.clock_steps]
     found = []
     for clients, steps in cases:
         replicas = max(1, options.clock_clients // clients)
-        found += [shares(clients, steps, replicas, root) for root in range(3)]
+        found += [shares(clients, steps, replicas, root) for root in range(options.seeds)]
         print(f"shares of {clients} clients, K = {steps}", flush=True)
     return pd.concat(found, ignore_index=True)
 

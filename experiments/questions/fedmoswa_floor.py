@@ -143,9 +143,3 @@ def law(h: ArrayLike, r: ArrayLike, gamma: ArrayLike) -> np.ndarray:
     step, share, momentum = (np.asarray(value, np.float64) for value in (h, r, gamma))
     sums = share + momentum
     return sums * (share + step) / (sums * (share + 2 * step) + 2 * step**2)
-
-
-def floor_of_fedavg(h: float, cohort: int, b: np.ndarray) -> float:
-    """FedAvg's stationary square distance for equal curvatures, exactly: no approximation."""
-    white = (1 / cohort - 1 / len(b)) * np.var(b, ddof=1)
-    return float(h / (2 - h) * white)
