@@ -9,7 +9,9 @@ RESULTS="${RESULTS:-/mnt/results}"
 
 tpu() { gcloud compute tpus tpu-vm ssh "${NAME}" --zone "${ZONE}" --worker=all --command "$1"; }
 
-tpu "test -d fedjax_sim || git clone '$(git remote get-url origin)' fedjax_sim"
+# Assigned first, since a failed substitution inside a command does not end the script.
+origin="$(git remote get-url origin)"
+tpu "test -d fedjax_sim || git clone '${origin}' fedjax_sim"
 tpu "cd fedjax_sim && python3 -m venv .venv && .venv/bin/pip install -q . 'jax[tpu]'"
 # The hosts find each other by the slice's metadata.
 tpu "cd fedjax_sim && .venv/bin/fedjax-sim run ${*@Q} --distributed \

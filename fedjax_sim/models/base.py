@@ -13,7 +13,15 @@ from flax import linen, nnx
 
 from fedjax_sim.models.axes import LinenRoles, roles_of_nnx
 from fedjax_sim.models.paths import nested
-from fedjax_sim.models.stateful import NnxParts, call, is_stateful, stateful_linen, stateful_nnx
+from fedjax_sim.models.stateful import (
+    NnxParts,
+    call,
+    is_stateful,
+    linen_shapes,
+    linen_variables,
+    stateful_linen,
+    stateful_nnx,
+)
 from fedjax_sim.tree import fast
 from fedjax_sim.types import Model, Params
 
@@ -31,6 +39,9 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
     streams derive from the key, batch normalisation uses the mean and the variance of the examples
     of the batch with positive weight, and the next running statistics are those that flax computes.
     :func:`fedjax_sim.running_statistics` combines them over clients.
+
+    ``apply`` and ``train`` raise ValueError for parameters of other names or shapes than those of
+    ``init``: a module would broadcast a bias of one entry and ignore leaves that it does not know.
 
     Args:
         constructor: builds the module from random streams.  It is traced here for its structure,
@@ -108,7 +119,8 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
     Modules with random streams or running statistics have ``train`` as in :func:`from_nnx`.
     Arguments ``train``, ``training``, ``is_training``, ``deterministic`` and
     ``use_running_average`` of the module's ``__call__`` are passed according to the mode; layers
-    that leave ``deterministic`` or ``use_running_average`` open get them, too.
+    that leave ``deterministic`` or ``use_running_average`` open get them, too.  Other parameters
+    than those of ``init`` are refused as in :func:`from_nnx`.
 
     Args:
         module: called as ``module(x)``.
@@ -161,11 +173,13 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
         bare = "batch_stats" not in collections
         return model._replace(axis_roles=noted.roles(() if bare else ("params",)))
 
+    shapes = linen_shapes(collections)
+
     def init(key: jax.Array) -> Params:
         return initial(key).get("params", {})
 
     def apply(params: Params, x: Any) -> Any:
-        return module.apply({"params": params}, x)
+        return module.apply(linen_variables(params, shapes, bare=True), x)
 
     return Model(init, apply, axis_roles=noted.roles(()))
 

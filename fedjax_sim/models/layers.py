@@ -222,6 +222,11 @@ class Adapted:
     scale: Array  # of the products B A, [...], of the adapters' dtype
     rows: tuple[Rows, ...] = dataclasses.field(metadata={"static": True})  # a block per adapter
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the kernel, in whose place it stands."""
+        return jnp.shape(self.kernel)
+
     def merged(self) -> Array:
         """Returns the sum as one array ``[..., out, in]``, of the adapters' dtype."""
         result = self.kernel.astype(self.scale.dtype)

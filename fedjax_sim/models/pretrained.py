@@ -101,7 +101,8 @@ def load_vit(path: str | pathlib.Path, params: Params) -> LoadedViT:
     class token and the head; otherwise the given head is kept.  Position embeddings for another
     number of patches are interpolated from the file's square grid to the model's (bicubic with
     anti-aliasing, as in timm); that of the class token is kept.  Values are cast to the dtypes of
-    the given parameters.
+    the given parameters, both floating.  The number of heads stands in no parameter: it has to be
+    that of the model in the file.
 
     Args:
         path: file to read.
@@ -109,7 +110,8 @@ def load_vit(path: str | pathlib.Path, params: Params) -> LoadedViT:
 
     Raises:
         ValueError: another format, among them PyTorch's pickles, whose loading can run any code;
-            a file that is missing or damaged, or whose arrays are not numbers;
+            a file that is missing or damaged, or whose arrays are not finite floating numbers, also
+            in the dtype of the parameter, such as the integers of a quantised model;
             unknown names; tensors that are missing, surplus or of another shape (they are named);
             position embeddings to interpolate that are not those of a square grid; ``params`` of
             another model.
@@ -153,6 +155,7 @@ a pickle can run any code, and most models also come as .safetensors
         for source, part in zip(sources[name], parts[name], strict=True)
         if len(parts[name]) * part.shape[0] != targets[name].shape[0]
         or part.shape[1:] != targets[name].shape[1:]
+        or not _square(tensors[source], torch)
     }
     _refuse(path, "has", [text for name, text in misfits.items() if name not in head])
     keep_head = before_head or any(name in misfits or name not in parts for name in head)
@@ -161,11 +164,32 @@ a pickle can run any code, and most models also come as .safetensors
     for name, target in given.items():
         if name not in fresh:
             arrays = [np.concatenate(parts[one]) for one in _unstacked(name, target)]
-            value = np.reshape(arrays, target.shape).astype(target.dtype)
+            try:
+                value = as_parameter(name, np.reshape(arrays, target.shape), target.dtype)
+            except ValueError as error:
+                raise ValueError(f"path is {path}: {error}") from error
             filled[name] = jnp.asarray(value)
     used = {source for name in targets if name not in fresh for source in sources[name]}
     unused = tuple(sorted(tensors.keys() - used))
     return LoadedViT(unflatten_dict(filled, sep="."), fresh, unused)
+
+
+def as_parameter(name: str, array: np.ndarray, dtype: Any) -> np.ndarray:
+    """Returns an array of a file as a parameter of a dtype; refuses what the cast would change.
+
+    Integers are codes of a quantised model, whose scales are elsewhere; of complex numbers the
+    imaginary part would be lost; a number too large for the dtype would be infinite.
+    """
+    for value in (array.dtype, dtype):
+        if not jnp.issubdtype(value, jnp.floating):
+            raise ValueError(f"{name} has dtype {jnp.dtype(value)}; expected a floating dtype")
+    with np.errstate(over="ignore"):  # refused below
+        cast = array.astype(dtype)
+    finite = np.isfinite(cast.astype(np.float64))
+    if not finite.all():
+        value = array[np.unravel_index(np.argmin(finite), finite.shape)]
+        raise ValueError(f"{name} has {value}; expected finite numbers of {jnp.dtype(dtype)}")
+    return cast
 
 
 def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
@@ -184,14 +208,15 @@ def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:
             for name, tensor in readers[path.suffix](path).items()
         }
         for name, tensor in tensors.items():
-            if not (jnp.issubdtype(tensor.dtype, jnp.number) and tensor.size):
-                raise ValueError(f"{name} has shape {tensor.shape} and dtype {tensor.dtype}")
+            if not tensor.size:
+                raise ValueError(f"{name} has shape {tensor.shape}")
+            as_parameter(name, tensor, tensor.dtype)
     except ImportError:
         raise
     except Exception as error:  # a damaged file can make its reader raise almost anything
         raise ValueError(
             f"path is {path}, which cannot be read ({type(error).__name__}: {error}); expected a "
-            f"complete {path.suffix} file of numeric arrays"
+            f"complete {path.suffix} file of floating arrays"
         ) from error
     return tensors, path.suffix == ".safetensors"
 
@@ -249,6 +274,13 @@ def _converted(tensor: np.ndarray, name: str, torch: bool) -> np.ndarray:
     # Head axes belong to the outputs for queries, keys and values, otherwise to the inputs.
     inputs = 1 if name.endswith("qkv.kernel") else tensor.ndim - 1
     return tensor.reshape(math.prod(tensor.shape[:inputs]), -1).T
+
+
+def _square(tensor: np.ndarray, torch: bool) -> bool:
+    """Returns whether the kernel of patches has two equal axes of pixels; True of other tensors."""
+    # Channels in another place would be mixed with pixels, and the sizes alone would fit.
+    pixels = tensor.shape[2:] if torch else tensor.shape[:2]
+    return tensor.ndim != 4 or pixels[0] == pixels[1]
 
 
 def _resized(path: pathlib.Path, positions: np.ndarray, count: int) -> np.ndarray:

@@ -16,9 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import errors, linen, nnx
+from flax.core.meta import unbox
 from jax import Array
 
-from fedjax_sim.models.paths import lookup, nested, strings
+from fedjax_sim.models.paths import Shapes, check_params, lookup, nested, shapes_of, strings
 from fedjax_sim.tree import Where, leaves, names
 from fedjax_sim.types import Model, Params, PyTree
 
@@ -112,6 +113,9 @@ class NnxParts:
     def module(self, params: Params, key: Any) -> Any:
         """Returns the module with these parameters, and streams that derive from the key."""
         stored = self.variables | self.statistics
+        check_params(
+            params, {strings(path): value.get_value().shape for path, value in stored.items()}
+        )
         filled = {path: stored[path].replace(lookup(params, path)) for path in stored}
         for number, (path, variable) in enumerate(self.streams.items()):
             shape, value = variable.get_value().shape, jnp.uint32(0)
@@ -199,7 +203,7 @@ def _masked(layer: type[nnx.BatchNorm]) -> type[nnx.BatchNorm]:
 def stateful_linen(module: linen.Module, collections: Any, initial: Callable) -> Model:
     """Returns the model of a module of abstract collections and ``key -> variables``."""
     bare = "batch_stats" not in collections  # then params are the collection "params" alone
-    training = LinenTraining(module, bare)
+    training = LinenTraining(module, linen_shapes(collections), bare)
 
     def init(key: Array) -> Params:
         variables = initial(key)
@@ -209,6 +213,18 @@ def stateful_linen(module: linen.Module, collections: Any, initial: Callable) ->
         return call(module, module.apply, training.variables(params), x, training=False)
 
     return Model(init, Evaluation(apply), training, None if bare else is_batch_statistic)
+
+
+def linen_shapes(collections: Any) -> Shapes:
+    """Returns the shapes of a module's collections by path, without flax's boxes of metadata."""
+    return shapes_of(unbox({"params": {}} | dict(collections)))
+
+
+def linen_variables(params: Params, expected: Shapes, bare: bool) -> dict[str, Any]:
+    """Returns the collections of a module, from the parameters of its model."""
+    variables: Any = {"params": params} if bare else params
+    check_params(unbox(params), {path[bare:]: shape for path, shape in expected.items()})
+    return variables
 
 
 def is_stateful(module: linen.Module, collections: Any, example_input: Any) -> bool:
@@ -237,12 +253,13 @@ class LinenTraining:
     """Function ``train`` of a model: the module in training mode."""
 
     module: linen.Module
+    shapes: Shapes  # of the collections, by path
     bare: bool  # params are the collection "params" alone
     frozen: bool = False  # normalise by the running statistics, which stay as they are
 
     def variables(self, params: Params) -> dict[str, Any]:
         """Returns the collections of the module."""
-        return {"params": params} if self.bare else params
+        return linen_variables(params, self.shapes, self.bare)
 
     def __call__(self, params: Params, x: Any, key: Array, weights: Array) -> tuple[Any, PyTree]:
         variables = self.variables(params)

@@ -136,3 +136,70 @@ def test_what_is_no_linen_module_is_refused(module, message):
 def test_the_example_of_a_linen_module_has_a_shape(example):
     with pytest.raises(ValueError, match=r"example_input is .*; expected an array or a"):
         from_linen(linen.Dense(2), example)
+
+
+class Normalised(linen.Module):
+    @linen.compact
+    def __call__(self, x, train=False):
+        return linen.Dense(2)(linen.BatchNorm(use_running_average=not train)(x))
+
+
+MODELS = {
+    "nnx": from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs)),
+    "nnx with statistics": from_nnx(
+        lambda rngs: nnx.Sequential(
+            nnx.BatchNorm(3, momentum=0.9, rngs=rngs), nnx.Linear(3, 2, rngs=rngs)
+        )
+    ),
+    "linen": from_linen(linen.Dense(2), jnp.ones((1, 3))),
+    "linen with statistics": from_linen(Normalised(), jnp.ones((1, 3))),
+}
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("nnx", {"bias": None}, "params lacks bias; "),
+        ("nnx", {"bias": jnp.ones(1)}, r"params has bias of shape \(1,\) instead of \(2,\); "),
+        ("nnx", {"kernel": jnp.ones((2, 3, 2))}, r"has kernel of shape \(2, 3, 2\) instead of "),
+        ("nnx", {"scale": jnp.ones(2)}, "params has scale, which the model does not have; "),
+        ("nnx", {"bias": {"b": 1.0}}, "params lacks bias, and has bias/b, which the model does"),
+        ("nnx with statistics", {"layers": {}}, r"lacks layers/0/bias, .*scale and 3 more; "),
+        ("nnx with statistics", {"2": jnp.ones(2)}, "params has 2, which the model does not have"),
+        ("linen", {"bias": None}, "params lacks bias; "),
+        ("linen", {"kernel": jnp.ones((2, 3))}, r"kernel of shape \(2, 3\) instead of \(3, 2\)"),
+        ("linen", {"scale": jnp.ones(2)}, "params has scale, which the model does not have; "),
+        ("linen with statistics", {"params": {}}, "params lacks params/BatchNorm_0/bias, "),
+        (
+            "linen with statistics",
+            {"batch_stats": {"BatchNorm_0": {"mean": jnp.zeros(3), "var": jnp.ones(1)}}},
+            r"params has batch_stats/BatchNorm_0/var of shape \(1,\) instead of \(3,\); ",
+        ),
+    ],
+)
+def test_parameters_of_other_models_are_refused(name, change, message, train):
+    """A bias [1] was broadcast and unknown leaves were ignored, both silently."""
+    model = MODELS[name]
+    params = model.init(jax.random.key(0)) | change
+    params = {key: value for key, value in params.items() if value is not None}
+    x = jnp.ones((4, 3))
+
+    def call():
+        if train and model.train is not None:
+            return model.train(params, x, jax.random.key(1), jnp.ones(4))
+        return model.apply(params, x)
+
+    with pytest.raises(ValueError, match=message) as error:
+        call()
+    assert str(error.value).endswith("; expected the names and shapes of the model's init(key)")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of flax's unbox
+def test_boxes_of_metadata_may_be_left_out():
+    kernel = linen.with_partitioning(linen.initializers.ones, ("in", "out"))
+    model = from_linen(linen.Dense(2, kernel_init=kernel), jnp.ones((1, 3)))
+    boxed = model.init(jax.random.key(0))
+    bare = {"kernel": boxed["kernel"].unbox(), "bias": boxed["bias"]}
+    outputs = [model.apply(params, jnp.ones((1, 3))).tolist() for params in (boxed, bare)]
+    assert outputs == [[[3.0, 3.0]], [[3.0, 3.0]]]

@@ -206,6 +206,45 @@ def test_wrong_tensors(change, message, tmp_path):
         models.load_vit(write_as("timm", tmp_path, tensors), GIVEN)
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.ones(6, np.int8), r"norm\.bias has dtype int8; expected a floating dtype"),
+        (np.full(6, np.nan, np.float32), r"norm\.bias has nan; expected finite numbers"),
+        (np.full(6, 1e300), r"norm\.bias has 1e\+300; expected finite numbers of float32"),
+    ],
+)
+def test_numbers_that_no_parameter_has(value, message, tmp_path):
+    """Quantised integers were loaded as weights of up to 127, NaN and infinity as they are."""
+    path = write_as("timm", tmp_path, TIMM | {"norm.bias": value})
+    with pytest.raises(ValueError, match=message) as error:
+        models.load_vit(path, GIVEN)
+    assert str(path) in str(error.value)
+
+
+def test_complex_numbers_and_parameters_that_are_not_floating(tmp_path):
+    tensors = TIMM | {"norm.bias": TIMM["norm.bias"] + 1j}
+    with pytest.raises(ValueError, match=r"encoder_norm/bias has dtype complex64; expected a"):
+        models.load_vit(write_as("google", tmp_path, tensors), GIVEN)
+    integers = jax.tree.map(lambda leaf: leaf.astype(np.int32), GIVEN)
+    with pytest.raises(ValueError, match="has dtype int32; expected a floating dtype"):
+        models.load_vit(write_as("timm", tmp_path, TIMM), integers)
+
+
+@pytest.mark.parametrize("name", ["timm", "google"])
+def test_patches_with_channels_in_another_place(name, tmp_path):
+    """Their number of entries fits, and channels were taken for pixels."""
+    four = {**SETTING, "patch_size": 4}
+    source, given = (params_of(models.vit((8, 8, 2), 3, **four), seed) for seed in (0, 1))
+    file, tensors = spelling(name, reference_vit.timm(source, 4))
+    kernel = next(one for one in tensors if one in ("patch_embed.proj.weight", "embedding/kernel"))
+    path = write(tmp_path / file, tensors)
+    assert_equal(models.load_vit(path, given).params, source)
+    moved = np.moveaxis(tensors[kernel], *((1, -1) if name == "timm" else (2, 0)))
+    with pytest.raises(ValueError, match=rf"{kernel} of shape .* for patch\.kernel \(6, 32\)"):
+        models.load_vit(write(tmp_path / file, tensors | {kernel: moved}), given)
+
+
 def test_misshapen_and_many_missing_tensors(tmp_path):
     name = "vit.encoder.layer.0.attention.attention.key.weight"
     tensors = reference_vit.transformers(TIMM) | {name: np.zeros((6, 5), np.float32)}

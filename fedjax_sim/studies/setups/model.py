@@ -27,6 +27,7 @@ from fedjax_sim.models import (
     lora,
     lora_frozen,
 )
+from fedjax_sim.models.pretrained import as_parameter
 from fedjax_sim.objectives import Metrics, as_float
 from fedjax_sim.studies.setups.entries import AlgorithmEntry
 from fedjax_sim.studies.setups.fields import Count, group
@@ -162,12 +163,11 @@ def _read(path: pathlib.Path, params: Params) -> Params:
                 f"initial_model is '{path}', in which {name} is {present}; expected {shape}, as in "
                 "the model"
             )
-        if not jnp.issubdtype(arrays[name].dtype, jnp.number):
-            raise DataError(
-                f"initial_model is '{path}', in which {name} has dtype {arrays[name].dtype}; "
-                "expected numbers"
-            )
-        return jnp.broadcast_to(jnp.asarray(arrays[name], drawn.dtype), drawn.shape)
+        try:
+            value = as_parameter(name, arrays[name], drawn.dtype)
+        except ValueError as error:
+            raise DataError(f"initial_model is '{path}', in which {error}") from error
+        return jnp.broadcast_to(jnp.asarray(value), drawn.shape)
 
     return jax.tree_util.tree_map_with_path(leaf, params)
 

@@ -59,7 +59,11 @@ def test_all_seeds_start_from_the_file_and_have_adapters_of_their_own(net, tmp_p
     [
         ({}, r"head/kernel is missing; expected \(10, 6\)"),
         ({"head/kernel": np.ones((3, 6))}, r"head/kernel is of shape \(3, 6\); expected \(10"),
-        ({"head/kernel": np.full((10, 6), "a")}, "head/kernel has dtype <U1; expected numbers"),
+        ({"head/kernel": np.full((10, 6), "a")}, "head/kernel has dtype <U1; expected a floating"),
+        ({"head/kernel": np.ones((10, 6), np.int8)}, "head/kernel has dtype int8; expected a fl"),
+        ({"head/kernel": np.ones((10, 6), complex)}, "head/kernel has dtype complex128; expected"),
+        ({"head/kernel": np.full((10, 6), np.nan)}, "head/kernel has nan; expected finite numbers"),
+        ({"head/kernel": np.full((10, 6), 1e300)}, r"has 1e\+300; expected finite .* of float32"),
         (
             {"head/kernel": np.ones((10, 6)), "body/kernel": np.ones(2), "norm": np.ones(1)},
             "which has body/kernel, norm besides the arrays of the model; expected a file of the",
