@@ -85,7 +85,7 @@ def _rounds(threshold: str, clients: str) -> Reading:
 def _recovery(kind: str, number: int, numeral: str, paper: str, column: str) -> list[Row]:
     command = f"python -m experiments.fco.{kind} --sets {numeral}"
     label = "LASSO" if kind == "lasso" else "low-rank matrices"
-    scaled = f"{command} --feature-scale 0.316 --lrs 0.001 0.003 0.01 0.03 0.1 0.3 1"
+    scaled = f"{command} --seeds 3 --feature-scale 0.316 --lrs 0.001 0.003 0.01 0.03 0.1 0.3 1"
     return [
         Row(
             f"Figure 4.{number}: {label}, set {numeral}, features scaled",

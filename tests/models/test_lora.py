@@ -66,7 +66,9 @@ def test_starts_as_the_base_model_and_equals_merged_kernels(name):
         )
 
     start, (actual, expected, without), adapters = outputs(KEY, drawn(model), x)
-    np.testing.assert_array_equal(*start)
+    # Both outputs are of one program, in which the compiler may order the sums of a product
+    # differently: differences of 7e-9 were seen in outputs below 0.1.
+    np.testing.assert_allclose(*start, rtol=1e-6, atol=1e-7)
     # Sums in another order.
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
     assert np.abs(np.asarray(actual - without)).max() > 1e-3
