@@ -1,7 +1,7 @@
 """Which method wins where: nine tuned methods on slices of sizes and constants of a problem.
 
     python -m experiments.questions.phase_diagram                  # reduced: 15 minutes of one core
-    python -m experiments.questions.phase_diagram --scale full     # about 4 core-hours
+    python -m experiments.questions.phase_diagram --scale full     # 50 minutes of a core per family
     python -m experiments.questions.phase_diagram --families quadratic
 
 Every method has R rounds and K gradients per client and round.  The planes go through one centre:
@@ -10,7 +10,8 @@ noise.  A method's score in a cell is F - F* after R rounds.  Each seed is score
 second number) whose mean over the other seeds is least, so no seed chooses its own rate.
 
 Programs, one per (family, method, M, K), are kept in ``--work`` and not repeated; ``--finished``
-writes the report of those that are kept.
+writes the report of those that are kept.  The full size's table of seeds has 1.3 MB per family, so
+git keeps only its report and figure.
 
 **Expected, written before the run:**
 

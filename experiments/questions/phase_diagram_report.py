@@ -32,7 +32,7 @@ COLOURS = dict(
     zip(
         METHODS,
         ("#4477aa", "#222222", "#bbbbbb", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377",
-         "#ee7733"),
+         "#885522"),
         strict=True,
     )
 )  # fmt: skip
@@ -245,7 +245,8 @@ def _panel(
     for assumption, style in zip(ASSUMPTIONS, ("--", ":"), strict=True):
         _predicted(axes, plane, part, xs, ys, options, assumption, style)
     axes.set(xlabel=LABELS[plane.x], ylabel=LABELS[plane.y])
-    axes.set_xticks(range(len(xs)), [_number(x) for x in xs], fontsize=8)
+    step = 1 + len(xs) // 9  # more labels of up to four digits would overlap
+    axes.set_xticks(range(0, len(xs), step), [_number(x) for x in xs[::step]], fontsize=8)
     axes.set_yticks(range(len(ys)), [_number(y) for y in ys], fontsize=8)
 
 
@@ -333,7 +334,9 @@ def page(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> Page:
         "the theorems have FedAc ahead everywhere. A missing line: one sign in the whole panel.",
         answers,
         f"Scale: **{options['scale']}**. {setting(table, options)} Assumptions to blame: "
-        + _blame(every),
+        + _blame(every)
+        + " Quadratics at the full size, of which values of seeds are not kept: "
+        "[report](../../experiments/results/questions/full/phase_diagram/phase_diagram.md).",
     )
 
 
