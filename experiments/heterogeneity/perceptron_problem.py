@@ -27,6 +27,7 @@ CLIENTS, LR = 20, 0.2
 OUTLIER = CLIENTS - 1
 TRAIN, TEST = 50, 10  # points of each class and client
 TOLERANCE = 1e-10  # norm of the gradient at an exact solution
+LEFT = 0.1  # share of the way to its late mean that a settled model has not gone; not the report's
 
 Participation = Literal["pair", "full"]
 
@@ -194,3 +195,26 @@ def paths(
         numbers = (jnp.asarray(start), jnp.asarray(case.mu))
         server, local = _paths(stacked, cohorts, timeline, *numbers, exact=case.exact)
         return np.asarray(server), np.asarray(local)
+
+
+def rounds_to_settle(b: Sequence[float], start: float, late: int) -> float:
+    """Rounds until the server's model has gone all but ``LEFT`` of the way to its late mean.
+
+    The model moves on a line between rounds, so that two runs which settle within the same round
+    differ.
+
+    Args:
+        b: after every round.
+        late: number of last rounds whose mean is the end of the way.
+
+    Example:
+        >>> rounds_to_settle([2.0, 1.0, 0.0, 0.0], start=4.0, late=2)  # 0.4 is left
+        2.6
+    """
+    path = np.asarray([start, *b])
+    left = path - path[-late:].mean()
+    if not left[0]:
+        return 0.0
+    left = left / left[0]
+    after = int(np.flatnonzero(left <= LEFT)[0])
+    return float(after - (LEFT - left[after]) / (left[after - 1] - left[after]))

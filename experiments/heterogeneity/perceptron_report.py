@@ -65,11 +65,13 @@ def per_seed(history: pd.DataFrame) -> pd.DataFrame:
     for _, run in history.groupby(key, sort=False):
         late = run.loc[run["round"] >= min(PLATEAU, len(run))]
         settled = run.loc[run["round"] >= min(SETTLED, len(run))]
+        start = MODELS[run["model"].iloc[0]].start
         rows.append(
             {name: run[name].iloc[0] for name in key}
             | {"final b": run["b"].iloc[-1], "test gap": run["test gap"].iloc[-1]}
             | {"late test gap": late["test gap"].mean(), "late train gap": late["train gap"].mean()}
             | {"heterogeneity": settled["heterogeneity"].mean()}
+            | {"rounds": problem.rounds_to_settle(run["b"].tolist(), start, len(late))}
         )
     return pd.DataFrame(rows)
 

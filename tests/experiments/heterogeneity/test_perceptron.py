@@ -15,7 +15,7 @@ from experiments.heterogeneity import perceptron
 from experiments.heterogeneity import perceptron_bounds as bounds
 from experiments.heterogeneity import perceptron_problem as problem
 from experiments.heterogeneity import perceptron_report as tables
-from experiments.heterogeneity.claims import claims, settled
+from experiments.heterogeneity.claims import claims
 from experiments.heterogeneity.perceptron_problem import Case, Cases, Points
 from experiments.heterogeneity.redraw import redraw
 
@@ -294,11 +294,17 @@ def test_claims_of_the_kept_results():
     assert holds == [True, True, False, True, True, True]
 
 
-def test_settled_is_the_first_round_from_which_on_the_gap_stays():
-    gaps = [5.0, 1.0, 3.0, 1.05, 1.0, 1.0, 0.95, 1.0]
-    history = pd.DataFrame({"case": Case(2).name, "round": range(1, 9), "test gap": gaps})
-    assert settled(history, Case(2)) == 4
-    assert settled(history.assign(**{"test gap": 1.0}), Case(2)) == 1
+@pytest.mark.parametrize(
+    ("b", "rounds"),
+    [
+        ([0.0, 0.0], 0.9),  # nine tenths of the only step
+        ([2.0, 1.0, 0.5, 0.1, -0.1], 3.25),  # 0.4 is left, a quarter of the way from 0.5 to 0.1
+        ([2.0, -1.0, 0.5, -0.5], 1 + 1.6 / 3),  # past the end counts as arrived
+        ([4.0, 4.0], 0.0),  # the start is the end
+    ],
+)
+def test_rounds_to_settle(b, rounds):
+    assert problem.rounds_to_settle(b, 4.0, 2) == pytest.approx(rounds, rel=1e-14)
 
 
 @pytest.mark.slow
