@@ -12,7 +12,10 @@ from experiments.heterogeneity.perceptron_problem import LEFT, Case, Cases
 # Not the report's:
 FAR, VERY_FAR = 10.0, 1000.0  # bound over gap: for every tau; for the largest
 BETTER = 0.5  # FedProx's test gap over FedAvg's
-ROUNDS = f"until the server's model has gone {100 * (1 - LEFT):g} % of the way to its late mean"
+ROUNDS = (
+    f"until the server's model has gone {100 * (1 - LEFT):g} % of the way to its late mean, on a "
+    "line between rounds"
+)
 
 
 def claims(name: str, tables: Mapping[str, pd.DataFrame], cases: Cases, seeds: int) -> list[Claim]:

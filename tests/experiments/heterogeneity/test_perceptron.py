@@ -286,9 +286,10 @@ def test_claims_of_the_kept_results():
     found = claims("text", kept, perceptron.CASES, 10)
     assert all(claim.holds for claim in found)
     numbers = {claim.text.partition(": ")[2]: claim.found for claim in found}
-    steps = "tau 10 round 18, tau 50 round 4, tau 300 round 2, tau 1000 round 1"
-    assert numbers["more local steps, fewer rounds"] == steps
-    assert numbers["FedProx takes more rounds"] == "FedAvg round 1, FedProx round 6"
+    steps = {"tau 10": 8.131, "tau 50": 1.942, "tau 300": 0.9427, "tau 1000": 0.9038}
+    assert numbers["more local steps, fewer rounds"] == pytest.approx(steps, rel=1e-3)
+    proximal = {"FedAvg": 0.9029, "FedProx": 3.127}  # four digits of the report
+    assert numbers["FedProx takes more rounds"] == pytest.approx(proximal, rel=1e-3)
     turned = kept | {"summary": kept["summary"].assign(heterogeneity=1.0)}
     holds = [claim.holds for claim in claims("text", turned, perceptron.CASES, 10)]
     assert holds == [True, True, False, True, True, True]
