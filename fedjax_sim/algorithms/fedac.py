@@ -15,8 +15,14 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_choice, check_positive, is_concrete
-from fedjax_sim.local import local_steps, proximal
+from fedjax_sim.checks import (
+    check_at_least,
+    check_choice,
+    check_positive,
+    check_rates,
+    is_concrete,
+)
+from fedjax_sim.local import ScalarOrSchedule, local_steps, proximal, rate
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -113,13 +119,13 @@ def _check_product(lr: Scalar, mu: Scalar, variant: Variant) -> None:
 
 @specified
 def fedac(
-    lr: Scalar,
-    mu: Scalar,
+    lr: ScalarOrSchedule,
+    mu: Scalar | None = None,
     num_steps: Scalar | None = None,
     variant: Variant = "I",
     augmentation: Scalar | None = None,
     *,
-    numbers: Coupling | None = None,
+    numbers: Coupling | Callable[[Array], Coupling] | None = None,
 ) -> FedAlgorithm:
     r"""FedAc: accelerated local steps; clients' main and aggregate iterates are both averaged.
 
@@ -131,21 +137,21 @@ def fedac(
     with gamma, alpha, beta of :func:`coupling`.  The model is the averaged :math:`x_{ag}`.
 
     Args:
-        lr: learning rate eta, at most 1 / L in theory.
+        lr: learning rate eta, at most 1 / L in theory, or a schedule over rounds.
         mu: estimate of the strong convexity, positive; with ``augmentation`` that of the augmented
-            problem.
+            problem.  Only with ``numbers`` it may be left out.
         num_steps: local steps K per visit, on which gamma depends. Default: the timeline's
             ``max_steps``.
         variant: FedAc-I, FedAc-II or vanilla FedAc.
         augmentation: weight lambda for convex objectives: clients descend
             :math:`F(x) + \frac{\lambda}{2} \|x - x_0\|^2`, x_0 the initial model.  None: F.
-        numbers: gamma, alpha and beta themselves, alpha and beta at least 1; ``num_steps`` and
-            ``variant`` are then not used.
+        numbers: gamma, alpha and beta themselves, alpha and beta at least 1, or a function of the
+            round that returns them; ``mu``, ``num_steps`` and ``variant`` are then not used.
 
     Raises:
-        ValueError: another variant, or a number outside its range; when the run begins, stale
-            broadcasts, or visits of which none has ``num_steps`` steps or more, or none has
-            ``num_steps`` or fewer.
+        ValueError: another variant, neither ``mu`` nor ``numbers``, or a number outside its range;
+            when the run begins, stale broadcasts, or visits of which none has ``num_steps`` steps
+            or more, or none has ``num_steps`` or fewer.
 
     References:
         Yuan and Ma, 2020, Algorithm 1; augmentation: its section 3.3.
@@ -153,11 +159,17 @@ def fedac(
     Example:
         >>> algorithm = fedac(lr=0.1, mu=1e-3, num_steps=32)
         >>> convex = fedac(lr=0.1, mu=1e-2, num_steps=32, augmentation=1e-2)
+        >>> nesterov = lambda t: Coupling(0.1 * (t + 1) / 2, (t + 2) / 2, (t + 2) / 2)
+        >>> direct = fedac(lr=0.1, numbers=nesterov)
     """
-    check_at_least(0, lr=lr, augmentation=augmentation)
-    # With num_steps=None these numbers are not used, but other variants are refused now.
-    fixed = _checked(numbers) or coupling(lr, mu, 1 if num_steps is None else num_steps, variant)
-    by_timeline = numbers is None and num_steps is None
+    check_rates(lr=lr)
+    check_at_least(0, augmentation=augmentation)
+    if numbers is not None:
+        couple = _as_given(numbers)
+    elif mu is not None:
+        couple = _by_theory(lr, mu, num_steps, variant)
+    else:
+        raise ValueError("mu is None; expected a positive number unless numbers are given")
 
     def init(params: Params) -> FedAcState:
         return FedAcState(params, params, () if augmentation is None else params)
@@ -167,10 +179,11 @@ def fedac(
     ) -> tuple[tuple[Params, Params], tuple]:
         if augmentation is not None:
             oracle = proximal(oracle, augmentation, message.start)
-        chosen = coupling(lr, mu, work.max_steps, variant) if by_timeline else fixed
+        eta = rate(lr, work)
+        chosen = couple(eta, work)
 
         def step(carry: tuple[Params, Params], k: Array) -> tuple[Params, Params]:
-            return accelerated(carry, lambda middle: oracle.grad(middle, k), lr, chosen)
+            return accelerated(carry, lambda middle: oracle.grad(middle, k), eta, chosen)
 
         aggregate, main = local_steps(step, (message.params, message.main), work)
         return (tree.sub(message.params, aggregate), tree.sub(message.main, main)), state
@@ -197,13 +210,40 @@ def fedac(
     )
 
 
-def _checked(numbers: Coupling | None) -> Coupling | None:
-    if numbers is not None:
-        if not isinstance(numbers, Coupling):
-            raise ValueError(f"numbers is {numbers!r:.60}; expected a Coupling(gamma, alpha, beta)")
-        check_at_least(0, **{"numbers.gamma": numbers.gamma})
-        # 1 / alpha and 1 / beta are weights of means of two iterates.
-        check_at_least(1, **{"numbers.alpha": numbers.alpha, "numbers.beta": numbers.beta})
+def _by_theory(
+    lr: ScalarOrSchedule, mu: Scalar, num_steps: Scalar | None, variant: Variant
+) -> Callable[[Scalar, Work], Coupling]:
+    """Returns the :func:`coupling` of a visit from its rate; refuses numbers outside of theirs."""
+    if callable(lr):
+        check_choice(("I", "II", "vanilla"), variant=variant)
+        check_positive(mu=mu, num_steps=1 if num_steps is None else num_steps)
+    else:  # With num_steps=None this coupling is not used, but its numbers are refused now.
+        fixed = coupling(lr, mu, 1 if num_steps is None else num_steps, variant)
+        if num_steps is not None:
+            return lambda eta, work: fixed
+
+    return lambda eta, work: coupling(
+        eta, mu, work.max_steps if num_steps is None else num_steps, variant
+    )
+
+
+def _as_given(
+    numbers: Coupling | Callable[[Array], Coupling],
+) -> Callable[[Scalar, Work], Coupling]:
+    """Returns the given numbers of a visit's round."""
+    if callable(numbers):
+        return lambda eta, work: _checked(numbers(work.round), "numbers(round)")
+    fixed = _checked(numbers, "numbers")
+    return lambda eta, work: fixed
+
+
+def _checked(numbers: Coupling, name: str) -> Coupling:
+    """Refuses what is no coupling, and numbers outside of their ranges; traced ones pass."""
+    if not isinstance(numbers, Coupling):
+        raise ValueError(f"{name} is {numbers!r:.60}; expected a Coupling(gamma, alpha, beta)")
+    check_at_least(0, **{f"{name}.gamma": numbers.gamma})
+    # 1 / alpha and 1 / beta are weights of means of two iterates.
+    check_at_least(1, **{f"{name}.alpha": numbers.alpha, f"{name}.beta": numbers.beta})
     return numbers
 
 

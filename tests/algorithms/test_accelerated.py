@@ -18,7 +18,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim import tree
-from fedjax_sim.algorithms.fedac import coupling
+from fedjax_sim.algorithms.fedac import Coupling, coupling
 from fedjax_sim.local import exponential_decay
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -42,16 +42,20 @@ def derived_coupling(variant):
 
 
 def derived_fedac(variant, augmentation=0.0):
-    gamma, alpha, beta = derived_coupling(variant)
+    return derived_path(lambda r: (LR, *derived_coupling(variant)), augmentation)
+
+
+def derived_path(numbers, augmentation=0.0):
     x = ag = start()
-    for visits in rounds():
+    for r, visits in enumerate(rounds()):
+        eta, gamma, alpha, beta = numbers(r)
         pairs = []
         for _, batches in visits:
             y, y_ag = x, ag
             for weights in batches:
                 middle = y / beta + (1 - 1 / beta) * y_ag
                 g = gradient(middle, weights) + augmentation * (middle - start())
-                y_ag = middle - LR * g
+                y_ag = middle - eta * g
                 y = (1 - 1 / alpha) * y + middle / alpha - gamma * g
             pairs.append((y, y_ag))
         x, ag = np.mean(pairs, axis=0)
@@ -69,6 +73,46 @@ def test_fedac_of_the_augmented_objective():
     state = final(fs.fedac(LR, MU, K, augmentation=0.4)).server
     actual = flat(state.params), flat(state.main)
     assert_close(actual, derived_fedac("I", augmentation=0.4), TOLERANCE)
+
+
+def test_fedac_with_schedules():
+    """Given numbers of every round, and rates of every round with the coupling they imply."""
+
+    def direct(r):
+        half = (jnp.asarray(r).astype(float) + 1) / 2
+        return Coupling(LR * half, K * half, K * half + 1)
+
+    def falling(r):
+        return LR / (jnp.asarray(r).astype(float) + 1)
+
+    def with_steps(steps):
+        def derived(r):
+            gamma = max(np.sqrt(falling(r) / (MU * steps)), falling(r))
+            return falling(r), gamma, 1 / (gamma * MU), 1 / (gamma * MU) + 1
+
+        return derived
+
+    most = max(len(batches) for visits in rounds() for _, batches in visits)
+    for algorithm, derived in (
+        (fs.fedac(falling, numbers=direct), lambda r: (falling(r), *direct(r))),
+        (fs.fedac(falling, MU, K), with_steps(K)),
+        (fs.fedac(falling, MU), with_steps(most)),  # that of the timeline
+    ):
+        state = final(algorithm).server
+        assert_close((flat(state.params), flat(state.main)), derived_path(derived), TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((1, 2, 2), r"numbers\(round\) is \(1, 2, 2\); expected a Coupling"),
+        (Coupling(1, 0.5, 2), r"numbers\(round\).alpha is 0.5; expected at least 1"),
+        (Coupling(jnp.ones(2), 2, 2), r"numbers\(round\).gamma has shape \(2,\); expected one"),
+    ],
+)
+def test_schedules_that_return_something_else(numbers, message):
+    with pytest.raises(ValueError, match=message):
+        final(fs.fedac(LR, numbers=lambda round: numbers))
 
 
 @pytest.mark.parametrize("gamma_mu", [1e-6, 0.01, 0.5])

@@ -35,6 +35,7 @@ REQUIRED = {
     "width": 3,
 }
 ANY_SIGN = {"tilt"}
+OR_NUMBERS = {("fedac", "mu")}  # needed unless numbers are given
 FACTORIES = {
     name: inspect.signature(getattr(fs, name), eval_str=True)
     for name in fs.algorithms.__all__
@@ -52,7 +53,7 @@ def build(name, **hyper):
     needed = [
         key
         for key, parameter in FACTORIES[name].parameters.items()
-        if parameter.default is parameter.empty or key == "lr"
+        if parameter.default is parameter.empty or key == "lr" or (name, key) in OR_NUMBERS
     ]
     return getattr(fs, name)(**({key: REQUIRED[key] for key in needed} | hyper))
 
@@ -234,6 +235,9 @@ FEDAC = {"lr": 0.1, "mu": 0.1, "num_steps": 4}
         ("fedac", FEDAC | {"numbers": (0.1, 2, 3)}, r"numbers is \(0.1, .*; expected a Coupling"),
         ("fedac", FEDAC | {"numbers": Coupling(-0.1, 2, 3)}, "numbers.gamma is -0.1; expected at"),
         ("fedac", FEDAC | {"numbers": Coupling(0.1, 0.5, 3)}, "numbers.alpha is 0.5; expected at"),
+        ("fedac", {"lr": 0.1, "mu": None}, "mu is None; expected a positive number un"),
+        ("fedac", {"lr": lambda t: 0.1, "mu": 0.0}, "mu is 0.0; expected a positive"),
+        ("fedac", {"lr": lambda t: 0.1, "mu": 1.0, "variant": "III"}, "variant is 'III'; expected"),
     ],
 )  # fmt: skip
 def test_arguments_that_contradict_each_other(name, arguments, message):
