@@ -12,8 +12,8 @@ NOTES = {
     "scaled": "features times 0.316, at which FedDualAvg's pair of the thesis, (0.01, 1), is "
     "stable. The LASSO ran on the thesis's grid (client rates from 0.001 to 1, server rates from "
     "0.01 to 10), three seeds; FedDualAvg's best server rate is the grid's largest on sets I, II "
-    "and IV. On the low-rank sets most best pairs are at the grid's edge: the smallest client rate or "
-    "the largest server rate.",
+    "and IV. On the low-rank sets most best pairs are at the grid's edge: the smallest client rate "
+    "or the largest server rate.",
     "start": "the authors' model is a Keras layer, whose weights start Glorot-uniform. Results in "
     "folders that end with `-zeros` start at zeros, where FedMiD has the support of a sparse truth "
     "before it has learnt anything: they decide nothing about the thesis's statements on FedMiD. "
@@ -362,17 +362,14 @@ def story() -> str:
         "and low-rank truths within 100 to 200 rounds, where the others are slow or wrong."
     )
     ranks = [
-        claim["found"]
+        f"set {numeral}: {claim['found']}"
         for numeral in NUMERALS
         if (low_rank := Result(f"fco/lowrank-scale0.316/{numeral}")).exists
         for claim in low_rank.claims.to_dict("records")
         if claim["claim"] == "FedDualAvg is the first at the exact rank"
     ]
     if ranks:
-        parts.append(
-            "On the low-rank data sets, at the thesis's own step sizes, the exact rank is reached as "
-            f"follows: {'; '.join(ranks)}."
-        )
+        parts.append(f"The exact low rank, at the thesis's own step sizes: {'; '.join(ranks)}.")
     third = Result("fco/lasso-scale0.316/III")
     if third.exists:
         table = third.table("thesis's rates", "metric", "round 100").query("metric == 'f1'")
