@@ -26,7 +26,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.compression.codec import Codec, StatefulCodec, is_coded, per_tensor
-from fedjax_sim.tree import plain_bits, scalar_bits
+from fedjax_sim.tree import in_units, plain_bits, scalar_bits
 from fedjax_sim.types import PyTree, specified
 
 
@@ -101,12 +101,14 @@ def gaussian_low_rank(rank: int) -> Codec:
 
 def _project(x: Array, start: Array) -> tuple[Array, Array]:
     """Returns the projection of a tensor, and the start of the next one."""
-    matrix = x.reshape(-1, x.shape[-1]).astype(start.dtype)
+    # Only the span of a start counts, so it may be that of the scaled matrix. In other units the
+    # product of a matrix and the start from one of its size would leave the range of its entries.
+    matrix, unit = in_units(x.reshape(-1, x.shape[-1]).astype(start.dtype))
     left, _ = jnp.linalg.qr(matrix @ start)
     right = matrix.T @ left
     # A matrix of zeros has no directions to start from.
     kept = jnp.where(jnp.any(right != 0), right, start)
-    return (left @ right.T).reshape(x.shape).astype(x.dtype), kept
+    return (unit * (left @ right.T)).reshape(x.shape).astype(x.dtype), kept
 
 
 def _gaussian(key: Array, x: Any, rank: int) -> Array:

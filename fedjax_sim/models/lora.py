@@ -8,6 +8,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,6 +23,7 @@ from fedjax_sim.models.axes import as_matrices, from_matrices
 from fedjax_sim.models.layers import Adapted, Rows, takes_tokens
 from fedjax_sim.models.paths import lookup, nested
 from fedjax_sim.models.stateful import Evaluation
+from fedjax_sim.objectives.of_model import momentum_of_training
 from fedjax_sim.types import Model, Params, PyTree, Scalar, plain_integers
 
 # (path, leaf) -> True for a kernel that gets one adapter, or the blocks of rows that get one each.
@@ -161,16 +163,29 @@ def lora(
     apply = takes_tokens(adapted, getattr(model.apply, "vocab_size", None))
     if model.train is None:
         return Model(init, apply)
-    train, statistics = model.train, model.statistics
-
-    def train_adapted(params: Params, x: Any, key: Array, weights: Array) -> tuple[Any, PyTree]:
-        outputs, new = train(filled(params, True), x, key, weights)
-        return outputs, {"adapters": jax.tree.map(lambda _: None, params["adapters"]), "base": new}
+    statistics = model.statistics
 
     def in_base(path: tree.leaves.Path, leaf: Any) -> bool:
         return path[0] == "base" and statistics is not None and statistics(path[1:], leaf)
 
-    return Model(init, Evaluation(apply), train_adapted, statistics and in_base)
+    train = _AdaptedTraining(model.train, lambda params: filled(params, True))
+    return Model(init, Evaluation(apply), train, statistics and in_base)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _AdaptedTraining:
+    """Function ``train`` of a model with adapters."""
+
+    train: Callable[..., tuple[Any, PyTree]]  # of the base model
+    merged: Callable[[Params], Params]  # its parameters, with the adapters added
+
+    def __call__(self, params: Params, x: Any, key: Array, weights: Array) -> tuple[Any, PyTree]:
+        outputs, new = self.train(self.merged(params), x, key, weights)
+        return outputs, {"adapters": jax.tree.map(lambda _: None, params["adapters"]), "base": new}
+
+    def momentum(self, params: Params, x: Any) -> float | None:
+        """Returns the largest momentum of the base model, if it is known."""
+        return momentum_of_training(self.train, params["base"], x)
 
 
 def lora_frozen(path: tree.leaves.Path, leaf: Any) -> bool:
