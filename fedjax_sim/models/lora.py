@@ -18,7 +18,7 @@ from jax import Array
 from jax.nn.initializers import Initializer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_number
 from fedjax_sim.models.axes import as_matrices, from_matrices
 from fedjax_sim.models.layers import Adapted, Rows, takes_tokens
 from fedjax_sim.models.paths import lookup, nested
@@ -120,8 +120,8 @@ def lora(
             ``jax.nn.initializers.normal(deviation)``.
 
     Raises:
-        ValueError: a rank below 1; ``where`` selects nothing, or a leaf that is no kernel of a
-            known layer, or rows that the matrix does not have.
+        ValueError: a rank below 1; an alpha that is no number; ``where`` selects nothing, or a leaf
+            that is no kernel of a known layer, or rows that the matrix does not have.
 
     Source: Hu et al., 2021 (https://arxiv.org/abs/2106.09685), section 4.1; FFA-LoRA: Sun et al.,
     2024 (https://arxiv.org/abs/2403.12313).
@@ -135,6 +135,7 @@ def lora(
         >>> algorithm = fs.freeze(fs.fedavg(0.1), lora_frozen)
     """
     check_count(1, rank=rank)
+    check_number(alpha=alpha)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     selected = _selected(model, shapes, where)
     merges = not getattr(model.apply, "takes_adapters", False)
@@ -237,6 +238,7 @@ def merge_lora(
     """
     if not isinstance(model, Model):
         raise ValueError(f"model is a {type(model).__name__}; expected the base model of lora")
+    check_number(alpha=alpha)
     return _filled(params, _selected(model, params["base"], where), alpha, True)
 
 

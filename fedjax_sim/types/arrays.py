@@ -60,8 +60,9 @@ def plain_number(value: Any) -> Any:
     if not isinstance(value, (np.ndarray, np.generic, jax.Array)) or value.ndim:
         return value
     known = readable(value)
-    is_floating = known is not None and jnp.issubdtype(known.dtype, np.floating)
-    return float(str(known[()])) if is_floating else value
+    if known is None or not jnp.issubdtype(known.dtype, np.floating):
+        return value
+    return float(str(known[()]))
 
 
 def plain_integers(function: Callable[P, R]) -> Callable[P, R]:

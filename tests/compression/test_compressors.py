@@ -261,6 +261,16 @@ def test_power_sgd_of_zeros_keeps_its_start():
     assert_identical(memory, codec.init(x))
 
 
+def test_power_sgd_leaves_a_start_without_an_image():
+    """The first matrix has the row space of e_0, the second one that of e_1, with a first row 0."""
+    codec = power_sgd(rank=1)
+    first, second = jnp.diag(jnp.array([2.0, 0.0])), jnp.diag(jnp.array([0.0, 3.0]))
+    _, memory = codec.through(KEY, first, codec.init(first))
+    for _ in range(2):
+        y, memory = codec.through(KEY, second, memory)
+    np.testing.assert_allclose(y, second, atol=1e-12)
+
+
 # ---- bits, identities, arguments
 
 
