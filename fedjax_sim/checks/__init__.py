@@ -14,6 +14,7 @@ from fedjax_sim.checks.numbers import (
     check_count,
     check_counts,
     check_decay,
+    check_number,
     check_one_number,
     check_positive,
     check_rates,

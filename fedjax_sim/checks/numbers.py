@@ -39,6 +39,11 @@ def _check_kind(name: str, value: Any) -> None:
     check_one_number(**{name: value})
 
 
+def check_number(**values: Scalar) -> None:
+    """Raises ValueError for schedules, NaN and what is no number; traced values and None pass."""
+    _check_holds(lambda x: ~np.isnan(x), "a number", values)
+
+
 def check_at_least(bound: float, /, **values: object) -> None:
     """Raises ValueError for schedules and numbers below a bound; traced values and None pass."""
     _check_holds(lambda x: x >= bound, f"at least {bound:g}", values)

@@ -26,7 +26,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.compression.codec import Codec, StatefulCodec, is_coded, per_tensor
-from fedjax_sim.tree import plain_bits, scalar_bits
+from fedjax_sim.tree import in_units, plain_bits, scalar_bits
 from fedjax_sim.types import PyTree, specified
 
 
@@ -34,7 +34,8 @@ from fedjax_sim.types import PyTree, specified
 def power_sgd(rank: int) -> StatefulCodec:
     """PowerSGD with a warm start: a visit starts from the Q of the client's previous visit.
 
-    The first Q is Gaussian.  If a client always sends the same matrix, its results converge to the
+    The first Q is Gaussian, and so is the one after a visit whose matrix is orthogonal to its start
+    and arrives as zeros.  If a client always sends the same matrix, its results converge to the
     best approximation of the rank r.
 
     Args:
@@ -60,10 +61,16 @@ def power_sgd(rank: int) -> StatefulCodec:
     def through(key: Array, x: PyTree, memory: list[Array]) -> tuple[PyTree, list[Array]]:
         leaves, structure = jax.tree.flatten(x)
         starts, kept, decoded = iter(memory), [], []
-        for leaf in leaves:
+        for i, leaf in enumerate(leaves):
             if _factored(leaf):
-                leaf, right = _project(leaf, next(starts))
-                kept.append(right)
+                start = next(starts)
+                decoded_leaf, right = _project(leaf, start)
+                # From a start without an image the same matrix would arrive as zeros forever. A
+                # matrix of zeros has no directions to start from.
+                fresh = _gaussian(jax.random.fold_in(key, i), leaf, rank)
+                other = jnp.where(jnp.any(leaf != 0), fresh, start)
+                kept.append(jnp.where(jnp.any(right != 0), right, other))
+                leaf = decoded_leaf
             decoded.append(leaf)
         return structure.unflatten(decoded), kept
 
@@ -100,13 +107,13 @@ def gaussian_low_rank(rank: int) -> Codec:
 
 
 def _project(x: Array, start: Array) -> tuple[Array, Array]:
-    """Returns the projection of a tensor, and the start of the next one."""
-    matrix = x.reshape(-1, x.shape[-1]).astype(start.dtype)
+    """Returns the projection of a tensor, and the right factor, in other units."""
+    # Only the span of a start counts, so it may be that of the scaled matrix. In other units the
+    # product of a matrix and the start from one of its size would leave the range of its entries.
+    matrix, unit = in_units(x.reshape(-1, x.shape[-1]).astype(start.dtype))
     left, _ = jnp.linalg.qr(matrix @ start)
     right = matrix.T @ left
-    # A matrix of zeros has no directions to start from.
-    kept = jnp.where(jnp.any(right != 0), right, start)
-    return (left @ right.T).reshape(x.shape).astype(x.dtype), kept
+    return (unit * (left @ right.T)).reshape(x.shape).astype(x.dtype), right
 
 
 def _gaussian(key: Array, x: Any, rank: int) -> Array:

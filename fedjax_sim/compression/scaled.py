@@ -19,8 +19,8 @@ from jax import Array
 from fedjax_sim.checks import check_count
 from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
 from fedjax_sim.compression.quantizers.logarithmic import luq
-from fedjax_sim.compression.quantizers.rounding import max_magnitude, stochastic_round
-from fedjax_sim.tree import scalar_bits
+from fedjax_sim.compression.quantizers.rounding import stochastic_round
+from fedjax_sim.tree import in_units, scalar_bits
 from fedjax_sim.types import specified
 
 
@@ -51,11 +51,13 @@ def uniform(levels: int) -> Codec:
     check_count(2, levels=levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
+        # The range of entries near the largest number would overflow.
+        x, power = in_units(x)
         lowest = x.min()
         unit = (x.max() - lowest) / (levels - 1)
         # The unit is 0 if all entries are equal.
         steps = stochastic_round(key, (x - lowest) / jnp.where(unit == 0, 1, unit))
-        return lowest + unit * jnp.minimum(steps, levels - 1)
+        return power * (lowest + unit * jnp.minimum(steps, levels - 1))
 
     return per_tensor(
         through,
@@ -94,12 +96,11 @@ def qsgd(levels: int) -> Codec:
     check_count(1, levels=levels)
 
     def through(key: Array, x: Array, near: Array) -> Array:
-        # Scaled by the largest entry, so that the squares of tiny entries do not underflow.
-        largest = max_magnitude(x)
-        scaled = x / jnp.where(largest == 0, 1, largest)
-        unit = jnp.sqrt(jnp.square(scaled).sum()) / levels
-        steps = stochastic_round(key, jnp.abs(scaled) / jnp.where(unit == 0, 1, unit))
-        return largest * unit * jnp.sign(x) * jnp.minimum(steps, levels)
+        # The squares of small or large entries would underflow or overflow.
+        x, power = in_units(x)
+        unit = jnp.sqrt(jnp.square(x).sum()) / levels
+        steps = stochastic_round(key, jnp.abs(x) / jnp.where(unit == 0, 1, unit))
+        return power * (unit * jnp.sign(x) * jnp.minimum(steps, levels))
 
     values = 2 * levels + 1
     return per_tensor(
@@ -134,5 +135,5 @@ def luq_codec(exponent_levels: int = 6) -> Codec:
     return per_tensor(
         through,
         lambda leaf: code_bits(values) * leaf.size + scalar_bits(leaf),
-        Unbiased(lambda leaf: 1 / 8 + (leaf.size - 1) / 4 ** (exponent_levels + 1)),
+        Unbiased(lambda leaf: 1 / 8 + max(leaf.size - 1, 0) / 4 ** (exponent_levels + 1)),
     )

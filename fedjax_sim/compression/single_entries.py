@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim.compression.codec import Codec, Unbiased, is_coded, per_tensor
-from fedjax_sim.compression.quantizers.rounding import bernoulli, power_of_two_below
-from fedjax_sim.tree import scalar_bits
+from fedjax_sim.compression.quantizers.rounding import bernoulli
+from fedjax_sim.tree import in_units, power_of_two_below, scalar_bits
 from fedjax_sim.types import PyTree, specified
 
 
@@ -41,7 +41,8 @@ def scaled_sign() -> Codec:
     """
 
     def through(key: Array, x: Array, near: Array) -> Array:
-        return jnp.abs(x).mean() * jnp.where(x < 0, -1, 1).astype(x.dtype)
+        scaled, unit = in_units(x)  # the sum of large entries would overflow
+        return unit * jnp.abs(scaled).mean() * jnp.where(x < 0, -1, 1).astype(x.dtype)
 
     return per_tensor(
         through, lambda leaf: math.prod(leaf.shape) + scalar_bits(leaf), "contraction"

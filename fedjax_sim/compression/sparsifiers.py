@@ -22,7 +22,7 @@ from jax import Array
 from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
 from fedjax_sim.timelines import sample_without_replacement
 from fedjax_sim.tree import scalar_bits
-from fedjax_sim.types import specified
+from fedjax_sim.types import plain_number, specified
 
 
 @specified(static=["keep"])
@@ -46,7 +46,7 @@ def top_k(keep: int | float) -> Codec:
         >>> top_k(2).through(jax.random.key(0), x, x).tolist(), top_k(0.5).bits(x)
         ([0.0, -3.0, 0.0, 3.0], 68)
     """
-    _check(keep)
+    keep = _checked(keep)
 
     def through(key: Array, x: Array, near: Array) -> Array:
         entries = x.reshape(-1)
@@ -82,7 +82,7 @@ def random_k(keep: int | float) -> Codec:
         >>> int((y != 0).sum()), float(y.sum()) in (4.0, -12.0, 8.0, 12.0), random_k(1).bits(x)
         (1, True, 32)
     """
-    _check(keep)
+    keep = _checked(keep)
 
     def through(key: Array, x: Array, near: Array) -> Array:
         chosen = sample_without_replacement(key, x.size, count(keep, x))
@@ -91,7 +91,8 @@ def random_k(keep: int | float) -> Codec:
     return per_tensor(
         through,
         lambda leaf: count(keep, leaf) * scalar_bits(leaf),
-        Unbiased(lambda leaf: math.prod(leaf.shape) / count(keep, leaf) - 1),
+        # A tensor without entries has no errors.
+        Unbiased(lambda leaf: max(math.prod(leaf.shape), 1) / max(count(keep, leaf), 1) - 1),
     )
 
 
@@ -112,10 +113,13 @@ def _only(chosen: Array, entries: Array) -> Array:
     )
 
 
-def _check(keep: int | float) -> None:
+def _checked(keep: int | float) -> int | float:
+    """Returns a number of entries, or a fraction of them, as a number of Python."""
+    keep = plain_number(keep)
     whole = isinstance(keep, numbers.Integral) and not isinstance(keep, bool) and keep >= 1
     if not whole and not (isinstance(keep, float) and 0 < keep <= 1):
         raise ValueError(
             f"keep is {keep!r}; expected a number of entries, an integer of at least 1, or a "
             "fraction of them, a float in (0, 1]"
         )
+    return keep

@@ -33,7 +33,7 @@ from jax.typing import DTypeLike
 from fedjax_sim.checks import check_count
 from fedjax_sim.data.batches import scaled_words
 from fedjax_sim.data.task import Objective
-from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
+from fedjax_sim.objectives import batch_losses, check_labels, momentum_of, statistics_of
 from fedjax_sim.tree import Where
 from fedjax_sim.types import Described, Model, Params, PyTree
 
@@ -272,16 +272,18 @@ class _Transformed:
 
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError as the objective without the transform."""
-        _check_labels(self.objective, self.transform, params, examples)
+        check_labels(self.objective, params, self._transformed_shapes(examples))
 
+    def momentum(self, params: Params, examples: PyTree) -> float | None:
+        """Returns that of the objective without the transform, see ``objectives.momentum_of``."""
+        return momentum_of(self.objective, params, self._transformed_shapes(examples))
 
-def _check_labels(
-    objective: Objective, transform: Transform, params: Params, examples: PyTree
-) -> None:
-    """Refuses labels that the model has no output for; of inputs only the shapes are computed."""
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
-    shapes, _ = jax.eval_shape(lambda e, key: _transform(transform, e, key), one, jax.random.key(0))
-    check_labels(objective, params, {**examples, "x": shapes["x"]})
+    def _transformed_shapes(self, examples: PyTree) -> PyTree:
+        """Returns the examples with the shape of one transformed input; nothing is computed."""
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
+        key = jax.random.key(0)
+        shapes, _ = jax.eval_shape(lambda e, key: _transform(self.transform, e, key), one, key)
+        return {**examples, "x": shapes["x"]}
 
 
 def _transform(transform: Transform, examples: PyTree, key: Array) -> tuple[PyTree, Array]:

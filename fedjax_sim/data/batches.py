@@ -13,7 +13,7 @@ import fractions
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec
+from typing import NamedTuple, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.tree import fast
-from fedjax_sim.types import Step, plain_integer, shown
+from fedjax_sim.types import Step, plain_number, shown
 
 __all__ = [
     "Batches",
@@ -77,16 +77,10 @@ def _one_object(make: Callable[P, Batches]) -> Callable[P, Batches]:
 
     @functools.wraps(make)
     def rule(*args: P.args, **options: P.kwargs) -> Batches:
-        plain = {name: _plain(value) for name, value in options.items()}
-        return cached(*map(_plain, args), **plain)
+        plain = {name: plain_number(value) for name, value in options.items()}
+        return cached(*map(plain_number, args), **plain)
 
     return rule
-
-
-def _plain(value: Any) -> Any:
-    """Returns one number of NumPy as Python's, other values as they are."""
-    # The decimal number that is shown, as for 0.1 in single precision.
-    return float(str(value)) if isinstance(value, np.floating) else plain_integer(value)
 
 
 @_one_object

@@ -8,6 +8,7 @@ References:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,11 +18,12 @@ from jax import Array
 from jax.nn.initializers import Initializer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_number
 from fedjax_sim.models.axes import as_matrices, from_matrices
 from fedjax_sim.models.layers import Adapted, Rows, takes_tokens
 from fedjax_sim.models.paths import lookup, nested
 from fedjax_sim.models.stateful import Evaluation
+from fedjax_sim.objectives.of_model import momentum_of_training
 from fedjax_sim.types import Model, Params, PyTree, Scalar, plain_integers
 
 # (path, leaf) -> True for a kernel that gets one adapter, or the blocks of rows that get one each.
@@ -118,8 +120,8 @@ def lora(
             ``jax.nn.initializers.normal(deviation)``.
 
     Raises:
-        ValueError: a rank below 1; ``where`` selects nothing, or a leaf that is no kernel of a
-            known layer, or rows that the matrix does not have.
+        ValueError: a rank below 1; an alpha that is no number; ``where`` selects nothing, or a leaf
+            that is no kernel of a known layer, or rows that the matrix does not have.
 
     Source: Hu et al., 2021 (https://arxiv.org/abs/2106.09685), section 4.1; FFA-LoRA: Sun et al.,
     2024 (https://arxiv.org/abs/2403.12313).
@@ -133,6 +135,7 @@ def lora(
         >>> algorithm = fs.freeze(fs.fedavg(0.1), lora_frozen)
     """
     check_count(1, rank=rank)
+    check_number(alpha=alpha)
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     selected = _selected(model, shapes, where)
     merges = not getattr(model.apply, "takes_adapters", False)
@@ -161,16 +164,29 @@ def lora(
     apply = takes_tokens(adapted, getattr(model.apply, "vocab_size", None))
     if model.train is None:
         return Model(init, apply)
-    train, statistics = model.train, model.statistics
-
-    def train_adapted(params: Params, x: Any, key: Array, weights: Array) -> tuple[Any, PyTree]:
-        outputs, new = train(filled(params, True), x, key, weights)
-        return outputs, {"adapters": jax.tree.map(lambda _: None, params["adapters"]), "base": new}
+    statistics = model.statistics
 
     def in_base(path: tree.leaves.Path, leaf: Any) -> bool:
         return path[0] == "base" and statistics is not None and statistics(path[1:], leaf)
 
-    return Model(init, Evaluation(apply), train_adapted, statistics and in_base)
+    train = _AdaptedTraining(model.train, lambda params: filled(params, True))
+    return Model(init, Evaluation(apply), train, statistics and in_base)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _AdaptedTraining:
+    """Function ``train`` of a model with adapters."""
+
+    train: Callable[..., tuple[Any, PyTree]]  # of the base model
+    merged: Callable[[Params], Params]  # its parameters, with the adapters added
+
+    def __call__(self, params: Params, x: Any, key: Array, weights: Array) -> tuple[Any, PyTree]:
+        outputs, new = self.train(self.merged(params), x, key, weights)
+        return outputs, {"adapters": jax.tree.map(lambda _: None, params["adapters"]), "base": new}
+
+    def momentum(self, params: Params, x: Any) -> float | None:
+        """Returns the largest momentum of the base model, if it is known."""
+        return momentum_of_training(self.train, params["base"], x)
 
 
 def lora_frozen(path: tree.leaves.Path, leaf: Any) -> bool:
@@ -222,6 +238,7 @@ def merge_lora(
     """
     if not isinstance(model, Model):
         raise ValueError(f"model is a {type(model).__name__}; expected the base model of lora")
+    check_number(alpha=alpha)
     return _filled(params, _selected(model, params["base"], where), alpha, True)
 
 

@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from fedjax_sim import tree
 from fedjax_sim.models.stateful import Evaluation
 from fedjax_sim.objectives import Objective
-from fedjax_sim.objectives.of_model import OfApply, OfModel
+from fedjax_sim.objectives.of_model import OfApply, OfModel, momentum_of_training
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import Model, Params, PyTree, Task
 
@@ -129,6 +129,10 @@ class _CastTraining:
             return self.train(leaves.join(kept, rest), x, key, weights)
 
         return _computed(train, self.dtype, rest, x)
+
+    def momentum(self, params: Params, x: Any) -> float | None:
+        """Returns the largest momentum of the model that is cast, if it is known."""
+        return momentum_of_training(self.train, params, x)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.compression import Clip, by_sign, luq_gradient, mse_clip, signed, symmetric
+from fedjax_sim.compression.quantizers.uniform import check_bits
 from fedjax_sim.models.base import Model
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.dense import Product, dense_product
@@ -70,7 +73,8 @@ def low_bit(
             :func:`~fedjax_sim.compression.quantizers.mse_clip`.
 
     Raises:
-        ValueError: fewer than two bits; negative ``gradient_levels``.
+        ValueError: bits that are no integer in 2 to 31; ``gradient_levels`` that are no integer
+            of at least 0.
 
     Sources: "FAVANO: Federated AVeraging with Asynchronous Nodes", 2023, Appendix C.3
     (https://arxiv.org/abs/2305.16099); Chmiel et al., 2021 (https://arxiv.org/abs/2112.10769).
@@ -80,11 +84,8 @@ def low_bit(
         >>> len(jax.numpy.unique(kernel))
         7
     """
-    for name, bits in (("weight_bits", weight_bits), ("activation_bits", activation_bits)):
-        if bits < 2:
-            raise ValueError(f"{name} is {bits}; expected at least 2")
-    if gradient_levels < 0:
-        raise ValueError(f"gradient_levels is {gradient_levels}; expected 0 or more")
+    check_bits(2, weight_bits=weight_bits, activation_bits=activation_bits)
+    check_count(gradient_levels=gradient_levels)
     clip = clip or mse_clip()
     return Quantizers(
         weight=lambda w: symmetric(w, signed(weight_bits), clip),
@@ -147,6 +148,8 @@ def quantized(
         def layer(number: int, product: Callable[..., Array], x, kernel, *rest, **options) -> Array:
             if number in plain:
                 return product(x, kernel, *rest, **options)
+            # As in the product itself; the values of a grid are no integers.
+            x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(kernel.dtype)
             z = product(chosen.activation(x), chosen.weight(kernel), *rest, **options)
             return chosen.gradient(jax.random.fold_in(key, number), z)
 

@@ -138,6 +138,15 @@ def momentum_of(objective: Objective, params: Params, examples: PyTree) -> float
     return None if momentum is None else momentum(params, examples)
 
 
+def momentum_of_training(train: Any, params: Params, x: Any) -> float | None:
+    """Returns the largest momentum of the batch normalisations of a model's function ``train``.
+
+    None if the function does not know it.  A function around another one passes its answer on.
+    """
+    momentum = getattr(train, "momentum", None)
+    return None if momentum is None else momentum(params, x)
+
+
 def objective_of(model: Apply | Model, loss: Loss) -> Objective:
     """Returns the objective of a model or of its function ``apply``.
 
@@ -251,8 +260,7 @@ class OfModel:
 
     def momentum(self, params: Params, examples: PyTree) -> float | None:
         """Returns the largest momentum of the model's batch normalisations, if it is known."""
-        momentum = getattr(self.model.train, "momentum", None)
-        return None if momentum is None else momentum(params, _inputs_of_two(params, examples))
+        return momentum_of_training(self.model.train, params, _inputs_of_two(params, examples))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,13 @@ from fedjax_sim.types.aliases import (
     Upload,
 )
 from fedjax_sim.types.annotations import annotated_kinds
-from fedjax_sim.types.arrays import plain_integer, plain_integers, readable, tree_text
+from fedjax_sim.types.arrays import (
+    plain_integer,
+    plain_integers,
+    plain_number,
+    readable,
+    tree_text,
+)
 from fedjax_sim.types.models import Described, Model
 from fedjax_sim.types.setup import (
     KEY_ROWS,
@@ -97,6 +103,7 @@ __all__ = [
     "listed",
     "plain_integer",
     "plain_integers",
+    "plain_number",
     "readable",
     "rows_of",
     "send_state",

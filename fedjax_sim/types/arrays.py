@@ -51,6 +51,20 @@ def plain_integer(value: Any) -> Any:
     return value if known is None or known.dtype.kind not in "iu" else known.item()
 
 
+def plain_number(value: Any) -> Any:
+    """Returns one number of NumPy or JAX as Python's: a floating one as its shortest decimal.
+
+    ``np.float32(0.1)`` is 0.1, as it is shown, and not 0.10000000149.
+    """
+    value = plain_integer(value)
+    if not isinstance(value, (np.ndarray, np.generic, jax.Array)) or value.ndim:
+        return value
+    known = readable(value)
+    if known is None or not jnp.issubdtype(known.dtype, np.floating):
+        return value
+    return float(str(known[()]))
+
+
 def plain_integers(function: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function whose counts may be integers of NumPy: they become Python's.
 

@@ -33,7 +33,7 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
 
     Raises:
         ValueError: ``where`` is no predicate; at the start of the run, all leaves are selected or
-            none.
+            none, or running statistics that the algorithm updates.
 
     Example:
         An adapter of rank 2 beside a frozen kernel:
@@ -65,6 +65,7 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
         for name, selected in (("all", trainable), ("none", frozen)):
             if not jax.tree.leaves(selected):
                 raise tree.leaves.unexpected(name, params)
+        _check_statistics(algorithm, params, frozen)
         return part.init(params)
 
     def local(
@@ -84,3 +85,21 @@ def freeze(algorithm: FedAlgorithm, where: Selection) -> FedAlgorithm:
     return with_message_bits(part, lambda message: inner_bits(message.inner))._replace(
         init=init, local=local, personal=None if algorithm.personal is None else personal
     )
+
+
+def _check_statistics(algorithm: FedAlgorithm, params: Params, frozen: Params) -> None:
+    """Refuses frozen leaves that are running statistics which the algorithm would update."""
+    statistics = algorithm.requires.statistics
+    if statistics is None:
+        return
+    updated, _ = tree.leaves.split(params, statistics.where)
+    both = sorted(_paths(frozen) & _paths(updated))
+    if both:
+        raise ValueError(
+            f"where selects running statistics that the algorithm updates, such as {both[0]}; "
+            "expected running_statistics(freeze(...)): apply running_statistics last"
+        )
+
+
+def _paths(x: Params) -> set[str]:
+    return {"/".join(tree.names(path)) for path, _ in jax.tree_util.tree_leaves_with_path(x)}

@@ -261,6 +261,16 @@ def test_power_sgd_of_zeros_keeps_its_start():
     assert_identical(memory, codec.init(x))
 
 
+def test_power_sgd_leaves_a_start_without_an_image():
+    """The first matrix has the row space of e_0, the second one that of e_1, with a first row 0."""
+    codec = power_sgd(rank=1)
+    first, second = jnp.diag(jnp.array([2.0, 0.0])), jnp.diag(jnp.array([0.0, 3.0]))
+    _, memory = codec.through(KEY, first, codec.init(first))
+    for _ in range(2):
+        y, memory = codec.through(KEY, second, memory)
+    np.testing.assert_allclose(y, second, atol=1e-12)
+
+
 # ---- bits, identities, arguments
 
 
@@ -336,7 +346,65 @@ def test_codecs_that_do_not_fit():
 def test_numbers_of_entries_may_be_those_of_numpy():
     x = jnp.array([1.0, -3.0, 2.0, 3.0])
     for make in (top_k, random_k):
-        for number, other in ((2, np.int64(2)), (0.5, np.float64(0.5))):
+        for number, other in ((2, np.int64(2)), (0.5, np.float64(0.5)), (0.5, np.float32(0.5))):
             sent = [make(keep).through(jax.random.key(0), x, x) for keep in (number, other)]
             np.testing.assert_array_equal(*sent)
             assert make(number).bits(x) == make(other).bits(x)
+
+
+@pytest.mark.parametrize("make", [top_k, random_k])
+@pytest.mark.parametrize("one", [np.float16, np.float32, jnp.float32])
+@pytest.mark.parametrize("fraction", [0.07, 0.1, 0.3, 1.0])
+def test_fractions_in_other_precisions_are_the_decimals_that_are_shown(make, one, fraction):
+    """0.1 in single precision is above a tenth: of 1,000 entries 101 would be sent."""
+    assert make(one(fraction)).bits(SINGLE) == make(fraction).bits(SINGLE)
+    for wrong in (one(1.5), one(0)):
+        with pytest.raises(ValueError, match="keep is "):
+            make(wrong)
+
+
+def test_tensors_without_entries_have_no_errors():
+    x = {"empty": jnp.zeros((0, 3)), "w": jnp.array([1.0, -2.0, 3.0, 4.0])}
+    codecs = (
+        random_k(2), random_k(0.5), compression.uniform(3), compression.qsgd(2),
+        compression.luq_codec(), natural(), top_k(0.5), scaled_sign(), gaussian_low_rank(1),
+    )  # fmt: skip
+    for codec in codecs:
+        assert codec.through(KEY, x, x)["empty"].shape == (0, 3)
+        assert codec.bits(x) == codec.bits({"w": x["w"]})
+        if isinstance(codec.kind, compression.Unbiased):
+            assert codec.kind.variance(x["empty"]) >= 0
+    assert random_k(2).kind.variance(x["empty"]) == 0  # pyright: ignore
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_random_k_of_half_precision(dtype):
+    """The factor d / k = 10 / 3 is not rounded to the dtype of a tensor, only products are."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=10), dtype)
+    y = random_k(3).through(KEY, x, x)
+    assert y.dtype == dtype
+    sent = np.asarray(y, np.float64) != 0
+    assert sent.sum() == 3
+    products = jnp.asarray(10 / 3 * np.asarray(x, np.float64)[sent], dtype)
+    np.testing.assert_array_equal(np.asarray(y)[sent], products)
+
+
+# Sums of magnitudes overflow, and so do products of a matrix and a start of its size.
+@pytest.mark.parametrize("size", [1e-30, 1e-20, 1.0, 1e20, 1e30, 1e38])
+def test_signs_and_projections_of_all_sizes(size):
+    matrix = np.random.default_rng(0).uniform(-1, 1, (12, 10))
+    x = jnp.asarray(size * matrix, jnp.float32)
+    wide = np.asarray(x, np.float64) / size
+    y = np.asarray(through("sign", x), np.float64) / size
+    # Sums of 120 numbers in single precision.
+    np.testing.assert_allclose(y, np.abs(wide).mean() * np.sign(wide), rtol=1e-6)
+    codec = power_sgd(2)
+    memory = codec.init(x)
+    (start,) = (np.asarray(q, np.float64) for q in memory)
+    send = compiled(codec.through)
+    for _ in range(3):
+        y, memory = send(KEY, x, memory)
+        left, _ = np.linalg.qr(wide @ start)
+        start = wide.T @ left
+        # Single precision: three steps, whose products are sums of 12 numbers.
+        np.testing.assert_allclose(np.asarray(y, float) / size, left @ start.T, rtol=0, atol=1e-5)

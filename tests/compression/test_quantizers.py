@@ -24,7 +24,7 @@ from fedjax_sim.compression import (
     uniform,
 )
 from fedjax_sim.compression import quantizers as q
-from fedjax_sim.compression.quantizers.rounding import power_of_two_below
+from fedjax_sim.tree import power_of_two_below
 
 EPS = np.finfo(np.float32).eps
 KEY = jax.random.key(0)
@@ -189,10 +189,14 @@ def test_sawb_clip():
 def test_numbers_of_clips_are_arguments_of_programs(clip, dtype):
     """Traced numbers give the bytes of constants, since the operations are the same."""
     with jax.enable_x64(dtype == np.float64):
-        x = np.random.default_rng(3).normal(size=200).astype(dtype)
-        traced = jax.jit(lambda spec: spec.build()(x, q.signed(4)))(clip.spec)
         assert len(jax.tree.leaves(clip.spec)) == len(np.ravel([*clip.spec.arguments.values()]))
-        np.testing.assert_array_equal(traced, jax.jit(lambda: clip(x, q.signed(4)))())
+        traced = jax.jit(lambda spec, x: spec.build()(x, q.signed(4)))
+        constant = jax.jit(lambda x: clip(x, q.signed(4)))
+        # Tensors are arguments of both programs, as in a run: of a constant one the compiler would
+        # compute the clip itself, with sums in another order.
+        for seed in range(40):
+            x = np.random.default_rng(seed).normal(size=200).astype(dtype)
+            np.testing.assert_array_equal(traced(clip.spec, x), constant(x))
 
 
 @pytest.mark.parametrize("clip", [q.mse_clip(), q.sawb_clip()])
@@ -258,6 +262,8 @@ def test_gradients_are_straight_through():
         (lambda: q.luq(KEY, jnp.ones(2), -1), "exponent_levels is -1"),
         (lambda: q.signed(1), "bits is 1"),
         (lambda: q.non_negative(0), "bits is 0"),
+        (lambda: q.signed(40), "bits is 40; expected at most 31"),
+        (lambda: q.non_negative(32), "bits is 32; expected at most 31"),
         (lambda: q.mse_clip(()), r"candidates is \(\)"),
         (lambda: q.mse_clip((0.5, 1.5)), "candidates is"),
         (lambda: q.mse_clip(["a"]), r"candidates is \('a',\); expected numbers in \(0, 1\]"),
@@ -280,3 +286,82 @@ def test_powers_of_two_are_those_of_frexp(dtype):
         x = np.concatenate([powers, np.nextafter(powers[1:], dtype(0)), 1.5 * powers, [info.max]])
         expected = np.ldexp(dtype(1), np.frexp(x)[1] - 1)
         np.testing.assert_array_equal(jax.jit(power_of_two_below)(x.astype(dtype)), expected)
+
+
+# ---- ends of the range: with a power of two taken out of a tensor, nothing else changes
+
+# Largest magnitudes: squares, ranges, products with levels and reciprocals would leave the range.
+SIZES = [1e-36, 1e-30, 1e-20, 1e-18, 1.0, 2e19, 1e30, 1e37, 6e37, 1e38, 3e38]
+
+
+def numpy_best_clip(x, low, high):
+    """The default candidate of the smallest squared error, in double precision."""
+    widest = numpy_widest(x, low, high)
+    clips = [2 ** (-k / 4) * widest for k in range(16)]
+    unit = np.abs(x).max()  # squares in double precision would not overflow, but be large
+    errors = [(((numpy_symmetric(x, low, high, c) - x) / unit) ** 2).mean() for c in clips]
+    return clips[int(np.argmin(errors))]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("levels", [q.signed(3), q.signed(8), q.non_negative(3)])
+def test_uniform_grids_of_all_sizes(levels, size):
+    x = np.random.default_rng(0).uniform(-1, 1, 50) ** 3
+    x = (np.abs(x) if levels.low == 0 else x) / np.abs(x).max()
+    x = (size * x).astype(np.float32)
+    # Entries below the normal numbers count as 0 on a CPU.
+    wide = np.where(np.abs(x) < np.finfo(np.float32).tiny, 0, x.astype(np.float64))
+    expected = numpy_symmetric(wide, *levels, numpy_best_clip(wide, *levels))
+    actual = np.asarray(symmetric(jnp.asarray(x), levels), np.float64)
+    # Single precision; no entry is that near a tie.
+    np.testing.assert_allclose(actual / size, expected / size, rtol=0, atol=4 * EPS)
+
+
+@pytest.mark.parametrize("size", [1e-36, 1e-30, 1e-20, 1e-18, 1.0, 2e19, 1e30, 6e37])
+def test_sawb_clips_of_all_sizes(size):
+    """Up to where the clip itself, about four times the largest entry, is a number."""
+    x = (size * np.random.default_rng(0).uniform(-1, 1, 50) ** 3).astype(np.float32)
+    wide = np.where(np.abs(x) < np.finfo(np.float32).tiny, 0, x.astype(np.float64) / size)
+    clip = 12.1 * np.sqrt((wide**2).mean()) - 12.2 * np.abs(wide).mean()
+    actual = float(jax.jit(lambda x: q.sawb_clip()(x, q.signed(4)))(x)) / size
+    # A difference of numbers near 4 in single precision.
+    np.testing.assert_allclose(actual, clip, rtol=0, atol=16 * EPS)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30, 1e38, 3e38])
+@pytest.mark.parametrize("exponent_levels", [0, 1, 6])
+def test_luq_of_all_sizes(exponent_levels, size):
+    x = (size * np.random.default_rng(0).uniform(-1, 1, 40)).astype(np.float32)
+    uniforms = np.asarray(jax.random.uniform(KEY, x.shape, jnp.float32))
+    expected = numpy_luq(uniforms, x, exponent_levels, np.abs(x).max())
+    actual = np.asarray(luq(KEY, jnp.asarray(x), exponent_levels), float)
+    # Quotients in single precision tip no entry over: no uniform number is that near.
+    np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30, 1e38, 3e38])
+def test_scaled_grids_of_all_sizes(size):
+    """The same draws and steps as of a tensor of size 1, with NumPy's grid in double precision."""
+    shape = np.random.default_rng(0).uniform(-1, 1, 40)
+    x = (size * shape).astype(np.float32)
+    wide = x.astype(np.float64) / size
+    key = jax.random.fold_in(KEY, 0)  # of the first leaf
+    uniforms = np.asarray(jax.random.uniform(key, x.shape, jnp.float32))
+    unit = (wide.max() - wide.min()) / 6
+    steps = (wide - wide.min()) / unit
+    expected = wide.min() + unit * (np.floor(steps) + (uniforms < steps - np.floor(steps)))
+    actual = np.asarray(compiled(uniform(7).through)(KEY, x, x), np.float64) / size
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=8 * EPS)
+    unit = np.sqrt((wide**2).sum()) / 40
+    steps = np.abs(wide) / unit
+    expected = unit * np.sign(wide) * (np.floor(steps) + (uniforms < steps - np.floor(steps)))
+    actual = np.asarray(compiled(qsgd(40).through)(KEY, x, x), np.float64) / size
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=8 * EPS)
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int32])
+def test_integers_are_refused(dtype):
+    x = jnp.asarray([1, 7, 3], dtype)
+    for function in (lambda: q.symmetric(x, q.signed(3)), lambda: q.luq(KEY, x)):
+        with pytest.raises(ValueError, match=f"x has dtype {x.dtype}; expected a floating one"):
+            function()

@@ -20,9 +20,10 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
+from fedjax_sim.data.augmentation import transformed
 from fedjax_sim.engine.contract import check_run
 from fedjax_sim.local import carrying, local_path, local_steps
-from fedjax_sim.models import from_linen, from_nnx, frozen_statistics, in_precision
+from fedjax_sim.models import from_linen, from_nnx, frozen_statistics, in_precision, lora
 from fedjax_sim.objectives import cross_entropy, momentum_of, squared_error, with_l2
 from fedjax_sim.wrappers.parts import personal_model
 
@@ -199,6 +200,32 @@ def test_the_momentum_is_the_largest_of_the_layers():
         for objective in (squared_error(model), with_l2(squared_error(model), 0.1)):
             assert momentum_of(objective, params, examples) == largest
     assert momentum_of(lambda params, examples, key: params, None, examples) is None
+
+
+def test_functions_around_others_know_their_momentum():
+    """Adapters, another precision and augmentation: without it runs would not warn."""
+    model = from_nnx(
+        lambda rngs: nnx.Sequential(
+            nnx.Linear(3, 3, rngs=rngs), nnx.BatchNorm(3, momentum=0.25, rngs=rngs)
+        )
+    )
+    adapted = lora(model, 1, where=lambda path, leaf: path[-1] == "kernel")
+    examples = {"x": jnp.ones((4, 6)), "y": jnp.ones((4, 3))}
+    for one in (
+        model,
+        in_precision(model, jnp.bfloat16),
+        adapted,
+        in_precision(adapted, "float16"),
+    ):
+        params = one.init(jax.random.key(0))
+        objective = transformed(squared_error(one), lambda x, key: x[:, :3])
+        assert momentum_of(objective, params, examples) == 0.25
+    dropout = from_nnx(lambda rngs: nnx.Sequential(nnx.Linear(3, 3, rngs=rngs)))
+    bare = dropout._replace(train=lambda params, x, key, weights: (x, None))
+    plain = lora(bare, 1, where=lambda path, leaf: path[-1] == "kernel")
+    params = plain.init(jax.random.key(0))
+    cut = {**examples, "x": examples["x"][:, :3]}
+    assert momentum_of(squared_error(plain), params, cut) is None
 
 
 @pytest.mark.parametrize("num_clients", [3, 40])

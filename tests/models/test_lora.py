@@ -254,6 +254,11 @@ def test_last_layer_and_messages():
     assert list(params["adapters"]) == ["dense2"]
     with pytest.raises(ValueError, match=r"rank is 0; expected at least 1"):
         models.lora(base, 0, where=where)
+    for alpha in ("8", jnp.ones(2), float("nan"), lambda round: 8.0):
+        with pytest.raises(ValueError, match="alpha "):
+            models.lora(base, alpha=alpha, where=where)
+        with pytest.raises(ValueError, match="alpha "):
+            models.merge_lora(base, {}, alpha, where)
     with pytest.raises(ValueError, match=r"selects none of the leaves; expected kernels among de"):
         models.lora(base)
     with pytest.raises(ValueError, match=r"selects dense1/bias of shape \(5,\) and dtype float32"):

@@ -305,6 +305,23 @@ def test_bad_arguments():
             low_bit(**{name: value})
     with pytest.raises(ValueError, match="gradient_levels is -1"):
         low_bit(gradient_levels=-1)
+    for name in ("weight_bits", "activation_bits", "gradient_levels"):
+        for value in (2.5, True, "3"):
+            with pytest.raises(ValueError, match=f"{name} is {value!r}; expected an integer"):
+                low_bit(**{name: value})
+    for name in ("weight_bits", "activation_bits"):
+        with pytest.raises(ValueError, match=f"{name} is 40; expected at most 31"):
+            low_bit(**{name: 40})
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32])
+def test_integer_inputs_are_quantised_as_numbers(dtype):
+    """Levels are no integers of the inputs' type, in which negative ones would wrap."""
+    params, examples = problem(small_mlp)
+    x = np.random.default_rng(0).integers(0, 251, examples["x"].shape)
+    apply = compiled(quantized(small_mlp))
+    expected = apply(params, x.astype(np.float32), KEY)
+    np.testing.assert_array_equal(apply(params, x.astype(dtype), KEY), expected)
 
 
 @pytest.mark.slow

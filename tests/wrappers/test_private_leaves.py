@@ -225,6 +225,22 @@ def test_predicate_that_selects_all_or_none_is_refused(answer, word):
         frozen.init(logistic_params())
 
 
+@pytest.mark.parametrize("combine", ["averaged", "private"])
+def test_freezing_statistics_that_are_updated_is_refused(combine):
+    """Silently they would keep their initial values, with which the model is evaluated."""
+    params = {"base": {"kernel": jnp.ones(2), "mean": jnp.zeros(2)}, "adapter": jnp.ones(2)}
+
+    def is_mean(path, leaf):
+        return path[-1] == "mean"
+
+    updating = fs.running_statistics(fs.fedavg(0.1), is_mean, combine)
+    with pytest.raises(ValueError, match=r"such as base/mean; expected running_statistics\(freeze"):
+        fs.freeze(updating, lambda path, leaf: path[0] == "base").init(params)
+    fs.freeze(updating, lambda path, leaf: path[-1] == "kernel").init(params)
+    frozen = fs.freeze(fs.fedavg(0.1), lambda path, leaf: path[0] == "base")
+    fs.running_statistics(frozen, is_mean, combine).init(params)
+
+
 def test_predicate_is_a_function():
     with pytest.raises(ValueError, match=r"where is 'head'; expected a predicate \(path, leaf\)"):
         fs.freeze(fs.fedavg(0.1), "head")  # pyright: ignore

@@ -8,7 +8,7 @@ the grid, preserve its dtype, and compute in at least float32.
 """
 
 from fedjax_sim.compression.quantizers.logarithmic import luq, luq_gradient
-from fedjax_sim.compression.quantizers.rounding import max_magnitude, stochastic_round
+from fedjax_sim.compression.quantizers.rounding import stochastic_round
 from fedjax_sim.compression.quantizers.uniform import (
     Clip,
     Levels,
@@ -19,6 +19,7 @@ from fedjax_sim.compression.quantizers.uniform import (
     signed,
     symmetric,
 )
+from fedjax_sim.tree import max_magnitude
 
 __all__ = [
     "Clip",

@@ -13,7 +13,8 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count
-from fedjax_sim.compression.quantizers.rounding import bernoulli, max_magnitude, power_of_two_below
+from fedjax_sim.compression.quantizers.rounding import bernoulli, check_floating
+from fedjax_sim.tree import max_magnitude, power_of_two_below, quotient
 
 
 def luq(key: Array, x: Array, exponent_levels: int = 6) -> Array:
@@ -38,7 +39,7 @@ def luq(key: Array, x: Array, exponent_levels: int = 6) -> Array:
         exponent_levels: J; the largest exponent e.
 
     Raises:
-        ValueError: a negative ``exponent_levels``.
+        ValueError: a negative ``exponent_levels``; a tensor that is not floating.
 
     Source: Chmiel et al., 2021, section 3.
 
@@ -50,10 +51,11 @@ def luq(key: Array, x: Array, exponent_levels: int = 6) -> Array:
         [64.0, -2.0, 0.0]
     """
     check_count(exponent_levels=exponent_levels)
+    check_floating(x)
     full = tree.wide(x)
     threshold = max_magnitude(full) * 2.0**-exponent_levels
     usable = threshold > 0
-    ratio = jnp.abs(full) / jnp.where(usable, threshold, 1)
+    ratio = quotient(jnp.abs(full), jnp.where(usable, threshold, 1))
     below = jnp.where(ratio < 1, 0, power_of_two_below(ratio))
     gap = jnp.maximum(below, 1)
     up = bernoulli(key, (ratio - below) / gap)

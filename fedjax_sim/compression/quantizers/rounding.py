@@ -1,4 +1,4 @@
-"""Precision of quantisers, powers of two, and random rounding."""
+"""Random rounding."""
 
 import jax
 import jax.numpy as jnp
@@ -24,23 +24,7 @@ def stochastic_round(key: Array, x: Array) -> Array:
     return below + bernoulli(key, x - below)
 
 
-def power_of_two_below(x: Array) -> Array:
-    """The largest power of two that is at most x, for normal, finite x > 0.
-
-    Exact, unlike the floor of a logarithm.  ``jnp.frexp`` is exact, too, but the XLA of jaxlib 0.12
-    permutes the exponents of a constant that is stored by columns.
-    """
-    info = jnp.finfo(x.dtype)
-    nearest = jax.lax.reduce_precision(x, info.nexp, mantissa_bits=0)
-    nearest = jnp.minimum(nearest, 2.0 ** (info.maxexp - 1))  # near the largest number: infinity
-    return jnp.where(nearest > x, nearest / 2, nearest)
-
-
-def max_magnitude(x: Array) -> Array:
-    """``max |x|``; 0 for a tensor without entries.
-
-    Example:
-        >>> float(max_magnitude(jnp.array([-2.0, 1.0])))
-        2.0
-    """
-    return jnp.abs(x).max(initial=0)
+def check_floating(x: Array) -> None:
+    """Refuses tensors of integers, to which the values of a grid would be truncated."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise ValueError(f"x has dtype {x.dtype}; expected a floating one, which grids are of")

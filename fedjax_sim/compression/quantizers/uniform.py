@@ -16,8 +16,9 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count, is_concrete
-from fedjax_sim.compression.quantizers.rounding import max_magnitude
+from fedjax_sim.checks import check_at_most, check_count, is_concrete
+from fedjax_sim.compression.quantizers.rounding import check_floating
+from fedjax_sim.tree import in_units, max_magnitude
 from fedjax_sim.types import Scalar, specified
 
 
@@ -31,6 +32,12 @@ class Levels(NamedTuple):
 Clip: TypeAlias = Callable[[Array, Levels], Array]  # (tensor, levels) -> clip, see `symmetric`
 
 
+def check_bits(least: int, /, **values: int) -> None:
+    """Refuses numbers of bits below a bound, and those whose integers have more than 32 bits."""
+    check_count(least, **values)
+    check_at_most(31, **values)
+
+
 def signed(bits: int) -> Levels:
     """``-(2^(b-1) - 1) .. 2^(b-1) - 1``: the largest symmetric range that fits in b bits.
 
@@ -40,7 +47,7 @@ def signed(bits: int) -> Levels:
         >>> signed(3)
         Levels(low=-3, high=3)
     """
-    check_count(2, bits=bits)
+    check_bits(2, bits=bits)
     return Levels(1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1)
 
 
@@ -51,7 +58,7 @@ def non_negative(bits: int) -> Levels:
         >>> non_negative(3)
         Levels(low=0, high=7)
     """
-    check_count(1, bits=bits)
+    check_bits(1, bits=bits)
     return Levels(0, 2**bits - 1)
 
 
@@ -96,13 +103,14 @@ def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
         raise ValueError(f"candidates is {candidates}; expected numbers in (0, 1], at least one")
 
     def clip(x: Array, levels: Levels) -> Array:
+        x, unit = in_units(x)
         widest = _widest(x, levels)
 
         def error(fraction: Array) -> Array:
             return jnp.square(_nearest(x, fraction * widest, levels) - x).mean()
 
         fractions = jnp.asarray(candidates, x.dtype)
-        return widest * fractions[jnp.argmin(jax.lax.map(error, fractions))]
+        return unit * (widest * fractions[jnp.argmin(jax.lax.map(error, fractions))])
 
     return clip
 
@@ -121,8 +129,12 @@ def sawb_clip(c1: Scalar = 12.1, c2: Scalar = 12.2) -> Clip:
     """
 
     def clip(x: Array, levels: Levels) -> Array:
+        x, unit = in_units(x)
         a, b = (jnp.asarray(c).astype(x.dtype) for c in (c1, c2))
-        return a * jnp.sqrt(jnp.square(x).mean()) - b * jnp.abs(x).mean()
+        means = jnp.sqrt(jnp.square(x).mean()), jnp.abs(x).mean()
+        # XLA would join constants with the factor of a mean, and round otherwise than traced ones.
+        root, mean = jax.lax.optimization_barrier(means)
+        return unit * (a * root - b * mean)
 
     return clip
 
@@ -143,12 +155,16 @@ def symmetric(x: Array, levels: Levels, clip: Clip | None = None) -> Array:
         clip: ``(x, levels) -> clip``, default :func:`mse_clip`. If its result is not positive,
             ``Delta = max |x| / h``.
 
+    Raises:
+        ValueError: a tensor that is not floating.
+
     Example:
         >>> symmetric(jnp.array([3.0, -1.2, 2.4, 0.0]), signed(3)).tolist()
         [3.0, -1.0, 2.0, 0.0]
         >>> jax.grad(lambda x: symmetric(x, signed(3)).sum())(jnp.array([3.0, -1.2])).tolist()
         [1.0, 1.0]
     """
+    check_floating(x)
     fixed = tree.wide(jax.lax.stop_gradient(x))
     width = (clip or mse_clip())(fixed, levels)
     quantised = _nearest(fixed, jnp.where(width > 0, width, _widest(fixed, levels)), levels)
@@ -176,14 +192,18 @@ def _straight_through_jvp(primals, tangents):
 def _widest(x: Array, levels: Levels) -> Array:
     """The clip for which the largest magnitude is the highest level."""
     low, high = _as(x, levels)
-    return max_magnitude(x) * (high - low) / (2 * high)
+    largest, unit = in_units(max_magnitude(x))
+    return unit * (largest * (high - low) / (2 * high))
 
 
 def _nearest(x: Array, clip: Array, levels: Levels) -> Array:
     low, high = _as(x, levels)
+    # The spacing itself may be subnormal.
+    clip, power = in_units(clip)
     unit = 2 * clip / (high - low)
     # The unit is 0 for a tensor of zeros.
-    return unit * jnp.round(jnp.clip(x / jnp.where(unit > 0, unit, 1), low, high))
+    multiples = x * (1 / power) / jnp.where(unit > 0, unit, 1)
+    return power * (unit * jnp.round(jnp.clip(multiples, low, high)))
 
 
 def _as(x: Array, levels: Levels) -> tuple[Array, Array]:

@@ -199,16 +199,15 @@ def _draw(key: Array, x: Array, clip: Scalar, epsilon: float, tight: bool) -> Ar
     constants = priv_unit_constants(x.size, epsilon, tight=tight)
     keys = jax.random.split(key, 4)
     bound = jnp.asarray(clip, x.dtype)
-    # Divided by the largest entry first: the squares of small or large entries would underflow or
-    # overflow, and the length of what is sent must not depend on x.
-    largest = jnp.max(jnp.abs(x))
-    some = largest >= jnp.finfo(x.dtype).tiny
-    scaled = x / jnp.where(some, largest, 1)
+    # The squares of small or large entries would underflow or overflow, and the length of what is
+    # sent must not depend on x.
+    some = tree.max_magnitude(x) >= jnp.finfo(x.dtype).tiny
+    scaled, unit_length = tree.in_units(x)
     inverse = tree.over_norm(1.0, scaled)
     v = scaled * inverse
     # Drawn in single precision, so that runs in double precision see the same draws.
     coin, cap_coin = (jax.random.uniform(k, (), jnp.float32).astype(x.dtype) for k in keys[:2])
-    norm_over_clip = largest / bound / inverse
+    norm_over_clip = unit_length / bound / inverse
     v = jnp.where(coin < (1 - norm_over_clip) / 2, -v, v)
     depth = jax.random.exponential(keys[2], (), jnp.float32).astype(x.dtype)
     height = _height(depth, cap_coin < constants.cap_probability, constants, x.size)

@@ -137,14 +137,12 @@ def average(weights: Array, x: PyTree) -> PyTree:
 def safe_norm(x: PyTree) -> Array:
     """Returns the norm over all leaves, in JAX's default precision.
 
-    Squares neither overflow nor underflow, since the largest entry is taken out of them.  The
+    Squares neither overflow nor underflow, since a power of two is taken out of them.  The
     derivative at 0 is 0.
     """
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), x)
-    leaves = jax.tree.leaves(wide)
-    largest = jnp.stack([jnp.abs(leaf).max(initial=0) for leaf in leaves]).max()
-    unit = jax.lax.stop_gradient(jnp.where(largest > 0, largest, 1))
-    squared = squared_norm(jax.tree.map(lambda leaf: leaf / unit, wide))
+    scaled, unit = tree.in_units(wide)
+    squared = squared_norm(scaled)
     # The root has no derivative at 0.
     return jnp.where(squared > 0, unit * jnp.sqrt(jnp.where(squared > 0, squared, 1)), 0)
 

@@ -220,7 +220,12 @@ def test_mean_and_squared_error(dimension):
 
 @pytest.mark.parametrize(
     "entry",
-    [1e-37, 1e30, *(pytest.param(x, marks=pytest.mark.slow) for x in (1e-30, 1e-22, 1.0, 1e20))],
+    [
+        1e-37,
+        1e30,
+        3e38,
+        *(pytest.param(x, marks=pytest.mark.slow) for x in (1e-30, 1e-22, 1.0, 1e20)),
+    ],
 )
 def test_uploads_whose_squares_leave_single_precision(entry):
     """The length tells nothing about the upload, and the direction is right."""

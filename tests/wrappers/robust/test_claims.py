@@ -14,6 +14,7 @@ from fedjax_sim import robust
 from fedjax_sim.studies.setups import Run, fields_of, kind_of
 from fedjax_sim.types import Stack
 from fedjax_sim.wrappers.robust.aggregation import points_of
+from fedjax_sim.wrappers.robust.rules import safe_norm
 
 SLOTS, DIM = 12, 5
 
@@ -187,6 +188,28 @@ def test_distant_attackers_pull_geometric_medians_and_clipping_with_their_direct
             results.append(np.asarray(go(x)))
         for result in results[1:]:
             np.testing.assert_allclose(result, results[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e37, 8e37, 1e38, 3e38])
+@pytest.mark.parametrize("jitted", [False, True])
+def test_the_largest_numbers_are_clipped(size, jitted):
+    """Of divisors above 2^126 the reciprocal, by which XLA multiplies, is 0 on a CPU."""
+    honest = np.random.default_rng(0).normal(size=(6, 64))
+    x = np.concatenate([honest, size * np.random.default_rng(1).uniform(0.5, 1, (1, 64))])
+    norm = jax.jit(safe_norm) if jitted else safe_norm
+    expected = min(np.linalg.norm(x[-1] / size) * size, np.inf)
+    with np.errstate(over="ignore"):  # a norm above the largest number is infinite
+        expected = np.float32(expected)
+    np.testing.assert_allclose(norm(jnp.asarray(x[-1], jnp.float32)), expected, rtol=1e-6)
+    rule, previous = robust.centred_clipping(1.0), jnp.zeros(64, jnp.float32)
+
+    def go(x):
+        return rule.aggregate(full(jnp.asarray(x, jnp.float32)), previous, jax.random.key(0))
+
+    result = np.asarray((jax.jit(go) if jitted else go)(x), np.float64)
+    assert np.linalg.norm(result) <= 1 + 1e-5  # seven changes of at most 1
+    whole = rule.change(previous, jnp.asarray(x[-1], jnp.float32))
+    assert np.linalg.norm(np.asarray(whole, float)) <= 1 + 1e-5
 
 
 def test_one_of_five_uploads_does_not_move_the_geometric_median():
