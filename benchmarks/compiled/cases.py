@@ -135,12 +135,15 @@ def network(name: str, dtype: Any = None) -> Callable[[Sequence[Any], str], Prog
     def build(devices: Sequence[Any], strategy: str) -> Program:
         net = accelerator.NETWORKS[name]
         on_tpu = devices[0].platform == "tpu"
-        pairs = dtype is not None and on_tpu
+        half = dtype is not None
+        pairs = half and on_tpu
         model = {
             "ResNet-18": lambda: fs.models.resnet18(net.classes, pairs=pairs),
-            "ViT-Tiny": lambda: fs.models.vit_tiny(num_classes=net.classes, unroll=not on_tpu),
+            "ViT-Tiny": lambda: fs.models.vit_tiny(
+                num_classes=net.classes, unroll=half or not on_tpu
+            ),
         }[name]()
-        model = model if dtype is None else fs.models.in_precision(model, dtype)
+        model = fs.models.in_precision(model, dtype) if half else model
         clients, cohort = accelerator.CLIENTS, accelerator.COHORT
         x = _float32(clients * net.batch * net.steps, *net.shape)
         task = task_shapes(

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from fedjax_sim import tree
@@ -153,7 +154,6 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None
     The mask ``[T, T]`` is True where the query of the row sees the key of the column.  The
     softmax is computed in at least float32.
     """
-    queries = queries * queries.shape[-1] ** -0.5
     apart = functools.partial(_attend_apart, mask=mask)
     joint = functools.partial(_attend_joint, mask=mask)
     if queries.shape[2] * queries.shape[3] > _MAX_JOINT_WIDTH:
@@ -165,6 +165,7 @@ def attend(queries: Array, keys: Array, values: Array, mask: Array | None = None
 
 def _attend_apart(queries: Array, keys: Array, values: Array, mask: Array | None) -> Array:
     """Attention with a batch of products for the heads."""
+    queries = queries * queries.shape[-1] ** -0.5
     weights = _weights(jnp.einsum("bqhd,bkhd->bhqk", queries, keys), mask).astype(values.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, values)
 
@@ -173,12 +174,54 @@ def _attend_joint(queries: Array, keys: Array, values: Array, mask: Array | None
     """Attention with the entries of all heads in one axis, for which others' entries are zero."""
     # Tiles of 128 lanes hold two heads of 64 entries. Taking heads apart would copy all arrays,
     # which costs a TPU more than products with zeros in tiles that one head does not fill.
-    heads, size = queries.shape[2:]
-    own = jnp.repeat(jnp.eye(heads, dtype=values.dtype), size, axis=1)[:, None]  # [h, 1, h d]
-    q, k, v = (x.reshape(*x.shape[:2], heads * size) for x in (queries, keys, values))
-    scores = jnp.einsum("bhqc,bkc->bhqk", q[:, None] * own, k)
-    weights = _weights(scores, mask).astype(v.dtype)
-    return jnp.einsum("bhqk,bhkc->bqc", weights, v[:, None] * own).reshape(values.shape)
+    heads = queries.shape[2]
+    q, k, v = (x.reshape(*x.shape[:2], -1) for x in (queries, keys, values))
+    weights = _weights(_joint_scores(q, k, heads), mask).astype(v.dtype)
+    return _joint_mean(weights, v).reshape(values.shape)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _joint_scores(queries: Array, keys: Array, heads: int) -> Array:
+    """``Q K^T / sqrt(d)`` by heads, ``[B, T, heads d] -> [B, heads, T, T]``."""
+    return jnp.einsum("bhqc,bkc->bhqk", _by_head(queries, heads, scaled=True), keys)
+
+
+@_joint_scores.defjvp
+def _joint_scores_jvp(heads, primals, tangents):
+    # The zeros are in the other operand of each tangent: its transpose is then one product over
+    # heads and tokens, not a sum of products by heads.
+    (queries, keys), (d_queries, d_keys) = primals, tangents
+    along_queries = jnp.einsum("bqc,bhkc->bhqk", d_queries, _by_head(keys, heads, scaled=True))
+    along_keys = jnp.einsum("bhqc,bkc->bhqk", _by_head(queries, heads, scaled=True), d_keys)
+    return _joint_scores(queries, keys, heads), along_queries + along_keys
+
+
+@jax.custom_jvp
+def _joint_mean(weights: Array, values: Array) -> Array:
+    """Sums of values by heads with weights ``[B, heads, T, T]``, ``[B, T, heads d]``."""
+    return jnp.einsum("bhqk,bhkc->bqc", weights, _by_head(values, weights.shape[1]))
+
+
+@_joint_mean.defjvp
+def _joint_mean_jvp(primals, tangents):
+    (weights, values), (d_weights, d_values) = primals, tangents
+    heads = weights.shape[1]
+    # Zeros after the product: in the transpose, before it.
+    mixed = jnp.einsum("bhqk,bkc->bhqc", weights, d_values)
+    along_values = (mixed * _own(heads, values)).sum(1)
+    return _joint_mean(weights, values), _joint_mean(d_weights, values) + along_values
+
+
+def _by_head(x: Array, heads: int, scaled: bool = False) -> Array:
+    """Entries of a head and zeros, ``[B, heads, T, heads d]``; scaled by ``1 / sqrt(d)``."""
+    return x[:, None] * _own(heads, x, scaled)
+
+
+def _own(heads: int, x: Array, scaled: bool = False) -> Array:
+    """Ones, or ``1 / sqrt(d)``, for a head's entries and zeros for others'."""
+    size = x.shape[-1] // heads
+    ones = np.repeat(np.eye(heads), size, axis=1)[:, None]  # [heads, 1, heads d]
+    return jnp.asarray(ones * size**-0.5 if scaled else ones, x.dtype)
 
 
 def _weights(scores: Array, mask: Array | None) -> Array:

@@ -73,8 +73,8 @@ def vit(
             ``depth`` token arrays, for about a third more arithmetic.  Without it the results of
             the four layers of a block are stored, and only what lies between is recomputed.
         unroll: compile each block by itself: on GPUs three fifths of the kernels and seven tenths
-            of the memory traffic (docs/performance.md), for a compilation that takes several times
-            as long.
+            of the memory traffic, on TPUs in bfloat16 two thirds of the cycles
+            (docs/performance.md), for a compilation that takes several times as long.
 
     Raises:
         ValueError: a size that is no integer of at least 1; an image that patches do not tile;

@@ -161,6 +161,52 @@ def test_attention(on, masked):
     assert_close(actual, with_derivatives(plain, qkv))
 
 
+def attention_by_hand(queries, keys, values, out):
+    """Attention of one head and its derivatives along ``out`` by NumPy, all ``[B, T, d]``."""
+    root = np.sqrt(queries.shape[-1])
+    weights = np.exp(queries @ keys.swapaxes(1, 2) / root)
+    weights = weights / weights.sum(-1, keepdims=True)
+    by_weight = out @ values.swapaxes(1, 2)
+    by_score = weights * (by_weight - (weights * by_weight).sum(-1, keepdims=True)) / root
+    gradients = by_score @ keys, by_score.swapaxes(1, 2) @ queries, weights.swapaxes(1, 2) @ out
+    return weights @ values, *gradients
+
+
+def test_attention_in_half_precision(on):
+    """Scores, weights, the gradients of both and the results are rounded to 8 bits.
+
+    Scores up to 4 have errors up to 2^-7, which their exponentials have relatively; 1 / sqrt(16) is
+    exact.  The other roundings are four of 2^-9 of an entry, so 2^-6 of the largest in total.
+    """
+    rounded = [x.astype(jnp.bfloat16) for x in draws(*[(4, 5, 2, 16)] * 4)]
+
+    def pulled(queries, keys, values, out):
+        result, pull = jax.vjp(attend, queries, keys, values)
+        return result, *pull(out)
+
+    actual = compiled(pulled)(*rounded)
+    exact = [np.asarray(x, np.float64) for x in rounded]
+    heads = [attention_by_hand(*(x[:, :, i] for x in exact)) for i in range(2)]
+    for mine, theirs in zip(actual, map(np.stack, zip(*heads, strict=True), [2] * 4), strict=True):
+        assert mine.dtype == jnp.bfloat16
+        tolerance = 2**-6 * np.abs(theirs).max()
+        np.testing.assert_allclose(mine.astype(np.float64), theirs, rtol=0, atol=tolerance)
+
+
+def test_gradients_of_attention_sum_over_heads_inside_products(monkeypatch):
+    """Of heads in one product, no result has the entries of all heads for each head."""
+    monkeypatch.setattr(
+        lax, "platform_dependent", lambda *args, default, **forms: forms["tpu"](*args)
+    )
+    arrays = draws(*[(3, 5, 2, 7)] * 3)
+    gradient = jax.grad(lambda *x: attend(*x).sum(), (0, 1, 2))
+    program = str(jax.make_jaxpr(gradient)(*arrays))
+    products = re.findall(r"(\w+):f64\[([\d,]*)\] = dot_general", program)
+    sizes = {name: np.prod([int(n) for n in shape.split(",")]) for name, shape in products}
+    # Scores and means forward; the gradients of both operands of each backward.
+    assert sorted(sizes.values()) == [3 * 2 * 5 * 5] * 2 + [3 * 5 * 2 * 7] * 4
+
+
 def plain_vit(params, x, heads, patch):
     """The transformer by the equations of its docstring, block by block."""
 
