@@ -126,11 +126,6 @@ def largest_input(examples: PyTree) -> str:
     return "the largest |examples{1}| is {0:.4g}".format(*max(sizes)) if sizes else ""
 
 
-def shapes_text(tree: PyTree) -> str:
-    """Returns the paths and shapes of a pytree's arrays as text."""
-    return ", ".join(f"{path or '.'} {x.dtype}{list(x.shape)}" for path, x in _leaves(tree))
-
-
 def _leaves(tree: PyTree) -> Iterator[tuple[str, Any]]:
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         yield jax.tree_util.keystr(path), leaf
