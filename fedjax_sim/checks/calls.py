@@ -59,7 +59,8 @@ def called(name: str, given: str, expected: str, function: Callable, *arguments:
 def shapes_text(tree: PyTree) -> str:
     """Returns the paths and shapes of a pytree's arrays as text."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return ", ".join(f"{jax.tree_util.keystr(path) or '.'} {_shape(x)}" for path, x in leaves)
+    texts = [f"{jax.tree_util.keystr(path) or '.'} {_shape(x)}" for path, x in leaves]
+    return ", ".join(texts) or "without arrays"
 
 
 def _shape(leaf: Any) -> str:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import called, check_count, shapes_text
 from fedjax_sim.data import check_finite
 from fedjax_sim.engine.execution.strategies import has_kernels
 from fedjax_sim.objectives import Metrics, check_labels
@@ -103,14 +103,21 @@ def value_shapes(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of a batch's metrics."""
     # A function of its own, since JAX keeps weak references, which NamedTuples do not have.
-    struct = jax.eval_shape(lambda params, examples: metrics(params, examples), params, examples)
+    struct = called(
+        "metrics",
+        f"parameters {shapes_text(params)} and examples {shapes_text(examples)}",
+        "a function of (params, examples) -> {name: values [B]}",
+        lambda: jax.eval_shape(lambda *x: metrics(*x), params, examples),
+    )
     if not isinstance(struct, Mapping):
         raise ValueError(f"metrics returns {struct!r:.60}; expected a dict of values by name")
     batch = num_examples(examples)
     for name, values in struct.items():
-        if values.shape != (batch,) or not jnp.issubdtype(values.dtype, jnp.floating):
+        array = hasattr(values, "dtype")
+        if not (array and values.shape == (batch,) and jnp.issubdtype(values.dtype, jnp.floating)):
+            found = f"{values.dtype}{list(values.shape)}" if array else f"{values!r:.60}"
             raise ValueError(
-                f"metrics returns {values.dtype}{list(values.shape)} for {name!r}; expected "
+                f"metrics returns {found} for {name!r}; expected "
                 f"floating values [{batch}], one per example"
             )
     return dict(struct)
