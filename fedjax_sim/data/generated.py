@@ -18,6 +18,7 @@ from jax.tree_util import Partial
 from fedjax_sim.checks import INT32_MAX, called, check_count, check_key, check_takes
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data.inspection import check_finite
 from fedjax_sim.data.task import (
     Objective,
     check_losses,
@@ -25,6 +26,7 @@ from fedjax_sim.data.task import (
     empirical_oracle,
     losses_of_few,
 )
+from fedjax_sim.objectives import check_labels
 from fedjax_sim.tree import Repeated
 from fedjax_sim.types import Oracle, Params, PyTree, Task, shown
 
@@ -159,9 +161,13 @@ class _GeneratedOracle(NamedTuple):
         return self.empirical.objective
 
     def check(self, data: GeneratedData, params: Params) -> None:
-        """Refuses an objective that does not fit the model; nothing is generated."""
-        examples = jax.eval_shape(self._examples, data, 0)
-        check_losses(*losses_of_few(self.objective, params, examples))
+        """Refuses an objective that does not fit the model, or the examples of the first client."""
+        shapes = jax.eval_shape(self._examples, data, 0)
+        check_losses(*losses_of_few(self.objective, params, shapes))
+        with jax.ensure_compile_time_eval():  # numbers, also where the caller is being traced
+            examples = self._examples(data, 0)
+        check_finite(examples, data.offsets)
+        check_labels(self.objective, params, examples)
 
     def _examples(self, data: GeneratedData, client: Any) -> PyTree:
         key = jax.random.wrap_key_data(data.key, impl=self.key_impl)

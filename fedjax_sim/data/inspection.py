@@ -15,9 +15,11 @@ def check_numbers(examples: PyTree) -> None:
     # Without double precision, JAX keeps the lower 32 bits of an integer of 64 bits.
     check_unmasked(examples)
     for path, leaf in _leaves(examples):
-        if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+        if not isinstance(leaf, (np.ndarray, jax.Array, jax.ShapeDtypeStruct)) or not leaf.shape:
+            shape = f" of shape {leaf.shape}" if hasattr(leaf, "shape") else ""
             raise ValueError(
-                f"examples{path} is a {type(leaf).__name__}; expected an array [N, ...]"
+                f"examples{path} is a {type(leaf).__name__}{shape}; expected an array [N, ...] of "
+                "NumPy or JAX"
             )
         dtype = np.dtype(leaf.dtype)
         if dtype.kind in "OSUmM":

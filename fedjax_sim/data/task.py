@@ -348,7 +348,7 @@ def losses_of_few(objective: Objective, params: Params, examples: PyTree) -> tup
         "objective",
         f"parameters {shapes_text(params)} and a batch of examples {shapes_text(few)}",
         "a function of (params, examples, key) for these names and shapes",
-        lambda: jax.eval_shape(lambda *x: objective(*x, jax.random.key(0)), params, few),
+        lambda: jax.eval_shape(lambda p, e: objective(p, e, jax.random.key(0)), params, few),
     )
     return losses, count
 
@@ -396,11 +396,11 @@ def _totals(pick: Pick, max_steps: int) -> Callable[[Step], Array | None]:
 
 def _checked_sizes(data: FederatedData) -> np.ndarray:
     offsets = np.asarray(data.offsets)
-    sizes = np.diff(offsets)
+    sizes = np.diff(np.atleast_1d(offsets))
     if offsets.ndim != 1 or len(sizes) < 1 or offsets[0] != 0 or (sizes < 0).any():
         raise ValueError(
-            f"data.offsets has shape {offsets.shape} and starts with {offsets[:5].tolist()}; "
-            "expected non-decreasing numbers from 0, one more than clients"
+            f"data.offsets has shape {offsets.shape} and starts with "
+            f"{offsets.ravel()[:5].tolist()}; expected non-decreasing numbers from 0, one more than clients"
         )
     if data.client_ids is not None and len(data.client_ids) != len(sizes):
         raise ValueError(

@@ -249,12 +249,18 @@ class OfModel:
         """Losses of a batch of which examples of weight 0 are no part."""
         assert self.model.train is not None
         x = _inputs(params, examples)
-        outputs, new = called(
+        expected = "(outputs, statistics)"
+        result = called(
             "model.train",
             f"parameters {shapes_text(params)} and inputs {shapes_text(x)}",
-            "a function of (params, x, key, weights) -> (outputs, statistics)",
+            f"a function of (params, x, key, weights) -> {expected}",
             self.model.train, params, x, key, weights,
         )  # fmt: skip
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise ValueError(
+                f"model.train returns a {type(result).__name__}; expected a pair {expected}"
+            )
+        outputs, new = result
         losses = self.loss(outputs, _part(examples, "y"))
         if self.statistics is None:
             return losses

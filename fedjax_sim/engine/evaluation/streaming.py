@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from fedjax_sim.checks import called, check_count, shapes_text
-from fedjax_sim.data import check_finite
+from fedjax_sim.checks import called, check_count, check_takes, shapes_text
+from fedjax_sim.data import check_finite, check_numbers, from_lists
 from fedjax_sim.engine.execution.strategies import has_kernels
 from fedjax_sim.objectives import Metrics, check_labels
 from fedjax_sim.types import Params, PyTree
@@ -138,11 +138,17 @@ def masked(values: Array, counted: Array) -> Array:
 
 def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
     """Returns the examples as arrays."""
-    examples = jax.device_put(examples)
+    examples = from_lists(examples)
     _check_lengths(examples)
+    check_numbers(examples)
     if batch_size is not None:
         check_count(1, batch_size=batch_size)
-    return examples
+    return jax.device_put(examples)
+
+
+def check_is_metrics(metrics: Any) -> None:
+    """Refuses what is no function of parameters and examples."""
+    check_takes("metrics", metrics, ("params", "examples"), " -> {name: values [B]}")
 
 
 def check_metrics(metrics: Metrics, params: Params, examples: PyTree) -> None:
