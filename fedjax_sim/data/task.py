@@ -139,8 +139,8 @@ def shared_task(
     check_count(1, num_clients=num_clients)
     check_rule(objective, batches, full_grad_batch)
     examples = from_lists(examples)
-    check_numbers(examples)
     length = num_rows(examples, "examples")
+    check_numbers(examples)
     if not length:
         raise ValueError("examples has leaves of lengths [0]; expected at least one example")
     data = FederatedData(jax.tree.map(jnp.asarray, examples), np.array([0, length]))
@@ -400,7 +400,8 @@ def _checked_sizes(data: FederatedData) -> np.ndarray:
     if offsets.ndim != 1 or len(sizes) < 1 or offsets[0] != 0 or (sizes < 0).any():
         raise ValueError(
             f"data.offsets has shape {offsets.shape} and starts with "
-            f"{offsets.ravel()[:5].tolist()}; expected non-decreasing numbers from 0, one more than clients"
+            f"{offsets.ravel()[:5].tolist()}; expected non-decreasing numbers from 0, one more "
+            "than clients"
         )
     if data.client_ids is not None and len(data.client_ids) != len(sizes):
         raise ValueError(

@@ -56,6 +56,7 @@ def from_rows(rows, count=2, *names):
     return from_assignment({"x": np.zeros(count)}, [np.array(part) for part in rows], *names)
 
 
+ONE = {"x": np.zeros(2)}
 FRAME, TWICE = pd.DataFrame({"x": [1.0]}), r"client 0 and in client 1; expected .*, or disjoint=F"
 
 
@@ -64,6 +65,8 @@ FRAME, TWICE = pd.DataFrame({"x": [1.0]}), r"client 0 and in client 1; expected 
     [
         (from_clients, ([],), "clients is empty"),
         (from_clients, ({"ann": {"x": np.ones(2)}},), "clients is a dict; expected a list"),
+        (from_clients, (None,), "clients is a NoneType; expected a list of one pytree per client"),
+        (from_clients, (({"x": np.ones(2)} for _ in "ab"),), "clients is a generator; expected a"),
         (from_clients, ([FRAME],), "examples is a DataFrame; expected a pytree of arrays"),
         (from_assignment, (FRAME, [[0]]), "examples is a DataFrame; expected a pytree of arrays"),
         (from_clients, ([{"x": np.float32(1)}],), r"clients\[0\] has a leaf that is one num"),
@@ -83,6 +86,9 @@ FRAME, TWICE = pd.DataFrame({"x": [1.0]}), r"client 0 and in client 1; expected 
         ),
         (from_clients, ([{"x": np.zeros(2)}], ["a", "b"]), "client_ids has 2 names"),
         (from_rows, ([],), "assignment is empty"),
+        (from_assignment, (ONE, None), "assignment is a NoneType; expected a list of o"),
+        (from_assignment, (ONE, {"ann": [0]}), "assignment is a dict; expected a list"),
+        (from_assignment, (ONE, np.array([0, 1])), r"assignment\[0\] is int64\[\]; expected integers"),
         (from_rows, ([[0]], 2, ["a", "b"]), "client_ids has 2 names; expected 1"),
         (from_rows, ([[0, 2]],), r"assignment has rows 0 \.\. 2; expected 0 \.\. 1"),
         (from_rows, ([[-1]],), r"assignment has rows -1 \.\. -1; expected 0 \.\. 1"),
