@@ -15,7 +15,7 @@ def check_numbers(examples: PyTree) -> None:
     # Without double precision, JAX keeps the lower 32 bits of an integer of 64 bits.
     check_unmasked(examples)
     for path, leaf in _leaves(examples):
-        if not isinstance(leaf, (np.ndarray, jax.Array, jax.ShapeDtypeStruct)) or not leaf.shape:
+        if not isinstance(leaf, (np.ndarray, jax.Array)) or not leaf.shape:
             shape = f" of shape {leaf.shape}" if hasattr(leaf, "shape") else ""
             raise ValueError(
                 f"examples{path} is a {type(leaf).__name__}{shape}; expected an array [N, ...] of "

@@ -88,7 +88,7 @@ FRAME, TWICE = pd.DataFrame({"x": [1.0]}), r"client 0 and in client 1; expected 
         (from_rows, ([],), "assignment is empty"),
         (from_assignment, (ONE, None), "assignment is a NoneType; expected a list of o"),
         (from_assignment, (ONE, {"ann": [0]}), "assignment is a dict; expected a list"),
-        (from_assignment, (ONE, np.array([0, 1])), r"assignment\[0\] is int64\[\]; expected integers"),
+        (from_assignment, (ONE, np.array([0, 1])), r"assignment\[0\] is int64\[\];"),
         (from_rows, ([[0]], 2, ["a", "b"]), "client_ids has 2 names; expected 1"),
         (from_rows, ([[0, 2]],), r"assignment has rows 0 \.\. 2; expected 0 \.\. 1"),
         (from_rows, ([[-1]],), r"assignment has rows -1 \.\. -1; expected 0 \.\. 1"),
