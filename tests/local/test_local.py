@@ -114,6 +114,7 @@ def test_decay_of_rounds_of_any_kind(round):
             r"lr fails for a traced round \(KeyError: 'lr'\); expected a sche",
         ),
     ],
+    ids=["list", "schedule of vectors", "text", "None", "complex", "dict", "arguments", "error"],
 )
 def test_a_rate_is_one_number(lr, message):
     """A vector of rates, one per client or per round, would scale the entries of the model."""

@@ -114,7 +114,8 @@ def value_shapes(
     batch = num_examples(examples)
     for name, values in struct.items():
         array = hasattr(values, "dtype")
-        if not (array and values.shape == (batch,) and jnp.issubdtype(values.dtype, jnp.floating)):
+        fits = array and values.shape == (batch,) and jnp.issubdtype(values.dtype, jnp.floating)
+        if not fits:
             found = f"{values.dtype}{list(values.shape)}" if array else f"{values!r:.60}"
             raise ValueError(
                 f"metrics returns {found} for {name!r}; expected "
