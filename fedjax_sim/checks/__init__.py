@@ -22,6 +22,7 @@ from fedjax_sim.checks.numbers import (
     largest_entries,
     least_entries,
 )
+from fedjax_sim.checks.oracles import checked_oracle
 from fedjax_sim.checks.setups import (
     check_batch,
     check_compiles,

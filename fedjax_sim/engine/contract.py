@@ -39,7 +39,6 @@ from fedjax_sim.types import (
     Aggregation,
     ClientState,
     FedAlgorithm,
-    Oracle,
     Params,
     PyTree,
     Requires,
@@ -336,52 +335,6 @@ def checked_visit(result: Any, state: ClientState) -> tuple[Upload, ClientState]
         )
     upload, new = result
     return checked_arrays("local", upload), checked_state("local", new, state)
-
-
-def checked_oracle(oracle: Any) -> Oracle:
-    """Returns a client's oracle, whose gradients have the shapes of the model.
-
-    A gradient of another shape would be broadcast by the step that uses it.
-    """
-    if not isinstance(oracle, Oracle):
-        raise ValueError(
-            f"task.oracle returns a {type(oracle).__name__}; expected a fedjax_sim.Oracle"
-        )
-
-    def checked(name: str, function: Any, *, gradient: bool) -> Any:
-        if not callable(function):  # which the algorithm does not need
-            return function
-
-        def result(params: Params, *step: Any) -> Any:
-            value = function(params, *step)
-            found, expected = map(_floats, (value, params if gradient else 0.0))
-            if found != expected:
-                what = "a gradient with the leaves of the model" if gradient else "one loss"
-                raise ValueError(f"oracle.{name} returns {_leaves(value)}; expected {what}, floats")
-            return value
-
-        return result
-
-    return oracle._replace(
-        grad=checked("grad", oracle.grad, gradient=True),
-        full_grad=checked("full_grad", oracle.full_grad, gradient=True),
-        loss=checked("loss", oracle.loss, gradient=False),
-        full_loss=checked("full_loss", oracle.full_loss, gradient=False),
-    )
-
-
-def _floats(values: PyTree) -> Any:
-    """Returns the structure and the shapes of floating leaves; of other leaves also the dtypes."""
-
-    def shape(leaf: Any) -> Any:
-        try:
-            dtype = jnp.result_type(leaf)
-        except TypeError:
-            return type(leaf)
-        floating = jnp.issubdtype(dtype, jnp.floating)
-        return jnp.shape(leaf), None if floating else dtype
-
-    return jax.tree.structure(values), [shape(leaf) for leaf in jax.tree.leaves(values)]
 
 
 def probed(kind: str, probes: Mapping[str, Any], value: Any) -> dict[str, Any]:

@@ -8,13 +8,12 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import called
+from fedjax_sim.checks import called, checked_oracle
 from fedjax_sim.engine.contract import (
     called_part,
     check_precision,
     checked_arrays,
     checked_init,
-    checked_oracle,
     checked_state,
     checked_visit,
     checked_weights,
@@ -127,9 +126,8 @@ def one_round(
         given = "(client, key, max_steps" + (", first_step)" if resumes else ")")
         stream = (draw[0], work.max_steps, draw[1]) if resumes else (draw, work.max_steps)
         expected = "a function that returns the client's fs.Oracle"
-        return checked_oracle(
-            called("task.oracle", given, expected, task.oracle, work.client, *stream)
-        )
+        oracle = called("task.oracle", given, expected, task.oracle, work.client, *stream)
+        return checked_oracle("task.oracle", oracle)
 
     def weights_of(works: Work, arrived: Array) -> Array:
         expected = f"a function that returns weights [{arrived.shape[0]}]"

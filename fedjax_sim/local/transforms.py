@@ -17,7 +17,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import called, check_is_algorithm, check_statistics_last, check_takes
+from fedjax_sim.checks import (
+    called,
+    check_is_algorithm,
+    check_statistics_last,
+    check_takes,
+    checked_oracle,
+)
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, specified
 
 
@@ -45,12 +51,7 @@ def transform_oracle(
     def transformed(oracle: Oracle) -> Oracle:
         expected = "a function that returns an Oracle"
         new = called("transform", "an oracle", expected, transform, oracle)
-        if not isinstance(new, Oracle):
-            raise ValueError(
-                f"transform returns a {type(new).__name__}; expected a fedjax_sim.Oracle, such as "
-                "oracle._replace(grad=...)"
-            )
-        return new
+        return checked_oracle("transform", new)
 
     return algorithm._replace(
         local=lambda message, state, oracle, work: algorithm.local(

@@ -239,6 +239,14 @@ def test_transforms_leave_loss_and_full_gradient(oracle, x):
         (lambda oracle, work: oracle, r"transform takes \(oracle, work\); expected \(oracle\)"),
         (lambda oracle: oracle.grad, "transform returns a function; expected a fedjax_sim.Oracle"),
         (
+            lambda oracle: oracle._replace(grad=lambda w, step: oracle.grad(w, step).sum()),
+            r"transform has a function grad that returns \. float32\[\]; expected floats as the",
+        ),
+        (
+            lambda oracle: oracle._replace(grad=lambda w, step: oracle.grad(w, step) > 0),
+            r"grad that returns \. bool\[2\]; expected floats as the model, \. float32\[2\]",
+        ),
+        (
             lambda oracle: oracle.gradient,
             r"transform fails for an oracle \(AttributeError: .*'gradi",
         ),

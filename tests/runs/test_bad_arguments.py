@@ -174,15 +174,15 @@ CHANGES = [
     ),
     (
         {"task": own_task(of_gradient(lambda w, step: w.sum()))},
-        r"oracle\.grad returns float32\[\]; e",
+        r"task\.oracle has a function grad that returns \. float32\[\]; expected floats",
     ),
     (
         {"task": own_task(of_gradient(lambda w, step: w > 0))},
-        r"oracle\.grad returns bool\[1\]; expec",
+        r"grad that returns \. bool\[1\]; expected floats as the model, \. f",
     ),
     (
         {"task": own_task(of_gradient(lambda w, step: {"w": w}))},
-        r"oracle\.grad returns dict\(\['w'\]",
+        r"grad that returns \['w'\] float32\[1\]; expected floats as the model",
     ),
     (
         {"task": dataclasses.replace(GOOD.task, num_steps=[1.0] * NUM_CLIENTS)},
