@@ -338,20 +338,33 @@ def checked_visit(result: Any, state: ClientState) -> tuple[Upload, ClientState]
 
 
 def probed(kind: str, probes: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """Returns the values of probes by name, which are arrays of real numbers."""
+    """Returns the values of probes by name, which are arrays of real numbers, or trees of them."""
     values = {}
     for name, probe in probes.items():
         place = f"probes.{kind}[{name!r}]"
         measured = called(place, f"a {type(value).__name__}", f"a function of it: {_REAL}",
                           probe, value)  # fmt: skip
-        try:
-            dtype = jax.typeof(measured).dtype
-        except TypeError:
-            dtype = None
-        if dtype is None or jnp.issubdtype(dtype, jnp.complexfloating):
+        leaves = jax.tree.leaves(measured)
+        if not leaves or not all(map(_is_real, leaves)):
             raise ValueError(f"{place} returns {_leaves(measured)}; expected {_REAL}")
         values[name] = measured
     return values
+
+
+def _is_real(leaf: Any) -> bool:
+    try:
+        return not jnp.issubdtype(jax.typeof(leaf).dtype, jnp.complexfloating)
+    except TypeError:
+        return False
+
+
+def check_recorded(probed: Mapping[str, Any]) -> None:
+    """Refuses probes whose values are several arrays, which files of a run cannot hold."""
+    for name, value in probed.items():
+        if not hasattr(value, "dtype"):
+            raise ValueError(
+                f"probes has {name!r} that returns {_leaves(value)}; expected one array"
+            )
 
 
 def checked_weights(weights: Any, num_slots: int) -> Array:

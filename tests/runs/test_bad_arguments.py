@@ -246,6 +246,14 @@ def run_with(run, setup, options):
     return run(ALGORITHM, setup, KEY, **options)
 
 
+def test_probes_of_several_arrays_are_no_history():
+    """``fs.run`` returns them."""
+    probes = fs.Probes({"a": lambda visit: (jnp.zeros(1), jnp.ones(2))})  # type: ignore
+    assert len(fs.run(ALGORITHM, GOOD, KEY, probes=probes)[1].probes["a"]) == 2
+    message = r"probes has 'a' that returns tuple\(.*; expected one array"
+    refused(message, run_with, fs.simulate, GOOD, {"probes": probes})
+
+
 @pytest.mark.parametrize("run", [fs.simulate, fs.forecast, measure_executions])
 def test_runs_without_compilation(run):
     with jax.disable_jit():
