@@ -32,6 +32,16 @@ REFUSED = [
         "num_steps is 2147483648; expected at most 2147483647",
     ),
     (lambda: checks.check_one_number(p=np.ones(3)), "p has shape (3,); expected one number"),
+    (lambda: checks.check_one_number(p={"w": 0.1}), "p is {'w': 0.1}; expected a number"),
+    (
+        lambda: checks.check_takes("f", min, ()) or checks.check_takes("f", 3, ("x",)),
+        "f is 3; expe",
+    ),
+    (lambda: checks.check_takes("f", lambda x: x, ("x", "y")), "f takes (x); expected (x, y)"),
+    (
+        lambda: checks.called("f", "x", "a number", lambda x: x["y"], {"x": 1}),
+        "f fails for x (KeyError: 'y'); expected a number",
+    ),
     (lambda: checks.check_decay(b2=1.0), "b2 is 1.0; expected a number in [0, 1)"),
     (lambda: checks.check_keys(0), "keys is 0; expected jax.random.key(0), or n keys [n] as of"),
     (
@@ -74,6 +84,17 @@ def test_values_that_pass():
     assert checks.host_memory() > 2**20
     assert (checks.is_concrete(0.5), checks.is_concrete(None)) == (True, False)
     assert jax.eval_shape(lambda x: x if checks.is_concrete(x) else None, 0.5) is None  # traced
+
+
+@pytest.mark.parametrize("kind", [FloatingPointError, ImportError, OSError, RuntimeError])
+def test_errors_with_a_meaning_of_their_own_pass(kind):
+    def fails():
+        raise kind("own")
+
+    with pytest.raises(kind, match=r"^own$"):
+        checks.called("f", "nothing", "a number", fails)
+    shapes = {"w": np.ones((2, 3), np.float32), "n": 3}
+    assert checks.shapes_text(shapes) == "['n'] int, ['w'] float32[2, 3]"
 
 
 def test_names():

@@ -1,5 +1,6 @@
-"""Checks that run before compilation: of numbers, sizes, keys, timelines, setups."""
+"""Checks that run before compilation: of numbers, sizes, keys, timelines, setups, functions."""
 
+from fedjax_sim.checks.calls import called, check_takes, shapes_text, takes
 from fedjax_sim.checks.choices import (
     check_choice,
     check_part,
@@ -22,6 +23,7 @@ from fedjax_sim.checks.numbers import (
     largest_entries,
     least_entries,
 )
+from fedjax_sim.checks.oracles import checked_oracle
 from fedjax_sim.checks.setups import (
     check_batch,
     check_compiles,

@@ -1,7 +1,7 @@
 """Checks of numbers; traced values pass, since they cannot be checked."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -32,10 +32,6 @@ def _check_kind(name: str, value: Any) -> None:
     """Refuses schedules, arrays with axes, and text, as which YAML reads 1e-3."""
     if callable(value):
         raise ValueError(f"{name} is {value!r:.60}; expected a number, not a schedule")
-    if isinstance(value, str):
-        raise ValueError(f"{name} is {value!r:.60}; expected a number, not text")
-    if np.iscomplexobj(value):
-        raise ValueError(f"{name} is {value!r:.60}; expected a real number")
     check_one_number(**{name: value})
 
 
@@ -112,10 +108,19 @@ def check_at_most(bound: float, /, **values: Scalar) -> None:
 
 
 def check_one_number(**values: Scalar) -> None:
-    """Raises ValueError for arrays with axes, also for traced ones."""
+    """Raises ValueError for arrays with axes, also for traced ones, and for what is no number.
+
+    None passes, and so do the placeholders that JAX puts into pytrees.
+    """
     for name, value in values.items():
         if np.ndim(value):
             raise ValueError(f"{name} has shape {np.shape(value)}; expected one number")
+        if isinstance(value, str):
+            raise ValueError(f"{name} is {value!r:.60}; expected a number, not text")
+        if np.iscomplexobj(value):
+            raise ValueError(f"{name} is {value!r:.60}; expected a real number")
+        if isinstance(value, (bytes, Mapping, Set)):
+            raise ValueError(f"{name} is {value!r:.60}; expected a number")
 
 
 def check_decay(**values: Scalar) -> None:

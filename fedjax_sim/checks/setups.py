@@ -10,6 +10,7 @@ from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 from jax.tree_util import Partial
 
+from fedjax_sim.checks.calls import check_takes
 from fedjax_sim.checks.numbers import check_count
 from fedjax_sim.checks.timelines import check_timeline
 from fedjax_sim.types import FedAlgorithm, LastWrapper, Params, Setup, Task, Timeline
@@ -27,10 +28,12 @@ def check_setup(setup: Setup) -> None:
                 f"setup.{name} is a {type(value).__name__}; expected a fedjax_sim.{kind.__name__}"
             )
     check_count(1, eval_every=setup.eval_every)
+    _check_task(setup.task)
     if not jax.tree.leaves(setup.params):
         raise ValueError("params has no leaves; expected a pytree of arrays")
     for path, leaf in jax.tree_util.tree_leaves_with_path(setup.params):
-        if not isinstance(leaf, (int, float, np.ndarray, np.generic, Array)):
+        numbers = isinstance(leaf, (int, float, np.ndarray, np.generic, Array))
+        if not numbers or isinstance(leaf, np.ma.MaskedArray):
             raise ValueError(
                 f"params{jax.tree_util.keystr(path)} is {leaf!r:.60}; expected an array of numbers"
             )
@@ -50,10 +53,27 @@ def check_setup(setup: Setup) -> None:
             f"weighting is {setup.weighting!r:.60}; expected a function, such as "
             "fs.weight_by_examples"
         )
+    if setup.eval_fn is not None:
+        check_takes("eval_fn", setup.eval_fn, ("model",))
+    check_takes("weighting", setup.weighting, ("work",))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup.timeline)):
         check_timeline(setup.timeline, setup.task.num_clients)
         if setup.task.placement is not None:
             setup.task.placement.check(setup.timeline)
+
+
+def _check_task(task: Task) -> None:
+    """Refuses an oracle of other arguments, and sizes that are not one integer per client."""
+    arguments = ("client", "key", "max_steps", *(("first_step",) if task.resumable else ()))
+    check_takes("task.oracle", task.oracle, arguments, " -> fs.Oracle")
+    for name in ("num_examples", "num_steps"):
+        sizes = getattr(task, name)
+        found = getattr(sizes, "shape", None), getattr(sizes, "dtype", type(sizes).__name__)
+        if found[0] != (task.num_clients,) or not jnp.issubdtype(found[1], jnp.integer):
+            raise ValueError(
+                f"task.{name} has shape {found[0]} and dtype {found[1]}; expected "
+                f"[{task.num_clients}] integers, one per client"
+            )
 
 
 def check_is_setup(value: object) -> None:

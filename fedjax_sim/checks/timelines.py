@@ -5,6 +5,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from fedjax_sim.checks.numbers import check_count
 from fedjax_sim.types import Task, Timeline
 
 
@@ -15,6 +16,8 @@ def check_timeline(timeline: Timeline, num_clients: int) -> None:
         np.asarray(x)
         for x in (timeline.clients, timeline.version, timeline.num_steps, timeline.mask)
     )
+    for name in ("max_steps", "max_staleness", "num_buffers"):
+        check_count(0, **{f"timeline.{name}": getattr(timeline, name)})
     shapes = {x.shape for x in (clients, version, num_steps, mask)}
     if len(shapes) != 1 or np.shape(timeline.time) != clients.shape[:-1]:
         raise ValueError(
@@ -39,6 +42,14 @@ def check_timeline(timeline: Timeline, num_clients: int) -> None:
         raise ValueError(
             f"timeline.clients has clients {low} .. {high}; "
             f"expected 0 .. {num_clients - 1}, the clients of the task"
+        )
+    time = np.asarray(timeline.time).reshape(-1, timeline.num_rounds)
+    earlier = np.argwhere(time[:, 1:] < time[:, :-1])
+    if earlier.size:
+        i, t = earlier[0]
+        raise ValueError(
+            f"timeline.time falls from {time[i, t]} to {time[i, t + 1]} in round {t + 1}; expected "
+            "times that never fall"
         )
     staleness = np.where(mask, np.arange(timeline.num_rounds)[:, None] - version, 0)
     if staleness.min() < 0 or staleness.max() > timeline.max_staleness:

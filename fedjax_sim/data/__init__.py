@@ -27,8 +27,10 @@ from fedjax_sim.data.feature_shift import add_noise, noise_levels, rotate
 from fedjax_sim.data.federated import (
     FederatedData,
     check_assignment,
+    check_clients,
     from_assignment,
     from_clients,
+    from_lists,
     leaf_of,
     with_leaf,
 )
@@ -36,6 +38,7 @@ from fedjax_sim.data.generated import generated_data, generated_task
 from fedjax_sim.data.inspection import (
     check_disjoint,
     check_finite,
+    check_numbers,
     largest_input,
     missing,
     with_nan,

@@ -108,9 +108,7 @@ def from_clients(
         >>> data.offsets.tolist()
         [0, 2, 3]
     """
-    if isinstance(clients, Mapping) or not len(clients):
-        found = "empty" if not len(clients) else f"a {type(clients).__name__}"
-        raise ValueError(f"clients is {found}; expected a list of one pytree per client")
+    _check_list("clients", clients, "pytree")
     clients = [from_lists(examples) for examples in clients]
     sizes = [num_rows(examples, f"clients[{i}]") for i, examples in enumerate(clients)]
     for i, examples in enumerate(clients):
@@ -151,11 +149,28 @@ def from_assignment(
         >>> from_assignment({"x": np.arange(4)}, [[3, 0], [3]], disjoint=False).sizes.tolist()
         [2, 1]
     """
-    ids = _checked_ids(client_ids, len(assignment))
     examples = from_lists(examples)
     rows = check_assignment(examples, assignment, disjoint=disjoint)
+    ids = _checked_ids(client_ids, len(assignment))
     offsets = np.concatenate([[0], np.cumsum([len(part) for part in assignment])]).astype(np.int32)
     return FederatedData(jax.tree.map(lambda x: np.asarray(x)[rows], examples), offsets, ids)
+
+
+def _check_list(name: str, clients: Any, each: str) -> None:
+    """Refuses what is no list of something per client."""
+    kind = isinstance(clients, Mapping) or not hasattr(clients, "__len__")
+    if kind or not len(clients):
+        found = f"a {type(clients).__name__}" if kind else "empty"
+        raise ValueError(f"{name} is {found}; expected a list of one {each} per client")
+
+
+def check_clients(name: str, data: Any) -> None:
+    """Refuses what is no data of clients, such as a dict of examples."""
+    if not isinstance(data, FederatedData):
+        raise ValueError(
+            f"{name} is a {type(data).__name__}; expected FederatedData, such as "
+            "fs.from_clients([...])"
+        )
 
 
 def _checked_ids(client_ids: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
@@ -211,8 +226,7 @@ def check_assignment(
     examples: PyTree, assignment: Sequence[np.ndarray], *, disjoint: bool
 ) -> np.ndarray:
     """Returns all row numbers of an assignment, int64, ordered by client."""
-    if not assignment:
-        raise ValueError("assignment is empty; expected one array of row numbers per client")
+    _check_list("assignment", assignment, "array of row numbers")
     length = num_rows(examples, "examples")
     parts = [_integers(f"assignment[{i}]", part, np.int64) for i, part in enumerate(assignment)]
     rows = np.concatenate(parts)

@@ -15,16 +15,18 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import INT32_MAX, check_count, check_key
+from fedjax_sim.checks import INT32_MAX, called, check_count, check_key, check_takes
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.data.federated import FederatedData
+from fedjax_sim.data.inspection import check_finite
 from fedjax_sim.data.task import (
     Objective,
     check_losses,
     check_rule,
     empirical_oracle,
-    losses_of_two,
+    losses_of_few,
 )
+from fedjax_sim.objectives import check_labels
 from fedjax_sim.tree import Repeated
 from fedjax_sim.types import Oracle, Params, PyTree, Task, shown
 
@@ -159,9 +161,13 @@ class _GeneratedOracle(NamedTuple):
         return self.empirical.objective
 
     def check(self, data: GeneratedData, params: Params) -> None:
-        """Refuses an objective that does not fit the model; nothing is generated."""
-        examples = jax.eval_shape(self._examples, data, 0)
-        check_losses(losses_of_two(self.objective, params, examples))
+        """Refuses an objective that does not fit the model, or the examples of the first client."""
+        shapes = jax.eval_shape(self._examples, data, 0)
+        check_losses(*losses_of_few(self.objective, params, shapes))
+        with jax.ensure_compile_time_eval():  # numbers, also where the caller is being traced
+            examples = self._examples(data, 0)
+        check_finite(examples, data.offsets)
+        check_labels(self.objective, params, examples)
 
     def _examples(self, data: GeneratedData, client: Any) -> PyTree:
         key = jax.random.wrap_key_data(data.key, impl=self.key_impl)
@@ -187,7 +193,11 @@ def _partial(generate: Generate) -> Partial:
 def _num_examples(generate: Generate, key: Array) -> int:
     """Returns the number of examples that a client has."""
     client = jax.ShapeDtypeStruct((), jnp.int32)
-    leaves = jax.tree.leaves(jax.eval_shape(generate, client, key))
+    check_takes("generate", generate, ("client", "key"))
+    expected = "a function that returns arrays [n, ...]"
+    leaves = jax.tree.leaves(
+        called("generate", "a client and a key", expected, jax.eval_shape, generate, client, key)
+    )
     lengths = {leaf.shape[:1] for leaf in leaves}
     if len(lengths) != 1 or not all(length and length[0] for length in lengths):
         shapes = [leaf.shape for leaf in leaves]

@@ -15,9 +15,11 @@ def check_numbers(examples: PyTree) -> None:
     # Without double precision, JAX keeps the lower 32 bits of an integer of 64 bits.
     check_unmasked(examples)
     for path, leaf in _leaves(examples):
-        if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+        if not isinstance(leaf, (np.ndarray, jax.Array)) or not leaf.shape:
+            shape = f" of shape {leaf.shape}" if hasattr(leaf, "shape") else ""
             raise ValueError(
-                f"examples{path} is a {type(leaf).__name__}; expected an array [N, ...]"
+                f"examples{path} is a {type(leaf).__name__}{shape}; expected an array [N, ...] of "
+                "NumPy or JAX"
             )
         dtype = np.dtype(leaf.dtype)
         if dtype.kind in "OSUmM":
@@ -124,11 +126,6 @@ def largest_input(examples: PyTree) -> str:
         if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.size
     ]
     return "the largest |examples{1}| is {0:.4g}".format(*max(sizes)) if sizes else ""
-
-
-def shapes_text(tree: PyTree) -> str:
-    """Returns the paths and shapes of a pytree's arrays as text."""
-    return ", ".join(f"{path or '.'} {x.dtype}{list(x.shape)}" for path, x in _leaves(tree))
 
 
 def _leaves(tree: PyTree) -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,10 +13,17 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import INT32_MAX, check_at_most, check_count
+from fedjax_sim.checks import (
+    INT32_MAX,
+    called,
+    check_at_most,
+    check_count,
+    check_takes,
+    shapes_text,
+)
 from fedjax_sim.data.batches import Batches, Pick
 from fedjax_sim.data.federated import FederatedData, from_lists, num_rows
-from fedjax_sim.data.inspection import check_finite, check_numbers, shapes_text
+from fedjax_sim.data.inspection import check_finite, check_numbers
 from fedjax_sim.data.source import ClientSource, from_data
 from fedjax_sim.objectives import batch_losses, check_labels, momentum_of, statistics_of
 from fedjax_sim.tree import Where, fast, usual
@@ -131,8 +139,8 @@ def shared_task(
     check_count(1, num_clients=num_clients)
     check_rule(objective, batches, full_grad_batch)
     examples = from_lists(examples)
-    check_numbers(examples)
     length = num_rows(examples, "examples")
+    check_numbers(examples)
     if not length:
         raise ValueError("examples has leaves of lengths [0]; expected at least one example")
     data = FederatedData(jax.tree.map(jnp.asarray, examples), np.array([0, length]))
@@ -143,10 +151,7 @@ def shared_task(
 
 def check_rule(objective: Objective, batches: Batches, full_grad_batch: int) -> None:
     """Refuses values that are no objective or no minibatch rule."""
-    if not callable(objective):
-        raise ValueError(
-            f"objective is {objective!r:.60}; expected a function (params, examples, key) -> losses"
-        )
+    check_takes("objective", objective, ("params", "examples", "key"), " -> losses")
     if not isinstance(batches, Batches):
         raise ValueError(
             f"batches is {batches!r:.60}; expected a minibatch rule, such as "
@@ -229,9 +234,9 @@ class _EmpiricalOracle(NamedTuple):
         leaves = jax.tree.leaves(examples)
         if not leaves or not leaves[0].shape[0]:  # on the host, or none at all
             return
-        losses = losses_of_two(self.objective, params, examples)
+        losses, count = losses_of_few(self.objective, params, examples)
         check_finite(examples, data.offsets)
-        check_losses(losses)
+        check_losses(losses, count)
         check_labels(self.objective, params, examples)
 
     def __call__(
@@ -329,27 +334,39 @@ def empirical_oracle(
     return _EmpiricalOracle(_own_rows, objective, batches, sizes, full_grad_batch)
 
 
-def losses_of_two(objective: Objective, params: Params, examples: PyTree) -> Any:
-    """Returns the shape of the losses of two examples."""
-    few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape[1:]), x.dtype), examples)
-    try:
-        return jax.eval_shape(
-            lambda params, few: objective(params, few, jax.random.key(0)), params, few
-        )
-    except TypeError as error:  # of JAX, for shapes that do not fit
-        raise ValueError(
-            f"objective fails for parameters {shapes_text(params)} and a batch of examples "
-            f"{shapes_text(few)}; expected shapes that fit each other: {error}"
-        ) from error
+def losses_of_few(objective: Objective, params: Params, examples: PyTree) -> tuple[Any, int]:
+    """Returns the shape of the losses of a few examples, and their number.
+
+    No other axis has this length, so a mean over the wrong axis has another shape.
+    """
+    shapes = [x.shape for x in jax.tree.leaves(params)]
+    shapes += [x.shape[1:] for x in jax.tree.leaves(examples)]
+    axes = {n for shape in shapes for n in shape}
+    count = next(n for n in itertools.count(2) if n not in axes)
+    few = jax.tree.map(lambda x: jax.ShapeDtypeStruct((count, *x.shape[1:]), x.dtype), examples)
+    losses = called(
+        "objective",
+        f"parameters {shapes_text(params)} and a batch of examples {shapes_text(few)}",
+        "a function of (params, examples, key) for these names and shapes",
+        lambda: jax.eval_shape(lambda p, e: objective(p, e, jax.random.key(0)), params, few),
+    )
+    return losses, count
 
 
-def check_losses(losses: Any) -> None:
-    """Refuses an objective whose losses of two examples do not have the shape ``[2]``."""
+def check_losses(losses: Any, count: int) -> None:
+    """Refuses an objective whose losses of some examples are not one floating number each."""
     shape = getattr(losses, "shape", None)
-    if shape != (2,):
+    if shape != (count,):
         value = f"a {type(losses).__name__}" if shape is None else f"an array of shape {shape}"
         raise ValueError(
-            f"objective returns {value} for 2 examples; expected (2,), one loss per example"
+            f"objective returns {value} for {count} examples; expected ({count},), one loss per "
+            "example"
+        )
+    # The gradient of integers is 0, and a model would stay as it is.
+    if not jnp.issubdtype(losses.dtype, jnp.floating):
+        raise ValueError(
+            f"objective returns losses of dtype {losses.dtype}; expected a floating dtype, which "
+            "has gradients"
         )
 
 
@@ -379,11 +396,12 @@ def _totals(pick: Pick, max_steps: int) -> Callable[[Step], Array | None]:
 
 def _checked_sizes(data: FederatedData) -> np.ndarray:
     offsets = np.asarray(data.offsets)
-    sizes = np.diff(offsets)
+    sizes = np.diff(np.atleast_1d(offsets))
     if offsets.ndim != 1 or len(sizes) < 1 or offsets[0] != 0 or (sizes < 0).any():
         raise ValueError(
-            f"data.offsets has shape {offsets.shape} and starts with {offsets[:5].tolist()}; "
-            "expected non-decreasing numbers from 0, one more than clients"
+            f"data.offsets has shape {offsets.shape} and starts with "
+            f"{offsets.ravel()[:5].tolist()}; expected non-decreasing numbers from 0, one more "
+            "than clients"
         )
     if data.client_ids is not None and len(data.client_ids) != len(sizes):
         raise ValueError(

@@ -184,7 +184,7 @@ def from_table(
     parts = {
         key: columns_of(part)
         for key, part in (("train", table), ("test", test))
-        if part is not None
+        if part is not None or key == "train"
     }
     parts = _without(name, parts, [drop] if isinstance(drop, str) else drop)
     form = Form(scale, layout, target, encode)

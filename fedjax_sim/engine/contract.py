@@ -5,7 +5,6 @@ before anything is compiled.  The checks of returned values compare shapes and d
 traced, so a compiled run does not contain them.
 """
 
-import inspect
 import operator
 import warnings
 from collections.abc import Iterable, Mapping
@@ -17,15 +16,18 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import (
+    called,
     check_batch,
     check_compiles,
     check_is_algorithm,
     check_objective,
     check_setup,
+    check_takes,
     is_concrete,
     last_wrapper,
     partial_rounds,
     shapes_of_one,
+    takes,
 )
 from fedjax_sim.data import kept_per_step, running_statistics_of
 from fedjax_sim.engine.evaluation.state import check_periods, takes_state
@@ -34,11 +36,13 @@ from fedjax_sim.engine.execution.strategies import Gathered
 from fedjax_sim.engine.selection import as_chosen, check_selection, least_chosen
 from fedjax_sim.tree import Selection, leaves
 from fedjax_sim.types import (
+    Aggregation,
     ClientState,
     FedAlgorithm,
     Params,
     PyTree,
     Requires,
+    Selector,
     ServerState,
     Setup,
     Task,
@@ -49,6 +53,7 @@ from fedjax_sim.types import (
 )
 
 _MOST_LEAVES = 8  # in a message
+_REAL = "real numbers, as an array"
 _ARGUMENTS = {
     "init": ("params",),
     "local": ("message", "state", "oracle", "work"),
@@ -144,7 +149,7 @@ def check_rounds(algorithm: FedAlgorithm, setup: Setup, timeline: Timeline) -> N
     check_weighting(algorithm, setup.task, timeline, setup.weighting)
     if algorithm.aggregation is not None:
         algorithm.aggregation.check(timeline)
-    algorithm.requires.check(setup.task, timeline)
+    called_part(algorithm, "requires.check", setup.task, timeline)
 
 
 def check_functions(algorithm: FedAlgorithm) -> None:
@@ -155,21 +160,29 @@ def check_functions(algorithm: FedAlgorithm) -> None:
             f"algorithm.requires is {algorithm.requires!r:.60}; expected fedjax_sim.Requires(...)"
         )
     for name, arguments in _ARGUMENTS.items():
-        function, expected = operator.attrgetter(name)(algorithm), f"({', '.join(arguments)})"
+        function = operator.attrgetter(name)(algorithm)
         if function is None and name == "personal":
             continue
-        if not callable(function):
+        check_takes(f"algorithm.{name}", function, arguments)
+    for name, kind in (("aggregation", Aggregation), ("selection", Selector)):
+        value = getattr(algorithm, name)
+        if not (value is None or isinstance(value, kind)):
             raise ValueError(
-                f"algorithm.{name} is {function!r:.60}; expected a function of {expected}"
+                f"algorithm.{name} is {value!r:.60}; expected a fedjax_sim.{kind.__name__}, or None"
             )
-        if not _takes(function, arguments):
-            taken = ", ".join(inspect.signature(function).parameters)
-            raise ValueError(f"algorithm.{name} takes ({taken}); expected {expected}")
+
+
+def called_part(algorithm: FedAlgorithm, name: str, *arguments: Any) -> Any:
+    """Returns what a function of an algorithm returns; its mistakes have its name."""
+    given = f"({', '.join(_ARGUMENTS[name])})"
+    expected = "a function that JAX can trace, as fs.FedAlgorithm describes it"
+    function = operator.attrgetter(name)(algorithm)
+    return called(f"algorithm.{name}", given, expected, function, *arguments)
 
 
 def check_options(execution: Any, probes: Any, place: str = "") -> None:
     """Refuses values that are no execution strategy or no probes."""
-    if not (execution is None or _takes(execution, ("local", "shared", "slots", "weights"))):
+    if not (execution is None or takes(execution, ("local", "shared", "slots", "weights"))):
         raise ValueError(
             f"{place}execution is {execution!r:.60}; expected a strategy, such as "
             "fs.execution.vmapped()"
@@ -321,7 +334,37 @@ def checked_visit(result: Any, state: ClientState) -> tuple[Upload, ClientState]
             f"algorithm.local returns {_leaves(result)}; expected a pair (upload, client state)"
         )
     upload, new = result
-    return upload, checked_state("local", new, state)
+    return checked_arrays("local", upload), checked_state("local", new, state)
+
+
+def probed(kind: str, probes: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    """Returns the values of probes by name, which are arrays of real numbers, or trees of them."""
+    values = {}
+    for name, probe in probes.items():
+        place = f"probes.{kind}[{name!r}]"
+        measured = called(place, f"a {type(value).__name__}", f"a function of it: {_REAL}",
+                          probe, value)  # fmt: skip
+        leaves = jax.tree.leaves(measured)
+        if not leaves or not all(map(_is_real, leaves)):
+            raise ValueError(f"{place} returns {_leaves(measured)}; expected {_REAL}")
+        values[name] = measured
+    return values
+
+
+def _is_real(leaf: Any) -> bool:
+    try:
+        return not jnp.issubdtype(jax.typeof(leaf).dtype, jnp.complexfloating)
+    except TypeError:
+        return False
+
+
+def check_recorded(probed: Mapping[str, Any]) -> None:
+    """Refuses probes whose values are several arrays, which files of a run cannot hold."""
+    for name, value in probed.items():
+        if not hasattr(value, "dtype"):
+            raise ValueError(
+                f"probes has {name!r} that returns {_leaves(value)}; expected one array"
+            )
 
 
 def checked_weights(weights: Any, num_slots: int) -> Array:
@@ -337,6 +380,8 @@ def checked_weights(weights: Any, num_slots: int) -> Array:
         raise ValueError(
             f"weighting returns {_leaves(weights)}; expected [{num_slots}], one weight per slot"
         )
+    if jnp.iscomplexobj(weights):
+        raise ValueError(f"weighting returns {_leaves(weights)}; expected real numbers")
     weights = jnp.asarray(weights, jnp.result_type(float))
     return jnp.broadcast_to(jnp.where(weights < 0, jnp.nan, weights), (num_slots,))
 
@@ -387,21 +432,6 @@ def check_precision(function: str, new: PyTree, old: PyTree, params: Params) -> 
 def _is_half(leaf: Any) -> bool:
     dtype = jnp.result_type(leaf)
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
-
-
-def _takes(function: Any, arguments: tuple[str, ...]) -> bool:
-    """Returns True for a function that takes these arguments by position."""
-    if not callable(function):
-        return False
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of a function that is not written in Python
-        return True
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        return False
-    return True
 
 
 def _leaves(state: PyTree) -> str:

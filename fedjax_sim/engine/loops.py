@@ -12,7 +12,13 @@ from jax import Array
 from jax.sharding import PartitionSpec
 
 from fedjax_sim.checks import check_key
-from fedjax_sim.engine.contract import check_execution, check_options, check_run, check_staleness
+from fedjax_sim.engine.contract import (
+    check_execution,
+    check_options,
+    check_recorded,
+    check_run,
+    check_staleness,
+)
 from fedjax_sim.engine.evaluation.state import check_names, evaluate
 from fedjax_sim.engine.execution import stacks
 from fedjax_sim.engine.execution.strategies import Execution, auto, is_ragged
@@ -228,6 +234,7 @@ def advance_by(
     if probes.client or probes.server or probes.run:
         one = spread(functools.partial(_scanned, one_round))
         _, shapes = jax.eval_shape(one, task, state, timeline[:1], key)
+        check_recorded(shapes)
         probed = {
             name: jnp.zeros((timeline.num_rounds, *x.shape[1:]), x.dtype)
             for name, x in shapes.items()

@@ -8,13 +8,16 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.checks import called, checked_oracle
 from fedjax_sim.engine.contract import (
+    called_part,
     check_precision,
     checked_arrays,
     checked_init,
     checked_state,
     checked_visit,
     checked_weights,
+    probed,
 )
 from fedjax_sim.engine.evaluation.context import RunContext
 from fedjax_sim.engine.execution import stacks
@@ -56,13 +59,16 @@ def first_state(algorithm: FedAlgorithm, setup: Setup) -> RunState:
     """Returns the state before the first round, of a setup that was checked."""
     task, timeline = setup.task, setup.timeline
     params = _strong(setup.params)
-    server = _strong(checked_init(algorithm.init(params)))
+    server = _strong(checked_init(called_part(algorithm, "init", params)))
     where = placement_of(task)
     rows = where.num_rows(task.num_clients)
-    client = _strong(checked_arrays("init_client", algorithm.init_client(params)))
+    client = called_part(algorithm, "init_client", params)
+    client = _strong(checked_arrays("init_client", client))
     clients = jax.tree.map(lambda x: jnp.broadcast_to(x, (rows, *x.shape)), client)
     round = Round(jnp.array(0), jnp.array(0), task.num_clients, jax.random.key(0))
-    message = jax.eval_shape(lambda server: algorithm.broadcast(server, round), server)
+    message = jax.eval_shape(
+        lambda server: called_part(algorithm, "broadcast", server, round), server
+    )
     past = empty_buffers(timeline, message)
     zero = jnp.array(0, jnp.int32)
     selected = first_selected(algorithm.selection, task.num_clients)
@@ -100,7 +106,7 @@ def one_round(
     if selector is not None and selector.size is not None:
         announced = jnp.minimum(announced, selector.size)
     round = Round(state.round, announced, task.num_clients, server_key)
-    message = algorithm.broadcast(state.server, round)
+    message = called_part(algorithm, "broadcast", state.server, round)
     past, buffers = store_broadcast(state.past, message, state.round, now)
 
     works = Work(
@@ -117,13 +123,16 @@ def one_round(
     draws = (stream_keys, now.first_step) if resumes else usual(_branch(visit_keys, 0))
 
     def oracle_of(task: Task, work: Work, draw: PyTree) -> Oracle:
-        if resumes:
-            stream_key, first_step = draw
-            return task.oracle(work.client, stream_key, work.max_steps, first_step)
-        return task.oracle(work.client, draw, work.max_steps)
+        given = "(client, key, max_steps" + (", first_step)" if resumes else ")")
+        stream = (draw[0], work.max_steps, draw[1]) if resumes else (draw, work.max_steps)
+        expected = "a function that returns the client's fs.Oracle"
+        oracle = called("task.oracle", given, expected, task.oracle, work.client, *stream)
+        return checked_oracle("task.oracle", oracle)
 
     def weights_of(works: Work, arrived: Array) -> Array:
-        return jnp.where(arrived, checked_weights(weighting(works), arrived.shape[0]), 0)
+        expected = f"a function that returns weights [{arrived.shape[0]}]"
+        weights = called("weighting", "the round's visits", expected, weighting, works)
+        return jnp.where(arrived, checked_weights(weights, arrived.shape[0]), 0)
 
     factors = None
     if selector is not None:
@@ -145,12 +154,12 @@ def one_round(
         if buffer is not None:
             received = tree.take(received, buffer)
         oracle = oracle_of(task, work, draw)
-        upload, new = checked_visit(algorithm.local(received, old, oracle, work), old)
+        result = called_part(algorithm, "local", received, old, oracle, work)
+        upload, new = checked_visit(result, old)
         check_precision("local", new, old, state.server.params)
         visit = Visit(received, upload, old, new, oracle, work)
         report = () if reports_of is None else reports_of(model, oracle, work)
-        probed = {name: probe(visit) for name, probe in probes.client.items()}
-        return upload, (new, probed, report)
+        return upload, (new, probed("client", probes.client, visit), report)
 
     weights = weights_of(works, arrived)
     if factors is not None:
@@ -162,7 +171,7 @@ def one_round(
     )
     old = tree.take(state.clients, rows)
     visit, inputs = stacks.received(algorithm.aggregation, state.server, local, shared)
-    mean, (new, probed, reports) = execution(visit, inputs, (*visits, old), local_weights)
+    mean, (new, measured, reports) = execution(visit, inputs, (*visits, old), local_weights)
     if selector is not None:
         known = selector.learn(selected.state, clients, reports, arrived)
         selected = after_visits(selected, known, state.selection, mask.any())
@@ -179,17 +188,17 @@ def one_round(
         lambda x, y: x.at[rows].set(y, mode="drop", unique_indices=True), state.clients, new
     )
     # A round in which nobody reports changes nothing; NaN and negative weights make the model NaN.
-    updated = checked_state("update", algorithm.update(state.server, mean, round), state.server)
+    updated = called_part(algorithm, "update", state.server, mean, round)
+    updated = checked_state("update", updated, state.server)
     check_precision("update", updated, state.server, state.server.params)
     server = tree.where(weights.sum() <= 0, state.server, updated)
     finite = tree.all_finite(server)
     done = state.round + 1
     diverged_at = jnp.where((state.diverged_at == 0) & ~finite, done, state.diverged_at)
     update = Update(state.server, server, mean, round)
-    probed |= {name: probe(update) for name, probe in probes.server.items()}
+    measured |= probed("server", probes.server, update)
     new_state = RunState(done, server, new_clients, past, diverged_at, selected)
-    probed |= {name: probe(new_state) for name, probe in probes.run.items()}
-    return new_state, probed
+    return new_state, measured | probed("run", probes.run, new_state)
 
 
 def placement_of(task: Task) -> Placement:

@@ -13,7 +13,7 @@ from jax import Array
 from jax.extend.core import get_opaque_trace_state
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_one_number
+from fedjax_sim.checks import called, check_one_number
 from fedjax_sim.local.transforms import (
     add_decayed_weights,
     asam,
@@ -356,8 +356,14 @@ def server_rate(lr: ScalarOrSchedule, round: Round) -> Scalar:
 
 
 def _at(lr: ScalarOrSchedule, round: Array) -> Scalar:
-    value = lr(round) if callable(lr) else lr
-    check_one_number(**{"lr(round)" if callable(lr) else "lr": value})
+    if not callable(lr):
+        check_one_number(lr=lr)
+        return lr
+    expected = "a schedule: a function of the round that JAX can trace and that returns one number"
+    value = called("lr", "a traced round", expected, lr, round)
+    if value is None:
+        raise ValueError("lr(round) is None; expected one number")
+    check_one_number(**{"lr(round)": value})
     return value
 
 

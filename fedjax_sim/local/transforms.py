@@ -17,7 +17,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm, check_statistics_last
+from fedjax_sim.checks import (
+    called,
+    check_is_algorithm,
+    check_statistics_last,
+    check_takes,
+    checked_oracle,
+)
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, specified
 
 
@@ -29,7 +35,8 @@ def transform_oracle(
 
     Raises:
         ValueError: no algorithm, or one that updates running statistics, which the transform would
-            change (apply :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last).
+            change (apply :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last);
+            no function of an oracle, or one that returns something else.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
@@ -37,15 +44,22 @@ def transform_oracle(
         >>> algorithm = transform_oracle(fedavg(lr=0.1), decay)
     """
     check_is_algorithm(algorithm)
+    check_takes("transform", transform, ("oracle",))
     check_statistics_last("transform_oracle", algorithm)
     personal = algorithm.personal
+
+    def transformed(oracle: Oracle) -> Oracle:
+        expected = "a function that returns an Oracle"
+        new = called("transform", "an oracle", expected, transform, oracle)
+        return checked_oracle("transform", new)
+
     return algorithm._replace(
         local=lambda message, state, oracle, work: algorithm.local(
-            message, state, transform(oracle), work
+            message, state, transformed(oracle), work
         ),
         personal=personal
         and (
-            lambda message, state, oracle, work: personal(message, state, transform(oracle), work)
+            lambda message, state, oracle, work: personal(message, state, transformed(oracle), work)
         ),
     )
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen, nnx
 
+from fedjax_sim.checks import called, shapes_text
 from fedjax_sim.models.axes import LinenRoles, roles_of_nnx
 from fedjax_sim.models.paths import nested
 from fedjax_sim.models.stateful import (
@@ -48,8 +49,8 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
             without allocating arrays, and again by ``init``.
 
     Raises:
-        ValueError: the constructor is a module, or no function of random streams, or the module
-            has other variables, such as caches.
+        ValueError: the constructor is a module, or no function of random streams, or it fails, or
+            the module has other variables, such as caches.
 
     Example:
         >>> model = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
@@ -74,7 +75,8 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
     _check_constructor(constructor)
 
     def build() -> nnx.Module:
-        module = constructor(nnx.Rngs(0))
+        expected = "a function that builds a flax.nnx module"
+        module = called("constructor", "random streams", expected, constructor, nnx.Rngs(0))
         if not isinstance(module, nnx.Module):
             raise ValueError(
                 f"constructor returns a {type(module).__name__}; expected a flax.nnx module"
@@ -127,8 +129,8 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
         example_input: array or ``jax.ShapeDtypeStruct`` of one batch, for the shapes only.
 
     Raises:
-        ValueError: another kind of module, a class of modules, an example without a shape, or
-            collections besides "params" and "batch_stats".
+        ValueError: another kind of module, a class of modules, an example without a shape, a module
+            that fails for the example, or collections besides "params" and "batch_stats".
 
     Example:
         >>> model = from_linen(linen.Dense(2), jnp.ones((1, 3)))
@@ -156,7 +158,12 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
 
     noted = LinenRoles()
     with linen.intercept_methods(noted):
-        collections = jax.eval_shape(start, jax.random.key(0), example_input)
+        collections = called(
+            "module",
+            f"an example_input {shapes_text(example_input)}",
+            "a flax.linen module that JAX can trace when it is called as module(x)",
+            lambda: jax.eval_shape(start, jax.random.key(0), example_input),
+        )
     others = sorted(set(collections) - {"params", "batch_stats"})
     if others:
         raise ValueError(

@@ -129,10 +129,12 @@ def load_vit(path: str | pathlib.Path, params: Params) -> LoadedViT:
         ValueError: path is pytorch_model.bin; expected .safetensors, .msgpack or .npz: loading \
 a pickle can run any code, and most models also come as .safetensors
     """
+    if not isinstance(path, (str, pathlib.Path)):
+        raise ValueError(f"path is {path!r:.60}; expected the name of a file")
     path = pathlib.Path(path)
     tensors, torch = _read(path)
     naming = _naming(path, tensors)
-    given: dict[str, Any] = dict(flatten_dict(params, sep="."))
+    given = _by_name(params)
     targets = {one: shape for name in given for one, shape in _unstacked(name, given[name]).items()}
     sources = {name: _sources(name, naming, torch) for name in targets}
     head = [name for name in targets if name.startswith("head.")]
@@ -190,6 +192,17 @@ def as_parameter(name: str, array: np.ndarray, dtype: Any) -> np.ndarray:
         value = array[np.unravel_index(np.argmin(finite), finite.shape)]
         raise ValueError(f"{name} has {value}; expected finite numbers of {jnp.dtype(dtype)}")
     return cast
+
+
+def _by_name(params: Params) -> dict[str, Any]:
+    """Returns parameters by their names, which are texts in nested dicts."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    for path, leaf in leaves or [((), params)]:
+        named = path and all(isinstance(getattr(part, "key", None), str) for part in path)
+        if not named or not hasattr(leaf, "dtype"):
+            found = f"{jax.tree_util.keystr(path)} is a {type(leaf).__name__}"
+            raise ValueError(f"params{found}; expected nested dicts of arrays, as of vit(...).init")
+    return {".".join(part.key for part in path): leaf for path, leaf in leaves}
 
 
 def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], bool]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedjax_sim.checks import check_at_least, check_positive
+from fedjax_sim.checks import check_at_least, check_positive, check_takes
 from fedjax_sim.objectives.losses import (
     Huber,
     MaskedSoftmax,
@@ -193,7 +193,7 @@ def with_l2(objective: Objective, weight: Scalar) -> Objective:
         weight: non-negative; may be traced, for sweeps.
 
     Raises:
-        ValueError: a negative weight.
+        ValueError: a negative weight, or no objective.
 
     Example:
         >>> import jax.numpy as jnp
@@ -201,8 +201,8 @@ def with_l2(objective: Objective, weight: Scalar) -> Objective:
         >>> objective({"w": jnp.array([2.0])}, {}, None).tolist()
         [1.0, 1.0]
     """
+    check_takes("objective", objective, ("params", "examples", "key"), " -> losses")
     check_at_least(0, weight=weight)
-
     return Regularised(objective, weight)
 
 

@@ -1,10 +1,13 @@
 """Losses and hits of outputs and labels, one value per example."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from fedjax_sim.checks import INT32_MAX, check_count
 
 
 def softmax(logits: Array, y: Array) -> Array:
@@ -18,6 +21,10 @@ class MaskedSoftmax:
 
     ignore: int
 
+    def __post_init__(self) -> None:
+        """Refuses a label that is no integer, to which no label is equal."""
+        check_count(-INT32_MAX, ignore=self.ignore)
+
     def __call__(self, logits: Array, y: Array) -> Array:
         counts = y != self.ignore
         return mean_per_example(_softmax(logits, jnp.where(counts, y, 0)), counts)
@@ -25,15 +32,17 @@ class MaskedSoftmax:
 
 def logistic(logits: Array, y: Array) -> Array:
     """``log(1 + exp(z)) - y z``: ``[B], [B] -> [B]``."""
-    _check_shape(y, logits.shape)
+    _check_outputs(logits)
+    _check_targets(y, logits.shape)
     return jnp.logaddexp(0.0, logits) - y.astype(logits.dtype) * logits
 
 
 def errors_of(predictions: Array, y: Array) -> Array:
     """Predictions minus targets: ``[B, ...], [B, ...] -> [B, ...]``; also of one output [B, 1]."""
+    _check_outputs(predictions)
     if predictions.shape == (*y.shape, 1):
         predictions = predictions[..., 0]
-    _check_shape(y, predictions.shape)
+    _check_targets(y, predictions.shape)
     return predictions - y.astype(predictions.dtype)
 
 
@@ -67,6 +76,7 @@ def sign_is_label(logits: Array, y: Array) -> Array:
 
 
 def _softmax(logits: Array, y: Array) -> Array:
+    _check_outputs(logits)
     if y.shape != logits.shape[:-1]:
         raise ValueError(
             f"examples['y'] has shape {y.shape}; expected {logits.shape[:-1]}, since the outputs "
@@ -102,8 +112,23 @@ def mean_per_example(values: Array, counts: Array | None = None) -> Array:
     return jnp.where(counts, values, 0).sum(axis=1) / jnp.maximum(number, 1)
 
 
-def _check_shape(y: Array, outputs: tuple[int, ...]) -> None:
-    if y.shape != outputs:
+def _check_outputs(outputs: Any) -> None:
+    """Refuses outputs of a model that are no array, or that have no gradients."""
+    dtype = getattr(outputs, "dtype", None)
+    if dtype is None:
+        raise ValueError(f"model returns a {type(outputs).__name__}; expected an array [B, ...]")
+    if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(
-            f"examples['y'] has shape {y.shape}; expected {outputs}, the shape of the outputs"
+            f"model returns outputs of dtype {dtype}; expected a floating dtype, which has "
+            "gradients"
         )
+
+
+def _check_targets(y: Array, shape: tuple[int, ...]) -> None:
+    """Refuses targets of another shape than the outputs, and complex ones."""
+    if y.shape != shape:
+        raise ValueError(
+            f"examples['y'] has shape {y.shape}; expected {shape}, the shape of the outputs"
+        )
+    if jnp.iscomplexobj(y):
+        raise ValueError(f"examples['y'] has dtype {y.dtype}; expected real numbers")

@@ -16,6 +16,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from fedjax_sim import tree
+from fedjax_sim.checks import called, check_takes, shapes_text
 from fedjax_sim.objectives.losses import (
     MaskedSoftmax,
     errors_of,
@@ -31,6 +32,7 @@ Objective: TypeAlias = Callable[[Params, PyTree, Any], Array]
 Metrics: TypeAlias = Callable[[Params, PyTree], dict[str, Array]]
 Loss: TypeAlias = Callable[[Array, Array], Array]  # (outputs, y) -> [B]
 
+_HINT = " -> outputs [B, ...]; fs.models.from_linen and from_nnx make models of flax modules"
 VARIANCE = "target_variance"  # leaf that evaluators add to the examples of RegressionMetrics
 SQUARE = "mean square"  # its values per example, of whose mean it makes the root
 
@@ -170,8 +172,14 @@ def objective_of(model: Apply | Model, loss: Loss) -> Objective:
 
 
 def apply_of(model: Apply | Model) -> Apply:
-    """Returns the function ``apply`` of a model, or the function itself."""
-    return model.apply if isinstance(model, Model) else model
+    """Returns the function ``apply`` of a model, or the function itself.
+
+    Raises:
+        ValueError: what is no function of parameters and inputs.
+    """
+    apply = model.apply if isinstance(model, Model) else model
+    check_takes("model", apply, ("params", "x"), _HINT)
+    return apply
 
 
 def outputs_of(model: Apply | Model, params: Params, examples: PyTree) -> Any:
@@ -192,7 +200,9 @@ def outputs_of(model: Apply | Model, params: Params, examples: PyTree) -> Any:
         >>> outputs_of(lambda params, x: x * params, jnp.array(2.0), examples).tolist()
         [[0.0, 2.0]]
     """
-    return apply_of(model)(params, _inputs(params, examples))
+    apply, x = apply_of(model), _inputs(params, examples)
+    given = f"parameters {shapes_text(params)} and inputs {shapes_text(x)}"
+    return called("model", given, f"a function of (params, x){_HINT}", apply, params, x)
 
 
 # Objectives and metrics are frozen dataclasses, hashable by value: a task or an evaluator that is
@@ -212,7 +222,7 @@ class OfApply:
         _check_tokens(self.apply, _part(examples, "x"))
         y = _part(examples, "y")
         known = self.loss in (softmax, logistic) or isinstance(self.loss, MaskedSoftmax)
-        if not known or not jnp.issubdtype(y.dtype, jnp.integer):
+        if not known or y.dtype == bool:  # probabilities are labels of the logistic loss
             return
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), examples)
         outputs = jax.eval_shape(lambda p, e: outputs_of(self.apply, p, e), params, one)
@@ -221,8 +231,8 @@ class OfApply:
         if isinstance(self.loss, MaskedSoftmax):
             y = np.where(y == self.loss.ignore, 0, y)
         count = 2 if self.loss is logistic else outputs.shape[-1]
-        low, high = int(y.min()), int(y.max())
-        if low < 0 or high >= count:
+        low, high = y.min().item(), y.max().item()
+        if low < 0 or high > count - 1:
             raise ValueError(
                 f"examples['y'] has labels {low} .. {high}; expected 0 .. {count - 1}, since the "
                 f"outputs of the model have shape {outputs.shape[1:]}"
@@ -247,7 +257,19 @@ class OfModel:
     def weighted(self, params: Params, examples: PyTree, key: Any, weights: Array) -> Array:
         """Losses of a batch of which examples of weight 0 are no part."""
         assert self.model.train is not None
-        outputs, new = self.model.train(params, _inputs(params, examples), key, weights)
+        x = _inputs(params, examples)
+        expected = "(outputs, statistics)"
+        result = called(
+            "model.train",
+            f"parameters {shapes_text(params)} and inputs {shapes_text(x)}",
+            f"a function of (params, x, key, weights) -> {expected}",
+            self.model.train, params, x, key, weights,
+        )  # fmt: skip
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise ValueError(
+                f"model.train returns a {type(result).__name__}; expected a pair {expected}"
+            )
+        outputs, new = result
         losses = self.loss(outputs, _part(examples, "y"))
         if self.statistics is None:
             return losses

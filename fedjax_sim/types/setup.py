@@ -49,7 +49,11 @@ class Task:
     placement: Any = None
 
     def __post_init__(self) -> None:
+        """Converts lists to NumPy arrays."""
         object.__setattr__(self, "oracle", _as_pytree(self.oracle))
+        for name in ("num_examples", "num_steps"):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, np.array(value))
 
     @property
     def num_clients(self) -> int:

@@ -56,6 +56,7 @@ def from_rows(rows, count=2, *names):
     return from_assignment({"x": np.zeros(count)}, [np.array(part) for part in rows], *names)
 
 
+ONE = {"x": np.zeros(2)}
 FRAME, TWICE = pd.DataFrame({"x": [1.0]}), r"client 0 and in client 1; expected .*, or disjoint=F"
 
 
@@ -89,6 +90,11 @@ FRAME, TWICE = pd.DataFrame({"x": [1.0]}), r"client 0 and in client 1; expected 
         (from_rows, ([[3, 2], [1, 2]], 4), f"assignment has row 2 in {TWICE}"),
         (from_rows, ([[0], [3, 3]], 4), "row 3 twice in client 1; expected every row at most once"),
         (assigned, ({"x": np.zeros(2)}, [[1], [1]]), f"assignment has row 1 in {TWICE}"),
+        (from_clients, (None,), "clients is a NoneType; expected a list of one pytree per client"),
+        (from_clients, (({"x": np.ones(2)} for _ in "ab"),), "clients is a generator; expected a"),
+        (from_assignment, (ONE, None), "assignment is a NoneType; expected a list of o"),
+        (from_assignment, (ONE, {"ann": [0]}), "assignment is a dict; expected a list"),
+        (from_assignment, (ONE, np.array([0, 1])), r"assignment\[0\] is int64\[\];"),
     ],
 )  # fmt: skip
 def test_refuses(build, arguments, message):

@@ -176,11 +176,44 @@ def doubled(client, key):
         (lambda client, key: (jnp.ones(2), jnp.ones((3, 1))), 3, r"one n >= 1 for all"),
         (lambda client, key: jnp.ones((0, 1)), 3, "one n >= 1"),
         (lambda client, key: {}, 3, r"shapes \[\]; expected \[n, ...\]"),
+        (
+            lambda client: jnp.ones((2, 1)),
+            3,
+            r"generate takes \(client\); expected \(client, key\)",
+        ),
+        (
+            lambda client, key: client["x"],
+            3,
+            r"generate fails for a client and a key \(TypeError: ",
+        ),
     ],
 )
 def test_generated_tasks_that_are_none(generate, num_clients, message):
     with pytest.raises(ValueError, match=message):
         fs.generated_task(losses, generate, num_clients, fs.full_batch(1), key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("objective", "y", "message"),
+    [
+        (fs.objectives.cross_entropy, jnp.array([1, 2]), "labels 1 .. 2; expected 0 .. 1"),
+        (
+            fs.objectives.squared_error,
+            np.full((2, 2), np.nan, np.float32),
+            r"\['y'\] has nan in example 0 of",
+        ),
+    ],
+)
+def test_generated_examples_that_do_not_fit_are_refused(objective, y, message):
+    task = fs.generated_task(
+        objective(lambda w, x: x @ w),
+        lambda client, key: {"x": jnp.ones((2, 3)), "y": y},
+        FEW,
+        fs.full_batch(1),
+        key=KEY,
+    )
+    with pytest.raises(ValueError, match=message):
+        fs.run(fs.fedavg(0.1), fs.Setup(task, fs.timelines.full(1, FEW, 1), jnp.ones((3, 2))), KEY)
 
 
 def test_objectives_that_do_not_fit_are_refused():

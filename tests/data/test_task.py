@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from small_problems import (
     NUM_CLIENTS,
@@ -130,10 +131,42 @@ LOGISTIC = fs.objectives.binary_cross_entropy(lambda w, x: (x @ w)[:, 0])
             3,
             r"objective returns a tuple for 2 examples; expected \(2,\), one loss",
         ),
+        (LOGISTIC, [-1.0, 1.0, 1.0, -1.0], 1, r"labels -1\.0 .. 1\.0; expected 0 .. 1"),
+        (
+            lambda w, batch, key: (batch["x"] @ w).mean(0),  # over the examples; as many classes
+            [0, 1, 1, 0],
+            2,
+            r"objective returns an array of shape \(2,\) for 3 examples; expected \(3,\), one loss",
+        ),
+        (
+            lambda w, batch, key: LINEAR(w, batch, key).round().astype(int),
+            [0, 1, 2, 0],
+            3,
+            "objective returns losses of dtype int32; expected a floating dtype, which has grad",
+        ),
+        (
+            lambda w, batch, key: jax.lax.complex(*2 * [LINEAR(w, batch, key)]),
+            [0, 1, 2, 0],
+            3,
+            "objective returns losses of dtype complex64; expected a floating dtype",
+        ),
+        (
+            lambda w, batch, key: batch["inputs"] @ w,
+            [0, 1, 2, 0],
+            3,
+            r"objective fails for parameters .* examples .* \(KeyError: 'inputs'\); expected a fun",
+        ),
+        (
+            fs.objectives.cross_entropy(lambda w, x: x.flat_view @ w),
+            [0, 1, 2, 0],
+            3,
+            r"model fails for parameters \. float32\[4, 3\] and inputs .* \(AttributeError: .*from",
+        ),
     ],
 )
 def test_labels_and_losses_that_do_not_fit_are_refused(objective, labels, outputs, message):
-    setup = classifier(objective, np.array(labels, np.int32), outputs)
+    dtype = np.float32 if isinstance(labels[0], float) else np.int32
+    setup = classifier(objective, np.array(labels, dtype), outputs)
     with pytest.raises(ValueError, match=message):
         fs.run(fs.fedavg(0.1), setup, jax.random.key(0))
     with pytest.raises(ValueError, match=message):
@@ -242,6 +275,19 @@ FIVE, ASCENDING = {"x": np.zeros((5, 2))}, "expected non-decreasing numbers from
         (FIVE, [0, 3, 2, 5], {}, ASCENDING),
         (FIVE, [0], {}, ASCENDING),
         (FIVE, [[0, 5]], {}, ASCENDING),
+        (FIVE, 5, {}, ASCENDING),
+        (
+            FIVE | {"n": np.float32(5)},
+            [0, 5],
+            {},
+            r"examples\['n'\] is a float32 of shape \(\); exp",
+        ),
+        (
+            FIVE | {"y": pd.Series([0] * 5)},
+            [0, 5],
+            {},
+            r"\['y'\] is a Series .*; expected an array",
+        ),
         (FIVE, [0, 2, 4], {}, r"leaves of lengths \[5\]; expected 4, the last offset"),
         (FIVE, [0, 2, 6], {}, r"leaves of lengths \[5\]; expected 6, the last offset"),
         (FIVE | {"y": np.zeros(4)}, [0, 5], {}, r"leaves of lengths \[4, 5\]; expected 5"),
@@ -357,6 +403,10 @@ def test_weighted_mean():
         ({"data": {"x": np.ones(3)}}, "data is a dict; expected FederatedData"),
         ({"batches": 20}, "batches is 20; expected a minibatch rule, such as fs.epochs"),
         ({"batches": fs.epochs}, "batches is .*; expected a minibatch rule"),
+        (
+            {"objective": lambda w, b: b["x"]},
+            r"objective takes \(w, b\); expected \(params, exampl",
+        ),
     ],
 )
 def test_arguments_of_other_kinds_are_refused(change, message):

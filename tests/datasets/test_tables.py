@@ -163,6 +163,7 @@ TWO = {"a": [1, 2], "y": [0, 1]}
     ("table", "options", "message"),
     [
         ([1, 2], {}, "table is list; expected a dict of arrays, a pandas"),
+        (None, {}, "table is NoneType; expected a dict of arrays, a pandas"),
         (NUMBERS, {}, "no column y or label; expected label_column, one of"),
         (NUMBERS, {"label_column": "knid"}, "'knid'; .*did you mean kind"),
         (NUMBERS, {"label_column": "kind"}, "column 'who' has 'x' in row 1"),

@@ -90,6 +90,47 @@ def three_arguments(message, state, oracle):
             {"broadcast": lambda state: state.params},
             r"broadcast takes \(state\); expected \(state,",
         ),
+        (
+            {"local": lambda message, state, oracle, work: (message["v"], state)},
+            r"algorithm\.local fails for \(message, state, oracle, work\) \(KeyError: 'v'\); expec",
+        ),
+        (
+            {"local": lambda message, state, oracle, work: (oracle.gradient(message, 0), state)},
+            r"local fails for .* \(AttributeError: 'Oracle' object has no attribute 'gradient'\)",
+        ),
+        (
+            {"local": lambda message, state, oracle, work: (range(work.num_steps), state)},
+            r"algorithm\.local fails for .* \(TracerIntegerConversionError: The __index__",
+        ),
+        (
+            {"local": lambda message, state, oracle, work: (abs, state)},
+            r"algorithm\.local returns <built-in function abs>; expected an array",
+        ),
+        (
+            {"update": lambda state, mean, round: Pair(mean["v"], state.total)},
+            r"algorithm\.update fails for \(state, mean, round\) \(KeyError: 'v'\); expected a fun",
+        ),
+        (
+            {"init": lambda params: Pair(params["v"], 0.0)},
+            r"init fails for \(params\) \(KeyError: 'v'",
+        ),
+        (
+            {"init_client": lambda params: params["v"]},
+            r"algorithm\.init_client fails for \(params\) \(KeyError: 'v'\)",
+        ),
+        (
+            {"broadcast": lambda state, round: state.model},
+            r"algorithm\.broadcast fails for \(state, round\) \(AttributeError: .*'model'\); exp",
+        ),
+        (
+            {"requires": fs.Requires(check=lambda task, timeline: task["clients"])},
+            r"requires\.check fails for \(task, timeline\) \(TypeError: ",
+        ),
+        (
+            {"aggregation": "median"},
+            "aggregation is 'median'; expected a fedjax_sim.Aggregation, or",
+        ),
+        ({"selection": "loss"}, "selection is 'loss'; expected a fedjax_sim.Selector, or None"),
     ],
 )
 def test_broken_contracts_are_refused(change, message):
@@ -121,6 +162,7 @@ def test_one_weight_is_for_all_uploads():
         (np.ones((2, 1), np.float32), r"weighting returns float32\[2, 1\]; expected \[4\], one"),
         (None, r"weighting returns NoneType\(\); expected \[4\]"),
         ("equal", r"weighting returns 'equal'; expected \[4\]"),
+        (np.full(4, 1j), r"weighting returns complex\d+\[4\]; expected real numbers"),
     ],
 )
 def test_weights_of_another_shape_are_refused(weights, message):

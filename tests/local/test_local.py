@@ -101,8 +101,20 @@ def test_decay_of_rounds_of_any_kind(round):
     [
         ([0.1, 0.5], r"lr has shape \(2,\); expected one number"),
         (lambda round: jnp.array([0.1, 0.5]), r"lr\(round\) has shape \(2,\); expected one number"),
+        (lambda round: "0.1", r"lr\(round\) is '0\.1'; expected a number, not text"),
+        (lambda round: None, r"lr\(round\) is None; expected one number"),
+        (lambda round: 0.1j, r"lr\(round\) is 0\.1j; expected a real number"),
+        (lambda round: {"w": 0.1}, r"lr\(round\) is \{'w': 0\.1\}; expected a number"),
+        (
+            lambda: 0.1,
+            r"lr fails for a traced round \(TypeError: .*; expected a schedule: a functi",
+        ),
+        (
+            lambda round: {}["lr"],
+            r"lr fails for a traced round \(KeyError: 'lr'\); expected a sche",
+        ),
     ],
-    ids=["list", "schedule of vectors"],
+    ids=["list", "schedule of vectors", "text", "None", "complex", "dict", "arguments", "error"],
 )
 def test_a_rate_is_one_number(lr, message):
     """A vector of rates, one per client or per round, would scale the entries of the model."""

@@ -232,6 +232,34 @@ def test_transforms_leave_loss_and_full_gradient(oracle, x):
     assert decayed.full_grad is oracle.full_grad
 
 
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        (None, r"transform is None; expected a function of \(oracle\)"),
+        (lambda oracle, work: oracle, r"transform takes \(oracle, work\); expected \(oracle\)"),
+        (lambda oracle: oracle.grad, "transform returns a function; expected a fedjax_sim.Oracle"),
+        (
+            lambda oracle: oracle._replace(grad=lambda w, step: oracle.grad(w, step).sum()),
+            r"transform has a function grad that returns \. float32\[\]; expected floats as the",
+        ),
+        (
+            lambda oracle: oracle._replace(grad=lambda w, step: oracle.grad(w, step) > 0),
+            r"grad that returns \. bool\[2\]; expected floats as the model, \. float32\[2\]",
+        ),
+        (
+            lambda oracle: oracle.gradient,
+            r"transform fails for an oracle \(AttributeError: .*'gradi",
+        ),
+    ],
+)
+def test_what_transforms_no_oracle_is_refused(transform, message):
+    setup = fs.Setup(
+        quadratic_task(*random_quadratics(3, 2), 4), fs.timelines.full(1, 3, 4), jnp.ones(2)
+    )
+    with pytest.raises(ValueError, match=message):
+        fs.run(transforms.transform_oracle(fs.fedavg(0.1), transform), setup, jax.random.key(0))
+
+
 def test_transform_oracle_changes_what_clients_descend(x64):
     """FedAvg on F + |x|^2 / 5 is FedAvg on F with weight decay 0.4."""
     hessians, centres = random_quadratics(3, 2)

@@ -112,6 +112,10 @@ class WithoutStreams(nnx.Module):
         (lambda: nnx.Linear, r"constructor takes \(in_features, .*; expected one argument"),
         (lambda: lambda rngs: None, "constructor returns a NoneType; expected a flax.nnx module"),
         (lambda: lambda rngs: linen.Dense(2), "constructor returns a Dense; expected a flax.nnx"),
+        (
+            lambda: lambda rngs: nnx.Linear("a", 2, rngs=rngs),
+            r"constructor fails .*\(TypeError: Sha",
+        ),
     ],
 )
 def test_what_builds_no_nnx_module_is_refused(constructor, message):
@@ -125,6 +129,10 @@ def test_what_builds_no_nnx_module_is_refused(constructor, message):
         (lambda: linen.Dense, "module is Dense; expected an instance of a flax.linen module"),
         (lambda: lambda: linen.Dense(2), "module is a function; expected an instance"),
         (lambda: nnx.Linear(3, 2, rngs=nnx.Rngs(0)), "module is a Linear; .*from_nnx"),
+        (
+            lambda: linen.Dense("a"),
+            r"module fails for an example_input \. float32\[1, 3\] \(TypeError: .*; expected a fla",
+        ),
     ],
 )
 def test_what_is_no_linen_module_is_refused(module, message):

@@ -325,10 +325,25 @@ def test_damage_is_refused_or_harmless(name, data):
             assert str(path) in str(error)  # noqa: PT017
 
 
-def test_params_of_another_model(tmp_path):
+NESTED = "expected nested dicts of arrays, as of"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"dense1": {"kernel": jnp.ones((2, 2))}},
+            r"params has dense1\.kernel; expected the parame",
+        ),
+        (None, f"params is a NoneType; {NESTED}"),
+        (MODEL, rf"params\.init is a function; {NESTED}"),
+        ({"positions": [1.0]}, rf"params\['positions'\]\[0\] is a float; {NESTED}"),
+        ({0: jnp.ones(2)}, rf"params\[0\] is a \w+; {NESTED}"),
+    ],
+)
+def test_params_of_another_model(given, message, tmp_path):
     path = write_as("timm", tmp_path, TIMM)
-    given = {"dense1": {"kernel": jnp.ones((2, 2))}}
-    with pytest.raises(
-        ValueError, match=r"params has dense1\.kernel; expected the parameters of a"
-    ):
+    with pytest.raises(ValueError, match=message):
         models.load_vit(path, given)
+    with pytest.raises(ValueError, match="path is None; expected the name of a file"):
+        models.load_vit(None, given)

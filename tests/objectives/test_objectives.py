@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen, nnx
 
 from fedjax_sim import models, objectives
 
@@ -169,6 +170,84 @@ def test_different_objectives_of_one_model_differ():
         objectives.binary_classification_metrics(linear),
     ]
     assert len(set(built)) == len(built)
+
+
+PARAMS = r"expected (a function of )?\(params, x\) -> outputs"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: objectives.cross_entropy(linen.Dense(3)), rf"model takes \(inputs\); {PARAMS}"),
+        (
+            lambda: objectives.squared_error(models.mlp((3,), (), 2).init),
+            rf"takes \(key\); {PARAMS}",
+        ),
+        (lambda: objectives.huber(None), f"model is None; {PARAMS}"),
+        (lambda: objectives.classification_metrics((linear, linear)), rf"model is \(.*; {PARAMS}"),
+        (lambda: objectives.regression_metrics(lambda params: 0), rf"takes \(params\); {PARAMS}"),
+        (
+            lambda: objectives.cross_entropy(linear, ignore=0.5),
+            "ignore is 0.5; expected an integer",
+        ),
+        (
+            lambda: objectives.with_l2(None, 0.1),
+            r"objective is None; expected a function of \(para",
+        ),
+    ],
+)
+def test_what_is_no_model_or_objective_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("apply", "message"),
+    [
+        (lambda w, x: (x @ w, x), r"model returns a tuple; expected an array \[B, \.\.\.\]"),
+        (lambda w, x: None, "model returns a NoneType; expected an array"),
+        (lambda w, x: (x @ w).round().astype(int), "outputs of dtype int32; expected a floating"),
+        (
+            lambda w, x: jax.lax.complex(x @ w, x @ w),
+            "outputs of dtype complex64; expected a floating dtype",
+        ),
+        (lambda w, x: x @ w["kernel"], r"model fails for parameters \. float32\[3, 4\] and inputs"),
+        (
+            nnx.Linear(3, 4, rngs=nnx.Rngs(0)),
+            r"\(TypeError: .*from_nnx make models of flax modules",
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        objectives.cross_entropy,
+        objectives.binary_cross_entropy,
+        objectives.squared_error,
+        lambda apply: lambda *x: objectives.regression_metrics(apply)(*x[:2]),
+    ],
+)
+def test_outputs_that_are_no_floating_array_are_refused(make, apply, message):
+    """Integers had gradients of 0, and complex numbers a raw error or no imaginary part."""
+    examples = {"x": jnp.asarray(X), "y": jnp.zeros((6, 4))}
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(lambda w: make(apply)(w, examples, None), jnp.asarray(W))
+
+
+def test_complex_targets_are_refused():
+    examples = {"x": jnp.asarray(X), "y": jnp.ones((6, 4), complex)}
+    for make in (objectives.squared_error, objectives.binary_cross_entropy):
+        with pytest.raises(ValueError, match=r"\['y'\] has dtype complex64; expected real numbers"):
+            make(linear)(jnp.asarray(W), examples, None)
+
+
+def test_what_train_returns():
+    model = models.Model(lambda key: W, linear, lambda params, x, key, weights: x @ params)
+    examples = {"x": jnp.asarray(X), "y": jnp.asarray(LABELS)}
+    with pytest.raises(
+        ValueError, match=r"model\.train returns a \w+; expected a pair \(outputs, s"
+    ):
+        objectives.cross_entropy(model)(jnp.asarray(W), examples, jax.random.key(0))
 
 
 @pytest.mark.parametrize("outputs", [(2,), (), (2, 3, 4), (4, 3)])

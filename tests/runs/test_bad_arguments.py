@@ -102,6 +102,15 @@ def test_equal_keys_while_traced():
         jax.eval_shape(lambda x: check_keys(equal), 0.0)
 
 
+def own_task(oracle):
+    return dataclasses.replace(GOOD.task, oracle=oracle)
+
+
+def of_gradient(grad):
+    """The oracle of a gradient that is not the model's, which a step would broadcast or cast."""
+    return lambda *x: fs.Oracle(grad, lambda w, step: 0.0, lambda w: grad(w, 0))
+
+
 def _error(w, examples):
     return {"error": jnp.abs(examples["x"] - w)}
 
@@ -122,6 +131,67 @@ CHANGES = [
     ({"eval_fn": lambda params: {1: 0.0}}, "eval_fn returns the name 1; expected text"),
     ({"eval_fn": lambda params: {"loss": "a"}}, "eval_fn returns 'loss': 'a'; expected a number"),
     ({"weighting": "uniform"}, "weighting is 'uniform'; expected a function"),
+    ({"weighting": lambda: 1.0}, r"weighting takes \(\); expected \(work\)"),
+    (
+        {"weighting": lambda work: work.size},
+        r"weighting fails for the round's visits \(AttributeEr",
+    ),
+    (
+        {"eval_fn": lambda params, examples: {}},
+        r"eval_fn takes \(params, examples\); expected \(mod",
+    ),
+    (
+        {"eval_fn": lambda params: params["w"]},
+        r"eval_fn fails for the server's model \(TypeError: ",
+    ),
+    (
+        {"eval_fn": lambda params: {"l": float(params.sum())}},
+        r"server's model \(ConcretizationTypeError:",
+    ),
+    (
+        {"params": np.ma.masked_array([1.0], [1])},
+        r"(?s)params is masked_array.*; expected an array of nu",
+    ),
+    (
+        {"timeline": dataclasses.replace(TIMELINE, time=[2.0, 1.0])},
+        "time falls from 2.0 to 1.0 in ro",
+    ),
+    (
+        {"timeline": dataclasses.replace(TIMELINE, max_steps=2.0)},
+        "timeline.max_steps is 2.0; expect",
+    ),
+    (
+        {"task": own_task(lambda client, key: None)},
+        r"oracle takes \(client, key\); expected \(client",
+    ),
+    (
+        {"task": own_task(lambda *x: x[0]["c"])},
+        r"task\.oracle fails for \(client, key, max_steps\) ",
+    ),
+    (
+        {"task": own_task(lambda *x: {})},
+        r"task\.oracle returns a dict; expected a fedjax_sim\.Orac",
+    ),
+    (
+        {"task": own_task(of_gradient(lambda w, step: w.sum()))},
+        r"task\.oracle has a function grad that returns \. float32\[\]; expected floats",
+    ),
+    (
+        {"task": own_task(of_gradient(lambda w, step: w > 0))},
+        r"grad that returns \. bool\[1\]; expected floats as the model, \. f",
+    ),
+    (
+        {"task": own_task(of_gradient(lambda w, step: {"w": w}))},
+        r"grad that returns \['w'\] float32\[1\]; expected floats as the model",
+    ),
+    (
+        {"task": dataclasses.replace(GOOD.task, num_steps=[1.0] * NUM_CLIENTS)},
+        "num_steps has .*float",
+    ),
+    (
+        {"task": dataclasses.replace(GOOD.task, num_steps=[1])},
+        r"task.num_steps has shape \(1,\) and",
+    ),
 ]
 
 
@@ -140,6 +210,30 @@ def test_setups_of_other_values(change, message):
         ({"probes": {"client": {}}}, r"probes is \{'client': \{\}\}; expected fs\.Probes"),
         ({"probes": fs.Probes(server=[abs])}, r"expected fs\.Probes\(server=\{\.\.\.\}\), funct"),  # type: ignore
         ({"probes": fs.Probes(run={"a": 1})}, r"expected fs\.Probes\(run=\{\.\.\.\}\), functions"),  # type: ignore
+        (
+            {"probes": fs.Probes({"a": lambda visit: visit.mean})},
+            r"probes\.client\['a'\] fails for a V",
+        ),
+        (
+            {"probes": fs.Probes({"a": lambda visit: None})},
+            r"probes\.client\['a'\] returns NoneType",
+        ),  # type: ignore
+        (
+            {"probes": fs.Probes({"a": lambda visit: 1j})},
+            r"client\['a'\] returns complex.*real numbe",
+        ),  # type: ignore
+        (
+            {"probes": fs.Probes(server={"a": lambda update: "b"})},
+            r"server\['a'\] returns 'b'; expec",
+        ),  # type: ignore
+        (
+            {"probes": fs.Probes(run={"a": lambda state: ()})},
+            r"probes\.run\['a'\] returns tuple\(\)",
+        ),  # type: ignore
+        (
+            {"probes": fs.Probes(run={1: lambda state: 0.0})},
+            "probes has 1; expected a name that is t",
+        ),  # type: ignore
     ],
 )
 def test_options_of_other_kinds(run, options, message):
@@ -150,6 +244,14 @@ def run_with(run, setup, options):
     """The run with an execution or probes, which only ``fs.run`` takes one by one."""
     options = options if run is fs.run else {"options": fs.Options(**options)}
     return run(ALGORITHM, setup, KEY, **options)
+
+
+def test_probes_of_several_arrays_are_no_history():
+    """``fs.run`` returns them."""
+    probes = fs.Probes({"a": lambda visit: (jnp.zeros(1), jnp.ones(2))})  # type: ignore
+    assert len(fs.run(ALGORITHM, GOOD, KEY, probes=probes)[1].probes["a"]) == 2
+    message = r"probes has 'a' that returns tuple\(.*; expected one array"
+    refused(message, run_with, fs.simulate, GOOD, {"probes": probes})
 
 
 @pytest.mark.parametrize("run", [fs.simulate, fs.forecast, measure_executions])

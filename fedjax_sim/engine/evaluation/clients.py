@@ -11,10 +11,11 @@ import numpy as np
 from jax import Array, lax
 from jax.tree_util import Partial
 
-from fedjax_sim.data import FederatedData
+from fedjax_sim.data import FederatedData, check_clients
 from fedjax_sim.engine.evaluation.names import direction
 from fedjax_sim.engine.evaluation.streaming import (
     check_examples,
+    check_is_metrics,
     check_metrics,
     masked,
     stream,
@@ -68,6 +69,8 @@ def client_evaluator(
         >>> both["per_client/value"].tolist(), both["per_client/num_examples"].tolist()
         ([2.0, 8.0], [2, 1])
     """
+    check_is_metrics(metrics)
+    check_clients("data", data)
     summary = summary_of(metrics, quantiles, per_client, higher_is_better, data.client_ids)
     sizes = np.asarray(data.sizes, np.int32)
     examples = check_examples(prepared(metrics, data.examples, sizes), batch_size)

@@ -13,6 +13,7 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.engine.evaluation.state import EVALUATED, evaluate, takes_state
 from fedjax_sim.engine.evaluation.streaming import (
     check_examples,
+    check_is_metrics,
     check_metrics,
     masked,
     num_examples,
@@ -61,6 +62,7 @@ def evaluator(
         >>> int(part(jnp.array(2.0))["examples"])
         4
     """
+    check_is_metrics(metrics)
     if max_examples is not None:
         check_count(1, max_examples=max_examples)
         examples = subsample(examples, max_examples, seed)

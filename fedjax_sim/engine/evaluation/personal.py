@@ -11,11 +11,12 @@ import numpy as np
 from jax import Array, lax
 from jax.tree_util import Partial
 
-from fedjax_sim.data import FederatedData
+from fedjax_sim.data import FederatedData, check_clients
 from fedjax_sim.engine.evaluation.clients import QUANTILES, summary_of
 from fedjax_sim.engine.evaluation.context import RunContext, context_of
 from fedjax_sim.engine.evaluation.streaming import (
     check_examples,
+    check_is_metrics,
     check_metrics,
     masked,
     num_examples,
@@ -95,6 +96,8 @@ def personal_evaluator(
         >>> round(float(history.metrics["error/weighted_mean"][0]), 3)  # (0.5 + 0.5 + 4) / 3
         1.667
     """
+    check_is_metrics(metrics)
+    check_clients("data", data)
     summary = summary_of(metrics, quantiles, per_client, higher_is_better, data.client_ids)
     sizes = np.asarray(data.sizes, np.int32)
     examples = check_examples(prepared(metrics, data.examples, sizes), batch_size)

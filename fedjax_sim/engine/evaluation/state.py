@@ -8,7 +8,7 @@ attribute ``takes_state``, the engine passes a :class:`RunContext` instead: the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import called, check_count
 from fedjax_sim.engine.evaluation.context import context_of
 from fedjax_sim.engine.evaluation.visits import keeps_statistics, mean_over_models
 from fedjax_sim.types import EvalFn, Setup
@@ -63,13 +63,17 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
     """
     context = context_of(run)
     if takes_state(eval_fn):
-        return _checked(eval_fn(cast(Any, context)))
+        return _metrics(eval_fn, context)
     if keeps_statistics(context):
-        return mean_over_models(lambda params: _checked(eval_fn(params)), context)
-    return _checked(eval_fn(context.state.server.params))
+        return mean_over_models(lambda params: _metrics(eval_fn, params), context)
+    return _metrics(eval_fn, context.state.server.params)
 
 
-def _checked(metrics: Any) -> dict[str, Any]:
+def _metrics(eval_fn: Any, argument: Any) -> dict[str, Any]:
+    """Returns the metrics of a model or a run, which are real numbers by name."""
+    given = "a run" if takes_state(eval_fn) else "the server's model"
+    expected = "a function that JAX can trace and that returns a dict of metrics"
+    metrics = called("eval_fn", given, expected, eval_fn, argument)
     if not isinstance(metrics, Mapping):
         kind = "an array" if isinstance(metrics, Array) else f"a {type(metrics).__name__}"
         raise ValueError(f"eval_fn returns {kind}; expected a dict of metrics by name")
@@ -114,6 +118,8 @@ def check_names(metrics: Iterable[str], probes: Iterable[str]) -> None:
                 raise ValueError(
                     f"{has}; expected another name, since histories have the clock's {name}"
                 )
+            if not isinstance(name, str):
+                raise ValueError(f"{has}; expected a name that is text")
             if len(f"{name}.".splitlines()) > 1:
                 raise ValueError(f"{has}; expected a name without line breaks")
             if name in seen:

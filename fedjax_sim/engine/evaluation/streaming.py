@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from fedjax_sim.checks import check_count
-from fedjax_sim.data import check_finite
+from fedjax_sim.checks import called, check_count, check_takes, shapes_text
+from fedjax_sim.data import check_finite, check_numbers, from_lists
 from fedjax_sim.engine.execution.strategies import has_kernels
 from fedjax_sim.objectives import Metrics, check_labels
 from fedjax_sim.types import Params, PyTree
@@ -103,14 +103,22 @@ def value_shapes(
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shapes of a batch's metrics."""
     # A function of its own, since JAX keeps weak references, which NamedTuples do not have.
-    struct = jax.eval_shape(lambda params, examples: metrics(params, examples), params, examples)
+    struct = called(
+        "metrics",
+        f"parameters {shapes_text(params)} and examples {shapes_text(examples)}",
+        "a function of (params, examples) -> {name: values [B]}",
+        lambda: jax.eval_shape(lambda *x: metrics(*x), params, examples),
+    )
     if not isinstance(struct, Mapping):
         raise ValueError(f"metrics returns {struct!r:.60}; expected a dict of values by name")
     batch = num_examples(examples)
     for name, values in struct.items():
-        if values.shape != (batch,) or not jnp.issubdtype(values.dtype, jnp.floating):
+        array = hasattr(values, "dtype")
+        fits = array and values.shape == (batch,) and jnp.issubdtype(values.dtype, jnp.floating)
+        if not fits:
+            found = f"{values.dtype}{list(values.shape)}" if array else f"{values!r:.60}"
             raise ValueError(
-                f"metrics returns {values.dtype}{list(values.shape)} for {name!r}; expected "
+                f"metrics returns {found} for {name!r}; expected "
                 f"floating values [{batch}], one per example"
             )
     return dict(struct)
@@ -131,11 +139,17 @@ def masked(values: Array, counted: Array) -> Array:
 
 def check_examples(examples: PyTree, batch_size: int | None) -> PyTree:
     """Returns the examples as arrays."""
-    examples = jax.device_put(examples)
+    examples = from_lists(examples)
     _check_lengths(examples)
+    check_numbers(examples)
     if batch_size is not None:
         check_count(1, batch_size=batch_size)
-    return examples
+    return jax.device_put(examples)
+
+
+def check_is_metrics(metrics: Any) -> None:
+    """Refuses what is no function of parameters and examples."""
+    check_takes("metrics", metrics, ("params", "examples"), " -> {name: values [B]}")
 
 
 def check_metrics(metrics: Metrics, params: Params, examples: PyTree) -> None:

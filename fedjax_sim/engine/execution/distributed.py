@@ -45,7 +45,8 @@ def connect(
         heartbeat_timeout: seconds without a sign of life after which a process counts as lost.
 
     Raises:
-        ValueError: only some of the three are given, or a number is out of range.
+        ValueError: only some of the three are given, or none outside of a cluster; a coordinator
+            that is no ``host:port``; a number that is out of range.
 
     Example:
         >>> connect("localhost:1234", num_processes=2, process_id=2)
@@ -63,14 +64,26 @@ def connect(
             raise ValueError(
                 f"process_id is {process_id}; expected 0 .. num_processes - 1 = {num_processes - 1}"
             )
+    if coordinator is not None:
+        _, _, port = coordinator.rpartition(":")
+        if not re.fullmatch(r"[^:]+:\d+|\[.+\]:\d+", coordinator) or not 1 <= int(port) < 2**16:
+            raise ValueError(f"coordinator is {coordinator!r}; expected host:port")
     check_at_least(1, heartbeat_timeout=heartbeat_timeout)
-    jax.distributed.initialize(
-        coordinator,
-        num_processes,
-        process_id,
-        local_device_ids=local_device_ids(),
-        heartbeat_timeout_seconds=heartbeat_timeout,
-    )
+    try:
+        jax.distributed.initialize(
+            coordinator,
+            num_processes,
+            process_id,
+            local_device_ids=local_device_ids(),
+            heartbeat_timeout_seconds=heartbeat_timeout,
+        )
+    except ValueError as error:
+        if coordinator is not None:
+            raise
+        raise ValueError(
+            "coordinator is None and the environment is that of no cluster (Slurm, Open MPI, "
+            f"Kubernetes, Cloud TPU); expected {', '.join(given)} ({error})"
+        ) from error
     count = jax.process_count()
     if count > 1:
         report_lost_process(count, heartbeat_timeout)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_is_setup, did_you_mean
+from fedjax_sim.checks import called, check_is_setup, did_you_mean
 from fedjax_sim.engine import Execution, OnHost, Probes, check_run
 from fedjax_sim.runs.seeds import Seed, with_axis
 from fedjax_sim.runs.storage.files import digest
@@ -70,6 +70,13 @@ ALGORITHM = "algorithm"  # name of the algorithm in configurations, if a sweep h
 
 Factory = Callable[..., FedAlgorithm]
 MakeSetup = Callable[..., Setup]
+
+
+def _made_by(factory: Factory, fixed: Configuration, **values: Any) -> FedAlgorithm:
+    """Returns a factory's algorithm; its mistakes, also with traced numbers, have its name."""
+    given = ", ".join([*fixed, *values]) or "no hyper-parameters"
+    expected = "a function that returns an algorithm, also for traced numbers"
+    return called("factory", given, expected, lambda: factory(**fixed, **values))
 
 
 class Trial(NamedTuple):
@@ -153,9 +160,7 @@ class Trials:
 
     def make(self, static: Configuration, seed: Seed | None = None) -> Trial:
         """Returns the trial of a combination; with ``per_seed``, the trial of one seed alone."""
-        factory = self._factory(static)
-        if fixed := self._of_factory(static):
-            factory = functools.partial(factory, **fixed)
+        factory = functools.partial(_made_by, self._factory(static), self._of_factory(static))
         return Trial(factory, self._make_setup(static, seed), self._execution, self._probes)
 
     def check(
@@ -174,7 +179,7 @@ class Trials:
         algorithms: list[FedAlgorithm] = []
         for seed in seeds if self.per_seed else [None]:
             setup = self._make_setup(static, seed)  # a factory may need what this computes
-            algorithms = [factory(**fixed, **values) for values in members]
+            algorithms = [_made_by(factory, fixed, **values) for values in members]
             count = 1 if self.per_seed else len(seeds)
             check_run(algorithms, setup, count, execution=self._execution)
             if isinstance(setup.task.placement, OnHost):

@@ -349,6 +349,31 @@ def test_a_period_that_no_evaluation_reaches_is_refused(every, message):
     assert rounds.tolist() == ([0] if message else [0, 12])
 
 
+NO_VALUES = r"expected floating values \[23\], one per example"
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (None, r"metrics is None; expected a function of \(params, examples\) -> \{name"),
+        (lambda params: {}, r"metrics takes \(params\); expected \(params, examples\)"),
+        (
+            lambda params, examples: {"a": examples["z"]},
+            r"metrics fails for .* \(KeyError: 'z'\); ex",
+        ),
+        (lambda params, examples: {"a": None}, f"metrics returns None for 'a'; {NO_VALUES}"),
+        (lambda params, examples: {"a": [0.5]}, rf"metrics returns \[.*\] for 'a'; {NO_VALUES}"),
+        (lambda params, examples: {"a": 0.5}, rf"metrics returns float32\[\] for 'a'; {NO_VALUES}"),
+        (lambda params, examples: {"a": "b"}, r"metrics fails for .* \(TypeError: "),
+    ],
+)
+def test_metrics_that_are_no_values_per_example(own, message):
+    data = FederatedData({"x": X, "y": Y}, OFFSETS)
+    for make in (lambda: evaluator(own, data.examples), lambda: client_evaluator(own, data)):
+        with pytest.raises(ValueError, match=message):
+            make()(jnp.asarray(W))
+
+
 def test_errors():
     data = FederatedData({"x": X, "y": Y}, OFFSETS)
     with pytest.raises(ValueError, match=r"lengths \[22, 23\]"):
@@ -367,6 +392,11 @@ def test_errors():
         evaluator(metrics, {"x": X, "y": 1.0})
     with pytest.raises(ValueError, match=r"metrics returns .*; expected a dict of values by name"):
         evaluator(lambda params, examples: examples["x"], {"x": X})(jnp.asarray(W))
+    with pytest.raises(ValueError, match=r"\['y'\] has dtype <U1; expected numbers"):
+        evaluator(metrics, {"x": X, "y": np.array(["a"] * len(X))})
+    for on_clients in (client_evaluator, personal_evaluator):
+        with pytest.raises(ValueError, match="data is a dict; expected FederatedData, such as"):
+            on_clients(metrics, {"x": X, "y": Y})
     with pytest.raises(ValueError, match="every is 0"):
         at_rounds(evaluator(metrics, {"x": X, "y": Y}), 0)
     with pytest.raises(ValueError, match="quantiles contains 10"):

@@ -61,6 +61,17 @@ def test_connect_takes_all_gpus_and_reports(monkeypatch, capsys):
     )
 
 
+def test_connect_outside_of_a_cluster(monkeypatch):
+    def initialize(*_, **options):
+        raise ValueError("coordinator_address should be defined.")  # as JAX does
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with pytest.raises(
+        ValueError, match=r"coordinator is None and .* no cluster .*expected coordin"
+    ):
+        distributed.connect()
+
+
 def test_the_number_of_host_devices_is_not_asked_of_a_backend(monkeypatch):
     """Processes can be connected until a backend starts."""
     monkeypatch.setattr(jax, "devices", lambda *_: pytest.fail("started"))

@@ -103,6 +103,8 @@ def test_interrupted_by_one_continued_by_another_number(env, tmp_path, alone):
         (("a:1", None, 0), "num_processes is None; expected all of coordinator, num_processes, "),
         (("a:1", 0, 0), "num_processes is 0; expected at least 1"),
         (("a:1", 2, -1), "process_id is -1; expected 0 .. num_processes - 1 = 1"),
+        (("a", 1, 0), "coordinator is 'a'; expected host:port"),
+        (("a:65536", 1, 0), "coordinator is 'a:65536'; expected host:port"),
     ],
 )
 def test_refuses(given, message):

@@ -99,6 +99,19 @@ def test_a_factory_is_a_function(factory):
 
 
 @pytest.mark.parametrize(
+    ("factory", "cause"),
+    [
+        (lambda lr: fs.fedavg({}["lr"]), "KeyError: 'lr'"),
+        (lambda lr: fs.fedavg(float(lr)), "ConcretizationTypeError: "),
+        (lambda lr: fs.fedavg(lr if lr > 0.1 else 0.1), "TracerBoolConversionError: "),
+    ],
+)
+def test_a_factory_that_fails_is_named(factory, cause):
+    with pytest.raises(ValueError, match=rf"factory fails for lr \({cause}.*; expected a function"):
+        sweep_on(ONE_DEVICE, factory, GOOD, {"lr": [0.1]}, KEYS)
+
+
+@pytest.mark.parametrize(
     ("factory", "value"),
     [
         (fs.fedavg, "a"),  # its rate is a number by its annotation
