@@ -23,6 +23,8 @@ class Choice(NamedTuple):
     stack: Literal["channels first", "channels last"] | None
     # Heads of attention: a product each, or one for all where a token fits two registers.
     heads: Literal["apart", "joint"]
+    # Means over the channels of a group: a reduction, or a product with a matrix of zeros and ones.
+    group_means: Literal["reduced", "product"]
     # Sums over images in gradients of normalisation: a reduction, or additions of an image each.
     image_sums: Literal["reduced", "added"]
     # Examples per batch of an evaluation of models with convolutions.
@@ -30,9 +32,11 @@ class Choice(NamedTuple):
 
 
 CHOICES: dict[Platform, Choice] = {
-    "cpu": Choice("cache", "cpu sizes", "cpu sizes", "channels first", "apart", "reduced", 32),
-    "tpu": Choice("pairs", "conv", "conv", "channels last", "joint", "reduced", 1000),
-    "gpu": Choice("memory", "conv", "gpu sizes", None, "apart", "added", 1000),
+    "cpu": Choice(
+        "cache", "cpu sizes", "cpu sizes", "channels first", "apart", "reduced", "reduced", 32
+    ),
+    "tpu": Choice("pairs", "conv", "conv", "channels last", "joint", "product", "reduced", 1000),
+    "gpu": Choice("memory", "conv", "gpu sizes", None, "apart", "reduced", "added", 1000),
 }
 
 
