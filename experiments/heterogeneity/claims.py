@@ -48,7 +48,7 @@ def _local_steps(summary: pd.DataFrame, cases: tuple[Case, ...], seeds: int) -> 
         found = {f"tau {case.tau}": _end(summary, case, column) for case in cases}
         holds = bool((sign * np.diff(list(found.values())) > 0).all())
         steps = [
-            _apart(summary, (more, fewer)[::sign], column, seeds)
+            _apart(summary, (more, fewer) if sign > 0 else (fewer, more), column, seeds)
             for fewer, more in itertools.pairwise(cases)
         ]
         text = f"Experiment 1: more local steps, {text}"
