@@ -69,7 +69,10 @@ COMMANDS = [
     ("run --hyper.fedavg.lr nan", "--hyper has fedavg.lr=nan; expected a positive number"),
     ("run --lr 0", "--lr is 0.0; expected a positive number"),
     ("run --algorithms fedavg --server-lr 1", "--server-lr is 1.0, but none of fedavg has one"),
-    ("run --algorithms fedac --lr-decay 0.9", "--lr-decay is 0.9, but fedac does not have it"),
+    (
+        "run --algorithms mb_ac_sgd --lr-decay 0.9",
+        "--lr-decay is 0.9, but mb_ac_sgd does not have it",
+    ),
     # data
     ("run --dataset digit", "--dataset is 'digit'; expected one of .*; did you mean digits?"),
     (

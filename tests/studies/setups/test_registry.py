@@ -274,7 +274,7 @@ def test_rate_decays_over_rounds_and_decay_comes_after_clipping(name):
 @pytest.mark.parametrize(
     ("names", "values", "message"),
     [
-        (("fedac",), {"lr_decay": 0.9}, "lr_decay is 0.9, but fedac does not have it"),
+        (("mb_ac_sgd",), {"lr_decay": 0.9}, "lr_decay is 0.9, but mb_ac_sgd does not have it"),
         (("fedavg",), {"server_lr": 0.9}, "server_lr is 0.9, but none of fedavg has one"),
     ],
 )
