@@ -15,7 +15,6 @@ import numpy as np
 from jax import Array
 
 import fedjax_sim as fs
-from fedjax_sim.algorithms.fedac import Coupling
 
 FEATURES, EXAMPLES, SPREAD = 48, 1024, 2.0  # SPREAD: standard deviation of the logits
 CLIENTS, STEPS = 8, 16  # M, K
@@ -100,8 +99,8 @@ def constant(hyper: Hyper) -> fs.FedAlgorithm:
     return fs.fedac(hyper["lr"], hyper["second"], STEPS)
 
 
-def polynomial(lr: Any, slope: Any, round: Any) -> Coupling:
-    """A coupling for convex functions after ``round`` rounds.
+def polynomial(lr: Any, slope: Any, round: Any) -> tuple[Any, Any, Any]:
+    """Gamma, alpha and beta for convex functions after ``round`` rounds.
 
     Accelerated gradient descent of convex functions has gamma = lr (t + 1) / 2, beta = (t + 2) / 2
     and alpha infinite after t steps.  Here beta follows the local steps, t = K (r + 1), and gamma
@@ -109,7 +108,7 @@ def polynomial(lr: Any, slope: Any, round: Any) -> Coupling:
     smaller by sqrt(K) than accelerated descent, since clients drift apart.
     """
     after = jnp.asarray(round).astype(jnp.float32) + 1
-    return Coupling(slope * lr * after, jnp.inf, STEPS * after / 2 + 1)
+    return slope * lr * after, jnp.inf, STEPS * after / 2 + 1
 
 
 def direct(hyper: Hyper) -> fs.FedAlgorithm:
@@ -128,17 +127,17 @@ def learned(hyper: Hyper) -> fs.FedAlgorithm:
     lr, gamma, beta = (hyper[name] for name in ("lr", "gamma", "beta"))
     return fs.fedac(
         lambda r: jnp.exp(lr[r]),
-        numbers=lambda r: Coupling(jnp.exp(gamma[r]), jnp.inf, 1 + jnp.exp(beta[r])),
+        numbers=lambda r: (jnp.exp(gamma[r]), jnp.inf, 1 + jnp.exp(beta[r])),
     )
 
 
 def logarithms(lr: float, slope: float, num_rounds: int) -> Hyper:
     """The schedules of :func:`direct` as those of :func:`learned`."""
-    numbers = polynomial(lr, slope, np.arange(num_rounds))
+    gamma, _, beta = polynomial(lr, slope, np.arange(num_rounds))
     return {
         "lr": jnp.full(num_rounds, np.log(lr), jnp.float32),
-        "gamma": jnp.log(numbers.gamma),
-        "beta": jnp.log(numbers.beta - 1),
+        "gamma": jnp.log(gamma),
+        "beta": jnp.log(beta - 1),
     }
 
 

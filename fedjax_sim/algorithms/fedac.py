@@ -125,7 +125,7 @@ def fedac(
     variant: Variant = "I",
     augmentation: Scalar | None = None,
     *,
-    numbers: Coupling | Callable[[Array], Coupling] | None = None,
+    numbers: tuple | Callable[[Array], tuple] | None = None,
 ) -> FedAlgorithm:
     r"""FedAc: accelerated local steps; clients' main and aggregate iterates are both averaged.
 
@@ -145,8 +145,8 @@ def fedac(
         variant: FedAc-I, FedAc-II or vanilla FedAc.
         augmentation: weight lambda for convex objectives: clients descend
             :math:`F(x) + \frac{\lambda}{2} \|x - x_0\|^2`, x_0 the initial model.  None: F.
-        numbers: gamma, alpha and beta themselves, alpha and beta at least 1, or a function of the
-            round that returns them; ``mu``, ``num_steps`` and ``variant`` are then not used.
+        numbers: the tuple (gamma, alpha, beta) itself, alpha and beta at least 1, or a function of
+            the round that returns it; ``mu``, ``num_steps`` and ``variant`` are then not used.
 
     Raises:
         ValueError: another variant, neither ``mu`` nor ``numbers``, or a number outside its range;
@@ -159,7 +159,7 @@ def fedac(
     Example:
         >>> algorithm = fedac(lr=0.1, mu=1e-3, num_steps=32)
         >>> convex = fedac(lr=0.1, mu=1e-2, num_steps=32, augmentation=1e-2)
-        >>> nesterov = lambda t: Coupling(0.1 * (t + 1) / 2, (t + 2) / 2, (t + 2) / 2)
+        >>> nesterov = lambda t: (0.1 * (t + 1) / 2, jnp.inf, (t + 2) / 2)
         >>> direct = fedac(lr=0.1, numbers=nesterov)
     """
     check_rates(lr=lr)
@@ -228,7 +228,7 @@ def _by_theory(
 
 
 def _as_given(
-    numbers: Coupling | Callable[[Array], Coupling],
+    numbers: tuple | Callable[[Array], tuple],
 ) -> Callable[[Scalar, Work], Coupling]:
     """Returns the given numbers of a visit's round."""
     if callable(numbers):
@@ -237,14 +237,15 @@ def _as_given(
     return lambda eta, work: fixed
 
 
-def _checked(numbers: Coupling, name: str) -> Coupling:
+def _checked(numbers: tuple, name: str) -> Coupling:
     """Refuses what is no coupling, and numbers outside of their ranges; traced ones pass."""
-    if not isinstance(numbers, Coupling):
-        raise ValueError(f"{name} is {numbers!r:.60}; expected a Coupling(gamma, alpha, beta)")
-    check_at_least(0, **{f"{name}.gamma": numbers.gamma})
+    if not isinstance(numbers, tuple) or len(numbers) != 3:
+        raise ValueError(f"{name} is {numbers!r:.60}; expected a tuple (gamma, alpha, beta)")
+    gamma, alpha, beta = numbers
+    check_at_least(0, **{f"{name}, gamma": gamma})
     # 1 / alpha and 1 / beta are weights of means of two iterates.
-    check_at_least(1, **{f"{name}.alpha": numbers.alpha, f"{name}.beta": numbers.beta})
-    return numbers
+    check_at_least(1, **{f"{name}, alpha": alpha, f"{name}, beta": beta})
+    return Coupling(gamma, alpha, beta)
 
 
 def _check_num_steps(num_steps: Scalar, timeline: Timeline) -> None:

@@ -63,16 +63,21 @@ def check_setup(setup: Setup) -> None:
 
 
 def _check_task(task: Task) -> None:
-    """Refuses an oracle of other arguments, and sizes that are not one integer per client."""
+    """Refuses an oracle of other arguments, and sizes that are not one number per client."""
     arguments = ("client", "key", "max_steps", *(("first_step",) if task.resumable else ()))
     check_takes("task.oracle", task.oracle, arguments, " -> fs.Oracle")
-    for name in ("num_examples", "num_steps"):
+    # Sizes may be effective ones, which are only weights.
+    for name, kinds in (("num_examples", ("integer", "floating")), ("num_steps", ("integer",))):
         sizes = getattr(task, name)
-        found = getattr(sizes, "shape", None), getattr(sizes, "dtype", type(sizes).__name__)
-        if found[0] != (task.num_clients,) or not jnp.issubdtype(found[1], jnp.integer):
+        shape, dtype = (getattr(sizes, part, None) for part in ("shape", "dtype"))
+        of_kind = dtype is not None and any(
+            jnp.issubdtype(dtype, getattr(jnp, kind)) for kind in kinds
+        )
+        if shape != (task.num_clients,) or not of_kind:
+            found = type(sizes).__name__ if dtype is None else dtype
             raise ValueError(
-                f"task.{name} has shape {found[0]} and dtype {found[1]}; expected "
-                f"[{task.num_clients}] integers, one per client"
+                f"task.{name} has shape {shape} and dtype {found}; expected [{task.num_clients}] "
+                f"numbers of a dtype that is {' or '.join(kinds)}, one per client"
             )
 
 

@@ -18,7 +18,7 @@ from small_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim import tree
-from fedjax_sim.algorithms.fedac import Coupling, coupling
+from fedjax_sim.algorithms.fedac import coupling
 from fedjax_sim.local import exponential_decay
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -80,7 +80,7 @@ def test_fedac_with_schedules():
 
     def direct(r):
         half = (jnp.asarray(r).astype(float) + 1) / 2
-        return Coupling(LR * half, K * half, K * half + 1)
+        return LR * half, K * half, K * half + 1
 
     def falling(r):
         return LR / (jnp.asarray(r).astype(float) + 1)
@@ -105,9 +105,9 @@ def test_fedac_with_schedules():
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ((1, 2, 2), r"numbers\(round\) is \(1, 2, 2\); expected a Coupling"),
-        (Coupling(1, 0.5, 2), r"numbers\(round\).alpha is 0.5; expected at least 1"),
-        (Coupling(jnp.ones(2), 2, 2), r"numbers\(round\).gamma has shape \(2,\); expected one"),
+        ((1, 2), r"numbers\(round\) is \(1, 2\); expected a tuple"),
+        ((1, 0.5, 2), r"numbers\(round\), alpha is 0.5; expected at least 1"),
+        ((jnp.ones(2), 2, 2), r"numbers\(round\), gamma has shape \(2,\); expected one"),
     ],
 )
 def test_schedules_that_return_something_else(numbers, message):

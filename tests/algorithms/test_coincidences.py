@@ -13,7 +13,6 @@ from small_problems import assert_close
 
 import fedjax_sim as fs
 from fedjax_sim import tree
-from fedjax_sim.algorithms.fedac import Coupling
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -162,7 +161,7 @@ ON_QUADRATICS = {
     ),
     "fedac of equal rates": (
         # gamma = eta: x_ag = x stays so, for all alpha and beta.
-        lambda: fs.fedac(0.1, 0.3, numbers=Coupling(0.1, 3.0, 4.0)), lambda: fs.fedavg(0.1),
+        lambda: fs.fedac(0.1, numbers=(0.1, 3.0, 4.0)), lambda: fs.fedavg(0.1),
         {}, None,
     ),
     "fedgamma": (

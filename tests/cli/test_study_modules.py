@@ -358,7 +358,7 @@ WRONG = [
     ),
     (
         "model=Broken()",
-        "model of the study raised TypeError: dot_general requires",
+        "module fails for an example_input . float32[1, 8, 8, 1] (TypeError: dot_general requires",
     ),
     ("dataset='digits'", "dataset of the study is str; expected a fedjax_sim.datasets.Dataset"),
     (

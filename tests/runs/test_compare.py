@@ -102,7 +102,10 @@ def test_a_setup_for_every_seed(setup):
 
     def of_seed(seed):
         made.append(seed)
-        task = jax.tree.map(lambda x: x * (1 + 0.1 * seed), setup.task)
+        task = jax.tree.map(
+            lambda x: x * (1 + 0.1 * seed) if jnp.issubdtype(x.dtype, jnp.floating) else x,
+            setup.task,
+        )
         return fs.Setup(task, setup.timeline, setup.params[0], setup.eval_fn, eval_every=2)
 
     with compilations() as names:

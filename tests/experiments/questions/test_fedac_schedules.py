@@ -12,6 +12,7 @@ import fedjax_sim as fs
 from experiments.questions import fedac_schedules as study
 from experiments.questions import fedac_schedules_problem as problem
 from experiments.questions import fedac_schedules_report as report
+from experiments.questions import fedac_schedules_search as search
 from experiments.questions.fedac_schedules_problem import CLIENTS, FEATURES, STEPS
 
 LR, SLOPE = 2.0, 0.5
@@ -81,7 +82,7 @@ def test_learned_schedules_begin_at_the_direct_ones():
 def test_descent_keeps_the_best_schedules():
     setup, keys = problem.make_setup(1, 2), jax.random.split(jax.random.key(0), 2)
     start = {"lr": jnp.full(2, np.log(0.01), jnp.float32)}
-    found = study.descend(problem.learned_fedavg, setup, keys, start, 4)
+    found = search.descend(problem.learned_fedavg, setup, keys, start, 4)
 
     def mean_gap(hyper):
         one = jax.tree.map(lambda x: x[None], hyper)
