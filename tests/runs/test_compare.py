@@ -7,6 +7,7 @@ import types
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
