@@ -344,8 +344,7 @@ def probed(kind: str, probes: Mapping[str, Any], value: Any) -> dict[str, Any]:
         place = f"probes.{kind}[{name!r}]"
         measured = called(place, f"a {type(value).__name__}", f"a function of it: {_REAL}",
                           probe, value)  # fmt: skip
-        leaves = jax.tree.leaves(measured)
-        if not leaves or not all(map(_is_real, leaves)):
+        if measured is None or not all(map(_is_real, jax.tree.leaves(measured))):
             raise ValueError(f"{place} returns {_leaves(measured)}; expected {_REAL}")
         values[name] = measured
     return values

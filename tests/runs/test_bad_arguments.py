@@ -227,8 +227,8 @@ def test_setups_of_other_values(change, message):
             r"server\['a'\] returns 'b'; expec",
         ),  # type: ignore
         (
-            {"probes": fs.Probes(run={"a": lambda state: ()})},
-            r"probes\.run\['a'\] returns tuple\(\)",
+            {"probes": fs.Probes(run={"a": lambda state: None})},
+            r"probes\.run\['a'\] returns .*; expected real numbers",
         ),  # type: ignore
         (
             {"probes": fs.Probes(run={1: lambda state: 0.0})},
@@ -252,6 +252,9 @@ def test_probes_of_several_arrays_are_no_history():
     assert len(fs.run(ALGORITHM, GOOD, KEY, probes=probes)[1].probes["a"]) == 2
     message = r"probes has 'a' that returns tuple\(.*; expected one array"
     refused(message, run_with, fs.simulate, GOOD, {"probes": probes})
+    empty = fs.Probes(run={"a": lambda state: state.clients})  # FedAvg's clients have no state
+    assert fs.run(ALGORITHM, GOOD, KEY, probes=empty)[1].probes["a"] == ()
+    refused(message, run_with, fs.simulate, GOOD, {"probes": empty})
 
 
 @pytest.mark.parametrize("run", [fs.simulate, fs.forecast, measure_executions])

@@ -225,7 +225,10 @@ def test_a_setup_for_every_seed(x64):
     base = quadratic_trial(num_seeds=2)
 
     def make_setup(seed, scale=1.0):
-        task = jax.tree.map(lambda x: x * (1 + seed / 10) * scale, base.setup.task)
+        task = jax.tree.map(
+            lambda x: x * (1 + seed / 10) * scale if jnp.issubdtype(x.dtype, jnp.floating) else x,
+            base.setup.task,
+        )
         params = base.setup.params[seed - 4]
         return dataclasses.replace(base.setup, task=task, params=params)
 

@@ -86,7 +86,8 @@ def test_a_folder_of_python(tmp_path):
 @pytest.mark.slow
 def test_algorithms_keep_their_names_and_order(tmp_path):
     """Names of folders have fewer characters; without the file they are all there is."""
-    task, timeline = fs.Task(_halves, np.ones(2), np.ones(2)), fs.timelines.full(2, 2, 1)
+    sizes = np.ones(2, int)
+    task, timeline = fs.Task(_halves, sizes, sizes), fs.timelines.full(2, 2, 1)
     setup = fs.Setup(task, timeline, np.zeros(1, np.float32))
     names = ["with a rate of 0.5", "FedAvg, lr 0.1"]
     keys = jax.random.split(jax.random.key(0), 1)
