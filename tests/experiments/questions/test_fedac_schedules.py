@@ -78,6 +78,14 @@ def test_learned_schedules_begin_at_the_direct_ones():
     np.testing.assert_allclose(learned, direct, rtol=1e-3, atol=1e-4)
 
 
+def test_tuned_takes_the_least_gap_of_finite_runs(monkeypatch):
+    """At 1e-3 the model hardly moves, at 1e30 it is infinite."""
+    monkeypatch.setattr(search, "LRS", (1e-3, 1.0, 1e30))
+    keys = jax.random.split(jax.random.key(0), 2)
+    found = search.tuned(search.METHODS["FedAvg"], problem.make_setup(1, 2), keys)
+    assert found == {"lr": 1.0, "second": 0.0}
+
+
 @jax.numpy_dtype_promotion("standard")  # optax's Adam needs it outside of programs
 def test_descent_keeps_the_best_schedules():
     setup, keys = problem.make_setup(1, 2), jax.random.split(jax.random.key(0), 2)
