@@ -78,6 +78,7 @@ def test_learned_schedules_begin_at_the_direct_ones():
     np.testing.assert_allclose(learned, direct, rtol=1e-3, atol=1e-4)
 
 
+@jax.debug_nans(False)
 def test_tuned_takes_the_least_gap_of_finite_runs(monkeypatch):
     """At 1e-3 the model hardly moves, at 3e38 it is no number."""
     monkeypatch.setattr(search, "LRS", (1e-3, 1.0, 3e38))
