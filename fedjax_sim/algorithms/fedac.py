@@ -16,6 +16,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import (
+    called,
     check_at_least,
     check_choice,
     check_positive,
@@ -232,7 +233,13 @@ def _as_given(
 ) -> Callable[[Scalar, Work], Coupling]:
     """Returns the given numbers of a visit's round."""
     if callable(numbers):
-        return lambda eta, work: _checked(numbers(work.round), "numbers(round)")
+
+        def of_visit(eta: Scalar, work: Work) -> Coupling:
+            expected = "a function of the round that JAX can trace: (gamma, alpha, beta)"
+            given = called("numbers", "a traced round", expected, numbers, work.round)
+            return _checked(given, "numbers(round)")
+
+        return of_visit
     fixed = _checked(numbers, "numbers")
     return lambda eta, work: fixed
 

@@ -115,6 +115,13 @@ def test_schedules_that_return_something_else(numbers, message):
         final(fs.fedac(LR, numbers=lambda round: numbers))
 
 
+def test_schedules_that_fail():
+    with pytest.raises(
+        ValueError, match=r"^numbers fails for a traced round \(TypeError: .* expected"
+    ):
+        final(fs.fedac(LR, numbers=lambda round: round + "1"))
+
+
 @pytest.mark.parametrize("gamma_mu", [1e-6, 0.01, 0.5])
 def test_closed_form_of_beta(gamma_mu):
     """FedAc-II: beta = (9 - 6 g - g^2) / (3 g (1 - g)) with g = gamma mu."""

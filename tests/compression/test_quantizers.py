@@ -341,7 +341,7 @@ def test_luq_of_all_sizes(exponent_levels, size):
 
 @pytest.mark.parametrize("size", [1e-30, 1.0, 1e30, 1e38, 3e38])
 def test_scaled_grids_of_all_sizes(size):
-    """The same draws and steps as of a tensor of size 1, with NumPy's grid in double precision."""
+    """A codec draws and rounds tensors of any size as one of size 1 (NumPy, double precision)."""
     shape = np.random.default_rng(0).uniform(-1, 1, 40)
     x = (size * shape).astype(np.float32)
     wide = x.astype(np.float64) / size

@@ -194,7 +194,7 @@ def test_attention_in_half_precision(on):
 
 
 def test_gradients_of_attention_sum_over_heads_inside_products(monkeypatch):
-    """Of heads in one product, no result has the entries of all heads for each head."""
+    """No product of the gradients of attention returns the entries of all heads for each head."""
     monkeypatch.setattr(
         lax, "platform_dependent", lambda *args, default, **forms: forms["tpu"](*args)
     )

@@ -193,7 +193,7 @@ def test_distant_attackers_pull_geometric_medians_and_clipping_with_their_direct
 @pytest.mark.parametrize("size", [1e37, 8e37, 1e38, 3e38])
 @pytest.mark.parametrize("jitted", [False, True])
 def test_the_largest_numbers_are_clipped(size, jitted):
-    """Of divisors above 2^126 the reciprocal, by which XLA multiplies, is 0 on a CPU."""
+    """A huge upload is clipped, though XLA's reciprocal of a number above 2^126 is 0 on a CPU."""
     honest = np.random.default_rng(0).normal(size=(6, 64))
     x = np.concatenate([honest, size * np.random.default_rng(1).uniform(0.5, 1, (1, 64))])
     norm = jax.jit(safe_norm) if jitted else safe_norm
