@@ -40,7 +40,8 @@ from fedjax_sim.timelines import sampling
 COHORT, CLIENTS, LR = 10, 20, 0.01
 STRATEGIES = ("vmapped", "chunked:5", "sequential")
 CONVOLUTIONS = {"lax": lax.conv_general_dilated} | LOWERINGS | {"implicit": implicit}
-ELSEWHERE = {"implicit"}  # measured in benchmarks/implicit.py
+# Measured in benchmarks/implicit.py; made for CPUs.
+ELSEWHERE = {"implicit", "winograd"}
 PRECISIONS = {"tf32": "tensorfloat32", "float32": "float32", "bfloat16": None}
 SQUARE = {"cpu": 1024}  # side of the large product; elsewhere:
 LARGE = 8192

@@ -11,6 +11,7 @@ from fedjax_sim.models.convolution.lowering import (
     canonical,
     im2col,
     lowered,
+    winograd,
 )
 from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import (
@@ -76,6 +77,7 @@ __all__ = [
     "vit",
     "vit_base16",
     "vit_tiny",
+    "winograd",
 ]
 
 Shape = tuple[int, ...]

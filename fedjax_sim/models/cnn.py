@@ -248,7 +248,8 @@ def _num_for_cpus(layers: list[tuple[nnx.Conv, bool]], x: Array) -> int:
         height, width = height - side + 1, width - side + 1
         patch_size = side * side * layer.in_features
         patch_bytes = x.shape[0] * height * width * patch_size * layer.kernel.dtype.itemsize
-        setting = Setting("conv", "cpu", patch_size, patch_bytes, layer.out_features)
+        channels, outputs = layer.in_features, layer.out_features
+        setting = Setting("conv", "cpu", channels, patch_size, patch_bytes, outputs)
         if automatic(setting) != "blocks":
             break
         height, width = (height // 2, width // 2) if pool else (height, width)

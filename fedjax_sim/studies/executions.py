@@ -21,7 +21,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_is_setup, check_keys
 from fedjax_sim.engine import advance, check_run, devices, first_state, make_mesh, strategies
-from fedjax_sim.models import Convolution, auto, blocked, canonical, im2col
+from fedjax_sim.models import Convolution, auto, blocked, canonical, im2col, winograd
 from fedjax_sim.runs import read_json, write_json
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Task, Timeline
 
@@ -30,6 +30,7 @@ LOWERINGS: dict[str, Convolution] = {
     "im2col": im2col,
     "blocked": blocked,
     "canonical": canonical,
+    "winograd": winograd,
 }
 _SECONDS = 0.5  # measured per candidate, at least
 _HOPELESS = 3.0  # times the best: measured no further

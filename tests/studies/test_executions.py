@@ -65,7 +65,7 @@ def test_measures_strategies_then_lowerings_with_the_best(monkeypatch):
         ExecutionChoice(2, 2),
     }
     rest = [m.choice for m in found if m.choice.lowering != "auto"]
-    assert sorted(c.lowering for c in rest) == ["blocked", "canonical", "im2col"]
+    assert sorted(c.lowering for c in rest) == ["blocked", "canonical", "im2col", "winograd"]
     best = min((m for m in found if m.choice in plain), key=lambda m: m.seconds).choice
     assert {c._replace(lowering="auto") for c in rest} == {best}
 

@@ -38,7 +38,7 @@ def input_grad_blocks(z: Array, w: Array, g: Geometry) -> Array:
     """The transpose of :func:`conv_blocks` in ``x``."""
     x = input_grad_gemm(_outputs(z, g), spread(w, BLOCK), _inner(g))
     crop = [(-low, -high, 0) for low, high in _margins(g)]
-    return _stored(lax.pad(depth_to_space(x, BLOCK), _zero(x), [(0, 0, 0), *crop, (0, 0, 0)]))
+    return stored(lax.pad(depth_to_space(x, BLOCK), _zero(x), [(0, 0, 0), *crop, (0, 0, 0)]))
 
 
 def kernel_grad_blocks(x: Array, z: Array, g: Geometry) -> Array:
@@ -93,7 +93,7 @@ def _images(x: Array, g: Geometry) -> Array:
     """Padded images in blocks."""
     config = [(low, high, 0) for low, high in _margins(g)]
     x = lax.pad(x, _zero(x), [(0, 0, 0), *config, (0, 0, 0)])
-    return space_to_depth(_stored(x), BLOCK)
+    return space_to_depth(stored(x), BLOCK)
 
 
 def _outputs(z: Array, g: Geometry) -> Array:
@@ -126,7 +126,7 @@ def _reach(kernel_size: Pair, block: Pair) -> Pair:
     return qh, qw
 
 
-def _stored(x: Array) -> Array:
+def stored(x: Array) -> Array:
     """Returns ``x`` such that XLA:CPU writes it to memory once."""
     # XLA:CPU fuses a cheap producer (a gather of examples, max-pooling, a sum of patches) into each
     # of its consumers, which are all slices of the patches and all entries of pooling windows. It

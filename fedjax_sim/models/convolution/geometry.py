@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedjax_sim.types.platforms import Platform
 
 Operation: TypeAlias = Literal["conv", "input_grad", "kernel_grad"]
-Form: TypeAlias = Literal["conv", "gemm", "blocks", "implicit"]
+Form: TypeAlias = Literal["conv", "gemm", "blocks", "winograd", "implicit"]
 Pair: TypeAlias = tuple[int, int]
 
 
@@ -18,10 +18,13 @@ class Setting(NamedTuple):
 
     operation: Operation
     platform: Platform  # where the program is lowered for
+    channels: int  # C
     patch_size: int  # kh * kw * C, the inner dimension of the matrix product
     patch_bytes: int  # size of all patches of the batch
     outputs: int  # O, the columns of the matrix product
     num_clients: int = 1  # kernels, or pairs of arguments, in one batch
+    padded: bool = False
+    winograd: bool = False  # winograd.py computes it
     implicit: bool = False  # implicit.py has a kernel for it
 
 

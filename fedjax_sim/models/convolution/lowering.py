@@ -62,14 +62,17 @@ def lowered(choose: Callable[[Setting], Form]) -> Convolution:
     * ``"conv"``: an ordinary convolution NHWC x HWIO -> NHWC.  If ``vmap`` batches the kernels,
       it would be a grouped one; then it is ``"gemm"``, and on TPUs a convolution with the clients
       as a third spatial axis (``tpu.py``);
+    * ``"winograd"``: products of tiles of 4 x 4 or 6 x 6 pixels with fewer multiplications, for
+      kernels of 3 x 3 or 5 x 5 in single or double precision if strides and dilations are 1
+      (``setting.winograd``); otherwise ``"gemm"``;
     * ``"implicit"``: products of patches that are not in memory, by kernels for GPUs
       (``implicit.py``; on CPUs an interpreter of these, for tests), if ``setting.implicit``;
       otherwise ``"gemm"``.
 
     Args:
         choose: function of a :class:`~fedjax_sim.models.convolution.geometry.Setting` (operation,
-            platform, size of one patch, bytes of all patches, columns of the product).  Use a
-            named function, not a new lambda per call, so that compiled programs are reused.
+            platform, channels, size of one patch, bytes of all patches, columns of the product).
+            Use a named function, not a new lambda per call, so that compiled programs are reused.
 
     Returns:
         A function with the arguments of ``jax.lax.conv_general_dilated``.  Supported: ``lhs``
@@ -187,10 +190,18 @@ _MAX_WIDE_PATCHES = 512
 # output, up to which ResNet-18's last two stages are.
 _MIN_ROWS = 11
 # Blocks against pixels by GEMM, one layer with its gradients, ratio of CPU times: 0.37 (5 x 5, 3 to
-# 6 channels), 0.51 (5 x 5, 6 to 16), 0.62 (3 x 3, 3 to 16), 0.48 (5 x 5, 16 to 32), 0.90 (3 x 3, 16
-# to 32); with wide outputs 0.94 (5 x 5, 3 to 64), 1.25 (3 x 3, 32 to 64). Blocks save patches and
-# cost a rearrangement of the outputs: 1.66 for 5 x 5, 1 to 32.
+# 6 channels), 0.51 (5 x 5, 6 to 16), 0.62 (3 x 3, 3 to 16); 1.66 for 5 x 5, 1 to 32: blocks save
+# patches and cost a rearrangement of the outputs.
 _MAX_OUTPUTS = 32
+# From 16 channels on, an ordinary convolution is as fast or faster, cores of an EPYC with AVX-512:
+# 0.58 of blocks (3 x 3, 16 to 16), 0.50 (32 to 32), 0.55 (5 x 5, 16 to 32, padded), 1.10 (the same
+# without padding), 0.82 of patches (3 x 3, 32 to 64). A step of ResNet-20 takes 0.80.
+_MIN_CHANNELS = 16
+# Winograd's tiles against an ordinary convolution: 0.74 (3 x 3, 32 to 64), 0.56 (5 x 5, 64 to 64)
+# of it; with padding 0.97 (both), 1.2 (3 x 3, 32 to 32). Compiling takes a second more per layer,
+# so small products are not worth it: at least 2^28 operations.
+_MIN_WINOGRAD_CHANNELS = 32
+_MIN_WINOGRAD_WORK = 2**28
 
 
 def automatic(setting: Setting) -> Form:
@@ -205,11 +216,27 @@ def _on_gpu(setting: Setting) -> Form:
 
 
 def _on_cpu(setting: Setting) -> Form:
+    if _worth_tiles(setting):
+        return "winograd"
     if setting.patch_size > _MAX_PATCH:
         return "gemm" if _num_patches(setting) <= _MAX_WIDE_PATCHES else "conv"
     if setting.patch_bytes > _MAX_PATCH_BYTES:
         return "conv"
+    if setting.num_clients == 1 and setting.channels >= _MIN_CHANNELS:
+        return "conv"
     return "blocks" if setting.outputs <= min(_MAX_OUTPUTS, setting.patch_size) else "gemm"
+
+
+def _worth_tiles(setting: Setting) -> bool:
+    work = 2 * _num_patches(setting) * setting.patch_size * setting.outputs
+    return (
+        setting.winograd
+        and setting.num_clients == 1
+        and not setting.padded
+        and min(setting.channels, setting.outputs) >= _MIN_WINOGRAD_CHANNELS
+        and setting.patch_bytes <= _MAX_PATCH_BYTES
+        and work >= _MIN_WINOGRAD_WORK
+    )
 
 
 def _implicit(setting: Setting) -> Form:
@@ -239,13 +266,18 @@ blocked: Convolution = lowered(_always("blocks"))
 canonical: Convolution = lowered(_always("conv"))
 """Ordinary convolutions and gradients; for batched kernels GEMMs, except on TPUs."""
 
+winograd: Convolution = lowered(_always("winograd"))
+"""Tiles with fewer multiplications; :data:`im2col` for other kernels than 3 x 3 and 5 x 5."""
+
 implicit: Convolution = lowered(_implicit)
 """Batched kernels on GPUs: products of patches that are not in memory, where the channels are
 multiples of 16 and products need not be exact; otherwise :data:`auto`."""
 
 auto: Convolution = lowered(automatic)
-"""The default.  CPU: a GEMM if kh kw C <= 400 and the patches take at most 64 MiB (by blocks if
-O <= min(32, kh kw C)), or if there are at most 512 patches; otherwise an ordinary convolution.
+"""The default.  CPU: an ordinary convolution; tiles if there is no padding, 32 or more channels and
+outputs, 2^28 operations and at most 64 MiB of patches; a GEMM if there are fewer than 16 channels
+and kh kw C <= 400 (by blocks if O <= min(32, kh kw C)), or if kh kw C > 400 and there are at most
+512 patches.
 Accelerators: ordinary convolutions.
-Batched kernels: batched GEMMs, on CPUs with the same rule for blocks, on GPUs by blocks if there
-are more than 11 O patches; one convolution on TPUs."""
+Batched kernels: batched GEMMs, by blocks on CPUs with the same rule as above for any number of
+channels, on GPUs if there are more than 11 O patches; one convolution on TPUs."""

@@ -6,13 +6,14 @@ The form  T(x, w, z) = <conv(x, w), z>  is linear in each argument, and its thre
 
 are bilinear maps, each of which is the transpose of the others.  With these rules JAX derives every
 derivative (forward, reverse, any mixture and order) in terms of the three maps, and each map is
-computed in one of four ways:
+computed in one of five ways:
 
 * ``gemm``: patches times a matrix, batched GEMMs under ``vmap`` over kernels (``patches.py``);
 * ``blocks``: patches of blocks of output pixels times a matrix (``blocks.py``);
 * ``conv``: an ordinary convolution NHWC x HWIO -> NHWC; with a kernel per client, one convolution
   over the clients as well on TPUs (``tpu.py``), and ``gemm`` elsewhere.  JAX itself writes the two
   gradients in other layouts, which XLA runs as scalar loops on CPU inside ``scan`` or ``while``;
+* ``winograd``: products of small tiles with fewer multiplications (``winograd.py``);
 * ``implicit``: products of patches that are not in memory, on GPUs (``implicit.py``).
 
 ``jax.custom_vjp`` excludes forward mode and ``jax.custom_batching.custom_vmap`` excludes reverse
@@ -30,7 +31,7 @@ from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from fedjax_sim.models.convolution import blocks, patches, tpu
+from fedjax_sim.models.convolution import blocks, patches, tpu, winograd
 from fedjax_sim.models.convolution.geometry import (
     Form,
     Geometry,
@@ -87,6 +88,9 @@ _FORMS: dict[Form, _Computations] = {
     "conv": _by_operation(_conv_conv, _input_grad_conv, _kernel_grad_conv),
     "blocks": _by_operation(
         blocks.conv_blocks, blocks.input_grad_blocks, blocks.kernel_grad_blocks
+    ),
+    "winograd": _by_operation(
+        winograd.conv_winograd, winograd.input_grad_winograd, winograd.kernel_grad_winograd
     ),
 }
 _CONV_CLIENTS = _by_operation(tpu.conv_clients, tpu.input_grad_clients, tpu.kernel_grad_clients)
@@ -164,13 +168,19 @@ def _form(
     patch_size = geometry.kernel_size[0] * geometry.kernel_size[1] * channels
     rows = a[0] * geometry.output_size[0] * geometry.output_size[1]
     patch_bytes = rows * patch_size * dtype.itemsize
+    filterable = winograd.filterable(geometry, dtype)
     kernel = platform != "tpu" and has_kernel(geometry, channels, b[3], dtype)
     form = geometry.choose(
-        Setting(operation, platform, patch_size, patch_bytes, b[3], num_clients, kernel)
-    )
+        Setting(
+            operation, platform, channels, patch_size, patch_bytes, b[3], num_clients,
+            padded=any(map(any, geometry.padding)), winograd=filterable, implicit=kernel,
+        )
+    )  # fmt: skip
     if form not in get_args(Form):
         raise ValueError(f"choose returned {form!r}; expected one of {sorted(get_args(Form))}")
-    fits = {"blocks": blocks.blockable(geometry), "implicit": kernel}
+    fits = {
+        "blocks": blocks.blockable(geometry), "winograd": filterable, "implicit": kernel,
+    }  # fmt: skip
     return form if fits.get(form, True) else "gemm"
 
 

@@ -24,6 +24,7 @@ from fedjax_sim.models.convolution.lowering import (
     canonical,
     im2col,
     lowered,
+    winograd,
 )
 
 LAYOUT = ("NHWC", "HWIO", "NHWC")
@@ -40,8 +41,9 @@ GEOMETRIES = [  # input size, kernel size, strides, padding, dilation
     ((6, 6), (1, 1), (2, 2), "VALID", (1, 1)),
     ((6, 6), (3, 3), (1, 1), ((-1, 0), (0, -2)), (1, 1)),  # negative padding crops
     ((4, 4), (3, 3), (1, 1), ((4, 3), (0, 5)), (1, 1)),  # more padding than kernel
+    ((9, 6), (5, 3), (1, 1), ((0, 2), (-1, 1)), (1, 1)),  # tiles of 6 x 4 pixels
 ]
-FORMS = {"im2col": im2col, "blocked": blocked, "canonical": canonical}
+FORMS = {"im2col": im2col, "blocked": blocked, "canonical": canonical, "winograd": winograd}
 VARIANTS = FORMS | {"auto": auto}
 
 
@@ -98,6 +100,25 @@ def test_value_and_gradients_single_precision(geometry):
         return value_and_gradients(bind(conv, *rest), x, w)
 
     assert_equals_lax(compute, x, w, variants=FORMS)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("taps", "bound"), [(3, 4), (5, 12)])
+def test_rounding_of_tiles(taps, bound):
+    """Root mean square of the error in units of rounding; about 3 for sums of products."""
+    conv = bind(winograd)
+    x, w = arrays((12, 12), (taps, taps), "float64", channels=(32, 32))
+    z = jnp.asarray(np.random.default_rng(1).standard_normal(conv(x, w).shape))
+
+    def gradients(conv, x, w, z):
+        outputs, pull = jax.vjp(conv, x, w)
+        return outputs, *pull(z)
+
+    exact = compiled(functools.partial(gradients, bind(im2col)))(x, w, z)
+    single = compiled(functools.partial(gradients, conv))(*(jnp.float32(a) for a in (x, w, z)))
+    for a, b in zip(single, exact, strict=True):
+        error = np.sqrt(np.mean((np.float64(a) - b) ** 2) / np.mean(b**2))
+        assert error < bound * np.finfo(np.float32).eps
 
 
 @pytest.mark.slow
@@ -307,7 +328,8 @@ def test_choice_by_operation():
     text = jax.jit(gradient).lower(x, w).as_text()
     assert {setting.operation for setting in asked} == {"conv", "input_grad", "kernel_grad"}
     # 3 * 3 * 3 numbers a patch, 2 images of 6 x 6 patches, 4 bytes a number, 4 output channels.
-    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4, 1, False)}
+    sizes = 3, 27, 2 * 36 * 27 * 4, 4, 1
+    assert {setting[1:] for setting in asked} == {("cpu", *sizes, False, True, False)}
     assert text.count("stablehlo.convolution") == 2
     assert text.count("stablehlo.dot_general") == 1
 
@@ -326,7 +348,8 @@ def test_choice_of_batched_kernels(in_axes):
     text = jax.jit(jax.vmap(gradient, in_axes)).lower(x, w).as_text()
     assert {setting.operation for setting in asked} == {"conv", "input_grad", "kernel_grad"}
     # Sizes of one kernel, of five.
-    assert {setting[1:] for setting in asked} == {("cpu", 27, 2 * 36 * 27 * 4, 4, 5, False)}
+    sizes = 3, 27, 2 * 36 * 27 * 4, 4, 5
+    assert {setting[1:] for setting in asked} == {("cpu", *sizes, False, True, False)}
     assert "stablehlo.convolution" not in text  # it would be a grouped one
 
 
@@ -336,30 +359,39 @@ def test_unknown_choice_is_refused():
         bind(lowered(lambda setting: True))(x, w)  # pyright: ignore[reportArgumentType]
 
 
-def auto_form(channels, outputs, batch=10, kernel=3, batched=()):
-    """The form that ``auto`` takes on CPU, by the inner dimension of its matrix product."""
+def auto_form(channels, outputs, batch=10, kernel=3, batched=(), padding="VALID"):
+    """The form that ``auto`` takes on CPU, by the inner dimension of its matrix products."""
     x = jax.ShapeDtypeStruct((batch, 16, 16, channels), jnp.float32)
     w = jax.ShapeDtypeStruct((*batched, kernel, kernel, channels, outputs), jnp.float32)
-    conv = jax.vmap(bind(auto), (None, 0)) if batched else bind(auto)
+    conv = bind(auto, padding=padding)
+    conv = jax.vmap(conv, (None, 0)) if batched else conv
     text = jax.jit(conv).lower(x, w).as_text()
     if "stablehlo.convolution" in text:
         return "conv"
-    (inner,) = re.findall(r"dot_general.*?\(tensor<\d+x\d+x\d+x(\d+)xf32>", text)
+    inner, *others = re.findall(r"dot_general.*?\(tensor<\d+x\d+x\d+x(\d+)xf32>", text)
+    if others:
+        assert len(others) == (kernel + 1) ** 2 - 1  # a product for each pixel of a tile
+        return "winograd"
     return {kernel**2 * channels: "gemm", (kernel + 1) ** 2 * channels: "blocks"}[int(inner)]
 
 
 def test_auto_by_layer():
     assert auto_form(3, 6, kernel=5) == "blocks"
     assert auto_form(1, 32, kernel=5) == "gemm"  # more outputs than the 25 numbers of a patch
-    assert auto_form(32, 64) == "gemm"
+    assert auto_form(3, 16) == "blocks"
+    assert auto_form(16, 16) == auto_form(32, 64) == "conv"
+    assert auto_form(32, 64, batch=40) == "winograd"  # 2^28 operations need 38 images
+    assert auto_form(32, 64, batch=40, padding="SAME") == "conv"
+    assert auto_form(64, 64, batch=10, kernel=5) == "winograd"
     assert auto_form(64, 8) == "conv"  # patches of 576 numbers
     assert auto_form(64, 8, batch=2) == "gemm"  # but few of them
     assert auto_form(32, 8, batch=1000) == "conv"  # 226 MB of patches
     assert auto_form(3, 6, kernel=5, batched=(7,)) == "blocks"
-    assert auto_form(64, 8, batched=(7,)) == "gemm"
+    assert auto_form(16, 16, batched=(7,)) == "blocks"
+    assert auto_form(64, 8, batched=(7,)) == auto_form(64, 64, 40, batched=(7,)) == "gemm"
 
 
-@pytest.mark.parametrize("variant", FORMS)
+@pytest.mark.parametrize("variant", ["im2col", "blocked", "canonical"])
 def test_patches_of_shared_images_are_gathered_once(variant):
     """Kernels of many configurations on the same images, as in sweeps."""
     x, w = arrays((8, 8), (3, 3), "float32", lead=(7,))
@@ -408,7 +440,7 @@ def test_auto_on_accelerators(platform):
 )
 def test_auto_on_gpus_by_the_rows_of_a_product(kernels, images, channels, form):
     patch = 9 * channels
-    setting = Setting("conv", "gpu", patch, 4 * images * patch, channels, kernels)
+    setting = Setting("conv", "gpu", channels, patch, 4 * images * patch, channels, kernels)
     assert automatic(setting) == form
 
 
