@@ -64,8 +64,8 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "rounds": Part(rounds, rounds.Names(), 9),
-    "sweep": Part(sweep, sweep.CANDIDATES, 2),
+    "rounds": Part(rounds, rounds.Names(), 20),
+    "sweep": Part(sweep, sweep.CANDIDATES, 20),
     "cells": Part(cells, cells.CANDIDATES, 2),
     "methods": Part(methods, methods.METHODS, 1),
     "topologies": Part(topologies, topologies.METHODS, 1),

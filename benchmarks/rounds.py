@@ -54,8 +54,8 @@ NOT_DENSE = {"torch-loop", "pfl"}
 # How many times faster than a peer `ours` is meant to be; of several variants, than the fastest.
 TARGETS = {
     "W1": {"drjax-mesh": 1.0, "fedjax": 2.4},
-    "W2": {"torch-loop": 1.15, "fedjax": 1.7},
-    "W3": {"pfl": 1.0, "fedjax": 2.8},
+    "W2": {"torch-loop": 1.4, "pfl": 1.3, "fedjax": 1.7},
+    "W3": {"pfl": 3.2, "fedjax": 2.8},
     "W4": {"drjax-mesh": 1.7, "fedjax": 70.0, "torch-loop": 250.0},
 }
 TITLES = {

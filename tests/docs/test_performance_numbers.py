@@ -18,6 +18,12 @@ ROUNDS = {  # column -> candidate; the table is in milliseconds
     "torch, 1 thread": "torch-loop-1",
     "FedJAX": "fedjax",
 }
+EPYC = {
+    "ours": "ours",
+    "ours-1dev": "ours-1dev",
+    "pfl, 2 threads": "pfl",
+    "torch, 2 threads": "torch-loop",
+}
 SWEEP = {
     "sweep": "sweep",
     "loop, all cores": "loop",
@@ -52,6 +58,12 @@ def assert_printed(text: str, value: float) -> None:
     [
         ("rounds", "milliseconds per round | floor | ours | ours-1dev", ROUNDS, 1000),
         ("sweep", "seconds | floor | sweep", SWEEP, 1),
+        (
+            "epyc/rounds",
+            "milliseconds per round | floor | ours | ours-1dev | pfl, 2 threads",
+            EPYC,
+            1000,
+        ),
     ],
 )
 def test_seconds_of_a_table(results, first, columns, scale):
