@@ -198,8 +198,8 @@ _MAX_OUTPUTS = 32
 # without padding), 0.82 of patches (3 x 3, 32 to 64). A step of ResNet-20 takes 0.80.
 _MIN_CHANNELS = 16
 # Winograd's tiles against an ordinary convolution: 0.74 (3 x 3, 32 to 64), 0.56 (5 x 5, 64 to 64)
-# of it; with padding 0.97 (both), 1.2 (3 x 3, 32 to 32). Compiling takes a second more per layer,
-# so small products are not worth it: at least 2^28 operations.
+# of it; with padding 0.97 (both), 1.2 (3 x 3, 32 to 32). A layer takes 1.5 (3 x 3) and 6 s (5 x 5)
+# of CPU time more to compile, so small products are not worth it: at least 2^28 operations.
 _MIN_WINOGRAD_CHANNELS = 32
 _MIN_WINOGRAD_WORK = 2**28
 
@@ -267,7 +267,8 @@ canonical: Convolution = lowered(_always("conv"))
 """Ordinary convolutions and gradients; for batched kernels GEMMs, except on TPUs."""
 
 winograd: Convolution = lowered(_always("winograd"))
-"""Tiles with fewer multiplications; :data:`im2col` for other kernels than 3 x 3 and 5 x 5."""
+"""Tiles with fewer multiplications; :data:`im2col` for other kernels than 3 x 3 and 5 x 5. An
+infinite number makes all outputs of its tiles NaN."""
 
 implicit: Convolution = lowered(_implicit)
 """Batched kernels on GPUs: products of patches that are not in memory, where the channels are
