@@ -267,8 +267,8 @@ canonical: Convolution = lowered(_always("conv"))
 """Ordinary convolutions and gradients; for batched kernels GEMMs, except on TPUs."""
 
 winograd: Convolution = lowered(_always("winograd"))
-"""Tiles with fewer multiplications; :data:`im2col` for other kernels than 3 x 3 and 5 x 5. An
-infinite number makes all outputs of its tiles NaN."""
+"""Tiles with fewer multiplications; :data:`im2col` for other kernels than 3 x 3 and 5 x 5, strides,
+dilations and half precision. An infinite number makes all outputs of its tiles NaN."""
 
 implicit: Convolution = lowered(_implicit)
 """Batched kernels on GPUs: products of patches that are not in memory, where the channels are
