@@ -324,7 +324,8 @@ def _functions(
             "histories average over the timeline's clients"
         )
     execution = stacks.strategy(
-        algorithm.aggregation, execution or auto(ragged=is_ragged(timeline))
+        algorithm.aggregation,
+        execution or auto(num_clients=task.num_clients, ragged=is_ragged(timeline)),
     )
     execution = where.mean_of_all(execution)
 

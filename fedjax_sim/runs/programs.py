@@ -285,7 +285,9 @@ def programs_of(
         Same(task.placement),
     )  # fmt: skip
     chosen = execution or auto(
-        ragged=ragged and (timeline.clients.ndim == 2 or in_turn), platform=platform
+        num_clients=task.num_clients,
+        ragged=ragged and (timeline.clients.ndim == 2 or in_turn),
+        platform=platform,
     )
     parts = Parts(build, chosen, setup.weighting, probes)
     if key not in _functions:

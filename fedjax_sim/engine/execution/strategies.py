@@ -37,8 +37,11 @@ from fedjax_sim.types.platforms import CHOICES, PLATFORMS, Platform, by_platform
 Local = Callable[[PyTree, PyTree], tuple[Upload, PyTree]]
 Execution = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
 
-# Most bytes of data that are copied to every host device, so that they share a round's clients.
-_CPU_COPY_BYTES = 500_000_000
+# Most bytes of data and clients' states that are copied to every host device, so that they share a
+# round's clients. CIFAR in float32 has 614 MB.
+_CPU_COPY_BYTES = 1_000_000_000
+# Clients of a task that `auto` does not know, whose states are copied only if they are tiny.
+_MANY_CLIENTS = 1_000_000
 # Steps of a mean slot, as a part of the longest visit, below which clients run one after the other
 # on a CPU. Measured, see docs/performance.md.
 _CPU_RAGGED = 0.5
@@ -196,22 +199,25 @@ def auto(
     replicas: int = 1,
     devices: Sequence[Device] | None = None,
     *,
+    num_clients: int | None = None,
     ragged: bool = False,
     platform: Platform | None = None,
 ) -> Execution:
     """Chooses a strategy by platform and model (docs/performance.md has the evidence).
 
     On a CPU: one client after the other if the model has convolutions or if visits are ragged, else
-    chunks of clients.  The cohort is divided among ``devices`` if the algorithm is stateless and
-    the data are small enough to be copied.  On an accelerator: equal chunks, of as many clients as
-    the memory holds with their activations; on a TPU pairs of clients if a client's visit alone
-    fills the on-chip memory.
+    chunks of clients.  The cohort is divided among ``devices`` if the data and the states of all
+    clients have at most 1 GB, since every device needs a copy.  On an accelerator: equal chunks, of
+    as many clients as the memory holds with their activations; on a TPU pairs of clients if a
+    client's visit alone fills the on-chip memory.
 
     Args:
         replicas: runs that are vmapped over (seeds, configurations); their models count too.
         devices: host devices that may share a round's clients; default
             :func:`~fedjax_sim.engine.execution.devices.workers`.  A program that they share is a
             program for these devices.  To lower it for other ones, pass ``()``.
+        num_clients: clients of the task, whose states would be copied; default: unknown, so that
+            only states below a kilobyte are.  A run without ``execution`` uses its task's number.
         ragged: the clients' local steps differ, see :func:`is_ragged`.  Clients that run together
             all take as long as the longest visit.
         platform: ``cpu``, ``tpu`` or ``gpu``, if it is known; the default decides when the program
@@ -236,16 +242,14 @@ def auto(
         size = max(sum(leaf.size for leaf in leaves), 1)
         num_slots = weights.shape[0]
         in_turn = ragged or has_kernels(leaves)
-        if platform in (None, "cpu") and not has_kernels(leaves):
+        if platform in (None, "cpu"):
             sharing = list(_sharing() if devices is None else devices)[:num_slots]
-            # What would be copied to every device: the data, and the state of all clients.
-            data = sum(leaf.nbytes for leaf in jax.tree.leaves(shared))
-            # An upload may have several parts of a state's size (SCAFFOLD's has two).
-            own = sum(leaf.size // num_slots for leaf in jax.tree.leaves(slots))
-            stateful = 3 * own >= size
+            # What would be copied to every device: the data, and the states of all clients.
+            states = _num_bytes(slots) // num_slots * replicas * (num_clients or _MANY_CLIENTS)
+            fits = _num_bytes(shared) + states <= _CPU_COPY_BYTES
             # XLA:CPU runs independent loops of one program one after the other, so several cores
             # need several host devices.
-            if len(sharing) > 1 and not stateful and data <= _CPU_COPY_BYTES:
+            if len(sharing) > 1 and fits:
                 inner = auto(replicas, devices=(), ragged=ragged, platform="cpu")
                 return sharded(make_mesh(sharing), inner)(local, shared, slots, weights)
 
@@ -350,6 +354,11 @@ def _shapes(local: Local, shared: PyTree, slots: PyTree) -> tuple[Upload, PyTree
     """Returns the shapes of one client's upload and outputs."""
     first = jax.tree.map(lambda x: x[0], slots)
     return jax.eval_shape(local, shared, first)
+
+
+def _num_bytes(values: PyTree) -> int:
+    """Returns the bytes of all arrays."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(values))
 
 
 def _zero_sum(upload: Upload) -> Upload:

@@ -127,7 +127,12 @@ def hypergradient(
         metric if isinstance(metric, str) else None,
         algorithm_of,
         setup_of or (lambda hyper, setup: setup),
-        execution or auto(replicas=max(key.size, 1), ragged=is_ragged(setup.timeline)),
+        execution
+        or auto(
+            replicas=max(key.size, 1),
+            num_clients=setup.task.num_clients,
+            ragged=is_ragged(setup.timeline),
+        ),
         levels,
     )
     function = None if isinstance(metric, str) else _as_partial(metric)

@@ -230,36 +230,25 @@ def test_auto_without_a_platform_is_decided_when_the_program_is_lowered(
     assert lowered.as_text().count("stablehlo.while") == while_loops
 
 
-def test_a_model_with_convolutions_has_the_program_of_one_host_device():
-    def lowered(**choice):
-        def program(slots):
-            auto = strategies.auto(**choice)
-            return auto(lambda _, x: (jnp.full((2, 2, 1, 1), x), ()), (), slots, slots)
-
-        return jax.jit(program).lower(jnp.ones(4)).as_text()
-
-    assert len(jax.devices()) > 1
-    assert lowered() == lowered(devices=jax.devices()[:2]) == lowered(devices=())
-
-
 def test_auto_refuses_an_unknown_platform():
     with pytest.raises(ValueError, match="platform is 'cuda'; expected one of cpu, tpu, gpu"):
         strategies.auto(platform="cuda")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
-    ("shape", "data", "stateful", "parts", "devices"),
+    ("shape", "data", "state", "num_clients", "devices"),
     [
-        ((100,), 10, False, 1, 2),
-        ((100,), 10, False, 2, 2),
-        ((100,), 10, True, 1, 1),  # all clients' states would be copied
-        ((100,), 10, True, 2, 1),  # SCAFFOLD's upload has twice a state's size
-        ((100,), 200_000_000, False, 1, 1),  # so would the data
-        ((2, 2, 1, 1), 10, False, 1, 1),  # its products use all cores
+        ((100,), 10, 0, None, 2),
+        ((100,), 10, 100, 1000, 2),
+        ((100,), 10, 100, 3_000_000, 1),  # all clients' states would be copied: 1.2 GB
+        ((100,), 10, 400, None, 1),  # and of an unknown number of clients
+        ((100,), 300_000_000, 0, 8, 1),  # so would the data
+        ((100,), 150_000_000, 0, 8, 2),  # CIFAR in float32
+        ((2, 2, 1, 1), 10, 0, None, 2),  # a convolution
     ],
 )
 def test_auto_divides_clients_among_host_devices(
-    monkeypatch, shape, data, stateful, parts, devices
+    monkeypatch, shape, data, state, num_clients, devices
 ):
     meshes = []
 
@@ -269,12 +258,12 @@ def test_auto_divides_clients_among_host_devices(
 
     def local(shared, slot):
         number, state = slot
-        return [jnp.full(shape, number)] * parts, state
+        return jnp.full(shape, number), state
 
     monkeypatch.setattr(strategies, "sharded", spy)
-    auto = strategies.auto(devices=jax.devices()[:2])
+    auto = strategies.auto(devices=jax.devices()[:2], num_clients=num_clients)
     shared = jax.ShapeDtypeStruct((data,), jnp.float32)
-    slots = jnp.ones(8), jnp.ones((8, *shape)) if stateful else ()
+    slots = jnp.ones(8), jnp.ones((8, state))
     jax.eval_shape(lambda shared: auto(local, shared, slots, slots[0]), shared)
     assert [mesh.size for mesh in meshes] == ([devices] if devices > 1 else [])
 
