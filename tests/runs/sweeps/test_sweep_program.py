@@ -235,9 +235,9 @@ def test_numbers_among_the_data_count_as_arrays():
     assert _data_bytes((2.5, np.ones(3, np.float32)), PartitionSpec(), mesh) == 16
 
 
-@pytest.mark.parametrize(("shape", "inside"), [((3,), True), ((3, 2), False)])
+@pytest.mark.parametrize(("shape", "inside"), [((3,), True), ((1, 3), True), ((3, 2), False)])
 def test_runs_of_vectors_are_inside_of_clients(shape, inside, monkeypatch):
-    """On a CPU; models with matrices gain nothing from that order."""
+    """On a CPU, also with one output; models with matrices gain nothing from that order."""
     seen = []
     monkeypatch.setattr(blocks, "clients_outside", lambda one: seen.append(one) or one)
     loss = lambda x, batch, key: jnp.sum((batch["b"][:, None] - x.reshape(1, -1)) ** 2, 1)  # noqa: E731
