@@ -2,8 +2,8 @@
 
 The same model, data, cohort size, steps and learning rate for all, every other hyper-parameter at
 its default; W3 (LeNet-5) and W1 (softmax regression, where the arithmetic of control variates is
-not small beside a gradient).  ``W1-1dev`` is W1 on one host device: on several, ``execution.auto``
-divides the clients of methods without client state among them, and those with state stay on one.
+not small beside a gradient).  ``W1-1dev`` is W1 on one host device; on several, ``execution.auto``
+divides the clients among them.
 
 A process per method, as in the other parts, would compare minutes of the machine that differ by
 more than the methods do.  So all methods of a workload are compiled in one process, which takes

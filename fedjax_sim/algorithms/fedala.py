@@ -124,7 +124,7 @@ def fedala(
             max_steps=max(weight_steps, start_steps),
         )
         weights = local_steps(cycled(step, work), state.weights, visit)
-        started = state.started | (tree.norm(apart, squared=True) > 0)
+        started = state.started | (tree.safe_norm(apart) > 0)
         return FedAlaClient(mixed(weights), weights, started)
 
     def local(

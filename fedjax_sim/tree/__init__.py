@@ -48,7 +48,7 @@ from fedjax_sim.tree.means import (
 )
 from fedjax_sim.tree.repeated import Repeated, entries
 from fedjax_sim.tree.svd import singular_values, thin_svd
-from fedjax_sim.tree.units import in_units, max_magnitude, power_of_two_below, quotient
+from fedjax_sim.tree.units import in_units, max_magnitude, power_of_two_below, quotient, safe_norm
 
 __all__ = [
     "add",

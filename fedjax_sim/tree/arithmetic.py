@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import optax.tree
 from jax import Array
-from optax.tree import norm
 
+from fedjax_sim.tree.units import safe_norm
 from fedjax_sim.types import PyTree, Scalar
 
 
@@ -88,10 +88,8 @@ def over_norm(scalar: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
         1.0
     """
     dtypes = {leaf.dtype for leaf in jax.tree.leaves(x)}
-    # In float16 squares above 65,504 are infinite, and 1e-12 is 0.
-    squared = norm(wide(x), squared=True)
-    positive = squared > 0
-    safe = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 1e-12)
+    length = safe_norm(x)
+    safe = jnp.where(length > 0, length, 1e-12)
     result = _as(safe, scalar) / (safe + _as(safe, eps))
     half = jnp.dtype(jnp.float16)
     return jnp.minimum(result, float(jnp.finfo(half).max)) if half in dtypes else result

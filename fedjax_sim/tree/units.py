@@ -4,9 +4,13 @@ XLA divides a tensor by one number by multiplying it with the reciprocal, which 
 0 on a CPU, for divisors above 2^126 in single precision.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from optax.tree import norm
 
 from fedjax_sim.types import PyTree
 
@@ -51,6 +55,24 @@ def in_units(x: PyTree) -> tuple[PyTree, Array]:
     unit = jax.lax.stop_gradient(jnp.minimum(unit, 2.0 ** (info.maxexp - 2)))
     inverse = 1 / unit
     return jax.tree.map(lambda leaf: leaf * inverse, x), unit
+
+
+def safe_norm(x: PyTree) -> Array:
+    """Returns the norm over all leaves, in at least single precision.
+
+    Squares neither overflow nor underflow, since a power of two is taken out of them.  The
+    derivative at 0 is 0.
+
+    Example:
+        >>> float(safe_norm([jnp.array([3e30]), jnp.array([4e30])]) / 1e30)
+        5.0
+    """
+    dtypes = [leaf.dtype for leaf in jax.tree.leaves(x)]
+    dtype = functools.reduce(np.promote_types, dtypes, np.dtype(np.float32))
+    scaled, unit = in_units(jax.tree.map(lambda leaf: leaf.astype(dtype), x))
+    squared = norm(scaled, squared=True)
+    # The root has no derivative at 0.
+    return jnp.where(squared > 0, unit * jnp.sqrt(jnp.where(squared > 0, squared, 1)), 0)
 
 
 def quotient(x: Array, divisor: Array) -> Array:

@@ -3,8 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from fedjax_sim import tree
+from fedjax_sim.local import clip_by_global_norm
+from fedjax_sim.types import Oracle
 
 
 def test_a_number_over_a_norm():
@@ -12,6 +15,17 @@ def test_a_number_over_a_norm():
     x = {"w": jnp.array([3.0, 4.0]), "b": jnp.array(12.0)}
     np.testing.assert_allclose(tree.over_norm(12.0, x), 12 / 13, rtol=1e-6)  # float32
     np.testing.assert_allclose(tree.over_norm(12.0, x, 3.0), 12 / 16, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-22, 1e22, 1e37])
+def test_norms_whose_squares_leave_the_range(size):
+    """A gradient of 1e22 was clipped to 0, and one of 1e-30 was divided by 1e-12."""
+    x = {"w": size * jnp.array([3.0, 4.0]), "b": jnp.float32(0)}
+    np.testing.assert_allclose(tree.safe_norm(x) / size, 5, rtol=1e-6)  # float32
+    np.testing.assert_allclose(tree.over_norm(size, x), 0.2, rtol=1e-6)
+    identity = Oracle(lambda x, k: x, lambda x, k: jnp.zeros(()), lambda x: x)
+    clipped = clip_by_global_norm(identity, size / 10, eps=0.0).grad(x, 0)
+    np.testing.assert_allclose(clipped["w"] / size, [0.06, 0.08], rtol=1e-6)
 
 
 def test_a_norm_of_zero_counts_as_1e_12_and_has_the_derivative_zero():

@@ -111,7 +111,7 @@ def upload_noise(rule: AdaptiveClip, noise_multiplier: Scalar, expected_uploads:
 
 def below(upload: Upload, clip: Scalar) -> Array:
     """Returns 1/2 for an upload whose norm is at most the clip, otherwise -1/2."""
-    norm = tree.norm(jax.tree.map(lambda x: x.astype(jnp.result_type(float)), upload))
+    norm = tree.safe_norm(jax.tree.map(lambda x: x.astype(jnp.result_type(float)), upload))
     return (norm <= clip).astype(jnp.result_type(float)) - 0.5
 
 

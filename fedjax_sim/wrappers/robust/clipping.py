@@ -19,9 +19,9 @@ from fedjax_sim.wrappers.robust.rules import (
     Rule,
     average,
     from_point,
+    length,
     majority,
     per_slot,
-    safe_norm,
 )
 
 
@@ -79,7 +79,7 @@ def centred_clipping(tau: Scalar = 100.0, iterations: int = 1, f: int | None = N
 
     def change(previous: Upload, upload: Upload) -> Upload:
         difference = tree.sub(upload, previous)
-        return tree.scale(_factor(safe_norm(difference)), difference)
+        return tree.scale(_factor(length(difference)), difference)
 
     def _factor(distance: Array) -> Array:
         radius = jnp.asarray(tau, distance.dtype)

@@ -134,17 +134,9 @@ def average(weights: Array, x: PyTree) -> PyTree:
     return weighted_sum(weights / jnp.where(total > 0, total, 1), x)
 
 
-def safe_norm(x: PyTree) -> Array:
-    """Returns the norm over all leaves, in JAX's default precision.
-
-    Squares neither overflow nor underflow, since a power of two is taken out of them.  The
-    derivative at 0 is 0.
-    """
-    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), x)
-    scaled, unit = tree.in_units(wide)
-    squared = squared_norm(scaled)
-    # The root has no derivative at 0.
-    return jnp.where(squared > 0, unit * jnp.sqrt(jnp.where(squared > 0, squared, 1)), 0)
+def length(x: PyTree) -> Array:
+    """Returns the norm over all leaves, in JAX's default precision; see ``tree.safe_norm``."""
+    return tree.safe_norm(jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), x))
 
 
 def squared_norm(x: PyTree) -> Array:
@@ -158,7 +150,7 @@ def from_point(points: Points, centre: PyTree) -> Array:
     """Returns the distances of all uploads from a point, ``[S]``; 0 where not finite."""
 
     def distance(upload: Upload) -> Array:
-        return safe_norm(jax.tree.map(jnp.subtract, upload, centre))
+        return length(jax.tree.map(jnp.subtract, upload, centre))
 
     return jnp.where(points.finite, jax.vmap(distance)(points.x), 0)
 

@@ -164,7 +164,7 @@ def _observed(state: MimicState, seen: Seen) -> tuple[Upload, Upload]:
     direction = tree.add_scale(tree.scale(old, state.direction), 1 - old, unit)
     direction = tree.scale(tree.over_norm(1.0, direction), direction)
     # A single honest upload has no direction.
-    differ = tree.norm(total, squared=True) > 0
+    differ = tree.safe_norm(total) > 0
     return mean, tree.where(differ, direction, state.direction)
 
 
