@@ -67,6 +67,7 @@ def safe_norm(x: PyTree) -> Array:
         >>> float(safe_norm([jnp.array([3e30]), jnp.array([4e30])]) / 1e30)
         5.0
     """
+    x = jax.tree.map(jnp.asarray, x)
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(x)]
     dtype = functools.reduce(np.promote_types, dtypes, np.dtype(np.float32))
     scaled, unit = in_units(jax.tree.map(lambda leaf: leaf.astype(dtype), x))

@@ -46,7 +46,7 @@ def gradient_norm(params: Params, oracle: Oracle, work: Work) -> Array:
         3.0
     """
     del work
-    return tree.norm(oracle.full_grad(params))
+    return tree.safe_norm(oracle.full_grad(params))
 
 
 def visit_loss(params: Params, oracle: Oracle, work: Work) -> Array:
