@@ -216,7 +216,7 @@ def clip_by_global_norm(oracle: Oracle, max_norm: Scalar, eps: Scalar = 1e-6) ->
 
     def grad(x, k):
         g = oracle.grad(x, k)
-        return tree.scale(jnp.minimum(1.0, tree.over_norm(max_norm, g, eps)), g)
+        return tree.scale(tree.clip_factor(max_norm, g, eps), g)
 
     return oracle._replace(grad=grad)
 

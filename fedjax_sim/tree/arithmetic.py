@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax.tree
 from jax import Array
+from optax.tree import norm
 
 from fedjax_sim.tree.units import safe_norm
 from fedjax_sim.types import PyTree, Scalar
@@ -79,7 +80,9 @@ def over_norm(scalar: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
     """Returns ``scalar / (||x|| + eps)`` with the global norm, in at least single precision.
 
     A norm of exactly 0 counts as 1e-12, so the result is finite; the derivative at x = 0 is 0, not
-    NaN.  If x has leaves in float16, the result is at most the largest number of this type.
+    NaN.  If x has leaves in float16, the result is at most the largest number of this type.  In
+    single precision the squares limit norms: those below 1e-23 count as 0, and above 1.8e19 the
+    result is 0.  :func:`clip_factor` has no such limits, for one more pass over x.
 
     Example:
         >>> float(over_norm(10.0, {"w": jnp.array([3.0, 4.0])}))
@@ -88,11 +91,25 @@ def over_norm(scalar: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
         1.0
     """
     dtypes = {leaf.dtype for leaf in jax.tree.leaves(x)}
-    length = safe_norm(x)
-    safe = jnp.where(length > 0, length, 1e-12)
+    # In float16 squares above 65,504 are infinite, and 1e-12 is 0.
+    squared = norm(wide(x), squared=True)
+    positive = squared > 0
+    safe = jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 1e-12)
     result = _as(safe, scalar) / (safe + _as(safe, eps))
     half = jnp.dtype(jnp.float16)
     return jnp.minimum(result, float(jnp.finfo(half).max)) if half in dtypes else result
+
+
+def clip_factor(bound: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
+    r"""Returns :math:`\min(1, c / (\|x\| + \epsilon))` with the global norm, for any finite x.
+
+    Example:
+        >>> float(clip_factor(10.0, jnp.array([3e25, 4e25])) * 5e25)
+        10.0
+    """
+    length = safe_norm(x)
+    length = jnp.where(length > 0, length, 1e-12)
+    return jnp.minimum(1, _as(length, bound) / (length + _as(length, eps)))
 
 
 def take(x: PyTree, index: Array) -> PyTree:

@@ -70,7 +70,7 @@ def check_finite(clip: Clip) -> None:
 
 def _clip(x: Upload, bound: Scalar) -> Upload:
     x = tree.wide(x)
-    factor = jnp.minimum(1, tree.over_norm(bound, x))
+    factor = tree.clip_factor(bound, x)
     return jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), x)
 
 
