@@ -335,7 +335,7 @@ def page(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> Page:
         answers,
         f"Scale: **{options['scale']}**. {setting(table, options)} Assumptions to blame: "
         + _blame(every)
-        + " Quadratics at the full size, of which values of seeds are not kept: "
+        + " Both families at the full size, of which values of seeds are not kept: "
         "[report](../../experiments/results/questions/full/phase_diagram/phase_diagram.md).",
     )
 
