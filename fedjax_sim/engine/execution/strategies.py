@@ -40,6 +40,9 @@ Execution = Callable[[Local, PyTree, PyTree, Array], tuple[Upload, PyTree]]
 # Most bytes of data and clients' states that are copied to every host device, so that they share a
 # round's clients. CIFAR in float32 has 614 MB.
 _CPU_COPY_BYTES = 1_000_000_000
+# Least parameters of a round's models together: an exchange between host devices takes 20
+# microseconds, which rounds of smaller models do not (docs/performance.md).
+_CPU_SHARED_VALUES = 2_000
 # Clients of a task that `auto` does not know, whose states are copied only if they are tiny.
 _MANY_CLIENTS = 1_000_000
 # Steps of a mean slot, as a part of the longest visit, below which clients run one after the other
@@ -206,10 +209,10 @@ def auto(
     """Chooses a strategy by platform and model (docs/performance.md has the evidence).
 
     On a CPU: one client after the other if the model has convolutions or if visits are ragged, else
-    chunks of clients.  The cohort is divided among ``devices`` if the data and the states of all
-    clients have at most 1 GB, since every device needs a copy.  On an accelerator: equal chunks, of
-    as many clients as the memory holds with their activations; on a TPU pairs of clients if a
-    client's visit alone fills the on-chip memory.
+    chunks of clients.  The cohort is divided among ``devices`` if its models together have at least
+    2,000 parameters, and the data and the states of all clients at most 1 GB, since every device
+    needs a copy.  On an accelerator: equal chunks, of as many clients as the memory holds with
+    their activations; on a TPU pairs of clients if a client's visit alone fills the on-chip memory.
 
     Args:
         replicas: runs that are vmapped over (seeds, configurations); their models count too.
@@ -247,9 +250,10 @@ def auto(
             # What would be copied to every device: the data, and the states of all clients.
             states = _num_bytes(slots) // num_slots * replicas * (num_clients or _MANY_CLIENTS)
             fits = _num_bytes(shared) + states <= _CPU_COPY_BYTES
+            gains = num_slots * size * replicas >= _CPU_SHARED_VALUES
             # XLA:CPU runs independent loops of one program one after the other, so several cores
             # need several host devices.
-            if len(sharing) > 1 and fits:
+            if len(sharing) > 1 and fits and gains:
                 inner = auto(replicas, devices=(), ragged=ragged, platform="cpu")
                 return sharded(make_mesh(sharing), inner)(local, shared, slots, weights)
 

@@ -238,13 +238,14 @@ def test_auto_refuses_an_unknown_platform():
 @pytest.mark.parametrize(
     ("shape", "data", "state", "num_clients", "devices"),
     [
-        ((100,), 10, 0, None, 2),
-        ((100,), 10, 100, 1000, 2),
-        ((100,), 10, 100, 3_000_000, 1),  # all clients' states would be copied: 1.2 GB
-        ((100,), 10, 400, None, 1),  # and of an unknown number of clients
-        ((100,), 300_000_000, 0, 8, 1),  # so would the data
-        ((100,), 150_000_000, 0, 8, 2),  # CIFAR in float32
-        ((2, 2, 1, 1), 10, 0, None, 2),  # a convolution
+        ((250,), 10, 0, None, 2),
+        ((249,), 10, 0, None, 1),  # the exchange would take longer than the round
+        ((250,), 10, 100, 1000, 2),
+        ((250,), 10, 100, 3_000_000, 1),  # all clients' states would be copied: 1.2 GB
+        ((250,), 10, 400, None, 1),  # and of an unknown number of clients
+        ((250,), 300_000_000, 0, 8, 1),  # so would the data
+        ((250,), 150_000_000, 0, 8, 2),  # CIFAR in float32
+        ((3, 3, 8, 8), 10, 0, None, 2),  # a convolution
     ],
 )
 def test_auto_divides_clients_among_host_devices(
