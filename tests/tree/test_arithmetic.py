@@ -23,6 +23,7 @@ def test_norms_whose_squares_leave_the_range(size):
     x = {"w": size * jnp.array([3.0, 4.0]), "b": jnp.float32(0)}
     np.testing.assert_allclose(tree.safe_norm(x) / size, 5, rtol=1e-6)  # float32
     np.testing.assert_allclose(tree.clip_factor(size, x), 0.2, rtol=1e-6)
+    assert tree.clip_factor(10 * size, x) == 1
     identity = Oracle(lambda x, k: x, lambda x, k: jnp.zeros(()), lambda x: x)
     clipped = clip_by_global_norm(identity, size / 10, eps=0.0).grad(x, 0)
     np.testing.assert_allclose(clipped["w"] / size, [0.06, 0.08], rtol=1e-6)

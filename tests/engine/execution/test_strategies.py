@@ -245,12 +245,14 @@ def test_auto_refuses_an_unknown_platform():
         ((250,), 10, 400, None, 1),  # and of an unknown number of clients
         ((250,), 300_000_000, 0, 8, 1),  # so would the data
         ((250,), 150_000_000, 0, 8, 2),  # CIFAR in float32
-        ((3, 3, 8, 8), 10, 0, None, 2),  # a convolution
+        ((5, 5, 8, 8), 10, 0, None, 2),  # a convolution
     ],
 )
+@pytest.mark.parametrize("replicas", [1, 5])
 def test_auto_divides_clients_among_host_devices(
-    monkeypatch, shape, data, state, num_clients, devices
+    monkeypatch, shape, data, state, num_clients, devices, replicas
 ):
+    """Runs that are vmapped divide the least size of a model, and what their states may have."""
     meshes = []
 
     def spy(mesh, inner):
@@ -262,8 +264,9 @@ def test_auto_divides_clients_among_host_devices(
         return jnp.full(shape, number), state
 
     monkeypatch.setattr(strategies, "sharded", spy)
-    auto = strategies.auto(devices=jax.devices()[:2], num_clients=num_clients)
+    auto = strategies.auto(replicas, jax.devices()[:2], num_clients=num_clients)
     shared = jax.ShapeDtypeStruct((data,), jnp.float32)
+    shape, state = (shape[0] // replicas, *shape[1:]), state // replicas
     slots = jnp.ones(8), jnp.ones((8, state))
     jax.eval_shape(lambda shared: auto(local, shared, slots, slots[0]), shared)
     assert [mesh.size for mesh in meshes] == ([devices] if devices > 1 else [])
