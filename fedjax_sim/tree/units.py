@@ -69,6 +69,8 @@ def safe_norm(x: PyTree) -> Array:
     """
     x = jax.tree.map(jnp.asarray, x)
     dtypes = [leaf.dtype for leaf in jax.tree.leaves(x)]
+    if not dtypes:
+        return jnp.zeros(())
     dtype = functools.reduce(np.promote_types, dtypes, np.dtype(np.float32))
     scaled, unit = in_units(jax.tree.map(lambda leaf: leaf.astype(dtype), x))
     squared = norm(scaled, squared=True)

@@ -35,6 +35,11 @@ def test_a_norm_of_zero_counts_as_1e_12_and_has_the_derivative_zero():
     assert not np.asarray(derivative).any()
 
 
+def test_an_empty_tree_has_the_norm_zero():
+    assert tree.safe_norm({}) == 0
+    assert tree.clip_factor(2.0, {}) == 1
+
+
 def test_nothing_is_not_finite_in_an_empty_tree():
     assert tree.all_finite({})
     assert tree.all_finite({"count": jnp.array(2)})

@@ -104,7 +104,7 @@ def _chosen(setup: Setup, runs: int, ragged: bool) -> Execution:
     platform = platform_of((setup.task, setup.params))
     execution = auto(runs, devices=(), ragged=ragged, platform=platform)
     # The vectors of the runs, also a matrix with one row, become the columns of one product.
-    # Measured on CPUs only: W4's sweep took 0.92 of the time; models with matrices, which gain no
+    # Measured on CPUs only: W4's sweep took 0.93 of the time; models with matrices, which gain no
     # columns, took 1.00 to 1.05.
     vectors = all(
         math.prod(leaf.shape[1:]) == max(leaf.shape[1:], default=1)  # [seeds, ...]
