@@ -227,8 +227,9 @@ def test_a_refusal_is_printed_once(project):
     """Both commands under "Several processes".  Slurm's script has a run of two processes."""
     port = free_port()
     pair = [c.replace("10.0.0.1:1234", f"localhost:{port}") for c in commands() if "--coord" in c]
-    both = " & ".join(f"{small(c)} --num-strata 1" for c in pair)
-    output = run(project, f"{both} & wait -n; [ $? = 2 ]; wait -n; [ $? = 2 ]")
+    # Each by its own number: `wait -n` misses the second of two that ended before it was called.
+    both = "; ".join(f"{small(c)} --num-strata 1 & pids+=($!)" for c in pair)
+    output = run(project, f"{both}; for p in ${{pids[@]}}; do wait $p; [ $? = 2 ] || exit 1; done")
     assert output.count("fedjax-sim: error: --num-strata is 1; expected a multiple of the") == 1
 
 
