@@ -10,8 +10,8 @@ noise.  A method's score in a cell is F - F* after R rounds.  Each seed is score
 second number) whose mean over the other seeds is least, so no seed chooses its own rate.
 
 Programs, one per (family, method, M, K), are kept in ``--work`` and not repeated; ``--finished``
-writes the report of those that are kept.  The full size's table of seeds has 1.3 MB per family, so
-git keeps only its report and figure.
+writes the report of those that are kept.  Scores by seed stay there; the report's tables have a row
+per cell.
 
 **Expected, written before the run:**
 
@@ -48,8 +48,9 @@ from experiments.questions.phase_diagram_problem import (
     gaps,
     initial,
 )
-from experiments.questions.phase_diagram_report import build, by_family
+from experiments.questions.phase_diagram_report import build
 from experiments.questions.phase_diagram_runs import METHODS, Sizes, final_gaps
+from experiments.questions.phase_diagram_tables import summaries
 from fedjax_sim.runs import digest
 
 
@@ -135,7 +136,7 @@ def main(options: Options) -> None:
             rows += measure(family, method, group, scale, options)
             print(family, group[0].clients, group[0].local_steps, method, flush=True)
     facts = settings(options) | scale._asdict()
-    tables = by_family(pd.DataFrame(rows), options.families)
+    tables = summaries(pd.DataFrame(rows))
     folder = options.output / "phase_diagram"
     save_report(folder, "phase_diagram", tables, build, options=facts)
 

@@ -1,6 +1,6 @@
 """Report, figure and page of which method wins where, from its table of scores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,19 +14,13 @@ from experiments.harness import Report, select
 from experiments.questions.page import Answer, Page, Study
 from experiments.questions.phase_diagram_boundaries import (
     ASSUMPTIONS,
-    CELL,
     DECIDED,
-    PAIRS,
-    against,
-    crossing,
-    crossing_interval,
-    in_front,
-    logs,
     predicted,
     ratios,
 )
 from experiments.questions.phase_diagram_problem import Problem
 from experiments.questions.phase_diagram_runs import METHODS, Sizes
+from experiments.questions.phase_diagram_tables import CELL, PAIRS, crossing, ratio_columns
 
 COLOURS = dict(
     zip(
@@ -61,19 +55,10 @@ LABELS = {
 }  # fmt: skip
 
 
-def by_family(rows: pd.DataFrame, families: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """Returns a table per family, the first one's by "", so that no file is large."""
-    names = ["", *families[1:]]
-    return {
-        name: rows.loc[rows["family"] == family, :]
-        for name, family in zip(names, families, strict=True)
-    }
-
-
-def joined(tables: Mapping[str, pd.DataFrame], families: Sequence[str]) -> pd.DataFrame:
-    """Returns the rows of all families' tables."""
-    names = [name for name in ("", *families[1:]) if name in tables]
-    return pd.concat([tables[name] for name in names], ignore_index=True)
+def complete(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells in which all methods have run, with the number of methods in front."""
+    front: Any = cells.dropna(subset=["best"])
+    return front.assign(count=front["in front"].str.count(", ") + 1)
 
 
 def build(
@@ -81,8 +66,8 @@ def build(
 ) -> tuple[Report, dict[str, Figure]]:
     """Text and figure."""
     options = facts["options"]
-    table = joined(tables, options["families"])
-    every, front = ratios(table, options["rounds"]), in_front(table)
+    table = tables[""]
+    every, front = ratios(table, options["rounds"]), complete(table)
     report = Report(
         "Which method wins where",
         f"Scale: **{options['scale']}**. {setting(table, options)}",
@@ -97,20 +82,18 @@ def build(
     report.section("Cells that disagree with the theorems for Lipschitz Hessians", blamed(every))
     report.section(
         "Heterogeneity, in L B, at which FedAvg falls behind MB-SGD, and the theorem's",
-        boundary(table, options),
+        boundary(tables["crossings"], options),
     )
-    edges = table.groupby("method", sort=False)["at edge"].agg(["sum", "size"]).reset_index()
-    report.section("Chosen rates at the edge of the grid", edges)
+    report.section("Chosen rates at the edge of the grid", edges(table))
     return report, {"phase_diagram": figure(table, front, options)}
 
 
 def setting(table: pd.DataFrame, options: Mapping[str, Any]) -> str:
     """Sizes of the runs."""
-    cells = len(table[CELL].drop_duplicates())
     M, K, noise, heterogeneity, condition = options["centre"]
     (_, many), (powers, few) = options["at_centre"], options["elsewhere"]
     return (
-        f"{cells} cells, {options['rounds']} rounds; {many} seeds with the centre's M and K, "
+        f"{len(table)} cells, {options['rounds']} rounds; {many} seeds with the centre's M and K, "
         f"{few} elsewhere; {powers[1] - powers[0]} or more rates, halved from one to the next; "
         f"M K up to {options['gradients']:,}; centre M = {M}, K = {K}, noise {noise:g}, "
         f"heterogeneity {heterogeneity:g}, condition number {condition:g}.{partial(table)}"
@@ -119,8 +102,7 @@ def setting(table: pd.DataFrame, options: Mapping[str, Any]) -> str:
 
 def partial(table: pd.DataFrame) -> str:
     """A sentence on cells in which only some methods have run; empty without such a cell."""
-    counts = table.groupby(CELL)["method"].nunique().to_numpy()
-    missing = int(np.sum(counts < table["method"].nunique()))
+    missing = len(table) - len(table.dropna(subset=["best"]))
     return f" In {missing} cells only some methods have run (grey)." if missing else ""
 
 
@@ -162,40 +144,30 @@ def blamed(every: pd.DataFrame) -> pd.DataFrame:
     return shown.rename(columns={"third order": "predicted", "ratio": "measured"})
 
 
-def line(table: pd.DataFrame, family: str, plane: str, noise: float) -> pd.DataFrame:
-    """log10 of FedAvg's score over MB-SGD's by heterogeneity above 0, ``[cells, seeds]``."""
-    part = select(table, family=family, plane=plane, noise=noise)
-    part = part.query("heterogeneity > 0")
-    if not len(part):
-        return pd.DataFrame()
-    return against(logs(part), PAIRS[0]).droplevel([n for n in CELL if n != "heterogeneity"])
+def edges(table: pd.DataFrame) -> pd.DataFrame:
+    """By method the cells, and those whose chosen rate is the largest or the least."""
+    names = table["at edge"].fillna("").str.split(", ")
+    rows = [
+        {"method": m, "at edge": sum(m in cell for cell in names), "cells": len(table.dropna(subset=[m]))}
+        for m in METHODS
+        if m in table
+    ]
+    return pd.DataFrame(rows)
 
 
-def boundary(table: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
-    """Crossings of FedAvg and MB-SGD along the heterogeneity, with intervals over seeds."""
+def boundary(crossings: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
+    """Crossings of FedAvg and MB-SGD along the heterogeneity, beside those of their rates."""
     rows = []
-    lines = [("quadratic", "heterogeneity"), ("quadratic", "equal curvature")]
-    for family, plane in [*lines, ("logistic", "heterogeneity")]:
-        for noise in sorted(set(table["noise"])):
-            values = line(table, family, plane, noise).sort_index()
-            if len(values) < 2:
-                continue
-            places = values.index.to_numpy(float)
-            kept = values.dropna(axis=1).to_numpy()
-            M, K, *_, condition = options["centre"]
-            fine = np.geomspace(places[0] / 8, places[-1] * 8, 401)
-            names = ("measured", "low", "high")
-            found = crossing_interval(places, kept)
-            row: dict[str, Any] = {"family": family, "plane": plane, "noise": noise}
-            row |= {"from": places[0], "up to": places[-1], "seeds": kept.shape[1]}
-            row |= dict(zip(names, found, strict=True))
-            for name in ASSUMPTIONS:
-                problem = Problem(noise, fine, condition, 0.0)
-                sizes = Sizes(M, K, options["rounds"])
-                curve = predicted(PAIRS[0], family, problem, sizes, name)  # type: ignore[arg-type]
-                place = crossing(fine, curve)
-                row[name] = 0.0 if place == fine[0] else place  # 0: MB-SGD is ahead everywhere
-            rows.append(row)
+    M, K, *_, condition = options["centre"]
+    for row in crossings.to_dict("records"):
+        fine = np.geomspace(row["from"] / 8, row["up to"] * 8, 401)
+        for name in ASSUMPTIONS:
+            problem = Problem(row["noise"], fine, condition, 0.0)
+            sizes = Sizes(M, K, options["rounds"])
+            curve = predicted(PAIRS[0], row["family"], problem, sizes, name)
+            place = crossing(fine, curve)
+            row[name] = 0.0 if place == fine[0] else place  # 0: MB-SGD is ahead everywhere
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -238,9 +210,9 @@ def _panel(
             axes.text(j, i, row["count"], ha="center", va="center", fontsize=8, color="#333333")
     axes.imshow(image, origin="lower", aspect="auto")
     for pair, colour in ((PAIRS[0], "k"), (PAIRS[1], FEDAC)):
-        if set(pair) <= set(part["method"]):
-            ratio = against(logs(part), pair).mean(axis=1).rename("ratio").reset_index()
-            grid = ratio.pivot_table(index=plane.y, columns=plane.x, values="ratio")
+        name = ratio_columns(pair)[0]
+        if name in part and len(part.dropna(subset=[name])):
+            grid = part.pivot_table(index=plane.y, columns=plane.x, values=name)
             _contour(axes, grid.reindex(index=ys, columns=xs).to_numpy(), colour)
     for assumption, style in zip(ASSUMPTIONS, ("--", ":"), strict=True):
         _predicted(axes, plane, part, xs, ys, options, assumption, style)
@@ -293,9 +265,9 @@ def _predicted(
 def page(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> Page:
     """Returns the answers of the study beside the expected ones."""
     options = facts["options"]
-    table = joined(tables, options["families"])
-    every, front = ratios(table, options["rounds"]), in_front(table)
-    lines, noise = boundary(table, options), options["centre"][2]
+    table = tables[""]
+    every, front = ratios(table, options["rounds"]), complete(table)
+    lines, noise = boundary(tables["crossings"], options), options["centre"][2]
     centre = select(lines, family="quadratic", plane="heterogeneity", noise=noise).iloc[0]
     theorem = options["rounds"] ** -0.5
     crosses = bool(np.isfinite(centre.get("measured", np.nan)))
@@ -334,9 +306,7 @@ def page(tables: Mapping[str, pd.DataFrame], facts: Mapping[str, Any]) -> Page:
         "the theorems have FedAc ahead everywhere. A missing line: one sign in the whole panel.",
         answers,
         f"Scale: **{options['scale']}**. {setting(table, options)} Assumptions to blame: "
-        + _blame(every)
-        + " Both families at the full size, of which values of seeds are not kept: "
-        "[report](../../experiments/results/questions/full/phase_diagram/phase_diagram.md).",
+        + _blame(every),
     )
 
 

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 
 from experiments.harness import read_facts
+from experiments.harness.redrawing import read_tables
 from experiments.questions import phase_diagram as study
 from experiments.questions import phase_diagram_boundaries as boundaries
 from experiments.questions import phase_diagram_report as report
+from experiments.questions import phase_diagram_tables as tables_of
 from experiments.questions.page import text
 from experiments.questions.phase_diagram_problem import (
     DIMENSION,
@@ -166,7 +168,7 @@ def planted() -> pd.DataFrame:
 
 
 def test_planted_boundary_is_found():
-    found = report.boundary(planted(), OPTIONS).query("noise == 0.5")
+    found = report.boundary(tables_of.crossings(planted()), OPTIONS).query("noise == 0.5")
     line = found.query("family == 'quadratic' and plane == 'heterogeneity'").iloc[0]
     # The planted ratio is 4 zeta, exact between the cells in logarithms; seeds differ by 1 %.
     assert line["measured"] == pytest.approx(0.25, rel=0.02)
@@ -176,17 +178,18 @@ def test_planted_boundary_is_found():
 
 
 def test_planted_methods_are_in_front():
-    front = boundaries.in_front(planted())
+    front = report.complete(tables_of.summary(planted()))
     cell = front.query("plane == 'heterogeneity' and family == 'quadratic'")
     assert set(cell.query("heterogeneity > 0.2")["best"]) == {"SCAFFOLD"}
     assert set(cell.query("heterogeneity == 0")["best"]) == {"FedAvg"}
     equal = front.query("plane == 'equal clients'")
     assert set(equal["in front"]) == {"FedAvg, MB-SGD"}  # differences of 1 % are no lead
+    assert set(equal["count"]) == {2}
     assert set(front.query("condition == 1024.0")["best"]) == {"FedAc"}
 
 
 def test_planted_page_and_figure():
-    tables, facts = {"": planted()}, {"options": OPTIONS}
+    tables, facts = tables_of.summaries(planted()), {"options": OPTIONS}
     _, figures = report.build(tables, facts)
     panels = figures["phase_diagram"].axes
     assert len(panels) == 2 * len(report.PLANES)
@@ -206,14 +209,24 @@ def test_planted_page_and_figure():
     assert len(page.answers) == 6
 
 
-def test_tables_of_families_join_to_all_rows():
-    rows = planted()
-    families = list(dict.fromkeys(rows["family"]))
-    tables = report.by_family(rows, families)
-    assert list(tables) == ["", *families[1:]]
-    order = rows["family"].map(families.index).argsort(kind="stable")
-    whole = rows.iloc[order].reset_index(drop=True)
-    pd.testing.assert_frame_equal(report.joined(tables, families), whole)
+def test_a_summary_has_the_ratios_of_paired_seeds():
+    """Two seeds, and methods of which one has not run in the second cell."""
+    problem = Problem(0.5, 0.0, 4.0, 0.0)
+    same = {"family": "quadratic", "plane": "condition", "M": 4, "K": 2} | problem._asdict()
+    scores = [
+        same | {"method": "FedAvg", "at edge": True, "seed 0": 0.1, "seed 1": 0.01},
+        same | {"method": "MB-SGD", "at edge": False, "seed 0": 0.01, "seed 1": 1e-4},
+        same | {"method": "MB-SGD", "at edge": True, "seed 0": 1.0, "seed 1": 1.0, "K": 8},
+    ]
+    whole, part = tables_of.summary(pd.DataFrame(scores)).to_dict("records")
+    mean, low, high = tables_of.ratio_columns(tables_of.PAIRS[0])
+    # log10 ratios of 1 and 2: mean 1.5, and 12.706 (t, one degree of freedom) times 0.5 beside it.
+    assert whole[mean] == 1.5
+    assert [whole[low], whole[high]] == pytest.approx([1.5 - 6.353, 1.5 + 6.353], abs=1e-3)
+    assert (whole["FedAvg"], whole["MB-SGD"]) == (-1.5, -3.0)
+    assert (whole["best"], whole["in front"]) == ("MB-SGD", "FedAvg, MB-SGD")
+    assert (whole["at edge"], part["at edge"]) == ("FedAvg", "MB-SGD")
+    assert all(pd.isna(part[name]) for name in ("best", mean, "FedAvg"))
 
 
 def test_a_kept_program_is_not_run_again(tmp_path, monkeypatch):
@@ -223,14 +236,12 @@ def test_a_kept_program_is_not_run_again(tmp_path, monkeypatch):
     )  # fmt: skip
     study.main(options)
     folder = tmp_path / "out" / "phase_diagram"
-    table = pd.read_csv(folder / "phase_diagram.csv")
-    assert set(table["method"]) == {"FedAvg", "MB-SGD"}
-    scores = table.filter(like="seed").to_numpy()
-    finite = scores[np.isfinite(scores)]
-    assert finite.min() > 0
-    assert finite.max() <= 1
-    few = table.query("M == 2")
-    assert list(few.filter(like="seed").notna().all()) == [True, True, False, False]
+    tables = read_tables(folder, "phase_diagram")
+    scores = tables[""][["FedAvg", "MB-SGD"]].to_numpy()
+    assert np.isfinite(scores).all()
+    assert scores.max() <= 0  # log10 of the loss over that of the start
+    # The centre's programs have four seeds, so paired intervals differ from those of two.
+    assert list(tables["crossings"]["seeds"].unique()) == [4]
     assert (folder / "phase_diagram.png").stat().st_size > 5_000
 
     def fail(*_):
@@ -238,12 +249,11 @@ def test_a_kept_program_is_not_run_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(study, "final_gaps", fail)
     study.main(options)
-    pd.testing.assert_frame_equal(table, pd.read_csv(folder / "phase_diagram.csv"))
-    assert "FedAvg falls behind" in text(
-        report.STUDY,
-        report.page({"": table}, read_facts(folder, "phase_diagram")),
-        tmp_path / "out",
-    )
+    again = read_tables(folder, "phase_diagram")
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(table, again[name])
+    page = report.page(tables, read_facts(folder, "phase_diagram"))
+    assert "FedAvg falls behind" in text(report.STUDY, page, tmp_path / "out")
 
 
 def test_unknown_methods_are_refused():
