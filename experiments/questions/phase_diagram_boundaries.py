@@ -74,9 +74,8 @@ def ratios(cells: pd.DataFrame, rounds: int) -> pd.DataFrame:
         names = ratio_columns(pair)
         if not set(names) <= set(cells):
             continue
-        part: Any = (
-            cells[[*CELL, *names]].dropna().rename(columns=dict(zip(names, RATIO, strict=True)))
-        )
+        part: Any = cells[[*CELL, *names]].dropna()
+        part.columns = [*CELL, *RATIO]
         part = part.assign(first=pair[0], second=pair[1])
         part["measured"] = [sign(*ends) for ends in zip(part["low"], part["high"], strict=True)]
         parts += [_with_rates(rows, pair, rounds) for _, rows in part.groupby("family")]

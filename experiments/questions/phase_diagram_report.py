@@ -148,7 +148,11 @@ def edges(table: pd.DataFrame) -> pd.DataFrame:
     """By method the cells, and those whose chosen rate is the largest or the least."""
     names = table["at edge"].fillna("").str.split(", ")
     rows = [
-        {"method": m, "at edge": sum(m in cell for cell in names), "cells": len(table.dropna(subset=[m]))}
+        {
+            "method": m,
+            "at edge": sum(m in cell for cell in names),
+            "cells": len(table.dropna(subset=[m])),
+        }
         for m in METHODS
         if m in table
     ]
