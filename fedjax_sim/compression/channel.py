@@ -73,9 +73,9 @@ def compressed(
         down: codec of the messages; they are decoded near the client's state if it has the form of
             a message, else near 0, which suits the lattice only if the state is a model near the
             message (Ditto, not FedDyn's gradients).  The draws are separate for every client, as if
-            the message were encoded for each of them.  Personal models follow from the decoded message; those
-            of ``private`` and ``fine_tuned`` only if these are applied before: around
-            ``compressed`` they read the model from the message as it was sent.
+            the message were encoded for each of them.  Personal models follow from the decoded
+            message; those of ``private`` and ``fine_tuned`` only if these are applied before:
+            around ``compressed`` they read the model from the message as it was sent.
         near: ``(message, upload) -> near``, the vector that the server decodes an upload with; it
             matters to :func:`~fedjax_sim.compression.lattice` only.  None: :func:`own_message` for
             an algorithm that states that its uploads are models (``requires.uploads_models``, as

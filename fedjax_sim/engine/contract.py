@@ -234,26 +234,26 @@ def _round_of_other_weights(task: Task, timeline: Timeline, weighting: Weighting
         return 0
     shape, (rounds, slots) = timeline.mask.shape, timeline.mask.shape[-2:]
     clients, arrived = (np.asarray(x) for x in (timeline.clients, timeline.arrived))
-    number = np.broadcast_to(np.arange(rounds, dtype=np.int32)[:, None], shape)
     max_steps = timeline.max_steps
 
     def weights_of(*fields: Array) -> Array:
         expected = f"a function that returns weights [{slots}]"
-        works = Work(*fields, max_steps)
+        works = Work(*fields, max_steps=max_steps)
         weights = called("weighting", "the round's visits", expected, weighting, works)
         return checked_weights(weights, slots)
 
     with jax.ensure_compile_time_eval():  # also while a run is traced
+        number = jnp.broadcast_to(jnp.arange(rounds, dtype=jnp.int32)[:, None], shape)
         works = Work(
             round=number,
-            client=clients,
-            num_steps=np.where(timeline.mask, timeline.num_steps, 0),
+            client=jnp.asarray(clients),
+            num_steps=jnp.where(jnp.asarray(timeline.mask), jnp.asarray(timeline.num_steps), 0),
             num_examples=entries(task.num_examples, jnp.asarray(clients)),
-            staleness=number - np.asarray(timeline.version),
+            staleness=number - jnp.asarray(timeline.version),
             key=jax.random.split(jax.random.key(0), shape),
             max_steps=max_steps,
         )
-        weights = jax.vmap(weights_of)(*(jnp.asarray(x).reshape(-1, slots) for x in works[:-1]))
+        weights = jax.vmap(weights_of)(*(x.reshape(-1, slots) for x in works[:-1]))
     if not is_concrete(weights):
         return 0
     by_client = np.zeros((*shape[:-1], task.num_clients))
