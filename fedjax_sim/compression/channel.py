@@ -57,7 +57,7 @@ def own_message(message: Message, upload: Upload) -> Upload:
 
 @specified
 def compressed(
-    algorithm: FedAlgorithm, codec: Codec, down: Codec | None = None, near: Near = own_message
+    algorithm: FedAlgorithm, codec: Codec, down: Codec | None = None, near: Near | None = None
 ) -> FedAlgorithm:
     """Returns an algorithm whose uploads, and messages, pass through codecs.
 
@@ -71,17 +71,18 @@ def compressed(
         algorithm: any algorithm.
         codec: codec of the uploads.
         down: codec of the messages; they are decoded near the client's state if it has the form of
-            a message, else near 0.  The draws are separate for every client, as if the message
-            were encoded for each of them.  Personal models follow from the decoded message; those
-            of ``private`` and ``fine_tuned`` only if these are applied before: around
-            ``compressed`` they read the model from the message as it was sent.
+            a message, else near 0, which suits the lattice only if the state is a model near the
+            message (Ditto, not FedDyn's gradients).  The draws are separate for every client, as if
+            the message were encoded for each of them.  Personal models follow from the decoded
+            message; those of ``private`` and ``fine_tuned`` only if these are applied before:
+            around ``compressed`` they read the model from the message as it was sent.
         near: ``(message, upload) -> near``, the vector that the server decodes an upload with; it
-            matters to :func:`~fedjax_sim.compression.lattice` only.  The default is right if
-            messages and uploads are models (FAVANO).  If uploads are differences of models (FedAvg,
-            FedBuff) pass :func:`zeros`: near the message, differences would wrap as soon as the
-            model's entries exceed the lattice's radius.  QuAFL, whose message contains more than
-            the model, takes its codecs itself: ``quafl(lr, up=codec.through,
-            down=codec.through)``.
+            matters to :func:`~fedjax_sim.compression.lattice` only.  None: :func:`own_message` for
+            an algorithm that states that its uploads are models (``requires.uploads_models``, as
+            FAVANO), else :func:`zeros`, since near the message differences of models (FedAvg,
+            FedBuff) wrap as soon as the model's entries exceed the lattice's radius.  QuAFL, whose
+            message contains more than the model, takes its codecs itself: ``quafl(lr,
+            up=codec.through, down=codec.through)``.
 
     Raises:
         ValueError: no algorithm, no codec, a codec with memory
@@ -94,7 +95,7 @@ def compressed(
         >>> from fedjax_sim.algorithms import fedavg
         >>> from fedjax_sim.compression import lattice, qsgd
         >>> noisy = compressed(fedavg(lr=0.1), qsgd(levels=7))
-        >>> rounded = compressed(fedavg(lr=0.1), lattice(8, 1e-3), near=zeros)
+        >>> rounded = compressed(fedavg(lr=0.1), lattice(8, 1e-3))
         >>> params = {"w": jnp.zeros(1000)}
         >>> 32 * 1000 / qsgd(levels=7).bits(params)  # compression
         7.936507936507937
@@ -105,6 +106,7 @@ def compressed(
     if down is not None:
         check_codec(down, "down")
         check_messages_encode(algorithm)
+    decode_near = near or (own_message if algorithm.requires.uploads_models else zeros)
 
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work
@@ -113,7 +115,7 @@ def compressed(
         upload, new = algorithm.local(received, state, oracle, work.inside())
         key = jax.random.fold_in(work.key, _UPLOAD)
         part = _coded(upload)
-        return _restored(upload, decoded(codec, key, part, near(message, part))), new
+        return _restored(upload, decoded(codec, key, part, decode_near(message, part))), new
 
     def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:
         assert algorithm.personal is not None

@@ -49,7 +49,9 @@ class Codec(NamedTuple):
 
     ``bits(x)`` returns the number of bits that are sent, a Python int, for a pytree with the shapes
     and dtypes of x (of arrays or ``jax.ShapeDtypeStruct``). It includes the numbers that are sent
-    with the entries of a tensor (its scale, its smallest and largest entry).
+    with the entries of a tensor (its scale, its smallest and largest entry). Entries are sent in
+    the dtype of their tensor; numbers that are computed from them (norms, factors, powers of two)
+    in that of the computation, which has single precision at least.
 
     ``kind`` states what is known of the errors, and so which memories suit the codec:
     "contraction" if :math:`\mathbb{E} \|C(v) - v\|^2 \le (1 - \alpha) \|v\|^2` with an
@@ -119,13 +121,7 @@ def decoded(codec: Codec, key: Array, x: PyTree, near: PyTree) -> PyTree:
     Raises:
         ValueError: the codec returns another form.
     """
-    result = codec.through(key, x, near)
-    form, expected = (_form(value) for value in (result, x))
-    if form != expected:
-        raise ValueError(
-            f"codec.through returns {form}; expected {expected}, the form of its argument"
-        )
-    return result
+    return _checked(codec.through(key, x, near), x)
 
 
 def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
@@ -134,7 +130,8 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     The codec decodes near zeros.
 
     Raises:
-        ValueError: the argument is no codec.
+        ValueError: the argument is no codec; when a pytree is encoded, one that returns another
+            form.
 
     Example:
         >>> x = jnp.ones(2)
@@ -142,7 +139,7 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
         [1.0, 1.0]
     """
     if isinstance(codec, StatefulCodec):
-        return codec
+        return _with_checked_form(codec)
     check_codec(codec)
 
     def through(key: Array, x: PyTree, memory: tuple) -> tuple[PyTree, tuple]:
@@ -286,6 +283,26 @@ def code_bits(num_values: int) -> int:
 def is_coded(leaf: Any) -> bool:
     """True for tensors that codecs encode: floating ones with entries."""
     return jnp.issubdtype(leaf.dtype, jnp.floating) and math.prod(leaf.shape) > 0
+
+
+def _with_checked_form(codec: StatefulCodec) -> StatefulCodec:
+    """Returns a codec whose results must have the form of what it encodes."""
+
+    def through(key: Array, x: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
+        result, kept = codec.through(key, x, memory)
+        return _checked(result, x), kept
+
+    return codec._replace(through=through)
+
+
+def _checked(result: PyTree, x: PyTree) -> PyTree:
+    """Returns the result of a codec, which must keep the structure, shapes and dtypes of x."""
+    form, expected = (_form(value) for value in (result, x))
+    if form != expected:
+        raise ValueError(
+            f"codec.through returns {form}; expected {expected}, the form of its argument"
+        )
+    return result
 
 
 def _form(x: PyTree) -> str:

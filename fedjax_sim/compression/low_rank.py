@@ -6,9 +6,10 @@ unchanged.  With the matrix M and a start Q, ``[m, r]``,
 .. math:: P = \operatorname{orth}(M Q), \qquad Q \leftarrow M^T P, \qquad \hat M = P Q^T = P P^T M
 
 The result is a projection of M, exact if M has the rank r.  A client sends P and Q, r (n + m)
-numbers.  This is the form for clients: each compresses its own matrix.  The published program
-averages P over the workers, then Q, in two messages per step, and computes the error against the
-averaged output.
+numbers in the precision of the products, which is single for tensors in half precision.  For a
+small or a thin matrix these may be more bits than those of its n m entries.  This is the form for
+clients: each compresses its own matrix.  The published program averages P over the workers, then Q,
+in two messages per step, and computes the error against the averaged output.
 
 References:
     Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
@@ -26,7 +27,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.compression.codec import Codec, StatefulCodec, is_coded, per_tensor
-from fedjax_sim.tree import in_units, plain_bits, scalar_bits
+from fedjax_sim.tree import computed_bits, in_units, plain_bits
 from fedjax_sim.types import PyTree, specified
 
 
@@ -34,9 +35,10 @@ from fedjax_sim.types import PyTree, specified
 def power_sgd(rank: int) -> StatefulCodec:
     """PowerSGD with a warm start: a visit starts from the Q of the client's previous visit.
 
-    The first Q is Gaussian, and so is the one after a visit whose matrix is orthogonal to its start
-    and arrives as zeros.  If a client always sends the same matrix, its results converge to the
-    best approximation of the rank r.
+    The first Q is Gaussian, and so are the columns of the next one after a visit that found nothing
+    in their directions: all, if the matrix is orthogonal to its start and arrives as zeros.  If a
+    client always sends the same matrix, its results converge to the best approximation of the rank
+    r.
 
     Args:
         rank: r; at most the smaller dimension is used.
@@ -65,11 +67,11 @@ def power_sgd(rank: int) -> StatefulCodec:
             if _factored(leaf):
                 start = next(starts)
                 decoded_leaf, right = _project(leaf, start)
-                # From a start without an image the same matrix would arrive as zeros forever. A
-                # matrix of zeros has no directions to start from.
+                # A column without an image would be one forever, and the matrix would arrive with
+                # fewer directions, or as zeros. A matrix of zeros has no directions to start from.
                 fresh = _gaussian(jax.random.fold_in(key, i), leaf, rank)
                 other = jnp.where(jnp.any(leaf != 0), fresh, start)
-                kept.append(jnp.where(jnp.any(right != 0), right, other))
+                kept.append(jnp.where(jnp.any(right != 0, axis=0), right, other))
                 leaf = decoded_leaf
             decoded.append(leaf)
         return structure.unflatten(decoded), kept
@@ -132,4 +134,4 @@ def _factored(x: Any) -> bool:
 def _bits(x: Any, rank: int) -> int:
     if not _factored(x):
         return plain_bits(x)
-    return min(rank, *_shape(x)) * sum(_shape(x)) * scalar_bits(x)
+    return min(rank, *_shape(x)) * sum(_shape(x)) * computed_bits(x)

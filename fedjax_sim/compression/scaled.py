@@ -20,7 +20,7 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.compression.codec import Codec, Unbiased, code_bits, per_tensor
 from fedjax_sim.compression.quantizers.logarithmic import luq
 from fedjax_sim.compression.quantizers.rounding import stochastic_round
-from fedjax_sim.tree import in_units, scalar_bits
+from fedjax_sim.tree import computed_bits, in_units, scalar_bits
 from fedjax_sim.types import specified
 
 
@@ -75,9 +75,10 @@ def qsgd(levels: int) -> Codec:
             \lfloor s |x| / \|x\|_2 + U[0, 1) \rfloor
 
     Unbiased, with :math:`\mathbb{E} \|\hat x - x\|^2 \le \min(n / s^2, \sqrt n / s) \|x\|^2` for n
-    entries.  Bits are those of a code of fixed length for 2 s + 1 values, and of the norm: Elias
-    codes, as in the paper, are shorter where most entries become zero, but their length depends on
-    the values.
+    entries.  Bits are those of a code of fixed length for 2 s + 1 values, and of the norm, in
+    single precision at least: the norm of a tensor in half precision may be beyond its range.
+    Elias codes, as in the paper, are shorter where most entries become zero, but their length
+    depends on the values.
 
     Args:
         levels: s.
@@ -105,7 +106,7 @@ def qsgd(levels: int) -> Codec:
     values = 2 * levels + 1
     return per_tensor(
         through,
-        lambda leaf: code_bits(values) * leaf.size + scalar_bits(leaf),
+        lambda leaf: code_bits(values) * leaf.size + computed_bits(leaf),
         Unbiased(lambda leaf: min(leaf.size / levels**2, math.sqrt(leaf.size) / levels)),
     )
 

@@ -58,9 +58,10 @@ def natural() -> Codec:
 
     Unbiased with the variance :math:`\omega = 1 / 8`, which entries of the magnitude
     :math:`\tfrac43 2^e` attain.  Sends the sign and the exponent of every entry: 9 bits in single
-    precision.  Entries without a code (subnormal, NaN, infinite) arrive unchanged.  Magnitudes
-    above the largest power of two of the dtype (:math:`2^{15}` in float16, :math:`2^{127}` in
-    float32 and bfloat16) have no power above them and arrive as that power, with a bias.
+    precision, and in half precision, whose subnormal entries have exponents, too.  Entries without
+    a code (subnormal in single precision, NaN, infinite) arrive unchanged.  Magnitudes above the
+    largest power of two of the dtype (:math:`2^{15}` in float16, :math:`2^{127}` in float32 and
+    bfloat16) have no power above them and arrive as that power, with a bias.
 
     Example:
         >>> import jax
@@ -78,16 +79,17 @@ def natural() -> Codec:
         return jnp.where(coded, jnp.sign(x) * below * (1 + up), x)
 
     def within_range(x: Array, decoded: Array) -> Array:
-        """Returns entries that the exponents of the dtype of x can code; those of x elsewhere."""
+        """Returns decoded entries, with the largest power of the dtype of x for those above it."""
         if not is_coded(x):
             return decoded
-        info = jnp.finfo(x.dtype)
         overflows = jnp.isinf(decoded) & jnp.isfinite(x)
-        decoded = jnp.where(overflows, jnp.sign(x) * 2.0 ** (info.maxexp - 1), decoded)
-        return jnp.where(jnp.abs(x) < info.tiny, x, decoded)
+        largest = 2.0 ** (jnp.finfo(x.dtype).maxexp - 1)
+        return jnp.where(overflows, jnp.sign(x) * largest, decoded)
 
     def bits(leaf) -> int:
-        return (1 + int(jnp.finfo(leaf.dtype).nexp)) * math.prod(leaf.shape)
+        # The exponents of the computation, which is in single precision at least.
+        dtype = leaf.dtype if leaf.dtype.itemsize >= 4 else jnp.float32
+        return (1 + int(jnp.finfo(dtype).nexp)) * math.prod(leaf.shape)
 
     codec = per_tensor(through, bits, Unbiased(lambda leaf: 1 / 8))
 

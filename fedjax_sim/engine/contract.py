@@ -34,7 +34,7 @@ from fedjax_sim.engine.evaluation.state import check_periods, takes_state
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.strategies import Gathered
 from fedjax_sim.engine.selection import as_chosen, check_selection, least_chosen
-from fedjax_sim.tree import Selection, leaves
+from fedjax_sim.tree import Selection, entries, leaves
 from fedjax_sim.types import (
     Aggregation,
     ClientState,
@@ -49,6 +49,7 @@ from fedjax_sim.types import (
     Timeline,
     Upload,
     Weighting,
+    Work,
     uniform_weights,
 )
 
@@ -211,13 +212,61 @@ def check_weighting(
     """Refuses weights for an algorithm that requires equal ones; traced timelines are complete."""
     if weighting is uniform_weights:
         return
-    reason = algorithm.requires.uniform_weights
-    if reason is None and algorithm.requires.uniform_weights_if_partial is not None:
-        some = len(partial_rounds(task, timeline)) > 0
-        reason = algorithm.requires.uniform_weights_if_partial if some else None
+    reason, name = algorithm.requires.uniform_weights, getattr(weighting, "__name__", weighting)
+    of_all = algorithm.requires.uniform_weights_if_partial
+    if reason is None and of_all is not None and len(partial_rounds(task, timeline)) > 0:
+        reason = of_all
     if reason is not None:
-        name = getattr(weighting, "__name__", weighting)
         raise ValueError(f"weighting is {name}; expected uniform_weights: {reason}")
+    if of_all is not None and (number := _round_of_other_weights(task, timeline, weighting)):
+        raise ValueError(
+            f"weighting is {name}, which returns other weights in round {number} than before; "
+            f"expected those of the first round in all rounds: {of_all}"
+        )
+
+
+def _round_of_other_weights(task: Task, timeline: Timeline, weighting: Weighting) -> int:
+    """Returns the first round with other shares of the clients than the first one's; 0: none.
+
+    In all rounds of the timeline all clients report.  Traced weights are the same ones.
+    """
+    if not all(map(is_concrete, jax.tree.leaves((timeline, task.num_examples)))):
+        return 0
+    shape, (rounds, slots) = timeline.mask.shape, timeline.mask.shape[-2:]
+    clients, arrived = (np.asarray(x) for x in (timeline.clients, timeline.arrived))
+    max_steps = timeline.max_steps
+
+    def weights_of(*fields: Array) -> Array:
+        expected = f"a function that returns weights [{slots}]"
+        works = Work(*fields, max_steps=max_steps)
+        weights = called("weighting", "the round's visits", expected, weighting, works)
+        return checked_weights(weights, slots)
+
+    with jax.ensure_compile_time_eval():  # also while a run is traced
+        number = jnp.broadcast_to(jnp.arange(rounds, dtype=jnp.int32)[:, None], shape)
+        works = Work(
+            round=number,
+            client=jnp.asarray(clients),
+            num_steps=jnp.where(jnp.asarray(timeline.mask), jnp.asarray(timeline.num_steps), 0),
+            num_examples=entries(task.num_examples, jnp.asarray(clients)),
+            staleness=number - jnp.asarray(timeline.version),
+            key=jax.random.split(jax.random.key(0), shape),
+            max_steps=max_steps,
+        )
+        weights = jax.vmap(weights_of)(*(x.reshape(-1, slots) for x in works[:-1]))
+    if not is_concrete(weights):
+        return 0
+    by_client = np.zeros((*shape[:-1], task.num_clients))
+    place = np.nonzero(arrived)
+    by_client[*place[:-1], clients[place]] = np.asarray(weights).reshape(shape)[place]
+    for of_run in by_client.reshape(-1, rounds, task.num_clients):
+        used = np.nonzero(of_run.sum(1) > 0)[0]  # a round without weight changes nothing
+        shares = of_run[used] / of_run[used].sum(1, keepdims=True)
+        # The digits of single precision, in which weights are computed.
+        other = ~np.isclose(shares, shares[:1], rtol=1e-5, atol=0).all(1)
+        if other.any():
+            return int(used[other][0])
+    return 0
 
 
 def check_execution(algorithm: FedAlgorithm, execution: Any) -> None:

@@ -21,6 +21,7 @@ from fedjax_sim.tree.arithmetic import (
 from fedjax_sim.tree.counting import (
     bits_if_all_report,
     bits_of_arrays,
+    computed_bits,
     message_bits,
     plain_bits,
     scalar_bits,

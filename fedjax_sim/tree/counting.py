@@ -64,3 +64,8 @@ def plain_bits(leaf: Any) -> int:
 def scalar_bits(leaf: Any) -> int:
     """Number of bits of one entry of a tensor."""
     return 8 * leaf.dtype.itemsize
+
+
+def computed_bits(leaf: Any) -> int:
+    """Number of bits of one number that is computed from a tensor, in single precision at least."""
+    return max(scalar_bits(leaf), 32)

@@ -184,7 +184,8 @@ class Requires(NamedTuple):
     # The reason why all uploads must have the same weight; a setup with another weighting is
     # refused with this reason. None: they need not.
     uniform_weights: str | None = None
-    # The same for timelines in which not all clients report in every round.
+    # The same for timelines in which not all clients report in every round; where they do, the
+    # weights must be the same in all rounds.
     uniform_weights_if_partial: str | None = None
     # The reason why the update needs the exact mean of the uploads: wrappers that clip uploads or
     # add noise are refused with it. None: an upload is 0 for a client that does not change the

@@ -63,7 +63,8 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
 
     Raises:
         ValueError: as :func:`ef14`; a codec that is not unbiased; a rate outside [0, 1]; at the
-            start of the run, unequal weights with rounds of some clients only.
+            start of the run, unequal weights with rounds of some clients only, or weights that
+            change between rounds.
 
     References:
         Mishchenko et al., 2019, Algorithm 1.

@@ -100,8 +100,8 @@ def ef21(
     With local steps the estimates are those of the whole upload; to keep them in the units of a
     gradient, for rates or numbers of steps that vary, wrap :func:`per_step_uploads`.  With
     weights (:class:`~fedjax_sim.Setup`), :math:`\bar g` is the weighted mean of the :math:`g_i` if
-    all clients report in every round; otherwise it would be no mean of them, so other timelines
-    need equal weights.
+    all clients report in every round and the weights of all rounds are the same ones; otherwise it
+    would be no mean of them, so other weights are refused, and other timelines need equal ones.
 
     A client receives no confirmation, so it adds :math:`c_i` to :math:`g_i` although the server may
     have received nothing (:func:`~fedjax_sim.timelines.lose_uploads`) or something else: with
@@ -118,7 +118,7 @@ def ef21(
 
     Raises:
         ValueError: as :func:`ef14`; another ``start``; at the start of the run, unequal weights
-            with rounds of some clients only.
+            with rounds of some clients only, or weights that change between rounds.
 
     References:
         Richtarik et al., 2021, Algorithm 2; Fatkhullin et al., 2021, EF21-PP.

@@ -36,7 +36,13 @@ from fedjax_sim.types import (
     Work,
     specified,
 )
-from fedjax_sim.wrappers._memory import COIN, UPLOAD, check_form, check_sends_changes
+from fedjax_sim.wrappers._memory import (
+    COIN,
+    UNWEIGHTED_MEMORY,
+    UPLOAD,
+    check_form,
+    check_sends_changes,
+)
 from fedjax_sim.wrappers.received import also_checked, first_message, inner_params, received_model
 
 __all__ = ["marina", "pp_marina"]
@@ -83,10 +89,13 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
         \end{cases}
 
     The server's update receives :math:`\bar g`.  Both uploads of a visit use the same minibatches,
-    so a visit has twice the local steps.  Clients keep no state.  The message consists of two
-    messages and the coin, which is drawn from the round's key; the state's ``full`` is the coin of
-    the last round, for counting bits (:func:`~fedjax_sim.timelines.bits_moved`).  With
-    :math:`p = 1` nothing is compressed.
+    so a visit has twice the local steps.  Both have the rate and the number of steps of their
+    round: where these change, :math:`\bar g` keeps those of earlier rounds until the next coin 1,
+    and :func:`per_step_uploads` takes their factor out of the uploads.
+
+    Clients keep no state.  The message consists of two messages and the coin, which is drawn from
+    the round's key; the state's ``full`` is the coin of the last round, for counting bits
+    (:func:`~fedjax_sim.timelines.bits_moved`).  With :math:`p = 1` nothing is compressed.
 
     Args:
         algorithm: an algorithm whose uploads are changes of the model, as for :func:`ef14`, and
@@ -98,7 +107,7 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
     Raises:
         ValueError: as :func:`ef14`; a codec that is not unbiased or has a memory, clients with
             memory, a probability outside (0, 1], a timeline with staleness or in which not every
-            client reports in every round.
+            client reports in every round, or weights that change between rounds.
 
     References:
         Gorbunov et al., 2021, Algorithm 1.
@@ -130,6 +139,7 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
         return round(float(probability) * whole + (1 - float(probability)) * sent)
 
     wrapped = also_checked(_marina(algorithm, codec, coin), check)
+    wrapped = wrapped.requiring(uniform_weights_if_partial=UNWEIGHTED_MEMORY)
     check_statistics_last("marina", algorithm, only_uploaded=True)
     return with_upload_bits(wrapped, expected_bits if is_concrete(probability) else None)
 

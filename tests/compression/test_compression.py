@@ -163,9 +163,9 @@ SHAPES = {
         (lattice(14, 1e-4), 121 * 14 + 64),
         (uniform(2**8), 121 * 8 + 2 * 32 + 2 * 16 + 64),
         (uniform(5), 121 * 3 + 2 * 32 + 2 * 16 + 64),
-        (qsgd(1), 121 * 2 + 32 + 16 + 64),  # -1, 0, 1
-        (qsgd(7), 121 * 4 + 32 + 16 + 64),  # 15 values
-        (qsgd(8), 121 * 5 + 32 + 16 + 64),  # 17 values
+        (qsgd(1), 121 * 2 + 2 * 32 + 64),  # -1, 0, 1; norms are computed in single precision
+        (qsgd(7), 121 * 4 + 2 * 32 + 64),  # 15 values
+        (qsgd(8), 121 * 5 + 2 * 32 + 64),  # 17 values
         (luq_codec(6), 121 * 4 + 32 + 16 + 64),
         (luq_codec(7), 121 * 5 + 32 + 16 + 64),
     ],
@@ -257,6 +257,7 @@ def test_uploads_of_models_are_decoded_near_the_message():
     algorithm = upload_algorithm(model_after)._replace(
         update=lambda state, mean, round: state._replace(params=mean)
     )
+    algorithm = algorithm.requiring(uploads_models=True)
     codec = lattice(4, 0.5)  # radius 3.75
     start, schedule = jnp.array(100.25), timeline()
     expected = 100.25
@@ -267,6 +268,19 @@ def test_uploads_of_models_are_decoded_near_the_message():
     assert_close(state.server.params, np.asarray(expected), rtol=4 * EPS)
     state, _ = execute(compressed(algorithm, codec, near=compression.zeros), schedule, start)
     assert abs(float(state.server.params)) <= 4
+
+
+def test_differences_of_models_are_decoded_near_zero():
+    """FedAvg far from 0: near the message, 100, differences would arrive as others near 100."""
+    codec, start, target = lattice(6, 0.125), 100.0, 103.0  # radius 3.94
+    task = quadratic_task(np.ones((8, 1, 1)), np.full((8, 1), target), 3)
+    state, _ = execute(compressed(fs.fedavg(0.5), codec), timeline(), jnp.array([start]), task)
+    x = start
+    for steps in STEPS:
+        differences = (x - target) * (1 - 0.5 ** np.asarray(steps, np.float64))
+        x = x - (0.125 * np.round(differences / 0.125)).mean()
+    # Differences of numbers near 100 in single precision, none near a half of a cell.
+    assert_close(state.server.params, np.array([x]), rtol=4 * EPS)
 
 
 @pytest.mark.slow
@@ -357,3 +371,14 @@ def test_a_codec_must_keep_the_form(wrapper):
     algorithm = wrapper(upload_algorithm(lambda message, work: jnp.array(1.6)), halves)
     with pytest.raises(ValueError, match=r"returns float16\[\]; expected float32\[\], the form of"):
         execute(algorithm, timeline())
+
+
+@pytest.mark.parametrize("wrapper", [fs.ef14, fs.ef21, fs.ef21_p])
+def test_a_codec_with_a_memory_must_keep_the_form(wrapper):
+    """One entry for three would be broadcast: every entry would count as the first one."""
+    first = compression.StatefulCodec(
+        lambda x: (), lambda key, x, memory: (x[:1], memory), lambda x: 32, "contraction"
+    )
+    algorithm = wrapper(upload_algorithm(lambda message, work: jnp.arange(3.0)), first)
+    with pytest.raises(ValueError, match=r"returns float32\[1\]; expected float32\[3\], the form"):
+        execute(algorithm, timeline(), jnp.zeros(3))

@@ -31,6 +31,7 @@ from fedjax_sim.compression.sparsifiers import count
 pytestmark = pytest.mark.usefixtures("x64")
 SINGLE = jax.ShapeDtypeStruct((1000,), jnp.float32)
 MATRIX = jax.ShapeDtypeStruct((100, 10), jnp.float32)
+HALF = jax.ShapeDtypeStruct((1000,), jnp.float16)
 SIZE, KEPT = 8, 3
 
 
@@ -140,8 +141,12 @@ def test_natural_compression_at_the_ends_of_the_range(dtype):
     largest = 2.0 ** (info.maxexp - 1)
     np.testing.assert_array_equal(drawn[:, :2], np.broadcast_to([largest, -largest], (64, 2)))
     assert set(drawn[:, 2]) == {largest / 2, largest}
-    subnormal = jnp.asarray(info.tiny / 4 * 3, dtype)
-    np.testing.assert_array_equal(natural().through(KEY, subnormal, subnormal), subnormal)
+    subnormal = jnp.full(64, info.tiny / 4 * 3, dtype)
+    y = np.asarray(natural().through(KEY, subnormal, subnormal), np.float64)
+    if dtype == jnp.float16:  # its exponents are those of single precision, which reach further
+        assert set(y) == {info.tiny / 2, float(info.tiny)}
+    else:
+        np.testing.assert_array_equal(y, np.asarray(subnormal, np.float64))
 
 
 @settings(max_examples=20, deadline=None)
@@ -271,6 +276,38 @@ def test_power_sgd_leaves_a_start_without_an_image():
     np.testing.assert_allclose(y, second, atol=1e-12)
 
 
+def test_power_sgd_finds_a_direction_that_a_visit_had_not():
+    """The first matrix has one direction; without a fresh column the other one stays unused."""
+    codec = power_sgd(rank=2)
+    first = jnp.zeros((4, 4)).at[0, 0].set(2.0)
+    second = jnp.diag(jnp.array([3.0, 0.0, 0.0, 1.0]))
+    y, memory = codec.through(KEY, first, codec.init(first))
+    np.testing.assert_allclose(y, first, atol=1e-12)
+    for _ in range(2):
+        y, memory = codec.through(KEY, second, memory)
+        np.testing.assert_allclose(y, second, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_factors_of_half_precision_have_single_precision(dtype):
+    """Only the product is rounded to the dtype; factors that were would be off by more."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(9, 7)), dtype)
+    codec = power_sgd(3)
+    start = codec.init(x)
+    y, _ = codec.through(KEY, x, start)
+    assert y.dtype == dtype
+    matrix = np.asarray(x, np.float64)
+    left, _ = np.linalg.qr(matrix @ np.asarray(start[0], np.float64))
+    right = matrix.T @ left
+    # Half a unit in the last place of the result, and sums of nine numbers in single precision.
+    half = float(jnp.finfo(dtype).eps) / 2
+    slack = half * np.abs(left @ right.T) + 1e-5
+    assert (np.abs(np.asarray(y, np.float64) - left @ right.T) <= slack).all()
+    rounded = [np.asarray(jnp.asarray(v, dtype), np.float64) for v in (left, right)]
+    assert (np.abs(rounded[0] @ rounded[1].T - left @ right.T) > slack).any()
+    assert codec.bits(x) == 3 * (9 + 7) * 32
+
+
 # ---- bits, identities, arguments
 
 
@@ -286,6 +323,16 @@ def test_power_sgd_leaves_a_start_without_an_image():
         (gaussian_low_rank(2), MATRIX, 7040),
         (power_sgd(2), SINGLE, 32_000),
         (contractive(random_k(10), 99.0), SINGLE, 320),
+        # Entries and indices of 10 bits; single precision for what is computed.
+        (top_k(10), HALF, 260),
+        (random_k(10), HALF, 160),
+        (compression.uniform(4), HALF, 2000 + 2 * 16),  # two of the entries
+        (compression.luq_codec(), HALF, 4000 + 16),  # one of the entries
+        (scaled_sign(), HALF, 1000 + 16),  # the mean magnitude arrives in the dtype
+        (compression.qsgd(1), HALF, 2000 + 32),
+        (natural(), HALF, 9000),
+        (power_sgd(2), {"w": jax.ShapeDtypeStruct((100, 10), jnp.bfloat16)}, 7040),
+        (gaussian_low_rank(2), {"w": jax.ShapeDtypeStruct((100, 10), jnp.bfloat16)}, 7040),
         (top_k(10), {"a": SINGLE, "b": jax.ShapeDtypeStruct((3,), jnp.int32)}, 420 + 96),
     ],
 )

@@ -372,6 +372,42 @@ def test_weights_of_some_clients_are_refused(algorithm):
     )
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fs.ef21(EXACT, identity()),
+        fs.diana(EXACT, identity(), 0.5),
+        fs.marina(EXACT, identity(), 0.1),
+    ],
+    ids=["ef21", "diana", "marina"],
+)
+@pytest.mark.parametrize("inside_jit", [False, True])
+def test_weights_that_change_between_rounds_are_refused(algorithm, inside_jit):
+    """The estimate would be a mean with weights of many rounds, and the limit another point."""
+    steps = np.array([[1, 2, 3, 4], [1, 2, 3, 4], [4, 2, 3, 1]])
+    timeline = dataclasses.replace(fs.timelines.full(3, 4, 4), num_steps=jnp.asarray(steps))
+    problem = setup(A, B, BEST, timeline, 4)
+
+    def go(weighting, problem=problem):
+        weighted = dataclasses.replace(problem, weighting=weighting)
+        run = functools.partial(fs.run, algorithm, weighted)
+        return (jax.jit(run) if inside_jit else run)(jax.random.key(0))
+
+    def by_steps(work):
+        return work.num_steps.astype(float)
+
+    for weighting, number in (
+        (by_steps, 2),
+        (lambda work: (1 + (work.client + work.round) % 2).astype(float), 1),
+        (lambda work: jax.vmap(jax.random.uniform)(work.key), 1),
+    ):
+        with pytest.raises(ValueError, match=f"other weights in round {number} than before; exp"):
+            go(weighting)
+    go(by_number)
+    same = dataclasses.replace(timeline, num_steps=jnp.broadcast_to(steps[0], (3, 4)))
+    go(by_steps, dataclasses.replace(problem, timeline=same))
+
+
 # ---- the rest of an algorithm
 
 

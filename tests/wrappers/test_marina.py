@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from compressed_quadratics import as_unbiased, instance, setup, top
 from small_problems import assert_close, compiled
@@ -136,6 +137,25 @@ def test_without_compression_it_is_the_algorithm():
         fs.pp_marina(fs.fedavg(LR), as_unbiased(top_k(1))),
     ):
         np.testing.assert_allclose(go(algorithm, timeline)[1].metrics["error"], plain, rtol=1e-10)
+
+
+def test_uploads_in_units_of_a_gradient_survive_a_schedule():
+    """With one step per visit these are gradients; uploads with the rate are of other rounds."""
+    rates = fs.local.exponential_decay(0.1, 0.7)
+    timeline, server = fs.timelines.full(8, 4, 1), optax.sgd(0.1)
+    unit = fs.per_step_uploads(fs.fedavg(rates, server=server), rates)
+    errors = [
+        go(algorithm, timeline, 1, fs.Probes())[1].metrics["error"]
+        for algorithm in (unit, fs.marina(unit, identity(), 1e-9))
+    ]
+    # Eight contracting steps in double precision: round-off of differences and quotients.
+    np.testing.assert_allclose(*errors, rtol=1e-10)
+    plain = fs.fedavg(rates)
+    errors = [
+        go(algorithm, timeline, 1, fs.Probes())[1].metrics["error"]
+        for algorithm in (plain, fs.marina(plain, identity(), 1e-9))
+    ]
+    assert errors[1][-1] > 1.5 * errors[0][-1]
 
 
 @pytest.mark.slow
