@@ -4,14 +4,16 @@ The file follows from the run's history and setup and identifies nothing, so it 
 folder without it has no bits, and rounds of divergence are those of the evaluations.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_sim.checks import called, check_count, shapes_text
 from fedjax_sim.runs.history import Clock
 from fedjax_sim.tree import bits_if_all_report, message_bits, scalar_bits, upload_bits
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup
@@ -84,12 +86,17 @@ def describe(
     selector = algorithm.selection
     if selector is not None and selector.size is not None:
         reports = np.minimum(candidates, selector.size)
-    try:
-        message, sent = shapes or visit_shapes(algorithm, setup, batched=batched)
-        download, upload = message_bits(algorithm)(message), upload_bits(algorithm)(sent)
+    # An algorithm may need a real oracle even for the shapes of its uploads.
+    with contextlib.suppress(TypeError, ValueError, AttributeError):
+        shapes = shapes or visit_shapes(algorithm, setup, batched=batched)
+    if shapes is not None:
+        message, sent = shapes
+        download = _counted("message", message_bits(algorithm), message)
+        upload = _counted("upload", upload_bits(algorithm), sent)
         if (whole := bits_if_all_report(algorithm)) is not None:
             share = reports[reports == setup.task.num_clients].sum() / max(reports.sum(), 1)
-            upload = round(float(share * whole(sent) + (1 - share) * upload))
+            all_report = _counted("upload_if_all", whole, sent)
+            upload = round(float(share * all_report + (1 - share) * upload))
         if algorithm.requires.messages_to_all:
             messages = setup.task.num_clients * np.count_nonzero(reports)
             download = round(download * messages / max(int(reports.sum()), 1))
@@ -101,8 +108,6 @@ def describe(
             if selector.score is not None:
                 download, upload = round(download * asked), upload + round(number * asked)
             upload += 0 if selector.report is None else number
-    except (TypeError, ValueError, AttributeError):
-        pass  # an algorithm that needs a real oracle even for the shapes of its uploads
     num_rounds = setup.timeline.num_rounds
     evaluated = range(setup.eval_every, num_rounds, setup.eval_every)
     rounds = np.array([*evaluated, num_rounds])
@@ -120,6 +125,14 @@ def describe(
         "uploads": uploads,
         "partial_model": algorithm.requires.partial_model,
     }
+
+
+def _counted(name: str, count: Callable[[PyTree], int], sent: PyTree) -> int:
+    """Returns a number of bits; the function of the algorithm may be a codec's ``bits``."""
+    name = f"algorithm.requires.bits.{name}"
+    bits = called(name, shapes_text(sent), "a function of it that returns a number", count, sent)
+    check_count(0, **{f"{name}, the bits of {shapes_text(sent)}": bits})
+    return int(bits)
 
 
 def visit_shapes(algorithm: FedAlgorithm, setup: Setup, *, batched: bool) -> tuple[PyTree, PyTree]:
