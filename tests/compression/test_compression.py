@@ -445,6 +445,7 @@ def test_functions_of_codecs_take_their_arguments(parts, message):
 def test_bits_are_counts(bits, message, tmp_path):
     """Files had a negative number of bits, a text, or none."""
     setup = fs.Setup(no_data(), timeline(), jnp.zeros(2))
-    algorithm = compressed(fs.fedavg(0.1), identity()._replace(bits=bits))
+    sent = upload_algorithm(lambda message, work: jnp.ones(2))
+    algorithm = compressed(sent, identity()._replace(bits=bits))
     with pytest.raises(ValueError, match=rf"algorithm\.requires\.bits\.upload.* {message}"):
         fs.simulate(algorithm, setup, KEY, storage=tmp_path / "run")

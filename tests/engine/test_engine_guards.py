@@ -33,7 +33,7 @@ def test_upload_of_an_empty_slot_need_not_be_finite(allow_nans, strategy):
 @pytest.mark.parametrize(
     "weights",
     # The sum of the last ones is infinite, by which the mean would be 0.
-    [lambda work: jnp.nan, lambda work: work.client - 2, lambda work: 1e38 + 0.0 * work.client],
+    [lambda work: jnp.nan, lambda work: work.client - 2, lambda work: jnp.float32(1e38)],
     ids=["nan", "negative", "overflow"],
 )
 @pytest.mark.parametrize("strategy", STRATEGIES)
