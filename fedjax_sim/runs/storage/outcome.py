@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.checks import called, check_count, shapes_text
+from fedjax_sim.checks import called, check_count, shapes_of_one, shapes_text
 from fedjax_sim.runs.history import Clock
-from fedjax_sim.tree import bits_if_all_report, message_bits, scalar_bits, upload_bits
-from fedjax_sim.types import FedAlgorithm, PyTree, Setup
-from fedjax_sim.wrappers import dry_visit
+from fedjax_sim.tree import bits_if_all_report, bits_of_arrays, message_bits, upload_bits
+from fedjax_sim.types import FedAlgorithm, PyTree, Selector, Setup
+from fedjax_sim.wrappers import dry_client, dry_visit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,11 +103,14 @@ def describe(
         if (links := algorithm.requires.bits.links) is not None:
             upload, download = round(links * upload), 0
         if selector is not None:
-            number = scalar_bits(jnp.zeros(()))  # of a score or of a report
             asked = candidates.sum() / max(int(reports.sum()), 1)
-            if selector.score is not None:
-                download, upload = round(download * asked), upload + round(number * asked)
-            upload += 0 if selector.report is None else number
+            try:
+                score, report = _selection_bits(selector, setup, batched=batched)
+            except (TypeError, ValueError, AttributeError):  # they need a real oracle, too
+                download, upload = None, None
+            else:
+                download = round(download * asked) if selector.score is not None else download
+                upload += round(score * asked) + report
     num_rounds = setup.timeline.num_rounds
     evaluated = range(setup.eval_every, num_rounds, setup.eval_every)
     rounds = np.array([*evaluated, num_rounds])
@@ -125,6 +128,18 @@ def describe(
         "uploads": uploads,
         "partial_model": algorithm.requires.partial_model,
     }
+
+
+def _selection_bits(selector: Selector, setup: Setup, *, batched: bool) -> tuple[int, int]:
+    """Returns the bits of a candidate's score and of a report, 0 where a selector has none."""
+    params = shapes_of_one(setup.params, batched=batched)
+    oracle, work = dry_client(setup.timeline.max_steps)
+    score, report = (
+        0 if part is None
+        else bits_of_arrays(jax.eval_shape(lambda x, part=part: part(x, oracle, work), params))
+        for part in (selector.score, selector.report)
+    )  # fmt: skip
+    return score, report
 
 
 def _counted(name: str, count: Callable[[PyTree], int], sent: PyTree) -> int:
