@@ -449,3 +449,13 @@ def test_bits_are_counts(bits, message, tmp_path):
     algorithm = compressed(sent, identity()._replace(bits=bits))
     with pytest.raises(ValueError, match=rf"algorithm\.requires\.bits\.upload.* {message}"):
         fs.simulate(algorithm, setup, KEY, storage=tmp_path / "run")
+
+
+def test_the_vector_near_an_upload_has_its_form():
+    """The lattice decoded near a vector of one entry, which was broadcast."""
+    sent = upload_algorithm(lambda message, work: jnp.ones(2))
+    algorithm = compressed(sent, lattice(6, 0.25), near=lambda message, upload: upload[:1])
+    with pytest.raises(ValueError, match=r"near has shape \(1,\); expected \(2,\), as the upload"):
+        execute(algorithm, timeline(), jnp.zeros(2))
+    with pytest.raises(ValueError, match=r"near takes \(upload\); expected \(message, upload\)"):
+        compressed(sent, lattice(6, 0.25), near=lambda upload: upload)
