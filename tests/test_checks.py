@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
-from fedjax_sim import checks
+from fedjax_sim import checks, tree
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 
@@ -84,6 +84,31 @@ def test_values_that_pass():
     assert checks.host_memory() > 2**20
     assert (checks.is_concrete(0.5), checks.is_concrete(None)) == (True, False)
     assert jax.eval_shape(lambda x: x if checks.is_concrete(x) else None, 0.5) is None  # traced
+
+
+def test_value_errors_have_the_name_of_the_function_unless_they_are_refusals():
+    """JAX, NumPy and optax raise them for mistakes, this package for arguments that it names."""
+
+    def own():
+        raise ValueError("beta is 2")
+
+    def called(function, **options):
+        return checks.called("f", "nothing", "a number", function, **options)
+
+    for mistake in (
+        lambda: jax.numpy.broadcast_to(np.ones(2), (5, 7)),
+        lambda: np.reshape(np.ones(2), 3),
+        lambda: tree.sub(np.ones(2), np.ones(1)),  # its operands are not the user's arguments
+        own,
+    ):
+        with pytest.raises(
+            ValueError, match=r"^f fails for nothing \(ValueError: .*; expected a nu"
+        ):
+            called(mistake)
+    with pytest.raises(ValueError, match=r"^size is 0; expected at least 1"):
+        called(lambda: checks.check_count(1, size=0))
+    with pytest.raises(ValueError, match=r"^beta is 2"):
+        called(own, refuses=True)
 
 
 @pytest.mark.parametrize("kind", [FloatingPointError, ImportError, OSError, RuntimeError])

@@ -118,7 +118,8 @@ def problem(
     params = jax.jit(jax.vmap(model.init))(init_keys)
     if pretrained is not None:  # heads differ between seeds, all other layers are equal
         seeds = [jax.tree.map(lambda x, i=i: x[i], params) for i in range(num_seeds)]
-        loaded = [fs.models.load_vit(pretrained, seed).params for seed in seeds]
+        heads = {"vit_tiny": 3, "vit_base16": 12}[setting.model]
+        loaded = [fs.models.load_vit(pretrained, seed, heads=heads).params for seed in seeds]
         params = jax.tree.map(lambda *x: jnp.stack(x), *loaded)
     eval_fn = fs.evaluation.merge_evaluators(
         **{name: fs.evaluation.evaluator(metrics, examples) for name, examples in evaluated.items()}

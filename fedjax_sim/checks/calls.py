@@ -8,9 +8,10 @@ import jax
 
 from fedjax_sim.types import PyTree
 
-# Errors that callers tell apart: refusals, divergence, an absent package, files and devices. Every
-# other error of a user's function is a mistake in its arguments or in the function.
-_MEANT = (ValueError, FloatingPointError, ImportError, OSError, RuntimeError, MemoryError)
+# Errors that callers tell apart: divergence, an absent package, files and devices. Every other one
+# of a user's function, but for refusals, is a mistake in its arguments or in the function.
+_MEANT = (FloatingPointError, ImportError, OSError, RuntimeError, MemoryError)
+_PACKAGE = __name__.partition(".")[0]
 
 
 def takes(function: Any, arguments: tuple[str, ...]) -> bool:
@@ -38,7 +39,14 @@ def check_takes(name: str, function: Any, arguments: tuple[str, ...], hint: str 
         raise ValueError(f"{name} takes ({taken}); expected {expected}")
 
 
-def called(name: str, given: str, expected: str, function: Callable, *arguments: Any) -> Any:
+def called(
+    name: str,
+    given: str,
+    expected: str,
+    function: Callable,
+    *arguments: Any,
+    refuses: bool = False,
+) -> Any:
     """Returns what a user's function returns; its mistakes become a ValueError with its name.
 
     Args:
@@ -46,14 +54,31 @@ def called(name: str, given: str, expected: str, function: Callable, *arguments:
         given: its arguments in words.
         expected: what the function should be or return.
         function: of the arguments.
+        refuses: the function raises ValueError on purpose, with a message of its own.
     """
     try:
         return function(*arguments)
     except _MEANT:
         raise
     except Exception as error:
+        if isinstance(error, ValueError) and (refuses or _is_refusal(error)):
+            raise
         cause = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise ValueError(f"{name} fails for {given} ({cause}); expected {expected}") from error
+
+
+def _is_refusal(error: ValueError) -> bool:
+    """Returns True for an error of this package, whose message names an argument of the user.
+
+    JAX, NumPy and optax raise ValueError, too, for example for trees of other structures, and the
+    package's arithmetic of trees names its operands.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else trace.tb_frame.f_globals.get("__name__", "")
+    package, _, rest = module.partition(".")
+    return package == _PACKAGE and not rest.startswith("tree")
 
 
 def shapes_text(tree: PyTree) -> str:

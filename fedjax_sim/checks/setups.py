@@ -79,6 +79,15 @@ def _check_task(task: Task) -> None:
                 f"task.{name} has shape {shape} and dtype {found}; expected [{task.num_clients}] "
                 f"numbers of a dtype that is {' or '.join(kinds)}, one per client"
             )
+        if _known(sizes):
+            values = np.asarray(sizes)
+            valid = np.isfinite(values) & (values >= 0)
+            if not valid.all():
+                client = int(np.argmin(valid))
+                raise ValueError(
+                    f"task.{name} has {values[client]} for client {client}; expected finite "
+                    "numbers of at least 0"
+                )
 
 
 def check_is_setup(value: object) -> None:

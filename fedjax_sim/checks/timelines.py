@@ -51,6 +51,16 @@ def check_timeline(timeline: Timeline, num_clients: int) -> None:
             f"timeline.time falls from {time[i, t]} to {time[i, t + 1]} in round {t + 1}; expected "
             "times that never fall"
         )
+    if not np.isfinite(time).all():
+        i, t = np.argwhere(~np.isfinite(time))[0]
+        raise ValueError(f"timeline.time has {time[i, t]} in round {t}; expected finite times")
+    if not isinstance(timeline.own_models, bool):
+        raise ValueError(f"timeline.own_models is {timeline.own_models!r}; expected True or False")
+    started = np.where(mask, version, 0)
+    if started.min() < 0:
+        raise ValueError(
+            f"timeline.version has {started.min()}; expected 0 or above, the number of a broadcast"
+        )
     staleness = np.where(mask, np.arange(timeline.num_rounds)[:, None] - version, 0)
     if staleness.min() < 0 or staleness.max() > timeline.max_staleness:
         raise ValueError(

@@ -8,7 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm, check_messages_encode, check_statistics_last
+from fedjax_sim.checks import (
+    check_is_algorithm,
+    check_messages_encode,
+    check_statistics_last,
+    check_takes,
+)
 from fedjax_sim.compression.codec import Codec, check_codec, decoded
 from fedjax_sim.tree import with_message_bits, with_upload_bits
 from fedjax_sim.types import (
@@ -89,7 +94,8 @@ def compressed(
             (:class:`~fedjax_sim.compression.StatefulCodec`), or an algorithm whose clients upload
             running statistics (apply
             :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` last); ``down``
-            around one that requires exact messages.
+            around one that requires exact messages; ``near`` of other arguments, and, when uploads
+            are encoded, of another form than the upload.
 
     Example:
         >>> from fedjax_sim.algorithms import fedavg
@@ -103,6 +109,8 @@ def compressed(
     check_is_algorithm(algorithm)
     check_statistics_last("compressed", algorithm, only_uploaded=True)
     check_codec(codec)
+    if near is not None:
+        check_takes("near", near, ("message", "upload"))
     if down is not None:
         check_codec(down, "down")
         check_messages_encode(algorithm)
@@ -115,7 +123,9 @@ def compressed(
         upload, new = algorithm.local(received, state, oracle, work.inside())
         key = jax.random.fold_in(work.key, _UPLOAD)
         part = _coded(upload)
-        return _restored(upload, decoded(codec, key, part, decode_near(message, part))), new
+        known = decode_near(message, part)
+        tree.check_alike("near", known, part, "the upload")
+        return _restored(upload, decoded(codec, key, part, known)), new
 
     def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:
         assert algorithm.personal is not None

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, is_concrete
+from fedjax_sim.checks import called, check_at_least, check_takes, is_concrete
 from fedjax_sim.tree import plain_bits
 from fedjax_sim.types import PyTree, Scalar, Spec, shown, specified, with_spec
 
@@ -99,6 +99,7 @@ class StatefulCodec(NamedTuple):
     spec: Spec | None = None  # the factory and its arguments
 
 
+_KEEPS_FORM = "a function that JAX can trace and that keeps the form of x"
 AnyCodec = TypeVar("AnyCodec", bound=Codec | StatefulCodec)
 
 
@@ -113,6 +114,13 @@ def check_codec(codec: Any, name: str = "codec") -> None:
         raise ValueError(
             f"{name} is {codec!r:.60}; expected a codec, for example compression.top_k(10)"
         )
+    _check_functions(codec, name, through=("key", "x", "near"))
+
+
+def _check_functions(codec: Any, name: str, **functions: tuple[str, ...]) -> None:
+    """Refuses functions of a codec that do not take their arguments."""
+    for part, arguments in {"bits": ("x",), **functions}.items():
+        check_takes(f"{name}.{part}", getattr(codec, part), arguments)
 
 
 def decoded(codec: Codec, key: Array, x: PyTree, near: PyTree) -> PyTree:
@@ -121,7 +129,19 @@ def decoded(codec: Codec, key: Array, x: PyTree, near: PyTree) -> PyTree:
     Raises:
         ValueError: the codec returns another form.
     """
-    return _checked(codec.through(key, x, near), x)
+    result = called("codec.through", f"(key, x, near) of the form {_form(x)}", _KEEPS_FORM,
+                    codec.through, key, x, near)  # fmt: skip
+    return _of_form(result, x)
+
+
+def _of_form(result: PyTree, x: PyTree) -> PyTree:
+    """Returns a decoded tree, which must have the form of the encoded one."""
+    form, expected = (_form(value) for value in (result, x))
+    if form != expected:
+        raise ValueError(
+            f"codec.through returns {form}; expected {expected}, the form of its argument"
+        )
+    return result
 
 
 def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
@@ -130,8 +150,8 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
     The codec decodes near zeros.
 
     Raises:
-        ValueError: the argument is no codec; when a pytree is encoded, one that returns another
-            form.
+        ValueError: the argument is no codec, or it has functions of other arguments; when tensors
+            are encoded, a codec that returns another form.
 
     Example:
         >>> x = jnp.ones(2)
@@ -139,7 +159,18 @@ def stateful(codec: Codec | StatefulCodec) -> StatefulCodec:
         [1.0, 1.0]
     """
     if isinstance(codec, StatefulCodec):
-        return _with_checked_form(codec)
+        _check_functions(codec, "codec", init=("x",), through=("key", "x", "memory"))
+
+        def checked(key: Array, x: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
+            given = f"(key, x, memory) of the form {_form((x, memory))}"
+            result = called("codec.through", given, _KEEPS_FORM, codec.through, key, x, memory)
+            if not (isinstance(result, tuple) and len(result) == 2):
+                raise ValueError(
+                    f"codec.through returns {_form(result)}; expected a pair (decoded x, memory)"
+                )
+            return _of_form(result[0], x), result[1]
+
+        return codec._replace(through=checked)
     check_codec(codec)
 
     def through(key: Array, x: PyTree, memory: tuple) -> tuple[PyTree, tuple]:
@@ -283,26 +314,6 @@ def code_bits(num_values: int) -> int:
 def is_coded(leaf: Any) -> bool:
     """True for tensors that codecs encode: floating ones with entries."""
     return jnp.issubdtype(leaf.dtype, jnp.floating) and math.prod(leaf.shape) > 0
-
-
-def _with_checked_form(codec: StatefulCodec) -> StatefulCodec:
-    """Returns a codec whose results must have the form of what it encodes."""
-
-    def through(key: Array, x: PyTree, memory: PyTree) -> tuple[PyTree, PyTree]:
-        result, kept = codec.through(key, x, memory)
-        return _checked(result, x), kept
-
-    return codec._replace(through=through)
-
-
-def _checked(result: PyTree, x: PyTree) -> PyTree:
-    """Returns the result of a codec, which must keep the structure, shapes and dtypes of x."""
-    form, expected = (_form(value) for value in (result, x))
-    if form != expected:
-        raise ValueError(
-            f"codec.through returns {form}; expected {expected}, the form of its argument"
-        )
-    return result
 
 
 def _form(x: PyTree) -> str:

@@ -70,12 +70,12 @@ def _first_text(y: np.ndarray) -> tuple[int, str]:
 
 
 def reads_as_number(value: Any) -> bool:
-    """Returns True for numbers, and for text that Python reads as one."""
+    """Returns True for numbers, and for text that tables read as one."""
     try:
         float(value)
     except (TypeError, ValueError):
         return False
-    return True
+    return "_" not in str(value)  # Python reads 1_0 as 10, tables do not
 
 
 def as_targets(where: str, y: np.ndarray, kind: Target) -> np.ndarray:

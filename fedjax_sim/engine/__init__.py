@@ -10,7 +10,7 @@ minibatches.
 """
 
 from fedjax_sim.engine import evaluation, execution
-from fedjax_sim.engine.contract import check_options, check_run, checked_weights
+from fedjax_sim.engine.contract import check_options, check_run
 from fedjax_sim.engine.evaluation import (
     RunContext,
     at_rounds,
@@ -90,6 +90,7 @@ from fedjax_sim.engine.records import (
     Update,
     Visit,
 )
+from fedjax_sim.engine.returned import called_part, checked_weights
 from fedjax_sim.engine.rounds import client_stream, evaluation_context, first_state, one_round
 from fedjax_sim.engine.selection import as_chosen, counted
 
@@ -129,6 +130,7 @@ __all__ = [
     "at_rounds",
     "auto",
     "by_client",
+    "called_part",
     "check_last_round",
     "check_options",
     "check_run",

@@ -1,8 +1,7 @@
-"""Checks of an algorithm with its setup, and of what its functions take and return.
+"""Checks of an algorithm with its setup, and of what its functions take.
 
 :func:`check_run` is the one door: everything that runs or compiles an algorithm calls it once,
-before anything is compiled.  The checks of returned values compare shapes and dtypes while a run is
-traced, so a compiled run does not contain them.
+before anything is compiled.
 """
 
 import operator
@@ -33,37 +32,22 @@ from fedjax_sim.data import kept_per_step, running_statistics_of
 from fedjax_sim.engine.evaluation.state import check_periods, takes_state
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.strategies import Gathered
+from fedjax_sim.engine.returned import ARGUMENTS, OPTIONAL, called_part, checked_weights
 from fedjax_sim.engine.selection import as_chosen, check_selection, least_chosen
 from fedjax_sim.tree import Selection, entries, leaves
 from fedjax_sim.types import (
     Aggregation,
-    ClientState,
     FedAlgorithm,
     Params,
-    PyTree,
     Requires,
     Selector,
-    ServerState,
     Setup,
     Task,
     Timeline,
-    Upload,
     Weighting,
     Work,
     uniform_weights,
 )
-
-_MOST_LEAVES = 8  # in a message
-_REAL = "real numbers, as an array"
-_ARGUMENTS = {
-    "init": ("params",),
-    "local": ("message", "state", "oracle", "work"),
-    "update": ("state", "mean", "round"),
-    "broadcast": ("state", "round"),
-    "init_client": ("params",),
-    "requires.check": ("task", "timeline"),
-    "personal": ("message", "state", "oracle", "work"),
-}
 
 
 def check_run(
@@ -149,7 +133,7 @@ def check_rounds(algorithm: FedAlgorithm, setup: Setup, timeline: Timeline) -> N
     """Refuses rounds that an algorithm cannot use: their weights, or numbers of uploads."""
     check_weighting(algorithm, setup.task, timeline, setup.weighting)
     if algorithm.aggregation is not None:
-        algorithm.aggregation.check(timeline)
+        called_part(algorithm, "aggregation.check", timeline)
     called_part(algorithm, "requires.check", setup.task, timeline)
 
 
@@ -160,25 +144,20 @@ def check_functions(algorithm: FedAlgorithm) -> None:
         raise ValueError(
             f"algorithm.requires is {algorithm.requires!r:.60}; expected fedjax_sim.Requires(...)"
         )
-    for name, arguments in _ARGUMENTS.items():
-        function = operator.attrgetter(name)(algorithm)
-        if function is None and name == "personal":
-            continue
-        check_takes(f"algorithm.{name}", function, arguments)
     for name, kind in (("aggregation", Aggregation), ("selection", Selector)):
         value = getattr(algorithm, name)
         if not (value is None or isinstance(value, kind)):
             raise ValueError(
                 f"algorithm.{name} is {value!r:.60}; expected a fedjax_sim.{kind.__name__}, or None"
             )
-
-
-def called_part(algorithm: FedAlgorithm, name: str, *arguments: Any) -> Any:
-    """Returns what a function of an algorithm returns; its mistakes have its name."""
-    given = f"({', '.join(_ARGUMENTS[name])})"
-    expected = "a function that JAX can trace, as fs.FedAlgorithm describes it"
-    function = operator.attrgetter(name)(algorithm)
-    return called(f"algorithm.{name}", given, expected, function, *arguments)
+    for name, arguments in ARGUMENTS.items():
+        part, _, _ = name.rpartition(".")
+        if part and getattr(algorithm, part) is None:
+            continue
+        function = operator.attrgetter(name)(algorithm)
+        if function is None and name in OPTIONAL:
+            continue
+        check_takes(f"algorithm.{name}", function, arguments)
 
 
 def check_options(execution: Any, probes: Any, place: str = "") -> None:
@@ -352,152 +331,3 @@ def warn_of_initial_statistics(algorithm: FedAlgorithm, setup: Setup, *, batched
 def _paths(params: Params, where: Selection) -> set[str]:
     part, _ = leaves.split(params, where)
     return {"/".join(leaves.names(path)) for path, _ in jax.tree_util.tree_leaves_with_path(part)}
-
-
-def checked_init(server: ServerState) -> ServerState:
-    """Returns a first server state, which has the model as its attribute ``params``."""
-    if not hasattr(server, "params"):
-        raise ValueError(
-            f"algorithm.init returns {_leaves(server)}; expected a server state whose attribute "
-            "params is the model, for example a NamedTuple"
-        )
-    return checked_arrays("init", server)
-
-
-def checked_arrays(function: str, state: PyTree) -> PyTree:
-    """Returns a state if all of its leaves are arrays or numbers."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        try:
-            jax.typeof(leaf)
-        except TypeError as error:
-            raise ValueError(
-                f"algorithm.{function} returns {_name(path, leaf)}; expected an array"
-            ) from error
-    return state
-
-
-def checked_visit(result: Any, state: ClientState) -> tuple[Upload, ClientState]:
-    """Returns the upload and the new state of a visit, if the state is as before."""
-    if not (isinstance(result, tuple) and len(result) == 2):
-        raise ValueError(
-            f"algorithm.local returns {_leaves(result)}; expected a pair (upload, client state)"
-        )
-    upload, new = result
-    return checked_arrays("local", upload), checked_state("local", new, state)
-
-
-def probed(kind: str, probes: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """Returns the values of probes by name, which are arrays of real numbers, or trees of them."""
-    values = {}
-    for name, probe in probes.items():
-        place = f"probes.{kind}[{name!r}]"
-        measured = called(place, f"a {type(value).__name__}", f"a function of it: {_REAL}",
-                          probe, value)  # fmt: skip
-        if measured is None or not all(map(_is_real, jax.tree.leaves(measured))):
-            raise ValueError(f"{place} returns {_leaves(measured)}; expected {_REAL}")
-        values[name] = measured
-    return values
-
-
-def _is_real(leaf: Any) -> bool:
-    try:
-        return not jnp.issubdtype(jax.typeof(leaf).dtype, jnp.complexfloating)
-    except TypeError:
-        return False
-
-
-def check_recorded(probed: Mapping[str, Any]) -> None:
-    """Refuses probes whose values are several arrays, which files of a run cannot hold."""
-    for name, value in probed.items():
-        if not hasattr(value, "dtype"):
-            raise ValueError(
-                f"probes has {name!r} that returns {_leaves(value)}; expected one array"
-            )
-
-
-def checked_weights(weights: Any, num_slots: int) -> Array:
-    """Returns the weights ``[S]`` of a round's uploads as floats; one number is for all slots.
-
-    Negative weights become NaN, so that their round is a divergence: no mean has them.
-    """
-    try:
-        shape = jax.typeof(weights).shape
-    except TypeError:
-        shape = None
-    if shape not in ((), (num_slots,)):
-        raise ValueError(
-            f"weighting returns {_leaves(weights)}; expected [{num_slots}], one weight per slot"
-        )
-    if jnp.iscomplexobj(weights):
-        raise ValueError(f"weighting returns {_leaves(weights)}; expected real numbers")
-    weights = jnp.asarray(weights, jnp.result_type(float))
-    return jnp.broadcast_to(jnp.where(weights < 0, jnp.nan, weights), (num_slots,))
-
-
-def checked_state(function: str, new: PyTree, old: PyTree) -> PyTree:
-    """Returns a state if it has the structure, the shapes and the dtypes of the state before.
-
-    Python numbers and weakly typed arrays pass if they adopt the dtype of the leaf before.
-    """
-    if jax.tree.structure(new) != jax.tree.structure(old):
-        found, expected = _leaves(new), _leaves(old)
-        if found == expected:  # containers of other types
-            found, expected = str(jax.tree.structure(new)), str(jax.tree.structure(old))
-        raise ValueError(
-            f"algorithm.{function} returns the state {found}; expected {expected}, as before"
-        )
-    checked_arrays(function, new)
-    leaves = jax.tree_util.tree_leaves_with_path(new)
-    for (path, leaf), before in zip(leaves, jax.tree.leaves(old), strict=True):
-        found, expected = jax.typeof(leaf), jax.typeof(before)
-        adopts = found.weak_type and jnp.result_type(leaf, before) == expected.dtype
-        if found.shape != expected.shape or not (adopts or found.dtype == expected.dtype):
-            raise ValueError(
-                f"algorithm.{function} returns a state with {_name(path, leaf)}; expected "
-                f"{_name((), before)}, as before"
-            )
-    return new
-
-
-def check_precision(function: str, new: PyTree, old: PyTree, params: Params) -> None:
-    """Refuses to change a state in half precision, if the model has leaves in half precision.
-
-    A leaf that a function passes on, such as a frozen one, is the same object as before.
-    """
-    if not any(map(_is_half, jax.tree.leaves(params))):
-        return
-    for (path, leaf), before in zip(
-        jax.tree_util.tree_leaves_with_path(new), jax.tree.leaves(old), strict=True
-    ):
-        if leaf is not before and _is_half(leaf):
-            raise ValueError(
-                f"algorithm.{function} changes {_name(path, leaf)}; expected float32, since half "
-                "precision rounds small steps to 0: use params = fedjax_sim.tree.wide(params) with "
-                "the model models.in_precision(model, dtype), or freeze these leaves"
-            )
-
-
-def _is_half(leaf: Any) -> bool:
-    dtype = jnp.result_type(leaf)
-    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
-
-
-def _leaves(state: PyTree) -> str:
-    """Returns the type of a state and its first leaves as text."""
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    names = [_name(path, leaf) for path, leaf in leaves[:_MOST_LEAVES]]
-    if len(leaves) == 1 and not leaves[0][0]:
-        return names[0]
-    names += ["..."] * (len(leaves) > _MOST_LEAVES)
-    return f"{type(state).__name__}({', '.join(names)})"
-
-
-def _name(path: tuple, leaf: Any) -> str:
-    """Returns the path of a leaf with its dtype and shape, or with its value, as text."""
-    try:
-        aval = jax.typeof(leaf)
-    except TypeError:
-        text = f"{leaf!r:.60}"
-    else:
-        text = f"{aval.dtype}{list(aval.shape)}"
-    return f"{jax.tree_util.keystr(path)} {text}".strip()

@@ -15,7 +15,6 @@ from fedjax_sim.checks import check_key
 from fedjax_sim.engine.contract import (
     check_execution,
     check_options,
-    check_recorded,
     check_run,
     check_staleness,
 )
@@ -23,6 +22,7 @@ from fedjax_sim.engine.evaluation.state import check_names, evaluate
 from fedjax_sim.engine.execution import stacks
 from fedjax_sim.engine.execution.strategies import Execution, auto, is_ragged
 from fedjax_sim.engine.records import NO_PROBES, History, Probes, RunState
+from fedjax_sim.engine.returned import check_recorded
 from fedjax_sim.engine.rounds import evaluation_context, first_state, one_round, placement_of
 from fedjax_sim.engine.selection import check_selection, counted
 from fedjax_sim.types import FedAlgorithm, PyTree, Setup, Task, Timeline

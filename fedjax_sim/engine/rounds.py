@@ -9,7 +9,13 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import called, checked_oracle
-from fedjax_sim.engine.contract import (
+from fedjax_sim.engine.evaluation.context import RunContext
+from fedjax_sim.engine.execution import stacks
+from fedjax_sim.engine.execution.broadcasts import empty_buffers, store_broadcast
+from fedjax_sim.engine.execution.placement import WHOLE, Placement
+from fedjax_sim.engine.execution.strategies import Execution
+from fedjax_sim.engine.records import Probes, RunState, Update, Visit
+from fedjax_sim.engine.returned import (
     called_part,
     check_precision,
     checked_arrays,
@@ -19,12 +25,6 @@ from fedjax_sim.engine.contract import (
     checked_weights,
     probed,
 )
-from fedjax_sim.engine.evaluation.context import RunContext
-from fedjax_sim.engine.execution import stacks
-from fedjax_sim.engine.execution.broadcasts import empty_buffers, store_broadcast
-from fedjax_sim.engine.execution.placement import WHOLE, Placement
-from fedjax_sim.engine.execution.strategies import Execution
-from fedjax_sim.engine.records import Probes, RunState, Update, Visit
 from fedjax_sim.engine.selection import (
     Slots,
     after_visits,
@@ -71,7 +71,7 @@ def first_state(algorithm: FedAlgorithm, setup: Setup) -> RunState:
     )
     past = empty_buffers(timeline, message)
     zero = jnp.array(0, jnp.int32)
-    selected = first_selected(algorithm.selection, task.num_clients)
+    selected = first_selected(algorithm, task.num_clients)
     return RunState(zero, server, where.put(clients), past, zero, selected)
 
 
@@ -139,14 +139,14 @@ def one_round(
         candidates = Slots(works, draws, mask, arrived)
         weights, own_key = weights_of(works, arrived), jax.random.fold_in(key, task.num_clients + 1)
         kept, factors, selected = chosen_slots(
-            selector, candidates, weights, selected, (task, measured_model(state.server)),
+            algorithm, candidates, weights, selected, (task, measured_model(state.server)),
             round._replace(key=usual(own_key)), execution, oracle_of,
         )  # fmt: skip
         works, draws, mask, arrived = kept
         clients, total = works.client, weights.sum()
         round = round.counting(arrived.sum())
 
-    reports_of = None if selector is None else selector.report
+    reports = selector is not None and selector.report is not None
 
     def local(shared: tuple[Task, Message, Params | None], slot: tuple):
         (task, received, model), (fields, draw, buffer, old) = shared, slot
@@ -158,22 +158,28 @@ def one_round(
         upload, new = checked_visit(result, old)
         check_precision("local", new, old, state.server.params)
         visit = Visit(received, upload, old, new, oracle, work)
-        report = () if reports_of is None else reports_of(model, oracle, work)
+        report: PyTree = ()
+        if reports:
+            report = called_part(algorithm, "selection.report", model, oracle, work)
+            checked_arrays("selection.report", report)
         return upload, (new, probed("client", probes.client, visit), report)
 
     weights = weights_of(works, arrived)
     if factors is not None:
         weights = weights * factors
-    model = None if reports_of is None else measured_model(state.server)
+    model = measured_model(state.server) if reports else None
     shared = (task, message if buffers is None else past, model)
     visits, local_weights, mask, rows = where.own(
         ((works[:-1], draws, buffers), weights, mask, where.rows(clients))
     )
     old = tree.take(state.clients, rows)
-    visit, inputs = stacks.received(algorithm.aggregation, state.server, local, shared)
-    mean, (new, measured, reports) = execution(visit, inputs, (*visits, old), local_weights)
+    visit, inputs = stacks.received(algorithm, state.server, local, shared)
+    mean, (new, measured, received) = execution(visit, inputs, (*visits, old), local_weights)
     if selector is not None:
-        known = selector.learn(selected.state, clients, reports, arrived)
+        known = called_part(
+            algorithm, "selection.learn", selected.state, clients, received, arrived
+        )
+        known = checked_state("selection.learn", known, state.selection.state)
         selected = after_visits(selected, known, state.selection, mask.any())
         if selector.unbiased and total is not None:
             mean = tree.scale(weights.sum() / jnp.where(total > 0, total, 1), mean)

@@ -13,9 +13,10 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import INT32_MAX
+from fedjax_sim.checks import INT32_MAX, check_count
 from fedjax_sim.engine.execution.strategies import Execution, Gathered
 from fedjax_sim.engine.records import RunState, Selected
+from fedjax_sim.engine.returned import called_part, checked_arrays, checked_choice
 from fedjax_sim.types import (
     Candidates,
     FedAlgorithm,
@@ -47,11 +48,12 @@ class Slots(NamedTuple):
         return Slots(works, draws, mask, arrived)
 
 
-def first_selected(selector: Selector | None, num_clients: int) -> Selected | tuple[()]:
+def first_selected(algorithm: FedAlgorithm, num_clients: int) -> Selected | tuple[()]:
     """Returns what is known of the selection before the first round."""
-    if selector is None:
+    if algorithm.selection is None:
         return ()
-    state = jax.tree.map(lambda x: jnp.array(x, jnp.result_type(x)), selector.init(num_clients))
+    known = checked_arrays("selection.init", called_part(algorithm, "selection.init", num_clients))
+    state = jax.tree.map(lambda x: jnp.array(x, jnp.result_type(x)), known)
     zero = jnp.array(0, jnp.int32)
     return Selected(state, jnp.zeros(num_clients, jnp.int32), zero)
 
@@ -67,7 +69,7 @@ def measured_model(server: Any) -> Params:
 
 
 def chosen_slots(
-    selector: Selector,
+    algorithm: FedAlgorithm,
     slots: Slots,
     weights: Array,
     state: Selected,
@@ -82,7 +84,7 @@ def chosen_slots(
     candidate that is not chosen costs its score and nothing else.
 
     Args:
-        selector: the algorithm's.
+        algorithm: has a selector.
         slots: those of the candidates.
         weights: of the candidates, ``[S]``; 0 where no upload would arrive.
         state: what is known before the round.
@@ -92,30 +94,41 @@ def chosen_slots(
         oracle: the oracle of a visit, from the task, the visit and the draws of its minibatches.
     """
     works, mask = slots.works, slots.mask
+    selector: Any = algorithm.selection
     scores = ()
     if selector.score is not None:
-        score = selector.score
 
         def visit(shared: tuple[Task, Params], slot: tuple) -> tuple[tuple, PyTree]:
             (task, params), (fields, draws) = shared, slot
             work = Work(*fields, max_steps=works.max_steps)
-            return (), score(params, oracle(task, work, draws), work)
+            score = called_part(
+                algorithm, "selection.score", params, oracle(task, work, draws), work
+            )
+            return (), checked_arrays("selection.score", score)
 
         inner = execution.inner if isinstance(execution, Gathered) else execution
         _, scores = inner(visit, shared, (works[:-1], slots.draws), weights)
     candidates = Candidates(
         works.client, mask, works.num_examples, works.num_steps, weights, scores
     )
-    choice, new = selector.choose(state.state, candidates, round)
+    choice, new = checked_choice(
+        called_part(algorithm, "selection.choose", state.state, candidates, round),
+        state.state,
+        mask.shape[0],
+        unbiased=selector.unbiased,
+    )
     chosen = mask & choice.chosen
     steps = works.num_steps if choice.num_steps is None else choice.num_steps
-    factors = 1 if choice.factors is None else choice.factors
-    factors = jnp.broadcast_to(jnp.asarray(factors, weights.dtype), weights.shape)
+    factors = jnp.ones_like(weights)
+    if choice.factors is not None:
+        factors = jnp.where(choice.factors < 0, jnp.nan, choice.factors.astype(weights.dtype))
     size = mask.shape[0] if selector.size is None else min(selector.size, mask.shape[0])
-    # A selector that chooses other numbers of clients than it says makes the model NaN, as negative
-    # weights do.
+    # A selector that chooses other numbers of clients than it says, or negative numbers of steps,
+    # makes the model NaN, as negative weights do.
     count = chosen.sum()
     as_said = count == jnp.minimum(size, mask.sum()) if selector.exact else count <= size
+    if choice.num_steps is not None:
+        as_said &= ~(chosen & (choice.num_steps < 0)).any()
     factors = jnp.where(as_said, factors, jnp.nan)
     # No client does more steps than the timeline has for it, which bounds the loop.
     works = works._replace(num_steps=jnp.where(chosen, jnp.minimum(steps, works.num_steps), 0))
@@ -168,6 +181,8 @@ def check_selection(algorithm: FedAlgorithm, setup: Setup) -> None:
     selector, timeline, requires = algorithm.selection, setup.timeline, algorithm.requires
     if selector is None:
         return
+    if selector.size is not None:
+        check_count(1, **{"algorithm.selection.size": selector.size})
     if timeline.own_models or timeline.idle is not None:
         raise ValueError(
             "timeline has simulated durations; expected rounds without with a selection, since who "

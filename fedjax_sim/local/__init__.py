@@ -300,6 +300,10 @@ def optimizer_update(
 
     Updates have the dtypes of the gradient, and are computed in single precision at least.
 
+    Raises:
+        ValueError: a gradient of another shape than the parameters, or updates of another shape
+            than the gradient, which would be broadcast to the parameters.
+
     Example:
         >>> heavy_ball, g = optax.sgd(0.5, momentum=jnp.float32(0.9)), jnp.ones(2, jnp.bfloat16)
         >>> updates, _ = optimizer_update(heavy_ball, g, optimizer_init(heavy_ball, g))
@@ -307,8 +311,11 @@ def optimizer_update(
         ([-0.5, -0.5], 'bfloat16')
     """
     # optax raises float decays to integer step counts, which strict promotion refuses.
+    if params is not None:
+        tree.check_alike("the optimizer's gradient", gradient, params, "the parameters")
     with jax.numpy_dtype_promotion("standard"):
         updates, new = optimizer.update(_wide(gradient), opt_state, _wide(params))
+    tree.check_alike("the optimizer's update", updates, gradient, "the gradient")
     return _as_before(updates, gradient), _as_before(new, opt_state)
 
 

@@ -8,6 +8,7 @@ in the file.  The layout of a file follows from its format: ``.safetensors`` hol
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
 import re
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from fedjax_sim.checks import import_extra
+from fedjax_sim.checks import check_count, import_extra
 from fedjax_sim.data import read_npz
 from fedjax_sim.types import Params, shown
 
@@ -85,7 +86,7 @@ _GOOGLE = _Naming(
 )  # fmt: skip
 
 
-def load_vit(path: str | pathlib.Path, params: Params) -> LoadedViT:
+def load_vit(path: str | pathlib.Path, params: Params, *, heads: int) -> LoadedViT:
     """Loads parameters of a :func:`~fedjax_sim.models.vit` from a local file.
 
     Nothing is downloaded and nothing is unpickled.  Supported formats:
@@ -101,29 +102,38 @@ def load_vit(path: str | pathlib.Path, params: Params) -> LoadedViT:
     class token and the head; otherwise the given head is kept.  Position embeddings for another
     number of patches are interpolated from the file's square grid to the model's (bicubic with
     anti-aliasing, as in timm); that of the class token is kept.  Values are cast to the dtypes of
-    the given parameters, both floating.  The number of heads stands in no parameter: it has to be
-    that of the model in the file.
+    the given parameters, both floating.
+
+    The number of heads stands in no parameter, and with another one every layer fits and the model
+    computes something else.  So it is an argument, and is compared with what the file says: the
+    axis of heads in Google's checkpoints, and ``config.json`` in the folder of a transformers
+    model, of which the activation is compared, too.  Files with timm's names do not say it; the
+    published ViT-Ti, S, B, L and H have 3, 6, 12, 16 and 16 heads.
 
     Args:
         path: file to read.
         params: parameters of the model, as its ``init`` returns them.
+        heads: attention heads of the model, as given to :func:`~fedjax_sim.models.vit`; those of
+            ``vit_base16`` are 12, of ``vit_tiny`` 3.
 
     Raises:
-        ValueError: another format, among them PyTorch's pickles, whose loading can run any code;
-            a file that is missing or damaged, or whose arrays are not finite floating numbers, also
-            in the dtype of the parameter, such as the integers of a quantised model;
-            unknown names; tensors that are missing, surplus or of another shape (they are named);
-            position embeddings to interpolate that are not those of a square grid; ``params`` of
-            another model.
+        ValueError: a number of heads that does not divide the width, or is not that of the file;
+            another activation than GELU; another format, among them PyTorch's pickles, whose
+            loading can run any code; a file that is missing or damaged, or whose arrays are not
+            finite floating numbers, also in the dtype of the parameter, such as the integers of a
+            quantised model; unknown names; tensors that are missing, surplus or of another shape
+            (they are named); position embeddings to interpolate that are not those of a square
+            grid; ``params`` of another model.
         ImportError: a ``.safetensors`` file without the package ``safetensors``.
 
     Example:
         >>> from fedjax_sim.models import vit_base16
         >>> params = vit_base16().init(jax.random.key(0))  # doctest: +SKIP
-        >>> loaded = load_vit("vit_base_patch16_224.safetensors", params)  # doctest: +SKIP
+        >>> file = "vit_base_patch16_224.safetensors"
+        >>> loaded = load_vit(file, params, heads=12)  # doctest: +SKIP
         >>> loaded.fresh  # doctest: +SKIP
         ('head.bias', 'head.kernel')
-        >>> load_vit("pytorch_model.bin", {})
+        >>> load_vit("pytorch_model.bin", {}, heads=12)
         Traceback (most recent call last):
         ...
         ValueError: path is pytorch_model.bin; expected .safetensors, .msgpack or .npz: loading \
@@ -131,6 +141,7 @@ a pickle can run any code, and most models also come as .safetensors
     """
     if not isinstance(path, (str, pathlib.Path)):
         raise ValueError(f"path is {path!r:.60}; expected the name of a file")
+    check_count(1, heads=heads)
     path = pathlib.Path(path)
     tensors, torch = _read(path)
     naming = _naming(path, tensors)
@@ -160,6 +171,7 @@ a pickle can run any code, and most models also come as .safetensors
         or not _square(tensors[source], torch)
     }
     _refuse(path, "has", [text for name, text in misfits.items() if name not in head])
+    _check_heads(path, tensors, naming, heads)
     keep_head = before_head or any(name in misfits or name not in parts for name in head)
     fresh = tuple(sorted(head)) if keep_head else ()
     filled = dict(given)
@@ -251,6 +263,39 @@ def _naming(path: pathlib.Path, tensors: Collection[str]) -> _Naming:
         f"path is {path} with tensors like {sorted(tensors)[:3]}; expected the names of timm, of "
         "transformers or of Google's vision transformers"
     )
+
+
+def _check_heads(
+    path: pathlib.Path, tensors: Mapping[str, np.ndarray], naming: _Naming, heads: int
+) -> None:
+    """Refuses a number of heads, or an activation, that is not that of the model in the file."""
+    width = tensors[naming.arrays["class_token"]].shape[-1]
+    if width % heads:
+        raise ValueError(f"heads is {heads}; expected a divisor of the width {width} of {path}")
+    for name, tensor in tensors.items():
+        # Queries are [width, heads, width / heads] in Google's checkpoints only.
+        if name.endswith("query/kernel") and tensor.ndim == 3 and tensor.shape[1] != heads:
+            raise ValueError(
+                f"heads is {heads}; expected {tensor.shape[1]}, the heads of {name} in {path}"
+            )
+    file = path.parent / "config.json"
+    if naming is not _TRANSFORMERS or not file.is_file():
+        return
+    try:
+        config = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"path is {path}, whose {file} is no JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"path is {path}, whose {file} is {config!r:.60}; expected an object")
+    found = config.get("num_attention_heads", heads)
+    if found != heads:
+        raise ValueError(f"heads is {heads}; expected {found}, num_attention_heads of {file}")
+    activation = config.get("hidden_act", "gelu")
+    if activation != "gelu":
+        raise ValueError(
+            f"path is {path}, whose {file} has hidden_act {activation!r}; expected 'gelu', the "
+            "activation of a vit"
+        )
 
 
 def _unstacked(name: str, value: jax.Array) -> dict[str, jax.ShapeDtypeStruct]:

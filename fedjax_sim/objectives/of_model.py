@@ -153,7 +153,8 @@ def objective_of(model: Apply | Model, loss: Loss) -> Objective:
     """Returns the objective of a model or of its function ``apply``.
 
     Raises:
-        ValueError: ``model`` is the function ``apply`` of a model that trains otherwise.
+        ValueError: ``model`` is the function ``apply`` of a model that trains otherwise, or has it
+            and no function ``train``.
 
     Example:
         >>> from fedjax_sim.objectives import squared
@@ -163,9 +164,10 @@ def objective_of(model: Apply | Model, loss: Loss) -> Objective:
     """
     if isinstance(model, Model) and model.train is not None:
         return OfModel(model, loss)
-    if getattr(model, "trains_otherwise", False):
+    apply = model.apply if isinstance(model, Model) else model
+    if getattr(apply, "trains_otherwise", False):
         raise ValueError(
-            f"model is {model}, which evaluates a model with dropout or batch normalisation; "
+            f"model is {apply}, which evaluates a model with dropout or batch normalisation; "
             "expected the model itself, as in cross_entropy(model) for cross_entropy(model.apply)"
         )
     return OfApply(apply_of(model), loss)

@@ -1,16 +1,19 @@
 """Trees of arrays: arithmetic that :mod:`optax.tree` lacks, parts of models, means, bits, draws."""
 
-from optax.tree import add, norm, sub, zeros_like
+from optax.tree import norm, zeros_like
 
 from fedjax_sim.tree import leaves as leaves
 from fedjax_sim.tree.arithmetic import (
+    add,
     add_scale,
     all_finite,
     cast_like,
+    check_alike,
     clip_factor,
     divide,
     over_norm,
     scale,
+    sub,
     take,
     vdot,
     where,

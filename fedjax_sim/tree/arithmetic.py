@@ -1,4 +1,7 @@
-"""Tree arithmetic that :mod:`optax.tree` lacks.
+"""Tree arithmetic that :mod:`optax.tree` lacks, or that it does for leaves of other shapes.
+
+Sums of trees are of equal structures and shapes: broadcasting would make a step of every parameter
+from a single number, and the result would have the shape that a server expects.
 
 Scalars adopt the dtype of the leaf that they are combined with.  With optax's functions a float32
 learning rate swept over a bfloat16 or float64 model would change the dtype of the loop
@@ -56,13 +59,74 @@ def scale(scalar: Scalar, x: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: _as(leaf, scalar) * leaf, x)
 
 
+def add(x: PyTree, *others: PyTree) -> PyTree:
+    """Returns the sum of trees of equal structures and shapes.
+
+    Raises:
+        ValueError: leaves of other shapes.
+
+    Example:
+        >>> add({"w": jnp.ones(2)}, {"w": jnp.ones(2)})["w"].tolist()
+        [2.0, 2.0]
+    """
+    for other in others:
+        check_alike("y", other, x, "x")
+    return optax.tree.add(x, *others) if others else x
+
+
+def sub(x: PyTree, y: PyTree) -> PyTree:
+    """Returns ``x - y``, of trees of equal structures and shapes.
+
+    Raises:
+        ValueError: leaves of other shapes.
+
+    Example:
+        >>> sub({"w": jnp.ones(2)}, {"w": jnp.ones(2)})["w"].tolist()
+        [0.0, 0.0]
+        >>> sub(jnp.ones(2), jnp.ones(1))
+        Traceback (most recent call last):
+        ...
+        ValueError: y has shape (1,); expected (2,), as x
+    """
+    check_alike("y", y, x, "x")
+    return optax.tree.sub(x, y)
+
+
+def check_alike(name: str, found: PyTree, expected: PyTree, other: str) -> None:
+    """Refuses a tree of another structure or other shapes than another one's.
+
+    Leaves of other shapes would be broadcast.
+
+    Example:
+        >>> check_alike("update", {"w": jnp.ones(1)}, {"w": jnp.ones(2)}, "the model")
+        Traceback (most recent call last):
+        ...
+        ValueError: update['w'] has shape (1,); expected (2,), as the model
+    """
+    structures = [jax.tree.structure(x) for x in (found, expected)]
+    if structures[0] != structures[1]:
+        texts = [str(x).removeprefix("PyTreeDef")[:80] for x in structures]
+        raise ValueError(f"{name} has the structure {texts[0]}; expected {texts[1]}, as {other}")
+    leaves = jax.tree_util.tree_leaves_with_path(found)
+    for (path, leaf), like in zip(leaves, jax.tree.leaves(expected), strict=True):
+        if jnp.shape(leaf) != jnp.shape(like):
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}; expected "
+                f"{jnp.shape(like)}, as {other}"
+            )
+
+
 def add_scale(x: PyTree, scalar: Scalar, y: PyTree) -> PyTree:
-    """Returns ``x + scalar * y``.
+    """Returns ``x + scalar * y``, of trees of equal structures and shapes.
+
+    Raises:
+        ValueError: leaves of other shapes.
 
     Example:
         >>> add_scale(jnp.ones(2), -0.5, jnp.ones(2)).tolist()
         [0.5, 0.5]
     """
+    check_alike("y", y, x, "x")
     return jax.tree.map(lambda a, b: a + _as(a, scalar) * b, x, y)
 
 
@@ -137,12 +201,16 @@ def where(condition: Array | bool, x: PyTree, y: PyTree) -> PyTree:
 
     Leaves that both trees share, such as frozen parameters, are passed on.
 
+    Raises:
+        ValueError: leaves of other shapes.
+
     Example:
         >>> shared = jnp.ones(2)
         >>> chosen = where(jnp.array(False), {"w": 1, "frozen": shared}, {"w": 2, "frozen": shared})
         >>> int(chosen["w"]), chosen["frozen"] is shared
         (2, True)
     """
+    check_alike("y", y, x, "x")
     return jax.tree.map(lambda a, b: a if a is b else jnp.where(condition, a, b), x, y)
 
 

@@ -22,7 +22,7 @@ def weighted(upload: Upload, weight: Array) -> Upload:
     """
 
     def scaled(leaf: Array) -> Array:
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(
                 f"an upload has a leaf of dtype {leaf.dtype}; expected floating leaves, since "
                 "uploads are averaged"

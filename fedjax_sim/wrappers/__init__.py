@@ -47,6 +47,7 @@ from fedjax_sim.wrappers.received import (
     also_checked,
     broadcast_inner,
     check_receives_mean,
+    dry_client,
     dry_visit,
     inner_params,
     received_model,

@@ -62,6 +62,13 @@ def dry_visit(
     algorithm: FedAlgorithm, params: Params, num_clients: int, max_steps: int
 ) -> tuple[Message, Upload, ClientState]:
     """Returns one client's message, upload and state, to be traced for their shapes."""
+    message = first_message(algorithm, algorithm.init(params), num_clients)
+    client = algorithm.init_client(params)
+    return message, algorithm.local(message, client, *dry_client(max_steps))[0], client
+
+
+def dry_client(max_steps: int) -> tuple[Oracle, Work]:
+    """Returns an oracle and a visit of the shapes of any client's, without data."""
     oracle = Oracle(
         grad=lambda x, step: x,
         loss=lambda x, step: jnp.zeros(()),
@@ -70,10 +77,7 @@ def dry_visit(
         mean=lambda function, *step: lambda *models: jnp.zeros(()),
     )
     zero, key = jnp.array(0, jnp.int32), jax.random.key(0)
-    message = first_message(algorithm, algorithm.init(params), num_clients)
-    client = algorithm.init_client(params)
-    work = Work(zero, zero, zero, zero, zero, key, max_steps)
-    return message, algorithm.local(message, client, oracle, work)[0], client
+    return oracle, Work(zero, zero, zero, zero, zero, key, max_steps)
 
 
 def upload_shapes(algorithm: FedAlgorithm, params: Params) -> Upload:

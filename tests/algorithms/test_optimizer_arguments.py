@@ -115,6 +115,47 @@ def test_optimizers_that_climb(name):
         fs.fedavg(0.1, CLIMBING[name])
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        # For gradients of single examples, over which it takes the mean.
+        (
+            optax.chain(
+                optax.contrib.differentially_private_aggregate(1.0, 0.0, key=jax.random.key(0)),
+                optax.sgd(0.1),
+            ),
+            r"update has shape \(\); expected \(3,\)",
+        ),
+        (
+            optax.stateless(lambda updates, params: jax.tree.map(lambda x: -x[:1], updates)),
+            r"the optimizer's update has shape \(1,\); expected \(3,\), as the gradient",
+        ),
+    ],
+    ids=["private", "one entry"],
+)
+@pytest.mark.parametrize("argument", ["server", "local_optimizer"])
+def test_updates_of_another_shape_are_refused(optimizer, message, argument):
+    """They were broadcast to the parameters."""
+    data = fs.FederatedData({"c": np.ones((2, 3), np.float32)}, np.arange(3))
+    task = fs.empirical_task(lambda w, batch, key: ((w - batch["c"]) ** 2).sum(-1), data,
+                             fs.full_batch(1))  # fmt: skip
+    setup = fs.Setup(task, fs.timelines.full(1, 2, task.num_steps), jnp.zeros(3))
+    with pytest.raises(ValueError, match=message):
+        fs.run(built(fs.fedavg, argument, optimizer), setup, jax.random.key(0))
+
+
+def test_a_mean_of_another_shape_is_no_gradient():
+    """An upload of one number moved all parameters by it."""
+    data = fs.FederatedData({"c": np.ones((2, 3), np.float32)}, np.arange(3))
+    task = fs.empirical_task(lambda w, batch, key: ((w - batch["c"]) ** 2).sum(-1), data,
+                             fs.full_batch(1))  # fmt: skip
+    setup = fs.Setup(task, fs.timelines.full(1, 2, task.num_steps), jnp.zeros(3))
+    one = fs.fedavg(0.1)._replace(local=lambda message, state, oracle, work: (jnp.ones(1), state))
+    message = r"algorithm\.update fails .*the optimizer's gradient has shape \(1,\); expected \(3,"
+    with pytest.raises(ValueError, match=message):
+        fs.run(one, setup, jax.random.key(0))
+
+
 def test_optimizers_of_one_structure_are_probed_with_the_model():
     """The biases climb, which the probe of arrays without names cannot see.
 

@@ -13,6 +13,7 @@ from small_problems import (
     assert_identical,
     compiled,
     execute,
+    no_data,
     quadratic_task,
     upload_algorithm,
 )
@@ -373,12 +374,102 @@ def test_a_codec_must_keep_the_form(wrapper):
         execute(algorithm, timeline())
 
 
-@pytest.mark.parametrize("wrapper", [fs.ef14, fs.ef21, fs.ef21_p])
-def test_a_codec_with_a_memory_must_keep_the_form(wrapper):
-    """One entry for three would be broadcast: every entry would count as the first one."""
-    first = compression.StatefulCodec(
-        lambda x: (), lambda key, x, memory: (x[:1], memory), lambda x: 32, "contraction"
-    )
-    algorithm = wrapper(upload_algorithm(lambda message, work: jnp.arange(3.0)), first)
-    with pytest.raises(ValueError, match=r"returns float32\[1\]; expected float32\[3\], the form"):
-        execute(algorithm, timeline(), jnp.zeros(3))
+def eight_bits(x):
+    return 8 * sum(leaf.size for leaf in jax.tree.leaves(x))
+
+
+def kept(x):
+    return jax.tree.map(jnp.zeros_like, x)
+
+
+MEMORY = compression.StatefulCodec(kept, lambda key, x, m: (x, m), eight_bits, "contraction")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"through": lambda key, x, m: (x[:1], m)},
+            r"through returns float32\[1\]; expected float32\[2",
+        ),
+        (
+            {"through": lambda key, x, m: (x.sum(), m)},
+            r"returns float32\[\]; expected float32\[2\]",
+        ),
+        (
+            {"through": lambda key, x, m: (x.astype("float16"), m)},
+            r"through returns float16\[2\]; expected float32\[2\]",
+        ),
+        (
+            {"through": lambda key, x, m: x},
+            r"returns float32\[2\]; expected a pair \(decoded x, memo",
+        ),
+        (
+            {"through": lambda key, x, m: (x["w"], m)},
+            r"codec\.through fails for \(key, x, memory\)",
+        ),
+        (
+            {"through": lambda key, x: x},
+            r"codec\.through takes \(key, x\); expected \(key, x, memory",
+        ),
+        ({"init": lambda: ()}, r"codec\.init takes \(\); expected \(x\)"),
+        ({"bits": 16}, r"codec\.bits is 16; expected a function of \(x\)"),
+    ],
+)
+@pytest.mark.parametrize("wrap", [fs.ef14, fs.ef21, fs.ef21_p])
+def test_codecs_with_memory_keep_the_form(wrap, parts, message):
+    """A vector of another shape was broadcast, one in half precision was averaged as it was."""
+    sent = upload_algorithm(lambda message, work: jnp.ones(2))
+
+    def run():
+        execute(wrap(sent, MEMORY._replace(**parts)), timeline(), jnp.zeros(2))
+
+    with pytest.raises(ValueError, match=message):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            {"through": lambda key, x: x},
+            r"codec\.through takes \(key, x\); expected \(key, x, near\)",
+        ),
+        ({"through": 3}, r"codec\.through is 3; expected a function of \(key, x, near\)"),
+        ({"bits": lambda: 3}, r"codec\.bits takes \(\); expected \(x\)"),
+    ],
+)
+def test_functions_of_codecs_take_their_arguments(parts, message):
+    with pytest.raises(ValueError, match=message):
+        compressed(fs.fedavg(0.1), identity()._replace(**parts))
+    with pytest.raises(ValueError, match=message.replace("codec", "down")):
+        compressed(fs.fedavg(0.1), identity(), down=identity()._replace(**parts))
+
+
+@pytest.mark.parametrize(
+    ("bits", "message"),
+    [
+        (lambda x: 2.5, "is 2.5; expected an integer"),
+        (lambda x: -8, "is -8; expected at least 0"),
+        (lambda x: "8", "is '8'; expected an integer"),
+        (lambda x: None, "is None; expected an integer"),
+        (lambda x: x["w"], r"fails for \. float32\[2\] \(TypeError: .*; expected a function"),
+    ],
+)
+def test_bits_are_counts(bits, message, tmp_path):
+    """Files had a negative number of bits, a text, or none."""
+    setup = fs.Setup(no_data(), timeline(), jnp.zeros(2))
+    sent = upload_algorithm(lambda message, work: jnp.ones(2))
+    algorithm = compressed(sent, identity()._replace(bits=bits))
+    with pytest.raises(ValueError, match=rf"algorithm\.requires\.bits\.upload.* {message}"):
+        fs.simulate(algorithm, setup, KEY, storage=tmp_path / "run")
+
+
+def test_the_vector_near_an_upload_has_its_form():
+    """The lattice decoded near a vector of one entry, which was broadcast."""
+    sent = upload_algorithm(lambda message, work: jnp.ones(2))
+    algorithm = compressed(sent, lattice(6, 0.25), near=lambda message, upload: upload[:1])
+    with pytest.raises(ValueError, match=r"near has shape \(1,\); expected \(2,\), as the upload"):
+        execute(algorithm, timeline(), jnp.zeros(2))
+    with pytest.raises(ValueError, match=r"near takes \(upload\); expected \(message, upload\)"):
+        compressed(sent, lattice(6, 0.25), near=lambda upload: upload)

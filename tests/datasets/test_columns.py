@@ -71,6 +71,7 @@ def test_encoded_columns_are_scaled_with_the_others():
     [
         ({"city": TABLE["city"]}, {}, "'city' has 'Oslo' in row 1; expected numbers: encode='one_"),
         ({"b": [1, 2, "?", 4]}, {}, "column 'b' has '\\?' in row 3; expected numbers"),
+        ({"b": ["1", "2", "1_0", "4"]}, {}, "column 'b' has '1_0' in row 3; expected numbers"),
         ({"b": ["1,5", "2", "3,5", "4"]}, {}, "'b' has '1,5' in row 1; .*decimal=','"),
         ({"b": [1.0, 2.0, np.inf, 4.0]}, {}, "column 'b' has inf in row 3; expected finite"),
         ({"b": ["x", None, "x", "y"]}, {"encode": "one_hot"}, "'b' has no value in row 2"),

@@ -11,6 +11,7 @@ from small_problems import KEY, NUM_CLIENTS, Counter, execute, no_data
 
 import fedjax_sim as fs
 from fedjax_sim.engine import loops
+from fedjax_sim.types import Aggregation, Choice, Selector
 
 PARAMS = {"w": jnp.zeros(3)}
 TIMELINE = fs.timelines.cyclic(2, NUM_CLIENTS, 4, num_steps=2)
@@ -131,6 +132,14 @@ def three_arguments(message, state, oracle):
             "aggregation is 'median'; expected a fedjax_sim.Aggregation, or",
         ),
         ({"selection": "loss"}, "selection is 'loss'; expected a fedjax_sim.Selector, or None"),
+        (
+            {"local": lambda message, state, oracle, work: (jnp.full(3, 1j), state)},
+            r"algorithm\.local returns an upload with complex\d+\[3\]; expected real floating",
+        ),
+        (
+            {"update": lambda state, mean, round: Pair(fs.tree.sub(state.params, 0.0), 0.0)},
+            r"algorithm\.update fails for \(state, mean, round\) \(ValueError: .*; expected a fun",
+        ),
     ],
 )
 def test_broken_contracts_are_refused(change, message):
@@ -138,6 +147,141 @@ def test_broken_contracts_are_refused(change, message):
     for run in (fs.run, fs.simulate, fs.forecast):
         with pytest.raises(ValueError, match=message):
             run(GOOD._replace(**change), setup, KEY)
+
+
+def first_two(state, candidates, round):
+    return Choice(candidates.clients < 2), state
+
+
+def chosen(**values):
+    """A selector that returns other values in its choice."""
+
+    def choose(state, candidates, round):
+        two = candidates.clients < 2
+        return Choice(**{"chosen": two} | {k: f(candidates) for k, f in values.items()}), state
+
+    return {"choose": choose}
+
+
+def of_choice(make, state=()):
+    """A selector that returns something else than its choice, or another state."""
+    return {
+        "choose": lambda s, candidates, round: make(candidates.clients < 2, s),
+        "init": lambda num_clients: state,
+    }
+
+
+CHOICES = [
+    (
+        chosen(chosen=lambda c: jnp.argsort(-c.clients)),  # an order is no mask
+        r"choose returns chosen int32\[4\]; expected \[4\] booleans",
+    ),
+    (chosen(chosen=lambda c: jnp.arange(2)), r"returns chosen int32\[2\]; expected \[4\] bool"),
+    (chosen(chosen=lambda c: c.clients / 9), r"returns chosen float32\[4\]; expected \[4\] bool"),
+    (chosen(chosen=lambda c: jnp.bool_(True)), r"returns chosen bool\[\]; expected \[4\] bool"),
+    (chosen(num_steps=lambda c: c.clients / 2), r"num_steps float32\[4\]; expected \[4\] integers"),
+    (chosen(num_steps=lambda c: 1), r"returns num_steps int32\[\]; expected \[4\] integers"),
+    (
+        chosen(factors=lambda c: jnp.ones(4)),
+        r"choose returns factors with unbiased=False; expected factors with unbiased=True",
+    ),
+    (
+        chosen() | {"unbiased": True},
+        r"choose returns no factors with unbiased=True; expected factors with",
+    ),
+    (
+        chosen(factors=lambda c: jnp.ones(1)) | {"unbiased": True},
+        r"returns factors float32\[1\]; expected \[4\] floating numbers",
+    ),
+    (
+        of_choice(lambda two, s: (two, s)),
+        r"choose returns tuple\(\[0\] bool\[4\]\); expected a pair",
+    ),
+    (of_choice(lambda two, s: Choice(two)), r"returns Choice\(\.chosen bool\[4\]\); expected a pa"),
+    (
+        of_choice(lambda two, s: (Choice(two), jnp.float32(s)), 0),
+        r"state with float32\[\]; expected int32",
+    ),
+    (
+        of_choice(lambda two, s: (Choice(two), s.mean()), jnp.zeros(3)),
+        r"choose returns a state with float32\[\]; expected float32\[3\], as before",
+    ),
+    (of_choice(lambda two, s: (Choice(two["a"]), s)), r"choose fails for \(state, candidates, rou"),
+    ({"choose": lambda state, candidates: ()}, r"choose takes \(state, candidates\); expected"),
+    ({"learn": lambda state: state}, r"selection\.learn takes \(state\); expected \(state, clien"),
+    (
+        {"init": jnp.zeros, "learn": lambda state, clients, reports, arrived: state.mean()},
+        r"selection\.learn returns a state with float32\[\]; expected float32\[8\], as before",
+    ),
+    ({"init": lambda num_clients: "none"}, r"selection\.init returns 'none'; expected an array"),
+    ({"score": lambda *x: "high"}, r"selection\.score returns 'high'; expected an array"),
+    ({"score": lambda params: 0.0}, r"selection\.score takes \(params\); expected \(params, oracl"),
+    ({"score": lambda *x: x[0]["v"]}, r"selection\.score fails for .* \(KeyError: 'v'\)"),
+    ({"report": lambda *x: "high"}, r"selection\.report returns 'high'; expected an array"),
+    ({"size": 0}, r"algorithm\.selection\.size is 0; expected at least 1"),
+    ({"size": 2.5}, r"algorithm\.selection\.size is 2\.5; expected an integer"),
+]
+
+
+@pytest.mark.parametrize(("parts", "message"), CHOICES)
+def test_broken_selectors_are_refused(parts, message):
+    algorithm = GOOD._replace(selection=Selector(**{"choose": first_two} | parts))
+    with pytest.raises(ValueError, match=message):
+        execute(algorithm, TIMELINE, PARAMS)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        chosen(factors=lambda c: jnp.array([3.0, -1.0, 1.0, 1.0])) | {"unbiased": True},
+        chosen(num_steps=lambda c: jnp.array([1, -1, 1, 1])),
+    ],
+    ids=["factor", "steps"],
+)
+def test_negative_factors_and_steps_of_a_selector_make_the_model_nan(parts):
+    """As negative weights do."""
+    algorithm = GOOD._replace(selection=Selector(**parts))
+    with jax.debug_nans(False):
+        state, _ = execute(algorithm, TIMELINE, PARAMS)
+    assert np.isnan(state.server.params["w"]).all()
+    assert int(state.diverged_at) == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"each": lambda upload: upload}, r"aggregation\.each takes \(upload\); expected \(state,"),
+        ({"each": lambda state, upload: "a"}, r"aggregation\.each returns 'a'; expected an array"),
+        (
+            {"each": lambda state, upload: {"w": upload["w"] > 0}},
+            r"aggregation\.each returns an upload with \['w'\] bool\[3\]; expected real floating",
+        ),
+        ({"each": lambda state, upload: upload["v"]}, r"aggregation\.each fails for \(state, uplo"),
+        ({"check": lambda: None}, r"aggregation\.check takes \(\); expected \(timeline\)"),
+        (
+            {"check": lambda timeline: {}["a"]},
+            r"aggregation\.check fails for \(timeline\) \(KeyErr",
+        ),
+        ({"check": lambda timeline: check_three(timeline)}, "^timeline has 4 slots; expected 3"),
+        ({"num_bytes": 0}, r"aggregation\.num_bytes is 0; expected a function of \(upload, num_"),
+    ],
+)
+def test_broken_aggregations_are_refused(parts, message):
+    with pytest.raises(ValueError, match=message):
+        execute(GOOD._replace(aggregation=Aggregation(**parts)), TIMELINE, PARAMS)
+
+
+def check_three(timeline):
+    if timeline.cohort_size != 3:
+        raise ValueError(f"timeline has {timeline.cohort_size} slots; expected 3")
+
+
+@pytest.mark.parametrize("num_bytes", ["many", -1, 2.5])
+def test_bytes_of_uploads_are_counts(num_bytes):
+    setup = fs.Setup(no_data(), TIMELINE, PARAMS)
+    counted = Aggregation(lambda state, upload: upload, num_bytes=lambda *x: num_bytes)
+    with pytest.raises(ValueError, match=r"algorithm\.aggregation\.num_bytes is .*; expected a"):
+        fs.forecast(GOOD._replace(aggregation=counted), setup, KEY, measure=False)
 
 
 @pytest.mark.parametrize("total", [1.0, 1, np.float32(1), jnp.asarray(1.0)])

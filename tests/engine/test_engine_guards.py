@@ -30,7 +30,12 @@ def test_upload_of_an_empty_slot_need_not_be_finite(allow_nans, strategy):
     np.testing.assert_array_equal(state.server.params, 1.0)
 
 
-@pytest.mark.parametrize("weights", [lambda work: jnp.nan, lambda work: work.client - 2])
+@pytest.mark.parametrize(
+    "weights",
+    # The sum of the last ones is infinite, by which the mean would be 0.
+    [lambda work: jnp.nan, lambda work: work.client - 2, lambda work: jnp.float32(1e38)],
+    ids=["nan", "negative", "overflow"],
+)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_weights_of_no_mean_are_a_divergence(allow_nans, strategy, weights):
     """A run with weights such as 0 / 0 or -1 must not end as one whose model is right."""
@@ -64,7 +69,9 @@ def test_sharded_fills_up_a_cohort_that_the_devices_do_not_divide():
 
 def test_integer_uploads_are_refused():
     counts = upload_algorithm(lambda message, work: work.num_steps)
-    with pytest.raises(ValueError, match="an upload has a leaf of dtype int32"):
+    with pytest.raises(
+        ValueError, match=r"algorithm\.local returns an upload with int32\[\]; expected real float"
+    ):
         execute(counts, timeline())
 
 

@@ -209,7 +209,7 @@ def readers() -> list[Reader]:
     params = network.init(jax.random.key(0))
     tensors = reference_vit.timm(params, 4)
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    load_vit = functools.partial(models.load_vit, params=params)
+    load_vit = functools.partial(models.load_vit, params=params, heads=2)
     run: dict[str, Any] = {"config": to_json(options(algorithms=("fedavg",)))}
     run["algorithms"] = {"fedavg": {"lr": 0.1}}
     sweep = {"sweep": to_json(SweepOptions())}

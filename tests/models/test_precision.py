@@ -83,6 +83,8 @@ def test_objectives_refuse_the_evaluation_of_a_model_that_trains_otherwise():
     half = models.in_precision(dropout, jnp.bfloat16)
     with pytest.raises(ValueError, match="expected the model itself"):
         objectives.cross_entropy(half.apply)
+    with pytest.raises(ValueError, match="expected the model itself"):
+        objectives.cross_entropy(dropout._replace(train=None))
     objectives.classification_metrics(half.apply)
 
 

@@ -1,6 +1,8 @@
 """Files in every naming, written from known parameters; what they must not contain."""
 
+import functools
 import io
+import json
 import pathlib
 import pickle
 import tempfile
@@ -23,6 +25,7 @@ from fedjax_sim import models
 SETTING = {"patch_size": 2, "width": 6, "depth": 2, "heads": 3, "mlp_dim": 10}
 SHAPE = (4, 4, 2)
 MODEL = models.vit(SHAPE, 3, **SETTING)
+load_vit = functools.partial(models.load_vit, heads=SETTING["heads"])
 
 
 def params_of(model, seed):
@@ -80,7 +83,7 @@ def assert_equal(actual, expected):
 @pytest.mark.parametrize("name", NAMES)
 def test_round_trip(name, tmp_path):
     path = write_as(name, tmp_path, TIMM)
-    loaded = models.load_vit(str(path), GIVEN)
+    loaded = load_vit(str(path), GIVEN)
     assert loaded.fresh == loaded.unused == ()
     assert_equal(loaded.params, KNOWN)  # only copied
     x = np.random.default_rng(2).standard_normal((3, *SHAPE)).astype(np.float32)
@@ -93,7 +96,7 @@ def test_round_trip(name, tmp_path):
 def test_head_of_other_classes_stays_fresh(name, tmp_path):
     other = params_of(models.vit(SHAPE, 7, **SETTING), 0)
     path = write_as(name, tmp_path, reference_vit.timm(other, 2))
-    loaded = models.load_vit(path, GIVEN)
+    loaded = load_vit(path, GIVEN)
     assert loaded.fresh == ("head.bias", "head.kernel")
     assert len(loaded.unused) == 2
     assert all("head" in tensor or "classifier" in tensor for tensor in loaded.unused)
@@ -104,7 +107,7 @@ def test_head_of_other_classes_stays_fresh(name, tmp_path):
 def test_file_without_head(name, tmp_path):
     file, contents = spelling(name, TIMM)
     contents = {key: value for key, value in contents.items() if key[:4] not in ("clas", "head")}
-    loaded = models.load_vit(write(tmp_path / file, contents), GIVEN)
+    loaded = load_vit(write(tmp_path / file, contents), GIVEN)
     assert loaded.fresh == ("head.bias", "head.kernel")
     assert loaded.unused == ()
     assert_equal(loaded.params, KNOWN | {"head": GIVEN["head"]})
@@ -116,7 +119,7 @@ def test_layer_before_the_head(name, tmp_path):
     file, contents = spelling(name, TIMM)
     extra = "pre_logits/kernel" if name == "google" else "vit.pooler.dense.weight"
     contents = contents | {extra: np.zeros((6, 6), np.float32)}
-    loaded = models.load_vit(write(tmp_path / file, contents), GIVEN)
+    loaded = load_vit(write(tmp_path / file, contents), GIVEN)
     assert loaded.fresh == ("head.bias", "head.kernel")
     assert extra.removeprefix("vit.") in loaded.unused
     assert len(loaded.unused) == 3
@@ -127,19 +130,19 @@ def test_layer_before_the_head(name, tmp_path):
 def test_dtypes_are_those_of_the_given_params(tmp_path):
     tensors = {name: tensor.astype(np.float16) for name, tensor in TIMM.items()}
     path = write_as("timm", tmp_path, tensors)
-    loaded = models.load_vit(path, GIVEN)
+    loaded = load_vit(path, GIVEN)
     assert_equal(
         loaded.params, jax.tree.map(lambda p: p.astype(jnp.float16).astype(p.dtype), KNOWN)
     )
     halves = jax.tree.map(lambda p: p.astype(jnp.bfloat16), GIVEN)
-    loaded = models.load_vit(path, halves).params
+    loaded = load_vit(path, halves).params
     assert {leaf.dtype for leaf in jax.tree.leaves(loaded)} == {jnp.dtype(jnp.bfloat16)}
 
 
 @pytest.mark.slow
 def test_bfloat16_file(tmp_path):
     tensors = {name: tensor.astype(jnp.bfloat16) for name, tensor in TIMM.items()}
-    loaded = models.load_vit(write_as("timm", tmp_path, tensors), GIVEN)
+    loaded = load_vit(write_as("timm", tmp_path, tensors), GIVEN)
     expected = jax.tree.map(lambda p: p.astype(jnp.bfloat16).astype(p.dtype), KNOWN)
     assert_equal(loaded.params, expected)
 
@@ -164,7 +167,7 @@ def test_positions_of_another_image_size(side, tmp_path):
     other = models.vit((2 * side, 2 * side, 2), 3, **SETTING)
     source = params_of(other, 0)
     path = write_as("timm", tmp_path, reference_vit.timm(source, 2))
-    loaded = models.load_vit(path, params_of(models.vit((8, 8, 2), 3, **SETTING), 1))
+    loaded = load_vit(path, params_of(models.vit((8, 8, 2), 3, **SETTING), 1))
     assert loaded.fresh == loaded.unused == ()
     positions = np.asarray(source["positions"], np.float64)
     matrix = resampling(side, 4)
@@ -179,7 +182,7 @@ def test_positions_without_a_square_grid(tmp_path):
     path = write_as("timm", tmp_path, TIMM)
     wide = params_of(models.vit((2, 6, 2), 3, **SETTING), 1)
     with pytest.raises(ValueError, match="with 5 position embeddings for 4; expected as many, or"):
-        models.load_vit(path, wide)
+        load_vit(path, wide)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,7 @@ def test_wrong_tensors(change, message, tmp_path):
     tensors = TIMM | {name: shape and np.zeros(shape, np.float32) for name, shape in change.items()}
     tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     with pytest.raises(ValueError, match=message):
-        models.load_vit(write_as("timm", tmp_path, tensors), GIVEN)
+        load_vit(write_as("timm", tmp_path, tensors), GIVEN)
 
 
 @pytest.mark.parametrize(
@@ -218,17 +221,17 @@ def test_numbers_that_no_parameter_has(value, message, tmp_path):
     """Quantised integers were loaded as weights of up to 127, NaN and infinity as they are."""
     path = write_as("timm", tmp_path, TIMM | {"norm.bias": value})
     with pytest.raises(ValueError, match=message) as error:
-        models.load_vit(path, GIVEN)
+        load_vit(path, GIVEN)
     assert str(path) in str(error.value)
 
 
 def test_complex_numbers_and_parameters_that_are_not_floating(tmp_path):
     tensors = TIMM | {"norm.bias": TIMM["norm.bias"] + 1j}
     with pytest.raises(ValueError, match=r"encoder_norm/bias has dtype complex64; expected a"):
-        models.load_vit(write_as("google", tmp_path, tensors), GIVEN)
+        load_vit(write_as("google", tmp_path, tensors), GIVEN)
     integers = jax.tree.map(lambda leaf: leaf.astype(np.int32), GIVEN)
     with pytest.raises(ValueError, match="has dtype int32; expected a floating dtype"):
-        models.load_vit(write_as("timm", tmp_path, TIMM), integers)
+        load_vit(write_as("timm", tmp_path, TIMM), integers)
 
 
 @pytest.mark.parametrize("name", ["timm", "google"])
@@ -239,20 +242,20 @@ def test_patches_with_channels_in_another_place(name, tmp_path):
     file, tensors = spelling(name, reference_vit.timm(source, 4))
     kernel = next(one for one in tensors if one in ("patch_embed.proj.weight", "embedding/kernel"))
     path = write(tmp_path / file, tensors)
-    assert_equal(models.load_vit(path, given).params, source)
+    assert_equal(load_vit(path, given).params, source)
     moved = np.moveaxis(tensors[kernel], *((1, -1) if name == "timm" else (2, 0)))
     with pytest.raises(ValueError, match=rf"{kernel} of shape .* for patch\.kernel \(6, 32\)"):
-        models.load_vit(write(tmp_path / file, tensors | {kernel: moved}), given)
+        load_vit(write(tmp_path / file, tensors | {kernel: moved}), given)
 
 
 def test_misshapen_and_many_missing_tensors(tmp_path):
     name = "vit.encoder.layer.0.attention.attention.key.weight"
     tensors = reference_vit.transformers(TIMM) | {name: np.zeros((6, 5), np.float32)}
     with pytest.raises(ValueError, match=r"attention\.key\.weight of shape \(6, 5\)"):
-        models.load_vit(write(tmp_path / "vit.safetensors", tensors), GIVEN)
+        load_vit(write(tmp_path / "vit.safetensors", tensors), GIVEN)
     tensors = {name: tensor for name, tensor in TIMM.items() if not name.startswith("blocks.1")}
     with pytest.raises(ValueError, match=r"lacks 12 tensors: blocks\.1\.attn.*, \.\.\.$"):
-        models.load_vit(write_as("timm", tmp_path, tensors), GIVEN)
+        load_vit(write_as("timm", tmp_path, tensors), GIVEN)
 
 
 def archive(**members):
@@ -300,7 +303,7 @@ def test_other_files_are_refused(suffix, content, message, tmp_path):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=message) as error:
-        models.load_vit(path, GIVEN)
+        load_vit(path, GIVEN)
     assert str(path) in str(error.value)
 
 
@@ -308,7 +311,7 @@ def test_other_files_are_refused(suffix, content, message, tmp_path):
 def test_folders_are_refused(name, tmp_path):
     (tmp_path / spelling(name, TIMM)[0]).mkdir()
     with pytest.raises(ValueError, match="which cannot be read"):
-        models.load_vit(tmp_path / spelling(name, TIMM)[0], GIVEN)
+        load_vit(tmp_path / spelling(name, TIMM)[0], GIVEN)
 
 
 @pytest.mark.slow
@@ -320,7 +323,7 @@ def test_damage_is_refused_or_harmless(name, data):
         path = write_as(name, pathlib.Path(folder), TIMM)
         path.write_bytes(data.draw(damaged(path.read_bytes())))
         try:
-            models.load_vit(path, GIVEN)
+            load_vit(path, GIVEN)
         except ValueError as error:
             assert str(path) in str(error)  # noqa: PT017
 
@@ -344,6 +347,66 @@ NESTED = "expected nested dicts of arrays, as of"
 def test_params_of_another_model(given, message, tmp_path):
     path = write_as("timm", tmp_path, TIMM)
     with pytest.raises(ValueError, match=message):
-        models.load_vit(path, given)
+        load_vit(path, given)
     with pytest.raises(ValueError, match="path is None; expected the name of a file"):
-        models.load_vit(None, given)
+        load_vit(None, given)
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "message"),
+    [
+        (
+            "google",
+            2,
+            r"heads is 2; expected 3, the heads of Transformer/encoderblock_0/Mul.*query",
+        ),
+        ("timm", 4, r"heads is 4; expected a divisor of the width 6 of .*vit\.safetensors"),
+        ("timm", 0, "heads is 0; expected at least 1"),
+        ("timm", 3.0, "heads is 3.0; expected an integer"),
+    ],
+)
+def test_other_heads_than_those_of_the_file_are_refused(name, heads, message, tmp_path):
+    """Every layer would fit, and the model would compute something else."""
+    path = write_as(name, tmp_path, TIMM)
+    with pytest.raises(ValueError, match=message):
+        models.load_vit(path, GIVEN, heads=heads)
+
+
+def test_heads_are_required(tmp_path):
+    path = write_as("timm", tmp_path, TIMM)
+    with pytest.raises(TypeError, match="heads"):
+        models.load_vit(path, GIVEN)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"num_attention_heads": 2}, r"heads is 3; expected 2, num_attention_heads of .*config"),
+        (
+            {"num_attention_heads": 3, "hidden_act": "gelu_new"},
+            "hidden_act 'gelu_new'; expected 'ge",
+        ),
+        ([3], r"config\.json is \[3\]; expected an object"),
+        (None, r"config\.json is no JSON"),
+        ({"num_attention_heads": 3, "hidden_act": "gelu"}, None),
+        ({}, None),
+    ],
+)
+@pytest.mark.parametrize("name", ["transformers", "flax"])
+def test_the_configuration_beside_a_file_counts(name, config, message, tmp_path):
+    path = write_as(name, tmp_path, TIMM)
+    text = "{" if config is None else json.dumps(config)
+    (tmp_path / "config.json").write_text(text)
+    if message is None:
+        assert_equal(load_vit(path, GIVEN).params, KNOWN)
+        return
+    with pytest.raises(ValueError, match=message):
+        load_vit(path, GIVEN)
+
+
+def test_other_heads_compute_something_else():
+    """So a number that fits no check must come from the user."""
+    other = models.vit(SHAPE, 3, **SETTING | {"heads": 2})
+    x = np.random.default_rng(2).normal(size=(4, *SHAPE)).astype(np.float32)
+    logits, others = (compiled(model.apply)(KNOWN, x) for model in (MODEL, other))
+    assert np.abs(logits - others).max() > 0.01  # rounding is below 1e-5

@@ -157,6 +157,30 @@ CHANGES = [
         "time falls from 2.0 to 1.0 in ro",
     ),
     (
+        {"timeline": dataclasses.replace(TIMELINE, time=[1.0, np.nan])},
+        "timeline.time has nan in round 1; expected finite times",
+    ),
+    (
+        {
+            "timeline": dataclasses.replace(
+                TIMELINE, version=np.full(TIMELINE.clients.shape, -1), max_staleness=2
+            )
+        },
+        "timeline.version has -1; expected 0 or above",
+    ),
+    (
+        {"timeline": dataclasses.replace(TIMELINE, own_models="no")},
+        "timeline.own_models is 'no'; expected True or False",
+    ),
+    (
+        {"task": dataclasses.replace(GOOD.task, num_examples=-np.ones(NUM_CLIENTS))},
+        "task.num_examples has -1.0 for client 0; expected finite numbers of at least 0",
+    ),
+    (
+        {"eval_fn": lambda params: {"z": jnp.broadcast_to(jnp.ones(2), (5, 7))}},
+        r"eval_fn fails for the server's model \(ValueError: Incompatible",
+    ),
+    (
         {"timeline": dataclasses.replace(TIMELINE, max_steps=2.0)},
         "timeline.max_steps is 2.0; expect",
     ),

@@ -52,3 +52,29 @@ def test_the_dtypes_of_another_tree():
     cast = tree.cast_like(x, other)
     assert (cast["w"].dtype, cast["w"].tolist()) == (jnp.bfloat16, [1.5, -2.0])
     assert cast["count"] is x["count"]
+
+
+@pytest.mark.parametrize(
+    "combine",
+    [
+        tree.add,
+        tree.sub,
+        lambda x, y: tree.add_scale(x, 2.0, y),
+        lambda x, y: tree.where(True, x, y),
+    ],
+    ids=["add", "sub", "add_scale", "where"],
+)
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+def test_leaves_of_other_shapes_are_not_broadcast(combine, shape):
+    """A mean of one number moved every parameter by it."""
+    x, y = {"w": jnp.zeros(3)}, {"w": jnp.ones(shape)}
+    for one, other in ((x, y), (y, x)):
+        with pytest.raises(ValueError, match=r"y\['w'\] has shape .*; expected .*, as x"):
+            combine(one, other)
+
+
+def test_trees_of_other_structures_are_named():
+    with pytest.raises(
+        ValueError, match=r"y has the structure \(\*\); expected \({'w': \*}\), as x"
+    ):
+        tree.sub({"w": jnp.zeros(3)}, 0.0)

@@ -1,7 +1,8 @@
 """Execution of algorithms whose server receives something else than the mean of the uploads."""
 
 from fedjax_sim.engine.execution.strategies import Execution, Gathered, Local, gathered
-from fedjax_sim.types import Aggregation, PyTree, ServerState, Upload
+from fedjax_sim.engine.returned import called_part, checked_means
+from fedjax_sim.types import Aggregation, FedAlgorithm, PyTree, ServerState, Upload
 
 
 def is_stacked(aggregation: Aggregation | None) -> bool:
@@ -24,16 +25,16 @@ def strategy(aggregation: Aggregation | None, execution: Execution) -> Execution
 
 
 def received(
-    aggregation: Aggregation | None, server: ServerState, local: Local, shared: PyTree
+    algorithm: FedAlgorithm, server: ServerState, local: Local, shared: PyTree
 ) -> tuple[Local, PyTree]:
     """Returns a round's function of a client and its shared input, with the server's transform."""
-    if aggregation is None or aggregation.each is None:
+    if algorithm.aggregation is None or algorithm.aggregation.each is None:
         return local, shared
-    each = aggregation.each
 
     def transformed(shared: PyTree, slot: PyTree) -> tuple[Upload, PyTree]:
         server, shared = shared
         upload, outputs = local(shared, slot)
-        return each(server, upload), outputs
+        changed = called_part(algorithm, "aggregation.each", server, upload)
+        return checked_means("aggregation.each", changed), outputs
 
     return transformed, (server, shared)

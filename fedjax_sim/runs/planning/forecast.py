@@ -12,11 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_keys, shapes_of_one
+from fedjax_sim.checks import check_count, check_keys, shapes_of_one
 from fedjax_sim.engine import (
     RunState,
     Span,
     as_chosen,
+    called_part,
     check_run,
     everywhere,
     memory_limit,
@@ -166,8 +167,11 @@ def _privacy(algorithm: FedAlgorithm, setup: Setup, delta: float) -> Guarantee |
 
 def _stack_bytes(algorithm: FedAlgorithm, upload: PyTree, num_slots: int) -> int:
     """Returns the bytes of the uploads that one run's server has in memory together."""
-    aggregation = algorithm.aggregation
-    return 0 if aggregation is None else aggregation.num_bytes(upload, num_slots)
+    if algorithm.aggregation is None:
+        return 0
+    num_bytes = called_part(algorithm, "aggregation.num_bytes", upload, num_slots)
+    check_count(0, **{"algorithm.aggregation.num_bytes": num_bytes})
+    return num_bytes
 
 
 def _temporaries(total: int, stack: int) -> dict[str, int]:

@@ -4,18 +4,20 @@ The file follows from the run's history and setup and identifies nothing, so it 
 folder without it has no bits, and rounds of divergence are those of the evaluations.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_sim.checks import called, check_count, shapes_of_one, shapes_text
 from fedjax_sim.runs.history import Clock
-from fedjax_sim.tree import bits_if_all_report, message_bits, scalar_bits, upload_bits
-from fedjax_sim.types import FedAlgorithm, PyTree, Setup
-from fedjax_sim.wrappers import dry_visit
+from fedjax_sim.tree import bits_if_all_report, bits_of_arrays, message_bits, upload_bits
+from fedjax_sim.types import FedAlgorithm, PyTree, Selector, Setup
+from fedjax_sim.wrappers import dry_client, dry_visit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,25 +86,31 @@ def describe(
     selector = algorithm.selection
     if selector is not None and selector.size is not None:
         reports = np.minimum(candidates, selector.size)
-    try:
-        message, sent = shapes or visit_shapes(algorithm, setup, batched=batched)
-        download, upload = message_bits(algorithm)(message), upload_bits(algorithm)(sent)
+    # An algorithm may need a real oracle even for the shapes of its uploads.
+    with contextlib.suppress(TypeError, ValueError, AttributeError):
+        shapes = shapes or visit_shapes(algorithm, setup, batched=batched)
+    if shapes is not None:
+        message, sent = shapes
+        download = _counted("message", message_bits(algorithm), message)
+        upload = _counted("upload", upload_bits(algorithm), sent)
         if (whole := bits_if_all_report(algorithm)) is not None:
             share = reports[reports == setup.task.num_clients].sum() / max(reports.sum(), 1)
-            upload = round(float(share * whole(sent) + (1 - share) * upload))
+            all_report = _counted("upload_if_all", whole, sent)
+            upload = round(float(share * all_report + (1 - share) * upload))
         if algorithm.requires.messages_to_all:
             messages = setup.task.num_clients * np.count_nonzero(reports)
             download = round(download * messages / max(int(reports.sum()), 1))
         if (links := algorithm.requires.bits.links) is not None:
             upload, download = round(links * upload), 0
         if selector is not None:
-            number = scalar_bits(jnp.zeros(()))  # of a score or of a report
             asked = candidates.sum() / max(int(reports.sum()), 1)
-            if selector.score is not None:
-                download, upload = round(download * asked), upload + round(number * asked)
-            upload += 0 if selector.report is None else number
-    except (TypeError, ValueError, AttributeError):
-        pass  # an algorithm that needs a real oracle even for the shapes of its uploads
+            try:
+                score, report = _selection_bits(selector, setup, batched=batched)
+            except (TypeError, ValueError, AttributeError):  # they need a real oracle, too
+                download, upload = None, None
+            else:
+                download = round(download * asked) if selector.score is not None else download
+                upload += round(score * asked) + report
     num_rounds = setup.timeline.num_rounds
     evaluated = range(setup.eval_every, num_rounds, setup.eval_every)
     rounds = np.array([*evaluated, num_rounds])
@@ -120,6 +128,26 @@ def describe(
         "uploads": uploads,
         "partial_model": algorithm.requires.partial_model,
     }
+
+
+def _selection_bits(selector: Selector, setup: Setup, *, batched: bool) -> tuple[int, int]:
+    """Returns the bits of a candidate's score and of a report, 0 where a selector has none."""
+    params = shapes_of_one(setup.params, batched=batched)
+    oracle, work = dry_client(setup.timeline.max_steps)
+    score, report = (
+        0 if part is None
+        else bits_of_arrays(jax.eval_shape(lambda x, part=part: part(x, oracle, work), params))
+        for part in (selector.score, selector.report)
+    )  # fmt: skip
+    return score, report
+
+
+def _counted(name: str, count: Callable[[PyTree], int], sent: PyTree) -> int:
+    """Returns a number of bits; the function of the algorithm may be a codec's ``bits``."""
+    name = f"algorithm.requires.bits.{name}"
+    bits = called(name, shapes_text(sent), "a function of it that returns a number", count, sent)
+    check_count(0, **{f"{name}, the bits of {shapes_text(sent)}": bits})
+    return int(bits)
 
 
 def visit_shapes(algorithm: FedAlgorithm, setup: Setup, *, batched: bool) -> tuple[PyTree, PyTree]:

@@ -50,7 +50,8 @@ def load(folder: str | pathlib.Path, model: Model | None = None) -> "SavedResult
     """
     path = pathlib.Path(folder)
     if not path.is_dir():
-        raise ValueError(f"folder is '{path}', which does not exist; expected a folder of results")
+        found = "is a file" if path.exists() else "does not exist"
+        raise ValueError(f"folder is '{path}', which {found}; expected a folder of results")
     runs = run_folders(path)
     if (path / "slices").is_dir():
         raise ValueError(

@@ -1,6 +1,7 @@
 """Selection inside the round: masks, files, comparisons, sweeps, refusals and counted work."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -187,6 +188,38 @@ def test_bits_count_candidates_that_are_not_chosen(selector, upload, message, tm
     assert (outcome.upload_bits, outcome.download_bits) == (upload, message)
     uploads = SIZE if algorithm.selection.size else CANDIDATES
     assert outcome.bits("0", [ROUNDS]) == [ROUNDS * uploads * (upload + message)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "upload"),
+    [
+        # A candidate sends the gradient [3] and the loss, a chosen client the model's 3 numbers;
+        # 5 candidates per 2 uploads.
+        (
+            {"score": lambda w, oracle, work: (oracle.full_grad(w), oracle.full_loss(w))},
+            (3 + 4 * CANDIDATES / SIZE) * 32,
+        ),
+        ({"report": lambda w, oracle, work: oracle.full_grad(w)}, (3 + 3) * 32),
+    ],
+    ids=["score", "report"],
+)
+def test_bits_count_all_numbers_of_scores_and_reports(parts, upload, tmp_path):
+    """They counted as one number each."""
+
+    def first(state, candidates, round):
+        return selection.Choice(jax.numpy.arange(CANDIDATES) < SIZE), state
+
+    def wide(w, batch, key):
+        return losses(w, batch, key).sum(-1)
+
+    x = np.zeros((CLIENTS, 3), np.float32)
+    data = fs.FederatedData({"x": x}, np.arange(CLIENTS + 1))
+    own = fs.empirical_task(wide, data, fs.full_batch(STEPS))
+    where = setup(task=own, params=np.zeros(3, np.float32), eval_fn=None)
+    algorithm = selection.select(fs.fedavg(0.2), selection.Selector(first, SIZE, **parts))
+    fs.simulate(algorithm, where, KEY, storage=tmp_path / "run")
+    outcome = json.loads((tmp_path / "run" / "outcome.json").read_text())
+    assert outcome["upload_bits"] == upload
 
 
 def test_local_steps_are_those_done():
