@@ -168,7 +168,7 @@ def clip_factor(bound: Scalar, x: PyTree, eps: Scalar = 0.0) -> Array:
     r"""Returns :math:`\min(1, c / (\|x\| + \epsilon))` with the global norm, for any finite x.
 
     Example:
-        >>> float(clip_factor(10.0, jnp.array([3e25, 4e25])) * 5e25)
+        >>> round(float(clip_factor(10.0, jnp.array([3e25, 4e25])) * 5e25), 4)
         10.0
     """
     length = safe_norm(x)
