@@ -1,6 +1,7 @@
 """Digits on clients, models in l1 balls, composite methods and measures of their last models."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -115,9 +116,8 @@ def sizes(params: Any, radius: Any) -> Array:
 def live_units(params: Any) -> Array:
     """Share of the hidden units with weights both in and out; 1 without a hidden layer."""
     kernels = [params[name]["kernel"] for name in sorted(params)]  # [outputs, inputs]
-    pairs = zip(kernels, kernels[1:], strict=False)
-    live = [(into != 0).any(1) & (out != 0).any(0) for into, out in pairs]
-    return jnp.concatenate([jnp.ones(0, bool), *live]).mean() if live else jnp.ones(())
+    live = [(x != 0).any(1) & (y != 0).any(0) for x, y in itertools.pairwise(kernels)]
+    return jnp.concatenate(live).mean() if live else jnp.ones(())
 
 
 def probes(method: str, composite: fs.prox.Composite) -> fs.Probes:
