@@ -52,12 +52,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 import tyro
 
-from experiments.harness import Folders, check_grid, kept_json, write_csv
+from experiments.harness import Folders, check_grid, kept_json, save_report, settings
 from experiments.questions.feddualavg_networks_problem import METHODS, MODELS, STARTS, Cell
+from experiments.questions.feddualavg_networks_report import build
 from experiments.questions.feddualavg_networks_runs import tuned
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.runs import digest
@@ -101,26 +103,20 @@ def points(options: Options) -> Iterator[tuple[Cell, str]]:
             yield Cell("network", middle, max(options.steps), options.alphas[-1], start), method
 
 
-def run(options: Options) -> pd.DataFrame:
-    """A row per cell and method; finished ones are kept in the work folder."""
-    folder = options.work / "feddualavg_networks"
-    rates = (options.lrs, options.server_lrs)
-    rows = []
-    for cell, method in points(options):
-        identity = (*cell, method, *rates, options.rounds, options.seeds)
-        path = folder / f"{digest(str(identity))}.json"
-        given = (cell, method, *rates, options.seeds, options.rounds)
-        row = kept_json(path, functools.partial(tuned, *given))
-        rows.append(row | {"alpha": cell.alpha})  # JSON has no infinity
-        print(row, flush=True)
-    return pd.DataFrame(rows)
+def run(cell: Cell, method: str, options: Options) -> dict[str, Any]:
+    """The row of a cell and method; finished ones are kept in the work folder."""
+    given = (method, options.lrs, options.server_lrs, options.rounds, options.seeds)
+    path = options.work / "feddualavg_networks" / f"{digest(str((*cell, *given)))}.json"
+    row = kept_json(path, functools.partial(tuned, cell, *given)) | {"alpha": cell.alpha}
+    print(row, flush=True)
+    return row  # with the cell's alpha, since JSON has no infinity
 
 
 def main(options: Options) -> None:
-    """Runs all points and writes their table."""
+    """Runs all points and writes the report."""
+    rows = [run(cell, method, options) for cell, method in points(options)]
     folder = options.output / "questions" / "feddualavg_networks"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_csv(folder / "feddualavg_networks.csv", run(options))
+    save_report(folder, "feddualavg_networks", {"": pd.DataFrame(rows)}, build, **settings(options))
 
 
 if __name__ == "__main__":

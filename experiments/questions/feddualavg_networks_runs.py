@@ -77,8 +77,8 @@ def tuned(
     method: str,
     lrs: Sequence[float],
     server_lrs: Sequence[float],
-    seeds: int,
     rounds: int,
+    seeds: int,
 ) -> dict[str, Any]:
     """A row: the pair of rates with the least mean validation loss, and its scores by seed.
 

@@ -43,8 +43,8 @@ def over(table: pd.DataFrame, metric: str, method: str, other: str, **point: Any
 
 def points(table: pd.DataFrame, **only: Any) -> list[dict[str, Any]]:
     """The cells with the projected start, each by its names; ``only`` restricts them."""
-    found = select(table, start=PROJECTED, method="FedMiD", **only)
-    return found[list(POINT)].to_dict("records")  # pyright: ignore[reportReturnType]
+    found: Any = select(table, start=PROJECTED, method="FedMiD", **only)[list(POINT)]
+    return found.to_dict("records")
 
 
 def means(table: pd.DataFrame, metric: str) -> pd.DataFrame:
@@ -91,8 +91,9 @@ def starts(table: pd.DataFrame) -> pd.DataFrame:
     """Starts over the projected one, paired by seed."""
 
     def rows() -> Iterator[dict[str, Any]]:
-        for row in table[table["start"] != PROJECTED].to_dict("records"):
-            point: dict[str, Any] = {str(name): row[name] for name in (*POINT, "method")}
+        others: Any = table[table["start"] != PROJECTED]
+        for row in others.to_dict("records"):
+            point = {name: row[name] for name in (*POINT, "method")}
             yield {
                 "start": row["start"],
                 "method": row["method"],
