@@ -41,6 +41,16 @@ def over(table: pd.DataFrame, metric: str, method: str, other: str, **point: Any
     return ratio(*(scores(table, metric, method=name, **point) for name in (method, other)))
 
 
+def overall(table: pd.DataFrame, metric: str, method: str, other: str, model: str) -> Estimate:
+    """The geometric mean over a model's cells of the ratio of two methods; seeds are paired."""
+    logs = [
+        np.log(scores(table, metric, method=method, **point))
+        - np.log(scores(table, metric, method=other, **point))
+        for point in points(table, model=model)
+    ]
+    return Estimate(*np.exp(Estimate.of(np.mean(logs, axis=0))))
+
+
 def points(table: pd.DataFrame, **only: Any) -> list[dict[str, Any]]:
     """The cells with the projected start, each by its names; ``only`` restricts them."""
     found: Any = select(table, start=PROJECTED, method="FedMiD", **only)[list(POINT)]
@@ -113,16 +123,19 @@ def started(table: pd.DataFrame, metric: str, start: str, **point: Any) -> Estim
 
 
 def rates(table: pd.DataFrame) -> pd.DataFrame:
-    """How often each pair of rates was chosen by a method, and how often at an edge."""
-    own = select(table, start=PROJECTED)
-    grouped: Any = own.groupby("method", sort=False)
+    """Chosen rates of every method: how large, and how often at the edge of the client rates."""
+    grouped: Any = select(table, start=PROJECTED).groupby("method", sort=False)
     return pd.DataFrame(
         {
             "method": method,
             "median client rate": part["lr"].median(),
-            "largest server rate": f"{part['server_lr'].eq(part['server_lr'].max()).sum()} of "
-            f"{len(part)}",
-            "client rate at the grid's edge": int(part["at edge"].sum()),
+            "geometric mean of lr times server_lr": product(part),
+            "lr at the grid's edge": f"{int(part['at edge'].sum())} of {len(part)}",
         }
         for method, part in grouped
     )
+
+
+def product(chosen: pd.DataFrame) -> float:
+    """The geometric mean over rows of the client rate times the server rate."""
+    return float(np.exp(np.log(chosen["lr"] * chosen["server_lr"]).mean()))
