@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from jax.flatten_util import ravel_pytree
 
 import fedjax_sim as fs
 from experiments.questions import feddualavg_networks as study
@@ -93,7 +94,7 @@ def test_distance_of_the_average_by_two_runs():
     for rounds in (1, 2):
         setup, _ = problem.make_setup(cell, 0, rounds)
         final, _ = jax.jit(lambda setup: fs.run(algorithm, setup, runs.seed_keys(1)[0]))(setup)
-        models.append(jax.flatten_util.ravel_pytree(final.server.params)[0])
+        models.append(ravel_pytree(final.server.params)[0])
     expected = np.linalg.norm(models[0] - models[1]) / 2 / np.linalg.norm(models[1])
     # Models of size 5 after gradients in single precision.
     assert found["distance"].item() == pytest.approx(expected, rel=1e-4)
