@@ -41,12 +41,12 @@ def over(table: pd.DataFrame, metric: str, method: str, other: str, **point: Any
     return ratio(*(scores(table, metric, method=name, **point) for name in (method, other)))
 
 
-def overall(table: pd.DataFrame, metric: str, method: str, other: str, model: str) -> Estimate:
-    """The geometric mean over a model's cells of the ratio of two methods; seeds are paired."""
+def overall(table: pd.DataFrame, metric: str, method: str, other: str, **only: Any) -> Estimate:
+    """The geometric mean over the cells with ``only`` of :func:`over`; seeds are paired."""
     logs = [
         np.log(scores(table, metric, method=method, **point))
         - np.log(scores(table, metric, method=other, **point))
-        for point in points(table, model=model)
+        for point in points(table, **only)
     ]
     return Estimate(*np.exp(Estimate.of(np.mean(logs, axis=0))))
 

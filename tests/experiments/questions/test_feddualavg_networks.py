@@ -213,6 +213,7 @@ def test_page_of_planted_results(table):
     assert "the network FedDualAvg has 0.5 [0.5, 0.5] times FedMiD's training loss" in page.found
     assert "0.2 [0.2, 0.2] times its density; in softmax regression 0.707" in page.found
     assert "the advantage is larger" in page.found
+    assert "Over FedMiD-OSP it is 0.49 [0.49, 0.49] (K = 1)" in page.found
     assert len(page.found) < 400
     assert "0.25 to 0.25 of the last model's norm" in found[5].found
     report, figures = STUDY.build({"": table}, facts)
