@@ -62,7 +62,7 @@ def means(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     own = select(table, start=PROJECTED)
     flat = own.assign(value=own[columns(table, metric)].mean(axis=1))
     wide: Any = flat.pivot(index=list(POINT), columns="method", values="value")
-    return wide[list(own["method"].unique())].reset_index()
+    return wide[list(own["method"].unique())].reset_index().rename_axis(columns=None)
 
 
 def compared(table: pd.DataFrame) -> pd.DataFrame:
