@@ -51,7 +51,7 @@ def draw(table: pd.DataFrame) -> Figure:
                     only = {"model": model, "num_steps": count, "alpha": alpha}
                     _line(axes, table, metric, i, skewed=alpha == alphas[0], **only)
             axes.axhline(1, color="0.6", lw=0.8, zorder=0)
-            axes.set_ylim(bottom=0, top=1.1)
+        row[0].set_ylim(bottom=0)  # after all lines, whose intervals set the other end
     for axes, model in zip(grid[0], models, strict=True):
         axes.set(xscale="log", title=NAMES[model])
     for axes in grid[1]:
