@@ -25,7 +25,7 @@ Cost, stated before the run: 10 minutes of CPU, of which compilation takes 3.
 Expected answers, written when scores of FedMiD at the radius 20 with IID clients had been seen and
 none of other methods.  A first grid, which ended at the rate 1, was then stopped after softmax at
 K = 1, because methods chose its edge; the answers stayed as they were.  K = 4 was planned, too, and
-left out for want of time (hence six cells in answer 4, which are four).
+left out for want of time when softmax had run (hence six cells in answer 4, which are four).
 
 1. *Dual averaging is sparser*: with Dirichlet 0.1 and K = 16 its density is at most 0.8 times that
    of FedMiD, in both models and all balls.  Reason: FedMiD's server has the union of the clients'
