@@ -122,7 +122,7 @@ def chosen_slots(
     factors = jnp.ones_like(weights)
     if choice.factors is not None:
         factors = jnp.where(choice.factors < 0, jnp.nan, choice.factors.astype(weights.dtype))
-    size = mask.shape[0] if selector.size is None else min(selector.size, mask.shape[0])
+    size = mask.shape[0] if selector.size is None else min(int(selector.size), mask.shape[0])
     # A selector that chooses other numbers of clients than it says, or negative numbers of steps,
     # makes the model NaN, as negative weights do.
     count = chosen.sum()

@@ -230,6 +230,13 @@ def test_broken_selectors_are_refused(parts, message):
         execute(algorithm, TIMELINE, PARAMS)
 
 
+@pytest.mark.parametrize("size", [2, np.int64(2), jnp.int32(2)])
+def test_sizes_of_selections_are_integers_of_any_kind(size):
+    algorithm = GOOD._replace(selection=Selector(first_two, size=size))
+    state, _ = execute(algorithm, TIMELINE, PARAMS)
+    assert state.selection.visits.sum() == 2
+
+
 @pytest.mark.parametrize(
     "parts",
     [
