@@ -115,7 +115,8 @@ def compressed(
     if down is not None:
         check_codec(down, "down")
         check_messages_encode(algorithm)
-    decode_near = near or (own_message if algorithm.requires.uploads_models else zeros)
+    usual = own_message if algorithm.requires.uploads_models else zeros
+    decode_near = usual if near is None else near
 
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work

@@ -142,7 +142,7 @@ def one_round(
             received = tree.take(received, buffer)
         oracle = oracle_of(task, work, draw)
         result = called_part(algorithm, "local", received, old, oracle, work)
-        upload, new = checked_visit(result, old)
+        upload, new = checked_visit(result, old, averaged=algorithm.aggregation is None)
         check_precision("local", new, old, state.server.params)
         visit = Visit(received, upload, old, new, oracle, work)
         report: PyTree = ()

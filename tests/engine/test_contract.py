@@ -283,6 +283,33 @@ def check_three(timeline):
         raise ValueError(f"timeline has {timeline.cohort_size} slots; expected 3")
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+def test_uploads_that_an_aggregation_receives_may_be_codes(stacked):
+    """Means are taken after it, or not at all: one bit per entry is an upload, too."""
+
+    def decode(state, upload):
+        return jax.tree.map(lambda bit: 2.0 * bit.astype(float) - 1, upload["bits"])
+
+    def update(state, mean, round):
+        if stacked:
+            mean = jax.tree.map(
+                lambda bits: jnp.mean(2.0 * bits.astype(float) - 1, 0), mean.uploads["bits"]
+            )
+        return Pair(mean, state.total + 1)
+
+    def local(message, state, oracle, work):
+        return {"bits": {"w": jnp.broadcast_to(work.client % 4 == 0, (3,))}}, state
+
+    codes = GOOD._replace(
+        local=local,
+        update=update,
+        aggregation=Aggregation(None if stacked else decode),
+    )
+    state, _ = execute(codes, TIMELINE, {"w": jnp.zeros(3)})
+    # Signs 1, -1, -1 and -1 in both rounds.
+    assert state.server.params["w"].tolist() == [-0.5] * 3
+
+
 @pytest.mark.parametrize("num_bytes", ["many", -1, 2.5])
 def test_bytes_of_uploads_are_counts(num_bytes):
     setup = fs.Setup(no_data(), TIMELINE, PARAMS)
