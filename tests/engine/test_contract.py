@@ -230,6 +230,17 @@ def test_broken_selectors_are_refused(parts, message):
         execute(algorithm, TIMELINE, PARAMS)
 
 
+@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("other", [np.inf, np.nan, -1.0, 1.0])
+def test_factors_of_clients_that_are_not_chosen_do_not_count(size, other):
+    """As 1 / 0, for clients that are never chosen."""
+    factors = chosen(factors=lambda c: jnp.where(c.clients < 2, 2.0, other))
+    algorithm = GOOD._replace(selection=Selector(**factors, unbiased=True, size=size))
+    state, _ = execute(algorithm, TIMELINE, {"w": jnp.ones(3)})
+    # In the first round factors of 2 for a half of the clients; nobody is chosen in the second.
+    assert state.server.params["w"].tolist() == [1.0] * 3
+
+
 @pytest.mark.parametrize("size", [2, np.int64(2), jnp.int32(2)])
 def test_sizes_of_selections_are_integers_of_any_kind(size):
     algorithm = GOOD._replace(selection=Selector(first_two, size=size))
