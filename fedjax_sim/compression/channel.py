@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_sim import tree
 from fedjax_sim.checks import (
+    called,
     check_is_algorithm,
     check_messages_encode,
     check_statistics_last,
@@ -114,7 +115,8 @@ def compressed(
     if down is not None:
         check_codec(down, "down")
         check_messages_encode(algorithm)
-    decode_near = near or (own_message if algorithm.requires.uploads_models else zeros)
+    usual = own_message if algorithm.requires.uploads_models else zeros
+    decode_near = usual if near is None else near
 
     def local(
         message: Message, state: ClientState, oracle: Oracle, work: Work
@@ -123,7 +125,8 @@ def compressed(
         upload, new = algorithm.local(received, state, oracle, work.inside())
         key = jax.random.fold_in(work.key, _UPLOAD)
         part = _coded(upload)
-        known = decode_near(message, part)
+        expected = "a function that JAX can trace and that returns a tree like the upload"
+        known = called("near", "(message, upload)", expected, decode_near, message, part)
         tree.check_alike("near", known, part, "the upload")
         return _restored(upload, decoded(codec, key, part, known)), new
 

@@ -91,7 +91,13 @@ from fedjax_sim.engine.records import (
     Visit,
 )
 from fedjax_sim.engine.returned import called_part, checked_weights
-from fedjax_sim.engine.rounds import client_stream, evaluation_context, first_state, one_round
+from fedjax_sim.engine.rounds import (
+    client_stream,
+    evaluation_context,
+    first_state,
+    one_round,
+    weights_by_round,
+)
 from fedjax_sim.engine.selection import as_chosen, counted
 
 __all__ = [
@@ -191,5 +197,6 @@ __all__ = [
     "use_command_buffers",
     "visits",
     "vmapped",
+    "weights_by_round",
     "workers",
 ]

@@ -10,12 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from fedjax_sim.checks import (
-    called,
     check_batch,
     check_compiles,
     check_is_algorithm,
@@ -32,9 +29,10 @@ from fedjax_sim.data import kept_per_step, running_statistics_of
 from fedjax_sim.engine.evaluation.state import check_periods, takes_state
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.strategies import Gathered
-from fedjax_sim.engine.returned import ARGUMENTS, OPTIONAL, called_part, checked_weights
+from fedjax_sim.engine.returned import ARGUMENTS, OPTIONAL, called_part
+from fedjax_sim.engine.rounds import weights_by_round
 from fedjax_sim.engine.selection import as_chosen, check_selection, least_chosen
-from fedjax_sim.tree import Selection, entries, leaves
+from fedjax_sim.tree import Selection, leaves
 from fedjax_sim.types import (
     Aggregation,
     FedAlgorithm,
@@ -45,9 +43,11 @@ from fedjax_sim.types import (
     Task,
     Timeline,
     Weighting,
-    Work,
     uniform_weights,
 )
+
+# Visits whose weights are compared together, which bounds the memory of long timelines.
+_SLOTS_AT_ONCE = 2**20
 
 
 def check_run(
@@ -211,40 +211,28 @@ def _round_of_other_weights(task: Task, timeline: Timeline, weighting: Weighting
     """
     if not all(map(is_concrete, jax.tree.leaves((timeline, task.num_examples)))):
         return 0
-    shape, (rounds, slots) = timeline.mask.shape, timeline.mask.shape[-2:]
-    clients, arrived = (np.asarray(x) for x in (timeline.clients, timeline.arrived))
-    max_steps = timeline.max_steps
-
-    def weights_of(*fields: Array) -> Array:
-        expected = f"a function that returns weights [{slots}]"
-        works = Work(*fields, max_steps=max_steps)
-        weights = called("weighting", "the round's visits", expected, weighting, works)
-        return checked_weights(weights, slots)
-
-    with jax.ensure_compile_time_eval():  # also while a run is traced
-        number = jnp.broadcast_to(jnp.arange(rounds, dtype=jnp.int32)[:, None], shape)
-        works = Work(
-            round=number,
-            client=jnp.asarray(clients),
-            num_steps=jnp.where(jnp.asarray(timeline.mask), jnp.asarray(timeline.num_steps), 0),
-            num_examples=entries(task.num_examples, jnp.asarray(clients)),
-            staleness=number - jnp.asarray(timeline.version),
-            key=jax.random.split(jax.random.key(0), shape),
-            max_steps=max_steps,
-        )
-        weights = jax.vmap(weights_of)(*(x.reshape(-1, slots) for x in works[:-1]))
-    if not is_concrete(weights):
-        return 0
-    by_client = np.zeros((*shape[:-1], task.num_clients))
-    place = np.nonzero(arrived)
-    by_client[*place[:-1], clients[place]] = np.asarray(weights).reshape(shape)[place]
-    for of_run in by_client.reshape(-1, rounds, task.num_clients):
-        used = np.nonzero(of_run.sum(1) > 0)[0]  # a round without weight changes nothing
-        shares = of_run[used] / of_run[used].sum(1, keepdims=True)
-        # The digits of single precision, in which weights are computed.
-        other = ~np.isclose(shares, shares[:1], rtol=1e-5, atol=0).all(1)
-        if other.any():
-            return int(used[other][0])
+    on_host = jax.tree.map(np.asarray, timeline)
+    batch = on_host if on_host.mask.ndim == 3 else jax.tree.map(lambda x: x[None], on_host)
+    at_once = max(1, _SLOTS_AT_ONCE // timeline.cohort_size)
+    for number in range(len(batch.mask)):
+        run: Timeline = jax.tree.map(lambda x, number=number: x[number], batch)
+        expected = None
+        for first in range(0, run.num_rounds, at_once):
+            part = run[first : first + at_once]
+            with jax.ensure_compile_time_eval():  # also while a run is traced
+                weights = weights_by_round(task, part, weighting, first)
+            if not is_concrete(weights):
+                return 0
+            by_client = np.zeros((part.num_rounds, task.num_clients))
+            rows, slots = np.nonzero(part.arrived)
+            by_client[rows, part.clients[rows, slots]] = np.asarray(weights)[rows, slots]
+            used = np.nonzero(by_client.sum(1) > 0)[0]  # a round without weight changes nothing
+            shares = by_client[used] / by_client[used].sum(1, keepdims=True)
+            expected = shares[:1] if expected is None or not len(expected) else expected
+            # The digits of single precision, in which weights are computed.
+            other = ~np.isclose(shares, expected, rtol=1e-5, atol=0).all(1)
+            if other.any():
+                return first + int(used[other][0])
     return 0
 
 

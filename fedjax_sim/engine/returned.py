@@ -82,14 +82,21 @@ def checked_arrays(function: str, state: PyTree) -> PyTree:
     return state
 
 
-def checked_visit(result: Any, state: ClientState) -> tuple[Upload, ClientState]:
-    """Returns the upload and the new state of a visit, if the state is as before."""
+def checked_visit(result: Any, state: ClientState, *, averaged: bool) -> tuple[Upload, ClientState]:
+    """Returns the upload and the new state of a visit, if the state is as before.
+
+    Args:
+        result: what ``algorithm.local`` returns.
+        state: the client's state before.
+        averaged: the server receives the mean of these uploads, and no aggregation does before.
+    """
     if not (isinstance(result, tuple) and len(result) == 2):
         raise ValueError(
             f"algorithm.local returns {_leaves(result)}; expected a pair (upload, client state)"
         )
     upload, new = result
-    return checked_means("local", upload), checked_state("local", new, state)
+    checked = checked_means if averaged else checked_arrays
+    return checked("local", upload), checked_state("local", new, state)
 
 
 def checked_means(function: str, upload: PyTree) -> PyTree:

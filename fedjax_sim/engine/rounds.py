@@ -109,16 +109,7 @@ def one_round(
     message = called_part(algorithm, "broadcast", state.server, round)
     past, buffers = store_broadcast(state.past, message, state.round, now)
 
-    works = Work(
-        round=jnp.broadcast_to(state.round, clients.shape),
-        client=clients,
-        # Empty slots do no steps.
-        num_steps=jnp.where(mask, now.num_steps, 0),
-        num_examples=entries(task.num_examples, clients),
-        staleness=state.round - now.version,
-        key=usual(_branch(visit_keys, 1)),
-        max_steps=now.max_steps,
-    )
+    works = works_of(task, now, state.round, usual(_branch(visit_keys, 1)))
     resumes = task.resumable and now.first_step is not None
     draws = (stream_keys, now.first_step) if resumes else usual(_branch(visit_keys, 0))
 
@@ -129,15 +120,11 @@ def one_round(
         oracle = called("task.oracle", given, expected, task.oracle, work.client, *stream)
         return checked_oracle("task.oracle", oracle)
 
-    def weights_of(works: Work, arrived: Array) -> Array:
-        expected = f"a function that returns weights [{arrived.shape[0]}]"
-        weights = called("weighting", "the round's visits", expected, weighting, works)
-        return jnp.where(arrived, checked_weights(weights, arrived.shape[0]), 0)
-
     factors = None
     if selector is not None:
         candidates = Slots(works, draws, mask, arrived)
-        weights, own_key = weights_of(works, arrived), jax.random.fold_in(key, task.num_clients + 1)
+        weights = weights_of(weighting, works, arrived)
+        own_key = jax.random.fold_in(key, task.num_clients + 1)
         kept, factors, selected = chosen_slots(
             algorithm, candidates, weights, selected, (task, measured_model(state.server)),
             round._replace(key=usual(own_key)), execution, oracle_of,
@@ -155,7 +142,7 @@ def one_round(
             received = tree.take(received, buffer)
         oracle = oracle_of(task, work, draw)
         result = called_part(algorithm, "local", received, old, oracle, work)
-        upload, new = checked_visit(result, old)
+        upload, new = checked_visit(result, old, averaged=algorithm.aggregation is None)
         check_precision("local", new, old, state.server.params)
         visit = Visit(received, upload, old, new, oracle, work)
         report: PyTree = ()
@@ -164,7 +151,7 @@ def one_round(
             checked_arrays("selection.report", report)
         return upload, (new, probed("client", probes.client, visit), report)
 
-    weights = weights_of(works, arrived)
+    weights = weights_of(weighting, works, arrived)
     if factors is not None:
         weights = weights * factors
     model = measured_model(state.server) if reports else None
@@ -205,6 +192,40 @@ def one_round(
     measured |= probed("server", probes.server, update)
     new_state = RunState(done, server, new_clients, past, diverged_at, selected)
     return new_state, measured | probed("run", probes.run, new_state)
+
+
+def works_of(task: Task, now: Timeline, round: Array, keys: Array) -> Work:
+    """Returns the visits of a round; ``now`` is its part of the timeline, with leaves ``[S]``."""
+    clients = jnp.asarray(now.clients)
+    return Work(
+        round=jnp.broadcast_to(round, clients.shape),
+        client=clients,
+        # Empty slots do no steps.
+        num_steps=jnp.where(jnp.asarray(now.mask), now.num_steps, 0),
+        num_examples=entries(task.num_examples, clients),
+        staleness=round - now.version,
+        key=keys,
+        max_steps=now.max_steps,
+    )
+
+
+def weights_of(weighting: Weighting, works: Work, arrived: Array) -> Array:
+    """Returns the weights of a round's uploads, 0 for slots without one."""
+    expected = f"a function that returns weights [{arrived.shape[0]}]"
+    weights = called("weighting", "the round's visits", expected, weighting, works)
+    return jnp.where(arrived, checked_weights(weights, arrived.shape[0]), 0)
+
+
+def weights_by_round(task: Task, part: Timeline, weighting: Weighting, first: int = 0) -> Array:
+    """Returns the weights ``[T, S]`` of rounds from ``first`` on, with keys that no run has."""
+    num_rounds = part.num_rounds
+    rounds = first + jnp.arange(num_rounds, dtype=jnp.int32)
+    key = jax.random.fold_in(jax.random.key(0), first)
+
+    def of_round(now: Timeline, round: Array, keys: Array) -> Array:
+        return weights_of(weighting, works_of(task, now, round, keys), jnp.asarray(now.arrived))
+
+    return jax.vmap(of_round)(part, rounds, jax.random.split(key, (num_rounds, part.cohort_size)))
 
 
 def placement_of(task: Task) -> Placement:

@@ -121,8 +121,10 @@ def chosen_slots(
     steps = works.num_steps if choice.num_steps is None else choice.num_steps
     factors = jnp.ones_like(weights)
     if choice.factors is not None:
-        factors = jnp.where(choice.factors < 0, jnp.nan, choice.factors.astype(weights.dtype))
-    size = mask.shape[0] if selector.size is None else min(selector.size, mask.shape[0])
+        given = jnp.asarray(choice.factors, weights.dtype)
+        # Of clients that are not chosen 1 / (probability of being chosen) may be infinite.
+        factors = jnp.where(chosen, jnp.where(given < 0, jnp.nan, given), 0)
+    size = mask.shape[0] if selector.size is None else min(int(selector.size), mask.shape[0])
     # A selector that chooses other numbers of clients than it says, or negative numbers of steps,
     # makes the model NaN, as negative weights do.
     count = chosen.sum()

@@ -10,6 +10,8 @@ carry (or fail under strict promotion).
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import optax.tree
@@ -18,6 +20,8 @@ from optax.tree import norm
 
 from fedjax_sim.tree.units import safe_norm
 from fedjax_sim.types import PyTree, Scalar
+
+_BEFORE = 40  # characters of a structure in a message, before what differs
 
 
 def _as(leaf: Array, scalar: Scalar) -> Array:
@@ -105,8 +109,8 @@ def check_alike(name: str, found: PyTree, expected: PyTree, other: str) -> None:
     """
     structures = [jax.tree.structure(x) for x in (found, expected)]
     if structures[0] != structures[1]:
-        texts = [str(x).removeprefix("PyTreeDef")[:80] for x in structures]
-        raise ValueError(f"{name} has the structure {texts[0]}; expected {texts[1]}, as {other}")
+        first, second = _where_different(*(str(x).removeprefix("PyTreeDef") for x in structures))
+        raise ValueError(f"{name} has the structure {first}; expected {second}, as {other}")
     leaves = jax.tree_util.tree_leaves_with_path(found)
     for (path, leaf), like in zip(leaves, jax.tree.leaves(expected), strict=True):
         if jnp.shape(leaf) != jnp.shape(like):
@@ -114,6 +118,16 @@ def check_alike(name: str, found: PyTree, expected: PyTree, other: str) -> None:
                 f"{name}{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}; expected "
                 f"{jnp.shape(like)}, as {other}"
             )
+
+
+def _where_different(*texts: str) -> list[str]:
+    """Returns the parts of texts where they begin to differ, with what is before it."""
+    same = itertools.takewhile(
+        lambda characters: len(set(characters)) == 1, zip(*texts, strict=False)
+    )
+    begin = max(0, sum(1 for _ in same) - _BEFORE)
+    end = begin + 2 * _BEFORE
+    return ["..." * (begin > 0) + text[begin:end] + "..." * (len(text) > end) for text in texts]
 
 
 def add_scale(x: PyTree, scalar: Scalar, y: PyTree) -> PyTree:

@@ -218,9 +218,10 @@ class FedAlgorithm(NamedTuple):
     """A federated algorithm: five pure functions.
 
     ``local`` is written for ONE client; an execution strategy batches it.  ``update`` receives the
-    weighted mean of the uploads, so a round needs one reduction; uploads have floating dtypes.  In
-    a round without reports the mean is 0 and the update is discarded; it must still be finite, so
-    that derivatives are.
+    weighted mean of the uploads, so a round needs one reduction.  What is averaged has floating
+    dtypes; uploads that an ``aggregation`` decodes, or that ``update`` receives one by one, may
+    have others.  In a round without reports the mean is 0 and the update is discarded; it must
+    still be finite, so that derivatives are.
 
     Example:
         >>> import jax.numpy as jnp

@@ -44,6 +44,7 @@ from fedjax_sim.wrappers.privacy.participation import min_separation, most_visit
 from fedjax_sim.wrappers.privacy.randomizers import check_delta
 from fedjax_sim.wrappers.private import private
 from fedjax_sim.wrappers.received import (
+    NEEDS_DATA,
     also_checked,
     broadcast_inner,
     check_receives_mean,

@@ -58,6 +58,10 @@ def check_received(algorithm: FedAlgorithm, params: Params) -> None:
         raise ValueError(WITHOUT_MODEL)
 
 
+# Errors of functions that get values of other shapes from an oracle without data.
+NEEDS_DATA = (TypeError, ValueError, AttributeError, LookupError)
+
+
 def dry_visit(
     algorithm: FedAlgorithm, params: Params, num_clients: int, max_steps: int
 ) -> tuple[Message, Upload, ClientState]:
@@ -84,7 +88,7 @@ def upload_shapes(algorithm: FedAlgorithm, params: Params) -> Upload:
     """Returns the shapes and dtypes of an algorithm's uploads, which only the model may decide."""
     try:
         return jax.eval_shape(lambda x: dry_visit(algorithm, x, 1000, 1)[1], params)
-    except (TypeError, ValueError, AttributeError) as error:
+    except NEEDS_DATA as error:
         raise ValueError(
             "algorithm has uploads whose shapes need a task; expected uploads whose shapes follow "
             f"from the model: {error}"

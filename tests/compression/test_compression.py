@@ -471,5 +471,8 @@ def test_the_vector_near_an_upload_has_its_form():
     algorithm = compressed(sent, lattice(6, 0.25), near=lambda message, upload: upload[:1])
     with pytest.raises(ValueError, match=r"near has shape \(1,\); expected \(2,\), as the upload"):
         execute(algorithm, timeline(), jnp.zeros(2))
+    unnamed = compressed(sent, lattice(6, 0.25), near=lambda message, upload: message["v"])
+    with pytest.raises(ValueError, match=r"^near fails for \(message, upload\) \(TypeError: "):
+        execute(unnamed, timeline(), jnp.zeros(2))
     with pytest.raises(ValueError, match=r"near takes \(upload\); expected \(message, upload\)"):
         compressed(sent, lattice(6, 0.25), near=lambda upload: upload)

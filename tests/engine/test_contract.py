@@ -230,6 +230,24 @@ def test_broken_selectors_are_refused(parts, message):
         execute(algorithm, TIMELINE, PARAMS)
 
 
+@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("other", [np.inf, np.nan, -1.0, 1.0])
+def test_factors_of_clients_that_are_not_chosen_do_not_count(size, other):
+    """As 1 / 0, for clients that are never chosen."""
+    factors = chosen(factors=lambda c: jnp.where(c.clients < 2, 2.0, other))
+    algorithm = GOOD._replace(selection=Selector(**factors, unbiased=True, size=size))
+    state, _ = execute(algorithm, TIMELINE, {"w": jnp.ones(3)})
+    # In the first round factors of 2 for a half of the clients; nobody is chosen in the second.
+    assert state.server.params["w"].tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("size", [2, np.int64(2), jnp.int32(2)])
+def test_sizes_of_selections_are_integers_of_any_kind(size):
+    algorithm = GOOD._replace(selection=Selector(first_two, size=size))
+    state, _ = execute(algorithm, TIMELINE, PARAMS)
+    assert state.selection.visits.sum() == 2
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -274,6 +292,33 @@ def test_broken_aggregations_are_refused(parts, message):
 def check_three(timeline):
     if timeline.cohort_size != 3:
         raise ValueError(f"timeline has {timeline.cohort_size} slots; expected 3")
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_uploads_that_an_aggregation_receives_may_be_codes(stacked):
+    """Means are taken after it, or not at all: one bit per entry is an upload, too."""
+
+    def decode(state, upload):
+        return jax.tree.map(lambda bit: 2.0 * bit.astype(float) - 1, upload["bits"])
+
+    def update(state, mean, round):
+        if stacked:
+            mean = jax.tree.map(
+                lambda bits: jnp.mean(2.0 * bits.astype(float) - 1, 0), mean.uploads["bits"]
+            )
+        return Pair(mean, state.total + 1)
+
+    def local(message, state, oracle, work):
+        return {"bits": {"w": jnp.broadcast_to(work.client % 4 == 0, (3,))}}, state
+
+    codes = GOOD._replace(
+        local=local,
+        update=update,
+        aggregation=Aggregation(None if stacked else decode),
+    )
+    state, _ = execute(codes, TIMELINE, {"w": jnp.zeros(3)})
+    # Signs 1, -1, -1 and -1 in both rounds.
+    assert state.server.params["w"].tolist() == [-0.5] * 3
 
 
 @pytest.mark.parametrize("num_bytes", ["many", -1, 2.5])

@@ -78,3 +78,13 @@ def test_trees_of_other_structures_are_named():
         ValueError, match=r"y has the structure \(\*\); expected \({'w': \*}\), as x"
     ):
         tree.sub({"w": jnp.zeros(3)}, 0.0)
+
+
+def test_structures_are_shown_where_they_differ():
+    """The first 80 characters of large trees are often equal."""
+    x = {f"layer{i}": {"bias": jnp.zeros(1), "kernel": jnp.zeros(2)} for i in range(5)}
+    y = x | {"layer3": {"kernel": jnp.zeros(2)}}
+    with pytest.raises(
+        ValueError, match=r"'layer3': {'kernel': \*}.*; expected .*'layer3': {'bias'"
+    ):
+        tree.add(x, y)

@@ -6,6 +6,7 @@ float64 from the definitions.
 
 import dataclasses
 import functools
+import tracemalloc
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from fedjax_sim.compression import (
     scaled_sign,
     top_k,
 )
+from fedjax_sim.engine import contract
 from fedjax_sim.runs.history import Clock
 from fedjax_sim.runs.storage.outcome import describe
 from fedjax_sim.wrappers.received import dry_visit
@@ -381,9 +383,15 @@ def test_weights_of_some_clients_are_refused(algorithm):
     ],
     ids=["ef21", "diana", "marina"],
 )
-@pytest.mark.parametrize("inside_jit", [False, True])
-def test_weights_that_change_between_rounds_are_refused(algorithm, inside_jit):
-    """The estimate would be a mean with weights of many rounds, and the limit another point."""
+@pytest.mark.parametrize(("inside_jit", "at_once"), [(False, 8), (True, 8), (False, 2**20)])
+def test_weights_that_change_between_rounds_are_refused(
+    algorithm, inside_jit, at_once, monkeypatch
+):
+    """The estimate would be a mean with weights of many rounds, and the limit another point.
+
+    With 8 slots at once two rounds are compared together, and the third one after them.
+    """
+    monkeypatch.setattr(contract, "_SLOTS_AT_ONCE", at_once)
     steps = np.array([[1, 2, 3, 4], [1, 2, 3, 4], [4, 2, 3, 1]])
     timeline = dataclasses.replace(fs.timelines.full(3, 4, 4), num_steps=jnp.asarray(steps))
     problem = setup(A, B, BEST, timeline, 4)
@@ -406,6 +414,19 @@ def test_weights_that_change_between_rounds_are_refused(algorithm, inside_jit):
     go(by_number)
     same = dataclasses.replace(timeline, num_steps=jnp.broadcast_to(steps[0], (3, 4)))
     go(by_steps, dataclasses.replace(problem, timeline=same))
+
+
+def test_weights_of_long_timelines_are_compared_in_parts():
+    """The comparison of all 2^22 visits together had 41 bytes of NumPy's arrays for each."""
+    timeline = jax.tree.map(np.asarray, fs.timelines.full(2**11, 2**11, 1))
+    task = fs.shared_task(lambda x, rows, key: rows, jnp.zeros(1), 2**11, fs.full_batch(1))
+    tracemalloc.start()
+    try:
+        contract.check_weighting(fs.ef21(EXACT, identity()), task, timeline, by_number)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 2**22 * 25, most / 2**22
 
 
 # ---- the rest of an algorithm

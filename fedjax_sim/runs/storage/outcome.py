@@ -17,7 +17,7 @@ from fedjax_sim.checks import called, check_count, shapes_of_one, shapes_text
 from fedjax_sim.runs.history import Clock
 from fedjax_sim.tree import bits_if_all_report, bits_of_arrays, message_bits, upload_bits
 from fedjax_sim.types import FedAlgorithm, PyTree, Selector, Setup
-from fedjax_sim.wrappers import dry_client, dry_visit
+from fedjax_sim.wrappers import NEEDS_DATA, dry_client, dry_visit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ def describe(
     if selector is not None and selector.size is not None:
         reports = np.minimum(candidates, selector.size)
     # An algorithm may need a real oracle even for the shapes of its uploads.
-    with contextlib.suppress(TypeError, ValueError, AttributeError):
+    with contextlib.suppress(*NEEDS_DATA):
         shapes = shapes or visit_shapes(algorithm, setup, batched=batched)
     if shapes is not None:
         message, sent = shapes
@@ -106,7 +106,7 @@ def describe(
             asked = candidates.sum() / max(int(reports.sum()), 1)
             try:
                 score, report = _selection_bits(selector, setup, batched=batched)
-            except (TypeError, ValueError, AttributeError):  # they need a real oracle, too
+            except NEEDS_DATA:  # they need a real oracle, too
                 download, upload = None, None
             else:
                 download = round(download * asked) if selector.score is not None else download

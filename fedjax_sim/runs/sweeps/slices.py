@@ -20,6 +20,7 @@ from fedjax_sim.runs.sweeps.result import SweepRun
 from fedjax_sim.runs.sweeps.store import SweepStore, portable
 from fedjax_sim.runs.sweeps.trial import RunDigests, Trial
 from fedjax_sim.types import FedAlgorithm
+from fedjax_sim.wrappers import NEEDS_DATA
 
 RunNumber = tuple[int, int]  # (configuration, seed)
 
@@ -131,7 +132,7 @@ class Batch(NamedTuple):
         for i, algorithm in algorithms.items():
             try:
                 shapes = shapes or outcome.visit_shapes(algorithm, setup, batched=True)
-            except (TypeError, ValueError, AttributeError):
+            except NEEDS_DATA:
                 return {}  # an algorithm that needs a real oracle
             facts = outcome.describe(algorithm, setup, seeds, clock, batched=True, shapes=shapes)
             recorded = outcome.Outcome(rounds[-1], {}, **facts)

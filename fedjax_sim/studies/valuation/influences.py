@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -18,14 +17,13 @@ from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count, check_is_algorithm
 from fedjax_sim.data import FederatedData
-from fedjax_sim.engine import Execution, checked_weights
+from fedjax_sim.engine import Execution, weights_by_round
 from fedjax_sim.objectives import batch_losses, check_labels, statistics_of
 from fedjax_sim.runs import Mode, sign
 from fedjax_sim.studies.hypergradients.checkpointing import Checkpoint
 from fedjax_sim.studies.hypergradients.hypergradient import Hypergradient, hypergradient
 from fedjax_sim.studies.valuation.metrics import Metric, evaluated_once
 from fedjax_sim.studies.valuation.result import Valuation
-from fedjax_sim.tree import entries
 from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Work
 
 
@@ -197,24 +195,15 @@ def _result(method: str, name: str, mode: Mode, result: Hypergradient) -> Valuat
 
 def _check_weights(setup: Setup) -> None:
     """Refuses clients of weight 0, whose uploads the mean leaves out with all derivatives."""
-    task, timeline = setup.task, setup.timeline
-    mask = np.asarray(timeline.mask)
-    round, _ = np.nonzero(mask)
-    clients, steps, versions = (
-        jnp.asarray(np.asarray(x)[mask], jnp.int32)
-        for x in (timeline.clients, timeline.num_steps, timeline.version)
-    )
-    round = jnp.asarray(round, jnp.int32)
-    keys = jax.random.split(jax.random.key(0), len(round))
-    sizes = entries(task.num_examples, clients)
-    work = Work(round, clients, steps, sizes, round - versions, keys, timeline.max_steps)
-    weights = np.asarray(checked_weights(setup.weighting(work), len(clients)))
-    if (weights <= 0).any():
-        first = int((weights <= 0).argmax())
+    timeline = setup.timeline
+    weights = np.asarray(weights_by_round(setup.task, timeline, setup.weighting))
+    without = np.asarray(timeline.arrived) & (weights <= 0)
+    if without.any():
+        first = np.unravel_index(without.argmax(), without.shape)
         raise ValueError(
-            f"setup.weighting is {weights[first]:g} for client {int(clients[first])}; expected "
-            "positive weights: the mean leaves out uploads of weight 0, so its derivative there is "
-            "0"
+            f"setup.weighting is {weights[first]:g} for client {int(timeline.clients[first])}; "
+            "expected positive weights: the mean leaves out uploads of weight 0, so its derivative "
+            "there is 0"
         )
 
 

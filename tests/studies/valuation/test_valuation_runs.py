@@ -95,6 +95,23 @@ def test_mean_estimation_by_retraining(tmp_path):
         valuation.game(fs.fedavg(1.0), estimation(), KEY, loss, directory=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "weighting",
+    [
+        lambda work: jnp.arange(1.0, 5.0),
+        lambda work: work.client.sum() == 0 + 1 + 2 + 3,
+    ],
+    ids=["slots", "sum"],
+)
+def test_weights_of_influence_are_those_of_rounds(weighting):
+    """A weighting receives the visits of a round."""
+    two = estimation(fs.timelines.full(2, 4, 1))
+    values = valuation.influence(
+        fs.fedavg(0.5), dataclasses.replace(two, weighting=weighting), KEY, loss
+    ).values
+    assert np.isfinite(values).all()
+
+
 @pytest.mark.slow
 def test_influence_of_mean_estimation():
     result = valuation.influence(fs.fedavg(1.0), estimation(), KEY, loss)

@@ -437,3 +437,24 @@ def test_clients_on_a_mesh_and_client_probes_are_refused():
     probes = fs.Probes(client={"upload": lambda visit: visit.upload})
     with pytest.raises(ValueError, match=r"probes.client is \['upload'\]"):
         fs.simulate(algorithm, setup(), KEY, **records(probes=probes))
+
+
+@pytest.mark.parametrize("part", ["score", "local"])
+def test_bits_of_functions_that_index_values_of_an_oracle_are_unknown(part, tmp_path):
+    """Without data an oracle's means are single numbers, which have no entries."""
+
+    def first(params, oracle):
+        return oracle.mean(lambda w, batch, key: batch["x"][:, None], 0)(params)[0]
+
+    algorithm = fs.fedavg(0.1)
+    if part == "score":
+        score = lambda params, oracle, work: first(params, oracle)  # noqa: E731
+        chosen = selection.Choice(np.arange(CANDIDATES) < SIZE)
+        selector = selection.Selector(lambda *state: (chosen, state[0]), SIZE, score=score)
+        algorithm = selection.select(algorithm, selector)
+    else:
+        algorithm = algorithm._replace(
+            local=lambda message, state, oracle, work: (first(message, oracle).mean(), state)
+        )
+    fs.simulate(algorithm, setup(), KEY, storage=tmp_path)
+    assert RunFolder(tmp_path).outcome().upload_bits is None
