@@ -111,7 +111,11 @@ def test_value_errors_have_the_name_of_the_function_unless_they_are_refusals():
         called(own, refuses=True)
 
 
-@pytest.mark.parametrize("kind", [FloatingPointError, ImportError, OSError, RuntimeError])
+class OwnError(ValueError):
+    """A kind of error that callers of a user's function may catch."""
+
+
+@pytest.mark.parametrize("kind", [FloatingPointError, ImportError, OSError, RuntimeError, OwnError])
 def test_errors_with_a_meaning_of_their_own_pass(kind):
     def fails():
         raise kind("own")

@@ -68,11 +68,13 @@ def called(
 
 
 def _is_refusal(error: ValueError) -> bool:
-    """Returns True for an error of this package, whose message names an argument of the user.
+    """Returns True for a user's own kind of error, or one that names an argument of the user.
 
-    JAX, NumPy and optax raise ValueError, too, for example for trees of other structures, and the
+    JAX, NumPy and optax raise ValueError itself, for example for trees of other structures, and the
     package's arithmetic of trees names its operands.
     """
+    if type(error) is not ValueError:
+        return True
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
