@@ -18,8 +18,13 @@ from fedjax_sim.types import FedAlgorithm, LastWrapper, Params, Setup, Task, Tim
 _NO_TRACE = get_opaque_trace_state()  # while modules are imported nothing is traced
 
 
-def check_setup(setup: Setup) -> None:
-    """Refuses an invalid setup of one run or of a batch of runs."""
+def check_setup(setup: Setup, *, continued: bool = False) -> None:
+    """Refuses an invalid setup of one run or of a batch of runs.
+
+    Args:
+        setup: with concrete data.
+        continued: as for :func:`~fedjax_sim.checks.timelines.check_timeline`.
+    """
     check_is_setup(setup)
     for name, kind in (("task", Task), ("timeline", Timeline)):
         value = getattr(setup, name)
@@ -57,7 +62,7 @@ def check_setup(setup: Setup) -> None:
         check_takes("eval_fn", setup.eval_fn, ("model",))
     check_takes("weighting", setup.weighting, ("work",))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup.timeline)):
-        check_timeline(setup.timeline, setup.task.num_clients)
+        check_timeline(setup.timeline, setup.task.num_clients, continued=continued)
         if setup.task.placement is not None:
             setup.task.placement.check(setup.timeline)
 

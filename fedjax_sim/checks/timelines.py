@@ -9,8 +9,13 @@ from fedjax_sim.checks.numbers import check_count
 from fedjax_sim.types import Task, Timeline
 
 
-def check_timeline(timeline: Timeline, num_clients: int) -> None:
-    """Checks the fields of a concrete timeline or of a batch of timelines."""
+def check_timeline(timeline: Timeline, num_clients: int, *, continued: bool = False) -> None:
+    """Checks the fields of a concrete timeline or of a batch of timelines.
+
+    Args:
+        timeline, num_clients: of the setup.
+        continued: broadcasts before the first round, of negative numbers, exist.
+    """
     # NumPy, since jnp would trace inside a jit.
     clients, version, num_steps, mask = (
         np.asarray(x)
@@ -57,7 +62,7 @@ def check_timeline(timeline: Timeline, num_clients: int) -> None:
     if not isinstance(timeline.own_models, bool):
         raise ValueError(f"timeline.own_models is {timeline.own_models!r}; expected True or False")
     started = np.where(mask, version, 0)
-    if started.min() < 0:
+    if started.min() < 0 and not continued:
         raise ValueError(
             f"timeline.version has {started.min()}; expected 0 or above, the number of a broadcast"
         )

@@ -58,6 +58,7 @@ def check_run(
     execution: Any = None,
     eval_initial: bool = False,
     compiled: bool = True,
+    continued: bool = False,
 ) -> None:
     """Refuses a setup that is invalid or that does not fit an algorithm: the one door of all calls.
 
@@ -75,6 +76,7 @@ def check_run(
         eval_initial: the run also evaluates the initial model, as round 0.
         compiled: rounds are compiled and recorded on the host, so that the call cannot be
             transformed; False: it can, as that of :func:`fedjax_sim.run`.
+        continued: the timeline goes on after another one, whose broadcasts have negative numbers.
 
     Raises:
         ValueError: a value of the setup; a function of an algorithm that does not take its
@@ -83,7 +85,7 @@ def check_run(
             aggregation requires; running statistics that an algorithm does not update; a wrapper
             around one that must be applied last; or what the algorithm's own check refuses.
     """
-    check_setup(setup)
+    check_setup(setup, continued=continued)
     if compiled:
         check_compiles()
     check_batch(setup, count)

@@ -195,7 +195,7 @@ def _prepared(
     # A check may depend on the first round, or on the parity of a round, of the whole run.
     checked = _as_from_0(setup.timeline, done) if restart else _joined(before, setup.timeline)
     whole = dataclasses.replace(setup, timeline=checked, eval_fn=None)
-    check_run(algorithm, whole, count, execution=execution)
+    check_run(algorithm, whole, count, execution=execution, continued=restart)
     compiled = programs_of(
         algorithm, setup, batched=count is not None, execution=execution, probes=NO_PROBES
     )
@@ -231,8 +231,9 @@ def _changed(
     # One timeline of all seeds may become one per seed, and the reverse.
     timeline = _per_seed(jax.tree.map(np.asarray, timeline), before)
     as_from_0 = _as_from_0(timeline, before.num_rounds)
+    changed = dataclasses.replace(rest, timeline=as_from_0, eval_fn=None)
     try:
-        check_run((), dataclasses.replace(rest, timeline=as_from_0, eval_fn=None), num_seeds)
+        check_run((), changed, num_seeds, continued=True)
     except ValueError as error:
         raise ValueError(f"alternatives[{name!r}] changes the timeline: {error}") from error
     return timeline
