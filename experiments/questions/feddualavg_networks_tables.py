@@ -84,7 +84,7 @@ def compared(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def inside(table: pd.DataFrame) -> pd.DataFrame:
-    """What averaging does: clients' and the server's densities, l1 norms over the radius, units."""
+    """Densities of clients and the server, their l1 norms over the radius, and units that live."""
 
     def rows() -> Iterator[dict[str, Any]]:
         for point in points(table):

@@ -17,6 +17,7 @@ CELL = ["family", "plane", "M", "K", *Problem._fields]
 RATIO = ("ratio", "low", "high")  # log10, with the 95 % interval over seeds
 LEAD = 1.05  # a method is ahead if the interval of the ratio of scores is beyond 5 %
 LEAST = 1e-12  # of the initial loss: below it scores are rounding
+CROSSINGS = ["family", "plane", "noise", "from", "up to", "seeds", "measured", "low", "high"]
 DECIMALS = 4  # of logarithms: 0.02 % of a score
 
 
@@ -38,7 +39,8 @@ def summary(scores: pd.DataFrame) -> pd.DataFrame:
     for cell, part in scores.groupby(CELL, sort=False):
         by_method: Any = logs(part).droplevel(CELL).dropna(axis=1, how="all")
         row = dict(zip(CELL, cell, strict=True))  # type: ignore[arg-type]
-        row |= in_front(by_method) if len(by_method) == len(methods) else {}
+        whole = len(by_method) == len(methods)
+        row |= in_front(by_method) if whole else {"best": np.nan, "in front": np.nan}
         for pair in PAIRS:
             if set(pair) <= set(by_method.index):
                 first, second = (by_method.loc[method] for method in pair)
@@ -76,11 +78,9 @@ def crossings(scores: pd.DataFrame) -> pd.DataFrame:
             if len(values) < 2:
                 continue
             places, kept = values.index.to_numpy(float), values.dropna(axis=1).to_numpy()
-            row: dict[str, Any] = {"family": family, "plane": plane, "noise": noise}
-            row |= {"from": places[0], "up to": places[-1], "seeds": kept.shape[1]}
-            names = ("measured", "low", "high")
-            rows.append(row | dict(zip(names, crossing_interval(places, kept), strict=True)))
-    return pd.DataFrame(rows)
+            interval = crossing_interval(places, kept)
+            rows.append((family, plane, noise, places[0], places[-1], kept.shape[1], *interval))
+    return pd.DataFrame(rows, columns=CROSSINGS)
 
 
 def ratio_columns(pair: tuple[str, str]) -> tuple[str, str, str]:

@@ -229,6 +229,19 @@ def test_a_summary_has_the_ratios_of_paired_seeds():
     assert all(pd.isna(part[name]) for name in ("best", mean, "FedAvg"))
 
 
+def test_scores_without_the_pair_of_the_boundary_have_a_report():
+    """FedAc and FedAvg alone; the second also with cells in which it has not run."""
+    scores = planted()
+    kept = scores[scores["method"].isin(["FedAc", "FedAvg"])]
+    for part in (kept, kept[(kept["method"] == "FedAc") | (kept["plane"] == "condition")]):
+        tables = tables_of.summaries(part)
+        assert list(tables["crossings"]) == tables_of.CROSSINGS
+        assert not len(tables["crossings"])
+        built, figures = report.build(tables, {"options": OPTIONS})
+        assert "phase_diagram" in figures
+        assert "FedAc / FedAvg" in built.text
+
+
 def test_a_kept_program_is_not_run_again(tmp_path, monkeypatch):
     options = study.Options(
         scale="tiny", families=("quadratic",), methods=("FedAvg", "MB-SGD"), work=tmp_path / "work",
