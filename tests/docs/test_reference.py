@@ -1,6 +1,8 @@
 """The API reference has every public name, with a docstring that has all its parts."""
 
 import ast
+import builtins
+import doctest
 import importlib.util
 import inspect
 import pathlib
@@ -45,6 +47,54 @@ def test_every_public_name_has_one_entry(monkeypatch):
         assert text.count(f".. automodule:: {path}\n") == 1, path
         module = importlib.import_module(path)
         assert not [name for name in names if id(getattr(module, name)) not in entries], path
+
+
+def unknown_names(source: str) -> dict[str, set[str]]:
+    """Returns the names that the examples of a module use and that neither they nor it binds."""
+    tree, parser, unknown = ast.parse(source), doctest.DocTestParser(), {}
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for node in ast.walk(tree):
+        if not isinstance(node, documented) or not (text := ast.get_docstring(node)):
+            continue
+        run = [e for e in parser.get_examples(text) if doctest.SKIP not in e.options]
+        example = ast.parse("".join(e.source for e in run))
+        used = {n.id for n in ast.walk(example) if isinstance(n, ast.Name)}
+        if names := used - bound(example) - bound(tree, nested=False) - set(dir(builtins)):
+            unknown[getattr(node, "name", "module")] = names
+    return unknown
+
+
+def bound(tree: ast.Module, nested: bool = True) -> set[str]:
+    """Returns the names that a module binds, with those of its functions where they are nested."""
+    names = set()
+    for node in ast.walk(tree) if nested else tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and not nested:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def test_examples_bind_the_names_that_they_use():
+    paths = (FOLDER.parents[1] / "fedjax_sim").rglob("*.py")
+    unknown = {str(path): unknown_names(path.read_text()) for path in paths}
+    assert not {path: names for path, names in unknown.items() if names}
+
+
+def test_an_unknown_name_of_an_example_would_be_found():
+    source = (
+        'def f(x):\n    """Returns it.\n\n    >>> f(jax.numpy.ones(2))\n    """\n    return x\n'
+    )
+    assert unknown_names(source) == {"f": {"jax"}}
+    assert not unknown_names("import jax\n" + source)
+    assert not unknown_names(source.replace(">>> f", ">>> import jax\n    >>> f"))
 
 
 @pytest.mark.slow

@@ -64,6 +64,7 @@ def influence(
         FloatingPointError: the metric or a derivative is not finite, since the run diverged.
 
     Example:
+        >>> import jax
         >>> import fedjax_sim as fs
         >>> data = fs.FederatedData({"x": jnp.array([1.0, 2.0, 6.0])}, np.arange(4))
         >>> loss = lambda w, examples, key: (w - examples["x"]) ** 2 / 2
@@ -130,6 +131,7 @@ def example_influence(
         FloatingPointError: as :func:`influence`.
 
     Example:
+        >>> import jax
         >>> import fedjax_sim as fs
         >>> data = fs.FederatedData({"x": jnp.array([1.0, 3.0, 6.0])}, np.array([0, 2, 3]))
         >>> loss = lambda w, examples, key: (w - examples["x"]) ** 2 / 2
