@@ -159,7 +159,8 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
         algorithm, codec: as for :func:`marina`.
 
     Raises:
-        ValueError: as :func:`marina`; a timeline in whose first round not all clients report.
+        ValueError: as :func:`marina`; a timeline in whose first round not all clients report, or
+            that has rounds of some clients and weights that are not equal.
 
     References:
         Gorbunov et al., 2021, Algorithm 4.
@@ -184,7 +185,9 @@ def pp_marina(algorithm: FedAlgorithm, codec: Codec) -> FedAlgorithm:
     wrapped = also_checked(_marina(algorithm, codec, _all_report), check)
     check_statistics_last("pp_marina", algorithm, only_uploaded=True)
     return with_upload_bits(wrapped, codec.bits, bits_of_arrays).requiring(
-        exact_mean="the number of uploads tells the server whether they are whole"
+        exact_mean="the number of uploads tells the server whether they are whole",
+        # The weighted mean of a drawn cohort is no unbiased estimate of that of all clients.
+        uniform_weights_if_partial=UNWEIGHTED_MEMORY,
     )
 
 

@@ -282,6 +282,38 @@ def test_timelines():
         start(fs.marina(plain, random_k(1), 0.5), stale)
 
 
+def test_weights_of_drawn_cohorts_are_refused():
+    """The mean of the estimates over all cohorts would be 1.26 in place of 1.865.
+
+    The curvatures are 1, 2, 3 and 10, the first model is 0.21 after a mean gradient of -2.1, and
+    one of four clients is drawn: the change has the mean curvature 4 in place of the weighted 1.12.
+    """
+    curvatures, shares = np.array([1.0, 2.0, 3.0, 10.0]), np.array([0.97, 0.01, 0.01, 0.01])
+
+    def visit(w, k):
+        return curvatures[k] * (w - curvatures[k])
+
+    first = shares @ [visit(0.0, k) for k in range(4)]
+    model = -0.1 * first
+    exact = shares @ [visit(model, k) for k in range(4)]
+    drawn = np.mean([first + visit(model, k) - visit(0.0, k) for k in range(4)])
+    np.testing.assert_allclose([exact, drawn], [-1.8648, -1.26], rtol=1e-12)
+
+    sizes = (97, 1, 1, 1)
+    data = fs.from_clients([{"x": jnp.full(n, x)} for n, x in zip(sizes, curvatures, strict=True)])
+    task = fs.empirical_task(
+        lambda w, batch, key: batch["x"] * (w - batch["x"]) ** 2 / 2, data, fs.full_batch(1)
+    )
+    whole = fs.timelines.full(2, 4, 1)
+    some = dataclasses.replace(whole, mask=whole.mask.at[1, 1:].set(False))
+    algorithm = fs.pp_marina(fs.fedsgd(0.1), identity())
+    setup = fs.Setup(task, whole, jnp.zeros(()), weighting=fs.weight_by_examples)
+    state, _ = fs.run(algorithm, setup, jax.random.key(0))
+    np.testing.assert_allclose(state.server.estimate, exact, rtol=1e-12)
+    with pytest.raises(ValueError, match="weighting is weight_by_examples; expected uniform_weigh"):
+        fs.run(algorithm, dataclasses.replace(setup, timeline=some), jax.random.key(0))
+
+
 def test_the_check_of_the_algorithm_remains():
     def check(task, timeline):
         raise ValueError("refused by the algorithm")
