@@ -57,7 +57,7 @@ ENTRIES = {
     "influence": lambda key: fs.valuation.influence(AVG, SETUP, key, metric, mode="min"),
     "fed_sv": lambda key: fs.valuation.fed_sv(AVG, SETUP, key, metric, mode="min"),
     "audit": lambda key: fs.diagnostics.audit(AVG, SETUP, one(key), 0, metric, delta=0.1),
-    "controls": lambda key: gradient_controls(None, SETUP.task, key),
+    "controls": lambda key: gradient_controls(None, SETUP, key),
     "generated_task": lambda key: fs.generated_task(
         absolute, generate, 3, fs.full_batch(1), key=key
     ),

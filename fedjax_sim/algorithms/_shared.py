@@ -12,7 +12,7 @@ from jax.core import Tracer
 from fedjax_sim import tree
 from fedjax_sim.checks import partial_rounds
 from fedjax_sim.prox import Composite
-from fedjax_sim.types import Oracle, Params, Round, Scalar, Task, Timeline, Upload, Work
+from fedjax_sim.types import Oracle, Params, Requires, Round, Scalar, Task, Timeline, Upload, Work
 
 Transform = Callable[[Oracle], Oracle]
 
@@ -20,6 +20,8 @@ Transform = Callable[[Oracle], Oracle]
 # Reasons for `Requires.exact_mean`.
 UPLOADS_MODELS = "clients upload models, not changes of the model"
 UPLOADS_COUNTS = "clients also upload weights or counts, which the server takes as exact"
+# Of algorithms whose server adds `round.participation` of the clients' changes to such a mean.
+MEAN_OF_ALL = Requires(constant_weights="the server keeps a weighted mean over all clients")
 
 
 class ModelState(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import MEAN_OF_ALL
 from fedjax_sim.checks import check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, corrected, local_steps, proximal, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, specified
@@ -40,12 +41,16 @@ def feddyn(lr: ScalarOrSchedule, mu: Scalar = 0.01) -> FedAlgorithm:
     corrects the difference later, and the limit is no longer the optimum: the mean gradient there
     is the mean of the :math:`u_i` minus h.
 
+    With weights :math:`w_i` of the setup, :math:`1 / M` becomes :math:`w_i / \sum_j w_j`, the mean
+    is weighted, and the limit is the optimum of the weighted objective.
+
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
         mu: weight of the proximal term, positive, the paper's :math:`\alpha`.
 
     Raises:
-        ValueError: a number outside its range.
+        ValueError: a number outside its range; at the start of the run, a client with another
+            weight in some round than in others.
 
     References:
         Acar et al., 2021, Algorithm 1.
@@ -66,9 +71,8 @@ def feddyn(lr: ScalarOrSchedule, mu: Scalar = 0.01) -> FedAlgorithm:
         return delta, tree.add_scale(dual, mu, delta)
 
     def update(state: FedDynState, delta: Upload, round: Round) -> FedDynState:
-        participation = round.num_uploads / round.num_clients
-        dual = tree.add_scale(state.dual, mu, tree.scale(participation, delta))
+        dual = tree.add_scale(state.dual, mu, tree.scale(round.participation, delta))
         average = tree.sub(state.params, delta)
         return FedDynState(tree.add_scale(average, -1 / mu, dual), dual)
 
-    return FedAlgorithm(init, local, update, init_client=tree.zeros_like)
+    return FedAlgorithm(init, local, update, init_client=tree.zeros_like, requires=MEAN_OF_ALL)

@@ -38,7 +38,8 @@ def fedgamma(
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     Raises:
-        ValueError: a number outside its range.
+        ValueError: a number outside its range; weights that change, as for
+            :func:`~fedjax_sim.algorithms.scaffold`.
 
     References:
         Dai et al., 2023, Algorithm 1.

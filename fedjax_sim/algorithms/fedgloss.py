@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import Transform
+from fedjax_sim.algorithms._shared import MEAN_OF_ALL, Transform
 from fedjax_sim.checks import check_at_least, check_positive, check_rates
 from fedjax_sim.local import (
     ScalarOrSchedule,
@@ -58,8 +58,8 @@ def fedgloss(
         x \leftarrow x - \eta_s d - s / \mu
 
     The perturbation z - x costs no message, since d is that of the round before.  With both radii 0
-    and ``server_lr=1`` it is FedDyn.  Lost uploads shift the limit, as for
-    :func:`~fedjax_sim.algorithms.feddyn`.
+    and ``server_lr=1`` it is FedDyn.  Lost uploads shift the limit, and weights change the means,
+    as for :func:`~fedjax_sim.algorithms.feddyn`.
 
     The authors' program divides the step of s by the number of uploads once more, restarts z and
     moves :math:`u_i` at every local epoch, and may raise both radii over the first rounds.
@@ -73,7 +73,7 @@ def fedgloss(
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     Raises:
-        ValueError: a number outside its range.
+        ValueError: as :func:`~fedjax_sim.algorithms.feddyn`.
 
     References:
         Caldarola et al., 2025, Algorithm 1.
@@ -99,9 +99,10 @@ def fedgloss(
         return delta, tree.add_scale(dual, mu, delta)
 
     def update(state: FedGlossState, delta: Upload, round: Round) -> FedGlossState:
-        participation = round.num_uploads / round.num_clients
-        dual = tree.add_scale(state.dual, mu, tree.scale(participation, delta))
+        dual = tree.add_scale(state.dual, mu, tree.scale(round.participation, delta))
         moved = tree.add_scale(state.params, -server_rate(server_lr, round), delta)
         return FedGlossState(tree.add_scale(moved, -1 / mu, dual), dual, delta)
 
-    return FedAlgorithm(init, local, update, broadcast, init_client=tree.zeros_like)
+    return FedAlgorithm(
+        init, local, update, broadcast, init_client=tree.zeros_like, requires=MEAN_OF_ALL
+    )

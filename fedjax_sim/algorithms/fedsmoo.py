@@ -12,7 +12,7 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import Transform
+from fedjax_sim.algorithms._shared import MEAN_OF_ALL, Transform
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, perturbed, rate, unchanged
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Params, Round, Scalar, Work, specified
@@ -50,7 +50,8 @@ def fedsmoo(
     The server rule is the one of the authors' program, which drops a term :math:`e_{i,K}` of the
     paper's rule.  In that program clipping includes :math:`\lambda (h_i - x)`; here ``transform``
     acts on :math:`g_i(y + e)` alone, as in every other method.  With ``radius=0`` it is FedDyn.
-    Lost uploads shift the limit, as for :func:`~fedjax_sim.algorithms.feddyn`.
+    Lost uploads shift the limit, and weights change the means, as for
+    :func:`~fedjax_sim.algorithms.feddyn`.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
@@ -59,7 +60,7 @@ def fedsmoo(
         transform: as for :func:`~fedjax_sim.algorithms.fedsam`.
 
     Raises:
-        ValueError: a number outside its range.
+        ValueError: as :func:`~fedjax_sim.algorithms.feddyn`.
 
     References:
         Sun et al., 2023, Algorithm 1.
@@ -102,12 +103,11 @@ def fedsmoo(
 
     def update(state: FedSmooState, mean: tuple[Params, Params], round: Round) -> FedSmooState:
         delta, pull = mean
-        participation = round.num_uploads / round.num_clients
-        dual = tree.add_scale(state.dual, -participation, delta)
+        dual = tree.add_scale(state.dual, -round.participation, delta)
         average = tree.sub(state.params, delta)
         return FedSmooState(tree.add(average, dual), dual, _along(pull, radius))
 
-    return FedAlgorithm(init, local, update, broadcast, init_client)
+    return FedAlgorithm(init, local, update, broadcast, init_client, requires=MEAN_OF_ALL)
 
 
 def _along(x: Params, radius: Scalar) -> Params:

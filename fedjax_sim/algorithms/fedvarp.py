@@ -69,11 +69,10 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
         return tree.sub(new, last), new
 
     def update(state: FedVarpState, change: Params, round: Round) -> FedVarpState:
-        participation = round.num_uploads / round.num_clients
         direction = tree.add(state.memory, change)
         return FedVarpState(
             tree.add_scale(state.params, -server_lr, direction),
-            tree.add_scale(state.memory, participation, change),
+            tree.add_scale(state.memory, round.participation, change),
         )
 
     return FedAlgorithm(

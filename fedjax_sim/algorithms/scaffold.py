@@ -13,7 +13,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import MEAN_OF_ALL
 from fedjax_sim.checks import check_at_least, check_choice, check_key, check_rates
+from fedjax_sim.engine import weights_of_clients
 from fedjax_sim.local import (
     ScalarOrSchedule,
     corrected,
@@ -29,7 +31,7 @@ from fedjax_sim.types import (
     Params,
     Round,
     Scalar,
-    Task,
+    Setup,
     Work,
     send_state,
     specified,
@@ -65,8 +67,12 @@ def scaffold(
     A client receives no confirmation: after a lost upload
     (:func:`~fedjax_sim.timelines.lose_uploads`) its :math:`c_i` has moved and c has not.  Nothing
     corrects the difference later, and the limit is no longer the optimum: the mean gradient there
-    is the mean of the :math:`c_i` minus c.  Unequal weights have the same effect if not all clients
-    report in every round: then c is no mean of the :math:`c_i`, not even a weighted one.
+    is the mean of the :math:`c_i` minus c.
+
+    With weights :math:`w_i` of the setup both means are weighted, and
+    :math:`\sum_{i \in S} w_i / \sum_i w_i` takes the place of :math:`|S| / M`.  So c stays the
+    weighted mean of all :math:`c_i` whatever cohorts are drawn, and the limit is the optimum of the
+    weighted objective.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
@@ -74,7 +80,8 @@ def scaffold(
         option: rule for the clients' controls.
 
     Raises:
-        ValueError: an option other than "I" and "II".
+        ValueError: an option other than "I" and "II"; at the start of the run, a client with
+            another weight in some round than in others.
 
     References:
         Karimireddy et al., 2020, Algorithm 1.
@@ -109,17 +116,18 @@ def scaffold(
 
     def update(state: ScaffoldState, mean: tuple[Params, Params], round: Round) -> ScaffoldState:
         delta, dcontrol = mean
-        participation = round.num_uploads / round.num_clients
         return ScaffoldState(  # Eq. (5)
             tree.add_scale(state.params, -server_lr, delta),
-            tree.add_scale(state.control, participation, dcontrol),
+            tree.add_scale(state.control, round.participation, dcontrol),
         )
 
-    return FedAlgorithm(init, local, update, send_state, init_client=tree.zeros_like)
+    return FedAlgorithm(
+        init, local, update, send_state, init_client=tree.zeros_like, requires=MEAN_OF_ALL
+    )
 
 
 # A function of the first state of a run, because `init_client` sees no data.
-def gradient_controls(state: Any, task: Task, key: Array) -> Any:
+def gradient_controls(state: Any, setup: Setup, key: Array) -> Any:
     r"""Starts control variates at the local gradients: :math:`c_i = \nabla F_i(x)`, their mean c.
 
     It takes the state of SCAFFOLD, FedMoSWA or FedGAMMA before the first round, whose controls are
@@ -127,7 +135,7 @@ def gradient_controls(state: Any, task: Task, key: Array) -> Any:
 
     Args:
         state: a :class:`~fedjax_sim.engine.RunState` of :func:`fedjax_sim.init`.
-        task: the clients' objectives.
+        setup: of the run; the mean has the weights of ``setup.weighting``.
         key: for objectives that draw random numbers (augmentation).
 
     Returns:
@@ -146,13 +154,14 @@ def gradient_controls(state: Any, task: Task, key: Array) -> Any:
         >>> task = fs.empirical_task(
         ...     lambda w, batch, key: (w - batch["x"]) ** 2 / 2, data, fs.full_batch(1))
         >>> timeline = fs.timelines.full(1, 2, task.num_steps)
-        >>> state = fs.init(fs.scaffold(0.1), fs.Setup(task, timeline, jnp.array(0.0)))
-        >>> state = gradient_controls(state, task, jax.random.key(0))
+        >>> setup = fs.Setup(task, timeline, jnp.array(0.0))
+        >>> state = fs.init(fs.scaffold(0.1), setup)
+        >>> state = gradient_controls(state, setup, jax.random.key(0))
         >>> state.clients.tolist(), float(state.server.control)
         ([-1.0, -3.0], -2.0)
     """
     check_key(key)
-    params = state.server.params
+    params, task = state.server.params, setup.task
 
     def local_gradient(client: Array) -> Params:
         oracle = task.oracle(client, jax.random.fold_in(key, client), 1)
@@ -160,5 +169,6 @@ def gradient_controls(state: Any, task: Task, key: Array) -> Any:
 
     # One after the other: as a batch, the gradients of many clients may not fit.
     controls = jax.lax.map(local_gradient, jnp.arange(task.num_clients, dtype=jnp.int32))
-    mean = jax.tree.map(lambda c: c.mean(0), controls)
+    weights = weights_of_clients(task, setup.weighting, 1).astype(jnp.result_type(float))
+    mean = jax.tree.map(lambda c: jnp.average(c, 0, weights).astype(c.dtype), controls)
     return state._replace(server=state.server._replace(control=mean), clients=controls)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import MEAN_OF_ALL
 from fedjax_sim.checks import check_at_least, check_at_most, check_positive, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.types import (
@@ -56,8 +57,7 @@ def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1)
 
     A visit without steps keeps :math:`c_i` and counts as 0 in all three means.  With
     :math:`\beta = 1` this is SCAFFOLD with option II; without controls it is FedCM.  Lost uploads
-    shift the limit, and so do unequal weights of some of the clients, as for
-    :func:`~fedjax_sim.algorithms.scaffold`.
+    shift the limit, and weights change the means, as for :func:`~fedjax_sim.algorithms.scaffold`.
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
@@ -65,7 +65,8 @@ def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1)
         mix: share :math:`\beta` of the client's corrected gradient, in (0, 1].
 
     Raises:
-        ValueError: a number outside its range.
+        ValueError: a number outside its range; weights that change, as for
+            :func:`~fedjax_sim.algorithms.scaffold`.
 
     References:
         Cheng et al., 2024, Algorithm 2.
@@ -103,11 +104,12 @@ def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1)
         return _Visit(delta, tree.sub(new, control), direction), new
 
     def update(state: ScaffoldMState, mean: _Visit, round: Round) -> ScaffoldMState:
-        participation = round.num_uploads / round.num_clients
         return ScaffoldMState(
             tree.add_scale(state.params, -server_lr, mean.delta),
-            tree.add_scale(state.control, participation, mean.control_change),
+            tree.add_scale(state.control, round.participation, mean.control_change),
             mean.direction,
         )
 
-    return FedAlgorithm(init, local, update, send_state, init_client=tree.zeros_like)
+    return FedAlgorithm(
+        init, local, update, send_state, init_client=tree.zeros_like, requires=MEAN_OF_ALL
+    )

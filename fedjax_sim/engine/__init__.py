@@ -96,7 +96,9 @@ from fedjax_sim.engine.rounds import (
     evaluation_context,
     first_state,
     one_round,
+    share_of,
     weights_by_round,
+    weights_of_clients,
 )
 from fedjax_sim.engine.selection import as_chosen, counted
 

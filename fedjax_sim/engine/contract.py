@@ -6,8 +6,8 @@ before anything is compiled.
 
 import operator
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,7 +30,7 @@ from fedjax_sim.engine.evaluation.state import check_periods, takes_state
 from fedjax_sim.engine.execution.broadcasts import num_buffers
 from fedjax_sim.engine.execution.strategies import Gathered
 from fedjax_sim.engine.returned import ARGUMENTS, OPTIONAL, called_part
-from fedjax_sim.engine.rounds import weights_by_round
+from fedjax_sim.engine.rounds import weights_by_round, weights_of_clients
 from fedjax_sim.engine.selection import as_chosen, check_selection, least_chosen
 from fedjax_sim.tree import Selection, leaves
 from fedjax_sim.types import (
@@ -48,6 +48,8 @@ from fedjax_sim.types import (
 
 # Visits whose weights are compared together, which bounds the memory of long timelines.
 _SLOTS_AT_ONCE = 2**20
+# The digits of single precision, in which weights are computed.
+_WEIGHT_TOLERANCE = 1e-5
 
 
 def check_run(
@@ -204,6 +206,13 @@ def check_weighting(
             f"weighting is {name}, which returns other weights in round {number} than before; "
             f"expected those of the first round in all rounds: {of_all}"
         )
+    constant = algorithm.requires.constant_weights
+    if constant is not None and (found := _other_weight(task, timeline, weighting)):
+        raise ValueError(
+            f"weighting is {name}, which gives client {found.client} the weight "
+            f"{found.weight:.6g} in round {found.round} and {found.usual:.6g} in a visit of "
+            f"{found.steps} steps without delay; expected a weight of the client alone: {constant}"
+        )
 
 
 def _round_of_other_weights(task: Task, timeline: Timeline, weighting: Weighting) -> int:
@@ -211,31 +220,69 @@ def _round_of_other_weights(task: Task, timeline: Timeline, weighting: Weighting
 
     In all rounds of the timeline all clients report.  Traced weights are the same ones.
     """
+    expected = None
+    for first, part, weights in _concrete_weights(task, timeline, weighting):
+        expected = None if first == 0 else expected
+        by_client = np.zeros((part.num_rounds, task.num_clients))
+        rows, slots = np.nonzero(part.arrived)
+        by_client[rows, part.clients[rows, slots]] = weights[rows, slots]
+        used = np.nonzero(by_client.sum(1) > 0)[0]  # a round without weight changes nothing
+        shares = by_client[used] / by_client[used].sum(1, keepdims=True)
+        expected = shares[:1] if expected is None or not len(expected) else expected
+        other = ~np.isclose(shares, expected, rtol=_WEIGHT_TOLERANCE, atol=0).all(1)
+        if other.any():
+            return first + int(used[other][0])
+    return 0
+
+
+class _OtherWeight(NamedTuple):
+    """A visit whose weight is not the one of its client."""
+
+    round: int
+    client: int
+    weight: float
+    usual: float
+    steps: int
+
+
+def _other_weight(task: Task, timeline: Timeline, weighting: Weighting) -> _OtherWeight | None:
+    """Returns the first visit with another weight than its client's; traced weights have none."""
+    every = None
+    for first, part, weights in _concrete_weights(task, timeline, weighting):
+        if every is None:
+            with jax.ensure_compile_time_eval():
+                every = np.asarray(weights_of_clients(task, weighting, timeline.max_steps))
+        usual = every[part.clients]
+        same = np.isclose(weights, usual, rtol=_WEIGHT_TOLERANCE, atol=0)
+        rounds, slots = np.nonzero(part.arrived & ~same)
+        if len(rounds):
+            t, s = rounds[0], slots[0]
+            client = int(part.clients[t, s])
+            steps = int(np.asarray(task.num_steps)[client])
+            return _OtherWeight(
+                first + int(t), client, float(weights[t, s]), float(usual[t, s]), steps
+            )
+    return None
+
+
+def _concrete_weights(
+    task: Task, timeline: Timeline, weighting: Weighting
+) -> Iterator[tuple[int, Timeline, np.ndarray]]:
+    """Yields first rounds, parts of runs and their weights; nothing if any of them is traced."""
     if not all(map(is_concrete, jax.tree.leaves((timeline, task.num_examples)))):
-        return 0
+        return
     on_host = jax.tree.map(np.asarray, timeline)
     batch = on_host if on_host.mask.ndim == 3 else jax.tree.map(lambda x: x[None], on_host)
     at_once = max(1, _SLOTS_AT_ONCE // timeline.cohort_size)
     for number in range(len(batch.mask)):
         run: Timeline = jax.tree.map(lambda x, number=number: x[number], batch)
-        expected = None
         for first in range(0, run.num_rounds, at_once):
             part = run[first : first + at_once]
             with jax.ensure_compile_time_eval():  # also while a run is traced
                 weights = weights_by_round(task, part, weighting, first)
             if not is_concrete(weights):
-                return 0
-            by_client = np.zeros((part.num_rounds, task.num_clients))
-            rows, slots = np.nonzero(part.arrived)
-            by_client[rows, part.clients[rows, slots]] = np.asarray(weights)[rows, slots]
-            used = np.nonzero(by_client.sum(1) > 0)[0]  # a round without weight changes nothing
-            shares = by_client[used] / by_client[used].sum(1, keepdims=True)
-            expected = shares[:1] if expected is None or not len(expected) else expected
-            # The digits of single precision, in which weights are computed.
-            other = ~np.isclose(shares, expected, rtol=1e-5, atol=0).all(1)
-            if other.any():
-                return first + int(used[other][0])
-    return 0
+                return
+            yield first, part, np.asarray(weights)
 
 
 def check_execution(algorithm: FedAlgorithm, execution: Any) -> None:

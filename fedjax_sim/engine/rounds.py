@@ -105,11 +105,16 @@ def one_round(
     announced = arrived.sum()
     if selector is not None and selector.size is not None:
         announced = jnp.minimum(announced, selector.size)
-    round = Round(state.round, announced, task.num_clients, server_key)
+    works = works_of(task, now, state.round, usual(_branch(visit_keys, 1)))
+
+    def share(weights: Array) -> Array | None:
+        return share_of(algorithm, task, weighting, weights, now.max_steps)
+
+    part = share(weights_of(weighting, works, arrived))
+    round = Round(state.round, announced, task.num_clients, server_key, share=part)
     message = called_part(algorithm, "broadcast", state.server, round)
     past, buffers = store_broadcast(state.past, message, state.round, now)
 
-    works = works_of(task, now, state.round, usual(_branch(visit_keys, 1)))
     resumes = task.resumable and now.first_step is not None
     draws = (stream_keys, now.first_step) if resumes else usual(_branch(visit_keys, 0))
 
@@ -131,7 +136,8 @@ def one_round(
         )  # fmt: skip
         works, draws, mask, arrived = kept
         clients, total = works.client, weights.sum()
-        round = round.counting(arrived.sum())
+        chosen = weights_of(weighting, works, arrived)
+        round = round.counting(arrived.sum(), share(chosen))
 
     reports = selector is not None and selector.report is not None
 
@@ -214,6 +220,31 @@ def weights_of(weighting: Weighting, works: Work, arrived: Array) -> Array:
     expected = f"a function that returns weights [{arrived.shape[0]}]"
     weights = called("weighting", "the round's visits", expected, weighting, works)
     return jnp.where(arrived, checked_weights(weights, arrived.shape[0]), 0)
+
+
+def weights_of_clients(task: Task, weighting: Weighting, max_steps: int) -> Array:
+    """Returns the clients' weights ``[M]``, in visits of the task's numbers of steps."""
+    clients = jnp.arange(task.num_clients, dtype=jnp.int32)
+    zeros = jnp.zeros_like(clients)
+    keys = jnp.broadcast_to(jax.random.key(0), clients.shape)
+    steps, examples = jnp.asarray(task.num_steps), jnp.asarray(task.num_examples)
+    works = Work(zeros, clients, steps, examples, zeros, keys, max_steps)
+    return weights_of(weighting, works, jnp.ones(clients.shape, bool))
+
+
+def share_of(
+    algorithm: FedAlgorithm, task: Task, weighting: Weighting, weights: Array, max_steps: int
+) -> Array | None:
+    """Returns the part of all clients' weight that the weights of a round's uploads have.
+
+    None: the clients' number counts, since the weights are equal or the algorithm has no mean over
+    all clients.
+    """
+    if weighting is uniform_weights or algorithm.requires.constant_weights is None:
+        return None
+    every = weights_of_clients(task, weighting, max_steps)
+    real = jnp.result_type(float)
+    return weights.astype(real).sum() / every.astype(real).sum()
 
 
 def weights_by_round(task: Task, part: Timeline, weighting: Weighting, first: int = 0) -> Array:

@@ -246,8 +246,8 @@ def uniform_weights(work: Work) -> Array:
 def weight_by_examples(work: Work) -> Array:
     """Returns the number of examples of each upload's client, ``[S]``.
 
-    Methods that turn the mean into a sum over the cohort (the server control of SCAFFOLD, for
-    example) multiply by the number of uploads; with these weights that is a weighted sum.
+    Methods whose server keeps a mean over all clients (the control of SCAFFOLD, for example) keep
+    it with these weights, and find the optimum of the weighted objective.
 
     Example:
         >>> clients, sizes = jnp.array([4, 7]), jnp.array([30, 20])

@@ -90,7 +90,7 @@ class Round(NamedTuple):
     Example:
         >>> number, uploads = jnp.array(7), jnp.array(2)
         >>> round = Round(number, uploads, num_clients=8, key=jax.random.key(0))
-        >>> float(round.num_uploads / round.num_clients)  # the participation
+        >>> float(round.participation)
         0.25
     """
 
@@ -100,22 +100,34 @@ class Round(NamedTuple):
     key: Array  # PRNG key of the server in this round
     # int    num_uploads at the broadcast, where that of the update differs; None: the same
     at_broadcast: Array | None = None
+    # float  part of all clients' weight that reports; None: equal weights, or nobody needs it
+    share: Array | None = None
+
+    @property
+    def participation(self) -> Array:
+        r"""Part of the clients that reports, by weight: :math:`\sum_{i \in S} w_i / \sum_i w_i`.
+
+        A server adds this part of the mean change of the clients' states to their mean over all
+        clients.  Weights other than equal ones count if the algorithm ``requires`` constant ones.
+        """
+        return self.num_uploads / self.num_clients if self.share is None else self.share
 
     @property
     def announced_uploads(self) -> Array:
         """Number of uploads that clients know from the broadcast, which wrappers do not change."""
         return jnp.asarray(self.num_uploads if self.at_broadcast is None else self.at_broadcast)
 
-    def counting(self, num_uploads: Array) -> Round:
-        """Returns the round of an update whose mean has another number of uploads.
+    def counting(self, num_uploads: Array, share: Array | None) -> Round:
+        """Returns the round of an update whose mean has other uploads: their number and share.
 
         Example:
             >>> round = Round(jnp.array(0), jnp.array(8), 8, jax.random.key(0))
-            >>> fewer = round.counting(jnp.array(5))
+            >>> fewer = round.counting(jnp.array(5), share=None)
             >>> int(fewer.num_uploads), int(fewer.announced_uploads)
             (5, 8)
         """
-        return self._replace(num_uploads=num_uploads, at_broadcast=self.announced_uploads)
+        announced = self.announced_uploads
+        return self._replace(num_uploads=num_uploads, at_broadcast=announced, share=share)
 
     def inside(self) -> Round:
         """Returns the round with another key, for the algorithm inside a wrapper that draws.

@@ -120,11 +120,12 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
         return _Checked(upload, left_out), tree.where(finite, new, state)
 
     def update(state: SkipNonfiniteState, mean: _Checked, round: Round) -> SkipNonfiniteState:
-        share = 1 - mean.left_out
-        some = share > 0
-        rest = divide_or_keep(mean.upload, share)
-        uploads = jnp.asarray(round.num_uploads).astype(share.dtype) * share
-        new = algorithm.update(state.inner, rest, round.counting(uploads))
+        kept = 1 - mean.left_out
+        some = kept > 0
+        rest = divide_or_keep(mean.upload, kept)
+        uploads = jnp.asarray(round.num_uploads).astype(kept.dtype) * kept
+        share = None if round.share is None else round.share * kept
+        new = algorithm.update(state.inner, rest, round.counting(uploads, share))
         return SkipNonfiniteState(
             tree.where(some, new, state.inner), state.left_out + mean.left_out
         )

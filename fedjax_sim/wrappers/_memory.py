@@ -98,7 +98,7 @@ def if_present(
 
 def add_share(estimate: Params, mean: Upload, round: Round, rate: Any = 1.0) -> Params:
     """Adds the clients' changes, ``(s / M) mean``, to the mean of the memories of all clients."""
-    share = jnp.asarray(round.num_uploads).astype(jnp.result_type(float)) / round.num_clients
+    share = jnp.asarray(round.participation).astype(jnp.result_type(float))
     return tree.add_scale(estimate, jnp.asarray(rate).astype(share.dtype) * share, mean)
 
 

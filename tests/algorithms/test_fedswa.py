@@ -103,8 +103,8 @@ def test_fedmoswa_from_gradient_controls():
 
     @compiled
     def go(task, timeline):
-        state = fs.init(algorithm, fs.Setup(task, timeline, network_params()))
-        state = fs.gradient_controls(state, task, jax.random.key(0))
+        setup = fs.Setup(task, timeline, network_params())
+        state = fs.gradient_controls(fs.init(algorithm, setup), setup, jax.random.key(0))
         return fs.advance(
             algorithm,
             fs.Setup(task, timeline, None, eval_every=timeline.num_rounds),

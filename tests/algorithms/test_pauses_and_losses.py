@@ -74,7 +74,7 @@ CENTRES = np.array([[0.0], [4.0], [8.0], [2.0]])
 OPTIMUM = 3.5
 
 
-@pytest.mark.parametrize(
+MEANS_OF_ALL = pytest.mark.parametrize(
     ("algorithm", "state_of", "sign"),
     [
         (fs.scaffold(0.1), lambda server, clients: (server.control, clients), 1),
@@ -96,6 +96,9 @@ OPTIMUM = 3.5
     ],
     ids=["scaffold II", "scaffold I", "fedgamma", "scaffold_m", "feddyn", "fedsmoo", "fedgloss"],
 )
+
+
+@MEANS_OF_ALL
 def test_lost_uploads_shift_the_limit(algorithm, state_of, sign):
     """The mean gradient at the limit is the mean of the clients' states minus the server's."""
     task = quadratic_task(np.ones((4, 1, 1)), CENTRES, 3)
@@ -115,3 +118,108 @@ def test_lost_uploads_shift_the_limit(algorithm, state_of, sign):
     gradient = state.server.params - OPTIMUM
     assert np.abs(gradient) > 0.1
     np.testing.assert_allclose(gradient, sign * (of_clients.mean(0) - of_server), rtol=1e-8)
+
+
+# ---- weights
+
+
+SIZES = np.array([40, 10, 10, 4])
+
+
+def by_size(work):
+    return jnp.asarray(SIZES)[work.client]
+
+
+@MEANS_OF_ALL
+def test_the_weighted_optimum_whatever_cohorts_are_drawn(algorithm, state_of, sign):
+    """With |S| / M for the share of the weights the limits of SCAFFOLD were from 1.5 to 3.6."""
+    shares, num_rounds = SIZES / SIZES.sum(), 2000
+    task = quadratic_task(np.ones((4, 1, 1)), CENTRES, 3)
+    keys = jax.random.split(jax.random.key(0), 3)
+
+    @compiled
+    def final(timelines):
+        def one(timeline):
+            setup = fs.Setup(task, timeline, jnp.zeros(1), weighting=by_size)
+            return fs.run(algorithm, setup, jax.random.key(0))[0]
+
+        return jax.vmap(one)(timelines)
+
+    drawn = [fs.timelines.uniform(key, num_rounds, 4, 2, 3) for key in keys]
+    state = final(jax.tree.map(lambda *x: jnp.stack(x), *drawn))
+    of_server, of_clients = state_of(state.server, state.clients)
+    # Both are sums of thousands of changes in double precision.
+    np.testing.assert_allclose(
+        of_server[:, 0], np.einsum("i,rij->rj", shares, of_clients)[:, 0], rtol=0, atol=1e-10
+    )
+    np.testing.assert_allclose(state.server.params[:, 0], shares @ CENTRES[:, 0], rtol=1e-9)
+
+
+@MEANS_OF_ALL
+def test_equal_weights_are_those_of_the_number_of_clients(algorithm, state_of, sign):
+    del state_of, sign
+    task = quadratic_task(np.ones((4, 1, 1)), CENTRES, 3)
+    timeline = fs.timelines.cyclic(5, 4, 3, 3)
+
+    @compiled
+    def final(task):
+        setups = [
+            fs.Setup(task, timeline, jnp.zeros(1), weighting=weighting)
+            for weighting in (fs.uniform_weights, lambda work: jnp.full(work.client.shape, 7.0))
+        ]
+        return [fs.run(algorithm, setup, jax.random.key(0))[0] for setup in setups]
+
+    plain, equal = jax.tree.leaves(final(task)[0]), jax.tree.leaves(final(task)[1])
+    for one, other in zip(plain, equal, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-13, atol=1e-14)  # other sums of weights
+
+
+@pytest.mark.parametrize("inside_jit", [False, True])
+def test_weights_of_other_rounds_are_refused(inside_jit):
+    task = quadratic_task(np.ones((4, 1, 1)), CENTRES, 3)
+    steps = jnp.asarray([[3, 3], [3, 2], [3, 3]], jnp.int32)
+    timeline = dataclasses.replace(fs.timelines.cyclic(3, 4, 2, 3), num_steps=steps)
+
+    def go(weighting, algorithm=fs.scaffold(0.1), timeline=timeline):
+        setup = fs.Setup(task, timeline, jnp.zeros(1), weighting=weighting)
+        run = functools.partial(fs.run, algorithm, setup)
+        return (jax.jit(run) if inside_jit else run)(jax.random.key(0))
+
+    def by_steps(work):
+        return work.num_steps.astype(float)
+
+    with pytest.raises(
+        ValueError, match="by_steps, which gives client 3 the weight 2 in round 1 and 3 in a visit"
+    ):
+        go(by_steps)
+    with pytest.raises(ValueError, match="gives client 2 the weight 2 in round 1 and 1 in a visit"):
+        go(lambda work: (1 + work.round % 2).astype(float))
+    go(by_steps, fs.fedavg(0.1))
+    go(by_steps, timeline=fs.timelines.cyclic(3, 4, 2, 3))
+    go(by_size)
+
+
+def test_left_out_uploads_do_not_count_in_the_share():
+    """One of two uploads is not finite; the control stays the weighted mean of the clients'."""
+    centres = CENTRES.copy()
+    centres[1] = np.nan
+    task = quadratic_task(np.ones((4, 1, 1)), centres, 3)
+    timeline = fs.timelines.uniform(jax.random.key(0), 50, 4, 2, 3)
+    algorithm = fs.skip_nonfinite(fs.scaffold(0.1))
+    setup = fs.Setup(task, timeline, jnp.zeros(1), weighting=by_size)
+    with jax.debug_nans(False):
+        state = compiled(lambda key: fs.run(algorithm, setup, key)[0])(jax.random.key(0))
+    assert state.server.left_out > 2
+    clients = np.asarray(state.clients)
+    assert clients[1] == 0
+    np.testing.assert_allclose(state.server.inner.control, SIZES @ clients / SIZES.sum(), rtol=1e-9)
+
+
+def test_chosen_clients_count_in_the_share():
+    task = quadratic_task(np.ones((4, 1, 1)), CENTRES, 3)
+    timeline = fs.timelines.uniform(jax.random.key(0), 30, 4, 3, 3)
+    algorithm = fs.selection.select(fs.scaffold(0.1), fs.selection.power_of_choice(2))
+    setup = fs.Setup(task, timeline, jnp.zeros(1), weighting=by_size)
+    state = compiled(lambda key: fs.run(algorithm, setup, key)[0])(jax.random.key(0))
+    expected = SIZES @ np.asarray(state.clients) / SIZES.sum()
+    np.testing.assert_allclose(state.server.control, expected, rtol=1e-9)

@@ -79,8 +79,8 @@ def test_gradient_controls_start_at_the_local_gradients(build):
 
     @compiled
     def begin(task):
-        state = fs.init(build(0.1), fs.Setup(task, timeline, jnp.asarray(START)))
-        return fs.gradient_controls(state, task, jax.random.key(0))
+        setup = fs.Setup(task, timeline, jnp.asarray(START))
+        return fs.gradient_controls(fs.init(build(0.1), setup), setup, jax.random.key(0))
 
     state = begin(task)
     gradients = np.einsum("mij,mj->mi", HESSIANS, START - CENTRES)
@@ -99,7 +99,7 @@ def test_gradient_controls_of_random_objectives_have_draws_of_their_own():
     task = fs.empirical_task(objective, data, fs.full_batch(1))
     setup = fs.Setup(task, fs.timelines.full(1, 2, 1), jnp.array(0.0))
     state = fs.init(fs.scaffold(0.1), setup)
-    one, other = fs.gradient_controls(state, task, jax.random.key(0)).clients
+    one, other = fs.gradient_controls(state, setup, jax.random.key(0)).clients
     assert one != other
 
 

@@ -135,7 +135,7 @@ def run_setting(
         def one(key: Array) -> History:
             state = init(algorithm, setup)
             if theorem.prepare is not None:
-                state = theorem.prepare(state, setup.task, key)
+                state = theorem.prepare(state, setup, key)
             return advance(algorithm, setup, state, key, execution=execution, probes=probes(setup))[
                 1
             ]

@@ -67,7 +67,7 @@ class Theorem(NamedTuple):
     # the quantity is a mean over FedAvg's shadow iterates before ("start") or after each step
     over_shadow: Literal["start", "end"] | None = None
     output: str = "model"  # what the algorithm's model is, as runs show it
-    prepare: Callable[..., Any] | None = None  # (first state, task, key) -> first state
+    prepare: Callable[..., Any] | None = None  # (first state, setup, key) -> first state
 
 
 def _family(family: Any, *, drop: str | None = None, **which: str) -> tuple[Callable, Callable]:

@@ -27,6 +27,7 @@ from fedjax_sim.engine import (
     advance,
     checked_weights,
     first_state,
+    share_of,
     takes_state,
     vmapped,
 )
@@ -285,7 +286,8 @@ def round_games(
             round = Round(state.round, arrived.sum(), num_clients, branch)
             # The algorithm's own update, so that FedSV adds up to the fall of the metric for every
             # server.
-            new = algorithm.update(state.server, mean, round.counting(members.sum()))
+            share = share_of(algorithm, setup.task, setup.weighting, own, setup.timeline.max_steps)
+            new = algorithm.update(state.server, mean, round.counting(members.sum(), share))
             server = tree.where(own.sum() > 0, new, state.server)
             return metrics_of(algorithm, setup, state._replace(server=server), key)
 
