@@ -110,8 +110,8 @@ def one_round(
     def share(weights: Array) -> Array | None:
         return share_of(algorithm, task, weighting, weights, now.max_steps)
 
-    part = share(weights_of(weighting, works, arrived))
-    round = Round(state.round, announced, task.num_clients, server_key, share=part)
+    weights = weights_of(weighting, works, arrived)
+    round = Round(state.round, announced, task.num_clients, server_key, share=share(weights))
     message = called_part(algorithm, "broadcast", state.server, round)
     past, buffers = store_broadcast(state.past, message, state.round, now)
 
@@ -128,7 +128,6 @@ def one_round(
     factors = None
     if selector is not None:
         candidates = Slots(works, draws, mask, arrived)
-        weights = weights_of(weighting, works, arrived)
         own_key = jax.random.fold_in(key, task.num_clients + 1)
         kept, factors, selected = chosen_slots(
             algorithm, candidates, weights, selected, (task, measured_model(state.server)),
@@ -136,8 +135,8 @@ def one_round(
         )  # fmt: skip
         works, draws, mask, arrived = kept
         clients, total = works.client, weights.sum()
-        chosen = weights_of(weighting, works, arrived)
-        round = round.counting(arrived.sum(), share(chosen))
+        weights = weights_of(weighting, works, arrived)
+        round = round.counting(arrived.sum(), share(weights))
 
     reports = selector is not None and selector.report is not None
 
@@ -157,7 +156,6 @@ def one_round(
             checked_arrays("selection.report", report)
         return upload, (new, probed("client", probes.client, visit), report)
 
-    weights = weights_of(weighting, works, arrived)
     if factors is not None:
         weights = weights * factors
     model = measured_model(state.server) if reports else None

@@ -164,6 +164,18 @@ def test_fed_sv_values_only_uploads_that_arrived():
     assert result.values.sum() == pytest.approx(total, abs=1e-6)
 
 
+def test_fed_sv_adds_up_with_weights_of_a_mean_over_all_clients():
+    """FedDyn's server adds the share of a coalition's weights to its dual, so to its model."""
+    algorithm = fs.feddyn(0.5, mu=0.5)
+    setup = dataclasses.replace(
+        estimation(two_cohorts()), weighting=lambda work: 1.0 + work.client.astype(jnp.float32)
+    )
+    values = valuation.fed_sv(algorithm, setup, KEY, loss).values
+    state, _ = fs.run(algorithm, setup, KEY)
+    total = loss(0.0) - loss(float(state.server.params))
+    assert values.sum() == pytest.approx(total, rel=1e-5)  # single precision
+
+
 @pytest.mark.slow
 def test_fed_sv_reads_a_coalition_as_a_part_of_its_round():
     """PP-MARINA's rounds of all clients have whole uploads, also for a coalition of some."""
