@@ -21,7 +21,7 @@ Transform = Callable[[Oracle], Oracle]
 UPLOADS_MODELS = "clients upload models, not changes of the model"
 UPLOADS_COUNTS = "clients also upload weights or counts, which the server takes as exact"
 # Of algorithms whose server adds `round.participation` of the clients' changes to such a mean.
-MEAN_OF_ALL = Requires(constant_weights="the server keeps a weighted mean over all clients")
+MEAN_OF_ALL = Requires(mean_of_states="the server keeps the weighted mean of states of all clients")
 
 
 class ModelState(NamedTuple):

@@ -206,7 +206,7 @@ def check_weighting(
             f"weighting is {name}, which returns other weights in round {number} than before; "
             f"expected those of the first round in all rounds: {of_all}"
         )
-    constant = algorithm.requires.constant_weights
+    constant = algorithm.requires.mean_of_states
     if constant is not None and (found := _other_weight(task, timeline, weighting)):
         raise ValueError(
             f"weighting is {name}, which gives client {found.client} the weight "

@@ -238,7 +238,7 @@ def share_of(
     None: the clients' number counts, since the weights are equal or the algorithm has no mean over
     all clients.
     """
-    if weighting is uniform_weights or algorithm.requires.constant_weights is None:
+    if weighting is uniform_weights or algorithm.requires.mean_of_states is None:
         return None
     every = weights_of_clients(task, weighting, max_steps)
     real = jnp.result_type(float)

@@ -233,7 +233,7 @@ def _check_unbiased(algorithm: FedAlgorithm) -> None:
     reason = (
         requires.uniform_weights
         or requires.uniform_weights_if_partial
-        or requires.constant_weights
+        or requires.mean_of_states
         or requires.exact_mean
         or ("uploads are models, whose sum is no model" if requires.uploads_models else None)
         or ("a robust rule has no unbiased sum" if stacked else None)

@@ -187,10 +187,11 @@ class Requires(NamedTuple):
     # The same for timelines in which not all clients report in every round; where they do, the
     # weights must be the same in all rounds.
     uniform_weights_if_partial: str | None = None
-    # The reason why a client must have the same weight in all rounds: the server keeps a weighted
-    # mean over all clients, to which it adds ``round.participation`` of the mean change.  None: it
-    # need not, and the participation is that of the clients' number.
-    constant_weights: str | None = None
+    # What the server keeps the weighted mean of: states of all clients, to which it adds
+    # ``round.participation`` of the mean upload.  A client must then have the same weight in all
+    # rounds, and wrappers whose server receives another number than that mean are refused.  None:
+    # nothing; the participation is that of the clients' number.
+    mean_of_states: str | None = None
     # The reason why the update needs the exact mean of the uploads: wrappers that clip uploads or
     # add noise are refused with it. None: an upload is 0 for a client that does not change the
     # model, and the update may receive a noisy mean.

@@ -28,6 +28,11 @@ from fedjax_sim.wrappers.received import check_receives_mean, inner_params
 UPLOAD, MESSAGE, COIN = 2**31, 2**31 + 1, 2**31 + 2
 # Reason for `Requires.uniform_weights_if_partial`.
 UNWEIGHTED_MEMORY = "the server's estimate is the mean over all clients, also over absent ones"
+# What the server inside EF21 and DIANA receives.
+ESTIMATES = (
+    "it receives estimates of the mean upload here, whose errors would add up to another limit "
+    "(ef14 sends every error later)"
+)
 
 Personal = Callable[[Message, ClientState, Oracle, Work], Params]
 
@@ -115,6 +120,17 @@ def check_sends_changes(algorithm: FedAlgorithm) -> None:
             "algorithm uploads models, which its server averages with its own model; expected one "
             "whose uploads are changes of the model, as those of fedavg, since a memory of models "
             "would count as a change"
+        )
+
+
+def check_adds_nothing_up(algorithm: FedAlgorithm, receives: str) -> None:
+    """Refuses algorithms whose server adds up uploads that clients keep, too, as they are."""
+    requires = algorithm.requires
+    reason = requires.mean_of_states or requires.uniform_weights_if_partial
+    if reason is not None:
+        raise ValueError(
+            f"algorithm has a server that adds uploads up: {reason}; expected one that does not, "
+            f"since {receives}"
         )
 
 

@@ -13,10 +13,12 @@ from fedjax_sim.compression import Codec, StatefulCodec, check_unbiased, statefu
 from fedjax_sim.tree import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work, specified
 from fedjax_sim.wrappers._memory import (
+    ESTIMATES,
     UNWEIGHTED_MEMORY,
     EstimateState,
     MemoryState,
     add_share,
+    check_adds_nothing_up,
     check_sends_changes,
     encode,
     if_present,
@@ -62,9 +64,9 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
             d entries k / d.
 
     Raises:
-        ValueError: as :func:`ef14`; a codec that is not unbiased; a rate outside [0, 1]; at the
-            start of the run, unequal weights with rounds of some clients only, or weights that
-            change between rounds.
+        ValueError: as :func:`ef14`; an algorithm whose server adds uploads up (FedDyn); a codec
+            that is not unbiased; a rate outside [0, 1]; at the start of the run, unequal weights
+            with rounds of some clients only, or weights that change between rounds.
 
     References:
         Mishchenko et al., 2019, Algorithm 1.
@@ -77,6 +79,7 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
     check_at_least(0, rate=rate)
     check_at_most(1, rate=rate)
     check_sends_changes(algorithm)
+    check_adds_nothing_up(algorithm, ESTIMATES)
     check_statistics_last("diana", algorithm, only_uploaded=True)
     check_unbiased(codec)
     coder = stateful(codec)

@@ -40,11 +40,13 @@ from fedjax_sim.types import (
     specified,
 )
 from fedjax_sim.wrappers._memory import (
+    ESTIMATES,
     MESSAGE,
     UNWEIGHTED_MEMORY,
     EstimateState,
     MemoryState,
     add_share,
+    check_adds_nothing_up,
     check_sends_changes,
     encode,
     if_present,
@@ -117,8 +119,9 @@ def ef21(
             not contain.
 
     Raises:
-        ValueError: as :func:`ef14`; another ``start``; at the start of the run, unequal weights
-            with rounds of some clients only, or weights that change between rounds.
+        ValueError: as :func:`ef14`; an algorithm whose server adds uploads up (FedDyn); another
+            ``start``; at the start of the run, unequal weights with rounds of some clients only,
+            or weights that change between rounds.
 
     References:
         Richtarik et al., 2021, Algorithm 2; Fatkhullin et al., 2021, EF21-PP.
@@ -132,6 +135,7 @@ def ef21(
     """
     check_choice(("zero", "full"), start=start)
     check_sends_changes(algorithm)
+    check_adds_nothing_up(algorithm, ESTIMATES)
     check_statistics_last("ef21", algorithm, only_uploaded=True)
     coder = stateful(contractive(codec))
     init_client = with_memory(algorithm, coder)

@@ -20,7 +20,7 @@ from fedjax_sim.types import (
     Work,
     specified,
 )
-from fedjax_sim.wrappers._memory import check_sends_changes
+from fedjax_sim.wrappers._memory import check_adds_nothing_up, check_sends_changes
 from fedjax_sim.wrappers.received import upload_shapes
 
 __all__ = ["per_step_uploads"]
@@ -48,7 +48,8 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
 
     Raises:
         ValueError: a value that is no algorithm, one whose uploads are models, as those of FAVANO,
-            or a negative ``lr``; at the start of the run, uploads with further parts.
+            one whose server adds uploads up (FedDyn, EF21), or a negative ``lr``; at the start of
+            the run, uploads with further parts.
 
     Example:
         >>> import optax
@@ -56,6 +57,7 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         >>> algorithm = per_step_uploads(fedavg(0.1, server=optax.sgd(0.5)), lr=0.1)
     """
     check_sends_changes(algorithm)
+    check_adds_nothing_up(algorithm, "what clients keep stays in the units of the model")
     check_rates(lr=lr)
 
     def init(params: Params) -> ServerState:
