@@ -4,6 +4,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
+import jax
 import numpy as np
 from jax import Array
 from jax.core import Tracer
@@ -123,9 +124,24 @@ def check_one_number(**values: Scalar) -> None:
             raise ValueError(f"{name} is {value!r:.60}; expected a number")
 
 
+def check_probability(**values: Scalar) -> None:
+    """Raises ValueError for schedules and numbers outside of (0, 1]; traced values pass."""
+    _check_holds(lambda x: (x > 0) & (x <= 1), "a number in (0, 1]", values)
+
+
+def check_share(**values: Scalar) -> None:
+    """Raises ValueError for schedules and numbers outside of [0, 1]; traced values pass."""
+    _check_holds(lambda x: (x >= 0) & (x <= 1), "a number in [0, 1]", values)
+
+
 def check_decay(**values: Scalar) -> None:
     """Raises ValueError for schedules and numbers outside of [0, 1); traced values pass."""
     _check_holds(lambda x: (x >= 0) & (x < 1), "a number in [0, 1)", values)
+
+
+def is_traced(values: PyTree) -> bool:
+    """Returns True if any leaf is traced, so that its numbers are not known."""
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
 
 
 def is_concrete(value: PyTree) -> bool:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, Union, cast
 import docstring_parser
 import tyro
 
-from fedjax_sim.checks import did_you_mean
+from fedjax_sim.checks import check_known, did_you_mean
 from fedjax_sim.studies.setups import (
     ALGORITHMS,
     HIDDEN,
@@ -153,12 +153,9 @@ def _available(
         if len(kinds) > 1:
             yield name, field
             word = typed.get(name.replace("_", "-"))
-            if word is not None and word not in kinds:
-                raise ValueError(
-                    f"{name} is {word!r}; expected one of {', '.join(kinds)}"
-                    f"{did_you_mean(word, kinds)}"
-                )
-            chosen = chosen if word is None else kinds[word]
+            if word is not None:
+                check_known(kinds, **{name: word})
+                chosen = kinds[word]
         own = own if isinstance(own, chosen) else chosen
         yield from _available(chosen, own, typed, "" if field.is_open else f"{name}.")
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import pandas as pd
 
-from fedjax_sim.checks import did_you_mean
+from fedjax_sim.checks import check_known
 from fedjax_sim.cli import report
 from fedjax_sim.cli.grid import (
     SETTINGS,
@@ -266,11 +266,7 @@ class Runs:
                 check_uploads(run.robust, setup.timeline)
             measured = names_of_numbers(setup.eval_fn, metric_shapes(built[0], setup))
             metric = self.config.score_metric
-            if metric not in measured:
-                raise ValueError(
-                    f"metric is {metric!r}; expected one of {', '.join(sorted(measured))}"
-                    f"{did_you_mean(metric, measured)}"
-                )
+            check_known(sorted(measured), metric=metric)
             mode_of(self.config)  # refuses a name that does not say it, before anything runs
             return setup
 

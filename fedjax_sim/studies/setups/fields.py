@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pydantic
 
-from fedjax_sim.checks import INT32_MAX, did_you_mean
+from fedjax_sim.checks import INT32_MAX, check_known, did_you_mean
 
 Group = TypeVar("Group")
 Class = TypeVar("Class", bound=type)
@@ -202,11 +202,7 @@ def _chosen(field: Field, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     kinds = {str(kind_of(group)): group for group in field.alternatives}
-    if value not in kinds:
-        raise ValueError(
-            f"{field.name} is {value!r}; expected one of {', '.join(kinds)}"
-            f"{did_you_mean(value, kinds)}"
-        )
+    check_known(kinds, **{field.name: value})
     chosen = kinds[value]
     for entry in dataclasses.fields(chosen):
         if entry.default is entry.default_factory is dataclasses.MISSING:
