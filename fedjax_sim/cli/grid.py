@@ -9,7 +9,7 @@ import math
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import tyro
@@ -59,7 +59,8 @@ WRAPPERS = (
 )  # fmt: skip
 # Groups that no setup depends on: their numbers vary inside a program.
 _OF_ALGORITHM = ("feedback", "robust", "selection", "privacy")
-_AXIS = re.compile(r"--grid\.(.+)\.(values|from|to|points)(=.*)?")
+Options = TypeVar("Options")
+Saved = TypeVar("Saved")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,39 +144,63 @@ class SavedSweep:
     files: tuple[str, ...] = ()  # names of its tables and figures
 
 
-def read_saved_sweep(path: pathlib.Path) -> SavedSweep:
-    """Returns what is read again of a sweep's ``config.json``."""
-    members = members_of(path)
-    if members and "sweep" not in members:
-        raise FolderError(f"{path} is no file of a sweep; expected one that fedjax-sim sweep wrote")
-    return validated(SavedSweep, path, json.dumps(members).encode() if members else None)
+class Varying(NamedTuple, Generic[Options, Saved]):
+    """A command that varies options of a comparison."""
+
+    command: str
+    member: str  # of config.json, which has its options
+    options: type[Options]
+    saved: type[Saved]  # the parts of config.json that are read again
+    axes: str  # the option with the values that vary, by name
+    axis: type
+    flags: re.Pattern[str]  # of an axis, whose name is the first group
+
+    def read_saved(self, path: pathlib.Path) -> Saved:
+        """Returns what is read again of a ``config.json``."""
+        members = members_of(path)
+        if members and self.member not in members:
+            raise FolderError(
+                f"{path} is no file of a {self.member}; expected one that fedjax-sim "
+                f"{self.command} wrote"
+            )
+        return validated(self.saved, path, json.dumps(members).encode() if members else None)
+
+    def read(
+        self, arguments: Sequence[str], description: str
+    ) -> tuple[str, list[str], Study, Options]:
+        """Returns the preset, file or study module, the other arguments, the study and the options.
+
+        A preset gives its settings, a comparison's file also its algorithms and hyper-parameters;
+        as many seeds as for a curve are too many to vary options.  A study module also decides the
+        seeds.
+        """
+        source, rest = split_arguments(arguments)
+        path, config = pathlib.Path(source), cast(Any, self.options())
+        if path.suffix == ".json" and self.member in members_of(path):
+            saved: Any = self.read_saved(path)
+            refuse_own(path, saved.own)
+            config = getattr(saved, self.member)
+            study = Study(config.run)
+        else:
+            study = _study_to_vary(source, config.run)
+        study = with_hyper(study, rest)
+        # The parser knows the options of a dict by the names that its default has.
+        names = [match[1].replace("-", "_") for x in rest if (match := self.flags.fullmatch(x))]
+        axes = {name: self.axis() for name in names} or getattr(config, self.axes)
+        default = dataclasses.replace(config, run=study.options, **{self.axes: axes})
+        config = parse(self.options, f"{self.command} {source}", description, rest, default)
+        run = cast(Any, config).run
+        check_replaced(study, source, rest, run)
+        return source, rest, study.replaced(options=run), config
 
 
-def read_sweep(
-    arguments: Sequence[str], description: str
-) -> tuple[str, list[str], Study, SweepOptions]:
-    """Returns the preset, file or study module, the other arguments, the study and the options.
-
-    A preset gives its settings, a comparison's file also its algorithms and hyper-parameters; as
-    many seeds as for a curve are too many for a grid.  A study module also decides the seeds.
-    """
-    source, rest = split_arguments(arguments)
-    path, config = pathlib.Path(source), SweepOptions()
-    if path.suffix == ".json" and "sweep" in members_of(path):
-        saved = read_saved_sweep(path)
-        refuse_own(path, saved.own)
-        study, config = Study(saved.sweep.run), saved.sweep
-    else:
-        study = study_to_vary(source, config.run)
-    study = with_hyper(study, rest)
-    grid = {name: Axis() for name in axis_names(_AXIS, rest)} or config.grid
-    default = dataclasses.replace(config, run=study.options, grid=grid)
-    config = parse(SweepOptions, f"sweep {source}", description, rest, default)
-    check_replaced(study, source, rest, config.run)
-    return source, rest, study.replaced(options=config.run), config
+SWEEP = Varying(
+    "sweep", "sweep", SweepOptions, SavedSweep, "grid", Axis,
+    re.compile(r"--grid\.(.+)\.(values|from|to|points)(=.*)?"),
+)  # fmt: skip
 
 
-def study_to_vary(source: str, default: Run) -> Study:
+def _study_to_vary(source: str, default: Run) -> Study:
     """Returns a study with the output folder, and if its source allows it the seeds, of a default.
 
     A preset has many algorithms, of which FedAvg remains.
@@ -187,14 +212,6 @@ def study_to_vary(source: str, default: Run) -> Study:
     if source in PRESETS:
         run = replaced(run, "algorithms", ("fedavg",))
     return study.replaced(options=run)
-
-
-def axis_names(pattern: re.Pattern[str], arguments: Sequence[str]) -> list[str]:
-    """Returns the names in options such as ``--grid.NAME.values``.
-
-    The parser knows the options of a dict by the names that its default has.
-    """
-    return [match[1].replace("-", "_") for text in arguments if (match := pattern.fullmatch(text))]
 
 
 class Setting(NamedTuple):

@@ -98,6 +98,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def all_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Returns a text for every value that differs, and for every name that only one has."""
+    return differences(old, new) + [
+        f"{name} is given {'here' if name in new else 'there'} only"
+        for name in sorted(old.keys() ^ new.keys())
+    ]
+
+
 def fixed_values(run: Run) -> dict[str, Any]:
     """Returns the options on which results depend, by name, as JSON values.
 
