@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedjax_sim.checks import check_at_least
 from fedjax_sim.data import FederatedData
-from fedjax_sim.reports.figures.curves import draw_curve, line_labels
+from fedjax_sim.reports.figures.curves import draw_curve, lines_of
 from fedjax_sim.reports.figures.style import (
     COLORS,
     GREY,
@@ -318,8 +318,7 @@ def _rows(
     values: pd.DataFrame, metric: str, split: str | None, by: str | None
 ) -> tuple[str, pd.DataFrame]:
     """Returns the split and its rows."""
-    needed = [*([] if by is None else [by]), "seed", "round", "client", "split", metric]
-    check_columns(values, needed, "values")
+    check_columns(values, [by, "seed", "round", "client", "split", metric], "values")
     known = values["split"].unique().tolist()
     if not known:
         raise ValueError("values has no rows; expected some")
@@ -331,10 +330,7 @@ def _rows(
 
 def _groups(part: pd.DataFrame, by: str | None) -> Mapping[str, pd.DataFrame]:
     """Returns the rows by the label of their line."""
-    if by is None:
-        return {"clients": part}
-    labels = line_labels(part, by)
-    return {label: part.loc[part[by] == name, :] for name, label in labels.items()}
+    return {"clients": part} if by is None else dict(lines_of(part, by))
 
 
 def _quantiles(group: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:

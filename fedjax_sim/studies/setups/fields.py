@@ -100,6 +100,11 @@ class Field(NamedTuple):
 
 
 @functools.cache
+def without(options: Any, *names: str) -> dict[str, Any]:
+    """Returns the values of a group by name, without some of them."""
+    return {name: value for name, value in vars(options).items() if name not in names}
+
+
 def fields_of(kind: type) -> tuple[Field, ...]:
     """Returns the fields of a group, without ``kind``."""
     hints = typing.get_type_hints(kind, include_extras=True)
