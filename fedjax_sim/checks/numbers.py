@@ -1,4 +1,7 @@
-"""Checks of numbers; traced values pass, since they cannot be checked."""
+"""Checks of numbers.
+
+Traced values pass, since they cannot be checked, and so does None, except as a count.
+"""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -9,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.types import PyTree, Scalar
+from fedjax_sim.types import PyTree
 
 INT32_MAX = 2**31 - 1  # rounds, clients, steps and rows are counted in 32 bits
 
@@ -36,7 +39,7 @@ def _check_kind(name: str, value: Any) -> None:
     check_one_number(**{name: value})
 
 
-def check_number(**values: Scalar) -> None:
+def check_number(**values: object) -> None:
     """Raises ValueError for schedules, NaN and what is no number; traced values and None pass."""
     _check_holds(lambda x: ~np.isnan(x), "a number", values)
 
@@ -98,17 +101,17 @@ def _is_integer(value: Any) -> bool:
     return True
 
 
-def check_positive(**values: Scalar) -> None:
+def check_positive(**values: object) -> None:
     """Raises ValueError for schedules and numbers that are not above 0; traced values pass."""
     _check_holds(lambda x: x > 0, "a positive number", values)
 
 
-def check_at_most(bound: float, /, **values: Scalar) -> None:
-    """Raises ValueError for schedules and numbers above a bound; traced values pass."""
+def check_at_most(bound: float, /, **values: object) -> None:
+    """Raises ValueError for schedules and numbers above a bound; traced values and None pass."""
     _check_holds(lambda x: x <= bound, f"at most {bound}", values)
 
 
-def check_one_number(**values: Scalar) -> None:
+def check_one_number(**values: Any) -> None:
     """Raises ValueError for arrays with axes, also for traced ones, and for what is no number.
 
     None passes, and so do the placeholders that JAX puts into pytrees.
@@ -124,17 +127,17 @@ def check_one_number(**values: Scalar) -> None:
             raise ValueError(f"{name} is {value!r:.60}; expected a number")
 
 
-def check_probability(**values: Scalar) -> None:
+def check_probability(**values: object) -> None:
     """Raises ValueError for schedules and numbers outside of (0, 1]; traced values pass."""
     _check_holds(lambda x: (x > 0) & (x <= 1), "a number in (0, 1]", values)
 
 
-def check_share(**values: Scalar) -> None:
+def check_share(**values: object) -> None:
     """Raises ValueError for schedules and numbers outside of [0, 1]; traced values pass."""
     _check_holds(lambda x: (x >= 0) & (x <= 1), "a number in [0, 1]", values)
 
 
-def check_decay(**values: Scalar) -> None:
+def check_decay(**values: object) -> None:
     """Raises ValueError for schedules and numbers outside of [0, 1); traced values pass."""
     _check_holds(lambda x: (x >= 0) & (x < 1), "a number in [0, 1)", values)
 
