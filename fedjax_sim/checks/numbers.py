@@ -5,6 +5,7 @@ Traced values pass, since they cannot be checked, and so does None, except as a 
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Set
+from numbers import Real
 from typing import Any
 
 import jax
@@ -41,7 +42,7 @@ def _check_kind(name: str, value: Any) -> None:
 
 def check_number(**values: object) -> None:
     """Raises ValueError for schedules, NaN and what is no number; traced values and None pass."""
-    _check_holds(lambda x: ~np.isnan(x), "a number", values)
+    _check_holds(lambda x: ~np.isnan(x.astype(np.float64)), "a number", values)
 
 
 def check_at_least(bound: float, /, **values: object) -> None:
@@ -148,9 +149,9 @@ def is_traced(values: PyTree) -> bool:
 
 
 def is_concrete(value: PyTree) -> bool:
-    """Returns True for numbers and arrays with known values.
+    """Returns True for real numbers, as a Fraction, and arrays with known values.
 
     False for traced values, and for the placeholders that JAX puts into pytrees.
     """
-    numbers = (int, float, np.ndarray, np.generic, Array)
-    return isinstance(value, numbers) and not isinstance(value, Tracer)
+    known = (Real, np.ndarray, np.generic, Array)
+    return isinstance(value, known) and not isinstance(value, Tracer)
