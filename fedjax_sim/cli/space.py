@@ -14,7 +14,6 @@ from fedjax_sim.cli.grid import (
     SETTINGS,
     Axis,
     SweepOptions,
-    Varying,
     check_configurations,
     check_taker,
     configurations,
@@ -22,6 +21,7 @@ from fedjax_sim.cli.grid import (
     static_kinds,
     values_of,
 )
+from fedjax_sim.cli.varying import Varying
 from fedjax_sim.engine import PERSONAL
 from fedjax_sim.runs import Configuration
 from fedjax_sim.studies.setups import (
