@@ -1,6 +1,7 @@
 """Checks of arguments: the values that they refuse, with their messages, and those that pass."""
 
 import re
+from fractions import Fraction
 
 import jax
 import numpy as np
@@ -43,6 +44,13 @@ REFUSED = [
         "f fails for x (KeyError: 'y'); expected a number",
     ),
     (lambda: checks.check_decay(b2=1.0), "b2 is 1.0; expected a number in [0, 1)"),
+    (lambda: checks.check_probability(p=0), "p is 0; expected a number in (0, 1]"),
+    (lambda: checks.check_share(share=np.nan), "share is nan; expected a number in [0, 1]"),
+    (lambda: checks.check_rates(lr=Fraction(-1, 2)), "lr is -1/2; expected at least 0"),
+    (
+        lambda: checks.check_known(["digits", "mnist"], name="minst"),
+        "name is 'minst'; expected one of digits, mnist; did you mean mnist?",
+    ),
     (lambda: checks.check_keys(0), "keys is 0; expected jax.random.key(0), or n keys [n] as of"),
     (
         lambda: checks.check_keys(KEYS[np.array([0, 1, 0])]),
@@ -79,11 +87,31 @@ def test_values_that_pass():
     checks.check_counts(1, hidden=(64, 32))
     checks.check_one_number(probability=0.5)
     checks.check_decay(momentum=0.9)
+    checks.check_probability(p=Fraction(1, 1), q=None)
+    checks.check_share(share=0)
+    checks.check_number(x=Fraction(1, 3))
+    checks.check_known({"digits": 1}, name="digits")
     checks.check_keys(jax.random.key(0))
     checks.check_horizon(10.0, time=5.0, num_rounds=4096, cohort_size=2)
     assert checks.host_memory() > 2**20
     assert (checks.is_concrete(0.5), checks.is_concrete(None)) == (True, False)
     assert jax.eval_shape(lambda x: x if checks.is_concrete(x) else None, 0.5) is None  # traced
+
+
+def test_traced_values_have_no_known_numbers():
+    known = {"array": jax.numpy.ones(2), "number": Fraction(1, 2)}
+    assert not checks.is_traced(known)
+    assert all(map(checks.is_concrete, known.values()))
+
+    @jax.jit
+    def traced(x):
+        assert checks.is_traced({"array": x, "number": 1.0})
+        assert not checks.is_concrete(x)
+        checks.check_probability(p=x[0])
+        checks.check_share(share=x[0])
+        return x
+
+    traced(jax.numpy.full(2, 7.0))
 
 
 def test_value_errors_have_the_name_of_the_function_unless_they_are_refusals():

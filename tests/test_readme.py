@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from fedjax_sim import datasets, models, objectives
-from fedjax_sim.cli.grid import configurations, read_sweep
+from fedjax_sim.cli.grid import SWEEP, configurations
 from fedjax_sim.engine.evaluation import evaluator
 from fedjax_sim.studies.setups import ALGORITHMS, Study, check_study, options
 
@@ -39,7 +39,7 @@ def test_python_example_runs_and_learns():
 
 def test_the_sweep_has_as_many_runs_as_the_readme_says():
     (command,) = re.findall(r"^fedjax-sim sweep (.*)$", README.replace("\\\n", ""), re.MULTILINE)
-    *_, study, sweep = read_sweep(shlex.split(command), "")
+    *_, study, sweep = SWEEP.read(shlex.split(command), "")
     count = len(configurations(study, sweep)) * study.options.seeds
     assert f"{count} FedAvgM runs" in README
     assert len(pd.read_csv(RESULTS / "grid.csv")) == count

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from fedjax_sim import tree
+from fedjax_sim.checks import is_traced
 from fedjax_sim.local import local_steps
 from fedjax_sim.types import Oracle, Params, Requires, Task, Timeline, Work
 
@@ -47,7 +46,7 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
     the server still has the mean gradient of another model.
     """
     fields = [timeline.clients, timeline.mask, timeline.arrived]
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(fields)):
+    if is_traced(fields):
         return
     clients, mask, arrived = map(np.asarray, fields)
     cohorts = np.where(mask, clients, -1)

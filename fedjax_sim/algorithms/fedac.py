@@ -217,7 +217,7 @@ def _by_theory(
     """Returns the :func:`coupling` of a visit from its rate; refuses numbers outside of theirs."""
     if callable(lr):
         check_choice(("I", "II", "vanilla"), variant=variant)
-        check_positive(mu=mu, num_steps=1 if num_steps is None else num_steps)
+        check_positive(mu=mu, num_steps=num_steps)
     else:  # With num_steps=None this coupling is not used, but its numbers are refused now.
         fixed = coupling(lr, mu, 1 if num_steps is None else num_steps, variant)
         if num_steps is not None:

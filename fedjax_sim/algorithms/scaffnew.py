@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_all_clients, real
-from fedjax_sim.checks import check_at_most, check_positive, check_rates
+from fedjax_sim.checks import check_at_most, check_positive, check_rates, is_traced
 from fedjax_sim.local import ScalarOrSchedule, corrected, inverse_rate, local_steps, rate, sgd
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -111,7 +109,7 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
 
 def _check(task: Task, timeline: Timeline) -> None:
     check_all_clients(task, timeline, "the controls of the clients sum to zero")
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+    if is_traced(timeline):
         return
     steps, mask = np.asarray(timeline.num_steps), np.asarray(timeline.mask)
     most = np.where(mask, steps, 0).max(axis=-1)

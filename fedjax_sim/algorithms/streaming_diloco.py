@@ -16,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jax.core import Tracer
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._muon import is_matrix
 from fedjax_sim.algorithms._optimizers import check_optimizer, own_draws
 from fedjax_sim.algorithms._shared import check_all_clients
 from fedjax_sim.algorithms.diloco import local_transform, nesterov
-from fedjax_sim.checks import check_at_least, check_at_most, check_count
+from fedjax_sim.checks import check_at_least, check_at_most, check_count, is_traced
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -231,7 +230,7 @@ def streaming_diloco(
             "a worker that is absent misses a fragment",
             empty_rounds=num_fragments == 1,
         )
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+        if is_traced(timeline):
             return
         steps = np.asarray(timeline.num_steps)[np.asarray(timeline.mask)]
         if steps.min(initial=delay + 1) <= delay:

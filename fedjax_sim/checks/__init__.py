@@ -3,6 +3,7 @@
 from fedjax_sim.checks.calls import called, check_takes, shapes_text, takes
 from fedjax_sim.checks.choices import (
     check_choice,
+    check_known,
     check_part,
     did_you_mean,
     import_extra,
@@ -18,8 +19,11 @@ from fedjax_sim.checks.numbers import (
     check_number,
     check_one_number,
     check_positive,
+    check_probability,
     check_rates,
+    check_share,
     is_concrete,
+    is_traced,
     largest_entries,
     least_entries,
 )

@@ -2,7 +2,7 @@
 
 import difflib
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from types import ModuleType
 
 from fedjax_sim.checks.numbers import check_count
@@ -43,6 +43,14 @@ def check_choice(choices: Sequence[object], /, **values: object) -> None:
         if value not in choices:
             *others, last = map(repr, choices)
             raise ValueError(f"{name} is {value!r}; expected {', '.join(others)} or {last}")
+
+
+def check_known(known: Collection[str], /, **values: str) -> None:
+    """Raises ValueError for a name that is none of the known ones; the error has a similar one."""
+    for name, value in values.items():
+        if value not in known:
+            expected = f"expected one of {', '.join(known)}{did_you_mean(value, known)}"
+            raise ValueError(f"{name} is {value!r}; {expected}")
 
 
 def check_part(of: str, whole: int, /, **parts: int) -> None:

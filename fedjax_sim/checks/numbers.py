@@ -1,14 +1,19 @@
-"""Checks of numbers; traced values pass, since they cannot be checked."""
+"""Checks of numbers.
+
+Traced values pass, since they cannot be checked, and so does None, except as a count.
+"""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Set
+from numbers import Real
 from typing import Any
 
+import jax
 import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.types import PyTree, Scalar
+from fedjax_sim.types import PyTree
 
 INT32_MAX = 2**31 - 1  # rounds, clients, steps and rows are counted in 32 bits
 
@@ -35,9 +40,9 @@ def _check_kind(name: str, value: Any) -> None:
     check_one_number(**{name: value})
 
 
-def check_number(**values: Scalar) -> None:
+def check_number(**values: object) -> None:
     """Raises ValueError for schedules, NaN and what is no number; traced values and None pass."""
-    _check_holds(lambda x: ~np.isnan(x), "a number", values)
+    _check_holds(lambda x: ~np.isnan(x.astype(np.float64)), "a number", values)
 
 
 def check_at_least(bound: float, /, **values: object) -> None:
@@ -97,17 +102,17 @@ def _is_integer(value: Any) -> bool:
     return True
 
 
-def check_positive(**values: Scalar) -> None:
+def check_positive(**values: object) -> None:
     """Raises ValueError for schedules and numbers that are not above 0; traced values pass."""
     _check_holds(lambda x: x > 0, "a positive number", values)
 
 
-def check_at_most(bound: float, /, **values: Scalar) -> None:
-    """Raises ValueError for schedules and numbers above a bound; traced values pass."""
+def check_at_most(bound: float, /, **values: object) -> None:
+    """Raises ValueError for schedules and numbers above a bound; traced values and None pass."""
     _check_holds(lambda x: x <= bound, f"at most {bound}", values)
 
 
-def check_one_number(**values: Scalar) -> None:
+def check_one_number(**values: Any) -> None:
     """Raises ValueError for arrays with axes, also for traced ones, and for what is no number.
 
     None passes, and so do the placeholders that JAX puts into pytrees.
@@ -123,15 +128,30 @@ def check_one_number(**values: Scalar) -> None:
             raise ValueError(f"{name} is {value!r:.60}; expected a number")
 
 
-def check_decay(**values: Scalar) -> None:
+def check_probability(**values: object) -> None:
+    """Raises ValueError for schedules and numbers outside of (0, 1]; traced values pass."""
+    _check_holds(lambda x: (x > 0) & (x <= 1), "a number in (0, 1]", values)
+
+
+def check_share(**values: object) -> None:
+    """Raises ValueError for schedules and numbers outside of [0, 1]; traced values pass."""
+    _check_holds(lambda x: (x >= 0) & (x <= 1), "a number in [0, 1]", values)
+
+
+def check_decay(**values: object) -> None:
     """Raises ValueError for schedules and numbers outside of [0, 1); traced values pass."""
     _check_holds(lambda x: (x >= 0) & (x < 1), "a number in [0, 1)", values)
 
 
+def is_traced(values: PyTree) -> bool:
+    """Returns True if any leaf is traced, so that its numbers are not known."""
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
+
+
 def is_concrete(value: PyTree) -> bool:
-    """Returns True for numbers and arrays with known values.
+    """Returns True for real numbers, as a Fraction, and arrays with known values.
 
     False for traced values, and for the placeholders that JAX puts into pytrees.
     """
-    numbers = (int, float, np.ndarray, np.generic, Array)
-    return isinstance(value, numbers) and not isinstance(value, Tracer)
+    known = (Real, np.ndarray, np.generic, Array)
+    return isinstance(value, known) and not isinstance(value, Tracer)

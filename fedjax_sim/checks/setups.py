@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 from jax.tree_util import Partial
 
 from fedjax_sim.checks.calls import check_takes
-from fedjax_sim.checks.numbers import check_count
+from fedjax_sim.checks.numbers import check_count, is_traced
 from fedjax_sim.checks.timelines import check_timeline
 from fedjax_sim.types import FedAlgorithm, LastWrapper, Params, Setup, Task, Timeline
 
@@ -61,7 +60,7 @@ def check_setup(setup: Setup, *, continued: bool = False) -> None:
     if setup.eval_fn is not None:
         check_takes("eval_fn", setup.eval_fn, ("model",))
     check_takes("weighting", setup.weighting, ("work",))
-    if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup.timeline)):
+    if not is_traced(setup.timeline):
         check_timeline(setup.timeline, setup.task.num_clients, continued=continued)
         if setup.task.placement is not None:
             setup.task.placement.check(setup.timeline)
@@ -264,7 +263,7 @@ def _check_evaluated(eval_fn: Any, params: Params) -> None:
 def _known(values: Any) -> bool:
     """Returns whether this process has the numbers of all arrays, which are not traced."""
     leaves = [leaf for leaf in jax.tree.leaves(values) if not callable(leaf)]
-    return not any(isinstance(leaf, Tracer) for leaf in leaves) and all(
+    return not is_traced(leaves) and all(
         getattr(leaf, "is_fully_addressable", True) for leaf in leaves
     )
 

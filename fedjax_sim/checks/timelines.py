@@ -1,11 +1,9 @@
 """Checks of timelines."""
 
-import jax
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
-from fedjax_sim.checks.numbers import check_count
+from fedjax_sim.checks.numbers import check_count, is_traced
 from fedjax_sim.types import Task, Timeline
 
 
@@ -159,7 +157,7 @@ def partial_rounds(task: Task, timeline: Timeline) -> np.ndarray:
 
     Rounds in which no client does any work are left out; traced timelines have none.
     """
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+    if is_traced(timeline):
         return np.zeros(0, int)
     reports = np.asarray(timeline.arrived).sum(axis=-1)
     return reports[(reports < task.num_clients) & np.asarray(timeline.mask).any(axis=-1)]

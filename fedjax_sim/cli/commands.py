@@ -194,11 +194,11 @@ def _forecast(comparison) -> int:
 
 def sweep(arguments: list[str]) -> int:
     """Runs a sweep; returns the exit code."""
-    from fedjax_sim.cli.grid import read_sweep
+    from fedjax_sim.cli.grid import SWEEP
 
     with resolving():
         _refuse_processes(arguments, "expected --part and --parts, which divide a sweep")
-        source, rest, study, config = read_sweep(arguments, _described(SWEEP_DESCRIPTION))
+        source, rest, study, config = SWEEP.read(arguments, _described(SWEEP_DESCRIPTION))
         _start_jax()
     return _run_sweep(study, config, ["fedjax-sim", "sweep", source, *rest])
 
@@ -251,11 +251,11 @@ def _run_sweep(study: "Study", config: "SweepOptions", command: list[str]) -> in
 def tune(arguments: list[str]) -> int:
     """Runs a tuning; returns the exit code."""
     from fedjax_sim.checks import import_extra
-    from fedjax_sim.cli.space import read_tuning
+    from fedjax_sim.cli.space import TUNING
 
     with resolving():
         _refuse_processes(arguments, "expected one process, whose devices share a batch")
-        source, rest, study, config = read_tuning(arguments, _described(TUNE_DESCRIPTION))
+        source, rest, study, config = TUNING.read(arguments, _described(TUNE_DESCRIPTION))
         import_extra("optuna", "tune")
         _start_jax()
     return _run_tuning(study, config, source, rest)

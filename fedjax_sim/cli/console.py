@@ -65,8 +65,8 @@ class _Lines:
 
 
 @contextlib.contextmanager
-def sweep_progress(console: Console) -> Iterator["SweepBar"]:
-    """Context with a bar over all runs, or lines; prints every group's plan and memory."""
+def _one_bar(console: Console) -> Iterator[Progress]:
+    """Context with a bar, which is drawn in a terminal only."""
     bars = Progress(
         BarColumn(bar_width=30),
         TextColumn("{task.fields[status]}"),
@@ -76,6 +76,13 @@ def sweep_progress(console: Console) -> Iterator["SweepBar"]:
         transient=True,  # until a program is ready: without one, nothing remains of the bar
     )
     with bars if console.is_terminal else contextlib.nullcontext():
+        yield bars
+
+
+@contextlib.contextmanager
+def sweep_progress(console: Console) -> Iterator["SweepBar"]:
+    """Context with a bar over all runs, or lines; prints every group's plan and memory."""
+    with _one_bar(console) as bars:
         yield SweepBar(console, bars)
 
 
@@ -112,15 +119,7 @@ def tuning_progress(
     console: Console, trials: int, batch: int, metric: str
 ) -> Iterator["TuningBar"]:
     """Context with a bar over all trials; prints a line per batch."""
-    bars = Progress(
-        BarColumn(bar_width=30),
-        TextColumn("{task.fields[status]}"),
-        TextColumn("ETA"),
-        TimeRemainingColumn(compact=True),
-        console=console,
-        transient=True,
-    )
-    with bars if console.is_terminal else contextlib.nullcontext():
+    with _one_bar(console) as bars:
         yield TuningBar(console, bars, trials, batch, metric)
 
 

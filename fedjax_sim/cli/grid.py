@@ -4,7 +4,6 @@ import contextlib
 import csv
 import dataclasses
 import itertools
-import json
 import math
 import pathlib
 import re
@@ -15,13 +14,12 @@ import numpy as np
 import tyro
 
 from fedjax_sim.checks import did_you_mean
-from fedjax_sim.cli.options import check_replaced, parse, split_arguments, study_of, with_hyper
+from fedjax_sim.cli.varying import Varying
 from fedjax_sim.engine import PERSONAL, direction, is_fraction
-from fedjax_sim.runs import Configuration, FolderError
+from fedjax_sim.runs import Configuration
 from fedjax_sim.studies.setups import (
     FREE,
     OPEN,
-    PRESETS,
     AlgorithmOptions,
     Count,
     Finite,
@@ -42,12 +40,9 @@ from fedjax_sim.studies.setups import (
     fields_of,
     flat,
     group,
-    members_of,
     own_names,
-    refuse_own,
     replaced,
     resolve_hyper,
-    validated,
 )
 from fedjax_sim.types import annotated_kinds
 
@@ -59,7 +54,6 @@ WRAPPERS = (
 )  # fmt: skip
 # Groups that no setup depends on: their numbers vary inside a program.
 _OF_ALGORITHM = ("feedback", "robust", "selection", "privacy")
-_AXIS = re.compile(r"--grid\.(.+)\.(values|from|to|points)(=.*)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,58 +137,10 @@ class SavedSweep:
     files: tuple[str, ...] = ()  # names of its tables and figures
 
 
-def read_saved_sweep(path: pathlib.Path) -> SavedSweep:
-    """Returns what is read again of a sweep's ``config.json``."""
-    members = members_of(path)
-    if members and "sweep" not in members:
-        raise FolderError(f"{path} is no file of a sweep; expected one that fedjax-sim sweep wrote")
-    return validated(SavedSweep, path, json.dumps(members).encode() if members else None)
-
-
-def read_sweep(
-    arguments: Sequence[str], description: str
-) -> tuple[str, list[str], Study, SweepOptions]:
-    """Returns the preset, file or study module, the other arguments, the study and the options.
-
-    A preset gives its settings, a comparison's file also its algorithms and hyper-parameters; as
-    many seeds as for a curve are too many for a grid.  A study module also decides the seeds.
-    """
-    source, rest = split_arguments(arguments)
-    path, config = pathlib.Path(source), SweepOptions()
-    if path.suffix == ".json" and "sweep" in members_of(path):
-        saved = read_saved_sweep(path)
-        refuse_own(path, saved.own)
-        study, config = Study(saved.sweep.run), saved.sweep
-    else:
-        study = study_to_vary(source, config.run)
-    study = with_hyper(study, rest)
-    grid = {name: Axis() for name in axis_names(_AXIS, rest)} or config.grid
-    default = dataclasses.replace(config, run=study.options, grid=grid)
-    config = parse(SweepOptions, f"sweep {source}", description, rest, default)
-    check_replaced(study, source, rest, config.run)
-    return source, rest, study.replaced(options=config.run), config
-
-
-def study_to_vary(source: str, default: Run) -> Study:
-    """Returns a study with the output folder, and if its source allows it the seeds, of a default.
-
-    A preset has many algorithms, of which FedAvg remains.
-    """
-    study = study_of(source)
-    run = dataclasses.replace(study.options, output=default.output)
-    if not source.endswith(".py"):
-        run = dataclasses.replace(run, seeds=default.seeds)
-    if source in PRESETS:
-        run = replaced(run, "algorithms", ("fedavg",))
-    return study.replaced(options=run)
-
-
-def axis_names(pattern: re.Pattern[str], arguments: Sequence[str]) -> list[str]:
-    """Returns the names in options such as ``--grid.NAME.values``.
-
-    The parser knows the options of a dict by the names that its default has.
-    """
-    return [match[1].replace("-", "_") for text in arguments if (match := pattern.fullmatch(text))]
+SWEEP = Varying(
+    "sweep", "sweep", SweepOptions, SavedSweep, "grid", Axis,
+    re.compile(r"--grid\.(.+)\.(values|from|to|points)(=.*)?"),
+)  # fmt: skip
 
 
 class Setting(NamedTuple):

@@ -7,13 +7,13 @@ import itertools
 import pathlib
 import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, TypeVar, Union, cast
 
 import docstring_parser
 import tyro
 
-from fedjax_sim.checks import did_you_mean
+from fedjax_sim.checks import check_known, did_you_mean
 from fedjax_sim.studies.setups import (
     ALGORITHMS,
     HIDDEN,
@@ -99,10 +99,10 @@ def parse(
         prog=f"fedjax-sim {_usage(command) if asks_help else command}",
         description=description,
         args=arguments,
-        default=tyro.MISSING_NONPROP if default is None else _as_shown(default),
+        default=tyro.MISSING_NONPROP if default is None else _converted(default, _shown),
         config=(tyro.conf.CascadeSubcommandArgs,),
     )
-    options = _as_written(parsed)
+    options = _converted(parsed, lambda shown: shown.__mro__[1])
     check(options)
     return _of_algorithms(options, names)
 
@@ -153,12 +153,9 @@ def _available(
         if len(kinds) > 1:
             yield name, field
             word = typed.get(name.replace("_", "-"))
-            if word is not None and word not in kinds:
-                raise ValueError(
-                    f"{name} is {word!r}; expected one of {', '.join(kinds)}"
-                    f"{did_you_mean(word, kinds)}"
-                )
-            chosen = chosen if word is None else kinds[word]
+            if word is not None:
+                check_known(kinds, **{name: word})
+                chosen = kinds[word]
         own = own if isinstance(own, chosen) else chosen
         yield from _available(chosen, own, typed, "" if field.is_open else f"{name}.")
 
@@ -293,7 +290,7 @@ def _shown(kind: type) -> type:
         (
             entry.name,
             types[entry.name],
-            dataclasses.field(default=_as_shown(entry.default))
+            dataclasses.field(default=_converted(entry.default, _shown))
             if entry.default_factory is dataclasses.MISSING
             else dataclasses.field(default_factory=entry.default_factory),
         )
@@ -332,17 +329,12 @@ def _default(default: str) -> str:
     return "" if default in ("None", "") else f"(default: {default})"
 
 
-def _as_shown(value: Any) -> Any:
-    """Returns options as an object of the class that tyro parses."""
+def _converted(value: Any, class_of: Callable[[type], type]) -> Any:
+    """Returns options as objects of other classes with the same fields."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
-    values = {f.name: _as_shown(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return _shown(type(value))(**values)
-
-
-def _as_written(value: Any) -> Any:
-    """Returns options as an object of their own class."""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return value
-    values = {f.name: _as_written(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return type(value).__mro__[1](**values)
+    values = {
+        field.name: _converted(getattr(value, field.name), class_of)
+        for field in dataclasses.fields(value)
+    }
+    return class_of(type(value))(**values)

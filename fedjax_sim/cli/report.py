@@ -243,6 +243,15 @@ def check_folder(path: pathlib.Path, kind: Kind) -> None:
         ) from error
 
 
+def refuse_other(output: pathlib.Path, kind: str, differing: Sequence[str]) -> None:
+    """Refuses a folder with other results of the kind, if any values differ."""
+    if differing:
+        raise ValueError(
+            f"output is '{output}', which holds another {kind}: {'; '.join(differing)}; choose "
+            "another folder or delete that one"
+        )
+
+
 def is_read_only(path: pathlib.Path) -> bool:
     """Returns True for a folder that exists and cannot be written."""
     return path.is_dir() and not os.access(path, os.W_OK)

@@ -49,8 +49,8 @@ from fedjax_sim.studies.setups import (
     Record,
     ResolvedRun,
     Rounds,
+    all_differences,
     as_json,
-    differences,
     fixed_values,
     read_saved,
 )
@@ -241,12 +241,8 @@ def _header(
     except FolderError as error:
         raise FolderError(f"{error}; restore it, or choose another folder") from error
     there, here = fixed_values(old.config), record.fixed
-    grown = {name for name in EXTENSIBLE if here.get(name, 0) > there.get(name, 0)}
-    differing = differences(there, {name: here[name] for name in here if name not in grown})
-    differing += [
-        f"{name} is given {'here' if name in here else 'there'} only"
-        for name in sorted(here.keys() ^ there.keys())
-    ]
+    grown = {name for name in EXTENSIBLE & there.keys() if here.get(name, 0) > there[name]}
+    differing = all_differences(there, here | {name: there[name] for name in grown})
     earlier = measured.recorded(old.config.execution)
     differing += [
         f"{name} was executed as {measured.as_text(earlier[name])} there and "
@@ -265,11 +261,7 @@ def _header(
             f"the parts of a study module are {', '.join(old.own) or 'none'} there and "
             f"{', '.join(record.own) or 'none'} here"
         )
-    if differing:
-        raise ValueError(
-            f"output is '{output}', which holds another comparison: "
-            f"{'; '.join(differing)}; choose another folder or delete that one"
-        )
+    report.refuse_other(output, "comparison", differing)
     # Algorithms of earlier calls stay in the comparison, by the names that their folders have.
     names = [*dict.fromkeys([*old.config.algorithms.algorithms, *names])]
     choices = earlier | measured.choices(comparison, measured_files, earlier)

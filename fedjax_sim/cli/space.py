@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import pathlib
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
@@ -16,18 +14,16 @@ from fedjax_sim.cli.grid import (
     SETTINGS,
     Axis,
     SweepOptions,
-    axis_names,
     check_configurations,
     check_taker,
     configurations,
     settings_of,
     static_kinds,
-    study_to_vary,
     values_of,
 )
-from fedjax_sim.cli.options import check_replaced, parse, split_arguments, with_hyper
+from fedjax_sim.cli.varying import Varying
 from fedjax_sim.engine import PERSONAL
-from fedjax_sim.runs import Configuration, FolderError
+from fedjax_sim.runs import Configuration
 from fedjax_sim.studies.setups import (
     OPEN,
     AlgorithmOptions,
@@ -39,15 +35,11 @@ from fedjax_sim.studies.setups import (
     check,
     entries_of,
     group,
-    members_of,
-    refuse_own,
-    validated,
 )
 
 if TYPE_CHECKING:
     import optuna
 
-_SPAN = re.compile(r"--space\.(.+)\.(?:values|from|to|step|(?:no-)?linear)(?:=.*)?")
 _MOST_RANGES = 10  # whose ends are tried in every combination
 
 
@@ -143,33 +135,10 @@ class SavedTuning:
     search: dict[str, Any] = dataclasses.field(default_factory=dict)  # what decides the proposals
 
 
-def read_saved_tuning(path: pathlib.Path) -> SavedTuning:
-    """Returns what is read again of a tuning's ``config.json``."""
-    members = members_of(path)
-    if members and "tuning" not in members:
-        raise FolderError(f"{path} is no file of a tuning; expected one that fedjax-sim tune wrote")
-    content = json.dumps(members).encode() if members else None
-    return validated(SavedTuning, path, content)
-
-
-def read_tuning(
-    arguments: Sequence[str], description: str
-) -> tuple[str, list[str], Study, TuneOptions]:
-    """Returns the preset, file or study module, the other arguments, the study and the options."""
-    source, rest = split_arguments(arguments)
-    path, config = pathlib.Path(source), TuneOptions()
-    if path.suffix == ".json" and "tuning" in members_of(path):
-        saved = read_saved_tuning(path)
-        refuse_own(path, saved.own)
-        study, config = Study(saved.tuning.run), saved.tuning
-    else:
-        study = study_to_vary(source, config.run)
-    study = with_hyper(study, rest)
-    space = {name: Span() for name in axis_names(_SPAN, rest)} or config.space
-    default = dataclasses.replace(config, run=study.options, space=space)
-    config = parse(TuneOptions, f"tune {source}", description, rest, default)
-    check_replaced(study, source, rest, config.run)
-    return source, rest, study.replaced(options=config.run), config
+TUNING = Varying(
+    "tune", "tuning", TuneOptions, SavedTuning, "space", Span,
+    re.compile(r"--space\.(.+)\.(?:values|from|to|step|(?:no-)?linear)(?:=.*)?"),
+)  # fmt: skip
 
 
 class _Range(NamedTuple):

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 import pandas as pd
 
-from fedjax_sim.checks import did_you_mean
+from fedjax_sim.checks import check_known
 from fedjax_sim.cli import report
 from fedjax_sim.cli.grid import (
     SETTINGS,
+    SWEEP,
     SweepOptions,
     configurations,
     mode_of,
-    read_saved_sweep,
     static_kinds,
     swept_hyper,
     with_settings,
@@ -109,16 +109,8 @@ def run_sweep(
             grid,
             seed_keys(run.seed, run.seeds)[2],
             callbacks=[Header(run.output / "config.json", header), *callbacks],
-            storage=Storage(
-                run.output,
-                config=runs.identity,
-                accept_changed_code=run.execution.accept_changed_code,
-            ),
-            options=Options(
-                execution=strategy_of(run.execution),
-                seeds=range(run.seed, run.seed + run.seeds),
-                memory=None if config.memory is None else int(config.memory * 1e9),
-            ),
+            storage=runs.storage(),
+            options=runs.options(),
         )
     if config.part is not None and result.missing:
         return no_results(result)
@@ -129,7 +121,7 @@ def run_sweep(
     if not report.is_read_only(run.output):
         with locked(run.output, wait=True):  # several processes may end at the same time
             path = run.output / "config.json"
-            known = read_saved_sweep(path).files if path.exists() else ()
+            known = SWEEP.read_saved(path).files if path.exists() else ()
             names = {*files, *known}  # a kill in between leaves files that config.json names
             write_json(path, as_json(header | {"files": sorted(names)}))
             report.write_all(run.output, files)
@@ -174,18 +166,14 @@ def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
             f"output is '{run.output}', which holds a comparison; expected another folder for a "
             "sweep"
         )
-    old = read_saved_sweep(path)
+    old = SWEEP.read_saved(path)
     differing = differences(old.options, options)
     for algorithm, known in old.algorithms.items():
         differing += [
             f"{algorithm}.{text}" for text in differences(known, hyper.get(algorithm, {}))
         ]
         hyper[algorithm] = known | hyper.get(algorithm, {})
-    if differing:
-        raise ValueError(
-            f"output is '{run.output}', which holds another sweep: {'; '.join(differing)}; "
-            "choose another folder or delete that one"
-        )
+    report.refuse_other(run.output, "sweep", differing)
     return {"options": old.options | options, "algorithms": hyper, "files": list(old.files)}
 
 
@@ -266,11 +254,7 @@ class Runs:
                 check_uploads(run.robust, setup.timeline)
             measured = names_of_numbers(setup.eval_fn, metric_shapes(built[0], setup))
             metric = self.config.score_metric
-            if metric not in measured:
-                raise ValueError(
-                    f"metric is {metric!r}; expected one of {', '.join(sorted(measured))}"
-                    f"{did_you_mean(metric, measured)}"
-                )
+            check_known(sorted(measured), metric=metric)
             mode_of(self.config)  # refuses a name that does not say it, before anything runs
             return setup
 
@@ -325,6 +309,21 @@ class Runs:
                 if (guarantee := accounts.guarantee()) is not None:
                     rows.append({**entry, **guarantee._asdict()})
         return pd.DataFrame(rows)
+
+    def storage(self) -> Storage:
+        """Returns the output folder, with the options of every run in it."""
+        run = self.study.options
+        accept = run.execution.accept_changed_code
+        return Storage(run.output, config=self.identity, accept_changed_code=accept)
+
+    def options(self) -> Options:
+        """Returns how the runs are executed."""
+        run, memory = self.study.options, self.config.memory
+        return Options(
+            execution=strategy_of(run.execution),
+            seeds=range(run.seed, run.seed + run.seeds),
+            memory=None if memory is None else int(memory * 1e9),
+        )
 
     def identity(self, configuration: Configuration) -> dict[str, Any]:
         """Returns the options and hyper-parameters that vary in no program."""

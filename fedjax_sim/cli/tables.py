@@ -115,11 +115,7 @@ def best_table(best: pd.DataFrame, metric: str) -> Table:
         for name in names:
             text = _value_text(row[name])
             cells.append(text + (" (edge)" if row.get(f"{name}_at_edge") is True else ""))
-        failed = row.get("diverged") or f"{row['num_failed']} seeds failed"
-        score = failed
-        if not math.isnan(row["mean"]):
-            score = interval_text(row["mean"], row["low"], row["high"], 4)
-        table.add_row(*cells, score, str(row["num_seeds"]))
+        table.add_row(*cells, _score_text(row), str(row["num_seeds"]))
     return table
 
 
@@ -134,12 +130,16 @@ def trials_table(trials: pd.DataFrame, metric: str, mode: str, most: int = 5) ->
     notes = [interval_note(best["num_seeds"].tolist()), biased] if len(best) else [biased]
     table = Fitted("trial", metric, *names, caption="\n".join(notes), caption_justify="left")
     for row in best.to_dict(orient="records"):
-        score = row["diverged"] or f"{row['num_failed']} seeds failed"
-        if not math.isnan(row["mean"]):
-            score = interval_text(row["mean"], row["low"], row["high"], 4)
         values = (_value_text(row[name]) for name in names)
-        table.add_row(str(row["trial"]), score, *values)
+        table.add_row(str(row["trial"]), _score_text(row), *values)
     return table
+
+
+def _score_text(row: Mapping[Any, Any]) -> str:
+    """Returns a mean score and its interval, or why there is none."""
+    if math.isnan(row["mean"]):
+        return row.get("diverged") or f"{row['num_failed']} seeds failed"
+    return interval_text(row["mean"], row["low"], row["high"], 4)
 
 
 def _value_text(value: Any) -> str:

@@ -13,15 +13,13 @@ import pandas as pd
 from fedjax_sim.checks import import_extra
 from fedjax_sim.cli import report
 from fedjax_sim.cli.grid import SETTINGS, mode_of, swept_hyper
-from fedjax_sim.cli.space import Space, TuneOptions, read_saved_tuning
+from fedjax_sim.cli.space import TUNING, Space, TuneOptions
 from fedjax_sim.cli.sweep import FREE_IN_FOLDER, Header, Runs, names_varied
 from fedjax_sim.reports import bounds_of, divergence_text, shown_interval
 from fedjax_sim.runs import (
     Callback,
     Configuration,
     Halving,
-    Options,
-    Storage,
     SweepRun,
     Tuning,
     environment,
@@ -31,9 +29,9 @@ from fedjax_sim.runs import (
 )
 from fedjax_sim.studies.setups import (
     Study,
+    all_differences,
     arithmetic,
     as_json,
-    differences,
     fields_of,
     fixed_values,
     flat,
@@ -41,7 +39,6 @@ from fedjax_sim.studies.setups import (
     record_of,
     replaced,
     seed_keys,
-    strategy_of,
     to_json,
 )
 
@@ -105,16 +102,8 @@ def run_tune(
             sampler=_sampler(config),
             halving=Halving(config.halving, config.eta) if config.halving else None,
             callbacks=[Header(run.output / "config.json", header), *callbacks],
-            storage=Storage(
-                run.output,
-                config=runs.identity,
-                accept_changed_code=run.execution.accept_changed_code,
-            ),
-            options=Options(
-                execution=strategy_of(run.execution),
-                seeds=range(run.seed, run.seed + run.seeds),
-                memory=None if config.memory is None else int(config.memory * 1e9),
-            ),
+            storage=runs.storage(),
+            options=runs.options(),
         )
     trials, command = _trials(config, result), None
     runs.entries = [one.configuration for one in result.tried]
@@ -187,17 +176,8 @@ def _checked(study: Study, config: TuneOptions, space: Space) -> dict[str, Any]:
                 f"output is '{run.output}', which holds {kind}; expected another folder for a "
                 "tuning"
             )
-    known = read_saved_tuning(path).search
-    differing = differences(known, search)
-    differing += [
-        f"{name} is given {'here' if name in search else 'there'} only"
-        for name in sorted(known.keys() ^ search.keys())
-    ]
-    if differing:
-        raise ValueError(
-            f"output is '{run.output}', which holds another tuning: {'; '.join(differing)}; choose "
-            "another folder or delete that one"
-        )
+    known = TUNING.read_saved(path).search
+    report.refuse_other(run.output, "tuning", all_differences(known, search))
     return search
 
 

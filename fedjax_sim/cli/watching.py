@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import jax
 
-from fedjax_sim.checks import did_you_mean, install_command
+from fedjax_sim.checks import check_known, install_command
 from fedjax_sim.engine import direction, takes_state
 from fedjax_sim.runs import Callback, callbacks, metric_shapes, names_of_numbers
 from fedjax_sim.studies.setups import Count, Positive, group
@@ -78,11 +78,8 @@ class Watching:
 
         Refuses a metric that the evaluation does not have, before anything is compiled.
         """
-        if names and metric not in names:
-            raise ValueError(
-                f"{option} is {metric!r}; expected one of {', '.join(names)}"
-                f"{did_you_mean(metric, names)}"
-            )
+        if names:
+            check_known(names, **{option: metric})
         mode = direction(metric) if self.mode == "auto" else self.mode
         if mode is None:
             raise ValueError(

@@ -210,8 +210,7 @@ def contractive(codec: AnyCodec, variance: Scalar | None = None) -> AnyCodec:
     kind = codec.kind
     if variance is None and kind == "contraction":
         return codec
-    if variance is not None:
-        check_at_least(0, variance=variance)
+    check_at_least(0, variance=variance)
     if kind == "contraction":
         raise ValueError(
             f"variance is {variance}; expected none with a codec that is a contraction already"

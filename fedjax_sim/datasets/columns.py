@@ -7,9 +7,8 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
-from fedjax_sim.checks import did_you_mean
 from fedjax_sim.data import missing, with_nan
-from fedjax_sim.datasets.dataset import DataError, Dataset, group_text
+from fedjax_sim.datasets.dataset import DataError, Dataset, check_listed, group_text
 from fedjax_sim.datasets.targets import is_number, reads_as_number
 
 Encode = Literal["one_hot"]
@@ -99,11 +98,8 @@ def _column(name: str, values: Any) -> np.ndarray:
 def without(where: str, table: Columns, drop: Sequence[str], *, some: bool = False) -> Columns:
     """Returns a table without some columns, of which it may lack some if ``some`` is True."""
     for name in drop:
-        if name not in table.names and not some:
-            raise DataError(
-                f"drop is {name!r}; expected one of {', '.join(table.names)}, the columns of "
-                f"{where}{did_you_mean(name, table.names)}"
-            )
+        if not some:
+            check_listed("drop", name, table.names, f"the columns of {where}")
     return table._replace(names=[name for name in table.names if name not in drop])
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from fedjax_sim.checks import did_you_mean
 from fedjax_sim.data import FederatedData, from_assignment, group_rows
 from fedjax_sim.types import Summary, shown, tree_text
 
@@ -184,6 +185,15 @@ def check_choice(option: str, value: Any, choices: Any) -> None:
     """Refuses a value that is neither None nor one of a type of literals."""
     if value not in (None, *get_args(choices)):
         raise DataError(f"{option} is {value!r}; expected one of {', '.join(get_args(choices))}")
+
+
+def check_listed(option: str, value: str, known: Sequence[str], of: str) -> None:
+    """Refuses a name that is none of the known ones; ``of`` says whose they are."""
+    if value not in known:
+        raise DataError(
+            f"{option} is {value!r}; expected one of {', '.join(known)}, {of}"
+            f"{did_you_mean(value, known)}"
+        )
 
 
 def as_labels(values: Any, num_classes: int, where: object) -> np.ndarray:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedjax_sim.checks import did_you_mean, import_extra
+from fedjax_sim.checks import import_extra
 from fedjax_sim.datasets.columns import Encode
-from fedjax_sim.datasets.dataset import DataError, Dataset
+from fedjax_sim.datasets.dataset import DataError, Dataset, check_listed
 from fedjax_sim.datasets.features import Layout, Scale
 from fedjax_sim.datasets.tables import LABELS, from_table
 from fedjax_sim.datasets.targets import Target
@@ -77,11 +77,8 @@ def from_hub(
         ) from error
     test = test_split if test_split is not None or "test" not in parts else "test"
     for option, split in (("train_split", train_split), ("test_split", test)):
-        if split is not None and split not in parts:
-            raise DataError(
-                f"{option} is {split!r}; expected one of {', '.join(parts)}, the splits of "
-                f"{path}{did_you_mean(split, list(parts))}"
-            )
+        if split is not None:
+            check_listed(option, split, list(parts), f"the splits of {path}")
     names = parts[train_split].column_names
     if label_column is None and not set(LABELS) & set(names):
         label_column = next((label for label in _LABELS if label in names), None)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import did_you_mean, import_extra
+from fedjax_sim.checks import check_choice, check_known, import_extra
 from fedjax_sim.datasets import (
     cifar,
     leaf,
@@ -143,12 +143,8 @@ def load(
         >>> load("digits").test["x"].shape
         (359, 8, 8, 1)
     """
-    if name not in NAMES:
-        raise ValueError(
-            f"name is {name!r}; expected one of {', '.join(NAMES)}{did_you_mean(name, NAMES)}"
-        )
-    if source not in (None, "tfds", "files"):
-        raise ValueError(f"source is {source!r}; expected 'tfds', 'files' or None")
+    check_known(NAMES, name=name)
+    check_choice(("tfds", "files", None), source=source)
     dataset = load_digits() if name == "digits" else _find(name, data_dir, source, download)
     return drop_duplicates(dataset) if deduplicate else dataset
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.checks import did_you_mean, import_extra
+from fedjax_sim.checks import import_extra
 from fedjax_sim.datasets.arrays import Form, unscaled
 from fedjax_sim.datasets.columns import (
     Columns,
@@ -24,7 +24,7 @@ from fedjax_sim.datasets.columns import (
     without,
     without_identifiers,
 )
-from fedjax_sim.datasets.dataset import DataError, Dataset, check_choice, group_text
+from fedjax_sim.datasets.dataset import DataError, Dataset, check_choice, check_listed, group_text
 from fedjax_sim.datasets.division import report_lost
 from fedjax_sim.datasets.features import Layout, Scale, scaled
 from fedjax_sim.datasets.formats.npz import read_npz
@@ -431,9 +431,5 @@ def _column(
             f"{where}: no column {' or '.join(defaults)}; expected label_column, one of "
             f"{', '.join(names)}"
         )
-    if name not in names:
-        raise DataError(
-            f"{option} is {name!r}; expected one of {', '.join(names)}, the columns of {where}"
-            f"{did_you_mean(name, names)}"
-        )
+    check_listed(option, name, names, f"the columns of {where}")
     return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -136,14 +137,7 @@ def batch_moments(
 
     @jax.jit
     def everything(data: FederatedData, points: Params) -> Moments:
-        clients = jnp.arange(data.num_clients, dtype=jnp.int32)
-
-        def one_point(x: Params) -> Moments:
-            return jax.lax.map(
-                lambda client: one_client(data, x, client), clients, batch_size=_BATCH
-            )
-
-        return jax.lax.map(one_point, points)
+        return _mapped(functools.partial(one_client, data), data.num_clients, points)
 
     return everything(jax.tree.map(jnp.asarray, data), points)
 
@@ -180,8 +174,6 @@ def sampled_moments(task: Task, points: Params, key: Array, *, num_samples: int 
 
     @jax.jit
     def everything(task: Task, points: Params) -> Moments:
-        clients = jnp.arange(task.num_clients, dtype=jnp.int32)
-
         def one_client(x: Params, client: Array) -> Moments:
             client_key = jax.random.fold_in(key, client)
             mean = task.oracle(client, client_key, 1).full_grad(x)
@@ -194,12 +186,21 @@ def sampled_moments(task: Task, points: Params, key: Array, *, num_samples: int 
             squares, norms = jax.lax.map(draw, numbers, batch_size=32)
             return Moments(squares.mean(), (squares**2).mean(), norms.max())
 
-        def one_point(x: Params) -> Moments:
-            return jax.lax.map(lambda client: one_client(x, client), clients, batch_size=_BATCH)
-
-        return jax.lax.map(one_point, points)
+        return _mapped(one_client, task.num_clients, points)
 
     return everything(task, points)
+
+
+def _mapped(
+    one_client: Callable[[Params, Array], Moments], num_clients: int, points: Params
+) -> Moments:
+    """Returns the moments of every client at every point, ``[P, M]``."""
+    clients = jnp.arange(num_clients, dtype=jnp.int32)
+
+    def one_point(x: Params) -> Moments:
+        return jax.lax.map(lambda client: one_client(x, client), clients, batch_size=_BATCH)
+
+    return jax.lax.map(one_point, points)
 
 
 def sample_variance(sample: Callable[[Array], Params], count: int, like: Params) -> Array:

@@ -44,9 +44,7 @@ def gaussian(std: float, num_nodes: int = 24, panels: int | None = None) -> Nois
         >>> round(float(noise.weights @ noise.nodes**2), 9)
         0.01
     """
-    check_positive(std=std, num_nodes=num_nodes)
-    if panels is not None:
-        check_positive(panels=panels)
+    check_positive(std=std, num_nodes=num_nodes, panels=panels)
     if panels is None:
         nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     else:
@@ -66,9 +64,7 @@ def uniform(half_width: float, num_nodes: int = 24, panels: int | None = None) -
         >>> noise.variance, round(float(noise.weights @ noise.nodes**2), 9)
         (3.0, 3.0)
     """
-    check_positive(
-        half_width=half_width, num_nodes=num_nodes, panels=1 if panels is None else panels
-    )
+    check_positive(half_width=half_width, num_nodes=num_nodes, panels=panels)
     if panels is None:
         nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
     else:

@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_key
+from fedjax_sim.checks import check_key, is_traced
 from fedjax_sim.diagnostics.sharpness import Gradient, check_examples
 from fedjax_sim.engine import Execution, auto
 from fedjax_sim.types import Params, Task, shown
@@ -150,6 +149,6 @@ def check_points(task: Task, points: Params) -> Params:
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0] or shapes[0][0] < 1:
         raise ValueError(f"points has leaves of shapes {shapes[:3]}; expected [P, ...] with one P")
     check_examples(task)
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(points)):
+    if is_traced(points):
         return points
     return jax.tree.map(np.asarray, points)

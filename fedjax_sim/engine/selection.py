@@ -13,7 +13,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import INT32_MAX, check_count
+from fedjax_sim.checks import INT32_MAX, check_count, is_traced
 from fedjax_sim.engine.execution.strategies import Execution, Gathered
 from fedjax_sim.engine.records import RunState, Selected
 from fedjax_sim.engine.returned import called_part, checked_arrays, checked_choice
@@ -217,7 +217,7 @@ def check_selection(algorithm: FedAlgorithm, setup: Setup) -> None:
         )
     if selector.unbiased:
         _check_unbiased(algorithm)
-    if not isinstance(timeline.num_steps, Tracer) and not isinstance(timeline.mask, Tracer):
+    if not is_traced((timeline.num_steps, timeline.mask)):
         steps = np.where(np.asarray(timeline.mask), np.asarray(timeline.num_steps), 0)
         most = int(steps.sum(axis=(-2, -1), dtype=np.int64).max())
         if most > INT32_MAX:

@@ -287,6 +287,5 @@ def regression_metrics(model: Apply | Model, delta: float | None = None) -> Metr
         >>> {name: round(float(value), 4) for name, value in result.items()}  # errors 0, 0, -3
         {'rmse': 1.7321, 'loss': 3.0, 'r2': 0.3571}
     """
-    if delta is not None:
-        check_positive(delta=delta)
+    check_positive(delta=delta)
     return RegressionMetrics(apply_of(model), squared if delta is None else Huber(delta))

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedjax_sim.checks import check_choice
 from fedjax_sim.engine import PERSONAL, PERSONAL_R2, headline
 from fedjax_sim.reports.frames import configuration_columns, grid_values
 from fedjax_sim.reports.labels import (
@@ -351,8 +352,7 @@ def read_folders(
     """
     if not paths:
         raise ValueError("paths is empty; expected at least one folder")
-    if configurations not in ("best", "all"):
-        raise ValueError(f"configurations is {configurations!r}; expected 'best' or 'all'")
+    check_choice(("best", "all"), configurations=configurations)
     folders = [pathlib.Path(path) for path in paths]
     names = distinct_names(folders) if len(folders) > 1 else [""]
     parts, settings, targets = [], [], []

@@ -51,9 +51,9 @@ def configuration_columns(scores: pd.DataFrame) -> list[str]:
     return [name for name in scores.columns if name not in ("seed", "score", "diverged_at")]
 
 
-def check_columns(frame: pd.DataFrame, needed: Sequence[str], name: str = "frame") -> None:
-    """Refuses a frame without the needed columns."""
-    if missing := [column for column in needed if column not in frame.columns]:
+def check_columns(frame: pd.DataFrame, needed: Sequence[str | None], name: str = "frame") -> None:
+    """Refuses a frame without the needed columns; None is no column."""
+    if missing := [x for x in needed if x is not None and x not in frame.columns]:
         raise ValueError(f"{name} lacks the columns {missing}; it has {list(frame.columns)}")
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 import pandas as pd
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.reports.frames import (
     check_columns,
     check_unique,
@@ -143,8 +144,7 @@ def results_table(
         |---|---|
         | FedAvg | **0.810 ± 0.010** |
     """
-    if digits < 1:
-        raise ValueError(f"digits is {digits}; expected at least 1")
+    check_at_least(1, digits=digits)
     check_columns(table, list(_STATISTICS[:-2]), "table")
     if format == "csv":
         return render(table, format)
@@ -214,8 +214,7 @@ def table(
         | 4 | 1/3 failed |
     """
     rows = [rows] if isinstance(rows, str) else list(rows)
-    if digits < 1:
-        raise ValueError(f"digits is {digits}; expected at least 1")
+    check_at_least(1, digits=digits)
     check_columns(frame, [*rows, columns, "mean", "low", "high", "num_seeds", "num_failed"])
     check_unique(frame, [*rows, columns])
     numbers = (frame[name] for name in ("mean", "low", "high", "num_seeds", "num_failed"))

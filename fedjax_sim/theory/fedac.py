@@ -26,7 +26,7 @@ In formulas M is ``clients``, K ``local_steps``, R ``rounds`` and eta ``lr``.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -137,31 +137,28 @@ def bound(
     if regime == "convex":
         if augmentation is None:
             raise ValueError("augmentation is None; expected a number for convex objectives")
-        L, B, lr, lam = positive(constants, "L", "B", lr=lr, augmentation=augmentation)
-        K, R, M = positive(local_steps=local_steps, rounds=rounds, clients=clients)
-        Q, sigma = _hessian_and_noise(constants, variant)
+        run = _run_of(constants, variant, local_steps, rounds, clients, augmentation=augmentation)
+        B, lr = positive(constants, "B", lr=lr)
+        L, lam = run.L, run.mu
         # The strongly convex noise of the augmented objective.  Lemma B.27 has 2 (L^2 + lambda^2)
         # for (L + lambda)^2.
-        smooth = jnp.sqrt(2 * (L**2 + lam**2)) if variant == "II" and Q is None else L + lam
-        noise = _own_noise(variant, lr, smooth, lam, sigma, M, K, Q) * sigma**2
-        left = jnp.exp(-jnp.sqrt(lr * lam * K) * R / SLOWNESS[variant])
+        own = variant == "II" and run.Q is None
+        smooth = jnp.sqrt(2 * (L**2 + lam**2)) if own else L + lam
+        noise = _own_noise(run._replace(L=smooth), lr) * run.sigma**2
+        left = jnp.exp(-jnp.sqrt(lr * lam * run.K) * run.R / SLOWNESS[variant])
         value = (lam + L * left) * B**2 / 2 + noise
         return where_valid(value, at_most(lr, 1 / (L + lam)), "lr <= 1 / (L + augmentation)")
     potential = _initial_potential(constants, potential)
-    L, mu, lr, K = positive(constants, "L", "mu", lr=lr, local_steps=local_steps)
-    R, M = positive(rounds=rounds, clients=clients)
-    (potential,) = non_negative(potential=potential)
-    Q, sigma = _hessian_and_noise(constants, variant)
-    valid, text = at_most(lr, 1 / L) & at_most(mu, L), VALID_LR
+    run = _run_of(constants, variant, local_steps, rounds, clients)
+    lr, (potential,) = positive(lr=lr)[0], non_negative(potential=potential)
+    valid, text = at_most(lr, 1 / run.L) & at_most(run.mu, run.L), VALID_LR
     if gamma is None:
-        pace = _speed(lr, mu, K)
-        noise = _own_noise(variant, lr, L, mu, sigma, M, K, Q) * sigma**2
+        pace, noise = _speed(lr, run.mu, run.K), _own_noise(run, lr) * run.sigma**2
     else:
         (gamma,) = positive(gamma=gamma)
-        pace = gamma * mu
-        noise = _noise(variant, gamma, lr, L, mu, sigma, M, K, Q)
-        valid, text = valid & _gamma_condition(gamma, lr, mu), f"{VALID_LR} and {VALID_GAMMA}"
-    value = jnp.exp(-pace * K * R / SLOWNESS[variant]) * potential + noise
+        pace, noise = gamma * run.mu, _noise(run, lr, gamma)
+        valid, text = valid & _gamma_condition(gamma, lr, run.mu), f"{VALID_LR} and {VALID_GAMMA}"
+    value = jnp.exp(-pace * run.K * run.R / SLOWNESS[variant]) * potential + noise
     return where_valid(value, valid, text)
 
 
@@ -221,19 +218,15 @@ def prescribed_lr(
     """
     _check(regime, variant, potential=potential, augmentation=augmentation)
     if regime == "convex":
-        sizes: dict[str, Scalar] = {
-            "local_steps": local_steps,
-            "rounds": rounds,
-            "clients": clients,
-        }
         if augmentation is None:
-            augmentation = prescribed_augmentation(constants, variant=variant, **sizes)
-        L, B, lam = positive(constants, "L", "B", augmentation=augmentation)
-        K, R, M = positive(**sizes)
-        Q, sigma = _hessian_and_noise(constants, variant)
-        # The ratios of the strongly convex rate at mu = lambda and the potential L B^2.
-        log_potential = log_monomial((L, 1), (B, 2))
-        ratios = _log_ratios(variant, log_potential, L, lam, sigma, M, K, R, Q)
+            augmentation = prescribed_augmentation(
+                constants, variant=variant, local_steps=local_steps, rounds=rounds, clients=clients
+            )
+        run = _run_of(constants, variant, local_steps, rounds, clients, augmentation=augmentation)
+        (B,) = positive(constants, "B")
+        _, L, lam, sigma, Q, M, K, R = run
+        # The strongly convex rate at mu = lambda and the potential L B^2.
+        rate = _largest_useful_lr(run, log_monomial((L, 1), (B, 2)))
         cube = (L * (B / (lam * K * sigma)) ** 2) ** (1 / 3)
         if variant == "I":  # Lemma B.25
             others = [cube / R, (L * B**2 / (lam * K) ** 3) ** (1 / 4) / (R * jnp.sqrt(sigma))]
@@ -241,13 +234,11 @@ def prescribed_lr(
             others = [cube / R ** (2 / 3)]
         else:  # Lemma B.31
             others = [cube * M ** (1 / 3) / R]
-        return smallest(1 / (L + lam), _largest_useful_lr(variant, ratios, lam, K, R), *others)
+        return smallest(1 / (L + lam), rate, *others)
     potential = _initial_potential(constants, potential)
-    L, mu, K, R = positive(constants, "L", "mu", local_steps=local_steps, rounds=rounds)
-    M, potential = positive(clients=clients, potential=potential)
-    Q, sigma = _hessian_and_noise(constants, variant)
-    ratios = _log_ratios(variant, jnp.log(potential), L, mu, sigma, M, K, R, Q)
-    return smallest(1 / L, _largest_useful_lr(variant, ratios, mu, K, R))
+    run = _run_of(constants, variant, local_steps, rounds, clients)
+    (potential,) = positive(potential=potential)
+    return smallest(1 / run.L, _largest_useful_lr(run, jnp.log(potential)))
 
 
 def tuned_bound(
@@ -311,10 +302,10 @@ def tuned_bound(
     if regime == "convex":
         return _tuned_convex_bound(constants, variant, local_steps, rounds, clients)
     potential = _initial_potential(constants, potential)
-    L, mu, K, R = positive(constants, "L", "mu", local_steps=local_steps, rounds=rounds)
-    M, potential = positive(clients=clients, potential=potential)
-    Q, sigma = _hessian_and_noise(constants, variant)
-    a, second, *third = _log_ratios(variant, jnp.log(potential), L, mu, sigma, M, K, R, Q)
+    run = _run_of(constants, variant, local_steps, rounds, clients)
+    (potential,) = positive(potential=potential)
+    _, L, mu, sigma, Q, M, K, R = run
+    a, second, *third = _log_ratios(run, jnp.log(potential))
     value = jnp.exp(-_speed(1 / L, mu, K) * K * R / SLOWNESS[variant]) * potential
     statistical = sigma**2 / (mu * M * K * R)
     if variant == "I":  # Theorem 3.5
@@ -456,6 +447,34 @@ def _check(regime: str, variant: str, **own: Any) -> None:
             raise ValueError(f"{name} is {value}; expected None for {regime} objectives")
 
 
+class _Run(NamedTuple):
+    """A run on strongly convex objectives: checked constants and sizes."""
+
+    variant: Variant
+    L: Array
+    mu: Array  # lambda of convex objectives, which are augmented
+    sigma: Array
+    Q: Array | None
+    M: Array
+    K: Array
+    R: Array
+
+
+def _run_of(
+    constants: ProblemConstants,
+    variant: Variant,
+    local_steps: Scalar,
+    rounds: Scalar,
+    clients: Scalar,
+    **augmentation: Scalar,
+) -> _Run:
+    names = ["L"] if augmentation else ["L", "mu"]
+    L, mu, K = positive(constants, *names, **augmentation, local_steps=local_steps)
+    R, M = positive(rounds=rounds, clients=clients)
+    Q, sigma = _hessian_and_noise(constants, variant)
+    return _Run(variant, L, mu, sigma, Q, M, K, R)
+
+
 def _log_growth(variant: Variant, lr: Array, gamma: Array, mu: Array) -> Array:
     """The logarithm of :func:`difference_growth`; arguments are not checked."""
     factor = 2 if variant == "I" else 1
@@ -486,17 +505,9 @@ def _hessian_and_noise(constants: ProblemConstants, variant: Variant) -> tuple[A
     return Q, non_negative(constants, "sigma")[0] if Q is None else both_moments(constants)
 
 
-def _own_noise(
-    variant: Variant,
-    lr: Array,
-    L: Array,
-    mu: Array,
-    sigma: Array,
-    M: Array,
-    K: Array,
-    Q: Array | None,
-) -> Array:
+def _own_noise(run: _Run, lr: Array) -> Array:
     """The bound's terms beside the potential at the variant's own gamma, over sigma^2."""
+    variant, L, mu, sigma, Q, M, K, _ = run
     statistical = jnp.sqrt(lr / (mu * K)) / M
     if variant == "I":  # Lemma 3.11
         drift = 390 * lr**1.5 * L * jnp.sqrt(K / mu) + 7 * lr**2 * L * K
@@ -507,18 +518,9 @@ def _own_noise(
     return statistical + drift + math.exp(9) * lr**4 * Q**2 * K**2 * sigma**2 / mu
 
 
-def _noise(
-    variant: Variant,
-    gamma: Array,
-    lr: Array,
-    L: Array,
-    mu: Array,
-    sigma: Array,
-    M: Array,
-    K: Array,
-    Q: Array | None,
-) -> Array:
+def _noise(run: _Run, lr: Array, gamma: Array) -> Array:
     """The bound's terms beside the potential at any gamma."""
+    variant, L, mu, sigma, Q, M, K, _ = run
     growth = 2 * K * _log_growth(variant, lr, gamma, mu)
     # One exponential: growth that overflows must not meet a sigma or Q of 0.
     if variant == "I":
@@ -533,18 +535,9 @@ def _noise(
     return own * sigma**2 + 132 * jnp.exp(drift + 2 * growth)
 
 
-def _log_ratios(
-    variant: Variant,
-    log_potential: Array,
-    L: Array,
-    mu: Array,
-    sigma: Array,
-    M: Array,
-    K: Array,
-    R: Array,
-    Q: Array | None,
-) -> list[Array]:
+def _log_ratios(run: _Run, log_potential: Array) -> list[Array]:
     """The logarithms of a and b (I), a and b' (II), or a, c and d (II with Q)."""
+    variant, L, mu, sigma, Q, M, K, R = run
     ratios = [log_monomial((mu, 1), (M, 1), (K, 1), (R, 1), (sigma, -2))]
     if variant == "I":
         ratios += [log_monomial((mu, 2), (K, 1), (R, 3), (L, -1), (sigma, -2))]
@@ -558,12 +551,10 @@ def _log_ratios(
     return [log_potential + ratio for ratio in ratios]
 
 
-def _largest_useful_lr(
-    variant: Variant, ratios: list[Array], mu: Array, K: Array, R: Array
-) -> Array:
+def _largest_useful_lr(run: _Run, log_potential: Array) -> Array:
     """``k^2 / (mu K R^2) log^2(e + ratio)`` at the smallest ratio, k = 1 for I and 3 for II."""
-    front = SLOWNESS[variant] ** 2 / (mu * K * R**2)
-    return front * log_plus(1, smallest(*ratios)) ** 2
+    front = SLOWNESS[run.variant] ** 2 / (run.mu * run.K * run.R**2)
+    return front * log_plus(1, smallest(*_log_ratios(run, log_potential))) ** 2
 
 
 def _acceleration(L: Array, K: Array, R: Array) -> Array:

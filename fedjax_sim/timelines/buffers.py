@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from fedjax_sim.checks import check_count, check_one_timeline, check_population
 from fedjax_sim.timelines.rules import Sampling
@@ -115,6 +116,24 @@ def allocate_buffers(timeline: Timeline, held: np.ndarray | None = None) -> Time
 
 
 @plain_integers
+def check_delay(timeline: Timeline, delay: int) -> None:
+    """Refuses delays below 1, and clients that start from their own models."""
+    check_count(1, delay=delay)
+    if timeline.own_models:
+        raise ValueError(
+            "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "
+            "a timeline whose clients start from a broadcast"
+        )
+
+
+def delayed(timeline: Timeline, version: np.ndarray | Array, delay: int) -> Timeline:
+    """Timeline with these versions, which are smaller by ``delay`` at most, and their buffers."""
+    late = dataclasses.replace(
+        timeline, version=version, max_staleness=timeline.max_staleness + delay
+    )
+    return allocate_buffers(late) if timeline.num_buffers else late
+
+
 def held_versions(timeline: Timeline, num_clients: int, *, new: bool = True) -> np.ndarray:
     """Version of the server's model that each client holds after each update, ``[T, M]``.
 

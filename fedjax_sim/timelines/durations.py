@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_key
+from fedjax_sim.checks import check_count, check_key, check_share
 from fedjax_sim.types import plain_integers
 
 Generator = np.random.Generator
@@ -212,8 +212,7 @@ def two_speeds(
         34
     """
     check_count(num_clients=num_clients)
-    if not 0 <= slow_fraction <= 1:
-        raise ValueError(f"slow_fraction is {slow_fraction}; expected a number in [0, 1]")
+    check_share(slow_fraction=slow_fraction)
     values = np.full(num_clients, fast, np.float64)
     # Without the small term, rounding would make ceil(0.3 * 10) equal to 4.
     count = int(np.ceil(slow_fraction * num_clients - 1e-9))

@@ -19,8 +19,8 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_count, check_key, check_one_timeline
-from fedjax_sim.timelines.buffers import allocate_buffers
+from fedjax_sim.checks import check_key, check_one_timeline
+from fedjax_sim.timelines.buffers import check_delay, delayed
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import thinned
 from fedjax_sim.tree import fast
@@ -93,22 +93,12 @@ def delay_uploads(
         >>> late.version.tolist(), late.max_staleness
         ([[0, 0], [1, 0], [2, 0], [3, 1]], 2)
     """
-    check_count(1, delay=delay)
-    if timeline.own_models:
-        raise ValueError(
-            "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "
-            "a timeline whose clients start from a broadcast"
-        )
+    check_delay(timeline, delay)
     late = _fails(key, timeline, probability)
+    version = jnp.asarray(timeline.version)
     # An older version in the same slot: a report that moves to a later round would collide with the
     # client's next one.
-    version = jnp.asarray(timeline.version)
-    delayed = dataclasses.replace(
-        timeline,
-        version=jnp.where(late, jnp.maximum(version - delay, 0), version),
-        max_staleness=timeline.max_staleness + delay,
-    )
-    return allocate_buffers(delayed) if timeline.num_buffers else delayed
+    return delayed(timeline, jnp.where(late, jnp.maximum(version - delay, 0), version), delay)
 
 
 def _fails(key: Array, timeline: Timeline, probability: Scalar | np.ndarray) -> Array:

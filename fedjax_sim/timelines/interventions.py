@@ -15,8 +15,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_count
-from fedjax_sim.timelines.buffers import allocate_buffers
+from fedjax_sim.timelines.buffers import check_delay, delayed
 from fedjax_sim.types import Timeline, plain_integers
 
 _ALL = slice(None)
@@ -95,12 +94,7 @@ def delay_clients(
         >>> late.version.tolist(), late.max_staleness
         ([[0, 0], [1, 0], [2, 0], [3, 1]], 2)
     """
-    check_count(1, delay=delay)
-    if timeline.own_models:
-        raise ValueError(
-            "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "
-            "a timeline whose clients start from a broadcast"
-        )
+    check_delay(timeline, delay)
     version = timeline.version
     earliest = version.min()
     if timeline.num_buffers and earliest > 0:
@@ -110,12 +104,8 @@ def delay_clients(
         )
     xp = jnp if isinstance(version, Tracer) else np
     slots = _slots(timeline, clients, rounds)
-    delayed = dataclasses.replace(
-        timeline,
-        version=xp.where(slots, xp.maximum(version - delay, earliest), version),
-        max_staleness=timeline.max_staleness + delay,
-    )
-    return allocate_buffers(delayed) if timeline.num_buffers else delayed
+    older = xp.where(slots, xp.maximum(version - delay, earliest), version)
+    return delayed(timeline, older, delay)
 
 
 def _slots(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_key, check_one_number, check_one_timeline
+from fedjax_sim.checks import check_count, check_key, check_one_timeline, check_probability
 from fedjax_sim.tree import fast
 from fedjax_sim.types import Timeline, plain_integers
 
@@ -81,9 +81,7 @@ def geometric_steps(key: Array, timeline: Timeline, probability: float, max_step
         True
     """
     check_key(key)
-    check_one_number(probability=probability)
-    if not 0 < probability <= 1:
-        raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
+    check_probability(probability=probability)
     check_count(1, max_steps=max_steps)
     _check_synchronous(timeline)
     rounds = jnp.arange(timeline.num_rounds, dtype=jnp.int32)

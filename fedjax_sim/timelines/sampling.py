@@ -27,11 +27,12 @@ from fedjax_sim.checks import (
     check_at_most,
     check_choice,
     check_count,
+    check_decay,
     check_key,
-    check_one_number,
     check_one_timeline,
     check_part,
     check_positive,
+    check_probability,
     check_timeline_size,
 )
 from fedjax_sim.timelines.coins import occurs
@@ -214,9 +215,7 @@ def bernoulli(
         >>> 0.08 < float(timeline.mask.mean()) < 0.12
         True
     """
-    check_one_number(probability=probability)
-    if not isinstance(probability, Tracer) and not 0 < probability <= 1:
-        raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
+    check_probability(probability=probability)
     check_count(1, num_clients=num_clients)
     rule = Sampling("poisson", float(num_clients), num_clients)
     everybody = _everybody(_arrays(key), num_rounds, num_clients, num_steps)
@@ -248,9 +247,7 @@ def full_or_uniform(
         >>> int(reports[0]), sorted(set(reports.tolist()))
         (10, [2, 10])
     """
-    check_one_number(probability=probability)
-    if not isinstance(probability, Tracer) and not 0 < probability <= 1:
-        raise ValueError(f"probability is {probability}; expected a number in (0, 1]")
+    check_probability(probability=probability)
     check_cohort(num_rounds, num_clients, cohort_size)
     timeline = _everybody(_arrays(key), num_rounds, num_clients, num_steps)
     draw = _all_or_some(num_clients, cohort_size)
@@ -339,9 +336,7 @@ def dropout(key: Array, timeline: Timeline, probability: float) -> Timeline:
         >>> 0.25 < 1 - float(dropout(jax.random.key(0), sampled, 0.3).mask.mean()) < 0.35
         True
     """
-    check_one_number(probability=probability)
-    if not isinstance(probability, Tracer) and not 0 <= probability < 1:
-        raise ValueError(f"probability is {probability}; expected a number in [0, 1)")
+    check_decay(probability=probability)
     check_one_timeline(timeline.clients)
     return _thinned(key, timeline, 1 - probability)
 

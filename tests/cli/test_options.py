@@ -75,7 +75,7 @@ def test_typed_options_replace_those_of_a_file_one_by_one(file, typed, expected)
 
 def test_a_sweep_keeps_the_hyper_parameters_of_the_algorithms_that_run(file):
     typed = f"{file} --algorithms fedprox --grid.mu.values 1 2".split()
-    _, _, study, _ = grid.read_sweep(typed, "")
+    _, _, study, _ = grid.SWEEP.read(typed, "")
     assert hyper_parameters(study.options) == {"fedprox": {"lr": 0.4, "mu": 1.0}}
 
 

@@ -17,11 +17,11 @@ from fedjax_sim import models
 from fedjax_sim.cli import sweep
 from fedjax_sim.cli.grid import (
     SETTINGS,
+    SWEEP,
     Axis,
     SweepOptions,
     configurations,
     mode_of,
-    read_sweep,
     swept_hyper,
     with_settings,
 )
@@ -434,7 +434,7 @@ def test_points_that_cannot_be_read(tmp_path):
 
 
 def swept_from(source: str | pathlib.Path, typed: str = "") -> tuple[Study, SweepOptions]:
-    return read_sweep([str(source), *typed.split()], "")[2:]
+    return SWEEP.read([str(source), *typed.split()], "")[2:]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse, read_arguments
-from fedjax_sim.cli.space import Space, read_tuning
+from fedjax_sim.cli.space import TUNING, Space
 from fedjax_sim.cli.tune import _others, _words
 from fedjax_sim.runs.sweeps import program
 from fedjax_sim.studies.setups import Run, flat, resolve_hyper
@@ -234,7 +234,7 @@ def test_help_needs_no_optuna(without_optuna, capsys):
 
 
 def space_of(words: str, study: str = "quickstart") -> Space:
-    *_, study_, config = read_tuning([study, *SMALL, *shlex.split(words)], "")
+    *_, study_, config = TUNING.read([study, *SMALL, *shlex.split(words)], "")
     return Space(study_, config)
 
 
@@ -336,7 +336,7 @@ def test_the_command_of_the_best_describes_the_same_run():
     ],
 )
 def test_the_default_metric_is_that_of_examples_for_choosing(words, metric):
-    *_, config = read_tuning(["quickstart", *SMALL, *shlex.split(words)], "")
+    *_, config = TUNING.read(["quickstart", *SMALL, *shlex.split(words)], "")
     assert config.score_metric == metric
 
 

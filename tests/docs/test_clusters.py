@@ -21,7 +21,7 @@ import pandas as pd
 import processes
 import pytest
 
-from fedjax_sim.cli.grid import read_sweep
+from fedjax_sim.cli.grid import SWEEP
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse
 from fedjax_sim.cli.run_options import RunOptions
@@ -196,7 +196,7 @@ def test_scripts_pass_the_arguments_on(project, command):
     called, preset, *options = re.findall(r"^arguments: (.*)$", output, re.MULTILINE)[0].split()
     assert preset == "quickstart"
     if called == "sweep":
-        *_, study, _ = read_sweep([preset, *options], "")
+        *_, study, _ = SWEEP.read([preset, *options], "")
         given = study.options
     else:
         given = parse(RunOptions, "run quickstart", "", options, RunOptions(Run())).run

@@ -31,10 +31,10 @@ from fedjax_sim.cli import (
     table,
 )
 from fedjax_sim.cli.errors import Failure
-from fedjax_sim.cli.grid import SweepOptions, configurations, read_sweep
+from fedjax_sim.cli.grid import SWEEP, SweepOptions, configurations
 from fedjax_sim.cli.main import USAGE
 from fedjax_sim.cli.options import MISSING, parse, read_arguments
-from fedjax_sim.cli.space import Space, TuneOptions, read_tuning
+from fedjax_sim.cli.space import TUNING, Space, TuneOptions
 from fedjax_sim.datasets.tables import is_table
 from fedjax_sim.studies.setups import (
     ALGORITHMS,
@@ -150,10 +150,10 @@ def checked(command: str) -> Any:
         resolve_hyper(entries_of(study), given.run.algorithms)
         return given
     if name == "sweep":
-        *_, study, given = read_sweep(words, "")
+        *_, study, given = SWEEP.read(words, "")
         return configurations(study, given)
     if name == "tune":
-        *_, study, given = read_tuning(words, "")
+        *_, study, given = TUNING.read(words, "")
         return Space(study, given).corners
     if name in OF_FOLDERS:
         kind, default = OF_FOLDERS[name], None

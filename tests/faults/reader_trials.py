@@ -28,7 +28,7 @@ from faults import Outcome, Result, Trial, cut, flip, flip_header, retype, scram
 
 from fedjax_sim import models
 from fedjax_sim.cli import report
-from fedjax_sim.cli.grid import SweepOptions, configurations, read_saved_sweep
+from fedjax_sim.cli.grid import SWEEP, SweepOptions, configurations
 from fedjax_sim.datasets.cifar import CIFAR100, parse_batch, parse_binary
 from fedjax_sim.datasets.formats.files import parse_tar, read_bytes
 from fedjax_sim.datasets.formats.pickles import parse_pickle
@@ -254,7 +254,7 @@ def readers() -> list[Reader]:
         Reader("executions.json",
                _written(lambda path: store(path, {"device": "cpu"}, measured), "executions.json"),
                lambda path: stored(path, {"device": "cpu"})),
-        Reader("sweep/config.json", json.dumps(sweep).encode(), read_saved_sweep),
+        Reader("sweep/config.json", json.dumps(sweep).encode(), SWEEP.read_saved),
         Reader("initial.npz", _archive({"w": np.ones((2, 3))}), _of_model),
         Reader("points.csv", b"lr,cohort_size\n0.1,5\n0.2,10\n", _points),
         Reader("table.csv", frame.to_csv(index=False).encode(), read_table),

@@ -7,7 +7,6 @@ References:
 """
 
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -173,8 +172,7 @@ def symmetric(x: Array, levels: Levels, clip: Clip | None = None) -> Array:
 
 def _may_be_fraction(x: Any) -> bool:
     """Returns True for numbers in (0, 1] and for traced values."""
-    is_number = is_concrete(x) or isinstance(x, Real)  # for example a Fraction
-    return isinstance(x, Tracer) or (is_number and 0 < float(x) <= 1)
+    return isinstance(x, Tracer) or (is_concrete(x) and 0 < float(x) <= 1)
 
 
 @jax.custom_jvp

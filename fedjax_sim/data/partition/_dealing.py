@@ -132,3 +132,11 @@ def pools_for(
 def check_alpha(alpha: float, name: str = "alpha") -> None:
     if not alpha > 0:
         raise ValueError(f"{name} is {alpha}; expected a positive number (inf: no skew)")
+
+
+def too_small(min_size: int, max_tries: int, alpha: float, num_clients: int) -> ValueError:
+    """Returns the error of draws that all left some client with too few examples."""
+    return ValueError(
+        f"min_size is {min_size}, but none of {max_tries} draws with alpha={alpha} gave each of "
+        f"{num_clients} clients that many; expected a smaller min_size or a larger alpha"
+    )

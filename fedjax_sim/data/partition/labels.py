@@ -14,6 +14,7 @@ from fedjax_sim.data.partition._dealing import (
     draw_shares,
     pools_for,
     split,
+    too_small,
 )
 from fedjax_sim.types import plain_integers
 
@@ -120,10 +121,7 @@ def dirichlet_by_class(
         counts = np.stack([split(len(pool), num_clients, alpha, rng) for pool in pools], axis=1)
         if counts.sum(axis=1).min() >= min_size:
             return deal(pools, counts, rng)
-    raise ValueError(
-        f"min_size is {min_size}, but none of {max_tries} draws with alpha={alpha} gave each of "
-        f"{num_clients} clients that many; expected a smaller min_size or a larger alpha"
-    )
+    raise too_small(min_size, max_tries, alpha, num_clients)
 
 
 @plain_integers

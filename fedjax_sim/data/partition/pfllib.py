@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_sim.data.inspection import check_disjoint
-from fedjax_sim.data.partition._dealing import cut, pools_for
+from fedjax_sim.data.partition._dealing import cut, pools_for, too_small
 from fedjax_sim.types import plain_integers
 
 _BATCH_SIZE, _TRAIN_RATIO = 10, 0.75  # of PFLlib; they determine the smallest client
@@ -261,10 +261,7 @@ def _divide(
                 return cut(
                     np.concatenate([x for own in zip(*rows, strict=True) for x in own]), sizes
                 )
-    raise ValueError(
-        f"min_size is {min_size}, but none of {max_tries} draws with alpha={alpha} gave each of "
-        f"{num_clients} clients that many; expected a smaller min_size or a larger alpha"
-    )
+    raise too_small(min_size, max_tries, alpha, num_clients)
 
 
 def _least(num_examples: int, num_clients: int) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh
 
-from fedjax_sim.checks import host_memory
+from fedjax_sim.checks import check_at_least, host_memory
 from fedjax_sim.types import Device, PyTree
 from fedjax_sim.types.platforms import Platform
 
@@ -105,10 +105,7 @@ def use_all_cores(num_devices: int | None = None, *, threads: int = 1) -> int:
         Traceback (most recent call last):
         ValueError: num_devices is 0; expected at least 1
     """
-    if num_devices is not None and num_devices < 1:
-        raise ValueError(f"num_devices is {num_devices}; expected at least 1")
-    if threads < 1:
-        raise ValueError(f"threads is {threads}; expected at least 1")
+    check_at_least(1, num_devices=num_devices, threads=threads)
     if threads > 1:
         os.environ.setdefault("NPROC", str(threads * num_cores()))
     chosen = jax.config.values["jax_num_cpu_devices"]

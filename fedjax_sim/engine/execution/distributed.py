@@ -58,8 +58,7 @@ def connect(
     if missing and len(missing) < len(given):
         raise ValueError(f"{missing[0]} is None; expected all of {', '.join(given)}, or none")
     if num_processes is not None and process_id is not None:
-        if num_processes < 1:
-            raise ValueError(f"num_processes is {num_processes}; expected at least 1")
+        check_at_least(1, num_processes=num_processes)
         if not 0 <= process_id < num_processes:
             raise ValueError(
                 f"process_id is {process_id}; expected 0 .. num_processes - 1 = {num_processes - 1}"

@@ -17,11 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, is_traced
 from fedjax_sim.engine.execution import chunks
 from fedjax_sim.engine.execution.devices import (
     automatic,
@@ -290,7 +289,7 @@ def is_ragged(timeline: Timeline) -> bool:
 
     Empty slots count as visits without steps.  False for a traced timeline.
     """
-    if isinstance(timeline.num_steps, Tracer) or isinstance(timeline.mask, Tracer):
+    if is_traced((timeline.num_steps, timeline.mask)):
         return False
     steps = np.where(np.asarray(timeline.mask), np.asarray(timeline.num_steps), 0)
     return bool(steps.mean() < _CPU_RAGGED * timeline.max_steps)

@@ -12,8 +12,9 @@ import pandas as pd
 from matplotlib.colors import PowerNorm
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fedjax_sim.checks import check_at_least
 from fedjax_sim.data import FederatedData
-from fedjax_sim.reports.figures.curves import draw_curve, line_labels
+from fedjax_sim.reports.figures.curves import draw_curve, lines_of
 from fedjax_sim.reports.figures.style import (
     COLORS,
     GREY,
@@ -68,8 +69,7 @@ def client_label_map(
     num_clients, num_classes = counts.shape
     if class_names is not None and len(class_names) != num_classes:
         raise ValueError(f"class_names has {len(class_names)} names; expected {num_classes}")
-    if max_clients < 1:
-        raise ValueError(f"max_clients is {max_clients}; expected at least 1")
+    check_at_least(1, max_clients=max_clients)
     if not 0 <= held_out <= num_clients:
         raise ValueError(f"held_out is {held_out}; expected 0 .. {num_clients}, the clients")
     # Of many clients, at most a fifth of the map is for those that never train.
@@ -147,9 +147,7 @@ def client_examples(
         >>> len(client_examples(data).axes[0].images), len(client_examples(data).axes)
         (1, 6)
     """
-    for name, value in (("num_clients", num_clients), ("num_examples", num_examples)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected at least 1")
+    check_at_least(1, num_clients=num_clients, num_examples=num_examples)
     shape = np.shape(data.examples.get(leaf))
     if len(shape) not in (3, 4) or shape[3:] not in ((), (1,), (3,)):
         raise ValueError(
@@ -320,8 +318,7 @@ def _rows(
     values: pd.DataFrame, metric: str, split: str | None, by: str | None
 ) -> tuple[str, pd.DataFrame]:
     """Returns the split and its rows."""
-    needed = [*([] if by is None else [by]), "seed", "round", "client", "split", metric]
-    check_columns(values, needed, "values")
+    check_columns(values, [by, "seed", "round", "client", "split", metric], "values")
     known = values["split"].unique().tolist()
     if not known:
         raise ValueError("values has no rows; expected some")
@@ -333,10 +330,7 @@ def _rows(
 
 def _groups(part: pd.DataFrame, by: str | None) -> Mapping[str, pd.DataFrame]:
     """Returns the rows by the label of their line."""
-    if by is None:
-        return {"clients": part}
-    labels = line_labels(part, by)
-    return {label: part.loc[part[by] == name, :] for name, label in labels.items()}
+    return {"clients": part} if by is None else dict(lines_of(part, by))
 
 
 def _quantiles(group: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -122,8 +122,7 @@ def curves(
     with font_of(size):
         figure, every = panels(size, rows, columns, len(metrics))
         num_seeds = set()
-        for i, (name, label) in enumerate(line_labels(chosen, by).items()):
-            group = chosen if by is None else chosen.loc[chosen[by] == name, :]
+        for i, (label, group) in enumerate(lines_of(chosen, by)):
             for title, axes in zip(metrics, every, strict=True):
                 part = group.loc[group["metric"] == title, :]
                 if len(part):
@@ -142,23 +141,21 @@ def curves(
     return figure
 
 
-def line_labels(history: pd.DataFrame, by: str | None) -> dict[Any, str]:
-    """Returns the lines' labels by the values of the column ``by``."""
+def lines_of(history: pd.DataFrame, by: str | None) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yields the label and the rows of every line, one per value of the column ``by``."""
     if by is None:
-        return {None: "mean"}
+        yield "mean", history
+        return
     names = history[by].unique().tolist()
     known = algorithm_labels(name for name in names if isinstance(name, str))
-    return {name: known.get(name, str(name)) for name in names}
+    for name in names:
+        yield known.get(name, str(name)), history.loc[history[by] == name, :]
 
 
 def divergence_notes(history: pd.DataFrame, by: str | None) -> dict[str, str]:
     """Returns, by the label of each line, the rounds in which its seeds diverged, as a text."""
-    return {
-        label: divergence_text(
-            first_divergences(history if by is None else history.loc[history[by] == name, :])
-        )
-        for name, label in line_labels(history, by).items()
-    }
+    lines = lines_of(history, by)
+    return {label: divergence_text(first_divergences(rows)) for label, rows in lines}
 
 
 def add_notes(
@@ -240,7 +237,7 @@ def explained(band: str | None, num_seeds: set[int]) -> str:
 
 
 def _check_history(history: pd.DataFrame, metrics: list[str], x: str, by: str | None) -> None:
-    points = [*([] if by is None else [by]), "seed", x, "metric"]
+    points = [name for name in (by, "seed", x, "metric") if name is not None]
     check_columns(history, [*points, "value"], "history")
     known = history["metric"].unique().tolist()
     if not metrics or not set(metrics) <= set(known):
@@ -338,9 +335,7 @@ def dashboard(
     history = result if isinstance(result, pd.DataFrame) else result.to_frame()
     if by is None and "algorithm" in history:
         by = "algorithm"
-    check_columns(
-        history, [*([] if by is None else [by]), "seed", "round", "metric", "value"], "history"
-    )
+    check_columns(history, [by, "seed", "round", "metric", "value"], "history")
     known = set(history["metric"])
     names = list(metrics or _default_panels(history))
     missing = [name for name in names if name not in known and not is_distribution(name, known)]
@@ -352,8 +347,7 @@ def dashboard(
     num_seeds: set[int] = set()
     with rc_context({"font.size": _FONT}):
         figure, every = panels(size, rows, columns, len(names))
-        for i, (value, label) in enumerate(line_labels(chosen, by).items()):
-            group = chosen if by is None else chosen.loc[chosen[by] == value, :]
+        for i, (label, group) in enumerate(lines_of(chosen, by)):
             num_seeds.add(len(set(group["seed"])))
             for name, axes in zip(names, every, strict=True):
                 if is_distribution(name, known):

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
 
-from fedjax_sim.checks import check_count, check_positive
+from fedjax_sim.checks import check_choice, check_count, check_positive
 from fedjax_sim.reports.labels import setting_label
 
 # Okabe and Ito's palette, distinct under the common colour-vision deficiencies, without its yellow,
@@ -178,8 +178,7 @@ def save(
     """
     check_positive(dpi=dpi)
     kind = figure_format(path) if format is None else format
-    if kind not in ("pdf", "svg", "png"):
-        raise ValueError(f"format is {kind!r}; expected 'pdf', 'svg' or 'png'")
+    check_choice(("pdf", "svg", "png"), format=kind)
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
     with rc_context({"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "fedjax_sim"}):
         figure.savefig(path, format=kind, dpi=dpi, metadata=undated)

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from fedjax_sim.checks import check_at_least, check_choice
 from fedjax_sim.reports.figures.style import (
     COLORS,
     INK,
@@ -62,10 +63,8 @@ def visit_chart(
         >>> [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
         ['0', '1']
     """
-    if numbers not in ("num_steps", "staleness", None):
-        raise ValueError(f"numbers is {numbers!r}; expected 'num_steps', 'staleness' or None")
-    if max_clients < 1:
-        raise ValueError(f"max_clients is {max_clients}; expected at least 1")
+    check_choice(("num_steps", "staleness", None), numbers=numbers)
+    check_at_least(1, max_clients=max_clients)
     low, high = window or (0.0, float(spans.time.max(initial=0.0)))
     if not low < high:
         raise ValueError(f"window is {(low, high)}; expected two times, the first one smaller")

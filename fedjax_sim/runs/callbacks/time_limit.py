@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from fedjax_sim.checks import check_positive
 from fedjax_sim.runs.events import Action, Event
 
 
@@ -26,8 +27,7 @@ class TimeLimit:
     """
 
     def __init__(self, seconds: float) -> None:
-        if not seconds > 0:
-            raise ValueError(f"seconds is {seconds}; expected a positive number")
+        check_positive(seconds=seconds)
         self._end = time.monotonic() + seconds
 
     def __call__(self, event: Event) -> Action:

@@ -89,9 +89,7 @@ def advise(
         (1, 0.25, 800)
     """
     sizes = sizes_of(setup)
-    for name, value in (("target", target), ("gradient_target", gradient_target)):
-        if value is not None:
-            check_positive(**{name: value})
+    check_positive(target=target, gradient_target=gradient_target)
     if not len(local_steps):
         raise ValueError("local_steps is empty; expected candidates")
     check_at_least(1, local_steps=min(local_steps), iterations=iterations, num_samples=num_samples)

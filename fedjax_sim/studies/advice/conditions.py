@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
-from jax.core import Tracer
 
+from fedjax_sim.checks import is_traced
 from fedjax_sim.engine import check_run
 from fedjax_sim.studies.advice.measurement import Measurement
 from fedjax_sim.studies.advice.sources import value_of
@@ -58,7 +57,7 @@ def sizes_of(setup: Setup) -> Sizes:
     """Returns the numbers of a setup of one run; refuses setups that cannot be measured."""
     check_run((), setup, None, compiled=False)
     timeline = setup.timeline
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(setup)):
+    if is_traced(setup):
         raise ValueError("setup is traced; expected concrete arrays: call advise outside of jit")
     if setup.task.placement is not None:
         raise ValueError(

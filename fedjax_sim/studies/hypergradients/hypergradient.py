@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_count, check_is_setup, check_keys
+from fedjax_sim.checks import check_choice, check_count, check_is_setup, check_keys
 from fedjax_sim.engine import (
     NO_PROBES,
     Execution,
@@ -169,8 +169,7 @@ def _check_arguments(
         if setup.eval_fn is None:
             raise ValueError(f"metric is {metric!r}; expected setup.eval_fn, which has that metric")
         check_last_round(setup.eval_fn, setup.timeline.num_rounds)
-    if mode not in ("auto", "forward", "reverse"):
-        raise ValueError(f"mode is {mode!r}; expected 'auto', 'forward' or 'reverse'")
+    check_choice(("auto", "forward", "reverse"), mode=mode)
     if last_rounds is not None:
         check_count(1, last_rounds=last_rounds)
         if mode == "forward":

@@ -11,6 +11,7 @@ from fedjax_sim.studies.setups.clients import Clients, NoShift
 from fedjax_sim.studies.setups.compression import NoCodec
 from fedjax_sim.studies.setups.config_file import (
     Record,
+    all_differences,
     as_json,
     differences,
     fixed_values,

@@ -1,6 +1,5 @@
 """Options of attacks: attackers of all algorithms, and what they send or do."""
 
-import dataclasses
 from typing import Annotated, Literal, NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ from fedjax_sim.studies.setups.fields import (
     PositiveProbability,
     Probability,
     group,
+    without,
 )
 from fedjax_sim.types import FedAlgorithm
 from fedjax_sim.wrappers import Attackers as Mask
@@ -135,11 +135,7 @@ class Attacked(NamedTuple):
             return algorithm
         if isinstance(options, Backdoor):
             return attacks.scaling(algorithm, self.attackers, options.factor)
-        values = {
-            field.name: getattr(options, field.name)
-            for field in dataclasses.fields(options)
-            if field.name not in ("kind", "fraction")
-        }
+        values = without(options, "kind", "fraction")
         return getattr(attacks, options.kind)(algorithm, self.attackers, **values)
 
     def poisoned(self, data: FederatedData, num_classes: int) -> FederatedData:

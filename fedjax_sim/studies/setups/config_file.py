@@ -98,6 +98,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def all_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Returns a text for every value that differs, and for every name that only one has."""
+    return differences(old, new) + [
+        f"{name} is given {'here' if name in new else 'there'} only"
+        for name in sorted(old.keys() ^ new.keys())
+    ]
+
+
 def fixed_values(run: Run) -> dict[str, Any]:
     """Returns the options on which results depend, by name, as JSON values.
 
@@ -207,7 +215,7 @@ def validated(kind: Any, path: pathlib.Path, content: bytes | None = None) -> An
 def _problem(kind: Any, error: Any) -> str:
     if error["type"] == "json_invalid":
         return f" is no valid JSON: {error['ctx']['error']}"
-    name = ".".join(map(str, _without_kinds(kind, error["loc"]))) or "the file"
+    name = ".".join(map(str, _place(kind, error["loc"])[0])) or "the file"
     if error["type"] in ("missing", "missing_argument"):
         return f" lacks {name}"
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
@@ -223,23 +231,21 @@ def _problem(kind: Any, error: Any) -> str:
     return f": {name} is {value[:80]}; expected {expected}"
 
 
-def _without_kinds(kind: Any, where: tuple) -> tuple:
-    """Returns the place of an error without the kinds of choices, which are no keys of the file."""
+def _place(kind: Any, where: tuple) -> tuple[tuple, Any]:
+    """Returns a place without the kinds of choices, which are no keys of a file, and its type.
+
+    Several types, if the place is a choice; None, if it is not of a group.
+    """
     place: tuple = ()
-    choice = False
     for key in where:
-        if not choice:
-            place = (*place, key)
-        field = None if choice else _fields(kind).get(key)
-        if choice:
+        if isinstance(kind, tuple):
             kind = next((k for k in kind if kind_of(k) == key), None)
-            choice = False
-        elif field is None:
-            kind = None
-        else:
-            choice = len(field.alternatives) > 1
-            kind = field.alternatives if choice else next(iter(field.alternatives), None)
-    return place
+            continue
+        place = (*place, key)
+        field = _fields(kind).get(key)
+        kinds = () if field is None else field.alternatives
+        kind = kinds if len(kinds) > 1 else next(iter(kinds), None)
+    return place, kind
 
 
 def _fields(kind: Any) -> dict[str, Field]:
@@ -250,10 +256,4 @@ def _fields(kind: Any) -> dict[str, Field]:
 
 def _suggestion(kind: Any, where: tuple) -> str:
     """Returns the known key that is most like an unknown one, as a question."""
-    for key in where[:-1]:
-        if isinstance(kind, tuple):
-            kind = next((k for k in kind if kind_of(k) == key), None)
-        elif (field := _fields(kind).get(key)) is not None:
-            several = len(field.alternatives) > 1
-            kind = field.alternatives if several else next(iter(field.alternatives), None)
-    return did_you_mean(where[-1], list(_fields(kind)))
+    return did_you_mean(where[-1], list(_fields(_place(kind, where[:-1])[1])))

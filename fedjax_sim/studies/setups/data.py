@@ -8,7 +8,7 @@ import pydantic
 
 from fedjax_sim import datasets
 from fedjax_sim.datasets import Dataset, from_hub, read_table, read_text
-from fedjax_sim.studies.setups.fields import Count, NotNegative, group
+from fedjax_sim.studies.setups.fields import Count, NotNegative, group, without
 
 _TEST_EXAMPLES = 10_000  # of generated data
 
@@ -134,13 +134,11 @@ def load(options: Data, num_clients: int, seed: int, *, numbers: bool = False) -
         case Generated():
             return generated(options, num_clients, seed)
         case HuggingFace():
-            own = ("hub", "configuration", "kind", "target")
-            reading = {name: value for name, value in vars(options).items() if name not in own}
+            reading = without(options, "hub", "configuration", "kind", "target")
             target = options.target or ("numbers" if numbers else None)
             return from_hub(options.hub, options.configuration, target=target, **reading)
         case Table():
-            own = ("table", "kind", "target")
-            reading = {name: value for name, value in vars(options).items() if name not in own}
+            reading = without(options, "table", "kind", "target")
             target = options.target or ("numbers" if numbers else None)
             return read_table(options.table, target=target, **reading)
 

@@ -22,7 +22,7 @@ from fedjax_sim.algorithms.staleness import (
     polynomial,
     realised_steps,
 )
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_choice, check_count
 from fedjax_sim.local import (
     ScalarOrSchedule,
     add_decayed_weights,
@@ -53,8 +53,7 @@ class Adapter(NamedTuple):
 
 
 def _reweighting(steps: StepsPerVisit, reweighting: str) -> Reweighting:
-    if reweighting not in ("realised", "expected"):
-        raise ValueError(f"reweighting is {reweighting!r}; expected 'realised' or 'expected'")
+    check_choice(("realised", "expected"), reweighting=reweighting)
     if reweighting == "realised":
         return realised_steps(jnp.array(steps.p_active))
     return expected_steps(jnp.array(steps.mean))

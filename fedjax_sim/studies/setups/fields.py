@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pydantic
 
-from fedjax_sim.checks import INT32_MAX, did_you_mean
+from fedjax_sim.checks import INT32_MAX, check_known, did_you_mean
 
 Group = TypeVar("Group")
 Class = TypeVar("Class", bound=type)
@@ -100,6 +100,11 @@ class Field(NamedTuple):
 
 
 @functools.cache
+def without(options: Any, *names: str) -> dict[str, Any]:
+    """Returns the values of a group by name, without some of them."""
+    return {name: value for name, value in vars(options).items() if name not in names}
+
+
 def fields_of(kind: type) -> tuple[Field, ...]:
     """Returns the fields of a group, without ``kind``."""
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -202,11 +207,7 @@ def _chosen(field: Field, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     kinds = {str(kind_of(group)): group for group in field.alternatives}
-    if value not in kinds:
-        raise ValueError(
-            f"{field.name} is {value!r}; expected one of {', '.join(kinds)}"
-            f"{did_you_mean(value, kinds)}"
-        )
+    check_known(kinds, **{field.name: value})
     chosen = kinds[value]
     for entry in dataclasses.fields(chosen):
         if entry.default is entry.default_factory is dataclasses.MISSING:

@@ -21,7 +21,7 @@ from typing import Any
 
 from jax import Array
 
-from fedjax_sim.checks import did_you_mean
+from fedjax_sim.checks import check_known
 from fedjax_sim.studies.setups.build import one_seed
 from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.clients import Population
@@ -128,11 +128,7 @@ def options(preset: str = "quickstart", **values: Any) -> Run:
         >>> options(rounds=4, partition="shards", classes_per_client=3).partition
         Shards(classes_per_client=3, kind='shards')
     """
-    if preset not in PRESETS:
-        raise ValueError(
-            f"preset is {preset!r}; expected one of {', '.join(PRESETS)}"
-            f"{did_you_mean(preset, PRESETS)}"
-        )
+    check_known(PRESETS, preset=preset)
     run = PRESETS[preset]
     for name, value in values.items():
         run = replaced(run, name, value)

@@ -1,11 +1,10 @@
 """Options of robust aggregation: a rule, or mixing of the uploads before a rule."""
 
-import dataclasses
 from typing import Annotated, Literal
 
 import pydantic
 
-from fedjax_sim.studies.setups.fields import Count, Index, Positive, group
+from fedjax_sim.studies.setups.fields import Count, Index, Positive, group, without
 from fedjax_sim.types import FedAlgorithm, Timeline
 from fedjax_sim.wrappers import check_counts, robust
 
@@ -110,11 +109,11 @@ class CentredClipping:
     kind: Literal["centred_clipping"] = "centred_clipping"
 
 
-Rule = Annotated[
+_Rules = (
     NoRule | Mean | Median | TrimmedMean | Krum | MultiKrum | Bulyan | GeometricMedian | Rfa
-    | CentredClipping,
-    pydantic.Field(discriminator="kind"),
-]  # fmt: skip
+    | CentredClipping
+)  # fmt: skip
+Rule = Annotated[_Rules, pydantic.Field(discriminator="kind")]
 
 
 @group
@@ -139,11 +138,7 @@ class Bucketing:
     kind: Literal["bucketing"] = "bucketing"
 
 
-Robust = Annotated[
-    NoRule | Mean | Median | TrimmedMean | Krum | MultiKrum | Bulyan | GeometricMedian | Rfa
-    | CentredClipping | Nnm | Bucketing,
-    pydantic.Field(discriminator="kind"),
-]  # fmt: skip
+Robust = Annotated[_Rules | Nnm | Bucketing, pydantic.Field(discriminator="kind")]
 
 
 def aggregated(algorithm: FedAlgorithm, options: Robust) -> FedAlgorithm:
@@ -167,11 +162,7 @@ def rule_of(options: Robust, name: str = "robust") -> robust.Rule:
     """Returns the rule of the options."""
     if isinstance(options, NoRule):
         raise ValueError(f"{name} is 'none'; expected a rule of the mixed uploads")
-    values = {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(options)
-        if field.name not in ("kind", "rule")
-    }
+    values = without(options, "kind", "rule")
     rules = [rule_of(options.rule, f"{name}.rule")] if isinstance(options, Nnm | Bucketing) else []
     try:
         return getattr(robust, options.kind)(*rules, **values)

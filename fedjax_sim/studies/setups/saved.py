@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_sim.checks import check_choice
 from fedjax_sim.models import Model
 from fedjax_sim.objectives import as_float
 from fedjax_sim.reports import read_folder, run_folders
@@ -101,8 +102,7 @@ class SavedResults:
             ~fedjax_sim.runs.storage.files.FolderError: there are no such models, or they are
                 damaged.
         """
-        if which not in ("last", "best"):
-            raise ValueError(f"which is {which!r}; expected 'last' or 'best'")
+        check_choice(("last", "best"), which=which)
         folders = [RunFolder(path) for path in self.runs[self._name(algorithm)]]
         if which == "best" and not any(folder.has_models("best") for folder in folders):
             raise FolderError(

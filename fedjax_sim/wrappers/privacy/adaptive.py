@@ -93,8 +93,7 @@ def adaptive_clip(
     check_at_least(0, quantile=quantile)
     check_at_most(1, quantile=quantile)
     check_positive(lr=lr, initial=initial)
-    if count_std is not None:
-        check_positive(count_std=count_std)
+    check_positive(count_std=count_std)
     return AdaptiveClip(quantile, lr, initial, count_std)
 
 

@@ -170,8 +170,7 @@ def privatize(
             f"noise is {law!r:.60}; expected a privacy.NoiseLaw, for example "
             "privacy.tree_aggregation(100)"
         )
-    if most_examples is not None:
-        check_positive(most_examples=most_examples)
+    check_positive(most_examples=most_examples)
     if adaptive is not None:
         adaptive.check(noise_multiplier, expected_uploads, law.fixed_clip_only, most_examples)
 

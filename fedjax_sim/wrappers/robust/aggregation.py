@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_is_algorithm
+from fedjax_sim.checks import check_is_algorithm, is_traced
 from fedjax_sim.tree import divide_or_keep, weighted_mean
 from fedjax_sim.types import (
     Aggregation,
@@ -168,7 +167,7 @@ def check_counts(rule: Rule, timeline: Timeline, *, some: bool = False) -> None:
             f"timeline has {slots} slots; expected at least {rule.smallest}, which {rule.name} "
             "requires"
         )
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(timeline)):
+    if is_traced(timeline):
         return
     counts = np.asarray(timeline.arrived).sum(-1)
     small = (counts > 0) & (counts < rule.smallest)

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
-from fedjax_sim.checks import check_key, is_concrete, last_wrapper
+from fedjax_sim.checks import check_key, check_share, is_concrete, is_traced, last_wrapper
 from fedjax_sim.types import FedAlgorithm, Scalar, Task, Timeline, shown
 from fedjax_sim.wrappers.received import also_checked
 
@@ -113,8 +112,7 @@ def random_clients(key: Array, num_clients: int, fraction: float) -> Attackers:
         2
     """
     check_key(key)
-    if not 0 <= fraction <= 1:
-        raise ValueError(f"fraction is {fraction}; expected a number in [0, 1]")
+    check_share(fraction=fraction)
     count = int(np.floor(fraction * num_clients + 0.5))
     return some_clients(np.asarray(jax.random.permutation(key, num_clients))[:count], num_clients)
 
@@ -148,8 +146,7 @@ def mask_of(attackers: Any) -> np.ndarray:
 def attackers_per_round(attackers: Attackers, timeline: Timeline) -> np.ndarray | None:
     """Returns the numbers of uploads of attackers, ``[T]`` or ``[n, T]``; None: not known."""
     values = timeline.clients, timeline.mask, timeline.lost, attackers.mask
-    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))
-    if traced or not attackers.always or attackers.mask is None:
+    if is_traced(values) or not attackers.always or attackers.mask is None:
         return None
     attack = np.asarray(attackers.mask)[np.asarray(timeline.clients)]
     return (attack & np.asarray(timeline.arrived)).sum(axis=-1)

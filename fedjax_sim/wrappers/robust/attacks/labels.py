@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.checks import check_at_most
+from fedjax_sim.checks import check_at_most, check_share
 from fedjax_sim.data import FederatedData, leaf_of, with_leaf
 from fedjax_sim.wrappers.robust.attacks.attackers import mask_of
 
@@ -69,8 +69,7 @@ def poisoned_rows(data: FederatedData, attackers: Any, share: float, seed: int) 
             f"attackers has the shape {mask.shape}; expected ({data.num_clients},), one entry per "
             "client of the data"
         )
-    if not 0 <= share <= 1:
-        raise ValueError(f"share is {share}; expected a number in [0, 1]")
+    check_share(share=share)
     offsets = np.asarray(data.offsets)
     rows = np.zeros(int(offsets[-1]), bool)
     for client in np.flatnonzero(mask):

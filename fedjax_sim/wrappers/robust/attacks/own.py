@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_choice, check_is_algorithm
+from fedjax_sim.checks import check_at_least, check_choice, check_is_algorithm, check_positive
 from fedjax_sim.tree import normal
 from fedjax_sim.types import (
     ClientState,
@@ -191,8 +191,7 @@ def replacement_factor(num_uploads: int, num_attackers: int, server_lr: float = 
     """
     if not 1 <= num_attackers <= num_uploads:
         raise ValueError(f"num_attackers is {num_attackers}; expected 1 .. {num_uploads}")
-    if not server_lr > 0:
-        raise ValueError(f"server_lr is {server_lr}; expected a positive number")
+    check_positive(server_lr=server_lr)
     return num_uploads / (num_attackers * server_lr)
 
 
