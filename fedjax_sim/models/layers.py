@@ -76,40 +76,56 @@ def _centred(wide: Array, average: Callable[[Array], Array], rounded: bool) -> t
     return centred, average(jnp.square(centred))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
-def normalise_groups(x: Array, scale: Array, bias: Array, groups: int, epsilon: float) -> Array:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4, 5))
+def normalise_groups(
+    x: Array, scale: Array, bias: Array, groups: int, epsilon: float, outside: int = 0
+) -> Array:
     """Returns images ``[B, H, W, C]`` standardised by groups of channels, scaled and shifted.
 
     The scales and biases belong to channels.  With k times as many channels as scales, these are
-    those of k pixels.  Everything is computed in at least float32.
+    those of k pixels.  Everything is computed in at least float32.  The given number of pixels at
+    both ends of a row is outside of the image: they do not count, and their results are zero.
     """
-    return _normalised(x, scale, bias, groups, epsilon)[0].astype(x.dtype)
+    return _normalised(x, scale, bias, groups, epsilon, outside)[0].astype(x.dtype)
 
 
 @normalise_groups.defjvp
-def _normalise_groups_jvp(groups, epsilon, primals, tangents):
+def _normalise_groups_jvp(groups, epsilon, outside, primals, tangents):
     # With y = (x - mean) r the tangent is r scale (t - mean(t) - y mean(y t)) + y dscale + dbias.
     # Written with y and 1 once, its transpose has two sums over pixels, which serve the gradients
     # of images, scales and biases.
     (x, scale, bias), (t, d_scale, d_bias) = primals, tangents
-    out, y, factor, average = _normalised(x, scale, bias, groups, epsilon)
+    out, y, factor, average, kept = _normalised(x, scale, bias, groups, epsilon, outside)
     t = tree.wide(t)
     along_y = _for_images(d_scale, x) - factor * average(y * t)
     along_ones = _for_images(d_bias, x) - factor * average(t)
     # Without the barrier XLA would add whole arrays once more for the gradients of the parameters.
     along_y, along_ones = lax.optimization_barrier((along_y, along_ones))
-    return out.astype(x.dtype), (factor * t + along_y * y + along_ones).astype(x.dtype)
+    return out.astype(x.dtype), kept(factor * t + along_y * y + along_ones).astype(x.dtype)
 
 
-def _normalised(x: Array, scale: Array, bias: Array, groups: int, epsilon: float) -> tuple:
-    """The result, standardised images, their factors, and the average over a group's pixels."""
+def _normalised(
+    x: Array, scale: Array, bias: Array, groups: int, epsilon: float, outside: int
+) -> tuple:
+    """The result, standardised images, their factors, and functions of arrays like images.
+
+    These are the average over a group's pixels, and zeros for the pixels that are outside.
+    """
     pixels = x.shape[3] // scale.size
+    width = x.shape[2] * pixels - 2 * outside
+
+    def kept(x: Array) -> Array:
+        if outside == 0:
+            return x
+        place = np.arange(x.shape[2] * pixels).reshape(-1, pixels)
+        inside = (place >= outside) & (place < outside + width)
+        return jnp.where(np.repeat(inside, scale.size, axis=1), x, 0)
 
     def average(x: Array) -> Array:
-        sums = x.sum((1, 2), keepdims=True)
+        sums = kept(x).sum((1, 2), keepdims=True)
         forms = {"reduced": over_groups, "product": by_product}
         branches = {platform: forms[choice.group_means] for platform, choice in CHOICES.items()}
-        return by_platform(branches, sums) / (x.shape[1] * x.shape[2])
+        return by_platform(branches, sums) / (x.shape[1] * width / pixels)
 
     def over_groups(sums: Array) -> Array:
         of_groups = sums.reshape(x.shape[0], pixels, groups, -1).mean((1, 3), keepdims=True)
@@ -127,7 +143,8 @@ def _normalised(x: Array, scale: Array, bias: Array, groups: int, epsilon: float
     centred, variance = _centred(wide, average, wide.dtype != x.dtype)
     inverse = lax.rsqrt(variance + epsilon)
     factor = inverse * _by_channel(scale, x)
-    return centred * factor + _by_channel(bias, x), centred * inverse, factor, average
+    out = kept(centred * factor + _by_channel(bias, x))
+    return out, centred * inverse, factor, average, kept
 
 
 def _by_channel(parameter: Array, x: Array) -> Array:

@@ -202,8 +202,11 @@ class _BasicBlock(nnx.Module):
             self.shortcut = _Shortcut(fan_in, width, stride, groups, conv, rngs)
 
     def __call__(self, x: Array) -> Array:
-        h = jax.nn.relu(self.norm1(_convolved(self.conv1, x)))
-        h = self.norm2(_convolved(self.conv2, h))
+        # In pairs both convolutions read and write pairs that are one pixel apart.
+        paired = x.shape[3] != self.conv1.in_features
+        shift = int(paired and not hasattr(self, "shortcut"))
+        h = jax.nn.relu(self.norm1(_convolved(self.conv1, x, -shift), shift))
+        h = self.norm2(_convolved(self.conv2, h, shift))
         return jax.nn.relu(h + (self.shortcut(x) if hasattr(self, "shortcut") else x))
 
 
@@ -224,13 +227,13 @@ class _GroupNorm(nnx.Module):
         self.scale = nnx.Param(jnp.ones(width, jnp.float32))
         self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
 
-    def __call__(self, x: Array) -> Array:
-        return normalise_groups(x, self.scale[...], self.bias[...], self.groups, 1e-5)
+    def __call__(self, x: Array, outside: int = 0) -> Array:
+        return normalise_groups(x, self.scale[...], self.bias[...], self.groups, 1e-5, outside)
 
 
-def _convolved(layer: nnx.Conv, x: Array) -> Array:
+def _convolved(layer: nnx.Conv, x: Array, shift: int = 0) -> Array:
     """The convolution of images, or of images whose pixels are in pairs."""
-    return layer(x) if x.shape[3] == layer.in_features else conv_pairs(layer, x)
+    return layer(x) if x.shape[3] == layer.in_features else conv_pairs(layer, x, shift)
 
 
 def _conv(fan_in, fan_out, size, stride, conv, rngs) -> nnx.Conv:

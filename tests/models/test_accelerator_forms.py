@@ -106,6 +106,23 @@ def test_normalise_groups(on, pixels, most_added, monkeypatch):
     assert_close(*both)
 
 
+def test_normalise_groups_without_the_pixels_outside(on):
+    """Rows of four pixels, with one more at both ends, in shifted pairs."""
+    x, scale, bias, ends = draws((2, 5, 4, 6), (6,), (6,), (2, 5, 2, 6))
+
+    def plain(x, scale, bias, ends):
+        out = normalise_groups(x, scale, bias, 3, 1e-3)
+        return jnp.pad(out, ((0, 0), (0, 0), (1, 1), (0, 0))) + 0 * ends.sum()
+
+    def ours(x, scale, bias, ends):
+        pairs = jnp.concatenate([ends[:, :, :1], x, ends[:, :, 1:]], 2).reshape(2, 5, 3, 12)
+        return normalise_groups(pairs, scale, bias, 3, 1e-3, 1).reshape(2, 5, 6, 6)
+
+    arguments = x + 2, scale, bias, 100 * ends
+    expected = with_gradients(plain, *arguments)
+    assert_close(with_gradients(ours, *arguments), expected)
+
+
 @pytest.mark.parametrize(("platform", "images", "reductions"), [
     ("cuda", 5, False), ("cuda", 65, True), ("tpu", 5, True), ("cpu", 5, True),
 ])  # fmt: skip
@@ -293,7 +310,8 @@ def test_residual_network(size, pairs):
     params = random_params(model, np.float64)
     (x,) = draws((3, *size, 3))
     shapes = str(jax.make_jaxpr(model.apply)(params, x))
-    assert (f"3,{size[0]},{size[1] // 2},8]" in shapes) == pairs
+    for width in (size[1] // 2, size[1] // 2 + 1):  # pairs, and shifted ones
+        assert (f"3,{size[0]},{width},8]" in shapes) == pairs
     expected = with_gradients(lambda p, x: plain_resnet(p, x, (1, 1, 2, 2), 2), params, x)
     assert_close(with_gradients(model.apply, params, x), expected)
 

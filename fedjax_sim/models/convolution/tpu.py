@@ -1,6 +1,9 @@
 """Convolutions of many clients on TPUs."""
 
+import operator
+
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 
 from fedjax_sim.models.convolution.geometry import Geometry
@@ -33,6 +36,32 @@ def input_grad_clients(z: Array, w: Array, g: Geometry) -> Array:
 
 def kernel_grad_clients(x: Array, z: Array, g: Geometry) -> Array:
     """The transpose of :func:`conv_clients` in ``w``."""
+    if g.strides == g.dilation == (1, 1) and any(map(operator.gt, g.output_size, g.input_size)):
+        return _kernel_grad_of_wide(x, z, g)
     w = jax.ShapeDtypeStruct((x.shape[0], *g.kernel_size, x.shape[4], z.shape[4]), x.dtype)
     (w,) = jax.linear_transpose(lambda w: conv_clients(x, w, g), w)(z)
     return w
+
+
+def _kernel_grad_of_wide(x: Array, z: Array, g: Geometry) -> Array:
+    """The gradient in the kernel where outputs are larger than images."""
+    # The smaller array is the window: XLA:TPU would exchange the other order and write the window
+    # in reverse. Here the result is in reverse, which has the few entries of a kernel.
+    num_clients = x.shape[0]
+    padding = []
+    for n, k, m, (low, _) in zip(
+        g.input_size, g.kernel_size, g.output_size, g.padding, strict=True
+    ):
+        before = k - 1 - low
+        padding.append((before, n + k - 1 - m - before))
+    turned = lax.conv_general_dilated(
+        z,
+        x,
+        (1, 1, 1),
+        ((0, 0), *padding),
+        lhs_dilation=(num_clients, 1, 1),
+        rhs_dilation=(max(num_clients - 1, 1), 1, 1),
+        dimension_numbers=("DCHWN", "DIHWO", "DHWCN"),
+        precision=g.precision,
+    )
+    return jnp.flip(turned, (1, 2))

@@ -20,7 +20,11 @@ from fedjax_sim.models.convolution.trilinear import convolve
 @pytest.mark.parametrize("num_clients", [1, 3])
 @pytest.mark.parametrize(
     ("strides", "padding", "dilation"),
-    [((1, 1), ((0, 0), (0, 0)), (1, 1)), ((2, 1), ((1, 0), (2, 1)), (1, 2))],
+    [
+        ((1, 1), ((0, 0), (0, 0)), (1, 1)),
+        ((2, 1), ((1, 0), (2, 1)), (1, 2)),
+        ((1, 1), ((2, 1), (0, 2)), (1, 1)),  # outputs larger than images
+    ],
 )
 def test_convolutions_of_clients(num_clients, strides, padding, dilation):
     rng = np.random.default_rng(0)
