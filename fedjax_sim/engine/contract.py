@@ -210,8 +210,9 @@ def check_weighting(
     if constant is not None and (found := _other_weight(task, timeline, weighting)):
         raise ValueError(
             f"weighting is {name}, which gives client {found.client} the weight "
-            f"{found.weight:.6g} in round {found.round} and {found.usual:.6g} in a visit of "
-            f"{found.steps} steps without delay; expected a weight of the client alone: {constant}"
+            f"{found.weight:.6g} in round {found.round} and {found.usual:.6g} in a round of all "
+            f"clients, with {found.steps} steps and no delay; expected a weight that depends on "
+            f"the client alone: {constant}"
         )
 
 
@@ -269,7 +270,8 @@ def _concrete_weights(
     task: Task, timeline: Timeline, weighting: Weighting
 ) -> Iterator[tuple[int, Timeline, np.ndarray]]:
     """Yields first rounds, parts of runs and their weights; nothing if any of them is traced."""
-    if not all(map(is_concrete, jax.tree.leaves((timeline, task.num_examples)))):
+    known = timeline, task.num_examples, task.num_steps
+    if not all(map(is_concrete, jax.tree.leaves(known))):
         return
     on_host = jax.tree.map(np.asarray, timeline)
     batch = on_host if on_host.mask.ndim == 3 else jax.tree.map(lambda x: x[None], on_host)

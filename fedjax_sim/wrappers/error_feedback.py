@@ -15,7 +15,7 @@ from fedjax_sim.tree import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work, specified
 from fedjax_sim.wrappers._memory import (
     MemoryState,
-    check_sends_changes,
+    check_one_kind,
     encode,
     if_present,
     personal_inner,
@@ -59,8 +59,8 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
             :math:`1 + \omega` (:func:`~fedjax_sim.compression.contractive`).
 
     Raises:
-        ValueError: no codec, or one of no stated kind; an algorithm with other uploads, at the
-            latest when the visit is traced.
+        ValueError: no codec, or one of no stated kind; an algorithm with other uploads, also in
+            some rounds only (FedLin, Mime), at the latest when the visit is traced.
 
     References:
         Stich et al., 2018, Algorithm 1.
@@ -73,7 +73,7 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
         >>> algorithm.init_client(jnp.ones(3)).memory.tolist()
         [0.0, 0.0, 0.0]
     """
-    check_sends_changes(algorithm)
+    check_one_kind(algorithm)
     check_statistics_last("ef14", algorithm, only_uploaded=True)
     coder = stateful(contractive(codec))
 

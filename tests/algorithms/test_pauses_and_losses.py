@@ -189,14 +189,38 @@ def test_weights_of_other_rounds_are_refused(inside_jit):
         return work.num_steps.astype(float)
 
     with pytest.raises(
-        ValueError, match="by_steps, which gives client 3 the weight 2 in round 1 and 3 in a visit"
+        ValueError,
+        match="by_steps, which gives client 3 the weight 2 in round 1 and 3 in a round of all",
     ):
         go(by_steps)
-    with pytest.raises(ValueError, match="gives client 2 the weight 2 in round 1 and 1 in a visit"):
+    with pytest.raises(
+        ValueError, match="gives client 2 the weight 2 in round 1 and 1 in a round of all"
+    ):
         go(lambda work: (1 + work.round % 2).astype(float))
+    with pytest.raises(
+        ValueError, match=r"float64\[2\] for 4 visits; expected \[4\], one weight per"
+    ):
+        go(lambda work: jnp.ones(2))  # of slots; the server's mean is over all clients
     go(by_steps, fs.fedavg(0.1))
     go(by_steps, timeline=fs.timelines.cyclic(3, 4, 2, 3))
     go(by_size)
+
+
+@pytest.mark.parametrize("field", ["num_steps", "round"])
+def test_weights_of_traced_numbers_of_steps_are_not_compared(field):
+    task = quadratic_task(np.ones((4, 1, 1)), CENTRES, 3)
+    timeline = fs.timelines.cyclic(3, 4, 2, 3)
+
+    def round_of(steps):
+        setup = fs.Setup(
+            dataclasses.replace(task, num_steps=steps),
+            timeline,
+            jnp.zeros(1),
+            weighting=lambda work: getattr(work, field).astype(float),
+        )
+        return fs.run(fs.scaffold(0.1), setup, jax.random.key(0))[0].round
+
+    assert jax.eval_shape(round_of, task.num_steps).shape == ()
 
 
 def test_left_out_uploads_do_not_count_in_the_share():
