@@ -4,15 +4,19 @@
 before anything is compiled.
 """
 
+import contextlib
+import dataclasses
 import operator
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 
 from fedjax_sim.checks import (
+    being_traced,
     check_batch,
     check_compiles,
     check_is_algorithm,
@@ -248,11 +252,14 @@ class _OtherWeight(NamedTuple):
 
 def _other_weight(task: Task, timeline: Timeline, weighting: Weighting) -> _OtherWeight | None:
     """Returns the first visit with another weight than its client's; traced weights have none."""
+
+    def of_clients(task: Task) -> Array:
+        return weights_of_clients(task, weighting, timeline.max_steps)
+
     every = None
     for first, part, weights in _concrete_weights(task, timeline, weighting):
         if every is None:
-            with jax.ensure_compile_time_eval():
-                every = np.asarray(weights_of_clients(task, weighting, timeline.max_steps))
+            every = np.asarray(_now(of_clients, task))
         usual = every[part.clients]
         same = np.isclose(weights, usual, rtol=_WEIGHT_TOLERANCE, atol=0)
         rounds, slots = np.nonzero(part.arrived & ~same)
@@ -280,11 +287,25 @@ def _concrete_weights(
         run: Timeline = jax.tree.map(lambda x, number=number: x[number], batch)
         for first in range(0, run.num_rounds, at_once):
             part = run[first : first + at_once]
-            with jax.ensure_compile_time_eval():  # also while a run is traced
-                weights = weights_by_round(task, part, weighting, first)
+            weights = _now(
+                lambda task, part, first=first: weights_by_round(task, part, weighting, first),
+                task,
+                part,
+            )
             if not is_concrete(weights):
                 return
             yield first, part, np.asarray(weights)
+
+
+def _now(function: Callable[..., Array], task: Task, *arguments: Any) -> Array:
+    """Returns a function of a task's numbers, also while a run is traced.
+
+    As one program, since its operations one by one take seconds to compile.  While a run is traced
+    they are computed one by one, since JAX folds what has no traced arguments.
+    """
+    numbers = dataclasses.replace(task, oracle=None, placement=None)  # pyright: ignore
+    with jax.ensure_compile_time_eval() if being_traced() else contextlib.nullcontext():
+        return jax.jit(function)(numbers, *arguments)
 
 
 def check_execution(algorithm: FedAlgorithm, execution: Any) -> None:

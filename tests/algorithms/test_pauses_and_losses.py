@@ -10,8 +10,10 @@ import optax
 import pytest
 from instance_q import LR, final_state, models, setup
 from small_problems import assert_close, compiled, quadratic_task
+from sweep_problems import compilations
 
 import fedjax_sim as fs
+from fedjax_sim.engine.contract import check_weighting
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -204,6 +206,15 @@ def test_weights_of_other_rounds_are_refused(inside_jit):
     go(by_steps, fs.fedavg(0.1))
     go(by_steps, timeline=fs.timelines.cyclic(3, 4, 2, 3))
     go(by_size)
+
+
+def test_weights_are_compared_in_few_programs():
+    """Operation by operation they were 48, which took longer to compile than a run."""
+    task = quadratic_task(np.ones((5, 1, 1)), np.ones((5, 1)), 3)
+    timeline = fs.timelines.cyclic(7, 5, 2, 3)  # shapes that no other test has
+    with compilations() as names:
+        check_weighting(fs.scaffold(0.1), task, timeline, lambda work: work.client.astype(float))
+    assert 1 <= len(names) <= 4
 
 
 @pytest.mark.parametrize("field", ["num_steps", "round"])
