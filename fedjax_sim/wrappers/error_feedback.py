@@ -48,11 +48,12 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
             fedsam, fedasam, fedlesam, fedswa, feddyn, fedacg, fedavg_subgradient, async_sgd,
             diloco, ditto, apfl, pfedme, perfedavg, fedavg_ft and wrappers of these.  Uploads of a
             part of the model (fedper, fedrep, fedbn, lg_fedavg, fedbabu), uploads with further
-            parts (scaffold, ifca) and uploaded models (favano, quafl) are refused.  Apply
+            parts (scaffold, ifca), uploads that are gradients in some rounds and changes of the
+            model in others (mime, fedlin) and uploaded models (favano, quafl) are refused.  Apply
             ``private`` and ``freeze`` after the memory: ``private(ef14(fedavg(lr), codec), where,
-            lr)`` is FedPer, FedBN or LG-FedAvg with error feedback.  The form of uploads does not
-            show that the memory would mix gradients and changes of the model (mime, fedlin),
-            or contradict a client's own memory (fedvarp, scaffnew).
+            lr)`` is FedPer, FedBN or LG-FedAvg with error feedback.  Clients that keep what they
+            upload (feddyn, fedvarp, scaffnew) count a change as sent of which a part arrives later;
+            the limit does not change.
         codec: a contraction, such as :func:`~fedjax_sim.compression.top_k`,
             :func:`~fedjax_sim.compression.scaled_sign` or
             :func:`~fedjax_sim.compression.power_sgd`; an unbiased codec is divided by

@@ -637,8 +637,8 @@ def test_uploads_of_several_kinds_are_refused(wrap, algorithm):
 
 @pytest.mark.parametrize(
     "algorithm",
-    [fs.feddyn(0.05, 0.5), fs.scaffnew(0.05, 0.5)],
-    ids=["feddyn", "scaffnew"],
+    [fs.feddyn(0.05, 0.5), fs.scaffnew(0.05, 0.5), fs.fedvarp(0.05)],
+    ids=["feddyn", "scaffnew", "fedvarp"],
 )
 def test_the_optimum_of_algorithms_that_add_uploads_up_with_ef14(algorithm):
     same = setup(np.ones_like(A), B, B.mean(0), fs.timelines.full(3000, 4, 2), 2, eval_every=3000)
