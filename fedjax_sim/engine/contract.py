@@ -4,8 +4,8 @@
 before anything is compiled.
 """
 
-import contextlib
 import dataclasses
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -252,14 +252,10 @@ class _OtherWeight(NamedTuple):
 
 def _other_weight(task: Task, timeline: Timeline, weighting: Weighting) -> _OtherWeight | None:
     """Returns the first visit with another weight than its client's; traced weights have none."""
-
-    def of_clients(task: Task) -> Array:
-        return weights_of_clients(task, weighting, timeline.max_steps)
-
     every = None
     for first, part, weights in _concrete_weights(task, timeline, weighting):
         if every is None:
-            every = np.asarray(_now(of_clients, task))
+            every = np.asarray(_weights(weighting).of_clients(_numbers(task), timeline.max_steps))
         usual = every[part.clients]
         same = np.isclose(weights, usual, rtol=_WEIGHT_TOLERANCE, atol=0)
         rounds, slots = np.nonzero(part.arrived & ~same)
@@ -287,25 +283,60 @@ def _concrete_weights(
         run: Timeline = jax.tree.map(lambda x, number=number: x[number], batch)
         for first in range(0, run.num_rounds, at_once):
             part = run[first : first + at_once]
-            weights = _now(
-                lambda task, part, first=first: weights_by_round(task, part, weighting, first),
-                task,
-                part,
-            )
+            weights = _weights(weighting).by_round(_numbers(task), part, first)
             if not is_concrete(weights):
                 return
             yield first, part, np.asarray(weights)
 
 
-def _now(function: Callable[..., Array], task: Task, *arguments: Any) -> Array:
-    """Returns a function of a task's numbers, also while a run is traced.
+def _numbers(task: Task) -> Task:
+    """Returns a task without its data."""
+    return dataclasses.replace(task, oracle=None, placement=None)  # pyright: ignore
 
-    As one program, since its operations one by one take seconds to compile.  While a run is traced
-    they are computed one by one, since JAX folds what has no traced arguments.
+
+class _Weights(NamedTuple):
+    """The weights of rounds and of all clients, as functions of a task's numbers."""
+
+    by_round: Callable[[Task, Timeline, int], Array]  # (task, part of a run, its first round)
+    of_clients: Callable[[Task, int], Array]  # (task, most steps of a visit)
+
+
+def _weights(weighting: Weighting) -> _Weights:
+    """Returns the functions of a weighting, compiled where nothing is being traced.
+
+    Their operations take seconds to compile one by one.  While a run is traced they are computed so
+    all the same, since JAX folds what has no traced arguments.
     """
-    numbers = dataclasses.replace(task, oracle=None, placement=None)  # pyright: ignore
-    with jax.ensure_compile_time_eval() if being_traced() else contextlib.nullcontext():
-        return jax.jit(function)(numbers, *arguments)
+    if being_traced():
+        return _folded(weighting)
+    try:
+        return _compiled(weighting)
+    except TypeError:  # not hashable
+        return _compiled.__wrapped__(weighting)
+
+
+def _folded(weighting: Weighting) -> _Weights:
+    def by_round(task: Task, part: Timeline, first: int) -> Array:
+        with jax.ensure_compile_time_eval():
+            return weights_by_round(task, part, weighting, first)
+
+    def of_clients(task: Task, max_steps: int) -> Array:
+        with jax.ensure_compile_time_eval():
+            return weights_of_clients(task, weighting, max_steps)
+
+    return _Weights(by_round, of_clients)
+
+
+# A few, since weightings may have large arrays.
+@functools.lru_cache(maxsize=8)
+def _compiled(weighting: Weighting) -> _Weights:
+    def by_round(task: Task, part: Timeline, first: int) -> Array:
+        return weights_by_round(task, part, weighting, first)
+
+    def of_clients(task: Task, max_steps: int) -> Array:
+        return weights_of_clients(task, weighting, max_steps)
+
+    return _Weights(jax.jit(by_round), jax.jit(of_clients, static_argnums=1))
 
 
 def check_execution(algorithm: FedAlgorithm, execution: Any) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -208,13 +209,30 @@ def test_weights_of_other_rounds_are_refused(inside_jit):
     go(by_size)
 
 
+class Table(NamedTuple):
+    """Weights that are not hashable."""
+
+    sizes: np.ndarray
+
+    def __call__(self, work):
+        return jnp.asarray(self.sizes)[work.client]
+
+
 def test_weights_are_compared_in_few_programs():
     """Operation by operation they were 48, which took longer to compile than a run."""
     task = quadratic_task(np.ones((5, 1, 1)), np.ones((5, 1)), 3)
     timeline = fs.timelines.cyclic(7, 5, 2, 3)  # shapes that no other test has
+
+    def by_number(work):
+        return work.client.astype(float)
+
+    for weighting in (by_number, Table(np.arange(5.0))):
+        with compilations() as names:
+            check_weighting(fs.scaffold(0.1), task, timeline, weighting)
+        assert 1 <= len(names) <= 4
     with compilations() as names:
-        check_weighting(fs.scaffold(0.1), task, timeline, lambda work: work.client.astype(float))
-    assert 1 <= len(names) <= 4
+        check_weighting(fs.scaffold(0.1), task, timeline, by_number)
+    assert not names
 
 
 @pytest.mark.parametrize("field", ["num_steps", "round"])
