@@ -218,6 +218,8 @@ def check_weighting(
             f"clients, with {found.steps} steps and no delay; expected a weight that depends on "
             f"the client alone: {constant}"
         )
+    if constant is not None and algorithm.selection is not None:
+        _check_weights_without_steps(task, timeline, weighting, constant)
 
 
 def _round_of_other_weights(task: Task, timeline: Timeline, weighting: Weighting) -> int:
@@ -267,6 +269,31 @@ def _other_weight(task: Task, timeline: Timeline, weighting: Weighting) -> _Othe
                 first + int(t), client, float(weights[t, s]), float(usual[t, s]), steps
             )
     return None
+
+
+def _check_weights_without_steps(
+    task: Task, timeline: Timeline, weighting: Weighting, constant: str
+) -> None:
+    """Refuses weights of numbers of steps, which a selection may change in a round (AdaComm)."""
+    if not all(map(is_concrete, jax.tree.leaves((task.num_examples, task.num_steps)))):
+        return
+    steps = np.asarray(task.num_steps)
+    weights = []
+    for numbers in (steps, np.zeros_like(steps)):
+        changed = dataclasses.replace(_numbers(task), num_steps=numbers)
+        weights.append(_weights(weighting).of_clients(changed, timeline.max_steps))
+    if not all(map(is_concrete, weights)):
+        return
+    usual, none = map(np.asarray, weights)
+    other = ~np.isclose(usual, none, rtol=_WEIGHT_TOLERANCE, atol=0)
+    if other.any():
+        client = int(other.argmax())
+        raise ValueError(
+            f"weighting is {getattr(weighting, '__name__', weighting)}, which gives client "
+            f"{client} the weight {usual[client]:.6g} with {steps[client]} steps and "
+            f"{none[client]:.6g} without; expected a weight that depends on the client alone with "
+            f"a selection, which may change numbers of steps: {constant}"
+        )
 
 
 def _concrete_weights(

@@ -276,3 +276,23 @@ def test_chosen_clients_count_in_the_share():
     state = compiled(lambda key: fs.run(algorithm, setup, key)[0])(jax.random.key(0))
     expected = SIZES @ np.asarray(state.clients) / SIZES.sum()
     np.testing.assert_allclose(state.server.control, expected, rtol=1e-9)
+
+
+def test_weights_of_steps_that_a_selection_changes_are_refused():
+    """AdaComm does fewer steps than the task's; the control was 0.06 from the clients' mean."""
+    task = quadratic_task(np.ones((4, 1, 1)), CENTRES, 3)
+    timeline = fs.timelines.full(5, 4, 3)
+    shorter = fs.selection.adacomm(2, 2, score=fs.selection.minibatch_loss)
+
+    def check(algorithm, weighting):
+        chosen = fs.selection.select(algorithm, shorter)
+        check_weighting(chosen, task, timeline, weighting)
+
+    def by_steps(work):
+        return work.num_steps.astype(float)
+
+    with pytest.raises(ValueError, match="the weight 3 with 3 steps and 0 without; expected a "):
+        check(fs.scaffold(0.1), by_steps)
+    check(fs.scaffold(0.1), by_size)
+    check(fs.fedavg(0.1), by_steps)
+    check_weighting(fs.scaffold(0.1), task, timeline, by_steps)
