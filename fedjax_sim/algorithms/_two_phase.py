@@ -72,5 +72,6 @@ def check_pairs(task: Task, timeline: Timeline) -> None:
 PAIRS = Requires(
     synchronous="the mean gradient and the steps that use it belong to one model",
     no_selection="two rounds in a row have one cohort, the first for gradients",
+    kinds_of_uploads="gradients in rounds 0, 2, ... and changes of the model in rounds 1, 3, ...",
     check=check_pairs,
 )

@@ -103,6 +103,7 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
             no_selection="all clients do equally many steps, whose numbers are random",
             check=_check,
             uniform_weights="the clients' controls sum to zero",
+            mean_of_states="the clients' controls, which sum to zero",
         ),
     )
 

@@ -14,7 +14,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import MEAN_OF_ALL
-from fedjax_sim.checks import check_at_least, check_choice, check_key, check_rates
+from fedjax_sim.checks import check_at_least, check_choice, check_is_setup, check_key, check_rates
 from fedjax_sim.engine import weights_of_clients
 from fedjax_sim.local import (
     ScalarOrSchedule,
@@ -142,7 +142,7 @@ def gradient_controls(state: Any, setup: Setup, key: Array) -> Any:
         The state to pass to :func:`fedjax_sim.advance`.
 
     Raises:
-        ValueError: ``key`` is not one key of JAX's default generator.
+        ValueError: ``setup`` is no setup, or ``key`` is not one key of JAX's default generator.
 
     References:
         Liu et al., "Improving Generalization in Federated Learning with Highly Heterogeneous Data
@@ -160,6 +160,7 @@ def gradient_controls(state: Any, setup: Setup, key: Array) -> Any:
         >>> state.clients.tolist(), float(state.server.control)
         ([-1.0, -3.0], -2.0)
     """
+    check_is_setup(setup)
     check_key(key)
     params, task = state.server.params, setup.task
 
@@ -169,6 +170,7 @@ def gradient_controls(state: Any, setup: Setup, key: Array) -> Any:
 
     # One after the other: as a batch, the gradients of many clients may not fit.
     controls = jax.lax.map(local_gradient, jnp.arange(task.num_clients, dtype=jnp.int32))
-    weights = weights_of_clients(task, setup.weighting, 1).astype(jnp.result_type(float))
+    weights = weights_of_clients(task, setup.weighting, setup.timeline.max_steps)
+    weights = weights.astype(jnp.result_type(float))
     mean = jax.tree.map(lambda c: jnp.average(c, 0, weights).astype(c.dtype), controls)
     return state._replace(server=state.server._replace(control=mean), clients=controls)

@@ -29,6 +29,7 @@ from fedjax_sim.checks.numbers import (
 )
 from fedjax_sim.checks.oracles import checked_oracle
 from fedjax_sim.checks.setups import (
+    being_traced,
     check_batch,
     check_compiles,
     check_generator,

@@ -184,6 +184,11 @@ def check_batch(setup: Setup, count: int | None) -> None:
         )
 
 
+def being_traced() -> bool:
+    """Returns True inside jitted and otherwise transformed functions."""
+    return get_opaque_trace_state() != _NO_TRACE
+
+
 def check_compiles() -> None:
     """Refuses ``jax.disable_jit`` and calls inside jitted and otherwise transformed functions."""
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
@@ -191,7 +196,7 @@ def check_compiles() -> None:
             "jax_disable_jit is True; expected False, since the rounds are compiled: fs.run also "
             "runs without compilation"
         )
-    if get_opaque_trace_state() != _NO_TRACE:
+    if being_traced():
         raise ValueError(
             "setup is used inside jax.jit, vmap or grad; expected a call outside, since the rounds "
             "are compiled and recorded on the host: fs.run can be transformed"

@@ -69,10 +69,11 @@ def compressed(
 
     Every client's upload is decoded, then averaged.  The random draws use the visit's key, so they
     depend neither on the rest of the cohort nor on its execution.  The algorithm's server and its
-    clients' states do not change: where the server keeps the mean of the clients' states (SCAFFOLD,
-    FedDyn), the codec's errors stay in its mean and shift the limit; ``ef14`` corrects FedDyn's.
-    An upload of zeros decoded near zeros stays zero.  Of IFCA's uploads the codec encodes the one
-    model that a client sends; the number of its cluster arrives unchanged.
+    clients' states do not change: where uploads add up over the rounds, in the server (SCAFFOLD,
+    FedDyn) or in the clients' controls (Scaffnew), the codec's errors stay in the sum and shift the
+    limit; ``ef14`` corrects those of FedDyn and Scaffnew.  An upload of zeros decoded near zeros
+    stays zero.  Of IFCA's uploads the codec encodes the one model that a client sends; the number
+    of its cluster arrives unchanged.
 
     Args:
         algorithm: any algorithm.

@@ -4,15 +4,19 @@
 before anything is compiled.
 """
 
+import dataclasses
+import functools
 import operator
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 
 from fedjax_sim.checks import (
+    being_traced,
     check_batch,
     check_compiles,
     check_is_algorithm,
@@ -210,9 +214,12 @@ def check_weighting(
     if constant is not None and (found := _other_weight(task, timeline, weighting)):
         raise ValueError(
             f"weighting is {name}, which gives client {found.client} the weight "
-            f"{found.weight:.6g} in round {found.round} and {found.usual:.6g} in a visit of "
-            f"{found.steps} steps without delay; expected a weight of the client alone: {constant}"
+            f"{found.weight:.6g} in round {found.round} and {found.usual:.6g} in a round of all "
+            f"clients, with {found.steps} steps and no delay; expected a weight that depends on "
+            f"the client alone: {constant}"
         )
+    if constant is not None and algorithm.selection is not None:
+        _check_weights_without_steps(task, timeline, weighting, constant)
 
 
 def _round_of_other_weights(task: Task, timeline: Timeline, weighting: Weighting) -> int:
@@ -250,8 +257,7 @@ def _other_weight(task: Task, timeline: Timeline, weighting: Weighting) -> _Othe
     every = None
     for first, part, weights in _concrete_weights(task, timeline, weighting):
         if every is None:
-            with jax.ensure_compile_time_eval():
-                every = np.asarray(weights_of_clients(task, weighting, timeline.max_steps))
+            every = np.asarray(_weights(weighting).of_clients(_numbers(task), timeline.max_steps))
         usual = every[part.clients]
         same = np.isclose(weights, usual, rtol=_WEIGHT_TOLERANCE, atol=0)
         rounds, slots = np.nonzero(part.arrived & ~same)
@@ -265,11 +271,37 @@ def _other_weight(task: Task, timeline: Timeline, weighting: Weighting) -> _Othe
     return None
 
 
+def _check_weights_without_steps(
+    task: Task, timeline: Timeline, weighting: Weighting, constant: str
+) -> None:
+    """Refuses weights of numbers of steps, which a selection may change in a round (AdaComm)."""
+    if not all(map(is_concrete, jax.tree.leaves((task.num_examples, task.num_steps)))):
+        return
+    steps = np.asarray(task.num_steps)
+    weights = []
+    for numbers in (steps, np.zeros_like(steps)):
+        changed = dataclasses.replace(_numbers(task), num_steps=numbers)
+        weights.append(_weights(weighting).of_clients(changed, timeline.max_steps))
+    if not all(map(is_concrete, weights)):
+        return
+    usual, none = map(np.asarray, weights)
+    other = ~np.isclose(usual, none, rtol=_WEIGHT_TOLERANCE, atol=0)
+    if other.any():
+        client = int(other.argmax())
+        raise ValueError(
+            f"weighting is {getattr(weighting, '__name__', weighting)}, which gives client "
+            f"{client} the weight {usual[client]:.6g} with {steps[client]} steps and "
+            f"{none[client]:.6g} without; expected a weight that depends on the client alone with "
+            f"a selection, which may change numbers of steps: {constant}"
+        )
+
+
 def _concrete_weights(
     task: Task, timeline: Timeline, weighting: Weighting
 ) -> Iterator[tuple[int, Timeline, np.ndarray]]:
     """Yields first rounds, parts of runs and their weights; nothing if any of them is traced."""
-    if not all(map(is_concrete, jax.tree.leaves((timeline, task.num_examples)))):
+    known = timeline, task.num_examples, task.num_steps
+    if not all(map(is_concrete, jax.tree.leaves(known))):
         return
     on_host = jax.tree.map(np.asarray, timeline)
     batch = on_host if on_host.mask.ndim == 3 else jax.tree.map(lambda x: x[None], on_host)
@@ -278,11 +310,60 @@ def _concrete_weights(
         run: Timeline = jax.tree.map(lambda x, number=number: x[number], batch)
         for first in range(0, run.num_rounds, at_once):
             part = run[first : first + at_once]
-            with jax.ensure_compile_time_eval():  # also while a run is traced
-                weights = weights_by_round(task, part, weighting, first)
+            weights = _weights(weighting).by_round(_numbers(task), part, first)
             if not is_concrete(weights):
                 return
             yield first, part, np.asarray(weights)
+
+
+def _numbers(task: Task) -> Task:
+    """Returns a task without its data."""
+    return dataclasses.replace(task, oracle=None, placement=None)  # pyright: ignore
+
+
+class _Weights(NamedTuple):
+    """The weights of rounds and of all clients, as functions of a task's numbers."""
+
+    by_round: Callable[[Task, Timeline, int], Array]  # (task, part of a run, its first round)
+    of_clients: Callable[[Task, int], Array]  # (task, most steps of a visit)
+
+
+def _weights(weighting: Weighting) -> _Weights:
+    """Returns the functions of a weighting, compiled where nothing is being traced.
+
+    Their operations take seconds to compile one by one.  While a run is traced they are computed so
+    all the same, since JAX folds what has no traced arguments.
+    """
+    if being_traced():
+        return _folded(weighting)
+    try:
+        return _compiled(weighting)
+    except TypeError:  # not hashable
+        return _compiled.__wrapped__(weighting)
+
+
+def _folded(weighting: Weighting) -> _Weights:
+    def by_round(task: Task, part: Timeline, first: int) -> Array:
+        with jax.ensure_compile_time_eval():
+            return weights_by_round(task, part, weighting, first)
+
+    def of_clients(task: Task, max_steps: int) -> Array:
+        with jax.ensure_compile_time_eval():
+            return weights_of_clients(task, weighting, max_steps)
+
+    return _Weights(by_round, of_clients)
+
+
+# A few, since weightings may have large arrays.
+@functools.lru_cache(maxsize=8)
+def _compiled(weighting: Weighting) -> _Weights:
+    def by_round(task: Task, part: Timeline, first: int) -> Array:
+        return weights_by_round(task, part, weighting, first)
+
+    def of_clients(task: Task, max_steps: int) -> Array:
+        return weights_of_clients(task, weighting, max_steps)
+
+    return _Weights(jax.jit(by_round), jax.jit(of_clients, static_argnums=1))
 
 
 def check_execution(algorithm: FedAlgorithm, execution: Any) -> None:

@@ -185,7 +185,8 @@ def checked_weights(weights: Any, num_slots: int) -> Array:
         shape = None
     if shape not in ((), (num_slots,)):
         raise ValueError(
-            f"weighting returns {_leaves(weights)}; expected [{num_slots}], one weight per slot"
+            f"weighting returns {_leaves(weights)} for {num_slots} visits; expected [{num_slots}], "
+            "one weight per visit"
         )
     if jnp.iscomplexobj(weights):
         raise ValueError(f"weighting returns {_leaves(weights)}; expected real numbers")

@@ -225,7 +225,7 @@ def weights_of_clients(task: Task, weighting: Weighting, max_steps: int) -> Arra
     clients = jnp.arange(task.num_clients, dtype=jnp.int32)
     zeros = jnp.zeros_like(clients)
     keys = jnp.broadcast_to(jax.random.key(0), clients.shape)
-    steps, examples = jnp.asarray(task.num_steps), jnp.asarray(task.num_examples)
+    steps, examples = (entries(x, clients) for x in (task.num_steps, task.num_examples))
     works = Work(zeros, clients, steps, examples, zeros, keys, max_steps)
     return weights_of(weighting, works, jnp.ones(clients.shape, bool))
 

@@ -108,7 +108,7 @@ class Round(NamedTuple):
         r"""Part of the clients that reports, by weight: :math:`\sum_{i \in S} w_i / \sum_i w_i`.
 
         A server adds this part of the mean change of the clients' states to their mean over all
-        clients.  Weights other than equal ones count if the algorithm ``requires`` constant ones.
+        clients.  Weights other than equal ones count with ``requires.mean_of_states``.
         """
         return self.num_uploads / self.num_clients if self.share is None else self.share
 

@@ -30,8 +30,8 @@ UPLOAD, MESSAGE, COIN = 2**31, 2**31 + 1, 2**31 + 2
 UNWEIGHTED_MEMORY = "the server's estimate is the mean over all clients, also over absent ones"
 # What the server inside EF21 and DIANA receives.
 ESTIMATES = (
-    "it receives estimates of the mean upload here, whose errors would add up to another limit "
-    "(ef14 sends every error later)"
+    "the server receives estimates of the mean upload here, whose errors would add up to another "
+    "limit (ef14 sends every error later)"
 )
 
 Personal = Callable[[Message, ClientState, Oracle, Work], Params]
@@ -123,13 +123,23 @@ def check_sends_changes(algorithm: FedAlgorithm) -> None:
         )
 
 
+def check_one_kind(algorithm: FedAlgorithm) -> None:
+    """Refuses algorithms whose uploads are no changes of the model, or not in all rounds."""
+    check_sends_changes(algorithm)
+    if (kinds := algorithm.requires.kinds_of_uploads) is not None:
+        raise ValueError(
+            f"algorithm has uploads of several kinds: {kinds}; expected changes of the model in "
+            "all rounds, as those of fedavg"
+        )
+
+
 def check_adds_nothing_up(algorithm: FedAlgorithm, receives: str) -> None:
-    """Refuses algorithms whose server adds up uploads that clients keep, too, as they are."""
+    """Refuses algorithms that add up uploads, in the server and exactly so in clients' states."""
     requires = algorithm.requires
     reason = requires.mean_of_states or requires.uniform_weights_if_partial
     if reason is not None:
         raise ValueError(
-            f"algorithm has a server that adds uploads up: {reason}; expected one that does not, "
+            f"algorithm adds uploads up over the rounds: {reason}; expected one that does not, "
             f"since {receives}"
         )
 

@@ -19,7 +19,7 @@ from fedjax_sim.wrappers._memory import (
     MemoryState,
     add_share,
     check_adds_nothing_up,
-    check_sends_changes,
+    check_one_kind,
     encode,
     if_present,
     personal_inner,
@@ -64,9 +64,9 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
             d entries k / d.
 
     Raises:
-        ValueError: as :func:`ef14`; an algorithm whose server adds uploads up (FedDyn); a codec
-            that is not unbiased; a rate outside [0, 1]; at the start of the run, unequal weights
-            with rounds of some clients only, or weights that change between rounds.
+        ValueError: as :func:`ef14`; an algorithm that adds uploads up over the rounds (FedDyn,
+            Scaffnew); a codec that is not unbiased; a rate outside [0, 1]; at the start of the run,
+            unequal weights with rounds of some clients only, or weights that change between rounds.
 
     References:
         Mishchenko et al., 2019, Algorithm 1.
@@ -78,7 +78,7 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
     """
     check_at_least(0, rate=rate)
     check_at_most(1, rate=rate)
-    check_sends_changes(algorithm)
+    check_one_kind(algorithm)
     check_adds_nothing_up(algorithm, ESTIMATES)
     check_statistics_last("diana", algorithm, only_uploaded=True)
     check_unbiased(codec)

@@ -47,7 +47,7 @@ from fedjax_sim.wrappers._memory import (
     MemoryState,
     add_share,
     check_adds_nothing_up,
-    check_sends_changes,
+    check_one_kind,
     encode,
     if_present,
     personal_inner,
@@ -119,9 +119,9 @@ def ef21(
             not contain.
 
     Raises:
-        ValueError: as :func:`ef14`; an algorithm whose server adds uploads up (FedDyn); another
-            ``start``; at the start of the run, unequal weights with rounds of some clients only,
-            or weights that change between rounds.
+        ValueError: as :func:`ef14`; an algorithm that adds uploads up over the rounds (FedDyn,
+            Scaffnew); another ``start``; at the start of the run, unequal weights with rounds of
+            some clients only, or weights that change between rounds.
 
     References:
         Richtarik et al., 2021, Algorithm 2; Fatkhullin et al., 2021, EF21-PP.
@@ -134,7 +134,7 @@ def ef21(
         [0.0, 0.0, 0.0]
     """
     check_choice(("zero", "full"), start=start)
-    check_sends_changes(algorithm)
+    check_one_kind(algorithm)
     check_adds_nothing_up(algorithm, ESTIMATES)
     check_statistics_last("ef21", algorithm, only_uploaded=True)
     coder = stateful(contractive(codec))

@@ -15,7 +15,7 @@ from fedjax_sim.tree import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Upload, Work, specified
 from fedjax_sim.wrappers._memory import (
     MemoryState,
-    check_sends_changes,
+    check_one_kind,
     encode,
     if_present,
     personal_inner,
@@ -48,19 +48,20 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
             fedsam, fedasam, fedlesam, fedswa, feddyn, fedacg, fedavg_subgradient, async_sgd,
             diloco, ditto, apfl, pfedme, perfedavg, fedavg_ft and wrappers of these.  Uploads of a
             part of the model (fedper, fedrep, fedbn, lg_fedavg, fedbabu), uploads with further
-            parts (scaffold, ifca) and uploaded models (favano, quafl) are refused.  Apply
+            parts (scaffold, ifca), uploads that are gradients in some rounds and changes of the
+            model in others (mime, fedlin) and uploaded models (favano, quafl) are refused.  Apply
             ``private`` and ``freeze`` after the memory: ``private(ef14(fedavg(lr), codec), where,
-            lr)`` is FedPer, FedBN or LG-FedAvg with error feedback.  The form of uploads does not
-            show that the memory would mix gradients and changes of the model (mime, fedlin),
-            or contradict a client's own memory (fedvarp, scaffnew).
+            lr)`` is FedPer, FedBN or LG-FedAvg with error feedback.  Clients that keep what they
+            upload (feddyn, fedvarp, scaffnew) count a change as sent of which a part arrives later;
+            the limit does not change.
         codec: a contraction, such as :func:`~fedjax_sim.compression.top_k`,
             :func:`~fedjax_sim.compression.scaled_sign` or
             :func:`~fedjax_sim.compression.power_sgd`; an unbiased codec is divided by
             :math:`1 + \omega` (:func:`~fedjax_sim.compression.contractive`).
 
     Raises:
-        ValueError: no codec, or one of no stated kind; an algorithm with other uploads, at the
-            latest when the visit is traced.
+        ValueError: no codec, or one of no stated kind; an algorithm with other uploads, also in
+            some rounds only (FedLin, Mime), at the latest when the visit is traced.
 
     References:
         Stich et al., 2018, Algorithm 1.
@@ -73,7 +74,7 @@ def ef14(algorithm: FedAlgorithm, codec: Codec | StatefulCodec) -> FedAlgorithm:
         >>> algorithm.init_client(jnp.ones(3)).memory.tolist()
         [0.0, 0.0, 0.0]
     """
-    check_sends_changes(algorithm)
+    check_one_kind(algorithm)
     check_statistics_last("ef14", algorithm, only_uploaded=True)
     coder = stateful(contractive(codec))
 

@@ -41,7 +41,7 @@ from fedjax_sim.wrappers._memory import (
     UNWEIGHTED_MEMORY,
     UPLOAD,
     check_form,
-    check_sends_changes,
+    check_one_kind,
 )
 from fedjax_sim.wrappers.received import also_checked, first_message, inner_params, received_model
 
@@ -196,7 +196,7 @@ def _all_report(round: Round) -> Array:
 
 
 def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
-    check_sends_changes(algorithm)
+    check_one_kind(algorithm)
     if not isinstance(codec, Codec):
         raise ValueError(
             f"codec is {codec!r:.60}; expected an unbiased compression.Codec without memory, for "

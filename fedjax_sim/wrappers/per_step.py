@@ -20,7 +20,7 @@ from fedjax_sim.types import (
     Work,
     specified,
 )
-from fedjax_sim.wrappers._memory import check_adds_nothing_up, check_sends_changes
+from fedjax_sim.wrappers._memory import check_adds_nothing_up, check_one_kind
 from fedjax_sim.wrappers.received import upload_shapes
 
 __all__ = ["per_step_uploads"]
@@ -48,15 +48,16 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
 
     Raises:
         ValueError: a value that is no algorithm, one whose uploads are models, as those of FAVANO,
-            one whose server adds uploads up (FedDyn, EF21), or a negative ``lr``; at the start of
-            the run, uploads with further parts.
+            gradients in some rounds (FedLin, Mime), one that adds uploads up over the rounds
+            (FedDyn, Scaffnew, EF21), or a negative ``lr``; at the start of the run, uploads with
+            further parts.
 
     Example:
         >>> import optax
         >>> from fedjax_sim.algorithms import fedavg
         >>> algorithm = per_step_uploads(fedavg(0.1, server=optax.sgd(0.5)), lr=0.1)
     """
-    check_sends_changes(algorithm)
+    check_one_kind(algorithm)
     check_adds_nothing_up(algorithm, "what clients keep stays in the units of the model")
     check_rates(lr=lr)
 

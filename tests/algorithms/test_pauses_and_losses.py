@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,10 @@ import optax
 import pytest
 from instance_q import LR, final_state, models, setup
 from small_problems import assert_close, compiled, quadratic_task
+from sweep_problems import compilations
 
 import fedjax_sim as fs
+from fedjax_sim.engine.contract import check_weighting
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -189,14 +192,64 @@ def test_weights_of_other_rounds_are_refused(inside_jit):
         return work.num_steps.astype(float)
 
     with pytest.raises(
-        ValueError, match="by_steps, which gives client 3 the weight 2 in round 1 and 3 in a visit"
+        ValueError,
+        match="by_steps, which gives client 3 the weight 2 in round 1 and 3 in a round of all",
     ):
         go(by_steps)
-    with pytest.raises(ValueError, match="gives client 2 the weight 2 in round 1 and 1 in a visit"):
+    with pytest.raises(
+        ValueError, match="gives client 2 the weight 2 in round 1 and 1 in a round of all"
+    ):
         go(lambda work: (1 + work.round % 2).astype(float))
+    with pytest.raises(
+        ValueError, match=r"float64\[2\] for 4 visits; expected \[4\], one weight per"
+    ):
+        go(lambda work: jnp.ones(2))  # of slots; the server's mean is over all clients
     go(by_steps, fs.fedavg(0.1))
     go(by_steps, timeline=fs.timelines.cyclic(3, 4, 2, 3))
     go(by_size)
+
+
+class Table(NamedTuple):
+    """Weights that are not hashable."""
+
+    sizes: np.ndarray
+
+    def __call__(self, work):
+        return jnp.asarray(self.sizes)[work.client]
+
+
+def test_weights_are_compared_in_few_programs():
+    """Operation by operation they were 48, which took longer to compile than a run."""
+    task = quadratic_task(np.ones((5, 1, 1)), np.ones((5, 1)), 3)
+    timeline = fs.timelines.cyclic(7, 5, 2, 3)  # shapes that no other test has
+
+    def by_number(work):
+        return work.client.astype(float)
+
+    for weighting in (by_number, Table(np.arange(5.0))):
+        with compilations() as names:
+            check_weighting(fs.scaffold(0.1), task, timeline, weighting)
+        assert 1 <= len(names) <= 4
+    with compilations() as names:
+        check_weighting(fs.scaffold(0.1), task, timeline, by_number)
+    assert not names
+
+
+@pytest.mark.parametrize("field", ["num_steps", "round"])
+def test_weights_of_traced_numbers_of_steps_are_not_compared(field):
+    task = quadratic_task(np.ones((4, 1, 1)), CENTRES, 3)
+    timeline = fs.timelines.cyclic(3, 4, 2, 3)
+
+    def round_of(steps):
+        setup = fs.Setup(
+            dataclasses.replace(task, num_steps=steps),
+            timeline,
+            jnp.zeros(1),
+            weighting=lambda work: getattr(work, field).astype(float),
+        )
+        return fs.run(fs.scaffold(0.1), setup, jax.random.key(0))[0].round
+
+    assert jax.eval_shape(round_of, task.num_steps).shape == ()
 
 
 def test_left_out_uploads_do_not_count_in_the_share():
@@ -223,3 +276,23 @@ def test_chosen_clients_count_in_the_share():
     state = compiled(lambda key: fs.run(algorithm, setup, key)[0])(jax.random.key(0))
     expected = SIZES @ np.asarray(state.clients) / SIZES.sum()
     np.testing.assert_allclose(state.server.control, expected, rtol=1e-9)
+
+
+def test_weights_of_steps_that_a_selection_changes_are_refused():
+    """AdaComm does fewer steps than the task's; the control was 0.06 from the clients' mean."""
+    task = quadratic_task(np.ones((4, 1, 1)), CENTRES, 3)
+    timeline = fs.timelines.full(5, 4, 3)
+    shorter = fs.selection.adacomm(2, 2, score=fs.selection.minibatch_loss)
+
+    def check(algorithm, weighting):
+        chosen = fs.selection.select(algorithm, shorter)
+        check_weighting(chosen, task, timeline, weighting)
+
+    def by_steps(work):
+        return work.num_steps.astype(float)
+
+    with pytest.raises(ValueError, match="the weight 3 with 3 steps and 0 without; expected a "):
+        check(fs.scaffold(0.1), by_steps)
+    check(fs.scaffold(0.1), by_size)
+    check(fs.fedavg(0.1), by_steps)
+    check_weighting(fs.scaffold(0.1), task, timeline, by_steps)

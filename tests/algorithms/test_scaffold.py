@@ -89,6 +89,33 @@ def test_gradient_controls_start_at_the_local_gradients(build):
     assert_close(state.server.params, START, TOLERANCE)
 
 
+def test_gradient_controls_have_the_weights_of_the_setup():
+    """A weighting of ``max_steps`` had that of a visit of one step."""
+    task = quadratic_task(HESSIANS, CENTRES, 5)
+    timeline = fs.timelines.full(1, NUM_CLIENTS, 5)
+
+    def by(work):
+        return (work.client + int(work.max_steps == 5)).astype(float)
+
+    @compiled
+    def begin(task):
+        setup = fs.Setup(task, timeline, jnp.asarray(START), weighting=by)
+        state = fs.gradient_controls(fs.init(fs.scaffold(0.1), setup), setup, jax.random.key(0))
+        return state.server.control
+
+    gradients = np.einsum("mij,mj->mi", HESSIANS, START - CENTRES)
+    weights = 1.0 + np.arange(NUM_CLIENTS)
+    assert_close(begin(task), weights @ gradients / weights.sum(), TOLERANCE)
+
+
+def test_gradient_controls_of_a_task_are_refused():
+    task = quadratic_task(HESSIANS, CENTRES, 5)
+    setup = fs.Setup(task, fs.timelines.full(1, NUM_CLIENTS, 5), jnp.asarray(START))
+    state = fs.init(fs.scaffold(0.1), setup)
+    with pytest.raises(ValueError, match=r"setup is a Task; expected a fedjax_sim\.Setup"):
+        fs.gradient_controls(state, task, jax.random.key(0))  # pyright: ignore
+
+
 def test_gradient_controls_of_random_objectives_have_draws_of_their_own():
     """Two clients of equal examples; the gradient is a random number."""
     data = fs.from_clients([{"x": np.zeros(2, np.float32)}] * 2)

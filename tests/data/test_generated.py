@@ -101,6 +101,18 @@ def test_a_run_is_that_on_the_stored_examples(algorithm, execution, to_the_bit):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
+def test_weights_of_all_clients_are_known_where_their_numbers_are_traced():
+    """SCAFFOLD's control moves by the share of the weights, of clients with equal numbers."""
+    task = generated(fs.epochs(2, batch_size=4))
+    timeline = fs.timelines.uniform(KEY, 2, FEW, 4, task.num_steps)
+
+    def run(task):
+        setup = fs.Setup(task, timeline, PARAMS, weighting=fs.weight_by_examples)
+        return fs.run(fs.scaffold(0.1), setup, KEY)[0].round
+
+    assert jax.eval_shape(run, task).shape == ()
+
+
 def test_no_array_has_the_length_of_the_population():
     task = generated(fs.epochs(1, ROWS), MANY)
     assert sum(np.size(leaf) for leaf in jax.tree.leaves(task.oracle.args)) < 10

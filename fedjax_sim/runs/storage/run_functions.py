@@ -100,9 +100,11 @@ def trace_run(
         def program(hyper, task: Task, now: Timeline, state: RunState, key: Array) -> PyTree:
             made = make(hyper)
             inner = stacks.strategy(made.aggregation, strategy)
-            # Where the server does not receive them, weights are no part of the algorithm.
-            stacked = stacks.is_stacked(made.aggregation)
-            weighting = setup.weighting if stacked else uniform_weights
+            # Where the server receives neither them nor their share, weights are no part of the
+            # algorithm.
+            share = made.requires.mean_of_states is not None
+            received = share or stacks.is_stacked(made.aggregation)
+            weighting = setup.weighting if received else uniform_weights
             return one_round(made, task, now, state, key, inner, weighting, probes)
 
         return program

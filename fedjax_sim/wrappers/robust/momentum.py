@@ -14,7 +14,7 @@ from fedjax_sim.tree import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Scalar, Upload, Work, specified
 from fedjax_sim.wrappers._memory import (
     MemoryState,
-    check_sends_changes,
+    check_one_kind,
     if_present,
     personal_inner,
     visit_of,
@@ -57,7 +57,7 @@ def worker_momentum(algorithm: FedAlgorithm, beta: Scalar = 0.9) -> FedAlgorithm
     """
     check_at_least(0, beta=beta)
     check_at_most(1, beta=beta)
-    check_sends_changes(algorithm)
+    check_one_kind(algorithm)
 
     def local(
         message: Message, state: MemoryState, oracle: Oracle, work: Work

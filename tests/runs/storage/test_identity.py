@@ -383,3 +383,17 @@ def test_a_function_that_cannot_be_traced_equals_none_and_has_no_folder(setup, t
     assert isinstance(one.error, jax.errors.ConcretizationTypeError)
     with pytest.raises(ValueError, match="objective cannot be traced for one client of one round"):
         identified(trace_run(fs.fedavg(0.1), setup, batched=False)._replace(objective=one))
+
+
+def test_the_share_of_the_weights_counts_if_the_server_receives_it(setup):
+    """Folders from before SCAFFOLD's server had it were continued as those of another method."""
+    number = fs.scaffold(0.1).requiring(mean_of_states=None)  # the share of the clients' number
+
+    def digest(algorithm, weighting):
+        weighted = dataclasses.replace(setup, weighting=weighting)
+        return identified(trace_run(algorithm, weighted, batched=False))["algorithm"]
+
+    examples = fs.weight_by_examples
+    assert digest(fs.scaffold(0.1), examples) != digest(number, examples)
+    assert digest(fs.scaffold(0.1), fs.uniform_weights) == digest(number, fs.uniform_weights)
+    assert digest(fs.fedavg(0.1), examples) == digest(fs.fedavg(0.1), fs.uniform_weights)
