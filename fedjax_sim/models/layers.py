@@ -304,6 +304,46 @@ def product(kernel: Array | Adapted, x: Array) -> Array:
     return result
 
 
+def product_in_parts(
+    kernel: Array | Adapted, bias: Array, x: Array, number: int
+) -> Sequence[Array]:
+    """Returns ``W x + b`` in a number of equal parts of the outputs."""
+
+    def together(kernel: Array | Adapted, bias: Array, x: Array) -> Sequence[Array]:
+        return _split(product(kernel, x) + bias, number)
+
+    def apart(kernel: Array | Adapted, bias: Array, x: Array) -> Sequence[Array]:
+        # The gradient of one bias would be a sum over joined parts, in a pass of its own. Sums for
+        # the biases of parts are in the products that give the parts' gradients.
+        adapted = isinstance(kernel, Adapted)
+        parts = _split(product(kernel, x), number) if adapted else _products(kernel, x, number)
+        return [part + own for part, own in zip(parts, _split(bias, number), strict=True)]
+
+    forms = {"together": together, "apart": apart}
+    branches = {platform: forms[choice.parts] for platform, choice in CHOICES.items()}
+    return by_platform(branches, kernel, bias, x)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _products(kernel: Array, x: Array, number: int) -> Sequence[Array]:
+    """``W x`` in a number of equal parts, by a product each."""
+    return [product(part, x) for part in jnp.split(kernel, number)]
+
+
+@_products.defjvp
+def _products_jvp(number, primals, tangents):
+    # The gradients of kernel and inputs are one product each, of the parts' gradients joined.
+    (kernel, x), (d_kernel, d_x) = primals, tangents
+    change = product(kernel, d_x) + product(d_kernel, x)
+    return _products(kernel, x, number), _split(change, number)
+
+
+def _split(x: Array, number: int) -> Sequence[Array]:
+    """Equal parts along the last axis."""
+    # The transpose of a split is one concatenation; that of slices would be a sum of paddings.
+    return lax.split(x, [x.shape[-1] // number] * number, axis=x.ndim - 1)
+
+
 def takes_adapters(apply: Apply) -> Apply:
     """Returns a function ``apply`` whose kernels may be :class:`Adapted`, as one that says so."""
     return Described.of(apply, takes_adapters=True)
