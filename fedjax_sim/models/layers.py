@@ -309,39 +309,21 @@ def product_in_parts(
 ) -> Sequence[Array]:
     """Returns ``W x + b`` in a number of equal parts of the outputs."""
 
-    def together(kernel: Array | Adapted, bias: Array, x: Array) -> Sequence[Array]:
-        return _split(product(kernel, x) + bias, number)
+    def split(x: Array) -> Sequence[Array]:
+        # The transpose of a split is one concatenation; that of slices would be a sum of paddings.
+        return lax.split(x, [x.shape[-1] // number] * number, axis=x.ndim - 1)
 
-    def apart(kernel: Array | Adapted, bias: Array, x: Array) -> Sequence[Array]:
-        # The gradient of one bias would be a sum over joined parts, in a pass of its own. Sums for
-        # the biases of parts are in the products that give the parts' gradients.
-        adapted = isinstance(kernel, Adapted)
-        parts = _split(product(kernel, x), number) if adapted else _products(kernel, x, number)
-        return [part + own for part, own in zip(parts, _split(bias, number), strict=True)]
+    def joined(result: Array, bias: Array) -> Sequence[Array]:
+        return split(result + bias)
 
-    forms = {"together": together, "apart": apart}
-    branches = {platform: forms[choice.parts] for platform, choice in CHOICES.items()}
-    return by_platform(branches, kernel, bias, x)
+    def apart(result: Array, bias: Array) -> Sequence[Array]:
+        # On a TPU the gradient of the joined bias is a sum over joined parts, in a pass of its own.
+        # Sums for the biases of parts are in the products that give the parts' gradients.
+        return [part + own for part, own in zip(split(result), split(bias), strict=True)]
 
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _products(kernel: Array, x: Array, number: int) -> Sequence[Array]:
-    """``W x`` in a number of equal parts, by a product each."""
-    return [product(part, x) for part in jnp.split(kernel, number)]
-
-
-@_products.defjvp
-def _products_jvp(number, primals, tangents):
-    # The gradients of kernel and inputs are one product each, of the parts' gradients joined.
-    (kernel, x), (d_kernel, d_x) = primals, tangents
-    change = product(kernel, d_x) + product(d_kernel, x)
-    return _products(kernel, x, number), _split(change, number)
-
-
-def _split(x: Array, number: int) -> Sequence[Array]:
-    """Equal parts along the last axis."""
-    # The transpose of a split is one concatenation; that of slices would be a sum of paddings.
-    return lax.split(x, [x.shape[-1] // number] * number, axis=x.ndim - 1)
+    forms = {"joined": joined, "apart": apart}
+    branches = {platform: forms[choice.part_biases] for platform, choice in CHOICES.items()}
+    return by_platform(branches, product(kernel, x), bias)
 
 
 def takes_adapters(apply: Apply) -> Apply:

@@ -23,8 +23,8 @@ class Choice(NamedTuple):
     stack: Literal["channels first", "channels last"] | None
     # Heads of attention: a product each, or one for all where a token fits two registers.
     heads: Literal["apart", "joint"]
-    # Parts of the outputs of a linear layer that are read apart: one product, or one for each.
-    parts: Literal["together", "apart"]
+    # Biases of a linear layer's outputs that are read in parts: added before or after the split.
+    part_biases: Literal["joined", "apart"]
     # Means over the channels of a group: a reduction, or a product with a matrix of zeros and ones.
     group_means: Literal["reduced", "product"]
     # Sums over images in gradients of normalisation: a reduction, or additions of an image each.
@@ -35,14 +35,14 @@ class Choice(NamedTuple):
 
 CHOICES: dict[Platform, Choice] = {
     "cpu": Choice(
-        "cache", "cpu sizes", "cpu sizes", "channels first", "apart", "together", "reduced",
+        "cache", "cpu sizes", "cpu sizes", "channels first", "apart", "joined", "reduced",
         "reduced", 32,
     ),
     "tpu": Choice(
         "pairs", "conv", "conv", "channels last", "joint", "apart", "product", "reduced", 1000
     ),
     "gpu": Choice(
-        "memory", "conv", "gpu sizes", None, "apart", "together", "reduced", "added", 1000
+        "memory", "conv", "gpu sizes", None, "apart", "joined", "reduced", "added", 1000
     ),
 }  # fmt: skip
 
