@@ -321,6 +321,28 @@ def product(kernel: Array | Adapted, x: Array) -> Array:
     return result
 
 
+def product_in_parts(
+    kernel: Array | Adapted, bias: Array, x: Array, number: int
+) -> Sequence[Array]:
+    """Returns ``W x + b`` in a number of equal parts of the outputs."""
+
+    def split(x: Array) -> Sequence[Array]:
+        # The transpose of a split is one concatenation; that of slices would be a sum of paddings.
+        return lax.split(x, [x.shape[-1] // number] * number, axis=x.ndim - 1)
+
+    def joined(result: Array, bias: Array) -> Sequence[Array]:
+        return split(result + bias)
+
+    def apart(result: Array, bias: Array) -> Sequence[Array]:
+        # On a TPU the gradient of the joined bias is a sum over joined parts, in a pass of its own.
+        # Sums for the biases of parts are in the products that give the parts' gradients.
+        return [part + own for part, own in zip(split(result), split(bias), strict=True)]
+
+    forms = {"joined": joined, "apart": apart}
+    branches = {platform: forms[choice.part_biases] for platform, choice in CHOICES.items()}
+    return by_platform(branches, product(kernel, x), bias)
+
+
 def takes_adapters(apply: Apply) -> Apply:
     """Returns a function ``apply`` whose kernels may be :class:`Adapted`, as one that says so."""
     return Described.of(apply, takes_adapters=True)

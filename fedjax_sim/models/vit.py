@@ -15,7 +15,14 @@ from jax import Array, lax
 
 from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model
-from fedjax_sim.models.layers import attend, gelu, product, standardise, takes_adapters
+from fedjax_sim.models.layers import (
+    attend,
+    gelu,
+    product,
+    product_in_parts,
+    standardise,
+    takes_adapters,
+)
 from fedjax_sim.tree import leaves
 from fedjax_sim.types import Params, plain_integers
 
@@ -214,8 +221,7 @@ def _block(params: Params, z: Array, heads: int) -> Array:
 
 def _attention(params: Params, z: Array, heads: int) -> Array:
     batch, tokens, width = z.shape
-    # The transpose of a split is one concatenation; that of slices would be a sum of paddings.
-    parts = lax.split(_linear(params["qkv"], z), [width] * 3, axis=2)
+    parts = product_in_parts(params["qkv"]["kernel"], params["qkv"]["bias"], z, 3)
     queries, keys, values = (x.reshape(batch, tokens, heads, width // heads) for x in parts)
     return _linear(params["proj"], attend(queries, keys, values).reshape(z.shape))
 

@@ -23,6 +23,8 @@ class Choice(NamedTuple):
     stack: Literal["channels first", "channels last"] | None
     # Heads of attention: a product each, or one for all where a token fits two registers.
     heads: Literal["apart", "joint"]
+    # Biases of a linear layer's outputs that are read in parts: added before or after the split.
+    part_biases: Literal["joined", "apart"]
     # Means over the channels of a group: a reduction, or a product with a matrix of zeros and ones.
     group_means: Literal["reduced", "product"]
     # Sums over images in gradients of normalisation: a reduction, or additions of an image each.
@@ -33,11 +35,16 @@ class Choice(NamedTuple):
 
 CHOICES: dict[Platform, Choice] = {
     "cpu": Choice(
-        "cache", "cpu sizes", "cpu sizes", "channels first", "apart", "reduced", "reduced", 32
+        "cache", "cpu sizes", "cpu sizes", "channels first", "apart", "joined", "reduced",
+        "reduced", 32,
     ),
-    "tpu": Choice("pairs", "conv", "conv", "channels last", "joint", "product", "reduced", 1000),
-    "gpu": Choice("memory", "conv", "gpu sizes", None, "apart", "reduced", "added", 1000),
-}
+    "tpu": Choice(
+        "pairs", "conv", "conv", "channels last", "joint", "apart", "product", "reduced", 1000
+    ),
+    "gpu": Choice(
+        "memory", "conv", "gpu sizes", None, "apart", "joined", "reduced", "added", 1000
+    ),
+}  # fmt: skip
 
 
 def by_platform(branches: Mapping[str, Callable], *args: Any) -> Any:

@@ -224,6 +224,46 @@ def test_gradients_of_attention_sum_over_heads_inside_products(monkeypatch):
     assert sorted(sizes.values()) == [3 * 2 * 5 * 5] * 2 + [3 * 5 * 2 * 7] * 4
 
 
+@pytest.mark.parametrize("adapted", [False, True])
+def test_product_in_parts(on, adapted):
+    kernel, bias, x, a, b = draws((6, 4), (6,), (3, 5, 4), (2, 4), (3, 2))
+
+    def ours(kernel, bias, x, a, b):
+        if adapted:
+            kernel = layers.Adapted(kernel, ({"a": a, "b": b},), jnp.asarray(0.5), ((1, 4),))
+        return jnp.stack(layers.product_in_parts(kernel, bias, x, 3))
+
+    def plain(kernel, bias, x, a, b):
+        change = jnp.zeros((6, 4)).at[1:4].set(0.5 * b @ a) if adapted else 0
+        return jnp.stack(jnp.split(x @ (kernel + change).T + bias, 3, axis=-1))
+
+    arguments = kernel, bias, x, a, b
+    directions = tuple(map(jnp.sin, arguments))
+    both = (
+        jax.jvp(lambda *args, f=f: with_gradients(f, *args), arguments, directions)
+        for f in (ours, plain)
+    )
+    assert_close(*both)
+
+
+def test_gradients_of_biases_do_not_join_parts_on_tpus(monkeypatch):
+    """A sum over joined parts is a pass of its own there, see the log."""
+    monkeypatch.setattr(
+        lax, "platform_dependent", lambda *args, default, **forms: forms["tpu"](*args)
+    )
+    kernel, bias, x = draws((6, 4), (6,), (3, 5, 4))
+
+    def loss(kernel, bias, x):
+        return sum(jnp.sum(jnp.sin(p)) for p in layers.product_in_parts(kernel, bias, x, 3))
+
+    program = str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(kernel, bias, x))
+    sums = re.findall(r"f64\[([\d,]+)\] = reduce_sum\[axes=\(0, 1\)", program)
+    assert set(sums) == {"2"}, program  # [6] would be the joined parts
+    products = re.findall(r"f64\[([\d,]+)\] = dot_general", program)
+    # One product for the gradient of the whole kernel, and one for that of the inputs.
+    assert products.count("6,4") == products.count("3,5,4") == 1, program
+
+
 def plain_vit(params, x, heads, patch):
     """The transformer by the equations of its docstring, block by block."""
 
