@@ -248,7 +248,7 @@ def test_empty_rounds_change_nothing(name):
     mask = where.timeline.mask.at[-1].set(False)
     where = dataclasses.replace(where, timeline=dataclasses.replace(where.timeline, mask=mask))
     before = dataclasses.replace(where, timeline=where.timeline[:-1])
-    algorithm = selection.select(fs.scaffold(0.1), SELECTORS[name](SIZE))
+    algorithm = selection.select(fs.fedmoswa(0.1), SELECTORS[name](SIZE))
     (state, _), (earlier, _) = run(algorithm, where), run(algorithm, before)
     assert_identical(state._replace(round=earlier.round), earlier)
 
