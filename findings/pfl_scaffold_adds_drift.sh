@@ -16,7 +16,6 @@ import importlib.metadata
 
 import torch
 from pfl.algorithm.scaffold import SCAFFOLD, SCAFFOLDParams
-from pfl.context import CentralContext
 from pfl.data.dataset import Dataset
 from pfl.data.user_state import InMemoryUserStateStorage
 from pfl.hyperparam import NNTrainHyperParams
