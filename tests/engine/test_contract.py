@@ -348,9 +348,12 @@ def test_one_weight_is_for_all_uploads():
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (np.ones((2, 1), np.float32), r"weighting returns float32\[2, 1\]; expected \[4\], one"),
-        (None, r"weighting returns NoneType\(\); expected \[4\]"),
-        ("equal", r"weighting returns 'equal'; expected \[4\]"),
+        (
+            np.ones((2, 1), np.float32),
+            r"weighting returns float32\[2, 1\] for 4 visits; expected \[4\], one",
+        ),
+        (None, r"weighting returns NoneType\(\) for 4 visits; expected \[4\]"),
+        ("equal", r"weighting returns 'equal' for 4 visits; expected \[4\]"),
         (np.full(4, 1j), r"weighting returns complex\d+\[4\]; expected real numbers"),
     ],
 )
