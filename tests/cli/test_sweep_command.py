@@ -594,7 +594,7 @@ def test_a_comparison_is_a_start(compared, tmp_path, capsys):
         assert_same_curves(own, history.loc[history["algorithm"] == algorithm])
     printed = " ".join(capsys.readouterr().out.split())
     assert re.search(
-        r"algorithm=fedavg: \d slices? on \d devices?, 1 configuration x 1 seed each", printed
+        r"algorithm=fedavg: 1 slice on \d devices?, 1 configuration x 1 seed each", printed
     )
     assert re.search(r"algorithm=fedprox: .* each; [\d.]+ of [\d.]+ GB each", printed)
     assert "4 runs (0 found), 2 programs compiled" in printed
