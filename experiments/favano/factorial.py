@@ -172,7 +172,7 @@ def nearest(table: pd.DataFrame) -> Choices:
 
 
 def factorial(options: Options) -> None:
-    """Selects a setting on the first seeds and reports it, and the default, on as many others."""
+    """Selects a setting on the first seeds and reports it, and the default, on others."""
     runs, count = Runs(options), options.num_seeds
     settings = list(all_choices())
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,8 @@ def factorial(options: Options) -> None:
     first = cells(runs, options.settings, settings, range(count), kept)
     selecting = with_cells(settings, first)
     shown = list(dict.fromkeys([DEFAULT, nearest(selecting)]))
-    fresh = cells(runs, options.settings, shown, range(count, 2 * count), kept)
+    further = range(count, count + options.further_seeds)
+    fresh = cells(runs, options.settings, shown, further, kept)
     tables = {
         "": with_cells(shown, fresh), "selection": distances(selecting),
         "cells": pd.concat([first, fresh]),

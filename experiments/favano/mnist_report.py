@@ -171,6 +171,7 @@ def distances(table: pd.DataFrame) -> pd.DataFrame:
 def factorial(tables: Tables, facts: Facts) -> Built:
     """The setting nearest to the whole table, and the default, with fresh seeds."""
     cells, selection = tables[""], tables["selection"]
+    further = int((tables["cells"]["seed"].drop_duplicates() >= facts["seeds"]).sum())
     fresh = distances(cells)
     names = dict(zip(map(tuple, fresh[CHOICES].to_numpy().tolist()), SHOWN, strict=False))
     which = [names[tuple(row)] for row in cells[CHOICES].to_numpy().tolist()]
@@ -181,7 +182,8 @@ def factorial(tables: Tables, facts: Facts) -> Built:
         "Table 2 of FAVANO over all combinations of the open choices",
         f"{scale(facts)} select among {len(selection)} settings by the sum of |ours - paper| over "
         f"{count} cells, points of test accuracy: nearest {nearest['distance']:.1f}, default "
-        f"{default['distance']:.1f}. The numbers below are those of as many further seeds. "
+        f"{default['distance']:.1f}. The numbers below are those of "
+        f"{counted(further, 'further seed')}. "
         "FedBuff's server rate is tuned by accuracy in each column, on one seed of its own.",
         fresh.assign(setting=list(names.values())),
     )
@@ -194,7 +196,7 @@ def factorial(tables: Tables, facts: Facts) -> Built:
     ranked = selection.sort_values("distance", kind="stable").head(10)
     report.section("The ten nearest settings, on the seeds of the selection", ranked)
     last = np.flatnonzero(shown["setting"] == which[-1])
-    report.claims(cell_claims(shown.take(last), facts["seeds"]))
+    report.claims(cell_claims(shown.take(last), further))
     return report, {"factorial": beside_the_paper(shown)}
 
 

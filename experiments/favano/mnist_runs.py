@@ -35,13 +35,14 @@ class Options(Folders):
 
     part: Literal["table", "sensitivity", "iid", "factorial", "others", "variance"] = "table"
     seeds: int | None = None  # default: 10 for the table, 3 for the others
+    further_seeds: int = 10  # that report what the factorial selects
     horizon: float = HORIZON  # simulated time; the paper's is 5000
     settings: tuple[str, ...] = tuple(SETTINGS)
     work: pathlib.Path = pathlib.Path("results/favano_mnist")  # finished runs, to continue from
 
     def __post_init__(self) -> None:
         check_names("settings", self.settings, SETTINGS)
-        check_at_least(1, seeds=self.num_seeds)
+        check_at_least(1, seeds=self.num_seeds, further_seeds=self.further_seeds)
 
     @property
     def num_seeds(self) -> int:

@@ -71,9 +71,9 @@ def test_planted_setting_is_selected_and_reported_on_other_seeds(tmp_path, monke
     lines = (folder / "factorial.md").read_text().splitlines()
     claims = [line for line in lines if "| Table 2, " in line]
     assert len(claims) == 12
-    assert all("| number | 3 |" in line for line in claims)
+    assert all("| number | 10 |" in line for line in claims)
     cells = pd.read_csv(folder / "factorial-cells.csv")
-    assert set(cells["seed"]) == {0, 1, 2, 3, 4, 5}
+    assert set(cells["seed"]) == set(range(13))
     assert len(cells[cells["seed"] == 0]) == 36 * 3
     buffered = cells[cells["method"] == "FedBuff"]
     assert set(buffered["label"]) == {
@@ -81,6 +81,7 @@ def test_planted_setting_is_selected_and_reported_on_other_seeds(tmp_path, monke
     }  # fmt: skip
     text = (folder / "factorial.md").read_text()
     assert "nearest 0.0, default 12.0" in text
+    assert "those of 10 further seeds" in text
     assert json.loads((folder / "factorial.json").read_text())["seeds"] == 3
     assert (folder / "factorial.png").exists()
 
