@@ -25,15 +25,13 @@ def install_command(extra: str) -> str:
     )
 
 
-def import_extra(module: str, extra: str | None) -> ModuleType:
-    """Imports an optional package; the error names the extra, or the package, that installs it."""
+def import_extra(module: str, extra: str) -> ModuleType:
+    """Imports an optional package; the error names the extra that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
-        command = f"pip install '{package}'" if extra is None else install_command(extra)
         raise ImportError(
-            f"{module} could not be imported ({error}); install it with: {command}"
+            f"{module} could not be imported ({error}); install it with: {install_command(extra)}"
         ) from error
 
 

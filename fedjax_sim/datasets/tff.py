@@ -14,7 +14,7 @@ import numpy as np
 from fedjax_sim.checks import import_extra
 from fedjax_sim.datasets import shakespeare_tff
 from fedjax_sim.datasets.arrays import from_arrays
-from fedjax_sim.datasets.dataset import DataError, Dataset
+from fedjax_sim.datasets.dataset import DataError, Dataset, same_length
 
 # Shapes of TensorFlow Federated's element types; SQLite has flat lists.
 _SHAPES = {"pixels": (28, 28, 1), "image": (32, 32, 3)}
@@ -37,7 +37,7 @@ def read_tff(
     Args:
         path: a file ``.sqlite`` with the splits train and test (table ``examples``: ``split_name``,
             ``client_id``, ``serialized_example_proto``), decompressed; or a file ``.h5`` of the
-            train part (``examples/CLIENT/FEATURE``), for which h5py must be installed.
+            train part (``examples/CLIENT/FEATURE``).
         test: the ``.h5`` file of the test part.
         name: name of the data set; default: that of the file.
 
@@ -107,7 +107,7 @@ def _sqlite(path: Path) -> dict[str, Rows]:
 
 
 def _hdf5(path: Path) -> Rows:
-    h5py = import_extra("h5py", None)
+    h5py = import_extra("h5py", "datasets")
     try:
         with h5py.File(path, "r") as file:
             clients = {
@@ -118,12 +118,16 @@ def _hdf5(path: Path) -> Rows:
         raise DataError(
             f"{path} cannot be read: {error}; expected a file of TensorFlow Federated"
         ) from error
-    return {client: list(_rows(columns)) for client, columns in clients.items()}
+    return {
+        client: list(_rows(columns, f"{path}: {client}")) for client, columns in clients.items()
+    }
 
 
-def _rows(columns: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
-    for i in range(min(map(len, columns.values()), default=0)):
-        yield {feature: values[i] for feature, values in columns.items()}
+def _rows(columns: dict[str, np.ndarray], where: str) -> Iterator[dict[str, Any]]:
+    if any(map(len, columns.values())):  # TensorFlow Federated keeps clients without examples
+        same_length(where, **columns)
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
 
 
 def _text(row: dict[str, Any]) -> str:

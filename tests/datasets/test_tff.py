@@ -7,6 +7,7 @@ writers may do either.
 import sqlite3
 import struct
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given
@@ -103,7 +104,6 @@ def test_emnist(tmp_path):
 
 
 def test_emnist_in_hdf5(tmp_path):
-    h5py = pytest.importorskip("h5py")
     for part in ("train", "test"):
         with h5py.File(tmp_path / f"{part}.h5", "w") as file:
             for client in ("f0_1", "f9"):
@@ -112,6 +112,16 @@ def test_emnist_in_hdf5(tmp_path):
                 group["pixels"] = np.stack([IMAGES[i].reshape(28, 28) for i, _ in own])
                 group["label"] = np.array([y for _, y in own], np.int32)
     check_emnist(read_tff(tmp_path / "train.h5", tmp_path / "test.h5", name="emnist"))
+
+
+def test_features_of_other_lengths_in_hdf5(tmp_path):
+    """Before, the examples beyond the shortest feature were left out silently."""
+    for part, labels in (("train", [3, 5]), ("test", [3])):
+        with h5py.File(tmp_path / f"{part}.h5", "w") as file:
+            file["examples/f9/pixels"] = IMAGES[:2].reshape(2, 28, 28)
+            file["examples/f9/label"] = np.array(labels, np.int32)
+    with pytest.raises(DataError, match=r"test.h5: f9: lengths are .*'label': 1, 'pixels': 2"):
+        read_tff(tmp_path / "train.h5", tmp_path / "test.h5")
 
 
 def test_cifar_100(tmp_path):
