@@ -1,5 +1,5 @@
 #!/bin/sh
-# FedLab's FedNova: with a sample of the clients the step is as many times too long as clients were left out.
+# FedLab's FedNova: with a sample of the clients each step is too long by the factor all / sampled clients.
 #
 # Guess: clients that all do the same number of steps give FedAvg: ten clients that all moved by -1 move the
 # model by -1.  The weights of the sampled clients sum up to 1 already, and the default option multiplies
