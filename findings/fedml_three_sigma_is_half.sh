@@ -1,10 +1,9 @@
 #!/bin/sh
-# FedML's three-sigma defence: the bound is half a deviation, and one layer alone is looked at.
+# FedML's three-sigma defence: the bound is half a deviation.
 #
 # Guess: clients farther from the mean model than three deviations above the mean distance are left out, which
-# is hardly ever an honest one.  The bound is the mean plus 0.5 deviations: with 20 honest clients six or seven
-# are left out in every round.  Distances are those of the last but one entry of the model, the weights of the
-# last layer: a client with 1000 in all entries of the first layer stays as often as the others.
+# among 20 clients with normal models is hardly ever one.  The bound is the mean plus 0.5 deviations: six
+# or seven of the 20 are left out in every round.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -47,27 +46,16 @@ from fedml.core.security.defense.three_sigma_defense import ThreeSigmaDefense
 print("fedml", importlib.metadata.version("fedml"), "torch", torch.__version__)
 
 
-def kept(rounds=200, clients=20):
-    """Mean number of clients kept, and the share of rounds that keep a client with 1000 in its first layer."""
-    numbers, attackers = [], []
-    for seed in range(rounds):
-        generator = torch.Generator().manual_seed(seed)
-        uploads = []
-        for client in range(clients):
-            shapes = {"first.weight": 8, "first.bias": 4, "last.weight": 8, "last.bias": 2}
-            model = {name: torch.randn(size, generator=generator) for name, size in shapes.items()}
-            if client == 0:
-                model["first.weight"] += 1000
-            uploads.append((100 + client, model))
-        with mock.patch("fedml.device.get_device"):
-            rule = ThreeSigmaDefense(SimpleNamespace())
-        sizes = [size for size, _ in rule.defend_before_aggregation(uploads)]
-        numbers.append(len(sizes))
-        attackers.append(100 in sizes)
-    return float(np.mean(numbers)), float(np.mean(attackers))
-
-
-number, attacker = kept()
-print(f"clients of 20 that are kept: {number:.2f}; rounds in which the attacker on the first layer is kept: {attacker:.1%}")
-assert 12 < number < 16 and abs(attacker - number / 20) < 0.12
+numbers = []
+for seed in range(200):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"first.weight": 8, "first.bias": 4, "last.weight": 8, "last.bias": 2}
+    uploads = [
+        (100, {name: torch.randn(size, generator=generator) for name, size in shapes.items()}) for _ in range(20)
+    ]
+    with mock.patch("fedml.device.get_device"):
+        rule = ThreeSigmaDefense(SimpleNamespace())
+    numbers.append(len(rule.defend_before_aggregation(uploads)))
+print(f"clients of 20 that are kept: {np.mean(numbers):.2f}, at most {max(numbers)}")
+assert 12 < np.mean(numbers) < 16 and max(numbers) < 20
 PYTHON

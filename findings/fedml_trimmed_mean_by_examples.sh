@@ -2,10 +2,9 @@
 # FedML's coordinate-wise trimmed mean: it leaves out the largest and smallest clients, not values.
 #
 # Guess: of ten clients with beta = 0.2 the two largest and two smallest values of each coordinate are
-# left out, so that one attacker has no effect.  Whole clients are left out, by their number of examples;
-# the models are never looked at.  An attacker of middling size stays in with a larger weight than
-# without the defence; honest clients with the most data are dropped in every round.  SLSGD uses the
-# same function.
+# left out.  Whole clients are left out, by their number of examples; the models are never looked at.
+# So the clients with the most and the fewest data are dropped in every round, all values of the others
+# count, and the rest is a mean weighted by examples.  SLSGD uses the same function.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -46,16 +45,16 @@ from fedml.core.security.defense.coordinate_wise_trimmed_mean_defense import Coo
 from fedml.ml.aggregator.agg_operator import FedMLAggOperator
 
 print("fedml", importlib.metadata.version("fedml"), "torch", torch.__version__)
-sizes = [10, 20, 50, 50, 50, 50, 50, 50, 1000, 2000]
-values = [0.9, 1.1, 1000.0, 1.0, 0.8, 1.2, 1.0, 0.9, 1.1, 1.0]
+sizes = [10, 20, 50, 60, 70, 80, 90, 100, 1000, 2000]
+values = [0.0, 1.0, 10.0, 2.0, 3.0, 4.0, 20.0, 5.0, 6.0, 7.0]
 uploads = [(size, {"w": torch.tensor([value])}) for size, value in zip(sizes, values)]
 kept = CoordinateWiseTrimmedMeanDefense(SimpleNamespace(beta=0.2)).defend_before_aggregation(uploads)
 print("sizes and values that are kept:", [(size, round(model["w"].item(), 2)) for size, model in kept])
-assert [size for size, _ in kept] == [50] * 6
+assert [size for size, _ in kept] == sizes[2:-2]
 options = SimpleNamespace(federated_optimizer="FedAvg")
-plain = sum(size * value for size, value in zip(sizes, values)) / sum(sizes)
 result = FedMLAggOperator.agg(options, kept)["w"].item()
 right = sum(sorted(values)[2:-2]) / 6
-print(f"trimmed mean by values {right:.3f}, plain mean {plain:.3f}, FedML's trimmed mean {result:.3f}")
-assert right < 1.1 and 10 < plain < 20 and result > 150
+weighted = sum(size * value for size, value in zip(sizes[2:-2], values[2:-2])) / sum(sizes[2:-2])
+print(f"trimmed mean by values {right:.3f}, FedML's trimmed mean {result:.3f}")
+assert abs(result - weighted) < 1e-5 and right == 4.5 and result > 7.5
 PYTHON
