@@ -152,6 +152,11 @@ def test_contradictions_are_refused():
         evaluate(client_dynamics(clients=[5]), context)
     with pytest.raises(ValueError, match="timeline is None; expected the rounds of the run"):
         evaluate(client_dynamics(clients="cohort"), context)
+    timeline = fs.timelines.full(1, NUM_CLIENTS, STEPS)
+    chosen = fs.selection.select(ALGORITHM, fs.selection.power_of_choice(2))
+    selected = context._replace(algorithm=chosen, timeline=timeline)
+    with pytest.raises(ValueError, match="clients is 'cohort' with a selection, whose choice"):
+        evaluate(client_dynamics(clients="cohort"), selected)
     with pytest.raises(ValueError, match="state without its algorithm and task"):
         evaluate(client_dynamics(), RunContext(state))
     with pytest.raises(ValueError, match=r"shapes \(2, 3\); expected the form of the model"):
