@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_key, is_concrete, least_entries
+from fedjax_sim.checks import check_at_least, check_key, is_concrete, is_traced, least_entries
 from fedjax_sim.data import running_statistics_of
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
 from fedjax_sim.engine import Execution, auto
@@ -100,7 +99,7 @@ def check_no_statistics(statistics: Where | None, name: str) -> None:
 def check_objectives(task: Task) -> None:
     """Refuses a task with a client whose objective is no mean of losses of its examples."""
     check_no_statistics(running_statistics_of(task), "task")
-    if isinstance(task.num_examples, Tracer):
+    if is_traced(task.num_examples):
         return
     empty = np.flatnonzero(np.asarray(task.num_examples) < 1)
     if len(empty):
