@@ -89,7 +89,8 @@ def client_dynamics(
     that ``execution`` runs together, whatever n.  :func:`~fedjax_sim.forecast` shows both.
 
     The algorithm's update is its upload, or the first part of it, if that has the form of the
-    model.  Clients' states and examples must be on one device.
+    model; uploads that are no changes of the model, such as gradients, are refused.  Clients'
+    states and examples must be on one device.
 
     Args:
         measures: names from the list above; others are not computed.
