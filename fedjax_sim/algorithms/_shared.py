@@ -20,6 +20,8 @@ Transform = Callable[[Oracle], Oracle]
 # Reasons for `Requires.exact_mean`.
 UPLOADS_MODELS = "clients upload models, not changes of the model"
 UPLOADS_COUNTS = "clients also upload weights or counts, which the server takes as exact"
+GRADIENTS = "gradients at the received model"
+DUAL_CHANGES = "changes in the dual space"
 # Of algorithms whose server adds `round.participation` of the clients' changes to such a mean.
 MEAN_OF_ALL = Requires(mean_of_states="the server keeps the weighted mean of states of all clients")
 

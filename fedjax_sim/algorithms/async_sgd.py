@@ -76,4 +76,5 @@ def async_sgd(
     def update(state: ModelState, step: Upload, round: Round) -> ModelState:
         return ModelState(tree.add(state.params, step))
 
-    return FedAlgorithm(ModelState, local, update, requires=Requires(check=check_clients_receive))
+    requires = Requires(check=check_clients_receive, other_uploads="steps that the server adds")
+    return FedAlgorithm(ModelState, local, update, requires=requires)

@@ -78,5 +78,9 @@ def fedasync(
         ModelState,
         local,
         update,
-        requires=Requires(check=check_clients_receive, exact_mean=UPLOADS_MODELS),
+        requires=Requires(
+            check=check_clients_receive,
+            exact_mean=UPLOADS_MODELS,
+            other_uploads="models times a weight",
+        ),
     )

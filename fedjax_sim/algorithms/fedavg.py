@@ -17,6 +17,7 @@ import optax
 from fedjax_sim import tree
 from fedjax_sim.algorithms._local_optimizer import LocalState, check_local_state, locally_optimized
 from fedjax_sim.algorithms._optimizers import check_optimizer, own_draws
+from fedjax_sim.algorithms._shared import GRADIENTS
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import (
     ScalarOrSchedule,
@@ -153,7 +154,7 @@ def fedsgd(
         gradient = oracle.grad(x, 0)
         return tree.where(work.num_steps > 0, gradient, tree.zeros_like(gradient)), state
 
-    return _served(server, local, lr, probed=True)
+    return _served(server, local, lr, probed=True).requiring(other_uploads=GRADIENTS)
 
 
 def _served(

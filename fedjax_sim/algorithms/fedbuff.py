@@ -70,5 +70,7 @@ def fedbuff(
         return base.update(state, delta, round)
 
     return base._replace(local=local, update=update).requiring(
-        check=check_clients_receive, exact_mean=UPLOADS_COUNTS
+        check=check_clients_receive,
+        exact_mean=UPLOADS_COUNTS,
+        other_uploads="changes times a weight",
     )

@@ -14,7 +14,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, dual_step, initial_model, total_rate
+from fedjax_sim.algorithms._shared import (
+    DUAL_CHANGES,
+    UPLOADS_COUNTS,
+    dual_step,
+    initial_model,
+    total_rate,
+)
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox import Composite, check_composite, like
@@ -105,7 +111,7 @@ def feddualavg(
         local,
         update,
         lambda state, round: (state.dual, state.elapsed),
-        requires=Requires(exact_mean=UPLOADS_COUNTS),
+        requires=Requires(exact_mean=UPLOADS_COUNTS, other_uploads=DUAL_CHANGES),
     )
 
 

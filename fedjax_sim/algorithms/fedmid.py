@@ -13,7 +13,13 @@ from typing import Literal, NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, initial_model, total_rate
+from fedjax_sim.algorithms._shared import (
+    DUAL_CHANGES,
+    UPLOADS_COUNTS,
+    ModelState,
+    initial_model,
+    total_rate,
+)
 from fedjax_sim.checks import check_at_least, check_choice, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.prox import Composite, check_composite, like
@@ -102,7 +108,9 @@ def fedmid(
             return ModelState(composite.argmin(dual, like(mean.elapsed, server_lr) * mean.elapsed))
         return ModelState(composite.to_primal(dual))
 
-    return FedAlgorithm(init, local, update, requires=Requires(exact_mean=UPLOADS_COUNTS))
+    other = DUAL_CHANGES if delta_space == "dual" else None
+    requires = Requires(exact_mean=UPLOADS_COUNTS, other_uploads=other)
+    return FedAlgorithm(init, local, update, requires=requires)
 
 
 @specified

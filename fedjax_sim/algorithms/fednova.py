@@ -101,4 +101,5 @@ def fednova(
         scale = -real(server_lr) * mean.effective_steps / share**2
         return ModelState(tree.add_scale(state.params, scale, mean.normalised))
 
-    return FedAlgorithm(ModelState, local, update, requires=Requires(exact_mean=UPLOADS_COUNTS))
+    requires = Requires(exact_mean=UPLOADS_COUNTS, other_uploads="changes per effective step")
+    return FedAlgorithm(ModelState, local, update, requires=requires)

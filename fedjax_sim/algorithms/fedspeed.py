@@ -21,7 +21,17 @@ from fedjax_sim.local import (
     sgd,
     unchanged,
 )
-from fedjax_sim.types import FedAlgorithm, Oracle, Params, Round, Scalar, Upload, Work, specified
+from fedjax_sim.types import (
+    FedAlgorithm,
+    Oracle,
+    Params,
+    Requires,
+    Round,
+    Scalar,
+    Upload,
+    Work,
+    specified,
+)
 
 __all__ = ["fedspeed"]
 
@@ -97,4 +107,5 @@ def fedspeed(
     def update(state: ModelState, mean: Upload, round: Round) -> ModelState:
         return ModelState(tree.sub(state.params, mean))
 
-    return FedAlgorithm(ModelState, local, update, init_client=tree.zeros_like)
+    requires = Requires(other_uploads="changes of the model minus a multiple of the correction")
+    return FedAlgorithm(ModelState, local, update, init_client=tree.zeros_like, requires=requires)

@@ -192,7 +192,11 @@ def ifca(
         update,
         broadcast,
         personal=personal,
-        requires=Requires(exact_mean=UPLOADS_COUNTS, bits=Bits(upload=bits)),
+        requires=Requires(
+            exact_mean=UPLOADS_COUNTS,
+            other_uploads="a change for each of the models",
+            bits=Bits(upload=bits),
+        ),
     )
 
 

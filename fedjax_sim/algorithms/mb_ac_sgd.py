@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jax import Array
 
-from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
+from fedjax_sim.algorithms._shared import GRADIENTS, UPLOADS_COUNTS
 from fedjax_sim.algorithms.fedac import accelerated, coupling, middle_of
 from fedjax_sim.algorithms.mb_sgd import gradient_sum, mean_gradient
 from fedjax_sim.checks import check_at_least
@@ -67,5 +67,6 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
         requires=Requires(
             synchronous="an accelerated step takes its gradient at its own, current point",
             exact_mean=UPLOADS_COUNTS,
+            other_uploads=GRADIENTS,
         ),
     )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
+from fedjax_sim.algorithms._shared import GRADIENTS, UPLOADS_COUNTS, ModelState
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, server_rate
 from fedjax_sim.tree import divide_or_keep
@@ -47,9 +47,8 @@ def mb_sgd(lr: ScalarOrSchedule) -> FedAlgorithm:
         eta = server_rate(lr, round)
         return ModelState(tree.add_scale(state.params, -eta, mean_gradient(mean)))
 
-    return FedAlgorithm(
-        ModelState, gradient_sum, update, requires=Requires(exact_mean=UPLOADS_COUNTS)
-    )
+    requires = Requires(exact_mean=UPLOADS_COUNTS, other_uploads=GRADIENTS)
+    return FedAlgorithm(ModelState, gradient_sum, update, requires=requires)
 
 
 def gradient_sum(

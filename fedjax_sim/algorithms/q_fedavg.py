@@ -80,4 +80,7 @@ def q_fedavg(lr: ScalarOrSchedule, q: Scalar = 1.0) -> FedAlgorithm:
         below = jnp.where(mean.curvature > 0, mean.curvature, 1)  # 0 / 1 without reports
         return ModelState(tree.sub(state.params, tree.divide(mean.change, below)))
 
-    return FedAlgorithm(ModelState, local, update, requires=Requires(exact_mean=UPLOADS_COUNTS))
+    requires = Requires(
+        exact_mean=UPLOADS_COUNTS, other_uploads="changes times a power of the client's loss"
+    )
+    return FedAlgorithm(ModelState, local, update, requires=requires)

@@ -107,5 +107,6 @@ def term(lr: ScalarOrSchedule, tilt: Scalar = 1.0, server_lr: Scalar = 1.0) -> F
         requires=Requires(
             synchronous="the offset of all exponents in a round must be the same",
             exact_mean=UPLOADS_COUNTS,
+            other_uploads="changes times the client's weight in the tilted mean",
         ),
     )

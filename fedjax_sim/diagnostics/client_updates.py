@@ -92,6 +92,9 @@ def client_models(
 ) -> Params:
     """Returns the models of clients after one visit from a run's state, leaves ``[n, ...]``.
 
+    A model is the received one minus the upload, so after a wrapper that encodes, clips or attacks
+    uploads it is what the server receives of it.
+
     Args:
         algorithm, setup: those of the run.
         state: state of one run, such as ``fs.tree.take(result.state, 0)`` of the first of several
@@ -102,7 +105,8 @@ def client_models(
             one device.
 
     Raises:
-        ValueError: clients that do not exist; uploads of another form; examples or states that are
+        ValueError: clients that do not exist; uploads of another form or that are no changes of the
+            model (``requires.other_uploads``), such as gradients; examples or states that are
             not on one device.
 
     Example:
@@ -141,11 +145,16 @@ def client_models(
 
 def model_change(algorithm: FedAlgorithm, params: Params, upload: Upload) -> Params:
     """Returns the received model minus the local model, from an upload."""
+    requires = algorithm.requires
+    if (other := requires.other_uploads or requires.kinds_of_uploads) is not None:
+        raise ValueError(
+            f"algorithm has uploads that do not show a client's model: {other}; expected one whose "
+            "uploads are changes of the model, as those of fedavg"
+        )
     form = _form(params)
     for part in (upload, *(upload[:1] if isinstance(upload, tuple) else ())):
         if _form(part) == form:
-            models = algorithm.requires.uploads_models
-            return tree.sub(params, part) if models else part
+            return tree.sub(params, part) if requires.uploads_models else part
     raise ValueError(
         f"upload has the shapes {jax.tree.map(jnp.shape, upload)}; expected the form of the model, "
         "or this form as its first part"

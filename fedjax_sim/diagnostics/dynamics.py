@@ -89,7 +89,8 @@ def client_dynamics(
     that ``execution`` runs together, whatever n.  :func:`~fedjax_sim.forecast` shows both.
 
     The algorithm's update is its upload, or the first part of it, if that has the form of the
-    model.  Clients' states and examples must be on one device.
+    model; uploads that are no changes of the model, such as gradients, are refused.  Clients'
+    states and examples must be on one device.
 
     Args:
         measures: names from the list above; others are not computed.
@@ -105,8 +106,8 @@ def client_dynamics(
 
     Raises:
         ValueError: unknown measures, numbers out of range.  The evaluator raises it for uploads of
-            another form, for examples or states that are not on one device, and for eigenvalues of
-            a model with running statistics.
+            another form, for examples or states that are not on one device, and for eigenvalues and
+            noise of a model with running statistics, and for the cohort of a selection.
 
     Example:
         >>> import fedjax_sim as fs
@@ -156,10 +157,11 @@ class _Dynamics(NamedTuple):
         context = context_of(run)
         shared = shared_of(context)
         slots = self._slots(context, shared.task)
-        if "eigenvalue" in self.measures and running_statistics_of(shared.task) is not None:
+        of_gradients = [name for name in ("eigenvalue", "noise") if name in self.measures]
+        if of_gradients and running_statistics_of(shared.task) is not None:
             raise ValueError(
-                "measures contains 'eigenvalue'; expected other measures for a model with running "
-                "statistics, whose updates are not gradients"
+                f"measures contains {of_gradients[0]!r}; expected other measures for a model with "
+                "running statistics, whose updates are not gradients"
             )
         values, result = self._measure(context, shared, slots)
         for name in self.measures:
@@ -176,6 +178,11 @@ class _Dynamics(NamedTuple):
         if self.clients == "cohort":
             if context.timeline is None:
                 raise ValueError("context.timeline is None; expected the rounds of the run")
+            if context.algorithm is not None and context.algorithm.selection is not None:
+                raise ValueError(
+                    "clients is 'cohort' with a selection, whose choice among the timeline's "
+                    "clients is not known here; expected 'all' or numbers of clients"
+                )
             last = jax.tree.map(lambda x: jnp.asarray(x)[-1], context.timeline)
             slots = slots_of(context, last.clients)
             return slots._replace(present=slots.present & last.arrived, num_steps=last.num_steps)

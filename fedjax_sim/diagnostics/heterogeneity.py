@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_key, is_traced
-from fedjax_sim.diagnostics.sharpness import Gradient, check_examples
+from fedjax_sim.diagnostics.sharpness import Gradient, check_objectives
 from fedjax_sim.engine import Execution, auto
 from fedjax_sim.types import Params, Task, shown
 
@@ -66,7 +66,8 @@ def heterogeneity(
             :func:`~fedjax_sim.engine.execution.strategies.auto` on one device.
 
     Raises:
-        ValueError: a client without examples, leaves without a common leading axis.
+        ValueError: a client without examples, a model with running statistics, leaves without a
+            common leading axis.
 
     Example:
         >>> import fedjax_sim as fs
@@ -132,6 +133,7 @@ class ClientMap(NamedTuple):
 
     def _execute(self, one: Callable[[Gradient, Array], tuple[Params, Params]]):
         check_key(self.key)
+        check_objectives(self.task)
         count = self.task.num_clients
         clients = jnp.arange(count, dtype=jnp.int32)
 
@@ -146,9 +148,9 @@ class ClientMap(NamedTuple):
 def check_points(task: Task, points: Params) -> Params:
     """Checks the points and returns them on the host."""
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(points)]
+    check_objectives(task)
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0] or shapes[0][0] < 1:
         raise ValueError(f"points has leaves of shapes {shapes[:3]}; expected [P, ...] with one P")
-    check_examples(task)
     if is_traced(points):
         return points
     return jax.tree.map(np.asarray, points)

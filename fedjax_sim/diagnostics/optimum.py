@@ -21,8 +21,9 @@ from jax.tree_util import Partial
 from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.data import FederatedData, Objective
 from fedjax_sim.diagnostics.generalization import metric
-from fedjax_sim.diagnostics.sharpness import hessian_product
+from fedjax_sim.diagnostics.sharpness import check_no_statistics, hessian_product
 from fedjax_sim.engine import evaluator
+from fedjax_sim.objectives import statistics_of
 from fedjax_sim.types import Params, PyTree, shown
 
 _COLUMNS = 128  # Hessian-vector products at once
@@ -140,12 +141,16 @@ def mean_loss(objective: Objective, data: FederatedData, batch_size: int = 1000)
     Returns:
         ``Partial``: ``params -> scalar``.
 
+    Raises:
+        ValueError: an objective of a model with running statistics.
+
     Example:
         >>> data = FederatedData({"x": jnp.array([1.0, 3.0, 8.0])}, np.array([0, 2, 3]))
         >>> loss = mean_loss(lambda w, batch, key: w * batch["x"], data)
         >>> float(loss(jnp.array(1.0)))  # (2 + 8) / 2
         5.0
     """
+    check_no_statistics(statistics_of(objective), "objective")
     sizes = np.asarray(data.sizes)
     # Integers, which the evaluator does not round to single precision.
     weighted = {"example": data.examples, "size": np.repeat(sizes, sizes).astype(np.int32)}

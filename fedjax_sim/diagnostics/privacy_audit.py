@@ -64,7 +64,7 @@ def audit(
 
     Raises:
         ValueError: a client that does not exist, no keys or one key, a delta or a significance out
-            of range, a score that is no number.
+            of range, a score that is no number, an algorithm that needs the client.
         ImportError: jax-privacy is not installed.
 
     Example:
@@ -85,16 +85,25 @@ def audit(
     check_count(client=client)
     check_split_keys(keys)
     one_per_key = np.ndim(getattr(setup.timeline, "clients", ())) == 3
+    count, params = None, setup.params
     if one_per_key:
-        every = dataclasses.replace(setup, params=_repeat(setup.params, len(keys)))
-        check_run(algorithm, every, len(keys))
-    else:
-        check_run(algorithm, setup, None)
+        count, params = len(keys), _repeat(setup.params, len(keys))
+    checked = dataclasses.replace(setup, params=params)
+    check_run(algorithm, checked, count)
     check_delta(delta)
     if not 0 < significance < 0.5:
         raise ValueError(f"significance is {significance}; expected a number in (0, 0.5)")
     if not 0 <= client < setup.task.num_clients:
         raise ValueError(f"client is {client}; expected 0 .. {setup.task.num_clients - 1}")
+    without = np.asarray(setup.timeline.mask) & (np.asarray(setup.timeline.clients) != client)
+    absence = dataclasses.replace(setup.timeline, mask=jnp.asarray(without))
+    try:
+        check_run(algorithm, dataclasses.replace(checked, timeline=absence), count)
+    except ValueError as error:
+        raise ValueError(
+            f"algorithm does not accept the rounds without client {client}; expected one that "
+            f"does: {error}"
+        ) from error
     auditing = import_extra("jax_privacy.auditing", "privacy")
 
     @jax.jit
@@ -109,8 +118,7 @@ def audit(
 
         return jax.lax.map(final, (keys, timeline if one_per_key else None), batch_size=batch_size)
 
-    without = np.asarray(setup.timeline.mask) & (np.asarray(setup.timeline.clients) != client)
-    timelines = setup.timeline, dataclasses.replace(setup.timeline, mask=jnp.asarray(without))
+    timelines = setup.timeline, absence
     draws = jax.vmap(jax.random.split)(keys)  # different noise with and without the client
     present, absent = (np.asarray(scores(draws[:, i], setup, timelines[i]), float) for i in (0, 1))
     bound = auditing.CanaryScoreAuditor(present, absent).epsilon_clopper_pearson(

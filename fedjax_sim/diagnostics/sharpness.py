@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_key, is_concrete, least_entries
+from fedjax_sim.checks import check_at_least, check_key, is_concrete, is_traced, least_entries
+from fedjax_sim.data import running_statistics_of
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
 from fedjax_sim.engine import Execution, auto
+from fedjax_sim.tree import Where
 from fedjax_sim.types import Params, Scalar, Task, shown
 
 __all__ = ["ClientSharpness", "Sharpness", "client_sharpness", "top_eigenvalues"]
@@ -85,9 +86,20 @@ def top_eigenvalues(
     return Ritz(*(x[:num] for x in result))
 
 
-def check_examples(task: Task) -> None:
-    """Refuses a task with a client whose objective is not defined."""
-    if isinstance(task.num_examples, Tracer):
+def check_no_statistics(statistics: Where | None, name: str) -> None:
+    """Refuses a model with running statistics, whose gradients are no derivatives of its losses."""
+    if statistics is not None:
+        raise ValueError(
+            f"{name} has a model with running statistics (batch normalisation), whose losses "
+            "depend on the whole batch and whose gradients contain changes of the statistics; "
+            "expected another model, or the objective of fs.models.frozen_statistics(model)"
+        )
+
+
+def check_objectives(task: Task) -> None:
+    """Refuses a task with a client whose objective is no mean of losses of its examples."""
+    check_no_statistics(running_statistics_of(task), "task")
+    if is_traced(task.num_examples):
         return
     empty = np.flatnonzero(np.asarray(task.num_examples) < 1)
     if len(empty):
@@ -133,8 +145,8 @@ def client_sharpness(
             every Lanczos step would wait for a reduction between the devices.
 
     Raises:
-        ValueError: a client without examples; weights that are not one per client, negative or
-            all 0; see :func:`top_eigenvalues`.
+        ValueError: a client without examples; a model with running statistics; weights that are
+            not one per client, negative or all 0; see :func:`top_eigenvalues`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -146,7 +158,7 @@ def client_sharpness(
         ([1.0, 9.0], 5.0)
     """
     check_key(key)
-    check_examples(task)
+    check_objectives(task)
     weights = jnp.asarray(
         np.ones(task.num_clients) if weights is None else weights, jnp.result_type(float)
     )

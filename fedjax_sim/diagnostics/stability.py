@@ -16,7 +16,9 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.data import Batches, FederatedData, Objective, empirical_task
+from fedjax_sim.diagnostics.sharpness import check_no_statistics
 from fedjax_sim.engine import Execution, run, vmapped
+from fedjax_sim.objectives import statistics_of
 from fedjax_sim.types import (
     FedAlgorithm,
     Params,
@@ -136,7 +138,8 @@ def stability(
         The distances of n neighbours. The n + 1 runs are one program, which every call recompiles.
 
     Raises:
-        ValueError: see :func:`fedjax_sim.engine.run`.
+        ValueError: an objective of a model with running statistics; see
+            :func:`fedjax_sim.engine.run`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -149,6 +152,7 @@ def stability(
         >>> result.distance.tolist()  # 1/2 and 3/4 of 2, the shift of the mean
         [[1.0, 1.5]]
     """
+    check_no_statistics(statistics_of(objective), "objective")
     offsets = np.asarray(around.data.offsets)
     # Run 0 changes no row, so it is the run on the original.
     rows = jnp.concatenate([jnp.full(1, -1, jnp.int32), around.rows])

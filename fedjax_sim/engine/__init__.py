@@ -90,7 +90,7 @@ from fedjax_sim.engine.records import (
     Update,
     Visit,
 )
-from fedjax_sim.engine.returned import called_part, checked_weights
+from fedjax_sim.engine.returned import called_part
 from fedjax_sim.engine.rounds import (
     client_stream,
     evaluation_context,
@@ -98,6 +98,7 @@ from fedjax_sim.engine.rounds import (
     one_round,
     share_of,
     weights_by_round,
+    weights_of,
     weights_of_clients,
 )
 from fedjax_sim.engine.selection import as_chosen, counted
@@ -142,7 +143,6 @@ __all__ = [
     "check_last_round",
     "check_options",
     "check_run",
-    "checked_weights",
     "chunked",
     "client_evaluator",
     "client_names",
@@ -200,5 +200,6 @@ __all__ = [
     "visits",
     "vmapped",
     "weights_by_round",
+    "weights_of",
     "workers",
 ]

@@ -195,6 +195,9 @@ class Requires(NamedTuple):
     # What uploads are in rounds of different kinds (gradients in some, changes of the model in
     # others): wrappers that keep or rescale uploads are refused with it. None: of one kind.
     kinds_of_uploads: str | None = None
+    # What uploads, or their first part, are instead of changes of the model, such as gradients:
+    # diagnostics that take a client's model from its upload are refused with it. None: changes.
+    other_uploads: str | None = None
     # The reason why the update needs the exact mean of the uploads: wrappers that clip uploads or
     # add noise are refused with it. None: an upload is 0 for a client that does not change the
     # model, and the update may receive a noisy mean.

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.tree_util import Partial
@@ -21,14 +22,19 @@ from small_problems import (
 
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.constants import measure, suboptimality
+from fedjax_sim.diagnostics.dynamics import client_dynamics
 from fedjax_sim.diagnostics.gradient_moments import batch_moments, sampled_moments
-from fedjax_sim.diagnostics.heterogeneity import Heterogeneity, heterogeneity
+from fedjax_sim.diagnostics.heterogeneity import ClientMap, Heterogeneity, heterogeneity
 from fedjax_sim.diagnostics.linear_models import LOGISTIC, linear_model_bounds
-from fedjax_sim.diagnostics.optimum import optimum
+from fedjax_sim.diagnostics.optimum import mean_loss, optimum
+from fedjax_sim.diagnostics.sharpness import client_sharpness
 from fedjax_sim.diagnostics.smoothness import curvature, hessian_lipschitz
+from fedjax_sim.diagnostics.stability import neighbours, stability
+from fedjax_sim.engine.evaluation import RunContext, evaluate
 from fedjax_sim.studies.advice.sources import rounding
 
 KEY = jax.random.key(0)
+ROWS = {"x": np.eye(3, 2, dtype=np.float32), "y": np.ones((3, 2), np.float32)}
 
 
 def logistic_points():
@@ -273,6 +279,42 @@ def test_errors():
         linear_model_bounds(np.ones((2, 1)), [0, 2], LOGISTIC, l2=-1)
     with pytest.raises(ValueError, match=r"offsets has clients of sizes \[2, 0\]"):
         linear_model_bounds(np.ones((2, 1)), [0, 2, 2], LOGISTIC)
+
+
+def context_of(task, points):
+    """The context of FedAvg before the first round, at the first of some models."""
+    server = fs.fedavg(0.1).init(fs.tree.take(points, 0))
+    state = fs.RunState(jnp.array(0), server, (), (), jnp.array(0))
+    return RunContext(state, fs.fedavg(0.1), task, 1, KEY)
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        lambda task, x, *_: heterogeneity(task, x),
+        lambda task, x, *_: curvature(task, x, KEY),
+        lambda task, x, *_: hessian_lipschitz(task, x, KEY),
+        lambda task, x, *_: measure(task, x, KEY),
+        lambda task, x, *_: sampled_moments(task, x, KEY),
+        lambda task, x, *_: ClientMap(task, KEY).mean_gradient(fs.tree.take(x, 0)),
+        lambda task, x, *_: client_sharpness(task, fs.tree.take(x, 0), KEY),
+        lambda _, x, objective, data: batch_moments(objective, data, x, 1),
+        lambda _, x, objective, data: mean_loss(objective, data),
+        lambda _, x, objective, data: stability(
+            fs.fedavg(0.1), objective, neighbours(data, [0], jax.tree.map(lambda x: x[:1], ROWS)),
+            fs.full_batch(1), fs.timelines.full(1, 1, 1), fs.tree.take(x, 0), KEY, ROWS,
+        ),
+        lambda task, x, *_: evaluate(client_dynamics(("noise",)), context_of(task, x)),
+    ],
+)  # fmt: skip
+def test_running_statistics_have_no_gradients(measured):
+    """Norms and Hessians of their changes were part of all numbers."""
+    model = fs.models.from_nnx(lambda rngs: nnx.BatchNorm(2, momentum=0.5, rngs=rngs))
+    objective, data = fs.objectives.squared_error(model), fs.from_clients([ROWS])
+    task = fs.empirical_task(objective, data, fs.full_batch(1))
+    points = jax.tree.map(lambda x: x[None], model.init(KEY))
+    with pytest.raises(ValueError, match="running statistics"):
+        measured(task, points, objective, data)
 
 
 @pytest.mark.slow

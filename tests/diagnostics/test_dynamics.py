@@ -12,6 +12,7 @@ from jax.tree_util import Partial
 import fedjax_sim as fs
 from fedjax_sim.diagnostics.client_updates import client_models, model_change
 from fedjax_sim.diagnostics.dynamics import MEASURES, client_dynamics
+from fedjax_sim.engine import first_state
 from fedjax_sim.engine.evaluation import RunContext, at_rounds, evaluate, merge_evaluators
 from fedjax_sim.engine.execution import chunked
 
@@ -152,6 +153,11 @@ def test_contradictions_are_refused():
         evaluate(client_dynamics(clients=[5]), context)
     with pytest.raises(ValueError, match="timeline is None; expected the rounds of the run"):
         evaluate(client_dynamics(clients="cohort"), context)
+    timeline = fs.timelines.full(1, NUM_CLIENTS, STEPS)
+    chosen = fs.selection.select(ALGORITHM, fs.selection.power_of_choice(2))
+    selected = context._replace(algorithm=chosen, timeline=timeline)
+    with pytest.raises(ValueError, match="clients is 'cohort' with a selection, whose choice"):
+        evaluate(client_dynamics(clients="cohort"), selected)
     with pytest.raises(ValueError, match="state without its algorithm and task"):
         evaluate(client_dynamics(), RunContext(state))
     with pytest.raises(ValueError, match=r"shapes \(2, 3\); expected the form of the model"):
@@ -216,6 +222,32 @@ def test_models_of_clients_start_from_what_the_algorithm_sends(algorithm, iterat
     after, _ = fs.run(algorithm, setup, KEY)
     models = client_models(algorithm, setup, state, KEY)
     np.testing.assert_allclose(models.mean(axis=0), iterate(after.server), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fs.fednova(LR),
+        fs.q_fedavg(LR),
+        fs.term(LR, 1.0),
+        fs.fedspeed(LR),
+        fs.fedsgd(LR),
+        fs.mb_sgd(LR),
+        fs.agd(2.0, 0.5),
+        fs.async_sgd(LR),
+        fs.fedasync(LR),
+        fs.fedbuff(LR, 1.0),
+        fs.mime(LR),
+        fs.fedlin(LR),
+        fs.average_rounds(fs.fednova(LR)),
+    ],
+)
+def test_uploads_that_show_no_model_are_refused(algorithm):
+    """Models came from gradients, from changes per step, and with the wrong sign (async_sgd)."""
+    setup = setup_with(None)
+    state = first_state(algorithm, setup)
+    with pytest.raises(ValueError, match="uploads that do not show a client's model"):
+        client_models(algorithm, setup, state, KEY)
 
 
 @pytest.mark.parametrize("clients", [[5], [0, -1], [0.5], []])

@@ -76,3 +76,13 @@ def test_bad_input():
         valid = {"keys": keys, "client": 0, "score": lambda x: x[0], "delta": DELTA}
         with pytest.raises(ValueError, match=message):
             diagnostics.audit(fs.fedavg(1.0), setup, **(valid | arguments))
+
+
+def test_rounds_without_the_client_are_checked():
+    """EF21 takes weights in rounds of all clients only, which those without one are not."""
+    setup = fs.Setup(canary_task(), fs.timelines.full(2, CLIENTS, 1), jnp.zeros(3))
+    setup = fs.weight_by_client(setup, jnp.arange(1.0, CLIENTS + 1))
+    algorithm = fs.ef21(fs.fedavg(0.1), fs.compression.identity())
+    keys = jax.random.split(jax.random.key(0), 2)
+    with pytest.raises(ValueError, match="does not accept the rounds without client 2; expected"):
+        diagnostics.audit(algorithm, setup, keys, CANARY, lambda x: x[0], delta=DELTA)

@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_choice, check_count, check_is_setup, check_keys
+from fedjax_sim.checks import check_choice, check_count, check_is_setup, check_keys, is_concrete
 from fedjax_sim.engine import (
     NO_PROBES,
     Execution,
@@ -30,7 +30,7 @@ from fedjax_sim.engine import (
 from fedjax_sim.runs import Forecast, Options, Seconds, forecast
 from fedjax_sim.studies.hypergradients.checkpointing import Checkpoint, num_levels, stored_states
 from fedjax_sim.studies.hypergradients.problem import Arrays, Problem, Truncation, truncated
-from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup
+from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Timeline
 
 Metric = str | Callable[[Params], Array]
 Mode = Literal["auto", "forward", "reverse"]
@@ -90,7 +90,8 @@ def hypergradient(
         setup: of one run; all rounds of its timeline are differentiated.
         key: the run's key; or n keys ``[n]``, for the mean over n runs with other minibatches.
         setup_of: ``(hyper, setup) -> setup``, for hyper-parameters in the setup: weights of the
-            clients (:func:`~fedjax_sim.weight_by_client`), the initial model, the evaluation.
+            clients (:func:`~fedjax_sim.weight_by_client`), the initial model, the evaluation; not
+            the timeline.
         mode: ``"forward"``, ``"reverse"``, or ``"auto"``: forward for up to four numbers.
         checkpoint: states that reverse mode stores: ``"sqrt"`` (two levels), ``"log"``, a number of
             levels, or None for all states and residuals.
@@ -251,6 +252,12 @@ class HypergradientFunction:
         problem, setup = self._problem, self._arrays.setup
         algorithm = problem.algorithm_of(hyper)
         own = dataclasses.replace(problem.setup_of(hyper, setup), eval_fn=None)
+        if not _is_same(own.timeline, setup.timeline):
+            raise ValueError(
+                f"setup_of returns another timeline, of {own.timeline.num_rounds} rounds; expected "
+                "setup.timeline, whose rounds are differentiated: give hypergradient the setup "
+                "with the other one"
+            )
         check_run(algorithm, own, None, execution=problem.execution, compiled=False)
 
     def _differentiated(self, hyper: PyTree, arrays: Arrays) -> Hypergradient:
@@ -275,6 +282,16 @@ class HypergradientFunction:
 
         gradient, value = jax.jacfwd(with_value, has_aux=True)(hyper)
         return Hypergradient(value, gradient)
+
+
+def _is_same(timeline: Timeline, other: Timeline) -> bool:
+    """Returns True for timelines with the same arrays, or equal ones that are known."""
+    leaves, structure = jax.tree.flatten(timeline)
+    others, expected = jax.tree.flatten(other)
+    return structure == expected and all(
+        x is y or (is_concrete(x) and is_concrete(y) and np.array_equal(x, y))
+        for x, y in zip(leaves, others, strict=True)
+    )
 
 
 def count(hyper: PyTree) -> int:

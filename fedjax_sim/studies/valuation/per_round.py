@@ -23,13 +23,12 @@ from fedjax_sim.engine import (
     Execution,
     Probes,
     RunState,
-    Visit,
     advance,
-    checked_weights,
     first_state,
     share_of,
     takes_state,
     vmapped,
+    weights_of,
 )
 from fedjax_sim.runs import Mode
 from fedjax_sim.studies.valuation.estimates import exact_shapley, marginals
@@ -37,7 +36,7 @@ from fedjax_sim.studies.valuation.games import Game, Metrics, Outcomes
 from fedjax_sim.studies.valuation.metrics import Metric, evaluated_once, metrics_of
 from fedjax_sim.studies.valuation.result import Valuation, valuation_of
 from fedjax_sim.timelines import host_generator
-from fedjax_sim.types import FedAlgorithm, Round, Setup
+from fedjax_sim.types import FedAlgorithm, Round, Setup, Work
 
 WIDTH = 32  # models that are evaluated at once
 
@@ -256,17 +255,17 @@ def round_games(
 
     @jax.jit
     def step(setup: Setup, state: RunState, key: Array) -> tuple[RunState, Any, Array]:
-        def weight(visit: Visit) -> Array:
-            fields = (field[None] for field in visit.work[:-1])
-            batch = visit.work._replace(**dict(zip(visit.work._fields[:-1], fields, strict=True)))
-            return checked_weights(setup.weighting(batch), 1)[0]
-
-        probes = Probes(client={"upload": lambda visit: visit.upload, "weight": weight})
+        # Without the last field, which is static.
+        probed = {"upload": lambda visit: visit.upload, "work": lambda visit: visit.work[:-1]}
+        probes = Probes(client=probed)
         state, history = advance(algorithm, setup, state, key, execution=execution, probes=probes)
-        uploads, weights = jax.tree.map(
-            lambda x: x[0], (history.probes["upload"], history.probes["weight"])
+        uploads, fields = jax.tree.map(
+            lambda x: x[0], (history.probes["upload"], history.probes["work"])
         )
-        return state, uploads, weights
+        # The weights of a round are a function of all its visits.
+        works = Work(*fields, max_steps=setup.timeline.max_steps)
+        arrived = jnp.asarray(setup.timeline.arrived)[0]
+        return state, uploads, weights_of(setup.weighting, works, arrived)
 
     @jax.jit
     def metrics(

@@ -298,6 +298,20 @@ def test_refuses_bad_arguments():
         fs.hypergradient(error, fs.fedvarp, setup, KEY, setup_of=_doubled)(0.1)
 
 
+@pytest.mark.parametrize(
+    "change", [lambda rounds: rounds[:1], lambda rounds: fs.timelines.remove_clients(rounds, 0)]
+)
+def test_another_timeline_of_the_hyper_parameters_is_refused(change):
+    """The rounds of the setup were run instead."""
+
+    def setup_of(hyper, setup):
+        return dataclasses.replace(setup, timeline=change(setup.timeline))
+
+    derivative = fs.hypergradient(error, fs.fedavg, quadratics(), KEY, setup_of=setup_of)
+    with pytest.raises(ValueError, match=r"setup_of returns another timeline, of [13] rounds"):
+        derivative(0.1)
+
+
 def _doubled(hyper, setup):
     del hyper
     return fs.weight_by_client(setup, jnp.full(3, 2.0))

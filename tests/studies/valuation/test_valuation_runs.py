@@ -176,6 +176,26 @@ def test_fed_sv_adds_up_with_weights_of_a_mean_over_all_clients():
     assert values.sum() == pytest.approx(total, rel=1e-5)  # single precision
 
 
+def test_weights_of_a_round_are_a_function_of_all_its_visits():
+    """Each visit alone would have the share 1, so all clients the same weight."""
+
+    def share(work):
+        return square(work) / jnp.sum(square(work))
+
+    def square(work):
+        return (1 + work.client) ** 2
+
+    setup = estimation(two_cohorts())
+    by_share, by_square = (
+        valuation.fed_sv(
+            fs.fedavg(0.5), dataclasses.replace(setup, weighting=weighting), KEY, loss
+        ).values
+        for weighting in (share, square)
+    )
+    np.testing.assert_allclose(by_share, by_square, rtol=1e-5)  # single precision
+    assert abs(by_square - valuation.fed_sv(fs.fedavg(0.5), setup, KEY, loss).values).min() > 0.01
+
+
 @pytest.mark.slow
 def test_fed_sv_reads_a_coalition_as_a_part_of_its_round():
     """PP-MARINA's rounds of all clients have whole uploads, also for a coalition of some."""
