@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from fedjax_sim.checks import check_choice
@@ -162,8 +163,11 @@ def _best(history: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str]:
     if len(names) <= MOST_METHODS:
         return history, ""
     rows = history.loc[history["metric"] == metric, :].sort_values("round", kind="stable")
-    last = rows.groupby(["algorithm", "seed"], sort=False)["value"].last()
-    means = last.groupby("algorithm", sort=False).mean() * sign_of(better(metric))
-    best = means.nsmallest(MOST_METHODS).index
+    last = rows.groupby(["algorithm", "seed"], sort=False).tail(1)
+    # A mean without the seeds that failed would reward a method for failing.
+    means = last.groupby("algorithm", sort=False)["value"].agg(lambda x: x.to_numpy().mean())
+    means = means.where(np.isfinite(means)) * sign_of(better(metric))
+    ranked = means.sort_values(kind="stable", na_position="last")
+    best = ranked.index[:MOST_METHODS]
     caption = f"The best {MOST_METHODS} of {len(names)} by {metric_label(metric)} so far."
     return history.loc[history["algorithm"].isin(best), :], caption

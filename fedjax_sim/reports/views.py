@@ -70,7 +70,7 @@ def sweep_table(history: pd.DataFrame, form: Form, settings: Sequence[str] = ())
     parts, counts = [], []
     for metric in metrics[: 1 if cells else None]:
         mode = better(metric)
-        every = complete(scores(history, metric, mode=mode))
+        every = complete(scores(history, metric, mode=mode), cells)
         rows, number = best_texts(every, cells, metric, mode)
         parts.append(rows.assign(**{"best by": metric_label(metric)}))
         counts += number

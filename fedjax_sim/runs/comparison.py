@@ -147,8 +147,9 @@ def compare(
     Each algorithm runs by :func:`~fedjax_sim.simulate`, with all seeds in one program.  With a
     folder, every algorithm has a folder of its own in it, with history and checkpoints.  A later
     call with the same arguments resumes: it does not repeat finished algorithms, and it may add
-    others, with the same setup and keys.  Ctrl-C, SIGTERM or a callback's "interrupt" ends the comparison after the rounds in
-    progress, also if these are the last ones of an algorithm, and keeps everything so far.
+    others, with the same setup and keys.  Ctrl-C, SIGTERM or a callback's "interrupt" ends the
+    comparison after the rounds in progress, also if these are the last ones of an algorithm, and
+    keeps everything so far.
 
     Args:
         algorithms: by the name that tables and folders show.

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
+from fedjax_sim.reports.folders import Rule, labelled
 from fedjax_sim.reports.views import runs_table
 from fedjax_sim.runs.comparison import Comparison
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
@@ -63,6 +64,28 @@ def test_sweep_leaves_out_configurations_that_lack_seeds():
     result = sweep_of({0.1: 2.0, 0.2: 3.0, 0.4: 1.0})
     text = result._replace(runs=result.runs[:-1])._repr_html_()
     assert "<tr><th>loss</th><td>0.1*</td><td>2.000</td></tr>" in text
+
+
+def test_every_algorithm_of_a_sweep_has_its_own_number_of_seeds():
+    """Seeds may be finished for one algorithm only."""
+    runs = [
+        SweepRun(
+            {"algorithm": name, "lr": lr}, str(seed),
+            fs.History(np.array([5]), {"loss": np.array([lr + seed])}, {}), 0,
+        )
+        for name, seeds in (("fedavg", 3), ("scaffold", 2)) for lr in (1.0, 2.0)
+        for seed in range(seeds)
+    ]  # fmt: skip
+    result = Sweep(runs[:-1], False, 0, 1, 0.0, 0.0, missing=3)
+    text = result._repr_html_()
+    assert "<td>fedavg</td><td>1*</td><td>2.000 ± 2.484</td>" in text  # 4.303 / sqrt(3)
+    assert "<td>scaffold</td><td>1</td><td>1.500</td>" in text  # the other rate lacks a seed
+    assert "Mean over 2 to 3 seeds" in text
+    frame = labelled(result.to_frame(), "best", Rule(), "")
+    assert frame["algorithm"].unique().tolist() == [
+        "FedAvg, learning rate 1",
+        "SCAFFOLD, learning rate 1",
+    ]
 
 
 def test_sweep_writes_an_interval_that_was_cut_with_both_ends():
