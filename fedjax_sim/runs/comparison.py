@@ -354,8 +354,9 @@ def _check_others(plan: Plan, first: Prepared) -> None:
         assert first.call.storage.path is not None
         apart = [path for path in apart if path.name == first.call.storage.path.name]
     others = [*(path for path in runs_in(root) if path.name not in here), *apart]
-    run = identity_of(first) if others else None
-    for path in others if run is not None else ():
+    if not others or (run := identity_of(first)) is None:
+        return
+    for path in others:
         known = RunFolder(path).identity()
         differing = [name for name in _COMMON if known.get(name) != run.values.get(name)]
         rounds = known.get("rounds", 0)

@@ -342,7 +342,8 @@ def _groups(part: pd.DataFrame, by: str | None) -> Mapping[str, pd.DataFrame]:
 def _quantiles(group: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rounds and the quantiles ``[3, rounds]``, NaN from the first failure on."""
     # A mean over the seeds that are left would change with their number.
-    common = group.groupby("round")["seed"].transform("nunique") == group["seed"].nunique()
+    counts = group.groupby("round")["seed"].transform("nunique").to_numpy()
+    common = counts == group["seed"].nunique()
     if not common.any():
         raise ValueError("values has seeds without a common round; expected one")
     group = group.loc[common, :]
