@@ -117,6 +117,19 @@ class Comparison(NamedTuple):
             if parts
         }
 
+    @property
+    def partial_models(self) -> frozenset[str]:
+        """The algorithms whose server's model is no complete one (FedPer).
+
+        Its metrics mean nothing, so tables mark these algorithms and never as the best.
+
+        Example:
+            >>> Comparison({}, interrupted=False).partial_models
+            frozenset()
+        """
+        every = self.simulations.items()
+        return frozenset(name for name, x in every if any(part.record.partial_model for part in x))
+
     plot = views.plot
 
     def _summary(self) -> Summary:

@@ -378,6 +378,7 @@ def result_of(prepared: Prepared, begun: Begun, ended: Ended) -> Simulation:
             None if begun.store is None else RunFolder(begun.store.path),  # keeps no setup alive
             prepared.clients,
             prepared.about,
+            call.algorithm.requires.partial_model,
         ),
         stopped=ended.action == "stop" and missing,
         interrupt_requested=ended.interrupt_requested,

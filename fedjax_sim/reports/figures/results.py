@@ -15,7 +15,7 @@ from fedjax_sim.reports.figures.style import Figure
 from fedjax_sim.reports.figures.sweeps import heat_map, sensitivity
 from fedjax_sim.reports.folders import Bits, default_metrics, read_folders
 from fedjax_sim.reports.frames import configuration_columns, grid_values, score_values
-from fedjax_sim.reports.labels import PROGRESS, better, bounds_of, metric_label
+from fedjax_sim.reports.labels import PROGRESS, better, bounds_of, marked, metric_label
 from fedjax_sim.reports.selection import Mode, scores
 from fedjax_sim.runs import Comparison, Simulation, Sweep
 
@@ -71,7 +71,9 @@ def _(result: Simulation, *arguments: Any, **options: Any) -> Figure:
 
 @plot.register
 def _(result: Comparison, *arguments: Any, **options: Any) -> Figure:
-    return result_curves(result.to_frame(), *arguments, by="algorithm", **options)
+    history, note = marked(result.to_frame(), result.partial_models)
+    caption = "\n".join(filter(None, (options.pop("caption", ""), note)))
+    return result_curves(history, *arguments, by="algorithm", caption=caption, **options)
 
 
 @plot.register
