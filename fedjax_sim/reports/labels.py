@@ -55,8 +55,8 @@ def algorithm_labels(names: Iterable[str]) -> dict[str, str]:
 
 def marked(history: pd.DataFrame, partial: Collection[str]) -> tuple[pd.DataFrame, str]:
     """Returns the history with marks after the names of partial models, and their explanation."""
-    names = [name for name in dict.fromkeys(history.get("algorithm", ())) if name in partial]
-    if not names:
+    known = history["algorithm"].unique() if "algorithm" in history else ()
+    if not (names := [name for name in known if name in partial]):
         return history, ""
     labels = algorithm_labels(history["algorithm"])
     texts = history["algorithm"].replace({name: f"{labels[name]} {PARTIAL}" for name in names})

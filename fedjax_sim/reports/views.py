@@ -55,8 +55,8 @@ def runs_table(history: pd.DataFrame, form: Form, partial: Collection[str] = ())
     if not metrics:
         return render(pd.DataFrame(), form, note="No evaluations.")
     history, explained = marked(history, partial)
-    names = [name for name in history.get("algorithm", ()) if str(name).endswith(PARTIAL)]
-    frame = results(history, metrics, partial=set(names) if explained else ())
+    known = history["algorithm"].unique() if explained else ()
+    frame = results(history, metrics, partial=[x for x in known if x.endswith(PARTIAL)])
     note = ""
     if "algorithm" in frame and len(names := frame["algorithm"].unique().tolist()) > MOST_METHODS:
         frame, attrs = frame.loc[frame["algorithm"].isin(names[:MOST_METHODS])], frame.attrs
