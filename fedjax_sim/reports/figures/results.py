@@ -143,11 +143,17 @@ def against(history: pd.DataFrame, x: str, by: str | None) -> pd.DataFrame:
     run = [*([] if by is None else [by]), "seed"]
     measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
     history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])
-    # Of several evaluations at one point, the last one is of the current model.  Updates
-    # without reports, at the end of shorter timelines, repeat the last point.
+    return last_points(history, x, run)
+
+
+def last_points(history: pd.DataFrame, x: str, run: Sequence[str]) -> pd.DataFrame:
+    """Returns the last of several evaluations of a run at one ``x``, which has the current model.
+
+    Updates at one time, and those without reports at the end of shorter timelines, repeat a point.
+    """
     by_round = history.sort_values("round", kind="stable")
-    history = by_round.drop_duplicates([*run, x, "metric"], keep="last").sort_index()
-    return pd.DataFrame(history)
+    last = by_round.drop_duplicates([*run, x, "metric"], keep="last").sort_index()
+    return pd.DataFrame(last)
 
 
 def sweep_figure(
