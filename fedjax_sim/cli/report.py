@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import tempfile
@@ -105,7 +106,8 @@ def summarize(
     The accuracy is that of every seed's last evaluation, NaN if a seed diverged: the mean of the
     others would reward it.  ``rounds_to_target`` and ``time_to_target`` are medians over the seeds
     that reached the target (``reached``), by personal models where they were evaluated.  ``low``
-    and ``high`` bound the mean's 95 % interval, NaN below three seeds.  Steps per second count
+    and ``high`` bound the mean's 95 % interval, NaN below three seeds; the sample standard
+    deviation ``std`` is NaN of one.  Steps per second count
     all seeds together, without compilation.
     """
     rows, metric = {}, score_of(history)
@@ -167,7 +169,7 @@ def _last_values(part: pd.DataFrame, diverged_at: np.ndarray) -> tuple[np.ndarra
 
 
 def _std(values: np.ndarray) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    return float(values.std(ddof=1)) if len(values) > 1 else math.nan  # as in tables
 
 
 def _bounds(name: str, scores: np.ndarray, bounds: tuple[float, float] | None) -> dict[str, float]:

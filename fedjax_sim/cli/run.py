@@ -29,6 +29,7 @@ from fedjax_sim.reports import (
     setting_text,
 )
 from fedjax_sim.reports import figures as plotting
+from fedjax_sim.reports.figures.results import last_points
 from fedjax_sim.runs import (
     Callback,
     Comparison,
@@ -328,8 +329,7 @@ def _write_results(
     report.write_json(output / "summary.json", {"target_accuracy": target, "algorithms": rows})
     if len(history):
         axis = "time" if clock else "round"
-        # Seeds with fewer updates than others repeat their last time, in updates without uploads.
-        points = history.drop_duplicates(["algorithm", "seed", axis, "metric"])
+        points = last_points(history, axis, ["algorithm", "seed"])
         caption = setting_text(comparison.record.settings)
         if partial:
             marked = {name: f"{name} {PARTIAL}" for name in partial}

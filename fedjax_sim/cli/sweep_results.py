@@ -79,8 +79,13 @@ def results_of(config: SweepOptions, result: Sweep) -> tuple[SweepResult, dict[s
     chosen = best(complete, per=["algorithm", *cells], mode=mode, bounds=bounds)
     files["best.csv"] = chosen
     label = metric_label(config.score_metric)
-    if len(set(complete["algorithm"])) > 1 and config.run.seeds > 1:
-        files["paired.csv"] = _paired(complete, cells, mode)
+    if config.run.seeds > 1:
+        # Of a part of a model, metrics of the server's model mean nothing.
+        personal = config.score_metric.startswith("personal/")
+        alone = set() if personal else result.partial_models
+        whole = complete.loc[~complete["algorithm"].isin(alone), :]
+        if len(set(whole["algorithm"])) > 1:
+            files["paired.csv"] = _paired(whole, cells, mode)
     if len(config.cells) == 2:
         rows, columns = config.cells
         files["cells.md"] = render(table(chosen, ["algorithm", rows], columns)) + "\n"

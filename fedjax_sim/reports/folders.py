@@ -326,9 +326,9 @@ def read_folders(
     """Returns the histories of several folders as one, with a method per value of ``algorithm``.
 
     A sweep's folder gives the best configuration of every algorithm and of every cell that the
-    sweep had, among those with the most seeds, or all of them, of all grids that ran there; the
-    values of its hyper-parameters follow the name.  With several folders, the folder's name
-    follows.  The names of methods whose server's model is no complete one (FedPer) end with a
+    sweep had, among those of them with the most seeds, or all of them, of all grids that ran
+    there; the values of its hyper-parameters follow the name.  With several folders, the folder's
+    name follows.  The names of methods whose server's model is no complete one (FedPer) end with a
     dagger, which the setting explains.
 
     Args:
@@ -452,12 +452,13 @@ def _value_texts(values: Sequence[Any]) -> dict[str, str]:
 
 
 def _best_only(history: pd.DataFrame, rule: Rule, cells: Sequence[str]) -> pd.DataFrame:
-    """Returns the best configuration of every algorithm and cell, among those with all seeds."""
+    """Returns the best configuration of every algorithm and cell, among those with most seeds."""
     assert rule.metric is not None
     mode = rule.mode or better(rule.metric)
     score = scores(history, rule.metric, last=rule.last, reduce=rule.reduce, mode=mode)
     config = configuration_columns(score)
-    chosen = best(complete(score), per=["algorithm", *cells], mode=mode)[config]
+    per = ["algorithm", *cells]
+    chosen = best(complete(score, per), per=per, mode=mode)[config]
     return pd.DataFrame(history.merge(pd.DataFrame(chosen), on=config))
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
+import pandas as pd
 
 from fedjax_sim import algorithms
 from fedjax_sim.engine import direction, is_fraction
@@ -50,6 +51,16 @@ def algorithm_labels(names: Iterable[str]) -> dict[str, str]:
     labels = {name: algorithm_label(name) for name in dict.fromkeys(names)}
     used = list(labels.values())
     return {name: label if used.count(label) == 1 else name for name, label in labels.items()}
+
+
+def marked(history: pd.DataFrame, partial: Collection[str]) -> tuple[pd.DataFrame, str]:
+    """Returns the history with marks after the names of partial models, and their explanation."""
+    known = history["algorithm"].unique() if "algorithm" in history else ()
+    if not (names := [name for name in known if name in partial]):
+        return history, ""
+    labels = algorithm_labels(history["algorithm"])
+    texts = history["algorithm"].replace({name: f"{labels[name]} {PARTIAL}" for name in names})
+    return history.assign(algorithm=texts), PARTIAL_NOTE
 
 
 def metric_label(name: str) -> str:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from fedjax_sim.checks import check_choice
 from fedjax_sim.engine import distributed
 from fedjax_sim.reports.figures import Figure, result_curves
-from fedjax_sim.reports.folders import default_metrics
+from fedjax_sim.reports.folders import default_metrics, divergences
+from fedjax_sim.reports.frames import finite_part
 from fedjax_sim.reports.labels import better, metric_label
 from fedjax_sim.reports.selection import sign_of
 from fedjax_sim.runs import Event, in_jupyter
@@ -33,9 +35,10 @@ class LiveCurves:
     that of a run without it; the evaluations arrive segment by segment.  Outside of a notebook
     nothing is drawn.
 
-    Of seeds that run one after the other, the one in progress is drawn when it has ended, unless
-    it is the first.  Of many methods, as the configurations of a sweep, the best ten are drawn.  An
-    algorithm that an earlier call has finished has no new evaluations and is absent.
+    A line ends where a loss of a seed is not finite, also of another metric.  Of seeds that run one
+    after the other, the one in progress is drawn when it has ended, unless it is the first.  Of
+    many methods, as the configurations of a sweep, the best ten are drawn.  An algorithm that an
+    earlier call has finished has no new evaluations and is absent.
 
     Args:
         metrics: metrics, a panel each; default: test accuracy and training loss, else the first
@@ -72,6 +75,7 @@ class LiveCurves:
         self._x: Literal["round", "time", "local_steps"] = x
         self._yscale, self._clock = yscale, clock
         self._values: dict[tuple[str, str, int, str], float] = {}
+        self._diverged: dict[tuple[str, str], int] = {}  # rounds, by algorithm and seed
         self._running: dict[str, Sequence[str]] = {}  # seeds in progress, by algorithm
         self._next = clock()  # time of the next figure
         self._handle: Any = None
@@ -85,6 +89,10 @@ class LiveCurves:
             if self._metrics is None or name in (*self._metrics, self._x):
                 for seed, value in zip(event.seeds, values, strict=True):
                     self._values[event.name, seed, event.round, name] = float(value)
+            pairs = zip(event.seeds, values, strict=True)
+            entries = ((seed, event.round, name, float(value)) for seed, value in pairs)
+            for seed, done in divergences(entries, None).items():
+                self._diverged.setdefault((event.name, seed), done)
         if event.round < event.num_rounds:
             self._running[event.name] = event.seeds
         else:
@@ -117,8 +125,10 @@ class LiveCurves:
         """
         if not self._values:
             raise ValueError("the run has no evaluations yet; expected at least one")
-        rows = [(*key, value) for key, value in self._values.items()]
-        columns = ["algorithm", "seed", "round", "metric", "value"]
+        rows = [
+            (*key, value, self._diverged.get(key[:2], 0)) for key, value in self._values.items()
+        ]
+        columns = ["algorithm", "seed", "round", "metric", "value", "diverged_at"]
         history = self._ended(pd.DataFrame(rows, columns=columns))
         metrics = list(self._metrics or default_metrics(history))
         history, caption = _best(history, metrics[0])
@@ -161,9 +171,13 @@ def _best(history: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str]:
     names = history["algorithm"].unique()
     if len(names) <= MOST_METHODS:
         return history, ""
-    rows = history.loc[history["metric"] == metric, :].sort_values("round", kind="stable")
-    last = rows.groupby(["algorithm", "seed"], sort=False)["value"].last()
-    means = last.groupby("algorithm", sort=False).mean() * sign_of(better(metric))
-    best = means.nsmallest(MOST_METHODS).index
+    rows = finite_part(history.loc[history["metric"] == metric, :])
+    rows = rows.sort_values("round", kind="stable")
+    last = rows.groupby(["algorithm", "seed"], sort=False).tail(1)
+    # A mean without the seeds that failed would reward a method for failing.
+    means = last.groupby("algorithm", sort=False)["value"].agg(lambda x: x.to_numpy().mean())
+    costs = np.asarray(means, np.float64) * sign_of(better(metric))
+    order = np.argsort(np.where(np.isfinite(costs), costs, np.inf), kind="stable")
+    best = [means.index[i] for i in order[:MOST_METHODS]]
     caption = f"The best {MOST_METHODS} of {len(names)} by {metric_label(metric)} so far."
     return history.loc[history["algorithm"].isin(best), :], caption

@@ -50,9 +50,9 @@ def results(
     whose differences to it, seed by seed, have a two-sided paired t test with p >= ``alpha``,
     adjusted for the number of tests by Holm (1979), "A simple sequentially rejective multiple test
     procedure".  Only seeds that both have count.  With fewer than two such seeds there is no test,
-    and the best mean alone is marked.  Few seeds distinguish little: with three, a t test needs a
-    mean difference of 2.5 of its standard deviations.  Only configurations of one setting
-    (``among``), such as the same data, are compared; one alone is not marked.
+    and only means that equal the best one are marked with it.  Few seeds distinguish little: with
+    three, a t test needs a mean difference of 2.5 of its standard deviations.  Only configurations
+    of one setting (``among``), such as the same data, are compared; one alone is not marked.
 
     Args:
         history: tidy frame: columns of the configuration, ``seed``, ``round``, ``metric``,
@@ -165,7 +165,7 @@ def _compared(
                 # Equal scores have no deviation to test with.
                 p[i] = 1.0 if not pair.differences.any() else pair.p_value
         p[rivals] = holm(p[rivals])
-        is_best[rivals] |= p[rivals] >= alpha
+        is_best[rivals] |= (p[rivals] >= alpha) | (mean[rivals] == mean[winner])
     return table.assign(p_holm=p, is_best=is_best)
 
 

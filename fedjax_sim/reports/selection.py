@@ -208,10 +208,13 @@ def over_seeds(
     return statistics
 
 
-def complete(scores: pd.DataFrame) -> pd.DataFrame:
-    """Returns the scores of the configurations that have the most seeds."""
+def complete(scores: pd.DataFrame, per: Sequence[str]) -> pd.DataFrame:
+    """Returns the scores of the configurations that have the most seeds of their cell."""
     counts = np.bincount(ids := row_ids(scores, configuration_columns(scores)))[ids]
-    return scores.loc[counts == counts.max(), :]
+    cell = row_ids(scores, per)
+    most = np.zeros(cell.max() + 1, int)
+    np.maximum.at(most, cell, counts)
+    return scores.loc[counts == most[cell], :]
 
 
 def _reduce(

@@ -39,10 +39,12 @@ from fedjax_sim.runs.options import (
 )
 from fedjax_sim.runs.result import FRAME_COLUMNS, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_names, with_axis
-from fedjax_sim.runs.simulation import Call, Prepared, execute, prepare
-from fedjax_sim.runs.storage.files import own
-from fedjax_sim.runs.storage.folders import check_kind, folder_names, record_names
+from fedjax_sim.runs.simulation import Call, Prepared, execute, identity_of, prepare
+from fedjax_sim.runs.storage.files import FolderError, own
+from fedjax_sim.runs.storage.folders import check_kind, folder_names, record_names, runs_in
+from fedjax_sim.runs.storage.identity import arrays_digest, timeline_arrays
 from fedjax_sim.runs.storage.locks import locked
+from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.types import (
     KEY_ROWS,
     FedAlgorithm,
@@ -115,6 +117,19 @@ class Comparison(NamedTuple):
             if parts
         }
 
+    @property
+    def partial_models(self) -> frozenset[str]:
+        """The algorithms whose server's model is no complete one (FedPer).
+
+        Its metrics mean nothing, so tables mark these algorithms and never as the best.
+
+        Example:
+            >>> Comparison({}, interrupted=False).partial_models
+            frozenset()
+        """
+        every = self.simulations.items()
+        return frozenset(name for name, x in every if any(part.record.partial_model for part in x))
+
     plot = views.plot
 
     def _summary(self) -> Summary:
@@ -145,8 +160,9 @@ def compare(
     Each algorithm runs by :func:`~fedjax_sim.simulate`, with all seeds in one program.  With a
     folder, every algorithm has a folder of its own in it, with history and checkpoints.  A later
     call with the same arguments resumes: it does not repeat finished algorithms, and it may add
-    others.  Ctrl-C, SIGTERM or a callback's "interrupt" ends the comparison after the rounds in
-    progress, also if these are the last ones of an algorithm, and keeps everything so far.
+    others, with the same setup and keys.  Ctrl-C, SIGTERM or a callback's "interrupt" ends the
+    comparison after the rounds in progress, also if these are the last ones of an algorithm, and
+    keeps everything so far.
 
     Args:
         algorithms: by the name that tables and folders show.
@@ -309,6 +325,7 @@ def run_all(plan: Plan, prepared: dict[str, Prepared]) -> Comparison:
         try:
             if root is not None:
                 stack.enter_context(locked(root))
+                _check_others(plan, next(iter(prepared.values())))
                 if distributed.is_first():
                     record_names(root, plan.folders)
             # Compilation leaves Python's lock, so later algorithms compile while the first ones do.
@@ -331,6 +348,40 @@ def run_all(plan: Plan, prepared: dict[str, Prepared]) -> Comparison:
         except KeyboardInterrupt:  # between two simulations, or a second Ctrl-C within one
             return Comparison(simulations, interrupted=True)
     return Comparison(simulations, interrupted=False)
+
+
+# What all runs of a comparison have in common, in the names of their identities.
+_COMMON = ("data", "source", "params", "key", "replicas")
+
+
+def _check_others(plan: Plan, first: Prepared) -> None:
+    """Refuses a folder with algorithms of earlier calls whose runs are not comparable with these.
+
+    Setups of single algorithms may have anything of their own, so they are not compared.
+    """
+    root, here = plan.storage.path, set(plan.folders.values())
+    if root is None or plan.parts.per_algorithm:
+        return
+    apart = [path for path in runs_in(root, 2) if path.parent.name not in here]
+    if plan.parts.per_seed:  # the first seed stands for all, which one function has made
+        assert first.call.storage.path is not None
+        apart = [path for path in apart if path.name == first.call.storage.path.name]
+    others = [*(path for path in runs_in(root) if path.name not in here), *apart]
+    if not others or (run := identity_of(first)) is None:
+        return
+    for path in others:
+        known = RunFolder(path).identity()
+        differing = [name for name in _COMMON if known.get(name) != run.values.get(name)]
+        rounds = known.get("rounds", 0)
+        if 0 < rounds <= first.setup.timeline.num_rounds:  # either may have more rounds
+            beginning = arrays_digest(timeline_arrays(first.setup.timeline[:rounds]))
+            differing += ["timeline"] * (beginning != known.get("timeline"))
+        if differing:
+            raise FolderError(
+                f"directory {str(root)!r} holds another comparison: {', '.join(differing)} differ "
+                f"from those of {path.relative_to(root)}; choose another directory or delete this "
+                "one"
+            )
 
 
 class _Part(NamedTuple):

@@ -67,6 +67,7 @@ class Record(NamedTuple):
     folder: RunFolder | None  # with the rounds of earlier calls
     client_names: ClientNames  # of the clients that are evaluated, by split
     about: Rows  # algorithm and setup as texts
+    partial_model: bool = False  # metrics of the server's model mean nothing
 
 
 @shown

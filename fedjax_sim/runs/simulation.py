@@ -272,7 +272,7 @@ def restore(prepared: Prepared) -> Begun:
     call, setup, compiled = prepared.call, prepared.setup, prepared.compiled
     clock, num_rounds = Clock(setup.timeline, len(call.names)), setup.timeline.num_rounds
     state = _first_state(prepared)
-    run, store, folder = _identity(prepared), None, call.storage.path
+    run, store, folder = identity_of(prepared), None, call.storage.path
     values = None if run is None else run.values
     listeners = Listeners(call.callbacks, call.name, call.names, num_rounds, folder, values)
     if folder is not None and run is not None:
@@ -378,6 +378,7 @@ def result_of(prepared: Prepared, begun: Begun, ended: Ended) -> Simulation:
             None if begun.store is None else RunFolder(begun.store.path),  # keeps no setup alive
             prepared.clients,
             prepared.about,
+            call.algorithm.requires.partial_model,
         ),
         stopped=ended.action == "stop" and missing,
         interrupt_requested=ended.interrupt_requested,
@@ -400,7 +401,7 @@ def _first_state(prepared: Prepared) -> RunState:
     return state
 
 
-def _identity(prepared: Prepared) -> RunIdentity | None:
+def identity_of(prepared: Prepared) -> RunIdentity | None:
     """Returns what makes two calls the same run; None if nobody asks, since it takes digests."""
     call = prepared.call
     if call.storage.path is None and not need_identity(call.callbacks):

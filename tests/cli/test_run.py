@@ -132,7 +132,7 @@ def test_first_seed_selects_the_same_runs(result, tmp_path):
         curves(result.history, "fedavg", "test/loss")[8],
         rtol=1e-4,  # float32 rounding: batches of another width
     )
-    assert alone.summary.loc["fedavg", "accuracy_std"] == 0
+    assert np.isnan(alone.summary.loc["fedavg", "accuracy_std"])  # n - 1 = 0
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedjax_sim.cli.main import main
-from fedjax_sim.cli.run import compare
+from fedjax_sim.cli.run import compare, plotting
 from fedjax_sim.studies.setups import PRESETS, Study, options, resolve
 
 pytestmark = pytest.mark.slow
@@ -35,6 +35,28 @@ def result(tmp_path_factory):
         output=tmp_path_factory.mktemp("asynchronous"),
     )  # fmt: skip
     return compare(resolve(Study(run)))
+
+
+def test_updates_at_one_time_are_drawn_with_the_last_model(tmp_path, monkeypatch):
+    """Clients of one speed arrive together, and every arrival is an update."""
+    drawn, curves = [], plotting.curves
+
+    def recorded(history, *arguments, **settings):
+        drawn.append(history)
+        return curves(history, *arguments, **settings)
+
+    monkeypatch.setattr(plotting, "curves", recorded)
+    run = options(
+        "asynchronous", algorithms=("fedasync",), model="softmax_regression", num_clients=12,
+        cohort_size=3, local_steps=3, law="deterministic", updates=9, seeds=1, eval_time=1.0,
+        horizon=70.0, output=tmp_path,
+    )  # fmt: skip
+    history = compare(resolve(Study(run))).history.query("metric == 'test/loss'")
+    last = history.groupby("time")["value"].last()
+    assert (history.groupby("time")["value"].first() != last).any()
+    (points,) = drawn
+    shown = points.query("metric == 'test/loss'").set_index("time")["value"]
+    pd.testing.assert_series_equal(shown, last)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -131,6 +131,28 @@ def test_best_of_many_methods_are_drawn():
     assert "The best 10 of 12 by accuracy so far." in figure.get_supxlabel().replace("\n", " ")
 
 
+def test_methods_with_a_failed_seed_are_not_among_the_best():
+    """Of method i both seeds had the loss i; the first four have then lost a seed."""
+    live = fs.LiveCurves("loss")
+    for i in range(12):
+        live(event(f"lr={i}", 1, ("0", "1"), loss=[i, i]))
+        live(event(f"lr={i}", 2, ("0", "1"), loss=[np.nan if i < 4 else i, i]))
+    drawn = list(lines(live.figure()))
+    assert drawn == [f"lr={i}" for i in (0, 1, *range(4, 12))]  # two places are left
+
+
+def test_a_line_ends_where_a_loss_is_not_finite():
+    """The accuracy of a model of NaN is that of one class."""
+    live = fs.LiveCurves("accuracy")
+    for done, loss in ((1, [1.0, 1.0]), (2, [1.0, np.nan]), (3, [0.5, np.nan])):
+        live(event("fedavg", done, ("0", "1"), accuracy=[0.5, 0.1 * done], loss=loss))
+    drawn = np.array(lines(live.figure())["FedAvg"])
+    np.testing.assert_allclose(drawn[:, 1], [0.3, np.nan, np.nan])
+    for i in range(11):
+        live(event(f"lr={i}", num_rounds=1, accuracy=0.05, loss=1.0))
+    assert "FedAvg" not in "".join(lines(live.figure()))  # the worst of 12
+
+
 def test_nothing_is_drawn_outside_of_a_notebook_or_of_earlier_calls(display, monkeypatch):
     live = fs.LiveCurves()
     live(event(round=1, replayed=True, loss=1.0))

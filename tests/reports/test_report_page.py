@@ -122,6 +122,33 @@ def test_line_ends_with_a_cross_where_a_seed_diverged():
     assert "diverged in round 3 (1 of 3 seeds)" in page.text
 
 
+@pytest.mark.parametrize("failed", [[0], [1], [0, 1, 2]])
+def test_progress_of_a_seed_that_diverged_is_known(failed):
+    history = _history(["fedavg"], metrics=("loss", "bits"))
+    history.loc[history["metric"] == "bits", "value"] = 64.0 * history["round"]
+    history.loc[history["seed"].isin(failed), "diverged_at"] = 3
+    page = _page(Source("run", history))
+    assert _columns(page, view="0/1")["x"] == [0, 128]
+    assert _columns(page, view="0/1")["end"] == [False, True]
+
+
+def test_rounds_with_probes_alone_are_no_evaluations():
+    evaluated = _history(["fedavg"], rounds=(2, 4), metrics=("time", "loss"))
+    probes = _history(["fedavg"], rounds=range(1, 5), metrics=("drift",))
+    assert "4, 2 evaluations" in _page(Source("run", pd.concat([evaluated, probes]))).texts
+
+
+def test_clients_of_a_method_that_stopped_early_are_named():
+    clients = pd.DataFrame(
+        [(name, 0, done, c, "train", 3, 0.1 * c) for name, done in (("a", 2), ("b", 4), ("a", 0))
+         for c in range(3)],
+        columns=["algorithm", "seed", "round", "client", "split", "num_examples", "accuracy"],
+    )  # fmt: skip
+    page = _page(Source("comparison", _history(["a", "b"]), clients=clients))
+    notes = [page.data["charts"][-1]["views"][f"0/{i}"]["note"] for i in range(3)]
+    assert notes == ["Not recorded for b.", "Not recorded for b.", "Not recorded for a."]
+
+
 NAMES = ['</script><script id="x">1</script>', "<b>bold</b>", "a & 'b' \"c\"", "<!-- --> {x} $x"]
 
 

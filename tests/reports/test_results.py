@@ -179,3 +179,16 @@ def test_rounds_to_a_target_without_columns_of_a_configuration():
     history = pd.DataFrame(rows, columns=["seed", "round", "metric", "value"])
     table = results(history, ["loss", "norm"], target=Target("loss", 0.5))
     assert table[["rounds_to_target", "reached"]].values.tolist() == [[2, 2], [2, 2]]
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_equal_means_are_all_best_without_a_test(seeds):
+    """One common seed has no test, whether the methods have others or not."""
+    columns = ["algorithm", "seed", "round", "metric", "value"]
+    rows = [
+        (name, i * (seed > 0) + seed, 1, "loss", value)
+        for i, (name, value) in enumerate((("a", 0.5), ("b", 0.25), ("c", 0.25)))
+        for seed in range(seeds)
+    ]
+    frame = results(pd.DataFrame(rows, columns=columns), "loss")
+    assert frame["is_best"].tolist() == [False, True, True]

@@ -6,6 +6,9 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
+from fedjax_sim.reports.folders import Rule, labelled
+from fedjax_sim.reports.labels import PARTIAL, PARTIAL_NOTE
+from fedjax_sim.reports.page.sources import source_of
 from fedjax_sim.reports.views import runs_table
 from fedjax_sim.runs.comparison import Comparison
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
@@ -26,6 +29,42 @@ def test_comparison_has_a_row_per_algorithm_and_common_metrics_only():
     assert "<tr><th>FedAvg</th><td><b>2.000</b></td></tr>" in text  # of 1 + 0 and 1 + 2
     assert "&lt;b&gt;" in text
     assert "<p>Mean over 2 seeds, without an interval, which needs 3. " in text
+
+
+def test_partial_models_are_marked_and_never_the_best():
+    rows = [
+        (name, s, 0, 5, "loss", value + s * noise)
+        for name, value, noise in (("fedavg", 2.0, 1.0), ("scaffold", 3.0, 1.1), ("fedper", 1.0, 0))
+        for s in range(3)
+    ]
+    text = runs_table(pd.DataFrame(rows, columns=COLUMNS), "markdown", {"fedper"})
+    assert "| FedAvg | **3.000 ± 2.484** |" in text
+    assert f"| FedPer {PARTIAL} | 1.000 ± 0.000 |" in text
+    assert PARTIAL_NOTE in text
+
+
+@pytest.mark.slow
+def test_results_in_memory_know_partial_models():
+    """As their folders do: by what the algorithm requires."""
+    data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+    loss = lambda w, b, key: (w["a"] + w["b"] - b["y"]) ** 2  # noqa: E731
+    task = fs.empirical_task(loss, data, fs.full_batch(1))
+    params = {"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)}
+    timeline = fs.timelines.full(2, 2, task.num_steps)
+    setup = fs.Setup(task, timeline, params, lambda w: {"error": abs(w["a"] - 1)}, eval_every=2)
+    keys, body = jax.random.split(jax.random.key(0), 2), lambda path, leaf: path[0] == "b"
+
+    def partial(lr):
+        return fs.fedper(lr, where=body)
+
+    compared = fs.compare({"fedavg": fs.fedavg(0.1), "fedper": partial(0.1)}, setup, keys)
+    swept = fs.sweep({"fedavg": fs.fedavg, "fedper": partial}, setup, {"lr": [0.1]}, keys)
+    for result in (compared, swept):
+        assert result.partial_models == source_of(result).partial == {"fedper"}
+        assert f"FedPer {PARTIAL}" in str(result)
+    assert source_of(compared.simulations["fedper"][0]).partial == {"run"}
+    labels = [line.get_label() for line in compared.plot("error").axes[0].lines]
+    assert labels == ["FedAvg", f"FedPer {PARTIAL}"]
 
 
 def test_diverged_seed_leaves_no_mean():
@@ -63,6 +102,28 @@ def test_sweep_leaves_out_configurations_that_lack_seeds():
     result = sweep_of({0.1: 2.0, 0.2: 3.0, 0.4: 1.0})
     text = result._replace(runs=result.runs[:-1])._repr_html_()
     assert "<tr><th>loss</th><td>0.1*</td><td>2.000</td></tr>" in text
+
+
+def test_every_algorithm_of_a_sweep_has_its_own_number_of_seeds():
+    """Seeds may be finished for one algorithm only."""
+    runs = [
+        SweepRun(
+            {"algorithm": name, "lr": lr}, str(seed),
+            fs.History(np.array([5]), {"loss": np.array([lr + seed])}, {}), 0,
+        )
+        for name, seeds in (("fedavg", 3), ("scaffold", 2)) for lr in (1.0, 2.0)
+        for seed in range(seeds)
+    ]  # fmt: skip
+    result = Sweep(runs[:-1], False, 0, 1, 0.0, 0.0, missing=3)
+    text = result._repr_html_()
+    assert "<td>fedavg</td><td>1*</td><td>2.000 ± 2.484</td>" in text  # 4.303 / sqrt(3)
+    assert "<td>scaffold</td><td>1</td><td>1.500</td>" in text  # the other rate lacks a seed
+    assert "Mean over 2 to 3 seeds" in text
+    frame = labelled(result.to_frame(), "best", Rule(), "")
+    assert frame["algorithm"].unique().tolist() == [
+        "FedAvg, learning rate 1",
+        "SCAFFOLD, learning rate 1",
+    ]
 
 
 def test_sweep_writes_an_interval_that_was_cut_with_both_ends():

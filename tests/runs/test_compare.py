@@ -1,6 +1,7 @@
 """Comparisons: the runs of single simulations, their tables and folders, resuming."""
 
 import concurrent.futures
+import dataclasses
 import signal
 import threading
 import types
@@ -139,6 +140,44 @@ def test_seeds_apart_are_refused_in_a_folder_of_seeds_together(setup, tmp_path):
     with pytest.raises(ValueError, match="a', which holds a run; expected another folder for a"):
         fs.compare({"a": fs.fedavg(0.1)}, lambda seed: setup, KEYS, storage=tmp_path)
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["run.json"]
+
+
+def _with(setup, **changes):
+    return dataclasses.replace(setup, **changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("apart", [False, True])
+def test_algorithms_are_added_on_the_same_setup_and_keys_only(setup, apart, tmp_path):
+    """Tables and paired tests of the folder would compare runs on other clients or models."""
+
+    def of(setup):
+        one = _with(setup, params=setup.params[0])
+        return (lambda seed: one) if apart else setup
+
+    fs.compare({"a": fs.fedavg(0.1)}, of(setup), KEYS, storage=tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    other = fs.timelines.full(4, setup.task.num_clients, setup.task.num_steps)
+    doubled = jax.tree.map(
+        lambda x: 2 * x if jnp.issubdtype(x.dtype, jnp.floating) else x, setup.task
+    )
+    for changed, keys, seeds, difference in (
+        (_with(setup, params=setup.params + 1), KEYS, None, "params"),
+        (_with(setup, timeline=other), KEYS, None, "timeline"),
+        (_with(setup, task=doubled), KEYS, None, "data"),
+        (setup, jax.random.split(jax.random.key(8), 2), None, "key"),
+        *([] if apart else [(setup, KEYS, [4, 5], "replicas")]),
+    ):
+        with pytest.raises(ValueError, match=f"another comparison: {difference} differ from .*a"):
+            fs.compare(
+                {"b": fs.fedavg(0.2)}, of(changed), keys,
+                storage=tmp_path, options=fs.Options(seeds=seeds),
+            )  # fmt: skip
+        assert sorted(tmp_path.rglob("*")) == before
+    shorter = _with(setup, timeline=setup.timeline[:2])
+    fs.compare({"b": fs.fedavg(0.2)}, of(shorter), KEYS, storage=tmp_path)
+    fs.compare({"c": fs.fedavg(0.3)}, of(setup), KEYS, storage=tmp_path)
+    assert set(fs.analysis.read_folder(tmp_path).history.algorithm) == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(

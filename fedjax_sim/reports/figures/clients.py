@@ -28,7 +28,7 @@ from fedjax_sim.reports.figures.style import (
     panels,
     style_axes,
 )
-from fedjax_sim.reports.frames import check_columns
+from fedjax_sim.reports.frames import check_columns, row_ids
 from fedjax_sim.reports.labels import bounds_of, metric_label
 
 _BINS = 20
@@ -206,7 +206,7 @@ def client_distribution(
 ) -> Figure:
     """Distribution of a metric over clients: the share of clients up to a value, and a histogram.
 
-    The last round of the values counts, and clients of all seeds alike.  Values that are not finite
+    The last round of every run counts, and clients of all seeds alike.  Values that are not finite
     are left out, and the legend says how many.
 
     Args:
@@ -230,12 +230,18 @@ def client_distribution(
         ('FedAvg', 'accuracy', [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     """
     split, part = _rows(values, metric, split, by)
-    round = int(np.max(np.asarray(part["round"])))
-    part = part.loc[part["round"] == round, :]
+    # Runs that stopped early have a last round, too, as in tables.
+    run = row_ids(part, ["seed"] if by is None else [by, "seed"])
+    rounds = np.asarray(part["round"], int)
+    last = np.zeros(run.max() + 1, int)
+    np.maximum.at(last, run, rounds)
+    part = part.loc[rounds == last[run], :]
+    first, final = int(last.min()), int(last.max())
+    when = f"round {final}" if first == final else f"rounds {first} to {final}, the last of a run"
     every = np.asarray(part[metric], np.float64)
     finite = every[np.isfinite(every)]
     if not len(finite):
-        raise ValueError(f"{metric} is not finite for any client in round {round}")
+        raise ValueError(f"{metric} is not finite for any client in {when}")
     bounds = bounds_of(metric, finite) or (finite.min(), finite.max())
     size = size or (9.2, 3.6)
     edges: Any = np.linspace(*bounds, _BINS + 1) if bounds[0] < bounds[1] else _BINS
@@ -264,7 +270,7 @@ def client_distribution(
         if by is not None:
             legend_above(figure, list(notes), 5, notes=notes)
         add_caption(figure, caption)
-        add_caption(figure, _clients(part, split, f"round {round}"))
+        add_caption(figure, _clients(part, split, when))
     return figure
 
 
@@ -279,14 +285,14 @@ def client_bands(
 ) -> Figure:
     """Deciles of a metric over clients against rounds: the median, and a band from 10 % to 90 %.
 
-    Quantiles are taken per seed and averaged over the seeds.  A line ends, with a cross, before the
-    first round with a value that is not finite.
+    Quantiles are taken per seed and averaged over the seeds, in rounds that all seeds of a line
+    have.  A line ends, with a cross, before the first round with a value that is not finite.
 
     Args:
         values, metric, split, by, size, caption: as for :func:`client_distribution`.
 
     Raises:
-        ValueError: missing columns, a split without rows.
+        ValueError: missing columns, a split without rows, seeds without a common round.
 
     Example:
         >>> rows = [("fedavg", 0, r, c, "train", 5, c / 4) for r in (5, 9) for c in range(5)]
@@ -335,6 +341,12 @@ def _groups(part: pd.DataFrame, by: str | None) -> Mapping[str, pd.DataFrame]:
 
 def _quantiles(group: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rounds and the quantiles ``[3, rounds]``, NaN from the first failure on."""
+    # A mean over the seeds that are left would change with their number.
+    counts = group.groupby("round")["seed"].transform("nunique").to_numpy()
+    common = counts == group["seed"].nunique()
+    if not common.any():
+        raise ValueError("values has seeds without a common round; expected one")
+    group = group.loc[common, :]
     per_seed = [
         [np.quantile(np.asarray(rows[metric], np.float64), _QUANTILES) for _, rows in seeds]
         for seeds in (part.groupby("seed") for _, part in group.groupby("round", sort=True))

@@ -15,7 +15,7 @@ from fedjax_sim.reports.figures.style import Figure
 from fedjax_sim.reports.figures.sweeps import heat_map, sensitivity
 from fedjax_sim.reports.folders import Bits, default_metrics, read_folders
 from fedjax_sim.reports.frames import configuration_columns, grid_values, score_values
-from fedjax_sim.reports.labels import PROGRESS, better, bounds_of, metric_label
+from fedjax_sim.reports.labels import PROGRESS, better, bounds_of, marked, metric_label
 from fedjax_sim.reports.selection import Mode, scores
 from fedjax_sim.runs import Comparison, Simulation, Sweep
 
@@ -71,7 +71,9 @@ def _(result: Simulation, *arguments: Any, **options: Any) -> Figure:
 
 @plot.register
 def _(result: Comparison, *arguments: Any, **options: Any) -> Figure:
-    return result_curves(result.to_frame(), *arguments, by="algorithm", **options)
+    history, note = marked(result.to_frame(), result.partial_models)
+    caption = "\n".join(filter(None, (options.pop("caption", ""), note)))
+    return result_curves(history, *arguments, by="algorithm", caption=caption, **options)
 
 
 @plot.register
@@ -141,11 +143,17 @@ def against(history: pd.DataFrame, x: str, by: str | None) -> pd.DataFrame:
     run = [*([] if by is None else [by]), "seed"]
     measured = history.loc[history["metric"] == x, [*run, "round", "value"]]
     history = history.merge(measured.rename(columns={"value": x}), on=[*run, "round"])
-    # Of several evaluations at one point, the last one is of the current model.  Updates
-    # without reports, at the end of shorter timelines, repeat the last point.
+    return last_points(history, x, run)
+
+
+def last_points(history: pd.DataFrame, x: str, run: Sequence[str]) -> pd.DataFrame:
+    """Returns the last of several evaluations of a run at one ``x``, which has the current model.
+
+    Updates at one time, and those without reports at the end of shorter timelines, repeat a point.
+    """
     by_round = history.sort_values("round", kind="stable")
-    history = by_round.drop_duplicates([*run, x, "metric"], keep="last").sort_index()
-    return pd.DataFrame(history)
+    last = by_round.drop_duplicates([*run, x, "metric"], keep="last").sort_index()
+    return pd.DataFrame(last)
 
 
 def sweep_figure(

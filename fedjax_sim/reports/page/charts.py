@@ -40,9 +40,8 @@ def curves(history: pd.DataFrame, metrics: Sequence[str], most: int) -> Chart | 
     """Returns learning curves: mean over seeds and its interval, a view per metric and axis."""
     axes, names = progress_axes(history), algorithm_names(history)
     views, longest = {}, 0
-    clean = finite_part(history)
     for j, x in enumerate(axes):
-        frame = against(clean, x, "algorithm")
+        frame = finite_part(against(history, x, "algorithm"))
         for i, metric in enumerate(metrics):
             parts = _parts(frame, metric, names)
             columns, points = _lines([_mean_band(part, x, metric) for part in parts], most)
@@ -57,9 +56,8 @@ def distributions(history: pd.DataFrame, values: Sequence[str], most: int) -> Ch
     """Returns quantiles over clients against progress: median and 10 % to 90 %."""
     axes, names = progress_axes(history), algorithm_names(history)
     views, longest = {}, 0
-    clean = finite_part(history)
     for j, x in enumerate(axes):
-        frame = against(clean, x, "algorithm")
+        frame = finite_part(against(history, x, "algorithm"))
         for i, name in enumerate(values):
             lines = zip(*(_parts(frame, f"{name}/{q}", names) for q in QUANTILES), strict=True)
             columns, points = _lines([_median_band(parts, x) for parts in lines], most)
@@ -90,15 +88,17 @@ def shares(clients: pd.DataFrame, names: Sequence[str], most: int) -> Chart | No
     for i, (metric, split) in enumerate(values):
         for j, done in enumerate(rounds):
             rows = clients.loc[(clients["split"] == split) & (clients["round"] == done), :]
-            lines = []
+            lines, absent = [], []
             for name in names:
                 every = np.asarray(rows.loc[rows["algorithm"] == name, metric], np.float64)
                 kept = np.sort(every[np.isfinite(every)])
                 at = np.concatenate([kept[:1], kept])
                 share = np.arange(len(at)) / max(len(kept), 1)
                 lines.append(_Line(at, share, None, None, False))
+                absent += [name] * (not len(kept))
             columns, _ = _lines(lines, min(most, MOST_SHARES))
-            view = _view("", "share of clients up to the value", columns, "share of clients")
+            what = "share of clients"
+            view = _view("", f"{what} up to the value", columns, what, absent)
             views[f"{i}/{j}"] = view | {"x": metric_label(metric), "zero": [False, True]}
     texts = [f"{metric_label(metric)}, {split}" if split else metric for metric, split in values]
     choices = [("value", texts), ("after round", list(map(str, rounds)))]

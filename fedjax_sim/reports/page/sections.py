@@ -126,11 +126,12 @@ def _metrics(history: pd.DataFrame) -> list[str]:
 def _setting(source: Source, several: bool) -> Section:
     history = source.history
     seeds, rounds = history["seed"].unique(), np.asarray(history["round"])
+    evaluated = set(rounds[np.asarray(history["metric"] == "time")])  # others have probes only
     facts = dict(source.facts)
     if source.setting:
         facts["setting"] = source.setting
     facts["seeds"] = f"{len(seeds)} ({', '.join(map(str, seeds[:10]))}{' ...' * (len(seeds) > 10)})"
-    facts["rounds"] = f"{rounds.max()}, {len(set(rounds))} evaluations"
+    facts["rounds"] = f"{rounds.max()}, {len(evaluated)} evaluations"
     if source.kind == "sweep":
         facts["configurations"] = str(_num_configurations(history))
     labels = algorithm_labels(source.algorithms)
@@ -303,9 +304,8 @@ def _sweep(source: Source, several: bool) -> Section | None:
     if "algorithm" not in history:
         history = history.assign(algorithm="run")
     mode = source.rule.mode or better(metric)
-    score = complete(
-        scores(history, metric, last=source.rule.last, reduce=source.rule.reduce, mode=mode)
-    )
+    every = scores(history, metric, last=source.rule.last, reduce=source.rule.reduce, mode=mode)
+    score = complete(every, ["algorithm"])
     swept = [
         name
         for name in configuration_columns(score)

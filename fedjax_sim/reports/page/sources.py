@@ -64,21 +64,23 @@ def source_of(result: Any) -> Source:
 def _(result: Simulation) -> Source:
     history = result.to_frame().assign(algorithm="run")
     clients = result.per_client()
-    return _in_memory(
+    content = _in_memory(
         "run", result, history, clients if clients.empty else clients.assign(algorithm="run")
     )
+    partial = ["run"] if result.record.partial_model else []
+    return content._replace(partial=frozenset(partial))
 
 
 @source_of.register
 def _(result: Comparison) -> Source:
-    return _in_memory("comparison", result, result.to_frame(), result.per_client())
+    content = _in_memory("comparison", result, result.to_frame(), result.per_client())
+    return content._replace(partial=result.partial_models)
 
 
 @source_of.register
 def _(result: Sweep) -> Source:
-    partial = {run.configuration.get("algorithm", "") for run in result.runs if run.partial_model}
     content = _in_memory("sweep", result, result.to_frame(), None)
-    return content._replace(partial=frozenset(map(str, partial)))
+    return content._replace(partial=result.partial_models)
 
 
 def label_columns(counts: np.ndarray) -> dict[str, list[int]]:

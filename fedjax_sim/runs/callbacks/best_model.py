@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_sim.engine import distributed
@@ -16,7 +17,7 @@ from fedjax_sim.types import PyTree
 
 
 class BestModel:
-    """Keeps, for every seed, the model with the best value of a metric so far.
+    """Keeps, for every seed, the finite model with the best value of a metric so far.
 
     With a directory the models are in ``best.npz`` beside the run's history, where
     ``fs.load(directory).models(which="best")`` reads them; without one they are in :attr:`models`.
@@ -113,6 +114,10 @@ class BestModel:
         if not improved.any():
             return None
         new = jax.tree.map(np.asarray, event.params)
+        # The metric of a model of NaN may be the best one, such as a gap between clients of 0.
+        improved &= _finite(new, len(values))
+        if not improved.any():
+            return None
         before = new if old is None else _with_structure(old.params, new)
 
         def chosen(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -123,6 +128,13 @@ class BestModel:
         rounds = np.where(improved, event.round, rounds).tolist()
         params = jax.tree.map(chosen, new, before)
         return Models(params, list(event.seeds), rounds, metrics, self._mode)
+
+
+def _finite(params: PyTree, count: int) -> np.ndarray:
+    """Returns True for the seeds whose models are finite, ``[n]``."""
+    leaves = [x for x in jax.tree.leaves(params) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    finite = [np.isfinite(x).reshape(count, -1).all(axis=1) for x in leaves]
+    return np.logical_and.reduce(finite, axis=0, initial=True)
 
 
 def _replaces(event: Event, run: Run) -> bool:

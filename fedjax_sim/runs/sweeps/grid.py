@@ -22,6 +22,8 @@ Grid = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
 # permutations are shared. Measured on W1 and W4 on two cores, where it is 3 to 10.
 _SHARED_COST = 4
 
+_COLUMNS = ("seed", "diverged_at", "round", "metric", "value", "score")  # of histories and scores
+
 
 class Group(NamedTuple):
     """Configurations that share one program."""
@@ -85,7 +87,7 @@ def expand_all(grid: Any, algorithms: Collection[str] | None) -> list[Configurat
         algorithms: their names; None: one algorithm, without a name.
     """
     if algorithms is None:
-        return expand(grid)
+        return _check_names(expand(grid))
     if not algorithms:
         raise ValueError("factories is empty; expected at least one algorithm")
     own = isinstance(grid, Mapping) and not set(algorithms).isdisjoint(grid)
@@ -101,7 +103,18 @@ def expand_all(grid: Any, algorithms: Collection[str] | None) -> list[Configurat
                 f"grid has 'algorithm' = {entry['algorithm']!r}; expected other names, since the "
                 "algorithms are those of factories"
             )
-    return [{"algorithm": name, **entry} for name, entry in entries]
+    return _check_names([{"algorithm": name, **entry} for name, entry in entries])
+
+
+def _check_names(configurations: list[Configuration]) -> list[Configuration]:
+    """Refuses names of other columns in the frames of sweeps, where values would be mixed up."""
+    for name in dict.fromkeys(name for entry in configurations for name in entry):
+        if name in _COLUMNS:
+            raise ValueError(
+                f"grid has {name!r}; expected another name, since the frame of a sweep has a "
+                f"column {name!r}: rename the parameter, such as by a lambda"
+            )
+    return configurations
 
 
 def groups(configurations: Sequence[Configuration], static: Collection[str]) -> list[Group]:

@@ -146,8 +146,12 @@ def run_bracket(
             finished = {run: one for run, one in reached.items() if run[0] in ending}
             for batch in batches[last]:
                 own = {run: one for run, one in finished.items() if run in batch.identities}
-                batch.store.save(batch.identified(own))
-                watchers.runs(batch.identified(own))
+                # A run on disk keeps its bits, which may differ in another block.
+                kept = batch.on_disk(own)
+                missing = {run: one for run, one in own.items() if run not in kept}
+                batch.store.save(batch.identified(missing))
+                finished |= kept
+                watchers.runs(batch.identified(own | kept))
             new |= finished
             alive = sorted(set(alive) - ending)
         ended = interrupted()

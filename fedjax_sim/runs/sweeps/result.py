@@ -127,6 +127,12 @@ class Sweep(NamedTuple):
     def _names(self) -> list[str]:
         return list(dict.fromkeys(name for run in self.runs for name in run.configuration))
 
+    @property
+    def partial_models(self) -> frozenset[str]:
+        """The algorithms whose server's model is no complete one; "" if the sweep has one."""
+        names = (run.configuration.get("algorithm", "") for run in self.runs if run.partial_model)
+        return frozenset(map(str, names))
+
     plot = views.plot
 
     def _summary(self) -> Summary:

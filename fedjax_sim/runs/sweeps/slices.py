@@ -47,6 +47,9 @@ class Batch(NamedTuple):
     def on_disk(self, numbers: Collection[RunNumber]) -> dict[RunNumber, SweepRun]:
         """Returns those of the runs that the directory has now."""
         self.store.refresh()
+        first = self.group.members[0]
+        own = {self.seeds[j]: self.identities[first, j] for j in self.numbers}
+        self.store.check_group(self.group, own)
         params = self.trial.setup.params
         model = jax.tree.map(lambda x: x[0], params) if self.keep_models else None
         runs = {

@@ -32,7 +32,7 @@ from fedjax_sim.runs.storage.files import (
 from fedjax_sim.runs.storage.folders import check_kind
 from fedjax_sim.runs.storage.locks import locked, try_lock
 from fedjax_sim.runs.storage.store import claim
-from fedjax_sim.runs.sweeps.grid import Configuration
+from fedjax_sim.runs.sweeps.grid import Configuration, Group
 from fedjax_sim.runs.sweeps.result import SweepRun
 from fedjax_sim.runs.sweeps.trial import RunDigests
 from fedjax_sim.types import Params
@@ -76,6 +76,7 @@ class SweepStore:
         self._kept: dict[RunKey, _Kept] = {}
         self._of_seeds: dict[str, _Kept] = {}  # one run of every configuration, with its settings
         self._read: set[str] = set()  # names of files
+        self._checked: set[tuple[str, str, RunKey]] = set()  # runs and groups
         if self._folder is None or directory is None:
             return
         check_kind(directory, "a sweep")
@@ -160,14 +161,7 @@ class SweepStore:
         if kept is None:
             self._check_settings(key, identity)
             return None
-        known = kept.identity
-        differing = "data or settings" if known.data != identity.data else ""
-        if not self._accept and known.algorithm != identity.algorithm:
-            differing = "algorithm" + (differing and ", data or settings")
-        elif not (self._accept or differing) and known.functions != identity.functions:
-            differing = "code of algorithm, objective, model or evaluation"
-        if differing:
-            raise self._other_sweep(dict(configuration), seed, differing)
+        self._check_same(configuration, seed, kept.identity, identity)
         run = kept.run._replace(configuration=dict(configuration))
         if model is None:
             return run
@@ -176,6 +170,36 @@ class SweepStore:
         leaves, structure = jax.tree.flatten(model)
         typed = [x.astype(np.asarray(y).dtype) for x, y in zip(kept.model, leaves, strict=True)]
         return run._replace(model=jax.tree.unflatten(structure, typed))
+
+    def check_group(self, group: Group, identities: Mapping[str, RunDigests]) -> None:
+        """Refuses runs of a group's program on another setup, or of another algorithm.
+
+        Args:
+            group: whose configurations share everything but numbers.
+            identities: of one of them by seed.
+        """
+        names, fixed = {*group.static, *group.names}, run_key(group.static, "")
+        for (text, seed), kept in self._kept.items():
+            known, place = kept.run.configuration, (text, seed, fixed)
+            if seed not in identities or known.keys() != names or place in self._checked:
+                continue
+            self._checked.add(place)
+            if run_key({name: known[name] for name in group.static}, "") == fixed:
+                like = kept.identity._replace(data=kept.identity.setup or identities[seed].setup)
+                here = identities[seed]._replace(data=identities[seed].setup)
+                self._check_same(known, seed, like, here)
+
+    def _check_same(
+        self, configuration: Mapping[str, Any], seed: str, known: RunDigests, identity: RunDigests
+    ) -> None:
+        """Refuses a run that had another identity."""
+        differing = "data or settings" if known.data != identity.data else ""
+        if not self._accept and known.algorithm != identity.algorithm:
+            differing = "algorithm" + (differing and ", data or settings")
+        elif not (self._accept or differing) and known.functions != identity.functions:
+            differing = "code of algorithm, objective, model or evaluation"
+        if differing:
+            raise self._other_sweep(dict(configuration), seed, differing)
 
     def _check_settings(self, key: RunKey, identity: RunDigests) -> None:
         """Refuses a seed whose configuration is there with other seeds and other settings."""

@@ -107,6 +107,7 @@ class RunDigests(NamedTuple):
     algorithm: str  # the factory with its static hyper-parameters
     functions: str  # code of the factory, the objective, the model, the evaluation, the probes
     settings: str  # what all seeds of a configuration have in common
+    setup: str = ""  # as data, without further values; "" in files of earlier versions
 
 
 class Trials:
@@ -248,15 +249,18 @@ def identities(
         dict(extra or {}),
     )
 
-    def of_seed(seed: int) -> str:
+    def of_seed(seed: int) -> list[Any]:
         timeline = setup.timeline
         if batched:
             timeline = jax.tree.map(lambda x: np.asarray(x)[seed], timeline)
         model = jax.tree.map(lambda x: np.asarray(x)[seed], setup.params)
         arrays = [*map(np.asarray, jax.tree.leaves(model)), *timeline_arrays(timeline)]
-        return digest(data, *arrays, words[seed], setup.eval_every, dict(extra or {}))
+        return [data, *arrays, words[seed], setup.eval_every]
 
-    return [RunDigests(of_seed(seed), algorithm, functions, settings) for seed in range(len(words))]
+    return [
+        RunDigests(digest(*own, dict(extra or {})), algorithm, functions, settings, digest(*own))
+        for own in map(of_seed, range(len(words)))
+    ]
 
 
 def parameter_names(function: Callable) -> set[str]:

@@ -273,15 +273,18 @@ def _remembered(setup: MakeSetup, size: int) -> MakeSetup:
 
 def _asked(study: optuna.Study, space: Space) -> tuple[optuna.Trial, Configuration]:
     """Returns a new trial and its configuration."""
-    if not callable(space):
-        trial = study.ask(dict(space))
-        return trial, trial.params
-    trial = study.ask()
-    configuration = space(trial)
+    trial = study.ask() if callable(space) else study.ask(dict(space))
+    configuration = space(trial) if callable(space) else trial.params
     if not isinstance(configuration, Mapping) or not configuration:
         raise ValueError(
             f"space returned {configuration!r:.60}; expected the values of a configuration by name"
         )
+    for name in Tried._fields:
+        if name in configuration:
+            raise ValueError(
+                f"space has {name!r}; expected another name, since the frame of a tuning has a "
+                f"column {name!r}: rename the parameter, such as by a lambda"
+            )
     return trial, dict(configuration)
 
 

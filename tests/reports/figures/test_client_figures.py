@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from figures import render
 from matplotlib.colors import to_hex
@@ -140,3 +141,38 @@ def test_clients_that_never_train_keep_their_numbers():
     figure = plotting.client_label_map(np.ones((20, 3), int), max_clients=10, held_out=4)
     name = figure.axes[1].xaxis.get_major_formatter()
     assert [name(at) for at in (0, 7, 8, 9)] == ["0", "7", "16", "17"]
+
+
+def _values(last):
+    """Values r + s + c of client c after round r, for seeds s of methods with these last rounds."""
+    rows = [
+        (name, s, r, c, "train", 5, float(r + s + c))
+        for name, rounds in last.items()
+        for s, end in enumerate(rounds)
+        for r in range(5, end + 1, 5)
+        for c in range(5)
+    ]
+    names = ["algorithm", "seed", "round", "client", "split", "num_examples", "loss"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def test_distribution_shows_the_last_round_of_every_run():
+    """As tables do, of runs that stopped early, too."""
+    figure = plotting.client_distribution(
+        _values({"fedavg": (10, 20), "scaffold": (20, 20)}), "loss"
+    )
+    early, late = figure.axes[0].lines
+    assert (early.get_label(), late.get_label()) == ("FedAvg", "SCAFFOLD")
+    np.testing.assert_array_equal(early.get_xdata()[1:], [*range(10, 15), *range(21, 26)])
+    np.testing.assert_array_equal(late.get_xdata()[1:], np.sort([*range(20, 25), *range(21, 26)]))
+    assert "rounds 10 to 20, the last of a run." in figure.get_supxlabel().replace("\n", " ")
+    render(figure)
+
+
+def test_bands_are_means_over_all_seeds():
+    """Deciles of c = 0 .. 4 are 0.4, 2 and 3.6, and 0.5 is the mean of the seeds' numbers."""
+    axes = plotting.client_bands(_values({"fedavg": (10, 20)}), "loss").axes[0]
+    assert axes.lines[0].get_xydata().tolist() == [[5.0, 7.5], [10.0, 12.5]]
+    apart = _values({"fedavg": (10, 20)}).query("(seed == 0) == (round <= 10)")
+    with pytest.raises(ValueError, match="seeds without a common round"):
+        plotting.client_bands(apart, "loss")

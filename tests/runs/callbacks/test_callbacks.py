@@ -538,3 +538,15 @@ def test_bad_arguments_are_refused(make, message):
 def test_early_stopping_refuses_fractions_of_evaluations_and_negative_changes(options):
     with pytest.raises(ValueError, match=next(reversed(options))):
         callbacks.EarlyStopping("loss", **options)
+
+
+def test_a_model_that_is_not_finite_is_never_the_best():
+    """All clients of a model of NaN may have the same accuracy, so that their gap is 0."""
+    best = fs.callbacks.BestModel("gap", mode="min")
+    for done, gaps, models in ((1, [0.5, 0.5], [1.0, 2.0]), (2, [0.0, 0.25], [np.nan, 3.0])):
+        params = {"w": np.array(models, np.float32), "n": np.array([1, 1])}
+        metrics = {"gap": np.array(gaps)}
+        best(fs.callbacks.Event("a", ["0", "1"], done, 9, metrics, None, False, params))
+    kept = best.models["a"]
+    assert (kept.rounds, kept.metrics["gap"]) == ([1, 2], [0.5, 0.25])
+    np.testing.assert_array_equal(kept.params["w"], np.array([1.0, 3.0], np.float32))

@@ -27,6 +27,10 @@ CALLS = {  # what differs from a call that is right: arguments, or a change of t
     "no configurations": ({"grid": []}, "expected at least one configuration"),
     "no values": ({"grid": {"lr": []}}, r"grid has \[\] for 'lr'"),
     "twice": ({"grid": [{"lr": 0.1}, {"lr": 0.1}]}, "twice; expected distinct configurations"),
+    "a column": (
+        {"grid": {"lr": [0.1], "round": [1.0]}},
+        "grid has 'round'; expected another name, since the frame of a sweep has a column 'round'",
+    ),
     "no number": ({"grid": {"lr": ["fast"]}}, "grid has 'fast' for 'lr'; expected a finite number"),
     "unknown": ({"grid": {"lr": [0.1], "mu": [1.0]}}, "grid gives lr, mu to fedavg: .*'mu'"),
     "misspelt": ({"grid": {"lrr": [0.1]}}, "gives lrr to fedavg: .*'lrr'; did you mean lr"),

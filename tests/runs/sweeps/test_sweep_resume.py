@@ -1,5 +1,6 @@
 """A sweep's directory: kills, Ctrl-C and larger grids keep every finished run, bit for bit."""
 
+import dataclasses
 import pathlib
 import shutil
 import signal
@@ -246,6 +247,38 @@ def test_another_sweep_is_refused(finished, other):
     assert not [name for name in names if "alone" in name]
     assert files(finished) == before
     assert go(finished).resumed == 9  # and the directory is none the worse
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", [name for name in OTHERS if name != "identity"])
+def test_another_grid_of_another_sweep_is_refused(finished, other):
+    """Tables of the folder would choose among rates on other data, or of two algorithms."""
+    options = {k: v() if callable(v) else v for k, v in OTHERS[other].items()}
+    before = files(finished)
+    with compilations() as names, pytest.raises(ValueError, match=r"directory '.*' holds another"):
+        go(finished, grid={"lr": [0.7]}, **options)
+    assert not [name for name in names if "alone" in name]
+    assert files(finished) == before
+
+
+@pytest.mark.slow
+def test_configurations_with_other_choices_may_have_other_setups(tmp_path):
+    """Names that the setup takes decide what its runs are; identities may differ by rate."""
+
+    def setup(cohort):
+        whole = quadratic_trial().setup
+        mask = np.asarray(whole.timeline.mask) & (np.arange(3) < cohort)
+        fewer = dataclasses.replace(whole.timeline, mask=mask)
+        return dataclasses.replace(whole, timeline=fewer)
+
+    def run(grid):
+        config = lambda configuration: {"half": configuration["lr"] / 2}  # noqa: E731
+        storage = fs.Storage(tmp_path, config=config)
+        return sweep_on(ONE_DEVICE, fs.fedavg, setup, grid, KEYS, storage=storage)
+
+    assert run({"cohort": [2], "lr": [0.1]}).resumed == 0
+    assert run({"cohort": [3], "lr": [0.2]}).resumed == 0
+    assert run({"cohort": [2, 3], "lr": [0.1, 0.2]}).resumed == 6
 
 
 @pytest.mark.slow

@@ -211,6 +211,7 @@ def test_choices_are_programs_of_their_own_and_repeated_proposals_run_once():
     ("changes", "expected"),
     [
         ({"space": {}}, "space is {}; expected distributions of Optuna by name"),
+        ({"space": lambda trial: {"rounds": 2}}, "space has 'rounds'; expected another name"),
         ({"space": {"lr": (0.1, 1.0)}}, "space['lr'] is (0.1, 1.0); expected a distribution"),
         ({"metric": "x"}, "metric is 'x'; expected a number of the evaluation: loss"),
         ({"metric": "accuracy", "mode": None}, "metric is 'accuracy'; expected a number"),
@@ -394,10 +395,10 @@ def test_a_function_that_returns_no_configuration_is_refused(returned):
 
 
 def test_setups_of_different_lengths_cannot_be_compared():
-    def setup(rounds):
-        return quadratic_setup(timeline=quadratic_setup().timeline[:rounds])
+    def setup(length):
+        return quadratic_setup(timeline=quadratic_setup().timeline[:length])
 
-    space = {"rounds": optuna.distributions.CategoricalDistribution([4, 8]), **RATES}
+    space = {"length": optuna.distributions.CategoricalDistribution([4, 8]), **RATES}
     with pytest.raises(ValueError, match="setup has 4 or 8 rounds; expected one number"):
         tuned(setup, space)
 
