@@ -185,7 +185,7 @@ class SweepStore:
                 continue
             self._checked.add(place)
             if run_key({name: known[name] for name in group.static}, "") == fixed:
-                like = kept.identity._replace(data=kept.identity.setup or identities[seed].setup)
+                like = kept.identity._replace(data=kept.identity.setup)
                 here = identities[seed]._replace(data=identities[seed].setup)
                 self._check_same(known, seed, like, here)
 
@@ -300,6 +300,8 @@ def _read(path: pathlib.Path, sweep: str, advice: str) -> dict[RunKey, _Kept]:
             "it elsewhere"
         )
     result = {}
+    if any(len(entry) != 2 + len(RunDigests._fields) for entry in meta):
+        raise FolderError(f"{path} is of another version of fedjax_sim; choose another directory")
     for i, (configuration, seed, *identity) in enumerate(meta):
         parts: dict[str, dict[str, Any]] = {"metrics": {}, "probes": {}, "model": {}}
         for name, values in arrays.items():

@@ -293,7 +293,7 @@ class SweepPlan:
             name = run_key(extra, "")
             if name not in known:
                 # Without a folder nothing is looked up, and hashing the data would take time.
-                empty = [RunDigests("", "", "", "")] * len(numbers)
+                empty = [RunDigests(*[""] * len(RunDigests._fields))] * len(numbers)
                 on_disk = self.storage.path is not None
                 per_seed = self.trials.per_seed
                 known[name] = (

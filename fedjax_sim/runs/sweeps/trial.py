@@ -107,7 +107,7 @@ class RunDigests(NamedTuple):
     algorithm: str  # the factory with its static hyper-parameters
     functions: str  # code of the factory, the objective, the model, the evaluation, the probes
     settings: str  # what all seeds of a configuration have in common
-    setup: str = ""  # as data, without further values; "" in files of earlier versions
+    setup: str  # as data, without further values
 
 
 class Trials:
