@@ -113,14 +113,14 @@ def normalise_groups_later(
 ) -> Recomputed:
     """Returns :func:`normalise_groups`, which readers compute from ``x`` and its statistics."""
     found = _normalised(x, scale, bias, groups, epsilon, outside)
-    stored = lax.stop_gradient((x, found.mean, found.factor, bias))
+    stored = x, found.mean, found.factor, bias
 
     def out(stored: tuple[Array, Array, Array, Array]) -> Array:
         x, mean, factor, bias = stored
         scaled = (tree.wide(x) - mean) * factor + _by_channel(bias, x)
         return found.kept(scaled).astype(x.dtype)
 
-    return Recomputed(normalise_groups(x, scale, bias, groups, epsilon, outside), stored, out)
+    return Recomputed.of(normalise_groups(x, scale, bias, groups, epsilon, outside), stored, out)
 
 
 class _Normalised(NamedTuple):

@@ -8,9 +8,10 @@ Here every reader has a computation of its own, which XLA can make a part of the
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 
 
@@ -18,9 +19,14 @@ from jax import Array, lax
 class Recomputed:
     """An array as a function of stored arrays."""
 
-    carrier: Array  # carries derivatives; its entries are those of the array, which nobody reads
+    carrier: Array  # the array's derivatives, with zeros as entries
     stored: Any  # arrays without derivatives
     function: Callable[[Any], Array]
+
+    @classmethod
+    def of(cls, array: Array, stored: Any, function: Callable[[Any], Array]) -> Self:
+        """The array that the function returns of stored arrays; the one given is not computed."""
+        return cls(_zeros(array), lax.stop_gradient(stored), function)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,13 +63,24 @@ def later(function: Callable[..., Array], *inputs: Array | Recomputed) -> Array 
     def composed(stored: list[Any]) -> Array:
         return function(*(x.function(arrays) for x, arrays in zip(parts, stored, strict=True)))
 
-    return Recomputed(read(function, *inputs), [x.stored for x in parts], composed)
+    return Recomputed.of(read(function, *inputs), [x.stored for x in parts], composed)
 
 
 def _parts(x: Array | Recomputed) -> Recomputed:
     if isinstance(x, Recomputed):
         return x
     return Recomputed(x, lax.stop_gradient(x), lambda stored: stored)
+
+
+@jax.custom_jvp
+def _zeros(x: Array) -> Array:
+    """Zeros with the derivatives of an array."""
+    return jnp.zeros_like(x)
+
+
+@_zeros.defjvp
+def _zeros_jvp(primals, tangents):
+    return _zeros(*primals), tangents[0]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
