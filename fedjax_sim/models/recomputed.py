@@ -34,8 +34,11 @@ class Recomputed:
         return self.carrier.shape
 
 
-def read(function: Callable[..., Array], *inputs: Array | Recomputed) -> Array:
-    """Returns ``function(*inputs)``, for which this reader alone computes recomputed inputs."""
+def read(function: Callable[..., Array], *inputs: Any) -> Array:
+    """Returns ``function(*inputs)`` of pytrees and :class:`Recomputed` arrays.
+
+    The latter are computed for this reader alone, and once more for its gradient.
+    """
     if not any(isinstance(x, Recomputed) for x in inputs):
         return function(*inputs)
     parts = [_parts(x) for x in inputs]
@@ -66,7 +69,8 @@ def later(function: Callable[..., Array], *inputs: Array | Recomputed) -> Array 
     return Recomputed.of(read(function, *inputs), [x.stored for x in parts], composed)
 
 
-def _parts(x: Array | Recomputed) -> Recomputed:
+def _parts(x: Any) -> Recomputed:
+    """The input of a reader, which is itself what is stored if it is not recomputed."""
     if isinstance(x, Recomputed):
         return x
     return Recomputed(x, lax.stop_gradient(x), lambda stored: stored)

@@ -185,12 +185,12 @@ class _ResNet(nnx.Module):
                     f"x has images of width {x.shape[2]}; expected an even one (pairs)"
                 )
             x = in_pairs(x)
-        x = later(jax.nn.relu, self.norm(_convolved(self.conv, x)))
+        h = later(jax.nn.relu, self.norm(_convolved(self.conv, x)))
         if self.large_stem:
-            x = read(_pool, x)
+            h = read(_pool, h)
         for block in self.blocks:
-            x = block(x)
-        return self.head(read(lambda x: x.mean(axis=(1, 2)), x))
+            h = block(h)
+        return self.head(read(lambda h: h.mean(axis=(1, 2)), h))
 
 
 def _pool(x: Array) -> Array:
