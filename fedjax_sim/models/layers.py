@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedjax_sim import tree
-from fedjax_sim.models.recomputed import Recomputed
+from fedjax_sim.models.recomputed import Recomputed, recomputed
 from fedjax_sim.types import Described, Params
 from fedjax_sim.types.platforms import CHOICES, by_platform
 
@@ -113,14 +113,14 @@ def normalise_groups_later(
 ) -> Recomputed:
     """Returns :func:`normalise_groups`, which readers compute from ``x`` and its statistics."""
     found = _normalised(x, scale, bias, groups, epsilon, outside)
-    stored = x, found.mean, found.factor, bias
 
-    def out(stored: tuple[Array, Array, Array, Array]) -> Array:
-        x, mean, factor, bias = stored
+    def out(mean: Array, stored: tuple[Array, Array, Array]) -> Array:
+        x, factor, bias = stored
         scaled = (tree.wide(x) - mean) * factor + _by_channel(bias, x)
         return found.kept(scaled).astype(x.dtype)
 
-    return Recomputed.of(normalise_groups(x, scale, bias, groups, epsilon, outside), stored, out)
+    result = normalise_groups(x, scale, bias, groups, epsilon, outside)
+    return recomputed(result, found.mean, (x, found.factor, bias), out)
 
 
 class _Normalised(NamedTuple):

@@ -1,14 +1,15 @@
 """Arrays that are not stored, because each of their readers computes them again.
 
-``jax.checkpoint`` makes the gradients' readers compute an array again.  The readers of the forward
-pass share one computation, since XLA merges equal operations, so that the array is stored for them.
+``jax.checkpoint`` computes an array once more for all gradients.  What reads it in the forward pass
+shares one computation, since XLA merges equal operations, so that the array is stored all the same.
 Here every reader has a computation of its own, which XLA can make a part of the reader.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, Self
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,21 +18,38 @@ from jax import Array, lax
 
 @dataclasses.dataclass(frozen=True)
 class Recomputed:
-    """An array as a function of stored arrays."""
+    """An array as a function of small arrays, which all its operations need, and of stored ones.
 
-    carrier: Array  # the array's derivatives, with zeros as entries
-    stored: Any  # arrays without derivatives
-    function: Callable[[Any], Array]
+    Small and stored arrays are pytrees without derivatives.  Those of the array are the ones of the
+    carrier, whose entries are zero.
+    """
 
-    @classmethod
-    def of(cls, array: Array, stored: Any, function: Callable[[Any], Array]) -> Self:
-        """The array that the function returns of stored arrays; the one given is not computed."""
-        return cls(_zeros(array), lax.stop_gradient(stored), function)
+    carrier: Array
+    small: Any
+    stored: Any
+    function: Callable[[Any, Any], Array]
+    numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The array's shape."""
         return self.carrier.shape
+
+    def copy(self) -> Any:
+        """The small arrays behind a number of barriers that no other copy of them has."""
+        # XLA merges equal barriers and what is equal behind them. Around images or gradients a
+        # barrier would keep XLA from computing them inside of a convolution.
+        small = self.small
+        for _ in range(next(self.numbers)):
+            small = lax.optimization_barrier(small)
+        return small
+
+
+def recomputed(
+    array: Array, small: Any, stored: Any, function: Callable[[Any, Any], Array]
+) -> Recomputed:
+    """Returns what has the derivatives of an array and the value ``function(small, stored)``."""
+    return Recomputed(_zeros(array), *lax.stop_gradient((small, stored)), function)
 
 
 def read(function: Callable[..., Array], *inputs: Any) -> Array:
@@ -41,39 +59,53 @@ def read(function: Callable[..., Array], *inputs: Any) -> Array:
     """
     if not any(isinstance(x, Recomputed) for x in inputs):
         return function(*inputs)
-    parts = [_parts(x) for x in inputs]
 
-    @jax.checkpoint  # the gradient is another reader
-    def reader(carriers: list[Array], stored: list[Any]) -> Array:
-        # XLA merges equal operations before it removes barriers. One around all arrays of a reader
-        # equals no other's, so that what follows is not merged either.
-        stored = lax.optimization_barrier(stored)
-        values = (
-            _evaluated(x.function, carrier, arrays)
-            for x, carrier, arrays in zip(parts, carriers, stored, strict=True)
-        )
-        return function(*values)
+    def values(carriers: list[Any], copies: list[Any], stored: list[Any]) -> list[Any]:
+        return [
+            _evaluated(x.function, *arrays) if isinstance(x, Recomputed) else arrays[0]
+            for x, *arrays in zip(inputs, carriers, copies, stored, strict=True)
+        ]
 
-    return reader([x.carrier for x in parts], [x.stored for x in parts])
+    @jax.custom_jvp
+    def reader(carriers: list[Any], forward: list[Any], backward: list[Any], stored: list[Any]):
+        del backward
+        return function(*values(carriers, forward, stored))
+
+    @reader.defjvp
+    def _(primals, tangents):
+        carriers, _, backward, stored = primals
+
+        def again(carriers: list[Any], backward: list[Any], stored: list[Any]) -> Array:
+            return function(*values(carriers, backward, stored))
+
+        def along(carriers: list[Any]) -> Array:
+            # Values of the forward pass would be stored where the backward pass is another program.
+            return jax.checkpoint(again, prevent_cse=False)(carriers, backward, stored)
+
+        return reader(*primals), jax.jvp(along, (carriers,), (tangents[0],))[1]
+
+    carriers = [x.carrier if isinstance(x, Recomputed) else x for x in inputs]
+    copies = [[x.copy() if isinstance(x, Recomputed) else () for x in inputs] for _ in range(2)]
+    stored = [x.stored if isinstance(x, Recomputed) else () for x in inputs]
+    return reader(carriers, *copies, stored)
 
 
-def later(function: Callable[..., Array], *inputs: Array | Recomputed) -> Array | Recomputed:
+def later(function: Callable[..., Array], *inputs: Any) -> Array | Recomputed:
     """Returns ``function(*inputs)``, recomputed if an input is."""
     if not any(isinstance(x, Recomputed) for x in inputs):
         return function(*inputs)
-    parts = [_parts(x) for x in inputs]
 
-    def composed(stored: list[Any]) -> Array:
-        return function(*(x.function(arrays) for x, arrays in zip(parts, stored, strict=True)))
+    def composed(small: list[Any], stored: list[Any]) -> Array:
+        return function(
+            *(
+                x.function(*arrays) if isinstance(x, Recomputed) else arrays[1]
+                for x, *arrays in zip(inputs, small, stored, strict=True)
+            )
+        )
 
-    return Recomputed.of(read(function, *inputs), [x.stored for x in parts], composed)
-
-
-def _parts(x: Any) -> Recomputed:
-    """The input of a reader, which is itself what is stored if it is not recomputed."""
-    if isinstance(x, Recomputed):
-        return x
-    return Recomputed(x, lax.stop_gradient(x), lambda stored: stored)
+    small = [x.small if isinstance(x, Recomputed) else () for x in inputs]
+    stored = [x.stored if isinstance(x, Recomputed) else x for x in inputs]
+    return recomputed(read(function, *inputs), small, stored, composed)
 
 
 @jax.custom_jvp
@@ -88,10 +120,10 @@ def _zeros_jvp(primals, tangents):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _evaluated(function: Callable[[Any], Array], carrier: Array, stored: Any) -> Array:
-    """The function of stored arrays, with the derivatives of the carrier."""
+def _evaluated(function: Callable, carrier: Array, small: Any, stored: Any) -> Array:
+    """The function of small and stored arrays, with the derivatives of the carrier."""
     del carrier
-    return function(stored)
+    return function(small, stored)
 
 
 @_evaluated.defjvp
