@@ -21,14 +21,14 @@ class Recomputed:
     """An array as a function of small arrays, which all its operations need, and of stored ones.
 
     Small and stored arrays are pytrees without derivatives.  Those of the array are the ones of the
-    carrier, whose entries are zero.
+    carrier, whose entries are zero.  The numbers are those of copies that do not exist yet.
     """
 
     carrier: Array
     small: Any
     stored: Any
     function: Callable[[Any, Any], Array]
-    numbers: Iterator[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
+    numbers: Iterator[int]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -49,7 +49,8 @@ def recomputed(
     array: Array, small: Any, stored: Any, function: Callable[[Any, Any], Array]
 ) -> Recomputed:
     """Returns what has the derivatives of an array and the value ``function(small, stored)``."""
-    return Recomputed(_zeros(array), *lax.stop_gradient((small, stored)), function)
+    constants = lax.stop_gradient((small, stored))
+    return Recomputed(_zeros(array), *constants, function, itertools.count(1))
 
 
 def read(function: Callable[..., Array], *inputs: Any) -> Array:
@@ -92,7 +93,8 @@ def read(function: Callable[..., Array], *inputs: Any) -> Array:
 
 def later(function: Callable[..., Array], *inputs: Any) -> Array | Recomputed:
     """Returns ``function(*inputs)``, recomputed if an input is."""
-    if not any(isinstance(x, Recomputed) for x in inputs):
+    first = next((x for x in inputs if isinstance(x, Recomputed)), None)
+    if first is None:
         return function(*inputs)
 
     def composed(small: list[Any], stored: list[Any]) -> Array:
@@ -105,7 +107,9 @@ def later(function: Callable[..., Array], *inputs: Any) -> Array | Recomputed:
 
     small = [x.small if isinstance(x, Recomputed) else () for x in inputs]
     stored = [x.stored if isinstance(x, Recomputed) else x for x in inputs]
-    return recomputed(read(function, *inputs), small, stored, composed)
+    result = recomputed(read(function, *inputs), small, stored, composed)
+    # With numbers of its own, copies of the same small arrays could be equal.
+    return dataclasses.replace(result, numbers=first.numbers)
 
 
 @jax.custom_jvp
