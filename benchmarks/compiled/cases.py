@@ -138,7 +138,7 @@ def network(name: str, dtype: Any = None) -> Callable[[Sequence[Any], str], Prog
         half = dtype is not None
         pairs = half and on_tpu
         model = {
-            "ResNet-18": lambda: fs.models.resnet18(net.classes, pairs=pairs),
+            "ResNet-18": lambda: fs.models.resnet18(net.classes, pairs=pairs, remat=pairs),
             "ViT-Tiny": lambda: fs.models.vit_tiny(
                 num_classes=net.classes, unroll=half or not on_tpu
             ),

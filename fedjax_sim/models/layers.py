@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from fedjax_sim import tree
+from fedjax_sim.models.recomputed import Recomputed, recomputed
 from fedjax_sim.types import Described, Params
 from fedjax_sim.types.platforms import CHOICES, by_platform
 
@@ -56,7 +57,8 @@ def _standardise_jvp(axes, epsilon, primals, tangents):
 def _standardised(x: Array, axes: Sequence[int], epsilon: float) -> tuple[Array, Array]:
     """The result of :func:`standardise` before it is rounded, and the factor."""
     wide = tree.wide(x)
-    centred, variance = _centred(wide, functools.partial(_mean, axes=axes), wide.dtype != x.dtype)
+    average = functools.partial(_mean, axes=axes)
+    _, centred, variance = _centred(wide, average, wide.dtype != x.dtype)
     scale = lax.rsqrt(variance + epsilon)
     return centred * scale, scale
 
@@ -65,15 +67,17 @@ def _mean(x: Array, axes: Sequence[int]) -> Array:
     return x.mean(axis=axes, keepdims=True)
 
 
-def _centred(wide: Array, average: Callable[[Array], Array], rounded: bool) -> tuple[Array, Array]:
-    """Deviations from the average, and their variance."""
+def _centred(
+    wide: Array, average: Callable[[Array], Array], rounded: bool
+) -> tuple[Array, Array, Array]:
+    """The average, deviations from it, and their variance."""
     mean = average(wide)
     centred = wide - mean
     if rounded:
         # One pass for both means. What cancels is below the rounding of entries to half precision.
-        return centred, jnp.maximum(average(jnp.square(wide)) - jnp.square(mean), 0)
+        return mean, centred, jnp.maximum(average(jnp.square(wide)) - jnp.square(mean), 0)
     # The difference of two means of squares would cancel where the mean is large.
-    return centred, average(jnp.square(centred))
+    return mean, centred, average(jnp.square(centred))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4, 5))
@@ -86,7 +90,7 @@ def normalise_groups(
     those of k pixels.  Everything is computed in at least float32.  The given number of pixels at
     both ends of a row is outside of the image: they do not count, and their results are zero.
     """
-    return _normalised(x, scale, bias, groups, epsilon, outside)[0].astype(x.dtype)
+    return _normalised(x, scale, bias, groups, epsilon, outside).out.astype(x.dtype)
 
 
 @normalise_groups.defjvp
@@ -95,7 +99,7 @@ def _normalise_groups_jvp(groups, epsilon, outside, primals, tangents):
     # Written with y and 1 once, its transpose has two sums over pixels, which serve the gradients
     # of images, scales and biases.
     (x, scale, bias), (t, d_scale, d_bias) = primals, tangents
-    out, y, factor, average, kept = _normalised(x, scale, bias, groups, epsilon, outside)
+    out, y, _, factor, average, kept = _normalised(x, scale, bias, groups, epsilon, outside)
     t = tree.wide(t)
     along_y = _for_images(d_scale, x) - factor * average(y * t)
     along_ones = _for_images(d_bias, x) - factor * average(t)
@@ -104,13 +108,36 @@ def _normalise_groups_jvp(groups, epsilon, outside, primals, tangents):
     return out.astype(x.dtype), kept(factor * t + along_y * y + along_ones).astype(x.dtype)
 
 
+def normalise_groups_later(
+    x: Array, scale: Array, bias: Array, groups: int, epsilon: float, outside: int = 0
+) -> Recomputed:
+    """Returns :func:`normalise_groups`, which readers compute from ``x`` and its statistics."""
+    found = _normalised(x, scale, bias, groups, epsilon, outside)
+
+    def out(mean: Array, stored: tuple[Array, Array, Array]) -> Array:
+        x, factor, bias = stored
+        scaled = (tree.wide(x) - mean) * factor + _by_channel(bias, x)
+        return found.kept(scaled).astype(x.dtype)
+
+    result = normalise_groups(x, scale, bias, groups, epsilon, outside)
+    return recomputed(result, found.mean, (x, found.factor, bias), out)
+
+
+class _Normalised(NamedTuple):
+    """Images normalised by groups, and what their derivatives need."""
+
+    out: Array
+    standardised: Array
+    mean: Array
+    factor: Array  # from a deviation from the mean to the result, without the bias
+    average: Callable[[Array], Array]  # over a group's pixels
+    kept: Callable[[Array], Array]  # zeros for the pixels that are outside
+
+
 def _normalised(
     x: Array, scale: Array, bias: Array, groups: int, epsilon: float, outside: int
-) -> tuple:
-    """The result, standardised images, their factors, and functions of arrays like images.
-
-    These are the average over a group's pixels, and zeros for the pixels that are outside.
-    """
+) -> _Normalised:
+    """The result of :func:`normalise_groups` before it is rounded, and its parts."""
     pixels = x.shape[3] // scale.size
     width = x.shape[2] * pixels - 2 * outside
 
@@ -140,11 +167,11 @@ def _normalised(
         return jnp.matmul(sums, same, precision="highest") / (x.shape[3] // groups)
 
     wide = tree.wide(x)
-    centred, variance = _centred(wide, average, wide.dtype != x.dtype)
+    mean, centred, variance = _centred(wide, average, wide.dtype != x.dtype)
     inverse = lax.rsqrt(variance + epsilon)
     factor = inverse * _by_channel(scale, x)
     out = kept(centred * factor + _by_channel(bias, x))
-    return out, centred * inverse, factor, average, kept
+    return _Normalised(out, centred * inverse, mean, factor, average, kept)
 
 
 def _by_channel(parameter: Array, x: Array) -> Array:

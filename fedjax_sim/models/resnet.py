@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,8 @@ from fedjax_sim.models.cnn import conv_layer
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.convolution.pairs import conv_pairs, in_pairs
 from fedjax_sim.models.dense import Dense, Product, dense_product
-from fedjax_sim.models.layers import normalise_groups
+from fedjax_sim.models.layers import normalise_groups, normalise_groups_later
+from fedjax_sim.models.recomputed import Recomputed, later, read
 from fedjax_sim.types import plain_integers
 
 _HE_NORMAL = jax.nn.initializers.he_normal()
@@ -34,6 +36,7 @@ def resnet(
     conv: Convolution = auto,
     dot: Product = dense_product,
     pairs: bool = False,
+    remat: bool = False,
 ) -> Model:
     """Residual network of basic blocks: ``[B, H, W, image_channels] -> logits``.
 
@@ -66,6 +69,9 @@ def resnet(
             to rounding.  64 channels then fill the 128 lanes of a TPU's register
             (docs/performance.md); elsewhere it only costs arithmetic.  ``conv`` then serves the
             later stages.
+        remat: compute residual sums again in every layer that reads them, forward and backward, so
+            that none is stored: fewer passes over memory on a TPU (docs/performance.md), for a
+            little arithmetic.
 
     Raises:
         ValueError: no stage, or ``blocks`` and ``channels`` of different lengths; a number that is
@@ -93,7 +99,7 @@ def resnet(
             "stem for small images and a second stage, whose stride ends the pairs"
         )
     sizes = num_classes, tuple(channels), tuple(blocks), groups, image_channels
-    return from_nnx(lambda rngs: _ResNet(*sizes, large_stem, conv, dot, pairs, rngs))
+    return from_nnx(lambda rngs: _ResNet(*sizes, large_stem, conv, dot, pairs, remat, rngs))
 
 
 @plain_integers
@@ -103,6 +109,7 @@ def resnet18(
     conv: Convolution = auto,
     dot: Product = dense_product,
     pairs: bool = False,
+    remat: bool = False,
 ) -> Model:
     """ResNet-18 with the stem for small images, ``[B, H, W, 3] -> logits [B, num_classes]``.
 
@@ -117,7 +124,7 @@ def resnet18(
     channels, blocks = (64, 128, 256, 512), (2, 2, 2, 2)
     return resnet(
         num_classes, channels=channels, blocks=blocks, groups=groups, conv=conv, dot=dot,
-        pairs=pairs,
+        pairs=pairs, remat=remat,
     )  # fmt: skip
 
 
@@ -153,18 +160,19 @@ class _ResNet(nnx.Module):
         conv,
         dot,
         pairs,
+        remat,
         rngs,
     ):
         self.large_stem = large_stem
         size, stride = (7, 2) if large_stem else (3, 1)
         self.conv = _conv(image_channels, channels[0], size, stride, conv, rngs)
-        self.norm = _GroupNorm(channels[0], groups)
+        self.norm = _GroupNorm(channels[0], groups, remat)
         self.blocks = nnx.List()
         fan_in = channels[0]
         for stage, (width, count) in enumerate(zip(channels, blocks, strict=True)):
             for number in range(count):
                 stride = 2 if stage > 0 and number == 0 else 1
-                self.blocks.append(_BasicBlock(fan_in, width, stride, groups, conv, rngs))
+                self.blocks.append(_BasicBlock(fan_in, width, stride, groups, conv, remat, rngs))
                 fan_in = width
         self.pairs = pairs
         self.head = Dense(fan_in, (), num_classes, jax.nn.relu, _HE_NORMAL, rngs, dot)
@@ -177,12 +185,12 @@ class _ResNet(nnx.Module):
                     f"x has images of width {x.shape[2]}; expected an even one (pairs)"
                 )
             x = in_pairs(x)
-        x = jax.nn.relu(self.norm(_convolved(self.conv, x)))
+        h = later(jax.nn.relu, self.norm(_convolved(self.conv, x)))
         if self.large_stem:
-            x = _pool(x)
+            h = read(_pool, h)
         for block in self.blocks:
-            x = block(x)
-        return self.head(x.mean(axis=(1, 2)))
+            h = block(h)
+        return self.head(read(lambda h: h.mean(axis=(1, 2)), h))
 
 
 def _pool(x: Array) -> Array:
@@ -193,47 +201,55 @@ def _pool(x: Array) -> Array:
 
 
 class _BasicBlock(nnx.Module):
-    def __init__(self, fan_in, width, stride, groups, conv, rngs):
+    def __init__(self, fan_in, width, stride, groups, conv, remat, rngs):
         self.conv1 = _conv(fan_in, width, 3, stride, conv, rngs)
         self.norm1 = _GroupNorm(width, groups)
         self.conv2 = _conv(width, width, 3, 1, conv, rngs)
-        self.norm2 = _GroupNorm(width, groups)
+        self.norm2 = _GroupNorm(width, groups, remat)
         if stride > 1 or fan_in != width:
-            self.shortcut = _Shortcut(fan_in, width, stride, groups, conv, rngs)
+            self.shortcut = _Shortcut(fan_in, width, stride, groups, conv, remat, rngs)
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array | Recomputed) -> Array | Recomputed:
         # In pairs both convolutions read and write pairs that are one pixel apart.
         paired = x.shape[3] != self.conv1.in_features
         shift = int(paired and not hasattr(self, "shortcut"))
         h = jax.nn.relu(self.norm1(_convolved(self.conv1, x, -shift), shift))
         h = self.norm2(_convolved(self.conv2, h, shift))
-        return jax.nn.relu(h + (self.shortcut(x) if hasattr(self, "shortcut") else x))
+        x = self.shortcut(x) if hasattr(self, "shortcut") else x
+        return later(lambda h, x: jax.nn.relu(h + x), h, x)
 
 
 class _Shortcut(nnx.Module):
-    def __init__(self, fan_in, width, stride, groups, conv, rngs):
+    def __init__(self, fan_in, width, stride, groups, conv, remat, rngs):
         self.conv = _conv(fan_in, width, 1, stride, conv, rngs)
-        self.norm = _GroupNorm(width, groups)
+        self.norm = _GroupNorm(width, groups, remat)
 
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Array | Recomputed) -> Array | Recomputed:
         return self.norm(_convolved(self.conv, x))
 
 
 class _GroupNorm(nnx.Module):
     """Group normalisation in any dtype; nnx.GroupNorm needs float32 under strict promotion."""
 
-    def __init__(self, width, groups):
+    def __init__(self, width, groups, remat=False):
         self.groups = groups
+        self.normalise = normalise_groups_later if remat else normalise_groups
         self.scale = nnx.Param(jnp.ones(width, jnp.float32))
         self.bias = nnx.Param(jnp.zeros(width, jnp.float32))
 
-    def __call__(self, x: Array, outside: int = 0) -> Array:
-        return normalise_groups(x, self.scale[...], self.bias[...], self.groups, 1e-5, outside)
+    def __call__(self, x: Array, outside: int = 0) -> Any:
+        return self.normalise(x, self.scale[...], self.bias[...], self.groups, 1e-5, outside)
 
 
-def _convolved(layer: nnx.Conv, x: Array, shift: int = 0) -> Array:
+def _convolved(layer: nnx.Conv, x: Array | Recomputed, shift: int = 0) -> Array:
     """The convolution of images, or of images whose pixels are in pairs."""
-    return layer(x) if x.shape[3] == layer.in_features else conv_pairs(layer, x, shift)
+    graph, kernel = nnx.split(layer)
+
+    def convolve(x: Array, kernel: nnx.State) -> Array:
+        layer: nnx.Conv = nnx.merge(graph, kernel)
+        return layer(x) if x.shape[3] == layer.in_features else conv_pairs(layer, x, shift)
+
+    return read(convolve, x, kernel)
 
 
 def _conv(fan_in, fan_out, size, stride, conv, rngs) -> nnx.Conv:

@@ -344,9 +344,15 @@ def plain_resnet(params, x, strides, groups):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "pairs"), [((7, 8), True), ((7, 8), False), ((6, 7), False)])
-def test_residual_network(size, pairs):
-    model = models.resnet(5, channels=(4, 8, 6), blocks=(2, 1, 1), pairs=pairs)
+@pytest.mark.parametrize(
+    ("size", "pairs", "remat"),
+    [
+        ((7, 8), True, False), ((7, 8), False, False), ((6, 7), False, False),
+        ((7, 8), True, True), ((6, 7), False, True),
+    ],
+)  # fmt: skip
+def test_residual_network(size, pairs, remat):
+    model = models.resnet(5, channels=(4, 8, 6), blocks=(2, 1, 1), pairs=pairs, remat=remat)
     params = random_params(model, np.float64)
     (x,) = draws((3, *size, 3))
     shapes = str(jax.make_jaxpr(model.apply)(params, x))
