@@ -1,6 +1,7 @@
 """A sweep's directory: kills, Ctrl-C and larger grids keep every finished run, bit for bit."""
 
 import dataclasses
+import json
 import pathlib
 import shutil
 import signal
@@ -21,7 +22,8 @@ from small_problems import assert_identical
 from sweep_problems import KEYS, ONE_DEVICE, changed, compilations, quadratic_trial, sweep_of
 
 import fedjax_sim as fs
-from fedjax_sim.runs.storage.files import FolderError, digest
+from fedjax_sim.runs.storage.files import FolderError, digest, read_npz, write_npz
+from fedjax_sim.runs.sweeps import store
 from fedjax_sim.runs.sweeps.store import run_key
 
 SCRIPT = pathlib.Path(killed_sweep.__file__)
@@ -340,4 +342,17 @@ def test_a_renamed_slice_is_refused(tmp_path):
     path = next(tmp_path.glob("slices/*.npz"))
     path.rename(path.with_name("mine.npz"))
     with pytest.raises(FolderError, match=r"mine\.npz is of another sweep .*, or was renamed"):
+        go(tmp_path)
+
+
+def test_a_slice_of_another_version_is_refused(tmp_path):
+    go(tmp_path)
+    path = next(tmp_path.glob("slices/*.npz"))
+    arrays = read_npz(path, "")
+    meta = [entry[:-1] for entry in json.loads(str(arrays["meta"]))]  # a digest less
+    sweep = json.loads((tmp_path / "sweep.json").read_text())["id"]
+    path.unlink()
+    other = path.with_name(store._name(meta, sweep, False))
+    write_npz(other, arrays | {"meta": np.array(json.dumps(meta))})
+    with pytest.raises(FolderError, match=r"\.npz is of another version of fedjax_sim; choose"):
         go(tmp_path)
