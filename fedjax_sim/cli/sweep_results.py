@@ -82,7 +82,7 @@ def results_of(config: SweepOptions, result: Sweep) -> tuple[SweepResult, dict[s
     if config.run.seeds > 1:
         # Of a part of a model, metrics of the server's model mean nothing.
         personal = config.score_metric.startswith("personal/")
-        alone = set() if personal else result.partial_models
+        alone = [] if personal else [*result.partial_models]
         whole = complete.loc[~complete["algorithm"].isin(alone), :]
         if len(set(whole["algorithm"])) > 1:
             files["paired.csv"] = _paired(whole, cells, mode)
