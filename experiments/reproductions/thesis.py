@@ -254,7 +254,7 @@ ROWS = (
         "The recordings are not available: a synthetic stand-in of their shapes.",
         ("fco/fmri-standin-39912/fmri",),
         _sparse,
-        "python -m experiments.fco.fmri",
+        "python -m experiments.fco.fmri --seeds 3",
     ),
     Row(
         "Figure 4.12: EMNIST, l1 ball (4a)",
