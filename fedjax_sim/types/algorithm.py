@@ -167,6 +167,9 @@ class LastWrapper(NamedTuple):
     mechanism: Any = None
 
 
+Check = Callable[[Task, Timeline], None]  # raises ValueError for what does not fit
+
+
 @shown
 class Requires(NamedTuple):
     """Requirements of an algorithm: of a setup, of wrappers around it and of the files of its runs.
@@ -210,7 +213,7 @@ class Requires(NamedTuple):
     no_selection: str | None = None
     # Raises ValueError, with the reason, for a task or a timeline that does not fit the algorithm.
     # Runs before any compilation; arrays of both may be traced.
-    check: Callable[[Task, Timeline], None] = _no_check
+    check: Check = _no_check
     # Clients upload models, which the server averages with its own; False: changes of the model.
     uploads_models: bool = False
     # Messages are changes of the last one, so every client needs every message: counted as bits.

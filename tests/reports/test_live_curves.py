@@ -132,7 +132,7 @@ def test_best_of_many_methods_are_drawn():
 
 
 def test_methods_with_a_failed_seed_are_not_among_the_best():
-    """Of method i both seeds had the loss i; the first four have then lost a seed."""
+    """Losses of the methods: i for both seeds of method i; the first four then lose a seed."""
     live = fs.LiveCurves("loss")
     for i in range(12):
         live(event(f"lr={i}", 1, ("0", "1"), loss=[i, i]))
