@@ -138,7 +138,7 @@ def draw(runs: pd.DataFrame, table: pd.DataFrame) -> Figure:
         ends = [own["correlation"] - own["low"], own["high"] - own["correlation"]]
         right.errorbar(own["correlation"], at, xerr=ends, fmt=marker, ms=5, capsize=2, label=over)
     right.axvline(0, color="0.6", lw=0.8, zorder=0)
-    right.set(xlim=(-1.05, 1.05), xlabel="rank correlation with the gap over each, 95 % interval")
+    right.set(xlim=(-1.05, 1.05), xlabel="rank correlation with the gap over each,\n95 % interval")
     right.set_yticks([-i for i in range(len(names))], names)
     right.legend(**above)
     return figure

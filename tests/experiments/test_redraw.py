@@ -6,7 +6,9 @@ import pathlib
 import shutil
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
+from PIL import Image
 
 from experiments import redraw
 from experiments.harness import figures
@@ -30,6 +32,19 @@ def test_results_stay_small():
     sizes = {path: path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file()}
     assert 0 < sum(sizes.values()) < 8e6
     assert max(sizes.values()) < 3e5, max(sizes, key=sizes.__getitem__)
+
+
+def test_no_picture_is_cut_at_an_edge():
+    """Labels that leave a figure have ink in its outermost rows or columns of pixels."""
+    pictures = [*(ROOT / "results").rglob("*.png"), *(ROOT.parent / "docs/images").rglob("*.png")]
+    assert len(pictures) > 100
+    cut = []
+    for path in pictures:
+        grey = np.asarray(Image.open(path).convert("L")).astype(int)
+        edges = np.concatenate([grey[0], grey[-1], grey[:, 0], grey[:, -1]])
+        if np.any(edges < 215):
+            cut.append(str(path.relative_to(ROOT.parent)))
+    assert not cut
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.ticker import AutoLocator
 
 from fedjax_sim.checks import check_choice, check_count, check_positive
 from fedjax_sim.reports.labels import setting_label
@@ -30,6 +31,7 @@ FEW_POINTS = 12  # with a marker each
 NARROW = 5.0  # inches; narrower figures, for one of two columns of a page, have a smaller font
 _HANDLE = 8  # characters that a line in a legend takes
 LETTER = 0.085  # inches of a letter of a tick label, at most
+_PANEL_SHARE = 0.62  # of a row's height; the rest are legends, labels and captions
 DPI = 110
 INK = "#333333"
 GREY = "#8A94A0"
@@ -193,12 +195,29 @@ def figure_format(path: str | pathlib.Path) -> str:
 
 
 def style_axes(axes: Axes) -> None:
-    """Sets thin spines and a pale grid behind the data."""
+    """Sets thin spines, a pale grid behind the data, and the largest number of vertical ticks."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)
     axes.tick_params(color=INK, labelcolor=INK)
     axes.grid(color="#E3E6E8", lw=0.8)
     axes.set_axisbelow(True)
+    _fix_vertical_ticks(axes)
+
+
+def _fix_vertical_ticks(axes: Axes) -> None:
+    """Sets the largest number of ticks of a linear vertical axis by the height of its row.
+
+    By default it follows from the height of the panel itself.  Where labels such as "0.5" need more
+    room than "1", the layout of the figure and the ticks then change each other, pass after pass,
+    and the label of the axis can end outside the figure.
+    """
+    locator, place = axes.yaxis.get_major_locator(), axes.get_subplotspec()
+    figure = axes.get_figure(root=True)
+    if not isinstance(locator, AutoLocator) or place is None or figure is None:
+        return
+    height = 72 * figure.get_figheight() / place.get_gridspec().nrows  # points
+    room = _PANEL_SHARE * height / (2 * font_points(figure.get_figwidth()))
+    locator.set_params(nbins=min(max(round(room), 2), 9))
 
 
 def bare(bar: Colorbar) -> Colorbar:

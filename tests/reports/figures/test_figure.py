@@ -30,3 +30,12 @@ def test_all_modules_make_the_figure_that_jupyter_shows(path):
 def test_other_formats_are_refused(tmp_path):
     with pytest.raises(ValueError, match="format is 'eps'; expected 'pdf', 'svg' or 'png'"):
         plotting.save(Figure(), tmp_path / "figure", format="eps")
+
+
+@pytest.mark.parametrize("height", [0.3, 0.62, 0.9])
+def test_ticks_do_not_follow_the_height_that_the_layout_gives(height):
+    """Else layout and ticks change each other, and a label can end outside the figure."""
+    frame = pd.DataFrame({"algorithm": "a", "seed": "0", "round": [1, 2], "metric": "m"})
+    axes = plotting.curves(frame.assign(value=[0.5, 4.2]), ["m"]).axes[0]
+    axes.set_position((0.1, 0.05, 0.8, height))
+    assert axes.get_yticks().tolist() == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5]
