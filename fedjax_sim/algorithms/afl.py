@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import real
+from fedjax_sim.algorithms._shared import GRADIENTS, real
 from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, server_rate
 from fedjax_sim.prox import Simplex
@@ -121,6 +121,7 @@ def afl(
             check=check,
             uniform_weights="the clients' weights are lambda, which the server adapts",
             exact_mean="clients also upload their losses",
+            other_uploads=GRADIENTS,
         ),
     )
     return average_rounds(algorithm) if average else algorithm

@@ -39,6 +39,8 @@ from fedjax_sim.types import (
 
 __all__ = ["favano"]
 
+_UNBIASED = "models whose progress is divided by a weight"
+
 
 class MeanModelState(NamedTuple):
     params: Params  # mu, the mean of the server's and the clients' models, which is evaluated
@@ -113,7 +115,12 @@ def favano(
             ModelState,
             local,
             average_with_server,
-            requires=Requires(check=check, uploads_models=True, exact_mean=UPLOADS_MODELS),
+            requires=Requires(
+                check=check,
+                uploads_models=True,
+                exact_mean=UPLOADS_MODELS,
+                other_uploads=_UNBIASED,
+            ),
         )
 
     def visit(w_init: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
@@ -135,6 +142,7 @@ def favano(
             uniform_weights="the mean model is the unweighted mean of all models",
             uploads_models=True,
             exact_mean=UPLOADS_MODELS,
+            other_uploads=_UNBIASED,
         ),
     )
 

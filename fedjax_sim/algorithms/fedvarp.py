@@ -84,5 +84,6 @@ def fedvarp(lr: ScalarOrSchedule, server_lr: Scalar = 1.0) -> FedAlgorithm:
             check=lambda task, timeline: check_none_lost(timeline, _MEMORY),
             uniform_weights="the server's memory is the unweighted mean over all clients",
             mean_of_states=_MEMORY,
+            other_uploads="changes minus those of the client's last visit",
         ),
     )

@@ -144,6 +144,7 @@ def gossip(
             exact_messages="clients send to their neighbours, and nobody sends messages",
             check=check,
             uploads_models=True,
+            other_uploads="what clients with models of their own send to each other",
             bits=Bits(upload=_sent_bits, links=topology.links_per_client),
         ),
     )

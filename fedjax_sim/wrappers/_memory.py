@@ -33,6 +33,8 @@ ESTIMATES = (
     "the server receives estimates of the mean upload here, whose errors would add up to another "
     "limit (ef14 sends every error later)"
 )
+# Reason for `Requires.other_uploads`.
+FROM_ESTIMATES = "differences from an estimate of the change of the model"
 
 Personal = Callable[[Message, ClientState, Oracle, Work], Params]
 

@@ -14,6 +14,7 @@ from fedjax_sim.tree import with_upload_bits
 from fedjax_sim.types import FedAlgorithm, Message, Oracle, Round, Scalar, Upload, Work, specified
 from fedjax_sim.wrappers._memory import (
     ESTIMATES,
+    FROM_ESTIMATES,
     UNWEIGHTED_MEMORY,
     EstimateState,
     MemoryState,
@@ -96,7 +97,9 @@ def diana(algorithm: FedAlgorithm, codec: Codec | StatefulCodec, rate: Scalar) -
         inner = algorithm.update(state.inner, tree.add(state.estimate, mean), round)
         return EstimateState(inner, add_share(state.estimate, mean, round, rate))
 
-    wrapped = algorithm.requiring(uniform_weights_if_partial=UNWEIGHTED_MEMORY)
+    wrapped = algorithm.requiring(
+        uniform_weights_if_partial=UNWEIGHTED_MEMORY, other_uploads=FROM_ESTIMATES
+    )
     return with_upload_bits(wrapped, coder.bits)._replace(
         init=with_estimate(algorithm),
         local=local,

@@ -41,6 +41,7 @@ from fedjax_sim.types import (
 )
 from fedjax_sim.wrappers._memory import (
     ESTIMATES,
+    FROM_ESTIMATES,
     MESSAGE,
     UNWEIGHTED_MEMORY,
     EstimateState,
@@ -164,7 +165,9 @@ def ef21(
         estimate = add_share(state.estimate, mean, round)
         return EstimateState(algorithm.update(state.inner, estimate, round), estimate)
 
-    wrapped = algorithm.requiring(uniform_weights_if_partial=UNWEIGHTED_MEMORY)
+    wrapped = algorithm.requiring(
+        uniform_weights_if_partial=UNWEIGHTED_MEMORY, other_uploads=FROM_ESTIMATES
+    )
     wrapped = with_upload_bits(wrapped, coder.bits)._replace(
         init=with_estimate(algorithm),
         local=local,

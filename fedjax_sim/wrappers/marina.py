@@ -38,6 +38,7 @@ from fedjax_sim.types import (
 )
 from fedjax_sim.wrappers._memory import (
     COIN,
+    FROM_ESTIMATES,
     UNWEIGHTED_MEMORY,
     UPLOAD,
     check_form,
@@ -256,7 +257,8 @@ def _marina(algorithm: FedAlgorithm, codec: Codec, coin: Coin) -> FedAlgorithm:
 
     personal = algorithm.personal
     wrapped = algorithm.requiring(
-        synchronous="MARINA adds changes since the previous message to its estimate"
+        synchronous="MARINA adds changes since the previous message to its estimate",
+        other_uploads=FROM_ESTIMATES,
     )
     return with_message_bits(wrapped, bits)._replace(
         init=init,

@@ -78,7 +78,8 @@ def per_step_uploads(algorithm: FedAlgorithm, lr: ScalarOrSchedule) -> FedAlgori
         eta = rate(lr, work)
         return tree.divide(per_step(upload, work), jnp.where(eta == 0, 1, eta)), new
 
-    return algorithm._replace(init=init, local=local)
+    wrapped = algorithm.requiring(other_uploads="changes per step and rate")
+    return wrapped._replace(init=init, local=local)
 
 
 def _shapes(x: PyTree) -> dict[str, tuple[int, ...]]:

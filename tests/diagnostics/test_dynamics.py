@@ -10,6 +10,8 @@ import small_problems as problems
 from jax.tree_util import Partial
 
 import fedjax_sim as fs
+from fedjax_sim.algorithms.staleness import realised_steps
+from fedjax_sim.compression import random_k, top_k
 from fedjax_sim.diagnostics.client_updates import client_models, model_change
 from fedjax_sim.diagnostics.dynamics import MEASURES, client_dynamics
 from fedjax_sim.engine import first_state
@@ -22,6 +24,7 @@ START = np.array([1.0, -2.0, 0.5])
 TOLERANCE = 1e-6  # of eigenvalues: with the tests' options of the compiler Lanczos loses digits
 KEY = jax.random.key(0)
 ALGORITHM = fs.fedavg(LR)
+RING = fs.topologies.ring(NUM_CLIENTS)
 
 
 def setup_with(eval_fn, **fields) -> fs.Setup:
@@ -240,6 +243,19 @@ def test_models_of_clients_start_from_what_the_algorithm_sends(algorithm, iterat
         fs.mime(LR),
         fs.fedlin(LR),
         fs.average_rounds(fs.fednova(LR)),
+        fs.afl(LR, NUM_CLIENTS, 0.1),
+        fs.fedvarp(LR),
+        fs.favano(LR, realised_steps(np.full(NUM_CLIENTS, 0.5))),
+        fs.favano(LR, realised_steps(np.full(NUM_CLIENTS, 0.5)), output="mean"),
+        fs.per_step_uploads(fs.fedavg(LR), LR),
+        fs.ef21(fs.fedavg(LR), top_k(1)),
+        fs.diana(fs.fedavg(LR), random_k(1), 0.5),
+        fs.marina(fs.fedavg(LR), random_k(1), 0.5),
+        fs.pp_marina(fs.fedavg(LR), random_k(1)),
+        fs.robust.worker_momentum(fs.fedavg(LR), 0.9),
+        fs.topologies.d_psgd(LR, RING),
+        fs.topologies.sgp(LR, RING),
+        fs.topologies.dfedavgm(LR, RING),
     ],
 )
 def test_uploads_that_show_no_model_are_refused(algorithm):

@@ -67,7 +67,8 @@ def worker_momentum(algorithm: FedAlgorithm, beta: Scalar = 0.9) -> FedAlgorithm
         return if_present(work, mean, state._replace(inner=inner, memory=mean), state)
 
     # A mean of decoded uploads over rounds is no code of the codec, so all its entries are sent.
-    return with_upload_bits(algorithm, None)._replace(
+    wrapped = algorithm.requiring(other_uploads="means of changes over rounds")
+    return with_upload_bits(wrapped, None)._replace(
         local=local,
         init_client=with_memory(algorithm, stateful(identity())),
         personal=personal_inner(algorithm),
