@@ -30,8 +30,9 @@ def with_progress(
 ) -> pd.DataFrame:
     """Returns the history with columns for the progress up to each of its rounds.
 
-    The columns are ``time`` (simulated), ``server_updates`` (those with at least one report),
-    ``local_steps`` and ``uploads`` of all clients together, and ``bits``.  At round 0 all are 0.
+    The columns are ``time`` (simulated), ``server_updates`` (those with at least one upload that
+    arrives), ``local_steps`` and ``uploads`` of all clients together, lost ones included, and
+    ``bits``.  At round 0 all are 0.
 
     Args:
         history: tidy frame as for :func:`fedjax_sim.reports.figures.curves`, with rounds.
@@ -175,9 +176,10 @@ def _progress(
     """Progress after 0, 1, ..., T rounds, ``[seeds, T + 1]``."""
     clock = Clock(timeline, num_seeds)
     reports = uploads_of(clock.mask.sum(-1, dtype=np.int64), selector)
+    updates = np.broadcast_to(np.asarray(timeline.arrived).any(-1), reports.shape)
     progress = {
         "time": clock.time,
-        "server_updates": np.cumsum(reports > 0, axis=-1),
+        "server_updates": np.cumsum(updates, axis=-1),
         "local_steps": clock.local_steps,
         "uploads": np.cumsum(reports, axis=-1),
     }

@@ -1,5 +1,7 @@
 """Curves against time, updates, steps and bits: positions counted from the timelines by hand."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +61,16 @@ def test_progress_by_hand():
     assert lazy["bits"].tolist() == [36, 36, 108, 144]
     assert frame["value"].tolist() == history()["value"].tolist()
     assert "bits" not in with_progress(history(), TIMELINES)
+
+
+def test_a_round_whose_uploads_are_all_lost_is_no_update():
+    lost = np.array([[True, False], [True, True]])
+    lossy = dataclasses.replace(TIMELINES["slow"], lost=lost)
+    frame = with_progress(history(), TIMELINES | {"slow": lossy})
+    slow = frame[frame["algorithm"] == "slow"]
+    assert slow["server_updates"].tolist() == [0, 1, 1]
+    assert slow["uploads"].tolist() == [0, 2, 4]
+    assert slow["local_steps"].tolist() == [0, 40, 80]
 
 
 def test_a_batch_has_a_timeline_for_each_seed():
