@@ -45,6 +45,7 @@ from fedjax_sim.objectives.of_model import (
     as_float,
     batch_losses,
     check_labels,
+    check_tokens,
     finished,
     momentum_of,
     objective_of,

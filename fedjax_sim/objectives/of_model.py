@@ -221,7 +221,7 @@ class OfApply:
 
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError for labels without an output and token ids without an embedding."""
-        _check_tokens(self.apply, _part(examples, "x"))
+        check_tokens(self.apply, _part(examples, "x"))
         y = _part(examples, "y")
         known = self.loss in (softmax, logistic) or isinstance(self.loss, MaskedSoftmax)
         if not known or y.dtype == bool:  # probabilities are labels of the logistic loss
@@ -436,7 +436,7 @@ def finished(metrics: Metrics, means: dict[str, Array]) -> dict[str, Array]:
     return means if finish is None else finish(means)
 
 
-def _check_tokens(apply: Apply, x: Any) -> None:
+def check_tokens(apply: Apply, x: Any) -> None:
     """Refuses token ids that a model has no embedding for; of abstract inputs nothing is known."""
     count = getattr(apply, "vocab_size", None)
     if count is None or isinstance(x, jax.ShapeDtypeStruct) or not jnp.size(x):

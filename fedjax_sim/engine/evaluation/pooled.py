@@ -22,7 +22,7 @@ from fedjax_sim.engine.evaluation.context import OUTPUTS
 from fedjax_sim.engine.evaluation.names import direction, parts_of
 from fedjax_sim.engine.evaluation.state import due, is_mark
 from fedjax_sim.engine.evaluation.streaming import check_examples, in_batches, num_examples
-from fedjax_sim.objectives import Apply, apply_of
+from fedjax_sim.objectives import Apply, apply_of, check_tokens, outputs_of
 from fedjax_sim.types import Model, Params, PyTree
 
 _MOST_BYTES = 2**28  # of the outputs that a segment returns, unless one evaluation has more
@@ -109,7 +109,7 @@ class _Pooled(NamedTuple):
         def collect(batch: int) -> Callable[[Params, PyTree], Array]:
             def outputs_at(params: Params, examples: PyTree, start: Array | int) -> Array:
                 x = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, start, batch), examples["x"])
-                return self.apply(params, x)
+                return outputs_of(self.apply, params, {"x": x})  # as in other evaluators
 
             def every(params: Params, examples: PyTree) -> Array:
                 def write(outputs: Array, index: Array) -> tuple[Array, None]:
@@ -131,8 +131,9 @@ class _Pooled(NamedTuple):
         return {OUTPUTS: in_batches(collect, params, examples, self.batch_size)}
 
     def check(self, examples: PyTree, offsets: Any, params: Params) -> None:
-        """Refuses examples that are not finite, and scores that fail on outputs of zeros."""
+        """Refuses examples that are not finite, unknown tokens, and scores that fail on zeros."""
         check_finite(examples)
+        check_tokens(self.apply, examples["x"])
         struct = jax.eval_shape(lambda e, p: self(e, offsets, p), examples, params)[OUTPUTS]
         of = None if offsets is None else np.asarray(offsets)
         scorer = _Scorer(self.scores, np.asarray(examples["y"]), of)

@@ -91,10 +91,13 @@ def test_token_ids_without_an_embedding_are_refused():
     train = fs.FederatedData({"x": tokens, "y": tokens}, np.array([0, 1, 2]))
     test = {"x": tokens + 1, "y": tokens}
     task = fs.empirical_task(objectives.cross_entropy(model), train, fs.full_batch(1))
-    test = evaluation.evaluator(objectives.classification_metrics(model), test)
-    setup = fs.Setup(task, fs.timelines.full(1, 2, task.num_steps), params, test)
-    with pytest.raises(ValueError, match=r"eval_fn: examples\['x'\] has tokens 1 .. 5; expected"):
-        fs.run(fs.fedavg(0.1), setup, KEY)
+    means = evaluation.evaluator(objectives.classification_metrics(model), test)
+    together = evaluation.pooled_evaluator(model, test, {"largest": lambda y, z: z.max()})
+    for eval_fn in (means, together):
+        setup = fs.Setup(task, fs.timelines.full(1, 2, task.num_steps), params, eval_fn)
+        message = r"eval_fn: examples\['x'\] has tokens 1 .. 5; expected"
+        with pytest.raises(ValueError, match=message):
+            fs.run(fs.fedavg(0.1), setup, KEY)
 
 
 def test_models_of_another_form_pass():

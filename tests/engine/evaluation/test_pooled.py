@@ -118,6 +118,13 @@ def test_outputs_are_those_of_all_examples(batch_size):
     assert scored(evaluate, outputs) == {"auc": pairs_auc(Y, np.asarray(outputs["pooled/outputs"]))}
 
 
+def test_pixels_are_scaled_as_in_other_evaluations():
+    pixels = RNG.integers(256, size=(50, 4)).astype(np.uint8)
+    evaluate = pooled_evaluator(apply, {"x": pixels, "y": Y}, {"auc": scores.auc})
+    outputs = evaluate(jnp.asarray(W))["pooled/outputs"]
+    np.testing.assert_allclose(outputs, pixels / np.float32(255) @ W, rtol=1e-5, atol=1e-6)
+
+
 def test_clients_without_a_score_are_left_out_and_counted():
     result = scored(
         evaluate := pooled_evaluator(apply, DATA, {"auc": scores.auc, "table": scores.confusion}),
