@@ -148,6 +148,9 @@ class RunningStatistics(NamedTuple):
     where: Callable[..., bool] | Any  # a fedjax_sim.tree.leaves.Selection
     uploaded: bool  # clients upload their statistics
     server_rate: float = 1.0  # with which the server mixes the uploaded ones in, where it is known
+    # The algorithm that they were added to has personal models of its own; False: a client's model
+    # is the server's, but for the statistics.
+    personal: bool = False
 
 
 @shown

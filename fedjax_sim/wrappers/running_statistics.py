@@ -93,8 +93,9 @@ def running_statistics(
 
     With ``combine="private"`` a client keeps its statistics between its visits and sends none
     (SiloBN).  The server's statistics stay the initial ones, so the value of a function of a model
-    is its mean over the clients' own models, of at most 16 clients at equal distances.  Each model
-    on its client's examples: :func:`~fedjax_sim.engine.evaluation.personal_evaluator`.
+    is its mean over at most 16 clients at equal distances: of the server's model with the client's
+    statistics, or of personal models if the algorithm has them.  Each model on its client's
+    examples: :func:`~fedjax_sim.engine.evaluation.personal_evaluator`.
     :func:`~fedjax_sim.algorithms.fedbn` also keeps scales and biases private.
 
     To keep the statistics of a pretrained model, in training as in evaluation, use
@@ -136,7 +137,8 @@ def running_statistics(
     if combine == "averaged":
         check_receives_mean("running_statistics", algorithm)
     known = float(server_rate) if is_concrete(server_rate) else 1.0
-    statistics = RunningStatistics(where, combine == "averaged", known)
+    own_models = algorithm.personal is not None
+    statistics = RunningStatistics(where, combine == "averaged", known, own_models)
 
     # The algorithm never has statistics: as coordinates of an optimiser they would follow momentum,
     # controls and adaptive rates, and a variance could become negative.

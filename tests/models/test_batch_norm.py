@@ -253,6 +253,34 @@ def test_private_statistics_evaluate_the_clients_own_models(num_clients):
     assert found["examples"][0] == 7
 
 
+@pytest.mark.parametrize("averaged_inside", [False, True])
+def test_private_statistics_evaluate_the_servers_other_leaves(averaged_inside):
+    """A mean over rounds is evaluated, and not the model that clients receive."""
+    model = from_nnx(lambda rngs: nnx.BatchNorm(1, momentum=0.8, rngs=rngs))
+    x = np.array([[1.0], [5.0], [2.0], [9.0]])
+    data = fs.from_assignment({"x": x, "y": 3 * x + 1}, [[0, 1], [2, 3]])
+    task = fs.empirical_task(squared_error(model), data, fs.full_batch(2))
+    start = double(model.init(jax.random.key(0)))
+    given = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), start, lambda params: params)
+
+    def private(algorithm):
+        return fs.running_statistics(algorithm, model.statistics, "private")
+
+    def run(algorithm):
+        return compiled(lambda setup: fs.run(algorithm, setup, jax.random.key(1)))(given)
+
+    plain, mean = fs.fedavg(0.1), fs.average_rounds
+    state, history = run(private(mean(plain)) if averaged_inside else mean(private(plain)))
+    _, without = run(private(plain))
+    for name in ("scale", "bias"):
+        models = without.metrics[name]
+        assert models[0] != models[1]
+        np.testing.assert_allclose(history.metrics[name][-1], models.mean(0), rtol=1e-12)
+    for name in ("mean", "var"):
+        np.testing.assert_allclose(history.metrics[name], without.metrics[name], rtol=1e-12)
+    np.testing.assert_array_equal(state.server.params["scale"], history.metrics["scale"][-1])
+
+
 def test_scores_of_pooled_examples_need_a_model_of_the_server():
     model = from_nnx(lambda rngs: nnx.BatchNorm(1, momentum=0.5, rngs=rngs))
     x = np.arange(4.0)[:, None]

@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from fedjax_sim.engine.evaluation.context import OUTPUTS, RunContext
 from fedjax_sim.engine.execution.offload import PresentData
-from fedjax_sim.tree import entries
+from fedjax_sim.tree import entries, leaves
 from fedjax_sim.types import Message, Oracle, Params, PyTree, Round, Task, Work
 
 MOST_MODELS = 16  # of clients, in an evaluation of a function of one model
@@ -82,15 +82,18 @@ def keeps_statistics(context: RunContext) -> bool:
 def mean_over_models(
     evaluate: Callable[[Params], Mapping[str, Any]], context: RunContext
 ) -> dict[str, Array]:
-    """Returns the means of metrics over the own models of clients, at most :data:`MOST_MODELS`.
+    """Returns the means of metrics over the models of clients, at most :data:`MOST_MODELS`.
 
-    The clients are all, or as many with numbers at equal distances, since every model costs an
+    A model is the server's with the statistics of the client, or the client's personal model.  The
+    clients are all, or as many with numbers at equal distances, since every model costs an
     evaluation.
     """
     algorithm, task = context.algorithm, context.task
     assert algorithm is not None
     assert task is not None
     assert algorithm.personal is not None
+    assert algorithm.requires.statistics is not None
+    kept = algorithm.requires.statistics
     compute, clients = algorithm.personal, context.state.clients
     message, key = current_broadcast(context)
     visit = visits(task, context.max_steps, context.state.round, key)
@@ -99,6 +102,11 @@ def mean_over_models(
 
     def of_client(client: Array) -> dict[str, Array]:
         model = compute(message, client_row(clients, client), *visit(client))
+        if not kept.personal:
+            # The server's model may be another than the one that it sends: a mean over rounds.
+            statistics, _ = leaves.split(model, kept.where)
+            _, others = leaves.split(context.state.server.params, kept.where)
+            model = leaves.join(statistics, others)
         return {name: jnp.asarray(value) for name, value in evaluate(model).items()}
 
     values = lax.map(of_client, jnp.asarray(chosen.round(), jnp.int32))
