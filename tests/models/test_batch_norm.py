@@ -255,29 +255,36 @@ def test_private_statistics_evaluate_the_clients_own_models(num_clients):
 
 @pytest.mark.parametrize("averaged_inside", [False, True])
 def test_private_statistics_evaluate_the_servers_other_leaves(averaged_inside):
-    """A mean over rounds is evaluated, and not the model that clients receive."""
+    """A mean over rounds is evaluated, and not the model that clients receive: that is inside."""
     model = from_nnx(lambda rngs: nnx.BatchNorm(1, momentum=0.8, rngs=rngs))
     x = np.array([[1.0], [5.0], [2.0], [9.0]])
     data = fs.from_assignment({"x": x, "y": 3 * x + 1}, [[0, 1], [2, 3]])
     task = fs.empirical_task(squared_error(model), data, fs.full_batch(2))
     start = double(model.init(jax.random.key(0)))
-    given = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), start, lambda params: params)
+    raw = fs.evaluation.inner(lambda params: params)
+    if averaged_inside:
+        raw = fs.evaluation.inner(raw)
+    both = fs.evaluation.merge_evaluators(lambda params: params, raw=raw)
+    given = fs.Setup(task, fs.timelines.full(4, 2, task.num_steps), start, both)
 
     def private(algorithm):
         return fs.running_statistics(algorithm, model.statistics, "private")
 
-    def run(algorithm):
-        return compiled(lambda setup: fs.run(algorithm, setup, jax.random.key(1)))(given)
+    def run(algorithm, setup):
+        return compiled(lambda setup: fs.run(algorithm, setup, jax.random.key(1)))(setup)
 
     plain, mean = fs.fedavg(0.1), fs.average_rounds
-    state, history = run(private(mean(plain)) if averaged_inside else mean(private(plain)))
-    _, without = run(private(plain))
+    averaged = private(mean(plain)) if averaged_inside else mean(private(plain))
+    state, history = run(averaged, given)
+    alone = dataclasses.replace(given, eval_fn=lambda params: params)
+    without = run(private(plain), alone)[1].metrics
     for name in ("scale", "bias"):
-        models = without.metrics[name]
-        assert models[0] != models[1]
-        np.testing.assert_allclose(history.metrics[name][-1], models.mean(0), rtol=1e-12)
+        assert without[name][0] != without[name][1]
+        np.testing.assert_allclose(history.metrics[name][-1], without[name].mean(0), rtol=1e-12)
     for name in ("mean", "var"):
-        np.testing.assert_allclose(history.metrics[name], without.metrics[name], rtol=1e-12)
+        np.testing.assert_allclose(history.metrics[name], without[name], rtol=1e-12)
+    for name, values in without.items():
+        np.testing.assert_allclose(history.metrics[f"raw/{name}"], values, rtol=1e-12)
     np.testing.assert_array_equal(state.server.params["scale"], history.metrics["scale"][-1])
 
 

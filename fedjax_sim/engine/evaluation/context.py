@@ -27,6 +27,8 @@ class RunContext(NamedTuple):
     max_steps: int = 0  # static: bounds the local steps of a visit
     key: Array | None = None  # of this run's evaluations
     timeline: Timeline | None = None  # the last round before the evaluation, or several
+    # The run whose wrapper contains the evaluated algorithm; None: the algorithm is not in one.
+    outer: RunContext | None = None
 
 
 def context_of(argument: Any) -> RunContext:

@@ -59,4 +59,5 @@ class _Inner(NamedTuple):
             )
         state = context.state._replace(server=server)
         # The algorithm is the outer one, whose broadcast needs the outer state.
-        return evaluate(eval_fn, context._replace(state=state, algorithm=None))
+        outer = context if context.outer is None else context.outer
+        return evaluate(eval_fn, context._replace(state=state, algorithm=None, outer=outer))

@@ -42,7 +42,7 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
     """Returns the metrics of a run: of its server's model unless the evaluator takes more.
 
     If clients keep the running statistics of batch normalisation, those of the server's model stay
-    initial.  The metrics are then means over the clients' own models
+    initial.  The metrics are then means over models with the statistics of clients
     (:func:`~fedjax_sim.engine.evaluation.visits.mean_over_models`).
 
     Args:
@@ -64,7 +64,7 @@ def evaluate(eval_fn: EvalFn, run: Any) -> dict[str, Any]:
     context = context_of(run)
     if takes_state(eval_fn):
         return _metrics(eval_fn, context)
-    if keeps_statistics(context):
+    if keeps_statistics(context.outer or context):
         return mean_over_models(lambda params: _metrics(eval_fn, params), context)
     return _metrics(eval_fn, context.state.server.params)
 

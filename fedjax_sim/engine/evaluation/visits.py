@@ -88,15 +88,21 @@ def mean_over_models(
     clients are all, or as many with numbers at equal distances, since every model costs an
     evaluation.
     """
-    algorithm, task = context.algorithm, context.task
+    server, run = context.state.server.params, context.outer or context
+    algorithm, task = run.algorithm, run.task
     assert algorithm is not None
     assert task is not None
     assert algorithm.personal is not None
     assert algorithm.requires.statistics is not None
     kept = algorithm.requires.statistics
-    compute, clients = algorithm.personal, context.state.clients
-    message, key = current_broadcast(context)
-    visit = visits(task, context.max_steps, context.state.round, key)
+    if kept.personal and run is not context:
+        raise ValueError(
+            "evaluation.inner receives an algorithm with personal models, whose clients keep their "
+            "running statistics; expected an evaluation without it, of the personal models"
+        )
+    compute, clients = algorithm.personal, run.state.clients
+    message, key = current_broadcast(run)
+    visit = visits(task, run.max_steps, run.state.round, key)
     check_states(clients, task.num_clients)
     chosen = np.linspace(0, task.num_clients - 1, min(task.num_clients, MOST_MODELS))
 
@@ -105,7 +111,7 @@ def mean_over_models(
         if not kept.personal:
             # The server's model may be another than the one that it sends: a mean over rounds.
             statistics, _ = leaves.split(model, kept.where)
-            _, others = leaves.split(context.state.server.params, kept.where)
+            _, others = leaves.split(server, kept.where)
             model = leaves.join(statistics, others)
         return {name: jnp.asarray(value) for name, value in evaluate(model).items()}
 
