@@ -64,13 +64,15 @@ class Problem(NamedTuple):
 
     def end(self, hyper: PyTree, arrays: Arrays, state: RunState) -> Array:
         """Returns the metric of the final state."""
+        setup = self.setup_of(hyper, arrays.setup)
+        context = evaluation_context(
+            self.algorithm_of(hyper), setup.task, setup.timeline, state, arrays.key
+        )
         if arrays.metric is not None:
-            name, value = "metric", arrays.metric(state.server.params)
+            # As an evaluation, since clients may keep the running statistics of the model.
+            own = Partial(lambda metric, params: {"metric": metric(params)}, arrays.metric)
+            name, value = "metric", evaluate(own, context)["metric"]
         else:
-            setup = self.setup_of(hyper, arrays.setup)
-            context = evaluation_context(
-                self.algorithm_of(hyper), setup.task, setup.timeline, state, arrays.key
-            )
             assert setup.eval_fn is not None
             values = evaluate(setup.eval_fn, context)
             if self.name not in values:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from small_problems import (
     compiled,
     logistic_params,
@@ -256,6 +257,33 @@ def test_forecast_shows_what_a_policy_stores():
     assert forecasts["sqrt"].seconds.compile > 0
     with pytest.raises(ValueError, match="expected at least"):
         forecasts[None]._replace(memory=1).check()
+
+
+@pytest.mark.usefixtures("x64")
+def test_statistics_of_clients_are_in_functions_of_the_model():
+    """The server's are the initial ones.  The same function is a metric of the setup, too."""
+    model = fs.models.from_nnx(lambda rngs: nnx.BatchNorm(1, momentum=0.5, rngs=rngs))
+    x = np.array([[1.0], [5.0], [2.0], [9.0]])
+    data = fs.from_assignment({"x": x, "y": 3 * x + 1}, [[0, 1], [2, 3]])
+    task = fs.empirical_task(fs.objectives.squared_error(model), data, fs.full_batch(2))
+    start = jax.tree.map(lambda x: x.astype(float), model.init(jax.random.key(0)))
+
+    def loss(params):
+        return ((model.apply(params, x) - (3 * x + 1)) ** 2).mean()
+
+    setup = fs.Setup(task, fs.timelines.full(2, 2, 2), start, lambda params: {"loss": loss(params)})
+
+    def private(lr):
+        return fs.running_statistics(fs.fedavg(lr), model.statistics, "private")
+
+    own, named = (fs.hypergradient(m, private, setup, KEY)(0.01) for m in (loss, "loss"))
+    assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-12)
+    assert_close(own.value, named.value)
+    assert_close(own.gradient, named.gradient)
+    state, _ = compiled(lambda setup: fs.run(private(0.01), setup, KEY))(setup)
+    clients = [jax.tree.map(lambda x, i=i: x[i], state.clients) for i in range(2)]
+    models = [fs.personal_model(state.server.params, client) for client in clients]
+    assert_close(own.value, np.mean([loss(params) for params in models]))
 
 
 def test_refuses_bad_arguments():
