@@ -76,7 +76,7 @@ def fed_sv(
 
     Raises:
         ValueError: as :func:`fedjax_sim.studies.valuation.game`; an evaluation that takes clients'
-            states.
+            states, or running statistics that clients keep.
 
     Example:
         >>> import jax
@@ -243,6 +243,12 @@ def round_games(
         raise ValueError(
             "algorithm has a selection; expected none, since a round's coalitions are those of the "
             "timeline's clients"
+        )
+    statistics = algorithm.requires.statistics
+    if statistics is not None and not statistics.uploaded:
+        raise ValueError(
+            "algorithm has running statistics that clients keep, which their visits move whatever "
+            "the coalition; expected running_statistics(..., combine='averaged')"
         )
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
     if takes_state(setup.eval_fn):

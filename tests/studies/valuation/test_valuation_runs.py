@@ -263,6 +263,16 @@ def test_values_of_rounds_refuse_a_selection(value):
         value(algorithm, estimation(), KEY, loss)
 
 
+@pytest.mark.parametrize(
+    "value", [valuation.fed_sv, lambda *run: valuation.gtg_shapley(*run, permutation_key=KEY)]
+)
+def test_values_of_rounds_refuse_statistics_that_clients_keep(value):
+    """Visits move them in every coalition, so values did not sum to the fall of the metric."""
+    algorithm = fs.running_statistics(fs.fedavg(1.0), lambda path, leaf: False, "private")
+    with pytest.raises(ValueError, match="algorithm has running statistics that clients keep"):
+        value(algorithm, estimation(), KEY, loss)
+
+
 def test_fed_sv_refuses_other_rules_than_the_mean():
     algorithm = fs.robust.aggregate(fs.fedavg(0.5), fs.robust.median())
     with pytest.raises(ValueError, match="another rule than the mean"):
