@@ -14,6 +14,7 @@ from fedjax_sim.reports.folders import (
 from fedjax_sim.reports.frames import (
     configuration_columns,
     divergence_text,
+    finite_part,
     first_divergences,
     rows_with,
     score_values,

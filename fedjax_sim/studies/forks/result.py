@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.engine import History, RunState, headline
-from fedjax_sim.reports import paired_difference, runs_table
+from fedjax_sim.reports import finite_part, paired_difference, runs_table
 from fedjax_sim.reports.figures import fork_curves
 from fedjax_sim.runs import melted
 from fedjax_sim.types import Summary, listed, shown
@@ -49,6 +49,8 @@ class Fork(NamedTuple):
     def differences(self, metric: str, level: float = 0.95) -> pd.DataFrame:
         """Returns paired differences to the reference, seed by seed, per round.
 
+        A seed does not count from the round on in which one of the two diverged.
+
         Args:
             metric: a metric of the histories.
             level: level of the intervals.
@@ -63,7 +65,7 @@ class Fork(NamedTuple):
         if metric not in set(frame["metric"]):
             known = ", ".join(map(repr, frame["metric"].unique()))
             raise ValueError(f"metric is {metric!r}; expected one of {known}")
-        frame = frame.loc[frame["metric"] == metric]
+        frame = finite_part(frame.loc[frame["metric"] == metric])
         rows = []
         for name in self.histories:
             if name == self.reference:

@@ -345,3 +345,16 @@ def test_frames_have_measured_values_only():
     assert result.differences("slow/x")["round"].tolist() == [AT + 1]
     assert result.differences("pair/1")["round"].tolist() == [AT, AT + 1, AT + 2]
     assert len(result.plot("slow/x").axes) >= 1
+
+
+def test_differences_leave_out_seeds_that_diverged(allow_nans):
+    """A metric of a model of NaN may be finite, and is no result."""
+    small = dataclasses.replace(setup(), eval_fn=lambda x: {"small": (abs(x) < 1).astype(float)})
+    state, infinite = begun().state, np.array([False, True, False])
+    server = state.server._replace(params=np.where(infinite, np.inf, state.server.params))
+    others = {"same": scaffold(), "other": fs.scaffold(0.2)}
+    result = fs.fork(state._replace(server=server), others, small, KEYS)
+    assert np.asarray(result.states["same"].diverged_at).tolist() == [0, AT + 1, 0]
+    differences = result.differences("small").set_index("round")
+    assert differences["num_seeds"].tolist() == [SEEDS, SEEDS - 1]
+    assert np.isfinite(differences["mean"]).all()
