@@ -63,7 +63,7 @@ class Problem(NamedTuple):
         return advance(algorithm, setup, state, arrays.key, execution=self.execution)[0]
 
     def end(self, hyper: PyTree, arrays: Arrays, state: RunState) -> Array:
-        """Returns the metric of the final state."""
+        """Returns the metric of the final state; NaN if the run diverged."""
         setup = self.setup_of(hyper, arrays.setup)
         context = evaluation_context(
             self.algorithm_of(hyper), setup.task, setup.timeline, state, arrays.key
@@ -84,7 +84,8 @@ class Problem(NamedTuple):
                 f"{name} has shape {value.shape} and dtype {value.dtype}; expected one floating "
                 "number"
             )
-        return value
+        # A model of NaN may have a metric, such as the accuracy of one class, without derivatives.
+        return value * jnp.where(state.diverged_at == 0, 1, jnp.nan).astype(value.dtype)
 
 
 class Truncation(NamedTuple):

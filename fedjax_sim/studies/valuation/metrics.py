@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
+from fedjax_sim import tree
 from fedjax_sim.checks import check_is_setup, check_key
 from fedjax_sim.engine import (
     Execution,
@@ -71,19 +72,31 @@ def evaluated_once(
 def metrics_of(
     algorithm: FedAlgorithm, setup: Setup, state: RunState, key: Array
 ) -> dict[str, Array]:
-    """Returns all metrics of a state that are single numbers."""
+    """Returns all metrics of a state that are single numbers; NaN if it is not finite."""
     assert setup.eval_fn is not None
     context = evaluation_context(algorithm, setup.task, setup.timeline, state, key)
-    metrics = evaluate(setup.eval_fn, context)
-    return {name: jnp.asarray(x) for name, x in metrics.items() if jnp.shape(x) == ()}
+    finite, metrics = tree.all_finite(state.server), evaluate(setup.eval_fn, context)
+    return {name: _if(finite, x) for name, x in metrics.items() if jnp.shape(x) == ()}
 
 
 def final_metrics(
     algorithm: FedAlgorithm, setup: Setup, key: Array, execution: Execution | None = None
 ) -> dict[str, Array]:
-    """Returns all metrics of the final model that are single numbers; a traceable function."""
-    _, history = run(algorithm, setup, key, execution=execution)
-    return {name: x[-1] for name, x in history.metrics.items() if x.ndim == 1}
+    """Returns all metrics of the final model that are single numbers; NaN if the run diverged.
+
+    A traceable function.
+    """
+    state, history = run(algorithm, setup, key, execution=execution)
+    finite = state.diverged_at == 0
+    return {name: _if(finite, x[-1]) for name, x in history.metrics.items() if x.ndim == 1}
+
+
+def _if(finite: Array, metric: Any) -> Array:
+    """Returns a metric, NaN if it is that of a model of NaN, such as the accuracy of one class."""
+    metric = jnp.asarray(metric)
+    if not jnp.issubdtype(metric.dtype, jnp.floating):  # numbers of examples
+        return metric
+    return jnp.where(finite, metric, jnp.nan)
 
 
 class _Named(NamedTuple):

@@ -139,6 +139,25 @@ def test_influence_of_a_run_that_diverges():
         valuation.influence(fs.fedavg(1e30), setup, KEY, loss)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda *run: valuation.exact_shapley(valuation.game(*run)),
+        valuation.fed_sv,
+        valuation.influence,
+    ],
+)
+def test_metrics_of_models_of_nan_are_no_values(value, allow_nans):
+    """Comparisons with NaN are false, so every coalition had the same accuracy, and no value."""
+
+    def accuracy(x):
+        return jnp.where(x > 3, 0.75, 0.25)
+
+    twice = estimation(fs.timelines.full(9, 4, 1))
+    with pytest.raises(FloatingPointError, match="accuracy is nan"):
+        value(fs.fedavg(1e9), twice, KEY, accuracy)
+
+
 def test_fed_sv_of_two_cohorts():
     setup = estimation(two_cohorts())
     result = valuation.fed_sv(fs.fedavg(0.5), setup, KEY, loss)
