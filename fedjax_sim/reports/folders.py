@@ -23,13 +23,12 @@ from fedjax_sim.reports.labels import (
 )
 from fedjax_sim.reports.selection import Mode, best, complete, scores
 from fedjax_sim.runs import (
-    CLIENT_NAME,
-    ROW_INDEX,
     Outcome,
     RunFolder,
     Sweep,
     SweepRun,
     is_seed,
+    of_finite_models,
     read_json,
     read_runs,
     recorded_names,
@@ -138,13 +137,8 @@ def read_client_values(path: str | pathlib.Path) -> pd.DataFrame:
     for name, folders in _found_runs(path, read_config(path)).items():
         for folder in folders:
             run = RunFolder(folder)
-            part = run.clients()
             diverged_at = divergences(run.entries(), run.outcome())
-            after = [
-                0 < diverged_at.get(str(seed), 0) <= done
-                for seed, done in zip(part["seed"], part["round"], strict=True)
-            ]
-            part.loc[after, part.columns.difference([*ROW_INDEX, CLIENT_NAME])] = np.nan
+            part = of_finite_models(run.clients(), diverged_at)
             parts.append(part.assign(algorithm=name))
     frame = pd.concat(parts, ignore_index=True)
     return frame.assign(seed=seed_column(frame["seed"].tolist()))

@@ -30,7 +30,7 @@ from fedjax_sim.runs.progress_bar import ProgressBar, in_jupyter
 from fedjax_sim.runs.result import Progress, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
 from fedjax_sim.runs.simulation import simulate
-from fedjax_sim.runs.storage.client_rows import CLIENT_NAME, ROW_INDEX
+from fedjax_sim.runs.storage.client_rows import of_finite_models
 from fedjax_sim.runs.storage.environment import code_digest, environment
 from fedjax_sim.runs.storage.files import (
     FolderError,
@@ -69,9 +69,7 @@ from fedjax_sim.runs.sweeps.trial import Trial
 from fedjax_sim.runs.sweeps.tuning import Tried, Tuning, tune
 
 __all__ = [
-    "CLIENT_NAME",
     "DEFAULT_OPTIONS",
-    "ROW_INDEX",
     "Action",
     "BestModel",
     "Callback",
@@ -142,6 +140,7 @@ __all__ = [
     "metric_shapes",
     "named_leaves",
     "names_of_numbers",
+    "of_finite_models",
     "programs_of",
     "read_json",
     "read_npz",

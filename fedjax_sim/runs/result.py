@@ -13,7 +13,7 @@ from fedjax_sim.engine import ClientNames, History, RunState, headline
 from fedjax_sim.runs import views
 from fedjax_sim.runs.history import Clock, complete, melted
 from fedjax_sim.runs.seeds import Seed, seed_column
-from fedjax_sim.runs.storage.client_rows import client_frame
+from fedjax_sim.runs.storage.client_rows import client_frame, of_finite_models
 from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.types import PyTree, Rows, Summary, listed, shown
 
@@ -120,7 +120,8 @@ class Simulation(NamedTuple):
         """Returns the clients' values: seed, round, client, split, num_examples and metrics.
 
         If the data that are evaluated have ``client_ids``, a column ``name`` follows num_examples.
-        With a directory, the rounds of earlier calls are included.  Requires an evaluation with
+        With a directory, the rounds of earlier calls are included.  Values of rounds from a
+        divergence on are NaN.  Requires an evaluation with
         ``client_evaluator(..., per_client=True)``; without one there are no rows.
         """
         pd = import_extra("pandas", "cli")
@@ -132,7 +133,11 @@ class Simulation(NamedTuple):
         else:
             record = self.record
             frame = client_frame(self._by_seed(self.history), record.seeds, record.client_names)
-        return frame if frame.empty else frame.assign(seed=seed_column(frame["seed"].tolist()))
+        if frame.empty:
+            return frame
+        at = np.atleast_1d(np.asarray(self.state.diverged_at)).tolist()
+        frame = of_finite_models(frame, dict(zip(self.record.seeds, at, strict=True)))
+        return frame.assign(seed=seed_column(frame["seed"].tolist()))
 
     plot = views.plot
 

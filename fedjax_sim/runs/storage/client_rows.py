@@ -12,7 +12,7 @@ import hashlib
 import importlib.util
 import io
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -212,6 +212,22 @@ def client_frame(
     if not parts:
         return pd.DataFrame(columns=pd.Index([*ROW_INDEX, *metrics]))
     return pd.DataFrame(_joined(parts, metrics))
+
+
+def of_finite_models(frame: "pd.DataFrame", diverged_at: Mapping[str, int]) -> "pd.DataFrame":
+    """Returns the clients' values with NaN in every round of a model that was not finite.
+
+    Args:
+        frame: as :func:`client_frame` returns it.
+        diverged_at: by seed the first round whose server state was not finite, or 0.
+    """
+    if not any(diverged_at.values()):
+        return frame
+    at = np.array([diverged_at.get(str(seed), 0) for seed in frame["seed"]], int)
+    after = (at > 0) & (np.asarray(frame["round"], int) >= at)
+    # A model of NaN has values, too, such as the accuracy of one class.
+    metrics = [name for name in frame.columns if name not in (*ROW_INDEX, CLIENT_NAME)]
+    return frame.assign(**{name: frame[name].mask(after) for name in metrics})
 
 
 def _joined(parts: Sequence[Table], metrics: Sequence[str]) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ from fedjax_sim.engine import ClientNames, History
 from fedjax_sim.runs import views
 from fedjax_sim.runs.history import melted
 from fedjax_sim.runs.seeds import seed_column
-from fedjax_sim.runs.storage.client_rows import client_frame
+from fedjax_sim.runs.storage.client_rows import client_frame, of_finite_models
 from fedjax_sim.runs.sweeps.grid import Configuration
 from fedjax_sim.types import (
     KEY_ROWS,
@@ -92,8 +92,8 @@ class Sweep(NamedTuple):
     def per_client(self) -> pd.DataFrame:
         """Returns the clients' values: a row per run, evaluated round, client and split.
 
-        Requires an evaluation with ``per_client=True``
-        (:func:`~fedjax_sim.engine.evaluation.client_evaluator`,
+        Values of rounds from a divergence on are NaN.  Requires an evaluation with
+        ``per_client=True`` (:func:`~fedjax_sim.engine.evaluation.client_evaluator`,
         :func:`~fedjax_sim.engine.evaluation.personal_evaluator`).
 
         Returns:
@@ -114,6 +114,7 @@ class Sweep(NamedTuple):
                 metrics={key: np.asarray(x)[None] for key, x in run.history.metrics.items()},
             )
             part = client_frame(lead, [run.seed], run.client_names or {})
+            part = of_finite_models(part, {run.seed: run.diverged_at})
             for i, name in enumerate(names):
                 value = _hashable(run.configuration.get(name, np.nan))
                 part.insert(i, name, pd.Series([value] * len(part), part.index))

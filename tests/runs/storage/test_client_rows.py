@@ -11,6 +11,7 @@ import pytest
 import fedjax_sim as fs
 from fedjax_sim.engine import History
 from fedjax_sim.engine.evaluation import at_rounds, client_evaluator, evaluator, merge_evaluators
+from fedjax_sim.reports import read_client_values
 from fedjax_sim.runs.storage import client_rows
 from fedjax_sim.runs.storage.client_rows import ClientRows, client_frame, read_clients
 from fedjax_sim.runs.storage.files import FolderError
@@ -195,3 +196,29 @@ def test_without_an_evaluation_per_client_there_are_no_rows(tmp_path, kept):
     compared = fs.compare({"fedavg": fs.fedavg(0.1)}, setup, keys, storage=folder)
     assert compared.per_client().empty
     assert compared.simulations["fedavg"][0].per_client().empty
+
+
+def test_clients_of_a_model_of_nan_have_no_values(tmp_path, allow_nans):
+    """Comparisons with NaN are false, so a model of NaN would have accuracies of clients."""
+    data = fs.from_clients([{"x": jnp.array([1.0, 3.0])}, {"x": jnp.array([2.0])}])
+    task = fs.empirical_task(lambda w, batch, key: (w - batch["x"]) ** 2, data, fs.full_batch(1))
+
+    def accuracy(w, examples):
+        return {"accuracy": jnp.where(w > examples["x"], 0.75, 0.25)}
+
+    each = fs.evaluation.client_evaluator(accuracy, data, per_client=True)
+    timeline = fs.timelines.full(9, 2, task.num_steps)
+    setup = fs.Setup(task, timeline, jnp.zeros(1), eval_fn=each, eval_every=3)
+    keys = jax.random.split(jax.random.key(0), 1)
+    algorithm = fs.fedavg(1e9)
+    record = [fs.callbacks.Divergence("record")]
+    memory = fs.simulate(algorithm, setup, keys, callbacks=record)
+    folder = fs.simulate(algorithm, setup, keys, callbacks=record, storage=tmp_path / "run")
+    swept = fs.sweep(fs.fedavg, setup, {"lr": [1e9]}, keys)
+    diverged_at = int(memory.state.diverged_at[0])
+    assert 3 < diverged_at <= 9
+    frames = memory.per_client(), folder.per_client(), swept.per_client()
+    for frame in (*frames, read_client_values(tmp_path / "run")):
+        known = np.isfinite(frame["accuracy"])
+        np.testing.assert_array_equal(known, frame["round"] < diverged_at)
+        assert frame["num_examples"].tolist() == [2, 1] * 3
