@@ -450,7 +450,7 @@ def check_tokens(apply: Apply, x: Any) -> None:
 
 
 def _inputs(params: Params, examples: PyTree) -> Array:
-    dtypes = [leaf.dtype for leaf in jax.tree.leaves(params)]
+    dtypes = [jnp.result_type(leaf) for leaf in jax.tree.leaves(params)]  # as JAX has them
     floats = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
     return as_float(_part(examples, "x"), *floats[:1])
 
