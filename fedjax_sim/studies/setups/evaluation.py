@@ -35,16 +35,16 @@ class Evaluation:
     """Training examples in an evaluation: a fixed uniform subsample of at most this many, or all.
     The metric train/examples is their number."""
     per_client: Count | None = None
-    """Rounds between evaluations of every client, a multiple of --eval-every: statistics over
-    clients in the history, a figure of their distribution, and a row per client in a run's
-    clients.csv (clients.parquet, if there are more than 100,000 rows and pyarrow is installed);
-    default: none."""
+    """Rounds between evaluations of every client, a multiple of --eval-every (with time:clock
+    server updates): statistics over clients in the history, a figure of their distribution, and a
+    row per client in a run's clients.csv (clients.parquet, if there are more than 100,000 rows and
+    pyarrow is installed); default: none."""
     personal: Count | None = None
     """Rounds between evaluations of the model that every client uses itself (the algorithm's
-    personal model, else the server's), a multiple of --eval-every: statistics over clients, and a
-    row per client in clients.csv. It requires the clients' own examples: --test-of clients, or
-    --validation. Clients that are held out are evaluated as unseen, with --test-of clients;
-    default: none."""
+    personal model, else the server's), a multiple of --eval-every (with time:clock server updates):
+    statistics over clients, and a row per client in clients.csv. It requires the clients' own
+    examples: --test-of clients, or --validation. Clients that are held out are evaluated as unseen,
+    with --test-of clients; default: none."""
     first_visit: bool = False
     """With --personal: clients that are held out do the local work of one round before they are
     evaluated, so that their own models and heads are trained."""

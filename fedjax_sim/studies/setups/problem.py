@@ -73,12 +73,16 @@ class Problem(NamedTuple):
     schedule_keys: Array  # [n]
     wrappers: "Wrappers"
     attack: Attacked | None
+    periods: dict[str, int]  # rounds between evaluations, of those options that have their own
 
     def setup_of(self, algorithm: str) -> Setup:
         """Returns the setup of one algorithm: with a clock it has a timeline of its own.
 
         A timeline with many evaluations ends with the last whole interval between two of them, so
-        that one program serves all segments of the run.
+        that one program serves all segments of the run.  The interval divides the periods.
+
+        Raises:
+            ValueError: on a clock, a period that is longer than the timeline.
         """
         if self.clock is None:
             return self.setup
@@ -88,6 +92,15 @@ class Problem(NamedTuple):
         options = self.clock.options
         eval_time = options.eval_time or options.horizon / _EVALUATIONS
         every = int(np.clip(round(eval_time / per_update), 1, timeline.num_rounds))
+        for name, period in self.periods.items():
+            if period > timeline.num_rounds:
+                # Only the initial model would be evaluated.
+                raise ValueError(
+                    f"{name} is {period}; expected at most {timeline.num_rounds}, the server "
+                    f"updates of {algorithm} on the clock"
+                )
+        common = math.gcd(*self.periods.values())  # 0 without any, which all numbers divide
+        every = max(n for n in range(1, every + 1) if common % n == 0)
         if timeline.num_rounds >= _EVALUATIONS // 2 * every:
             timeline = timeline[: timeline.num_rounds // every * every]
         return dataclasses.replace(self.setup, timeline=timeline, eval_every=every)
@@ -255,7 +268,11 @@ def prepare(
     parts = Parts(data, rule, net, dataset.num_classes, losses, divided)
     described = _described(dataset, divided, name, params)
     wrappers = Wrappers.of(run)
-    return Problem(setup, run_keys, parts, described, clock, schedule_keys, wrappers, attack)
+    evaluated = {name: getattr(run.evaluation, name) for name in ("per_client", "personal")}
+    periods = {name: period for name, period in evaluated.items() if period is not None}
+    return Problem(
+        setup, run_keys, parts, described, clock, schedule_keys, wrappers, attack, periods
+    )
 
 
 def _described(dataset: Dataset, divided: Clients, name: str, params: Params) -> dict[str, Any]:
@@ -303,7 +320,7 @@ def _of_setup(study: Study) -> Problem:
     first = dataclasses.replace(setups[0], task=task, timeline=timeline, params=params)
     _, schedule_keys, run_keys = seed_keys(run.seed, run.seeds)
     attack = attack_of(run.attack, first.task.num_clients, run.population.partition_seed)
-    return Problem(first, run_keys, None, {}, None, schedule_keys, Wrappers.of(run), attack)
+    return Problem(first, run_keys, None, {}, None, schedule_keys, Wrappers.of(run), attack, {})
 
 
 def entries_of(study: Study) -> dict[str, AlgorithmEntry]:

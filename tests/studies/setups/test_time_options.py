@@ -114,5 +114,19 @@ def test_each_algorithm_has_its_own_timeline_on_one_clock():
     assert (setup.timeline.num_rounds, setup.eval_every) == (42, 2)
 
 
+def test_evaluations_on_a_clock_meet_those_of_every_client():
+    run = options(
+        "asynchronous", model="softmax_regression", num_clients=12, cohort_size=3, local_steps=3,
+        law="deterministic", horizon=301.0, eval_time=28.0, seeds=1, per_client=10,
+    )  # fmt: skip
+    problem = prepare(Study(run), datasets.load("digits"))
+    # Every 28 units would be every fourth contact, and every 20th one of all clients.
+    assert problem.setup_of("favano").eval_every == 2
+    # The clients would be evaluated with the initial model only.
+    message = r"^per_client is 10; expected at most \d, the server updates of fedavg on the clock$"
+    with pytest.raises(ValueError, match=message):
+        problem.setup_of("fedavg")
+
+
 def test_algorithms_that_are_not_synchronous_exist():
     assert set(time.SCHEDULES) <= set(ALGORITHMS)
