@@ -46,6 +46,8 @@ _REPLACES = (
     ("epoch_fraction", "local_steps"),
     ("cohort_size", "cohort_fraction"),
 )
+# Options without effect beside another one, which cannot be typed with it.
+_UNUSED_BESIDE = (("local_epochs", "local_steps"), ("local_epochs", "epoch_fraction"))
 MISSING: Any = tyro.MISSING  # default of an option that has to be typed
 
 
@@ -104,7 +106,17 @@ def parse(
     )
     options = _converted(parsed, lambda shown: shown.__mro__[1])
     check(options)
+    _check_unused(options, names)
     return _of_algorithms(options, names)
+
+
+def _check_unused(options: Any, typed: Sequence[str]) -> None:
+    """Refuses a typed option that another typed one leaves without effect."""
+    values = flat(options)
+    for name, other in _UNUSED_BESIDE:
+        if name in typed and other in typed and values[other] is not None:
+            flag = other.replace("_", "-")
+            raise ValueError(f"{name} is {values[name]}; expected none with --{flag}")
 
 
 def _choices_first(kind: type, default: Any, arguments: Sequence[str]) -> list[str]:

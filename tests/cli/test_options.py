@@ -182,6 +182,15 @@ def test_typed_epochs_replace_the_steps_of_a_preset():
     assert (own.local_steps, own.local_epochs) == (None, 2)
 
 
+@pytest.mark.parametrize("other", ["--local-steps 5", "--epoch-fraction 0.5"])
+def test_typed_epochs_that_have_no_effect_are_refused(other):
+    message = f"^local_epochs is 2; expected none with {other.split()[0]}$"
+    with pytest.raises(ValueError, match=message):
+        parsed("quickstart", "--local-epochs", "2", *other.split())
+    none = (other.split()[0], "None")
+    assert parsed("quickstart", "--local-epochs", "2", *none).algorithms.local_epochs == 2
+
+
 # --- Ranges -----------------------------------------------------------------------------------
 
 OUTSIDE = (-1, 0, 0.5, 1, 2**32, math.nan, math.inf, "text")
