@@ -18,7 +18,7 @@ from fedjax_sim.studies.setups.fields import (
 )
 from fedjax_sim.types import FedAlgorithm
 from fedjax_sim.wrappers import Attackers as Mask
-from fedjax_sim.wrappers import Trigger, attacks
+from fedjax_sim.wrappers import Trigger, attacks, triggered
 
 
 @group
@@ -151,6 +151,15 @@ def trigger(images: np.ndarray) -> Trigger:
     """Returns the pattern of the backdoor: 5 x 5 pixels, less for images with edges below 20."""
     size = min([5, *(edge // 4 for edge in np.shape(images)[1:3])])
     return Trigger(max(size, 1), value=float(np.max(images, initial=0)))
+
+
+def attacked_test(test: dict[str, np.ndarray], images: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the test examples with the backdoor's pattern for clients with these images."""
+    x = test["x"]
+    if x.dtype == np.uint8 and images.dtype != np.uint8:
+        # Noise has made numbers in [0, 1] of the clients' pixels only.
+        x = x.astype(images.dtype) / images.dtype.type(255)
+    return triggered({**test, "x": x}, trigger(images))
 
 
 def attack_of(options: Attack, num_clients: int, seed: int) -> Attacked | None:

@@ -16,11 +16,10 @@ from fedjax_sim.engine import (
 )
 from fedjax_sim.engine.evaluation import scores
 from fedjax_sim.objectives import Metrics
-from fedjax_sim.studies.setups.attack import Attack, Backdoor, trigger
+from fedjax_sim.studies.setups.attack import Attack, Backdoor, attacked_test
 from fedjax_sim.studies.setups.clients import Clients
 from fedjax_sim.studies.setups.fields import Count, PositiveProbability, group
 from fedjax_sim.types import Model, Task
-from fedjax_sim.wrappers import triggered
 
 ScoreName = Literal[
     "auc", "f1", "precision", "recall", "confusion", "calibration_error", "perplexity", "rmse", "r2"
@@ -89,8 +88,8 @@ def evaluation(
     if clients.valid is not None:
         parts["valid"] = evaluator(metrics, clients.valid)
     if isinstance(attack, Backdoor):
-        pattern = trigger(clients.data.examples["x"])
-        parts["backdoor"] = evaluator(metrics, triggered(clients.test, pattern))
+        shown = attacked_test(clients.test, clients.data.examples["x"])
+        parts["backdoor"] = evaluator(metrics, shown)
     if clients.held_out is not None:
         parts["held_out"] = evaluator(metrics, clients.held_out.examples)
     if options.per_client is not None:

@@ -6,6 +6,7 @@ import pytest
 from traced import digest_of
 
 import fedjax_sim as fs
+from fedjax_sim.objectives import as_float
 from fedjax_sim.studies.setups import build, fields
 from fedjax_sim.studies.setups.attack import Backdoor, NoAttack, attack_of, trigger
 from fedjax_sim.studies.setups.checks import check_study
@@ -74,6 +75,18 @@ def test_attackers_are_nested():
         attack_of(Backdoor(fraction=fraction), 30, seed=0).attackers.mask for fraction in (0.1, 0.5)
     ]
     assert (masks[0] <= masks[1]).all()
+
+
+def test_clients_and_test_examples_have_one_trigger_also_beside_noise():
+    problem = prepare(study(attack="backdoor", shift="noise"), fs.datasets.load("digits"))
+    evaluate = problem.setup.eval_fn
+    parts = dict(zip(evaluate.func.names, evaluate.args[0], strict=True))
+    shown = np.asarray(as_float(parts["backdoor"].args[0]["x"]))
+    # The corner of the noisy images, which are no bytes, and so their largest value.
+    largest = float(problem.setup.task.oracle.args[0].examples["x"].max())
+    assert largest > 1.1
+    np.testing.assert_allclose(shown[:, -2:, -2:], largest, rtol=1e-6)
+    assert shown[:, :-2].max() <= 1
 
 
 def test_triggers_fit_the_images():

@@ -401,6 +401,14 @@ def test_who_attacks():
         (lambda: attacks.poison(data(), OF_FOUR, attacks.Trigger(2, -1)), "target is -1"),
         (lambda: attacks.Trigger().on(np.ones((3, 8))), r"shape \(3, 8\); expected \[N, H, W\]"),
         (
+            lambda: attacks.Trigger(1, value=0.5).on(np.ones((1, 3, 8), np.uint8)),
+            r"value is 0.5; expected an integer in 0 .. 255, since the images are uint8",
+        ),
+        (
+            lambda: attacks.Trigger(1, value=256).on(np.ones((1, 3, 8), np.uint8)),
+            "value is 256; expected an integer in 0 .. 255",
+        ),
+        (
             lambda: attacks.triggered({"x": np.ones((2, 8, 8)), "y": np.zeros(2)}),
             "all examples have the label 0",
         ),

@@ -37,7 +37,8 @@ class Trigger(NamedTuple):
         """Returns images ``[N, H, W]`` or ``[N, H, W, C]`` with the pattern.
 
         Raises:
-            ValueError: a square of less than one pixel or larger than the images, or another shape.
+            ValueError: a square of less than one pixel or larger than the images, another shape, or
+                a value that the images' integers do not have.
         """
         check_count(1, size=self.size)
         if images.ndim not in (3, 4):
@@ -51,6 +52,13 @@ class Trigger(NamedTuple):
             )
         changed = np.array(images)
         value = images.max(initial=0) if self.value is None else self.value
+        if images.dtype.kind in "iu":
+            least, most = np.iinfo(images.dtype).min, np.iinfo(images.dtype).max
+            if not (least <= value <= most and value == int(value)):
+                raise ValueError(
+                    f"value is {value}; expected an integer in {least} .. {most}, since the images "
+                    f"are {images.dtype}"
+                )
         changed[:, -self.size :, -self.size :] = value
         return changed
 
