@@ -50,6 +50,7 @@ from fedjax_sim.studies.setups import (
     arithmetic,
     as_json,
     check_parts,
+    check_steps,
     check_uploads,
     differences,
     entries_of,
@@ -57,6 +58,7 @@ from fedjax_sim.studies.setups import (
     flat,
     load_dataset,
     members_of,
+    of_first_partition,
     of_seed,
     one_seed,
     prepare,
@@ -209,9 +211,10 @@ class Runs:
     def _problem(self, settings: tuple, seed: int | None) -> Problem:
         own = self.study.replaced(options=self.run_of(dict(settings)))
         dataset = self._dataset(own)
-        if seed is None:
-            return prepare(own, dataset)
         attackers = own.options.population.partition_seed
+        if seed is None:
+            check_steps(own, dataset)
+            return prepare(of_first_partition(own), dataset, attack_seed=attackers)
         return prepare(of_seed(own, seed), dataset, attack_seed=attackers)
 
     def _dataset(self, study: Study) -> Dataset | None:

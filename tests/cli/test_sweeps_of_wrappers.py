@@ -64,6 +64,20 @@ def test_the_attackers_of_a_sweep_do_not_depend_on_the_seed_of_a_partition():
 
 
 @pytest.mark.slow
+def test_a_sweep_has_the_partition_of_the_first_seed_as_a_run_has():
+    own = {
+        "partition": "quantity", "alpha": 0.3, "sampling": "full", "selection": "adacomm",
+        "seed": 1, "seeds": 1, "partition_per_seed": True,
+    }  # fmt: skip
+    run = resolve(Study(options(**SMALL | own)))
+    runs = runs_of({"selection.decay": (0.5, 0.25)}, **own)
+    setup = runs.make_setup()("fedavg", seed=1)
+    assert setup.timeline.max_steps == run.setups["fedavg"].timeline.max_steps
+    built = runs.factory()("fedavg", **{"selection.decay": 0.5})
+    assert digest_of(built) == digest_of(run.algorithm("fedavg"))
+
+
+@pytest.mark.slow
 def test_the_timelines_of_all_seeds_decide_the_privacy_of_a_sweep():
     private = {
         "sampling": "bernoulli", "privacy": "gaussian", "privacy.clip.bound": 0.5,

@@ -5,7 +5,14 @@ from them.  ``saved`` is apart, since it reads folders by the reports.
 """
 
 from fedjax_sim.studies.setups.attack import Alie, Attacked
-from fedjax_sim.studies.setups.build import ResolvedRun, of_seed, one_seed, resolve
+from fedjax_sim.studies.setups.build import (
+    ResolvedRun,
+    check_steps,
+    of_first_partition,
+    of_seed,
+    one_seed,
+    resolve,
+)
 from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.clients import Clients, NoShift
 from fedjax_sim.studies.setups.compression import NoCodec

@@ -7,9 +7,11 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from fedjax_sim import models
 from fedjax_sim.checks import shapes_of_one
+from fedjax_sim.datasets import Dataset
 from fedjax_sim.engine import Execution, check_run
 from fedjax_sim.models import Convolution
 from fedjax_sim.studies.setups.checks import check_study
@@ -18,8 +20,16 @@ from fedjax_sim.studies.setups.entries import AlgorithmEntry
 from fedjax_sim.studies.setups.evaluation import Evaluation
 from fedjax_sim.studies.setups.execution import ExecutionOptions, arithmetic, strategy_of
 from fedjax_sim.studies.setups.privacy import Accounts, Privacy, accounts_of, check_parts
-from fedjax_sim.studies.setups.problem import Problem, entries_of, load_dataset, prepare
+from fedjax_sim.studies.setups.problem import (
+    Problem,
+    batches,
+    clients_of,
+    entries_of,
+    load_dataset,
+    prepare,
+)
 from fedjax_sim.studies.setups.robust import check_uploads
+from fedjax_sim.studies.setups.selection import AdaComm
 from fedjax_sim.studies.setups.settings import check_tuning, resolve_hyper, untuned_rates
 from fedjax_sim.studies.setups.study import Study
 from fedjax_sim.studies.setups.time import Time
@@ -85,11 +95,8 @@ def resolve(study: Study) -> ResolvedRun:
             f"{jax.process_count()} processes"
         )
     dataset, seed = load_dataset(study), run.population.partition_seed
-    shown = study  # with a partition per seed: that of the first seed, and the keys of all
-    if run.population.partition_per_seed:
-        first = of_seed(study, run.seed).options.population
-        population = dataclasses.replace(run.population, partition_seed=first.partition_seed)
-        shown = study.replaced(options=dataclasses.replace(run, population=population))
+    check_steps(study, dataset)
+    shown = of_first_partition(study)
 
     def lowered(conv: Convolution) -> Problem:
         with arithmetic(run.execution):
@@ -155,6 +162,33 @@ def of_seed(study: Study, seed: int) -> Study:
         )
     run = dataclasses.replace(run, seed=seed, seeds=1, population=population)
     return study.replaced(options=run)
+
+
+def of_first_partition(study: Study) -> Study:
+    """Returns a study with one partition, that of the first seed, and the keys of all seeds."""
+    run = study.options
+    if not run.population.partition_per_seed:
+        return study
+    first = of_seed(study, run.seed).options.population
+    population = dataclasses.replace(run.population, partition_seed=first.partition_seed)
+    return study.replaced(options=dataclasses.replace(run, population=population))
+
+
+def check_steps(study: Study, dataset: Dataset | None) -> None:
+    """Refuses adaptive local steps that would begin with those of another seed's partition."""
+    run = study.options
+    per_seed = run.population.partition_per_seed and isinstance(run.selection, AdaComm)
+    if dataset is None or not per_seed:
+        return
+    rule, seeds = batches(run.algorithms), range(run.seed, run.seed + run.seeds)
+    sizes = [clients_of(of_seed(study, seed), dataset).data.sizes for seed in seeds]
+    most = [int(rule.num_steps(np.asarray(own, np.int64)).max()) for own in sizes]
+    if len(set(most)) > 1:
+        raise ValueError(
+            f"selection is 'adacomm', and clients do at most {', '.join(map(str, most))} local "
+            f"steps in the partitions of seeds {seeds[0]} .. {seeds[-1]}; expected one number for "
+            "all, as with --local-steps or clients of equal sizes"
+        )
 
 
 def one_seed(setup: Setup) -> Setup:

@@ -57,6 +57,21 @@ def test_every_kind_is_in_the_table():
     assert selected(plain, NoSelection(), TIMELINE) is plain
 
 
+def test_adaptive_steps_begin_with_one_number_for_the_partitions_of_all_seeds():
+    run = options(
+        model="softmax_regression", num_clients=8, partition="quantity", alpha=0.3, sampling="full",
+        selection="adacomm", seeds=2, partition_per_seed=True, local_epochs=1, batch_size=16,
+    )  # fmt: skip
+    message = (
+        "^selection is 'adacomm', and clients do at most 24, 62 local steps in the partitions of "
+        r"seeds 0 \.\. 1; expected one number"
+    )
+    with pytest.raises(ValueError, match=message):
+        build.resolve(Study(run))
+    equal = fields.replaced(run, "local_steps", 4)
+    build.check_steps(Study(equal), fs.datasets.load("digits"))
+
+
 def test_fractions_of_clients_and_epochs():
     run = options(cohort_fraction=0.29, cohort_rounding="flower", epoch_fraction=0.5, batch_size=5)
     assert sized(run.cohort, 100).cohort_size == 28
