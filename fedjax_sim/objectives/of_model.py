@@ -449,10 +449,15 @@ def check_tokens(apply: Apply, x: Any) -> None:
         )
 
 
-def _inputs(params: Params, examples: PyTree) -> Array:
+def _inputs(params: Params, examples: PyTree) -> Any:
     dtypes = [jnp.result_type(leaf) for leaf in jax.tree.leaves(params)]  # as JAX has them
     floats = [dtype for dtype in dtypes if jnp.issubdtype(dtype, jnp.floating)]
-    return as_float(_part(examples, "x"), *floats[:1])
+
+    def is_list(x: Any) -> bool:  # of numbers: an array
+        return isinstance(x, list)
+
+    # A model may have several inputs.
+    return jax.tree.map(lambda x: as_float(x, *floats[:1]), _part(examples, "x"), is_leaf=is_list)
 
 
 def _inputs_of_two(params: Params, examples: PyTree) -> Any:

@@ -367,6 +367,17 @@ def refuses_nan(y, z):
     return np.mean(z > 0)
 
 
+def test_models_with_several_inputs_are_scored():
+    examples = {"x": {"first": X, "second": X[:, :2]}, "y": Y}
+
+    def two_inputs(w, x):
+        return x["first"] @ w + x["second"] @ w[:2]
+
+    evaluate = pooled_evaluator(two_inputs, examples, {"mean": lambda y, z: z.mean()}, 7)
+    expected = (X @ W + X[:, :2] @ W[:2]).mean()
+    assert scored(evaluate, evaluate(W))["mean"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_runs_beside_one_that_diverges_have_their_scores(allow_nans):
     evaluate = pooled_evaluator(apply, DATA, {"e": refuses_nan, "f1": scores.f1})
     alone, (first, _, diverged, _) = (
