@@ -192,7 +192,7 @@ def outputs_of(model: Apply | Model, params: Params, examples: PyTree) -> Any:
     Args:
         model: a model, or a function ``(params, x) -> outputs [B, ...]``.
         params: of the model.
-        examples: ``{"x": [B, ...]}``.
+        examples: ``{"x": [B, ...]}``; of a model with several inputs a dict or tuple of them.
 
     Raises:
         ValueError: examples without ``"x"``.

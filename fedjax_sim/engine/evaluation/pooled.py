@@ -59,7 +59,8 @@ def pooled_evaluator(
 
     Args:
         model: a :class:`~fedjax_sim.models.Model`, or its function ``apply(params, x)``.
-        examples: ``{"x": [N, ...], "y": [N, ...]}``, or clients with such examples.
+        examples: ``{"x": [N, ...], "y": [N, ...]}``, or clients with such examples.  Of a model
+            with several inputs "x" is a dict or tuple of them.
         scores: by name.
         batch_size: examples evaluated at once; default by the model.
 
