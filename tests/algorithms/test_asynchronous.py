@@ -276,14 +276,17 @@ def test_refuses_a_timeline_made_for_quafl(name):
 
 
 @pytest.mark.parametrize("output", ["server", "mean"])
-def test_diagnostics_know_that_uploads_contain_models(output):
-    """A visit of two steps from 2 on w^2 / 2 with alpha = 1 ends at 0.5."""
-    algorithm = fs.favano(0.5, lambda work: jnp.array(1.0), output)
+def test_uploads_show_a_model_only_where_alpha_is_1(output):
+    """Two steps from 2 on w^2 / 2 end at 0.5; with alpha = 0.5 the upload is 2 - 1.5 / 0.5."""
     zero, x = jnp.array(0), jnp.array(2.0)
     work = fs.Work(zero, zero, zero + 2, zero, zero, jax.random.key(0), max_steps=2)
     oracle = fs.Oracle(lambda w, step: w, lambda w, step: w**2 / 2, lambda w: w)
-    upload, _ = algorithm.local(x, (), oracle, work)
-    assert float(model_change(algorithm, x, upload)) == 1.5
+    for alpha, unbiased in ((1.0, 0.5), (0.5, -1.0)):
+        algorithm = fs.favano(0.5, lambda work, alpha=alpha: jnp.array(alpha), output)
+        upload, _ = algorithm.local(x, (), oracle, work)
+        assert float(jax.tree.leaves(upload)[0]) == unbiased
+        with pytest.raises(ValueError, match="progress is divided by a weight"):
+            model_change(algorithm, x, upload)
 
 
 # ---- QuAFL
