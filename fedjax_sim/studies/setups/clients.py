@@ -147,8 +147,8 @@ def clients(
     chosen = _held_out(population, len(assignment))
     trained = np.setdiff1d(everyone, chosen)
     evaluated = assignment if tests is None else tests
-    held_out = everybody.part(evaluated, chosen, "test")
-    train_of_held_out = everybody.part(assignment, chosen, "train") if own_tests else None
+    held_out = everybody.part(evaluated, chosen, "held-out test")
+    train_of_held_out = everybody.part(assignment, chosen, "held-out train") if own_tests else None
     test_of_clients = None if tests is None else everybody.part(tests, trained, "test")
     if test_of_clients is not None:
         test = test_of_clients.examples

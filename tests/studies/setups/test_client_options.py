@@ -1,5 +1,7 @@
 """The validation part, clients' own test examples, shifts, and partitions."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -184,6 +186,26 @@ def test_a_shift_belongs_to_a_client(shift):
     assert result.train is result.data.examples
     again = clients(image_data(), **values)
     np.testing.assert_array_equal(result.data.examples["x"], again.data.examples["x"])
+
+
+def test_parts_of_clients_have_noise_of_their_own():
+    """Held-out clients' draws are not those of the clients that train."""
+    values = {
+        "partition": "iid", "num_clients": 8, "test_of": "clients", "validation": 0.25,
+        "held_out_clients": 0.25,
+    }  # fmt: skip
+    plain = clients(image_data(), **values)
+    result = clients(image_data(), **values | {"shift": "noise", "shift.variance": 4.0})
+    parts = ("data", "test_of_clients", "valid_of_clients", "held_out", "train_of_held_out")
+    drawn = {}
+    for name in parts:
+        before, after = getattr(plain, name).examples["x"], getattr(result, name).examples["x"]
+        drawn[name] = (after - before / np.float32(255)).reshape(len(after), -1)
+    for one, other in itertools.combinations(parts, 2):
+        rows = min(len(drawn[one]), len(drawn[other]))
+        both = np.corrcoef(drawn[one][:rows].ravel(), drawn[other][:rows].ravel())
+        # At least 4 images of 16 values; draws of one stream have a correlation above .9.
+        assert abs(both[0, 1]) < 0.5, (one, other)
 
 
 @pytest.mark.parametrize(
