@@ -267,6 +267,12 @@ class HypergradientFunction:
         return jax.tree.map(lambda x: x.mean(axis=0), over_keys(arrays.key))
 
     def _of_one_key(self, hyper: PyTree, arrays: Arrays) -> Hypergradient:
+        result = self._of_any_run(hyper, arrays)
+        # Where the metric does not depend on the model, such as an accuracy, NaN of a diverged run
+        # has derivatives of 0.
+        return jax.tree.map(lambda x: jnp.where(jnp.isnan(result.value), jnp.nan, x), result)
+
+    def _of_any_run(self, hyper: PyTree, arrays: Arrays) -> Hypergradient:
         problem = self._problem
         if self._last_rounds is not None:
             value, gradient, truncation = truncated(

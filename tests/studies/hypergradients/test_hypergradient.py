@@ -286,6 +286,23 @@ def test_statistics_of_clients_are_in_functions_of_the_model():
     assert_close(own.value, np.mean([loss(params) for params in models]))
 
 
+@pytest.mark.parametrize("options", [{"mode": "forward"}, {"mode": "reverse"}, {"last_rounds": 2}])
+@pytest.mark.usefixtures("allow_nans")
+def test_a_diverged_run_has_no_derivatives(options):
+    """An accuracy does not depend on the model, but a run without a result has no derivative."""
+
+    def accuracy(x):
+        return jnp.mean((x > 0).astype(jnp.float32))
+
+    # A factor of -1e30 per step: the second step leaves the range of float32.
+    result = of_quadratics(accuracy, **options)(hyper() | {"lr": jnp.array(1e30)})
+    for number in jax.tree.leaves(result):
+        assert np.isnan(number).all()
+    finite = of_quadratics(accuracy, **options)(hyper())
+    assert np.isfinite(finite.value)
+    assert float(finite.gradient["lr"]) == 0
+
+
 def test_refuses_bad_arguments():
     setup = quadratics()
     build = functools.partial(fs.hypergradient, error, fs.fedavg)
