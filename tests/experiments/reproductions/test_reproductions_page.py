@@ -11,7 +11,7 @@ import tyro
 
 from experiments.harness.options import settings
 from experiments.reproductions import __main__ as script
-from experiments.reproductions import known, page, reading
+from experiments.reproductions import fedswa, known, page, reading
 from experiments.reproductions.page import Paper, Row
 from experiments.reproductions.reading import Result
 from experiments.reproductions.verdicts import OTHER, SHORT, UNDECIDED, VERDICTS
@@ -182,6 +182,31 @@ def test_reports_with_claims_have_known_differences_or_decide():
     assert known.least_seeds(Result("fedswa/table2-cpu-1000/x")) == 3
     assert known.length(Result("favano/mnist/table2")) == (5000, 5000)
     assert known.length(Result("fedswa/drift/drift")) is None
+
+
+def test_training_losses_and_gaps_are_as_remarks_say():
+    """A method that is ahead either fits better or has the smaller gap, as its remark says."""
+    checked = set()
+    for claim in page.judged(fedswa.PAPER):
+        if claim.remark not in (fedswa.UNDERFIT, fedswa.GENERALISES_LESS):
+            continue
+        table = claim.report.table("", "accuracy", "train loss").set_index("method")
+        columns = ["accuracy", "train loss", "test - train loss"]
+        table = table[columns].astype(float)
+        own, others = re.fullmatch(
+            r"(?:.*: )?(\S+) is more accurate than (.*)", claim.claim
+        ).groups()
+        rest = table.loc[[name for name in others.split(", ") if name in table.index]]
+        ahead = rest[rest["accuracy"] > table.loc[own, "accuracy"]]
+        fits = ahead["train loss"] < table.loc[own, "train loss"]
+        if claim.remark == fedswa.UNDERFIT:
+            assert fits.all(), claim
+        else:
+            gaps = ahead["test - train loss"] < table.loc[own, "test - train loss"]
+            assert len(ahead), claim
+            assert (gaps & ~fits).all(), claim
+        checked.add(claim.remark)
+    assert len(checked) == 2
 
 
 def test_pages_name_every_script_and_existing_files(pages):
