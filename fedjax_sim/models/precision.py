@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.core import eval_jaxpr
-from jax.extend.core import Jaxpr, JaxprEqn, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.typing import DTypeLike
 
 from fedjax_sim import tree
@@ -183,15 +183,22 @@ def _computed(
     return cast(outputs, param_dtype), statistics
 
 
-# Operations between the last product and the outputs, such as the sum with a bias.
-_AFTER = frozenset({"add", "broadcast_in_dim", "reshape", "squeeze", "transpose"})
+_PRODUCTS = frozenset({"conv_general_dilated", "dot_general"})
+# Linear operations between the last product and the outputs, such as the sum with a bias.
+_AFTER = frozenset(
+    {"add", "broadcast_in_dim", "concatenate", "div", "mul", "neg", "reshape", "slice", "squeeze",
+     "sub", "transpose"}
+)  # fmt: skip
 
 
 def _not_rounded(function: Callable, *arguments: PyTree) -> PyTree:
     """Returns the results of a function with the sums of its last product in at least float32."""
     program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    outputs = program.jaxpr.outvars
     last = _last_operations(program.jaxpr)
+    while any(operation.primitive.name == "jit" for operation in last):
+        program = jax.make_jaxpr(functools.partial(_inlined, program))(*jax.tree.leaves(arguments))
+        last = _last_operations(program.jaxpr)
+    outputs = program.jaxpr.outvars
     made = {v for operation in last for v in operation.outvars}
     used = [v for operation in last for v in operation.invars] + list(outputs)
     inputs = list(dict.fromkeys(v for v in used if not isinstance(v, Literal) and v not in made))
@@ -207,13 +214,17 @@ def _not_rounded(function: Callable, *arguments: PyTree) -> PyTree:
 
         for operation in last:
             variables: list[Any] = operation.invars
-            operands = [read(v).astype(v.aval.dtype) for v in variables]
-            options = operation.params
+            operands, options = [read(v) for v in variables], operation.params
+            is_product = operation.primitive.name in _PRODUCTS
+            if is_product:  # of halves, also of the sums of another product
+                operands = [
+                    x.astype(v.aval.dtype) for x, v in zip(operands, variables, strict=True)
+                ]
             if wide:
                 # Not products of halves with a float32 result, which XLA:CPU does not always have;
                 # the products of such operands are exact in TF32 and in a TPU's passes.
                 operands = tree.wide(operands)
-                if operation.primitive.name == "dot_general":
+                if is_product:
                     options = options | {"preferred_element_type": operands[0].dtype}
             known[operation.outvars[0]] = operation.primitive.bind(*operands, **options)
         return [read(v) for v in outputs]
@@ -234,14 +245,38 @@ def _not_rounded(function: Callable, *arguments: PyTree) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(shapes), exact(*values))
 
 
+def _inlined(program: ClosedJaxpr, *arguments: Array) -> list[Array]:
+    """Returns the results of a program with its jitted functions as parts of it, not as calls."""
+    known: dict[Any, Any] = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
+    known |= zip(program.jaxpr.invars, arguments, strict=True)
+
+    def read(v: Any) -> Any:
+        return v.val if isinstance(v, Literal) else known[v]
+
+    for operation in program.jaxpr.eqns:
+        operands, options = [read(v) for v in operation.invars], operation.params
+        if operation.primitive.name == "jit":
+            inner = options["jaxpr"]
+            results = eval_jaxpr(inner.jaxpr, inner.consts, *operands)
+        else:
+            options = operation.primitive.get_bind_params(options)
+            results = operation.primitive.bind(*operands, **options)
+            results = results if operation.primitive.multiple_results else [results]
+        known |= zip(operation.outvars, results, strict=True)
+    return [read(v) for v in program.jaxpr.outvars]
+
+
 def _last_operations(program: Jaxpr) -> list[JaxprEqn]:
-    """Returns the last products whose sums reach an output, and the operations behind them."""
+    """Returns the last products whose sums reach an output, and the operations behind them.
+
+    Calls of jitted functions among them are as they stand in the program.
+    """
     variables: list[Any] = program.outvars
     wanted = {v for v in variables if _floating(v.aval)}
     found = []
     for operation in reversed(program.eqns):
         name = operation.primitive.name
-        if wanted.isdisjoint(operation.outvars) or name not in {"dot_general", *_AFTER}:
+        if wanted.isdisjoint(operation.outvars) or name not in {"jit", *_PRODUCTS, *_AFTER}:
             continue
         found.append(operation)
         if name in _AFTER:

@@ -102,6 +102,50 @@ def test_outputs_and_losses_are_not_rounded():
     assert tangent.tolist() == [[[1.0]]]
 
 
+def linear(w, x):
+    return x @ w["kernel"] + w["bias"]
+
+
+@pytest.mark.parametrize(
+    ("apply", "expected"),
+    [
+        (linear, [1 + 2**-9, 1 + 2**-9]),
+        (jax.jit(linear), [1 + 2**-9, 1 + 2**-9]),
+        (lambda w, x: jax.jit(jax.jit(linear))(w, x)[:, 1:], [1 + 2**-9]),
+        (lambda w, x: jnp.concatenate([linear(w, x), -linear(w, x) / 2], 1)[:, ::3],
+         [1 + 2**-9, -(1 + 2**-9) / 2]),
+    ],
+    ids=["bias", "jitted", "sliced", "joined"],
+)  # fmt: skip
+def test_sums_behind_outputs_are_not_rounded(apply, expected):
+    """The sum 1 + 2**-10 of the product needs 11 bits, and with the bias 2**-10 it needs 10."""
+    half = models.in_precision(models.Model(lambda key: (), apply), jnp.bfloat16)
+    params = {"kernel": jnp.float32([[1, 1], [2**-10, 2**-10]]), "bias": jnp.full(2, 2**-10)}
+    x = jnp.ones((1, 2))
+    assert half.apply(params, x).tolist() == [expected]
+    gradient = jax.grad(lambda params: half.apply(params, x).sum())(params)["bias"]
+    assert gradient.tolist() == jax.grad(lambda p: apply(p, x).sum())(params)["bias"].tolist()
+
+
+@pytest.mark.parametrize("name", ["logistic", "softmax", "mlp"])
+def test_outputs_of_models_are_not_rounded(name):
+    """Where the last layer's inputs have 8 bits, the outputs are those of float32."""
+    model, head = {
+        "logistic": (models.logistic_regression(3), "linear"),
+        "softmax": (models.softmax_regression(3, 4), "linear"),
+        "mlp": (models.mlp(3, (5,), 4), "dense2"),
+    }[name]
+    x = jnp.float32([[1, -2, 3]])
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), model.init(KEY))
+    if name == "mlp":
+        params["dense1"]["bias"] = jnp.float32([1, 2, 3, 4, 5])  # of ReLU, exact in 8 bits
+    draw = jax.random.normal(KEY, (2, *params[head]["kernel"].shape)).astype(jnp.bfloat16)
+    bias = draw[1, :, 0].astype(jnp.float32)
+    params[head] = {"kernel": draw[0].astype(jnp.float32), "bias": bias}
+    outputs = models.in_precision(model, jnp.bfloat16).apply(params, x)
+    np.testing.assert_allclose(outputs, model.apply(params, x), rtol=1e-6)
+
+
 def products_of(text) -> set[tuple[str, str, str]]:
     """The dtypes of operands and results of all products in a program's StableHLO."""
     kinds = r"stablehlo\.(?:dot_general|convolution).*"
