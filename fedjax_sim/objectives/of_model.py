@@ -394,7 +394,11 @@ class RegressionMetrics(_OfLoss):
                 -1, *[1] * (y.ndim - 1)
             )
 
-        return {**examples, VARIANCE: means((y - means(y)) ** 2).astype(np.float32)}
+        variance = means((y - means(y)) ** 2)
+        # The mean of equal targets is rounded, and their variance then is not 0.
+        equal = np.maximum.reduceat(y, starts, axis=0) == np.minimum.reduceat(y, starts, axis=0)
+        variance[np.repeat(equal, lengths, axis=0)] = 0
+        return {**examples, VARIANCE: variance.astype(np.float32)}
 
     def finish(self, means: dict[str, Array]) -> dict[str, Array]:
         """Returns the metrics of examples whose values have these means."""

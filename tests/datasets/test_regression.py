@@ -91,12 +91,19 @@ def test_metrics_of_clients():
     )
 
 
-def test_equal_targets_have_no_r2():
-    examples = {"x": X[:4], "y": np.full(4, 2000.0, np.float32)}
-    evaluate = evaluator(fs.objectives.regression_metrics(predict), examples)
+@pytest.mark.parametrize(
+    "y",
+    [np.full(4, 2000.0, np.float32), np.full(3, 0.1), np.full((3, 1), 0.1)],
+    ids=["float32", "float64", "column"],  # the mean of 0.1, 0.1 and 0.1 is another number
+)
+def test_equal_targets_have_no_r2(y):
+    examples = {"x": X[: len(y)], "y": y}
+    metrics = fs.objectives.regression_metrics(lambda w, x: predict(w, x).reshape(y.shape))
+    clients = fs.FederatedData(examples, np.array([0, len(y)]))
     with jax.debug_nans(False):
-        result = evaluate(jnp.asarray(W))
-    assert np.isnan(result["r2"])
+        result = evaluator(metrics, examples)(jnp.asarray(W))
+        of_clients = client_evaluator(metrics, clients)(jnp.asarray(W))
+    assert np.isnan([result["r2"], of_clients["r2/mean"]]).all()
     assert np.isfinite(result["rmse"])
 
 
