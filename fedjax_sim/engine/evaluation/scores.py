@@ -34,8 +34,7 @@ def auc(y: np.ndarray, z: np.ndarray) -> float:
     for c in classes:
         positive = y == c
         if 0 < (count := positive.sum()) < len(y):
-            log_odds = z[:, c] - _log_sum(np.delete(z, c, 1))
-            _, place, equal = np.unique(log_odds, return_inverse=True, return_counts=True)
+            _, place, equal = np.unique(_log_odds(z, c), return_inverse=True, return_counts=True)
             ranks = (np.cumsum(equal) - (equal - 1) / 2)[place]  # ties have their mean
             above = ranks[positive].sum() - count * (count + 1) / 2  # pairs in order
             values.append(above / (count * (len(y) - count)))
@@ -191,6 +190,17 @@ def _by_class(y: np.ndarray, z: np.ndarray) -> tuple[float, float, float]:
         return float(each[0][1]), float(each[1][1]), float(each[2][1])
     means = [float(x[~np.isnan(x)].mean()) if (~np.isnan(x)).any() else np.nan for x in each]
     return means[0], means[1], means[2]
+
+
+def _log_odds(z: np.ndarray, c: int) -> np.ndarray:
+    """Returns the logarithm of the odds of class c; equal numbers for equal odds, ``[N]``."""
+    # Sums of the same terms in another order, or of terms that are all larger, would round to
+    # other numbers, and ties would count as pairs in order or out of order.
+    own = z[:, [c]]
+    others = np.subtract(
+        np.delete(z, c, 1), own, out=np.full_like(z[:, 1:], np.inf), where=own > -np.inf
+    )
+    return -_log_sum(np.sort(others, axis=1))
 
 
 def _log_sum(z: np.ndarray) -> np.ndarray:

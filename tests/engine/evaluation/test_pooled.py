@@ -328,6 +328,21 @@ def test_scores_of_confident_models_are_exact():
     )
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_odds_are_ties(seed):
+    """Rows are one row with logits 1 .. 7 in other orders, and shifted, which changes rounding.
+
+    Class 0 has the same odds in all rows, so its area is 1/2.  Class 3 has the other examples.
+    """
+    rng = np.random.default_rng(seed)
+    row = rng.integers(-64, 64, 8) / 16  # sums with shifts are exact
+    z = np.stack([row[[0, *(1 + rng.permutation(7))]] for _ in range(20)])
+    shifted = z + rng.integers(-100, 100, (20, 1))
+    y = np.where(np.arange(20) % 2, 0, 3)
+    expected = (1 / 2 + pairs_auc((y == 3).astype(int), softmax(z)[:, 3].round(12))) / 2
+    assert scores.auc(y, shifted) == pytest.approx(expected, rel=1e-12)
+
+
 CLASSIFIER = ["auc", "f1", "precision", "recall", "confusion", "calibration_error", "perplexity"]
 
 
