@@ -5,6 +5,7 @@ Parameters stay in full precision; the forward and backward passes use their qua
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -15,10 +16,11 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.compression import Clip, by_sign, luq_gradient, mse_clip, signed, symmetric
-from fedjax_sim.compression.quantizers.uniform import check_bits
+from fedjax_sim.compression.quantizers.uniform import check_bits, counted_share
 from fedjax_sim.models.base import Model
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.dense import Product, dense_product
+from fedjax_sim.models.stateful import present, row_mask
 from fedjax_sim.objectives import KeyedApply
 from fedjax_sim.types import Params, plain_integers, shown
 
@@ -108,8 +110,10 @@ def quantized(
         \frac{\partial \ell}{\partial a} = Q_g(\delta) * Q_w(W)
 
     where the gradients of :math:`Q_w` and :math:`Q_a` are straight-through.  A tensor has one
-    scale, so an example's outputs depend on its batch.  The key is used only in the backward pass;
-    any key can be used for evaluation.  Only reverse-mode differentiation is supported.
+    scale, so an example's outputs depend on its batch.  Examples that fill up a short minibatch are
+    no part of it: ``quantizers.activation`` receives zeros in their rows.  The key is used only in
+    the backward pass; any key can be used for evaluation.  Only reverse-mode differentiation is
+    supported.
 
     Args:
         build: ``(conv, dot) -> Model``, a model that computes each layer by one of these products.
@@ -136,26 +140,50 @@ def quantized(
         (2,)
     """
     chosen = low_bit() if quantizers is None else quantizers
+    return _Quantized(build, chosen, tuple(exempt))
 
-    def apply(params: Params, x: Any, key: Array) -> Any:
-        count = _count(build, params, x)
-        if any(not -count <= number < count for number in exempt):
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Quantized:
+    """Function ``apply`` of a model with quantised products."""
+
+    build: Build
+    quantizers: Quantizers
+    exempt: tuple[int, ...]
+
+    def __call__(self, params: Params, x: Any, key: Array) -> Any:
+        return self._outputs(params, x, key, None)
+
+    def weighted(self, params: Params, x: Any, key: Array, weights: Array) -> Any:
+        """Outputs of a batch of which examples of weight 0 are no part."""
+        return self._outputs(params, x, key, present(weights))
+
+    def _outputs(self, params: Params, x: Any, key: Array, rows: Array | None) -> Any:
+        chosen, count = self.quantizers, _count(self.build, params, x)
+        if any(not -count <= number < count for number in self.exempt):
             raise ValueError(
-                f"exempt is {tuple(exempt)}; expected numbers of the model's {count} layers"
+                f"exempt is {self.exempt}; expected numbers of the model's {count} layers"
             )
-        plain = {number % count for number in exempt}
+        plain = {number % count for number in self.exempt}
 
         def layer(number: int, product: Callable[..., Array], x, kernel, *rest, **options) -> Array:
             if number in plain:
                 return product(x, kernel, *rest, **options)
             # As in the product itself; the values of a grid are no integers.
             x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(kernel.dtype)
-            z = product(chosen.activation(x), chosen.weight(kernel), *rest, **options)
+            z = product(self._activation(x, rows), chosen.weight(kernel), *rest, **options)
             return chosen.gradient(jax.random.fold_in(key, number), z)
 
-        return _intercepted(build, layer).apply(params, x)
+        return _intercepted(self.build, layer).apply(params, x)
 
-    return apply
+    def _activation(self, x: Array, rows: Array | None) -> Array:
+        """The quantised input of a layer, in which other rows are zeros."""
+        if rows is None:
+            return self.quantizers.activation(x)
+        mask = row_mask(rows, x)
+        # Examples that fill up a short batch would decide on the scale of the others.
+        with counted_share(mask):
+            return self.quantizers.activation(jnp.where(mask, x, jnp.zeros_like(x)))
 
 
 def _intercepted(build: Build, layer: Callable[..., Array]) -> Model:

@@ -298,6 +298,14 @@ class Keyed:
         objective = self.make(lambda params, x: self.apply(params, x, key))
         return objective(params, examples, key)
 
+    def weighted(self, params: Params, examples: PyTree, key: Any, weights: Array) -> Array:
+        """Losses of a batch of which examples of weight 0 are no part, if the model tells them."""
+        apply = getattr(self.apply, "weighted", None)
+        if apply is None:
+            return self(params, examples, key)
+        objective = self.make(lambda params, x: apply(params, x, key, weights))
+        return objective(params, examples, key)
+
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError as the objective that :attr:`make` returns."""
         key = jax.random.key(0)

@@ -12,7 +12,7 @@ from small_problems import assert_close, assert_identical, compiled
 
 import fedjax_sim as fs
 from fedjax_sim import models, objectives
-from fedjax_sim.compression.quantizers import luq, luq_gradient
+from fedjax_sim.compression.quantizers import luq, luq_gradient, sawb_clip
 from fedjax_sim.models import Quantizers, auto, low_bit, quantized
 from fedjax_sim.models.convolution.lowering import automatic, lowered
 from fedjax_sim.models.dense import dense_product
@@ -293,6 +293,38 @@ def test_training_with_quantised_clients():
     assert losses[1] < 0.7 * losses[0]
     # Rounding amplifies round-off where it tips an entry over; here it does not.
     assert_close(final(fs.execution.vmapped()), trained, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("build", "clip"), [(small_mlp, None), (small_mlp, sawb_clip()), (small_cnn, None)]
+)
+def test_a_short_minibatch_is_quantised_without_the_examples_that_fill_it_up(build, clip):
+    """Minibatches of 3 and 1 of four examples, of which the filling one is 50 times as large."""
+    params, examples = problem(build)
+    x = np.array(examples["x"])
+    x[0] *= 50
+    quantizers = low_bit(clip=clip)._replace(gradient=Quantizers().gradient)
+    objective = objectives.keyed(objectives.cross_entropy, quantized(build, quantizers))
+    data = fs.FederatedData({"x": x, "y": examples["y"]}, np.array([0, 4]))
+    order, key = fs.epochs(1, batch_size=3), jax.random.key(2)
+    task = fs.empirical_task(objective, data, order, full_grad_batch=3)
+    oracle = task.oracle(jnp.array(0), key, 2)
+    regularised = fs.empirical_task(objectives.with_l2(objective, 0.0), data, order)
+
+    def of_rows(rows):
+        part = {"x": x[rows], "y": examples["y"][rows]}
+        return jax.value_and_grad(lambda params: objective(params, part, key).mean())(params)
+
+    alone = [of_rows([row]) for row in range(4)]
+    loss, gradient = oracle.loss(params, 1), oracle.grad(params, 1)
+    row = int(np.argmin([abs(one[0] - loss) for one in alone]))
+    assert row != 0  # which fills up
+    assert_close((loss, gradient), alone[row], rtol=1e-5)
+    assert_close(regularised.oracle(jnp.array(0), key, 2).loss(params, 1), loss, rtol=1e-6)
+    if clip is None:  # with the other one many entries are ties, which rounding decides
+        three = of_rows([0, 1, 2])
+        blocks = jax.tree.map(lambda three, one: (3 * three + one) / 4, three[1], alone[3][1])
+        assert_close(oracle.full_grad(params), blocks, rtol=1e-4)
 
 
 def test_bad_arguments():

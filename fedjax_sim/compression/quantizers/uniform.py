@@ -6,7 +6,9 @@ References:
         2021, https://arxiv.org/abs/2112.10769, and its authors' program.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -29,6 +31,20 @@ class Levels(NamedTuple):
 
 
 Clip: TypeAlias = Callable[[Array, Levels], Array]  # (tensor, levels) -> clip, see `symmetric`
+
+
+# Share of a tensor's entries that count in its means; the others are zeros. None: all count.
+_SHARE: contextvars.ContextVar[Array | None] = contextvars.ContextVar("share", default=None)
+
+
+@contextlib.contextmanager
+def counted_share(mask: Array) -> Iterator[None]:
+    """Makes clip rules ignore zeros of a tensor, of which the mask is False, in their means."""
+    token = _SHARE.set(mask.mean(dtype=jnp.float32))
+    try:
+        yield
+    finally:
+        _SHARE.reset(token)
 
 
 def check_bits(least: int, /, **values: int) -> None:
@@ -130,7 +146,10 @@ def sawb_clip(c1: Scalar = 12.1, c2: Scalar = 12.2) -> Clip:
     def clip(x: Array, levels: Levels) -> Array:
         x, unit = in_units(x)
         a, b = (jnp.asarray(c).astype(x.dtype) for c in (c1, c2))
-        means = jnp.sqrt(jnp.square(x).mean()), jnp.abs(x).mean()
+        square, size = jnp.square(x).mean(), jnp.abs(x).mean()
+        if (share := _SHARE.get()) is not None:
+            square, size = (mean / share.astype(x.dtype) for mean in (square, size))
+        means = jnp.sqrt(square), size
         # XLA would join constants with the factor of a mean, and round otherwise than traced ones.
         root, mean = jax.lax.optimization_barrier(means)
         return unit * (a * root - b * mean)
