@@ -16,13 +16,13 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.compression import Clip, by_sign, luq_gradient, mse_clip, signed, symmetric
-from fedjax_sim.compression.quantizers.uniform import check_bits, counted_share
+from fedjax_sim.compression.quantizers.uniform import check_bits
 from fedjax_sim.models.base import Model
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.dense import Product, dense_product
 from fedjax_sim.models.stateful import present, row_mask
 from fedjax_sim.objectives import KeyedApply
-from fedjax_sim.types import Params, plain_integers, shown
+from fedjax_sim.types import Params, Scalar, plain_integers, shown
 
 Build: TypeAlias = Callable[[Convolution, Product], Model]
 
@@ -42,7 +42,9 @@ class Quantizers(NamedTuple):
 
     ``weight`` and ``activation`` map the kernel and the input of a layer to the factors of the
     product and define their own gradients.  ``gradient(key, output)`` returns the product's output
-    unchanged and quantises its cotangent.
+    unchanged and quantises its cotangent.  In a short minibatch the rows that fill it up are zeros;
+    an ``activation`` that takes means over its input has a method ``of_share(input, share)``, which
+    is called instead with the share of the other rows.
 
     Example:
         >>> from fedjax_sim.compression.quantizers import luq_gradient
@@ -91,9 +93,24 @@ def low_bit(
     clip = clip or mse_clip()
     return Quantizers(
         weight=lambda w: symmetric(w, signed(weight_bits), clip),
-        activation=lambda x: symmetric(x, by_sign(x, activation_bits), clip),
+        activation=_LowBitActivation(activation_bits, clip),
         gradient=lambda key, x: luq_gradient(key, x, gradient_levels),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _LowBitActivation:
+    """Activations in few bits, with levels by their sign."""
+
+    bits: int
+    clip: Clip
+
+    def __call__(self, x: Array) -> Array:
+        return self.of_share(x, 1)
+
+    def of_share(self, x: Array, share: Scalar) -> Array:
+        """Quantised input of which a share counts in means."""
+        return symmetric(x, by_sign(x, self.bits)._replace(share=share), self.clip)
 
 
 def quantized(
@@ -180,10 +197,12 @@ class _Quantized:
         """The quantised input of a layer, in which other rows are zeros."""
         if rows is None:
             return self.quantizers.activation(x)
-        mask = row_mask(rows, x)
         # Examples that fill up a short batch would decide on the scale of the others.
-        with counted_share(mask):
-            return self.quantizers.activation(jnp.where(mask, x, jnp.zeros_like(x)))
+        x = jnp.where(row_mask(rows, x), x, jnp.zeros_like(x))
+        of_share = getattr(self.quantizers.activation, "of_share", None)
+        if of_share is None:
+            return self.quantizers.activation(x)
+        return of_share(x, rows.mean(dtype=jnp.float32))
 
 
 def _intercepted(build: Build, layer: Callable[..., Array]) -> Model:

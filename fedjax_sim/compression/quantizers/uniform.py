@@ -6,9 +6,7 @@ References:
         2021, https://arxiv.org/abs/2112.10769, and its authors' program.
 """
 
-import contextlib
-import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -24,27 +22,17 @@ from fedjax_sim.types import Scalar, specified
 
 
 class Levels(NamedTuple):
-    """Integers ``low .. high``; the values of a uniform quantiser are their multiples."""
+    """Integers ``low .. high``; the values of a uniform quantiser are their multiples.
+
+    Only ``share`` of the tensor's entries count in means over it; the others are zeros.
+    """
 
     low: Scalar
     high: Scalar
+    share: Scalar = 1
 
 
 Clip: TypeAlias = Callable[[Array, Levels], Array]  # (tensor, levels) -> clip, see `symmetric`
-
-
-# Share of a tensor's entries that count in its means; the others are zeros. None: all count.
-_SHARE: contextvars.ContextVar[Array | None] = contextvars.ContextVar("share", default=None)
-
-
-@contextlib.contextmanager
-def counted_share(mask: Array) -> Iterator[None]:
-    """Makes clip rules ignore zeros of a tensor, of which the mask is False, in their means."""
-    token = _SHARE.set(mask.mean(dtype=jnp.float32))
-    try:
-        yield
-    finally:
-        _SHARE.reset(token)
 
 
 def check_bits(least: int, /, **values: int) -> None:
@@ -60,7 +48,7 @@ def signed(bits: int) -> Levels:
 
     Example:
         >>> signed(3)
-        Levels(low=-3, high=3)
+        Levels(low=-3, high=3, share=1)
     """
     check_bits(2, bits=bits)
     return Levels(1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1)
@@ -71,7 +59,7 @@ def non_negative(bits: int) -> Levels:
 
     Example:
         >>> non_negative(3)
-        Levels(low=0, high=7)
+        Levels(low=0, high=7, share=1)
     """
     check_bits(1, bits=bits)
     return Levels(0, 2**bits - 1)
@@ -83,12 +71,16 @@ def by_sign(x: Array, bits: int) -> Levels:
     The levels may be traced.
 
     Example:
-        >>> [int(level) for level in by_sign(jnp.array([0.0, 2.0]), 3)]
-        [0, 7]
+        >>> levels = by_sign(jnp.array([0.0, 2.0]), 3)
+        >>> int(levels.low), int(levels.high)
+        (0, 7)
     """
     negative = (x < 0).any()
     two_sided, one_sided = signed(bits), non_negative(bits)
-    return Levels(*(jnp.where(negative, a, b) for a, b in zip(two_sided, one_sided, strict=True)))
+    return Levels(
+        jnp.where(negative, two_sided.low, one_sided.low),
+        jnp.where(negative, two_sided.high, one_sided.high),
+    )
 
 
 # Neighbours have the ratio 2^(1/4); near its minimum the error hardly changes.
@@ -146,10 +138,8 @@ def sawb_clip(c1: Scalar = 12.1, c2: Scalar = 12.2) -> Clip:
     def clip(x: Array, levels: Levels) -> Array:
         x, unit = in_units(x)
         a, b = (jnp.asarray(c).astype(x.dtype) for c in (c1, c2))
-        square, size = jnp.square(x).mean(), jnp.abs(x).mean()
-        if (share := _SHARE.get()) is not None:
-            square, size = (mean / share.astype(x.dtype) for mean in (square, size))
-        means = jnp.sqrt(square), size
+        share = jnp.asarray(levels.share).astype(x.dtype)
+        means = jnp.sqrt(jnp.square(x).mean() / share), jnp.abs(x).mean() / share
         # XLA would join constants with the factor of a mean, and round otherwise than traced ones.
         root, mean = jax.lax.optimization_barrier(means)
         return unit * (a * root - b * mean)
