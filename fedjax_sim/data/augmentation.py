@@ -207,8 +207,9 @@ def normalized(
     def apply_normalized(params: Params, x: Array) -> PyTree:
         return apply(params, normalize(x, mean, std))
 
-    names = ("trains_otherwise", "takes_adapters")
-    return Described.of(apply_normalized, **{name: getattr(apply, name, False) for name in names})
+    facts = {name: getattr(apply, name, False) for name in ("trains_otherwise", "takes_adapters")}
+    computes_in = getattr(apply, "computes_in", None)
+    return Described.of(apply_normalized, **facts, computes_in=computes_in)
 
 
 def transformed(objective: Objective, transform: Transform) -> Objective:

@@ -24,7 +24,7 @@ from fedjax_sim.models.layers import Adapted, Rows, takes_tokens
 from fedjax_sim.models.paths import lookup, nested
 from fedjax_sim.models.stateful import Evaluation
 from fedjax_sim.objectives.of_model import momentum_of_training
-from fedjax_sim.types import Model, Params, PyTree, Scalar, plain_integers
+from fedjax_sim.types import Described, Model, Params, PyTree, Scalar, plain_integers
 
 # (path, leaf) -> True for a kernel that gets one adapter, or the blocks of rows that get one each.
 WhereRows: TypeAlias = Callable[[tree.leaves.Path, Any], bool | tuple[Rows, ...]]
@@ -162,6 +162,7 @@ def lora(
         return model.apply(filled(params, merges), x)
 
     apply = takes_tokens(adapted, getattr(model.apply, "vocab_size", None))
+    apply = Described.of(apply, computes_in=getattr(model.apply, "computes_in", None))
     if model.train is None:
         return Model(init, apply)
     statistics = model.statistics

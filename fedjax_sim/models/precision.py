@@ -45,8 +45,9 @@ def in_precision(model: Model | Task, dtype: DTypeLike) -> Model | Task:
         dtype: floating dtype of the computation, in the place of an earlier one.
 
     Raises:
-        ValueError: a dtype that is not floating, neither a model nor a task, or a task whose
-            objective is not one of :mod:`fedjax_sim.objectives`.
+        ValueError: a dtype that is not floating, neither a model nor a task, a task whose
+            objective is not one of :mod:`fedjax_sim.objectives`, or a model that another function,
+            such as :func:`~fedjax_sim.models.lora`, made of one that has a precision.
 
     Example:
         >>> model = in_precision(Model(lambda key: jnp.ones(2), lambda w, x: x @ w), jnp.bfloat16)
@@ -148,6 +149,11 @@ class _Cast:
         return getattr(self.apply, "takes_adapters", False)
 
     @property
+    def computes_in(self) -> str:
+        """The dtype."""
+        return self.dtype
+
+    @property
     def vocab_size(self) -> int | None:
         """Number of tokens if the inputs are token ids, which are not cast."""
         return getattr(self.apply, "vocab_size", None)
@@ -158,6 +164,12 @@ class _Cast:
 
 def _cast(apply: Callable, dtype: str) -> _Cast:
     """Returns a function that computes in a dtype, which replaces that of an earlier cast."""
+    inside = getattr(apply, "computes_in", None)
+    if not isinstance(apply, _Cast) and inside is not None:
+        raise ValueError(
+            f"dtype is {dtype} for a model that computes in {inside} inside of another function, "
+            "such as lora or normalized; expected in_precision once, as the last of them"
+        )
     return _Cast(apply.apply if isinstance(apply, _Cast) else apply, dtype)
 
 

@@ -33,6 +33,11 @@ class Evaluation:
     function: Callable[[Params, Any], Any]
     trains_otherwise = True
 
+    @property
+    def computes_in(self) -> str | None:
+        """The dtype of the function, if it has one of its own."""
+        return getattr(self.function, "computes_in", None)
+
     def __call__(self, params: Params, x: Any) -> Any:
         return self.function(params, x)
 

@@ -26,6 +26,7 @@ class Described:
     vocab_size: int | None = None  # inputs are token ids below it
     takes_adapters: bool = False  # kernels may be fedjax_sim.models.layers.Adapted
     trains_otherwise: bool = False  # it evaluates a model with `train`, so objectives refuse it
+    computes_in: str | None = None  # dtype of fedjax_sim.models.in_precision, if it has one
 
     def __call__(self, params: Params, x: Any) -> Any:
         return self.function(params, x)

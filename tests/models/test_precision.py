@@ -16,6 +16,7 @@ from fedjax_sim import datasets, models, objectives
 from fedjax_sim.cli.grid import Axis, SweepOptions
 from fedjax_sim.cli.run import compare
 from fedjax_sim.cli.sweep import run_sweep
+from fedjax_sim.data.augmentation import normalized
 from fedjax_sim.studies.setups import Study, arithmetic, options, prepare, resolve
 from fedjax_sim.timelines import sampling
 
@@ -182,6 +183,10 @@ def test_products_are_accumulated_in_single_precision(model, clients):
     assert set(results) == {"f32"}
 
 
+def is_kernel(path, leaf):
+    return path[-1] == "kernel"
+
+
 def task_of(objective):
     return fs.empirical_task(objective, fs.FederatedData(batch(), np.array([0, 5, 12])), RULE)
 
@@ -335,6 +340,35 @@ def test_sweeps_have_a_precision(tmp_path):
         values[precision] = run_sweep(own, sweep).history["value"].to_numpy()
     assert np.any(values["float32"] != values["float64"])
     np.testing.assert_allclose(values["float32"], values["float64"], rtol=1e-4)
+
+
+DROPOUT = models.from_nnx(
+    lambda rngs: nnx.Sequential(nnx.Linear(3, 2, rngs=rngs), nnx.Dropout(0.5, rngs=rngs))
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "around"),
+    [
+        (models.softmax_regression(3, 2), lambda model: normalized(model, 0.5, 0.2)),
+        (models.softmax_regression(3, 2), lambda model: models.lora(model, where=is_kernel)),
+        (DROPOUT, lambda model: normalized(model, 0.5, 0.2)),
+        (DROPOUT, lambda model: models.lora(model, where=is_kernel)),
+    ],
+    ids=["normalised", "adapted", "normalised dropout", "adapted dropout"],
+)
+def test_a_precision_inside_of_another_function_is_not_replaced_in_silence(model, around):
+    """The products would stay in bfloat16, in a check in double precision, too."""
+    inside = around(models.in_precision(model, jnp.bfloat16))
+    message = "dtype is float32 for a model that computes in bfloat16 inside of another function"
+    with pytest.raises(ValueError, match=message):
+        models.in_precision(inside, jnp.float32)
+    task = task_of(objectives.cross_entropy(inside))
+    with pytest.raises(ValueError, match=message):
+        models.in_precision(task, jnp.float32)
+    params = inside.init(KEY)
+    last = models.in_precision(models.in_precision(around(model), jnp.bfloat16), jnp.float32)
+    assert last.apply(params, jnp.ones((1, 3))).dtype == jnp.float32
 
 
 def test_a_later_precision_replaces_an_earlier_one():
