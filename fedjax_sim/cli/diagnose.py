@@ -7,7 +7,7 @@ quantities that the bounds limit: the objective at the model and its mean over t
 
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -76,6 +76,8 @@ def plan(comparison: ResolvedRun) -> Plan:
         raise ValueError(f"num_strata is {strata}; expected none with --diagnose")
     if not isinstance(comparison.time, Rounds):
         raise ValueError("time is 'clock'; expected rounds with --diagnose")
+    if settings["partition_per_seed"]:
+        raise ValueError("partition_per_seed is True; expected one partition with --diagnose")
     if parts is None:
         raise ValueError("setup is a study module's; --diagnose needs data and a model by options")
     name = problem.description["model"]["name"]
@@ -86,8 +88,8 @@ def plan(comparison: ResolvedRun) -> Plan:
             f"loss is {settings['loss'] or 'another one'}; --diagnose needs the cross-entropy of "
             "classes"
         )
-    if "fedavg" not in hyper:
-        raise ValueError(f"algorithms is {tuple(hyper)}; --diagnose needs fedavg among them")
+    if "fedavg" not in hyper or comparison.entries["fedavg"].is_own:
+        raise ValueError(f"algorithms is {tuple(hyper)}; --diagnose needs the package's fedavg")
     weight = hyper["fedavg"].get("weight_decay", 0.0)
     if not weight > 0:
         raise ValueError(
@@ -97,7 +99,8 @@ def plan(comparison: ResolvedRun) -> Plan:
     objective = with_l2(cross_entropy(parts.model.apply), weight)
     full = mean_loss(objective, parts.data)
     best = optimum(full, jax.tree.map(lambda x: x[0], problem.setup.params))
-    return Plan(objective, weight, full, best, _unmet(settings, hyper["fedavg"], parts.data.sizes))
+    own, sizes = comparison.record.own, parts.data.sizes
+    return Plan(objective, weight, full, best, unmet(settings, hyper["fedavg"], sizes, own))
 
 
 def is_softmax_regression(problem: Problem) -> bool:
@@ -158,10 +161,24 @@ def _parts(comparison: ResolvedRun) -> Parts:
     return parts
 
 
-def _unmet(settings: Mapping[str, Any], hyper: Mapping[str, Any], sizes: Any) -> tuple[str, ...]:
-    """Returns the assumptions of the theorems on FedAvg that these options violate."""
+def unmet(
+    settings: Mapping[str, Any],
+    hyper: Mapping[str, Any],
+    sizes: Any,
+    own: Collection[str] = (),
+) -> tuple[str, ...]:
+    """Returns the assumptions of the theorems on FedAvg that these options violate.
+
+    Args:
+        settings: options by name.
+        hyper: of FedAvg.
+        sizes: examples of the clients.
+        own: names of the parts that are a study module's.
+    """
     reasons = []
-    if settings["sampling"] != "full":
+    if "timeline" in own:
+        reasons.append("timeline is a study module's; the theorems have all clients in every round")
+    elif settings["sampling"] != "full":
         reasons.append(
             f"sampling is {settings['sampling']}; the theorems have all clients in every round "
             "(full)"
@@ -183,13 +200,20 @@ def _unmet(settings: Mapping[str, Any], hyper: Mapping[str, Any], sizes: Any) ->
     if settings["weighting"] == "examples" and len(np.unique(np.asarray(sizes))) > 1:
         reasons.append("--weighting is examples; the theorems weight all clients equally")
     changed = {name: hyper[name] for name in ("lr_decay", "clip") if name in hyper}
-    if settings["compress"] != "none":
-        changed["compress"] = settings["compress"]
+    codecs = {name: settings[name] for name in ("compress", "compress_down")}
+    changed |= {name: value for name, value in codecs.items() if value != "none"}
     reasons += [
         f"{name} is {value}; the theorems have constant rates, unclipped gradients and "
-        "uncompressed uploads"
+        "uncompressed uploads and messages"
         for name, value in changed.items()
     ]
+    reasons += [
+        f"{name} is {settings[name]}; the theorems have the mean of all clients' uploads"
+        for name in ("robust", "selection", "privacy")
+        if settings[name] != "none"
+    ]
+    if settings["precision"] == "bfloat16":
+        reasons.append("--precision is bfloat16; the theorems have exact gradients")
     return tuple(reasons)
 
 

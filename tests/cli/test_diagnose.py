@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 from fedjax_sim import datasets
-from fedjax_sim.cli.diagnose import SUBOPTIMALITY
+from fedjax_sim.cli.diagnose import SUBOPTIMALITY, unmet
 from fedjax_sim.cli.main import main
 from fedjax_sim.runs import comparison as comparing
+from fedjax_sim.studies.setups import flat, options
 
 TINY = shlex.split(
     "run quickstart --model softmax_regression --num-clients 6 partition:iid --rounds 6 "
@@ -107,6 +108,35 @@ def test_partial_participation_has_no_bounds_and_says_so(tmp_path, capsys, monke
     assert (frame["value"] > 0).all()
 
 
+MET = {"sampling": "full", "local_steps": 3}
+UNMET = {
+    "compress": ("sign", "uncompressed uploads and messages"),
+    "compress_down": ("top_k", "uncompressed uploads and messages"),
+    "robust": ("median", "the mean of all clients' uploads"),
+    "selection": ("multinomial", "the mean of all clients' uploads"),
+    "privacy": ("gaussian", "the mean of all clients' uploads"),
+    "precision": ("bfloat16", "exact gradients"),
+}
+
+
+def test_the_options_of_the_theorems_violate_nothing():
+    assert unmet(flat(options(**MET)), {"lr": 0.1}, np.ones(3)) == ()
+
+
+@pytest.mark.parametrize("name", UNMET)
+def test_a_run_that_is_not_the_fedavg_of_the_theorems_has_no_bounds(name):
+    """Before, the bounds were drawn, and over the curve of another algorithm than the run's."""
+    value, expected = UNMET[name]
+    (reason,) = unmet(flat(options(**MET, **{name: value})), {"lr": 0.1}, np.ones(3))
+    assert reason.removeprefix("--").startswith(f"{name} is {value}; ")
+    assert reason.endswith(expected)
+
+
+def test_a_timeline_of_ones_own_has_no_bounds():
+    (reason,) = unmet(flat(options(**MET)), {"lr": 0.1}, np.ones(3), ["timeline"])
+    assert reason.startswith("timeline is a study module's")
+
+
 @pytest.mark.slow
 def test_a_run_that_diverged_has_nothing_to_diagnose(tmp_path, capsys, allow_nans):
     options = ["--lr", "1e38", "--seeds", "1", "--diagnose"]
@@ -120,7 +150,8 @@ def test_a_run_that_diverged_has_nothing_to_diagnose(tmp_path, capsys, allow_nan
     ("options", "named"),
     [
         ("--model mlp_small", "--model is 'mlp_small', which is not convex"),
-        ("--algorithms scaffold", "--algorithms is ('scaffold',); --diagnose needs fedavg"),
+        ("--algorithms scaffold", "--algorithms is ('scaffold',); --diagnose needs the package's"),
+        ("--partition-per-seed", "--partition-per-seed is True; expected one partition with --dia"),
         ("--weight-decay 0", "--weight-decay is 0.0; --diagnose needs a positive one"),
     ],
 )
