@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fedjax_sim.cli.errors import Failure, resolving, running
@@ -197,15 +198,23 @@ def sweep(arguments: list[str]) -> int:
     from fedjax_sim.cli.grid import SWEEP
 
     with resolving():
-        _refuse_processes(arguments, "expected --part and --parts, which divide a sweep")
+        _refuse(arguments, _PROCESSES, "expected --part and --parts, which divide a sweep")
+        _refuse(arguments, _DIVERGENCE, "a sweep records divergences, and they have no score")
+        _refuse(arguments, _TARGET, "fedjax-sim table FOLDER --target has the rounds to a value")
         source, rest, study, config = SWEEP.read(arguments, _described(SWEEP_DESCRIPTION))
         _start_jax()
     return _run_sweep(study, config, ["fedjax-sim", "sweep", source, *rest])
 
 
-def _refuse_processes(arguments: list[str], instead: str) -> None:
-    """Refuses the options that connect several processes of one run."""
-    names = ("distributed", "coordinator", "num-processes", "process-id")
+# Options of a comparison, or of its run, that do nothing in other commands.
+_PROCESSES = ("distributed", "coordinator", "num-processes", "process-id")
+_DIVERGENCE = ("on-divergence",)
+_TARGET = ("target-accuracy",)
+_RESULTS = ("output", *_DIVERGENCE, *_TARGET)
+
+
+def _refuse(arguments: list[str], names: Sequence[str], instead: str) -> None:
+    """Refuses typed options of ``fedjax-sim run``."""
     typed = {argument.split("=")[0].replace("_", "-") for argument in arguments}
     for name in names:
         if f"--{name}" in typed:
@@ -254,7 +263,9 @@ def tune(arguments: list[str]) -> int:
     from fedjax_sim.cli.space import TUNING
 
     with resolving():
-        _refuse_processes(arguments, "expected one process, whose devices share a batch")
+        _refuse(arguments, _PROCESSES, "expected one process, whose devices share a batch")
+        _refuse(arguments, _DIVERGENCE, "a tuning records divergences, and they have no score")
+        _refuse(arguments, _TARGET, "a tuning compares trials by --metric")
         source, rest, study, config = TUNING.read(arguments, _described(TUNE_DESCRIPTION))
         import_extra("optuna", "tune")
         _start_jax()
@@ -299,6 +310,7 @@ def measure(arguments: list[str]) -> int:
     from fedjax_sim.cli.measured import MeasureOptions, run_measure
 
     with resolving():
+        _refuse(arguments, _RESULTS, "a measurement is stored for later runs")
         given, study, _ = _typed(MeasureOptions, "measure", MEASURE_DESCRIPTION, arguments)
         project, user = _measured_files()
         path = user if given.user else project
@@ -338,6 +350,7 @@ def advise(arguments: list[str]) -> int:
     from fedjax_sim.cli import advise as advising
 
     with resolving():
+        _refuse(arguments, _RESULTS, "advice is printed")
         kind, text = advising.AdviseOptions, advising.DESCRIPTION
         given, study, _ = _typed(kind, "advise", text, arguments)
         from fedjax_sim.studies.setups import resolve

@@ -42,6 +42,9 @@ def export(folder: pathlib.Path, options: ExportOptions) -> tuple[pathlib.Path, 
     Folders above the path are created.
     """
     path = options.output or pathlib.Path(f"model{_SUFFIXES[options.format]}")
+    named = next((kind for kind, x in _SUFFIXES.items() if x and path.suffix.lower() == x), None)
+    if named not in (None, options.format):  # a file of one format with the name of another
+        raise ValueError(f"format is {options.format!r}; expected {named!r} for the file {path}")
     saved = load(folder)
     params = saved.params(options.algorithm, options.seed, options.which)
     models = saved.models(options.algorithm, options.which)

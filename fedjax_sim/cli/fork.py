@@ -152,6 +152,8 @@ def _name(comparison: ResolvedRun, chosen: str | None) -> str:
 
 
 def _check_clients(name: str, options: AlternativeOptions, num_clients: int) -> None:
+    if options.delay != AlternativeOptions.delay and not options.late:
+        raise ValueError(f"alternatives.{name}.delay is {options.delay}; expected .late with it")
     for field in ("remove", "lose", "late"):
         for client in getattr(options, field):
             if client >= num_clients:

@@ -14,6 +14,7 @@ import numpy as np
 import tyro
 
 from fedjax_sim.checks import did_you_mean
+from fedjax_sim.cli.unused import check_axes
 from fedjax_sim.cli.varying import Varying
 from fedjax_sim.engine import PERSONAL, direction, is_fraction
 from fedjax_sim.runs import Configuration
@@ -281,6 +282,7 @@ def _configurations(config: SweepOptions, study: Study, option: str) -> list[Con
     for axes in _read_points(config.points) if config.points else [config.grid]:
         for name in axes:
             check_taker(option, name, takers, settings_of(study))
+        check_axes(option, axes, flat(run))
         kinds = static_kinds(study, axes)
         grid = {
             name: values_of(option, name, axis, kinds.get(name, float))

@@ -151,7 +151,7 @@ class InitOptions:
 
 def init(arguments: list[str]) -> int:
     """Writes a study module; returns the exit code."""
-    from fedjax_sim.cli.options import parse
+    from fedjax_sim.cli.options import parse, typed_names
 
     with resolving({field.name: field.name for field in dataclasses.fields(InitOptions)}):
         names = list(itertools.takewhile(lambda text: not text.startswith("-"), arguments))
@@ -164,6 +164,9 @@ def init(arguments: list[str]) -> int:
             raise ValueError(f"FILE is '{path}'; expected a name that ends with .py")
         if path.exists():
             raise ValueError(f"FILE is '{path}', which exists; expected the name of a new file")
+        for name in typed_names(typed) if source in PRESETS else ():
+            value = getattr(options, name)
+            raise ValueError(f"{name} is {value!r}; expected a table with it, not {source}")
         text = _of_source(path, source, options)
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:

@@ -14,6 +14,7 @@ import docstring_parser
 import tyro
 
 from fedjax_sim.checks import check_known, did_you_mean
+from fedjax_sim.cli.unused import check_typed
 from fedjax_sim.studies.setups import (
     ALGORITHMS,
     HIDDEN,
@@ -46,8 +47,6 @@ _REPLACES = (
     ("epoch_fraction", "local_steps"),
     ("cohort_size", "cohort_fraction"),
 )
-# Options without effect beside another one, which cannot be typed with it.
-_UNUSED_BESIDE = (("local_epochs", "local_steps"), ("local_epochs", "epoch_fraction"))
 MISSING: Any = tyro.MISSING  # default of an option that has to be typed
 
 
@@ -106,17 +105,8 @@ def parse(
     )
     options = _converted(parsed, lambda shown: shown.__mro__[1])
     check(options)
-    _check_unused(options, names)
+    check_typed(names, flat(options))
     return _of_algorithms(options, names)
-
-
-def _check_unused(options: Any, typed: Sequence[str]) -> None:
-    """Refuses a typed option that another typed one leaves without effect."""
-    values = flat(options)
-    for name, other in _UNUSED_BESIDE:
-        if name in typed and other in typed and values[other] is not None:
-            flag = other.replace("_", "-")
-            raise ValueError(f"{name} is {values[name]}; expected none with --{flag}")
 
 
 def _choices_first(kind: type, default: Any, arguments: Sequence[str]) -> list[str]:

@@ -25,6 +25,9 @@ sweep in Python wrote: mean over seeds and 95 % confidence interval, the best in
 that a paired t test over seeds (two-sided, Holm's correction) does not distinguish from it."""
 
 _MOST_NAMED = 10  # methods whose rounds are listed
+_FORMATS: dict[str, Format] = {
+    ".md": "markdown", ".tex": "latex", ".html": "html", ".csv": "csv",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +59,17 @@ class TableOptions:
 
 
 def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
-    """Returns the table as text."""
+    """Returns the table as text.
+
+    Raises:
+        ValueError: as :func:`results`; a file whose name says another format.
+    """
+    suffix = "" if options.output is None else options.output.suffix.lower()
+    if _FORMATS.get(suffix, options.format) != options.format:
+        raise ValueError(
+            f"format is {options.format!r}; expected {_FORMATS[suffix]!r} for the file "
+            f"{options.output}"
+        )
     first = options.metric[0] if options.metric else None
     mode = None if options.mode == "auto" else options.mode
     content = read_folders(

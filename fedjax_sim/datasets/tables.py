@@ -30,7 +30,8 @@ from fedjax_sim.datasets.features import Layout, Scale, scaled
 from fedjax_sim.datasets.formats.npz import read_npz
 from fedjax_sim.datasets.targets import Target, of_one_type
 
-SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
+_CSV = (".csv", ".tsv")
+SUFFIXES = (*_CSV, ".parquet", ".npz")
 _SEPARATORS = (",", ";", "\t")
 LABELS = ("y", "label")  # default names of the labels' column
 EXAMPLES = "x"  # column with whole examples, if there is one
@@ -109,6 +110,10 @@ def read_columns(
     if not path.is_file():
         raise DataError(f"{path} does not exist; expected a table ({', '.join(SUFFIXES)})")
     drop = [drop] if isinstance(drop, str) else drop
+    if path.suffix.lower() not in _CSV:
+        for name, value, default in (("separator", separator, None), ("decimal", decimal, ".")):
+            if value != default:
+                raise DataError(f"{path}: {name} is {value!r}; expected a CSV file with it")
     parts = (
         _read_npz(path)
         if path.suffix.lower() == ".npz"
@@ -201,7 +206,7 @@ def _read_rows(
     pandas = import_extra("pandas", "datasets")
     names = []
     try:
-        if path.suffix.lower() in (".csv", ".tsv"):
+        if path.suffix.lower() in _CSV:
             form = {
                 "sep": separator or _separator(path), "decimal": decimal, "skipinitialspace": True,
             }  # fmt: skip

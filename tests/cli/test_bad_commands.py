@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import fedjax_sim as fs
+from fedjax_sim.cli.grid import SWEEP, configurations
 from fedjax_sim.cli.main import main
 from fedjax_sim.runs import comparison as comparing
 
@@ -249,7 +250,80 @@ COMMANDS = [
     ("tune --halving 10 --eta 1", "--eta is 1; expected at least 2"),
     ("tune --num-processes 2", "--num-processes is an option of fedjax-sim run; expected one proc"),
     ("tune numbers.csv", "PRESET is 'numbers.csv'; expected"),
+    # options without effect
+    ("run --test-fraction 0.5", "--test-fraction is 0.5; expected --test-of clients with it\n"),
+    ("run --validation-of pool", "--validation-of is 'pool'; expected --validation with it\n"),
+    ("run --delay 3", "--delay is 3; expected --late with it\n"),
+    ("run --chunk-size 5", "--chunk-size is 5; expected --execution chunked with it\n"),
+    ("run --patience 5", "--patience is 5; expected --stop-early with it\n"),
+    ("run --mode max", "--mode is 'max'; expected --keep-best or --stop-early with it\n"),
+    ("run --heartbeat-timeout 9", "--heartbeat-timeout is 9; expected --distributed or --coor"),
+    (
+        "run --cohort-size 5 --cohort-fraction 0.1",
+        "--cohort-size is 5; expected none with --cohort-fraction\n",
+    ),
+    (
+        "run --local-steps 5 --local-epochs 1",
+        "--local-epochs is 1; expected none with --local-steps",
+    ),
+    ("sweep --on-divergence raise", "--on-divergence is an option of fedjax-sim run; a sweep rec"),
+    ("sweep --target-accuracy 0.5", "--target-accuracy is an option of fedjax-sim run; fedjax-si"),
+    ("tune --on-divergence stop", "--on-divergence is an option of fedjax-sim run; a tuning rec"),
+    ("measure --output x", "--output is an option of fedjax-sim run; a measurement is stored"),
+    ("advise --output x", "--output is an option of fedjax-sim run; advice is printed"),
+    (
+        "sweep --points words.csv --grid.lr.values 1",
+        "--grid has 'lr'; expected none with --points\n",
+    ),
+    ("sweep --grid.delay.values 1 2", "--grid has 'delay'; expected --late with it\n"),
+    (
+        "sweep --grid.test-fraction.values 0.1 0.2",
+        "--grid has 'test_fraction'; expected --test-of clients with it\n",
+    ),
+    (
+        "sweep --local-steps 5 --grid.local-epochs.values 1 2",
+        "--grid has 'local_epochs'; expected none with --local-steps\n",
+    ),
+    (
+        "sweep asynchronous --grid.local-epochs.values 1 2",
+        "--grid has 'local_epochs'; expected none with --local-steps\n",
+    ),
+    (
+        "sweep --local-epochs 1 --grid.local-steps.values 1 2",
+        "--local-epochs is 1; expected none with --local-steps\n",
+    ),
+    (
+        "sweep --cohort-fraction 0.1 --grid.cohort-size.values 2 4",
+        "--grid has 'cohort_size'; expected none with --cohort-fraction\n",
+    ),
+    (
+        "sweep sampling:full --grid.cohort-size.values 2 4",
+        "--grid has 'cohort_size'; expected another sampling\n",
+    ),
+    ("tune --eta 4", "--eta is 4; expected --halving with it\n"),
+    ("tune --space.delay.values 1 2", "--space has 'delay'; expected --late with it\n"),
+    ("plot x --split valid", "--split is 'valid'; expected --clients with it\n"),
+    ("plot x --dashboard --x steps", "--x is 'steps'; expected none with --dashboard\n"),
+    ("plot x --clients rounds --log y", "--log is ('y',); expected none with --clients\n"),
+    ("plot x --band std --seeds-as-lines", "--band is 'std'; expected none with --seeds-as-lin"),
+    ("table x --output a.tex", "--format is 'markdown'; expected 'latex' for the file a.tex\n"),
+    (
+        "export x --output a.safetensors",
+        "--format is 'npz'; expected 'safetensors' for the file a.safetensors\n",
+    ),
+    (
+        "init a.py quickstart --label-column y",
+        "--label-column is 'y'; expected a table with it, not quickstart\n",
+    ),
     ("tune privacy:gaussian --privacy.epsilon 3", "--privacy.epsilon is 3.0; expected privacy.noi"),
+]
+
+# Options whose effect depends on others, beside these.
+USED = [
+    "sweep --delay 2 --grid.late.values 0 0.5",
+    "sweep --late 0.5 --grid.delay.values 1 2",
+    "sweep --test-fraction 0.5 --grid.test-of.values dataset clients",
+    "sweep --grid.sampling.values full uniform --grid.cohort-size.values 2 4",
 ]
 
 # Words that the parser refuses: what its box says.
@@ -311,6 +385,13 @@ def test_one_line_says_what_was_expected(here, capsys, command, message):
     assert error.startswith("fedjax-sim: error: ")
     assert re.search(pattern(message), error)
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", USED)
+def test_options_that_a_grid_gives_an_effect_are_taken(here, command):
+    _, *words = shlex.split(command)
+    _, _, study, config = SWEEP.read(words, "")
+    assert len(configurations(study, config)) >= 2
 
 
 @pytest.mark.parametrize(("command", "message"), UNREADABLE, ids=[c for c, _ in UNREADABLE])

@@ -476,6 +476,20 @@ TYPED = [
     ("rows=[np.arange(9)]", "--alpha 1", "--alpha is 1.0; expected none, since small_study.py has"),
     (DATA % "X, Y", "--dataset mnist", "--dataset is 'mnist'; expected none, since small_study.py"),
     ("setup=no_luck", "--rounds 5", "--rounds is 5; expected none, since small_study.py has its o"),
+    *[
+        ("setup=no_luck", typed, f"{typed.split()[0]} is {value}; expected none, since small_study")
+        for typed, value in (
+            ("--num-clients 4", 4),
+            ("--validation 0.5", 0.5),
+            ("--batch-size 3", 3),
+            ("--local-steps 3", 3),
+            ("--per-client 5", 5),
+            ("--scores auc", "('auc',)"),
+            ("--loss squared", "'squared'"),
+        )
+    ],
+    ("setup=no_luck", "attack:backdoor", "attack is 'backdoor'; expected none with a setup of the"),
+    ("setup=no_luck", "adapters:lora", "adapters is 'lora'; expected none, since small_study.py h"),
     ("setup=no_luck", "partition:iid", "partition is 'iid'; expected none, since small_study.py"),
 ]
 

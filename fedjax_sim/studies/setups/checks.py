@@ -8,6 +8,7 @@ from fedjax_sim.studies.setups.attack import Attacked, Backdoor, LabelFlip
 from fedjax_sim.studies.setups.clients import NoShift
 from fedjax_sim.studies.setups.compression import compressed
 from fedjax_sim.studies.setups.data import HuggingFace, Table
+from fedjax_sim.studies.setups.model import NoAdapters
 from fedjax_sim.studies.setups.partition import Natural
 from fedjax_sim.studies.setups.privacy import NoPrivacy
 from fedjax_sim.studies.setups.robust import NoRule, rule_of
@@ -85,6 +86,13 @@ def _check_storage(study: Study) -> None:
         )
     if study.timeline is not None and by_stratum:
         raise ValueError("timeline of the study is given; expected none with --num-strata")
+    if study.setup is not None:
+        # What changes data or the model before a setup is made of them.
+        changes = {"attack": isinstance(run.attack, LabelFlip | Backdoor)}
+        changes["adapters"] = not isinstance(run.adapters, NoAdapters)
+        for name in (name for name, given in changes.items() if given):
+            kind = getattr(run, name).kind
+            raise ValueError(f"{name} is {kind!r}; expected none with a setup of the study")
     if run.population.partition_per_seed or study.setup is not None:
         why = "a setup of the study" if study.setup is not None else "--partition-per-seed"
         if isinstance(run.time, ClockOptions):

@@ -118,8 +118,14 @@ _REPLACED = {
     ),
     "model": ("model",),
     "loss": ("loss",),
-    "setup": ("data", "partition", "shift", "model", "rounds", "eval_every", "sampling", "cohort"),
-}
+    "setup": (
+        "data", "partition", "population", "shift", "model", "initial_model", "loss", "statistics",
+        "adapters", "local_epochs", "epoch_fraction", "local_steps", "batch_size", "rounds",
+        "eval_every", "sampling", "cohort", "eval_examples", "per_client", "personal",
+        "first_visit", "scores",
+    ),
+}  # fmt: skip
+_KEPT = ("partition_seed",)  # which also draws the attackers
 
 
 def own_names(study: Study) -> dict[str, str]:
@@ -134,9 +140,9 @@ def own_names(study: Study) -> dict[str, str]:
         gone.pop("num_clients", None)  # of the examples
     found = {}
     for field in fields_of(Run):
-        # The initial model, adapters and statistics are options of any model.
+        # The initial model and statistics are options of any model.
         whole = gone.get(field.name) if field.name != "model" else None
         for name in names_in(Run, field):
-            if part := gone.get(name, whole):
+            if (part := gone.get(name, whole)) and name not in _KEPT:
                 found[name] = part
     return found
