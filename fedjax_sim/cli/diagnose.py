@@ -84,10 +84,8 @@ def plan(comparison: ResolvedRun) -> Plan:
     if name != MODEL:
         raise ValueError(f"model is {name!r}, which is not convex; --diagnose needs {MODEL}")
     if not is_softmax_regression(problem):
-        raise ValueError(
-            f"loss is {settings['loss'] or 'another one'}; --diagnose needs the cross-entropy of "
-            "classes"
-        )
+        loss = settings.get("loss") or "another one"
+        raise ValueError(f"loss is {loss}; --diagnose needs the cross-entropy of classes")
     if "fedavg" not in hyper or comparison.entries["fedavg"].is_own:
         raise ValueError(f"algorithms is {tuple(hyper)}; --diagnose needs the package's fedavg")
     weight = hyper["fedavg"].get("weight_decay", 0.0)
@@ -114,8 +112,8 @@ def diagnose(comparison: ResolvedRun, plan: Plan, final: Params) -> Diagnosis:
     """Measures constants and suboptimalities; writes ``diagnosis.json``, ``.csv`` and ``.png``."""
     settings, parts = comparison.record.settings, _parts(comparison)
     lr, M = comparison.hyper["fedavg"]["lr"], parts.data.num_clients
-    K, rounds = settings["local_steps"], settings["rounds"]
     setup = comparison.problem.setup
+    K, rounds = settings["local_steps"], setup.timeline.num_rounds
     constants = _constants(comparison, plan, final)
     bounds, prescribed = (*FEDAVG, SHADOW), math.nan
     if plan.unmet or K is None:

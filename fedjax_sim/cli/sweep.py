@@ -55,7 +55,6 @@ from fedjax_sim.studies.setups import (
     differences,
     entries_of,
     fixed_values,
-    flat,
     load_dataset,
     members_of,
     of_first_partition,
@@ -64,6 +63,7 @@ from fedjax_sim.studies.setups import (
     prepare,
     resolve_hyper,
     seed_keys,
+    shown_settings,
     strategy_of,
     to_json,
 )
@@ -97,7 +97,7 @@ def run_sweep(
     shared = dataclasses.replace(config, part=None, parts=None, metric=config.score_metric)
     header = {
         "sweep": to_json(shared),
-        "settings": flat(shared),
+        "settings": shown_settings(study, shared),
         "own": study.own_parts,
         **fixed,
         "environment": environment(),

@@ -34,11 +34,11 @@ from fedjax_sim.studies.setups import (
     as_json,
     fields_of,
     fixed_values,
-    flat,
     members_of,
     record_of,
     replaced,
     seed_keys,
+    shown_settings,
     to_json,
 )
 
@@ -84,7 +84,7 @@ def run_tune(
     mode = mode_of(config.sweep)
     header = {
         "tuning": to_json(dataclasses.replace(config, metric=config.score_metric)),
-        "settings": flat(config) | {"metric": config.score_metric},
+        "settings": shown_settings(study, config) | {"metric": config.score_metric},
         "own": study.own_parts,
         "search": search,
         "environment": environment(),
@@ -213,7 +213,7 @@ def _best(study: Study, runs: Runs, configuration: Configuration) -> dict[str, A
     hyper = {name: runs.hyper_of(configuration)}
     run = replaced(replaced(run, "algorithms", (name,)), "hyper", hyper)
     run = dataclasses.replace(run, output=run.output / "best")
-    record = record_of(run, run.privacy, study.own_parts)
+    record = record_of(study.replaced(options=run), run.privacy)
     return {
         "config": record.config,
         "settings": record.settings,

@@ -157,7 +157,10 @@ def default_metrics(history: pd.DataFrame) -> list[str]:
 
 
 def read_config(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the options in config.json; empty if there is none."""
+    """Returns the options in config.json; empty if there is none.
+
+    Options that parts of a study module replaced are not among them; ``own`` has the parts' names.
+    """
     file = path / "config.json"
     if not file.exists():
         return {}
@@ -270,16 +273,19 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
         >>> setting_text({"dataset": "digits", "batch_size": 7} | options)
         'digits: 8 clients, partition iid, 3 clients per round, 1 local epoch, 7 examples per step.'
     """
-    if not config:
+    own = config.get("own", ())
+    if not config or "setup" in own:
         if recorded is None:
-            return ""
+            return "setup of a study module." if config else ""
         uploads = next(iter(recorded.uploads.values()), None)
         cohort = f", {uploads} per round" if isinstance(uploads, int) else ""
         return f"{recorded.num_clients} clients{cohort}."
-    partition = str(config.get("partition"))
-    if partition == "dirichlet":
-        partition += f" with alpha = {config.get('alpha')}"
-    clients = f"{config.get('num_clients')} clients, " if partition != "natural" else ""
+    clients = "own partition"
+    if "rows" not in own:
+        partition = str(config.get("partition"))
+        alpha = f" with alpha = {config.get('alpha')}" if partition == "dirichlet" else ""
+        count = f"{config.get('num_clients')} clients, " if partition != "natural" else ""
+        clients = f"{count}partition {partition}{alpha}"
     steps = config.get("local_steps")
     epochs = config.get("epoch_fraction") or config.get("local_epochs")
     number, unit = (epochs, "epoch") if steps is None else (steps, "step")
@@ -287,22 +293,23 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
     part = config.get("cohort_fraction")
     many = f"{config.get('cohort_size')} clients" if part is None else f"{part:g} of the clients"
     cohort = f"{many} per round"
-    if config.get("sampling") == "full":
+    if config.get("sampling") in ("full", "geometric"):
         cohort = "all clients per round"
+    if "timeline" in own:
+        cohort = "own timeline"
     if config.get("selection", "none") != "none":
         cohort += f" ({config['selection']}"
         chosen = config.get("selection.size")
         cohort += ")" if chosen is None else f", {chosen} chosen)"
     if config.get("time") == "clock":
         cohort = f"clock {config['law']}"
-    model = config.get("model")
-    names = ("dataset", "table", "text", "data")  # the last one is the kind of the others
+    model = "of a study module" if "model" in own else config.get("model")
+    names = ("dataset", "table", "hub", "text", "data")  # the last one is the kind of the others
     data = next((config[name] for name in names if name in config), "")
-    return (
-        f"{data}: {clients}partition {partition}, {cohort}, {work}, "
-        f"{config.get('batch_size')} examples per step"
-        + (f", model {model}." if model not in (None, "auto") else ".")
-    )
+    data = "own data" if "dataset" in own else data
+    named = "" if model in (None, "auto") else f", model {model}"
+    batch = f"{config.get('batch_size')} examples per step"
+    return f"{data}: {clients}, {cohort}, {work}, {batch}{named}."
 
 
 _FIXED = ("seed", "diverged_at", "round", "metric", "value")

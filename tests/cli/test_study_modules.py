@@ -142,6 +142,22 @@ def test_own_parts_beside_a_built_in_algorithm(module, finished, capsys):
 
 
 @pytest.mark.slow
+def test_results_do_not_show_options_that_own_parts_replaced(finished, tmp_path):
+    """Captions, tables and reports named the data set, partition and rounds of the preset."""
+    settings = json.loads((finished / "config.json").read_text())["settings"]
+    replaced = {"dataset", "partition", "num_clients", "sampling", "cohort_size", "rounds", "model"}
+    assert replaced.isdisjoint(settings)
+    assert settings["own"][1:] == ["dataset", "model", "loss", "metrics", "rows", "timeline"]
+    table = tmp_path / "table.md"
+    assert main(["table", str(finished), "--output", str(table)]) == 0
+    assert "own data: own partition, own timeline, 3 local steps" in table.read_text()
+    assert " of 100." not in table.read_text()  # the rounds of the preset
+    page = tmp_path / "report.html"
+    assert main(["report", str(finished), "--output", str(page)]) == 0
+    assert "this command repeats" not in page.read_text()  # a file names no code
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "differing"),
     [

@@ -63,3 +63,37 @@ def test_tables_choose_the_configuration_that_the_sweep_chose(config, options, r
     rule = folders.rule_of(config, metric, mode, last or 1)
     labels = folders.labelled(frame, "best", rule, "")["algorithm"].unique().tolist()
     assert labels == [f"learning rate {rate}"]
+
+
+NAMED = {"num_clients": 8, "cohort_size": 3, "local_steps": 2, "batch_size": 7, "model": "mlp"}
+SETTINGS = {"dataset": "digits", "partition": "iid"} | NAMED
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            SETTINGS,
+            "digits: 8 clients, partition iid, 3 clients per round, 2 local steps, "
+            "7 examples per step, model mlp.",
+        ),
+        (
+            SETTINGS | {"sampling": "geometric"},
+            "digits: 8 clients, partition iid, all clients per round, 2 local steps, "
+            "7 examples per step, model mlp.",
+        ),
+        (
+            {"own": ["dataset", "model", "rows", "timeline"], "local_steps": 2, "batch_size": 7},
+            "own data: own partition, own timeline, 2 local steps, 7 examples per step, "
+            "model of a study module.",
+        ),
+        (
+            {"hub": "a/b", "data": "huggingface", "partition": "natural"} | NAMED,
+            "a/b: partition natural, 3 clients per round, 2 local steps, 7 examples per step, "
+            "model mlp.",
+        ),
+        ({"own": ["setup"], "algorithms": ["fedavg"]}, "setup of a study module."),
+    ],
+)
+def test_the_setting_names_what_ran(config, expected):
+    assert folders.setting_text(config) == expected

@@ -125,7 +125,7 @@ def _(result: str | pathlib.Path) -> Source:
         _diagnosis(path),
         saved.get("environment") or _environment(runs),
         f"fedjax-sim {command} {shlex.quote(str(path / 'config.json'))} --output results/repeated"
-        if config
+        if config and not saved.get("own")  # parts of a study module, which a file does not name
         else None,
         path.resolve().name,
     )

@@ -94,7 +94,7 @@ from fedjax_sim.studies.setups.settings import (
     checked,
     resolve_hyper,
 )
-from fedjax_sim.studies.setups.study import Study, own_names
+from fedjax_sim.studies.setups.study import Study, own_names, shown_settings
 from fedjax_sim.studies.setups.time import Rounds
 
 __all__ = ["Study", "options", "resolve"]

@@ -130,7 +130,7 @@ def resolve(study: Study) -> ResolvedRun:
         evaluation=run.evaluation,
         computed=run.execution,
         output=run.output,
-        record=record_of(run, accounts.options, study.own_parts),
+        record=record_of(study, accounts.options),
         untuned=f"not tuned for these settings, default rate: {texts}" if rates else None,
     )
     with arithmetic(run.execution):

@@ -29,6 +29,7 @@ from fedjax_sim.studies.setups.fields import (
 from fedjax_sim.studies.setups.privacy import NoPrivacy, Privacy
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.studies.setups.settings import HyperParameters
+from fedjax_sim.studies.setups.study import Study, shown_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,16 +65,17 @@ class Record(NamedTuple):
     """The options of a comparison as JSON values."""
 
     config: dict[str, Any]  # all of them, by group
-    settings: dict[str, Any]  # all of them, by name, for tables and figures
+    settings: dict[str, Any]  # those that count, by name, for tables and figures
     fixed: dict[str, Any]  # those on which results depend, by name
     identity: dict[str, Any]  # the same with the noise of a target, without the extensible ones
     privacy: dict[str, Any]  # with that noise
     own: tuple[str, ...]  # names of the parts that are a study module's
 
 
-def record_of(run: Run, privacy: Privacy, own: tuple[str, ...]) -> Record:
+def record_of(study: Study, privacy: Privacy) -> Record:
     """Returns the record of a comparison, whose privacy has its noise."""
-    settings = as_json(flat(run))
+    run, own = study.options, study.own_parts
+    settings = as_json(shown_settings(study, run))
     known = fixed_values(dataclasses.replace(run, privacy=privacy))
     identity = {name: value for name, value in known.items() if name not in EXTENSIBLE}
     return Record(to_json(run), settings, fixed_values(run), identity, to_json(privacy), own)

@@ -14,7 +14,7 @@ from fedjax_sim.datasets import Dataset
 from fedjax_sim.models import Model
 from fedjax_sim.studies.setups.data import Generated
 from fedjax_sim.studies.setups.entries import Factory
-from fedjax_sim.studies.setups.fields import fields_of, names_in
+from fedjax_sim.studies.setups.fields import fields_of, flat, names_in
 from fedjax_sim.studies.setups.losses import PerExample
 from fedjax_sim.studies.setups.run import Run
 from fedjax_sim.types import FedAlgorithm, Setup, Task, Timeline
@@ -146,3 +146,18 @@ def own_names(study: Study) -> dict[str, str]:
             if (part := gone.get(name, whole)) and name not in _KEPT:
                 found[name] = part
     return found
+
+
+def shown_settings(study: Study, options: Any) -> dict[str, Any]:
+    """Returns options by name as tables and figures show them.
+
+    Those that own parts of the study replace are left out, since they say nothing about the run;
+    ``own`` has the names of the parts.
+
+    Args:
+        study: with the comparison's options.
+        options: a group of options, that of the comparison or one that has it.
+    """
+    gone = own_names(study)
+    settings = {name: value for name, value in flat(options).items() if name not in gone}
+    return settings | ({"own": list(study.own_parts)} if study.own_parts else {})
