@@ -39,7 +39,11 @@ _STATISTICS = (
     "is_best", "rounds_to_target", "reached",
 )  # fmt: skip
 _SPECIAL = {**{c: f"\\{c}" for c in "&%$#_{}"}, "~": r"\textasciitilde{}", "^": r"\^{}",
-            "\\": r"\textbackslash{}", "±": r"$\pm$", PARTIAL: r"\dag{}"}  # fmt: skip
+            "\\": r"\textbackslash{}", "±": r"$\pm$", PARTIAL: r"\dag{}",
+            # Other letters in the fonts that LaTeX takes by default.
+            "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}  # fmt: skip
+# What Markdown would read as the end of a cell, emphasis, code, a tag or a letter's name.
+_MARKUP = re.compile(r"[\\|*`~<]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)")
 
 _FEW_SEEDS = 5
 
@@ -340,11 +344,12 @@ def _formula(mean: Mean) -> str:
 
 
 def _escaped(text: str, format: Format) -> str:
+    text = " ".join(text.splitlines())  # a cell is one line
     if format == "latex":
         return "".join(_SPECIAL.get(character, character) for character in text)
     if format == "html":
         return html.escape(text)
-    return text if format == "text" else text.replace("|", "\\|")
+    return text if format == "text" else _MARKUP.sub(r"\\\g<0>", text)
 
 
 def _markdown(
@@ -352,7 +357,7 @@ def _markdown(
 ) -> str:
     del num_levels
     lines = ["| " + " | ".join(line) + " |" for line in (heads, *rows)]
-    under = ["", note] if note else []
+    under = ["", *(_escaped(line, "markdown") for line in note.split("\n"))] if note else []
     return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:], *under])
 
 
@@ -379,19 +384,25 @@ def _plain(
 
 def _latex(heads: Sequence[str], rows: Sequence[Sequence[str]], num_levels: int, note: str) -> str:
     columns = "l" * num_levels + "c" * (len(heads) - num_levels)
-    body = [" & ".join(line) + r" \\" for line in rows]
+    head, *body = (_latex_row(line) for line in (heads, *rows))
     return "\n".join(
         [
             *(f"% {line}" for line in note.splitlines()),
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            " & ".join(heads) + r" \\",
+            head,
             r"\midrule",
             *body,
             r"\bottomrule",
             r"\end{tabular}",
         ]
     )
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    row = " & ".join(cells) + r" \\"
+    # After the end of a row and after a rule, "[" and "*" would begin an argument.
+    return f"{{}}{row}" if row.startswith(("[", "*")) else row
 
 
 def _html(heads: Sequence[str], rows: Sequence[Sequence[str]], num_levels: int, note: str) -> str:

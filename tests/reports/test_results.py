@@ -83,7 +83,7 @@ def test_markdown_latex_and_csv(table):
         ("markdown", [r"| a\|b | K = 0.5 |", "|---|---|", "| 1 | **3 ± 1** |", "| x_y |  |"]),
         (
             "latex",
-            [r"\begin{tabular}{lc}", r"\toprule", r"a|b & K = 0.5 \\", r"\midrule",
+            [r"\begin{tabular}{lc}", r"\toprule", r"a\textbar{}b & K = 0.5 \\", r"\midrule",
              r"1 & $\mathbf{3 \pm 1}$ \\", r"x\_y &  \\", r"\bottomrule", r"\end{tabular}"],
         ),
         (
@@ -99,6 +99,41 @@ def test_frames_are_rendered_with_their_index(format, lines):
     columns = pd.Index([0.5], name="K")
     frame = pd.DataFrame([[Mean("3 ± 1", bold=True)], [np.nan]], ["1", "x_y"], columns)
     assert render(frame.rename_axis(index="a|b"), format).split("\n") == lines
+
+
+@pytest.mark.parametrize(
+    ("format", "row"),
+    [
+        ("markdown", r"| \<b> 5% R&D \&lt; a_b \_c\_ \*d\* \`e\` f\\g \~h | 1 |"),
+        (
+            "latex",
+            r"\textless{}b\textgreater{} 5\% R\&D \&lt; a\_b \_c\_ *d* `e` "
+            r"f\textbackslash{}g \textasciitilde{}h & 1 \\",
+        ),
+        (
+            "html",
+            "<tr><th>&lt;b&gt; 5% R&amp;D &amp;lt; a_b _c_ *d* `e` f\\g ~h</th><td>1</td></tr>",
+        ),
+        ("csv", "<b> 5% R&D &lt; a_b _c_ *d* `e` f\\g ~h,1"),
+    ],
+)
+def test_names_are_shown_as_they_are(format, row):
+    """Markdown left out what looks like a tag, and LaTeX's default fonts have ¡ in place of <."""
+    name = "<b> 5% R&D &lt; a_b _c_ *d* `e` f\\g ~h"
+    frame = pd.DataFrame({"n": [1]}, pd.Index([name], name="method"))
+    assert row in render(frame, format).split("\n")
+
+
+def test_a_name_in_brackets_is_no_argument_of_the_row_before():
+    frame = pd.DataFrame({"n": [1, 2]}, pd.Index(["[a]", "*"], name="[method]"))
+    lines = render(frame, "latex").split("\n")
+    assert lines[2:6] == [r"{}[method] & n \\", r"\midrule", r"{}[a] & 1 \\", r"{}* & 2 \\"]
+
+
+def test_a_name_of_two_lines_is_one_cell():
+    frame = pd.DataFrame({"n": [1]}, pd.Index(["a\nb"], name="method"))
+    for format in ("markdown", "latex", "text"):
+        assert "a b" in render(frame, format)
 
 
 def test_an_interval_cut_at_one_is_written_with_its_ends():

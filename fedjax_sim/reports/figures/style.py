@@ -6,7 +6,7 @@ import io
 import math
 import pathlib
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib.figure
@@ -16,7 +16,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.ticker import AutoLocator
+from matplotlib.text import Text
+from matplotlib.ticker import AutoLocator, FixedFormatter
 
 from fedjax_sim.checks import check_choice, check_count, check_positive
 from fedjax_sim.reports.labels import setting_label
@@ -39,12 +40,36 @@ SHADES = LinearSegmentedColormap.from_list("shades", ["#DCEAF5", COLORS[0], "#00
 
 
 class Figure(matplotlib.figure.Figure):
-    """Figure of matplotlib that Jupyter shows without ``%matplotlib inline``."""
+    """Figure of matplotlib that Jupyter shows without ``%matplotlib inline``.
+
+    Names, captions and labels are shown as they are, also with ``$``, by which matplotlib would
+    read formulas; ticks of logarithmic axes are formulas.
+    """
+
+    def draw(self, renderer: Any) -> None:
+        """Draws the figure."""
+        for text in _named_texts(self):
+            text.set_parse_math(False)
+        super().draw(renderer)
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
         self.savefig(file, format="png", dpi=DPI)
         return file.getvalue()
+
+
+def _named_texts(figure: matplotlib.figure.Figure) -> Iterator[Text]:
+    """Yields all texts but the numbers at ticks."""
+    yield from figure.texts
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    for legend in filter(None, legends):
+        yield from (*legend.get_texts(), legend.get_title())
+    for axes in figure.axes:
+        yield from (axes.title, *axes.texts)
+        for axis in (axes.xaxis, axes.yaxis):
+            yield axis.label
+            if isinstance(axis.get_major_formatter(), FixedFormatter):  # names in place of numbers
+                yield from axis.get_ticklabels()
 
 
 def panels(

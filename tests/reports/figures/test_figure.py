@@ -3,6 +3,7 @@
 import pathlib
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -16,6 +17,23 @@ def test_jupyter_shows_a_picture():
     figure = plotting.curves(frame.assign(value=[1.0, 2.0]), ["m"])
     data, _ = DisplayFormatter().format(figure)
     assert data["image/png"].startswith(b"\x89PNG")
+
+
+def test_dollars_in_names_and_captions_are_no_formulas(tmp_path):
+    """A pair of them was read as a formula, which ended a run with an error when it was done."""
+    name, caption = "a $b_{$", "prices in $, $ and $x_{$"
+    frame = pd.DataFrame({"algorithm": name, "seed": "0", "round": [1, 2], "metric": "$m_{$"})
+    frame = frame.assign(value=[1.0, 2.0])
+    figure = plotting.curves(frame, ["$m_{$"], caption=caption, yscale="log")
+    plotting.save(figure, tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text()
+    assert name in text
+    assert "x_{$" in text
+    shown = re.sub("<!--.*?-->", "", text)
+    assert "mathdefault" not in shown  # the ticks are formulas
+    classes = plotting.client_label_map(np.array([[1, 2], [3, 4]]), ("$x_{$", "$y"))
+    plotting.save(classes, tmp_path / "classes.svg")
+    assert "$x_{$" in (tmp_path / "classes.svg").read_text()
 
 
 SOURCES = sorted(pathlib.Path(plotting.__file__).parents[2].rglob("*.py"))
