@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.text import Text
-from matplotlib.ticker import AutoLocator, FixedFormatter
+from matplotlib.ticker import AutoLocator, FixedLocator
 
 from fedjax_sim.checks import check_choice, check_count, check_positive
 from fedjax_sim.reports.labels import setting_label
@@ -68,7 +68,7 @@ def _named_texts(figure: matplotlib.figure.Figure) -> Iterator[Text]:
         yield from (axes.title, *axes.texts)
         for axis in (axes.xaxis, axes.yaxis):
             yield axis.label
-            if isinstance(axis.get_major_formatter(), FixedFormatter):  # names in place of numbers
+            if isinstance(axis.get_major_locator(), FixedLocator):  # names in place of numbers
                 yield from axis.get_ticklabels()
 
 
