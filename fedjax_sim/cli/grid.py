@@ -34,6 +34,7 @@ from fedjax_sim.studies.setups import (
     Run,
     Study,
     check,
+    check_fine_tuning,
     check_study,
     check_tuning,
     checked,
@@ -318,6 +319,8 @@ def check_configurations(
             check_study(study.replaced(options=own))
             for key, value in (swept := swept_hyper(entry)).items():
                 checked(algorithms[name], key, value)
+            if not algorithms[name].is_own:
+                check_fine_tuning(own.evaluation, swept)
             check_tuning(algorithms[name], resolved := {**hyper[name], **swept})
             algorithms[name].build(resolved)
             _check_counts(config, entry, own)

@@ -300,6 +300,12 @@ COMMANDS = [
         "sweep sampling:full --grid.cohort-size.values 2 4",
         "--grid has 'cohort_size'; expected another sampling\n",
     ),
+    (
+        "run --algorithms fedavg_ft --tuning-lr 0.1",
+        "--tuning-lr is 0.1; expected --personal with it, which evaluates the models\n",
+    ),
+    ("run --algorithms fedbabu --hyper.fedbabu.visits 2", "visits is 2; expected --personal with"),
+    ("sweep --grid.tuning-steps.values 1 2", "tuning_steps is 1; expected --personal with it, wh"),
     ("tune --eta 4", "--eta is 4; expected --halving with it\n"),
     ("tune --space.delay.values 1 2", "--space has 'delay'; expected --late with it\n"),
     ("plot x --split valid", "--split is 'valid'; expected --clients with it\n"),
@@ -409,6 +415,10 @@ OF_MODELS = [
     ("--algorithms fedavg scaffnew", "--algorithms has 'scaffnew': a round of the timeline"),
     ("--stop-early test/los", "--stop-early is 'test/los'; expected one of test/accuracy"),
     ("--keep-best test/los", "--keep-best is 'test/los'; expected one of test/accuracy"),
+    (
+        "--algorithms fedavg --examples-memory 1e-6",
+        "--examples-memory is 1e-06 gigabytes: memory of on_host is 1000 bytes; expected at least",
+    ),
     *[
         (f"--algorithms fedavg --local-steps 3 time:clock {words}", message)
         for words, message in (

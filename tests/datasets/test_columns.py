@@ -149,6 +149,15 @@ def test_forms_of_csv_files(tmp_path, text, suffix, options):
     assert data.class_names == ("no", "yes")
 
 
+def test_signs_of_csv_files_are_refused_for_other_files(tmp_path):
+    """They were ignored."""
+    np.savez(tmp_path / "a.npz", x=np.ones((3, 2), np.float32), y=[0, 1, 1])
+    with pytest.raises(DataError, match="separator is ';'; expected a CSV file with it"):
+        read_table(tmp_path / "a.npz", separator=";")
+    with pytest.raises(DataError, match="decimal is ','; expected a CSV file with it"):
+        read_table(tmp_path / "a.npz", decimal=",")
+
+
 def test_padded_names_of_clients_are_one_client(tmp_path):
     text = "a, who ,y\n1, 01 ,0\n2,01,0\n3, 1,1\n4,1 ,1\n"
     data = read(tmp_path, text, client_column="who")

@@ -13,7 +13,7 @@ from fedjax_sim.studies.setups.build import (
     one_seed,
     resolve,
 )
-from fedjax_sim.studies.setups.checks import check_study
+from fedjax_sim.studies.setups.checks import check_fine_tuning, check_study
 from fedjax_sim.studies.setups.clients import Clients, NoShift
 from fedjax_sim.studies.setups.compression import NoCodec
 from fedjax_sim.studies.setups.config_file import (

@@ -12,7 +12,7 @@ import numpy as np
 from fedjax_sim import models
 from fedjax_sim.checks import shapes_of_one
 from fedjax_sim.datasets import Dataset
-from fedjax_sim.engine import Execution, check_run
+from fedjax_sim.engine import Execution, check_run, offload
 from fedjax_sim.models import Convolution
 from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.config_file import Record, record_of
@@ -135,9 +135,20 @@ def resolve(study: Study) -> ResolvedRun:
     )
     with arithmetic(run.execution):
         for name in hyper:
+            _check_memory(run.execution.examples_memory, setups[name])
             check_uploads(run.robust, setups[name].timeline)
             _check_algorithm(comparison, name, run.privacy)
     return comparison._replace(guarantee=accounts.guarantee())
+
+
+def _check_memory(gigabytes: float | None, setup: Setup) -> None:
+    """Refuses a memory for examples that those of one round's clients exceed."""
+    if gigabytes is None:
+        return
+    try:
+        offload.plan(setup.task, setup.timeline, 0, setup.eval_every, setup.eval_every)
+    except ValueError as error:
+        raise ValueError(f"examples_memory is {gigabytes} gigabytes: {error}") from error
 
 
 def _check_algorithm(comparison: ResolvedRun, name: str, privacy: Privacy) -> None:

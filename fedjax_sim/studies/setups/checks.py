@@ -1,5 +1,7 @@
 """Checks of options against each other, before data are loaded."""
 
+from collections.abc import Collection
+
 import numpy as np
 
 from fedjax_sim.algorithms import fedavg
@@ -8,6 +10,8 @@ from fedjax_sim.studies.setups.attack import Attacked, Backdoor, LabelFlip
 from fedjax_sim.studies.setups.clients import NoShift
 from fedjax_sim.studies.setups.compression import compressed
 from fedjax_sim.studies.setups.data import HuggingFace, Table
+from fedjax_sim.studies.setups.entries import Hyper
+from fedjax_sim.studies.setups.evaluation import Evaluation
 from fedjax_sim.studies.setups.model import NoAdapters
 from fedjax_sim.studies.setups.partition import Natural
 from fedjax_sim.studies.setups.privacy import NoPrivacy
@@ -27,7 +31,7 @@ def check_study(study: Study) -> None:
     _check_seeds(run)
     _check_work(run)
     _check_storage(study)
-    _check_evaluation(run)
+    _check_evaluation(run, study.algorithms)
     _check_wrappers(run)
     _check_time(study)
     reads_column = isinstance(run.partition, Natural) or study.rows is not None
@@ -102,7 +106,20 @@ def _check_storage(study: Study) -> None:
                 raise ValueError(f"{name} is {value}; expected none with {why}")
 
 
-def _check_evaluation(run: Run) -> None:
+# Hyper-parameters of personal models, which only their evaluation has.
+_FINE_TUNING = ("tuning_steps", "tuning_lr", "visits")
+
+
+def check_fine_tuning(options: Evaluation, hyper: Hyper) -> None:
+    """Refuses hyper-parameters of personal models that are not evaluated."""
+    for name in _FINE_TUNING:
+        if options.personal is None and hyper.get(name) is not None:
+            raise ValueError(
+                f"{name} is {hyper[name]}; expected --personal with it, which evaluates the models"
+            )
+
+
+def _check_evaluation(run: Run, own: Collection[str]) -> None:
     options, population = run.evaluation, run.population
     for name in ("per_client", "personal"):
         if (every := getattr(options, name)) is None:
@@ -127,17 +144,10 @@ def _check_evaluation(run: Run) -> None:
             f"personal is {options.personal}; expected clients' own examples with it: --test-of "
             "clients, or --validation"
         )
-    steps = [
-        values["tuning_steps"]
-        for values in run.algorithms.hyper.values()
-        if values.get("tuning_steps") is not None
-    ]
-    if run.algorithms.tuning_steps is not None:
-        steps = [run.algorithms.tuning_steps, *steps]
-    if options.personal is None and steps:
-        raise ValueError(
-            f"tuning_steps is {steps[0]}; expected --personal with it, which evaluates the models"
-        )
+    shared = {name: getattr(run.algorithms, name) for name in ("tuning_steps", "tuning_lr")}
+    built_in = [hyper for name, hyper in run.algorithms.hyper.items() if name not in own]
+    for hyper in (shared, *built_in):
+        check_fine_tuning(options, hyper)
     if options.first_visit and (options.personal is None or not population.held_out_clients):
         raise ValueError(
             "first_visit is True; expected --personal and --held-out-clients with it, whose "
