@@ -416,6 +416,10 @@ OF_MODELS = [
     ("--stop-early test/los", "--stop-early is 'test/los'; expected one of test/accuracy"),
     ("--keep-best test/los", "--keep-best is 'test/los'; expected one of test/accuracy"),
     (
+        "--algorithms fedavg attack:sign-flip --attack.fraction 0.004",
+        "--attack.fraction is 0.004, which leaves no attackers of 100 clients; expected a larger",
+    ),
+    (
         "--algorithms fedavg --examples-memory 1e-6",
         "--examples-memory is 1e-06 gigabytes: memory of on_host is 1000 bytes; expected at least",
     ),

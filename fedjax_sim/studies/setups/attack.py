@@ -166,8 +166,17 @@ def attack_of(options: Attack, num_clients: int, seed: int) -> Attacked | None:
     """Returns the attack that the options describe; None without one.
 
     A larger fraction adds attackers to those of a smaller one.
+
+    Raises:
+        ValueError: a fraction that is no client at all.
     """
     if isinstance(options, NoAttack):
         return None
     key = jax.random.fold_in(jax.random.key(seed), 1)
-    return Attacked(options, attacks.random_clients(key, num_clients, options.fraction))
+    attackers = attacks.random_clients(key, num_clients, options.fraction)
+    if not np.any(attackers.mask):
+        raise ValueError(
+            f"attack.fraction is {options.fraction}, which leaves no attackers of {num_clients} "
+            "clients; expected a larger fraction"
+        )
+    return Attacked(options, attackers)

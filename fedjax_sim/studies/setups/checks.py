@@ -107,7 +107,7 @@ def _check_storage(study: Study) -> None:
 
 
 # Hyper-parameters of personal models, which only their evaluation has.
-_FINE_TUNING = ("tuning_steps", "tuning_lr", "visits")
+_FINE_TUNING = ("tuning_steps", "tuning_lr", "visits", "adapt_steps")
 
 
 def check_fine_tuning(options: Evaluation, hyper: Hyper) -> None:
