@@ -155,6 +155,7 @@ def test_results_do_not_show_options_that_own_parts_replaced(finished, tmp_path)
     page = tmp_path / "report.html"
     assert main(["report", str(finished), "--output", str(page)]) == 0
     assert "this command repeats" not in page.read_text()  # a file names no code
+    assert "the same command with the module repeats them" in page.read_text()
 
 
 @pytest.mark.slow

@@ -345,7 +345,12 @@ def _repeat(source: Source, several: bool) -> Section:
             facts[name.replace("_", " ")] = str(known[name])
     if (git := known.get("git")) is not None:
         facts["git revision"] = git["revision"] + (", with changes" if git.get("modified") else "")
-    if source.command is None:
+    if "own" in source.options:
+        body = _paragraph(
+            f"These results have parts of a study module ({source.options['own']}), which a folder "
+            "does not name: the same command with the module repeats them."
+        )
+    elif source.command is None:
         body = _paragraph(
             "These results come from Python: the same call of fs.simulate, fs.compare or fs.sweep "
             "with the same arguments repeats them. The folder of a run has digests of its data, "
