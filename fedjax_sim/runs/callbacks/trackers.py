@@ -79,7 +79,8 @@ class TensorBoard:
     def __call__(self, event: Event) -> Action:
         for run, _, _, values in per_seed(event):
             if run not in self._writers:
-                self._writers[run] = self._make(str(self._directory / run))
+                # Within a second all is in the file, where flush() leaves what waits in a queue.
+                self._writers[run] = self._make(str(self._directory / run), flush_secs=1)
             for name, value in values.items():
                 self._writers[run].add_scalar(name, value, event.round)
             self._writers[run].flush()

@@ -6,7 +6,9 @@ import functools
 import json
 import re
 import signal
+import struct
 import sys
+import time
 import types
 
 import jax
@@ -280,6 +282,35 @@ def test_logs(tmp_path):
     assert [row["seed"] for row in rows[:2]] == ["0", "1"]
     (events,) = (tmp_path / "board/1").iterdir()
     assert events.stat().st_size > 1000
+
+
+def scalars_in(folder) -> dict[tuple[str, int], float]:
+    """The values in TensorBoard's files: records of length, checksum, event, checksum."""
+    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
+    values = {}
+    for path in folder.iterdir():
+        content, at = path.read_bytes(), 0
+        while at < len(content):
+            (size,) = struct.unpack("<Q", content[at : at + 8])
+            event = event_pb2.Event.FromString(content[at + 12 : at + 12 + size])
+            values |= {(v.tag, event.step): v.simple_value for v in event.summary.value}
+            at += size + 16
+    return values
+
+
+@pytest.mark.slow
+def test_tensorboard_has_an_evaluation_soon_after_it(tmp_path):
+    """Before, what a killed run had evaluated last was lost, and not logged when it resumed."""
+    log = callbacks.TensorBoard(tmp_path)
+    losses = {2: 0.5, 4: 0.25, 6: 0.125}
+    for round, loss in losses.items():
+        log(Event("FedAvg", ["0"], round, 9, {"loss": np.array([loss])}, None, False, None))
+        time.sleep(0.2)
+    end = time.monotonic() + 20
+    while len(scalars_in(tmp_path / "FedAvg-0")) < 3 and time.monotonic() < end:
+        time.sleep(0.2)
+    assert scalars_in(tmp_path / "FedAvg-0") == {("loss", at): x for at, x in losses.items()}
+    log.close()
 
 
 def test_csv_log_refuses_a_file_without_a_column_of_a_metric(tmp_path):
