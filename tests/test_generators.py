@@ -1,5 +1,7 @@
 """Generators whose draws depend on how many clients run together are refused as keys."""
 
+import collections
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -89,6 +91,29 @@ ENTRIES = {
 def test_refused_wherever_keys_enter(entry, generator):
     with pytest.raises(ValueError, match=f"of the generator {generator}, whose draws under"):
         ENTRIES[entry](jax.random.key(0, impl=generator))
+
+
+@pytest.mark.parametrize("part", ["init", "init_client", "selection.init"])
+def test_refused_in_the_states_of_an_algorithm(part):
+    """A checkpoint with such a key could not be restored, either."""
+    key = jax.random.key(0, impl="rbg")
+
+    def named(params):
+        return collections.namedtuple("State", ["params", "key"])(params, key)
+
+    if part == "selection.init":
+
+        def choose(state, candidates, round):
+            return fs.selection.Choice(candidates.present), state
+
+        selector = fs.selection.Selector(choose, init=lambda num_clients: key)
+        algorithm = fs.selection.select(AVG, selector)
+    else:
+        algorithm = AVG._replace(**{part: named})
+    with pytest.raises(
+        ValueError, match=rf"key.*, which algorithm\.{part} returns, is of the generator rbg"
+    ):
+        fs.init(algorithm, SETUP)
 
 
 def test_refused_as_the_default():

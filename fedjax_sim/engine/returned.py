@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import called
+from fedjax_sim.checks import called, check_generator
 from fedjax_sim.types import (
     Choice,
     ClientState,
@@ -71,14 +71,16 @@ def checked_init(server: ServerState) -> ServerState:
 
 
 def checked_arrays(function: str, state: PyTree) -> PyTree:
-    """Returns a state if all of its leaves are arrays or numbers."""
+    """Returns a state if all of its leaves are arrays or numbers, and its keys of one generator."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         try:
-            jax.typeof(leaf)
+            kind = jax.typeof(leaf).dtype
         except TypeError as error:
             raise ValueError(
                 f"algorithm.{function} returns {_name(path, leaf)}; expected an array"
             ) from error
+        if jnp.issubdtype(kind, jax.dtypes.prng_key):
+            check_generator(f"{_name(path, leaf)}, which algorithm.{function} returns,", leaf)
     return state
 
 

@@ -124,7 +124,7 @@ class Streamed:
             state, history = program(task, eval_fn, part, state, self._key, span)
             self._feed.started(history)
             if self._where.states:
-                offload.receive(table, ids, state.clients, axis)
+                table = offload.receive(table, ids, state.clients, axis)
             parts.append((load, history))
         if self._where.states:
             state = state._replace(clients=table)

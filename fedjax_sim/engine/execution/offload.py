@@ -118,8 +118,8 @@ def on_host(memory: int, *, states: bool = False) -> OnHost:
             load.  With more rounds per load, fewer dispatches are needed.
         states: also keep the states of clients in host memory, and only those of the current rounds
             on the device.  A round's states must return before those of the next round are sent,
-            so these transfers do not overlap with computation.  Run probes, which receive the
-            states of all clients, are refused.
+            so these transfers do not overlap with computation.  Random keys in states stay on the
+            device.  Run probes, which receive the states of all clients, are refused.
 
     Raises:
         ValueError: a memory below 1 byte, or larger than any memory.
@@ -290,23 +290,45 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def table(first: PyTree, num_clients: int, axis: int) -> PyTree:
-    """Repeats one row to the states of all clients on the host, ``[M, ...]`` or ``[n, M, ...]``."""
-    return jax.tree.map(lambda x: np.repeat(np.asarray(x), num_clients, axis), first)
+    """Repeats one row to the states of all clients on the host, ``[M, ...]`` or ``[n, M, ...]``.
+
+    NumPy has no random keys, so these stay on the device.
+    """
+    rows = (*_every(axis), np.zeros(num_clients, np.int64))
+    return jax.tree.map(lambda x: (x if _is_key(x) else np.asarray(x))[rows], first)
 
 
 def send(table: PyTree, ids: np.ndarray, width: int, axis: int) -> PyTree:
     """Copies the states of some clients to the device, padded to ``width`` rows."""
     rows = np.zeros(width, np.int64)
     rows[: len(ids)] = ids
-    return jax.device_put(jax.tree.map(lambda x: np.take(x, rows, axis), table))
+    return jax.device_put(jax.tree.map(lambda x: x[(*_every(axis), rows)], table))
 
 
-def receive(table: PyTree, ids: np.ndarray, here: PyTree, axis: int) -> None:
-    """Writes the new states of some clients into the table."""
+def receive(table: PyTree, ids: np.ndarray, here: PyTree, axis: int) -> PyTree:
+    """Returns the table with the new states of some clients; its NumPy arrays are the same ones."""
+
+    at = (*_every(axis), ids)
 
     # NumPy tables, since JAX cannot update arrays in pinned host memory in place.
-    def write(whole: np.ndarray, part: Array) -> None:
-        every = (slice(None),) * axis
-        whole[(*every, ids)] = np.asarray(part)[(*every, slice(len(ids)))]
+    def write(whole: np.ndarray, part: Array) -> np.ndarray:
+        whole[at] = np.asarray(part)[(*_every(axis), slice(len(ids)))]
+        return whole
 
-    jax.tree.map(write, table, here)
+    def written(whole: Any, part: Array) -> Any:
+        if not _is_key(whole):
+            return write(whole, part)
+        words, new = jax.random.key_data(whole), jax.random.key_data(part)
+        return jax.random.wrap_key_data(
+            jnp.asarray(write(np.array(words), new)), impl=jax.random.key_impl(whole)
+        )
+
+    return jax.tree.map(written, table, here)
+
+
+def _every(axis: int) -> tuple[slice, ...]:
+    return (slice(None),) * axis
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

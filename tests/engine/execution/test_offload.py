@@ -5,6 +5,7 @@ import functools
 import itertools
 import threading
 import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +163,59 @@ def test_resumed_equals_uninterrupted(tmp_path, states):
     assert found.rounds_done == ROUNDS
     assert_identical(found.state, resident().state)
     assert threading.active_count() < 20  # loading threads have ended
+
+
+class Kept(NamedTuple):
+    """A client's state with the kinds of leaves that a pytree may have."""
+
+    key: jax.Array
+    visits: jax.Array
+    upload: dict
+    nothing: tuple | None
+
+
+def keeping():
+    """FedAvg whose clients add noise by a key of their own, which follows from visit to visit."""
+    inside = fs.fedavg(0.1)
+
+    def first(params):
+        half = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.bfloat16), params)
+        return Kept(jax.random.key(5), jnp.zeros((), jnp.int32), half, None)
+
+    def local(message, state, oracle, work):
+        upload, _ = inside.local(message, (), oracle, work)
+        key, drawn = jax.random.split(jax.random.fold_in(state.key, work.client))
+        upload = fs.tree.add(upload, fs.tree.normal(drawn, 0.1, upload))
+        half = fs.tree.cast_like(upload, state.upload)
+        return upload, Kept(key, state.visits + 1, half, None)
+
+    return inside._replace(local=local, init_client=first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [None, 2])
+def test_states_with_keys(tmp_path, seeds):
+    """NumPy has no keys; several seeds, each with clients of its own, and a resumed run."""
+    key, params = KEY, logistic_params()
+    if seeds:
+        key = jax.random.split(KEY, seeds)
+        params = jax.tree.map(lambda x: jnp.stack([x, 2 * x]), params)
+    task, options = host_task(states=True), {"key": key, "params": params}
+
+    def stop(progress):
+        if progress.round == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(task, keeping(), folder=tmp_path, checkpoint_seconds=0, progress=stop, **options)
+    found = train(task, keeping(), folder=tmp_path, **options)
+    expected = train(logistic_task(BATCHES), keeping(), **options)
+    words = jax.random.key_data(found.state.clients.key)
+    np.testing.assert_array_equal(words, jax.random.key_data(expected.state.clients.key))
+    assert len(np.unique(words.reshape(-1, 2), axis=0)) > 2 * NUM_CLIENTS // 3
+    without = [run.state.clients._replace(key=None) for run in (found, expected)]
+    assert_identical(*without)
+    assert_identical(found.state.server, expected.state.server)
 
 
 def test_the_identity_of_a_run_has_examples_objective_and_minibatches():
