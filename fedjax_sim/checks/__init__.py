@@ -23,6 +23,7 @@ from fedjax_sim.checks.numbers import (
     check_rates,
     check_share,
     is_concrete,
+    is_real,
     is_traced,
     largest_entries,
     least_entries,

@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
@@ -141,6 +142,18 @@ def check_share(**values: object) -> None:
 def check_decay(**values: object) -> None:
     """Raises ValueError for schedules and numbers outside of [0, 1); traced values pass."""
     _check_holds(lambda x: (x >= 0) & (x < 1), "a number in [0, 1)", values)
+
+
+def is_real(x: Any) -> bool:
+    """Returns True for an array or a number that is neither complex nor a random key.
+
+    Example:
+        >>> is_real(1.0), is_real(1j), is_real(jax.random.key(0))
+        (True, False, False)
+    """
+    dtype = jax.typeof(x).dtype
+    others = jnp.complexfloating, jax.dtypes.prng_key
+    return not any(jnp.issubdtype(dtype, other) for other in others)
 
 
 def is_traced(values: PyTree) -> bool:

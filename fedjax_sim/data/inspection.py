@@ -21,6 +21,11 @@ def check_numbers(examples: PyTree) -> None:
                 f"examples{path} is a {type(leaf).__name__}{shape}; expected an array [N, ...] of "
                 "NumPy or JAX"
             )
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            raise ValueError(
+                f"examples{path} has dtype {leaf.dtype}; expected numbers, such as the words "
+                "jax.random.key_data(keys)"
+            )
         dtype = np.dtype(leaf.dtype)
         if dtype.kind in "OSUmM":
             raise ValueError(

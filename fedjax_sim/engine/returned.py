@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fedjax_sim.checks import called, check_generator
+from fedjax_sim.checks import called, check_generator, is_real
 from fedjax_sim.types import (
     Choice,
     ClientState,
@@ -161,7 +161,7 @@ def probed(kind: str, probes: Mapping[str, Any], value: Any) -> dict[str, Any]:
 
 def _is_real(leaf: Any) -> bool:
     try:
-        return not jnp.issubdtype(jax.typeof(leaf).dtype, jnp.complexfloating)
+        return is_real(leaf)
     except TypeError:
         return False
 
@@ -190,7 +190,7 @@ def checked_weights(weights: Any, num_slots: int) -> Array:
             f"weighting returns {_leaves(weights)} for {num_slots} visits; expected [{num_slots}], "
             "one weight per visit"
         )
-    if jnp.iscomplexobj(weights):
+    if not is_real(weights):
         raise ValueError(f"weighting returns {_leaves(weights)}; expected real numbers")
     weights = jnp.asarray(weights, jnp.result_type(float))
     most = float(jnp.finfo(weights.dtype).max) / num_slots

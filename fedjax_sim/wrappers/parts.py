@@ -60,6 +60,9 @@ def personal_model(params: Params, client: PersonalState) -> Params:
         client: state of one client; the models of all clients are
             ``jax.vmap(personal_model, (None, 0))(state.server.params, state.clients)``.
 
+    Raises:
+        ValueError: the state of a client that keeps no leaves.
+
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
@@ -74,6 +77,12 @@ def personal_model(params: Params, client: PersonalState) -> Params:
         >>> jax.tree.map(float, personal_model(params, client))
         {'mean': 5.0, 'scale': 2.0}
     """
+    if not hasattr(client, "personal"):
+        raise ValueError(
+            f"client is a {type(client).__name__}; expected the state of a client with leaves of "
+            "its own, as private, running_statistics(..., combine='private') and the algorithms "
+            "made of these have; evaluation.personal_evaluator takes every algorithm"
+        )
     return tree.leaves.join(client.personal, params)
 
 

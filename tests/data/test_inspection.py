@@ -67,6 +67,7 @@ def test_largest_input():
     [
         (np.array(["a", "b"]), "has dtype <U1; expected numbers"),
         (np.array([None, 1]), "has dtype object; expected numbers"),
+        (jax.random.split(jax.random.key(0)), r"has dtype key<.*; expected numbers, such as the w"),
         ("ab", "is a str"),
         (np.array([2**40 + 3, 1]), "has integers .*; expected those of int32"),  # 3, 1 in JAX
         (np.array([2**32], np.uint64), "has integers .*; expected those of uint32"),

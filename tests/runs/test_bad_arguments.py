@@ -127,6 +127,8 @@ CHANGES = [
     ({"eval_fn": lambda params: params}, "eval_fn returns an array; expected a dict"),
     ({"eval_fn": lambda params: None}, "eval_fn returns a NoneType; expected a dict"),
     ({"eval_fn": lambda params: {"z": jnp.fft.fft(params)}}, "'z', which is complex; expected"),
+    ({"eval_fn": lambda params: {"k": KEY}}, "'k', which is a random key; expected real metrics"),
+    ({"weighting": lambda work: work.key}, r"weighting returns key<.*expected real numbers"),
     ({"eval_fn": lambda params: {"evaluated": 0.0}}, "returns 'evaluated' with numbers; expected"),
     ({"eval_fn": lambda params: {1: 0.0}}, "eval_fn returns the name 1; expected text"),
     ({"eval_fn": lambda params: {"loss": "a"}}, "eval_fn returns 'loss': 'a'; expected a number"),
@@ -246,6 +248,10 @@ def test_setups_of_other_values(change, message):
             {"probes": fs.Probes({"a": lambda visit: 1j})},
             r"client\['a'\] returns complex.*real numbe",
         ),  # type: ignore
+        (
+            {"probes": fs.Probes({"a": lambda visit: visit.work.key})},
+            r"client\['a'\] returns key<.*real numbe",
+        ),
         (
             {"probes": fs.Probes(server={"a": lambda update: "b"})},
             r"server\['a'\] returns 'b'; expec",

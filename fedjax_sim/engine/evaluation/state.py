@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import called, check_count
+from fedjax_sim.checks import called, check_count, is_real
 from fedjax_sim.engine.evaluation.context import context_of
 from fedjax_sim.engine.evaluation.visits import keeps_statistics, mean_over_models
 from fedjax_sim.types import EvalFn, Setup
@@ -86,6 +86,11 @@ def _metrics(eval_fn: Any, argument: Any) -> dict[str, Any]:
             raise ValueError(
                 f"eval_fn returns {name!r}, which is complex; expected real metrics, such as its "
                 "absolute value"
+            )
+        if not is_real(value):
+            raise ValueError(
+                f"eval_fn returns {name!r}, which is a random key; expected real metrics, such as "
+                "its words jax.random.key_data(key)"
             )
         if is_mark(name) and jnp.asarray(value).dtype != bool:
             raise ValueError(

@@ -170,3 +170,9 @@ def test_errors():
         personal_evaluator(metrics, data, lambda server, own: server, unseen=task)
     with pytest.raises(ValueError, match="algorithm sends a message without a model"):
         fs.fine_tuned(fs.fedsmoo(LR), LR, steps=1).init(setup(STEPS).params)
+
+
+def test_states_without_leaves_of_their_own_are_refused():
+    """As those of Ditto, whose personal models are computed by an evaluator."""
+    with pytest.raises(ValueError, match="client is a ndarray; expected the state of a client"):
+        fs.personal_model(np.ones(2), np.ones(2))  # type: ignore
