@@ -161,17 +161,17 @@ def probed(kind: str, probes: Mapping[str, Any], value: Any) -> dict[str, Any]:
 
 def _is_real(leaf: Any) -> bool:
     try:
-        return is_real(leaf)
+        return not jnp.issubdtype(jax.typeof(leaf).dtype, jnp.complexfloating)
     except TypeError:
         return False
 
 
 def check_recorded(probed: Mapping[str, Any]) -> None:
-    """Refuses probes whose values are several arrays, which files of a run cannot hold."""
+    """Refuses probes whose values are several arrays or keys, which files of a run cannot hold."""
     for name, value in probed.items():
-        if not hasattr(value, "dtype"):
+        if not hasattr(value, "dtype") or not is_real(value):
             raise ValueError(
-                f"probes has {name!r} that returns {_leaves(value)}; expected one array"
+                f"probes has {name!r} that returns {_leaves(value)}; expected one array of numbers"
             )
 
 

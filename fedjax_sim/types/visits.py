@@ -95,7 +95,9 @@ class Round(NamedTuple):
     """
 
     number: Array  # int    server updates before this one
-    num_uploads: Array  # int    clients that report in this round
+    # int    clients that report in this round; float inside of wrappers: the public number of
+    # privatize, the part of skip_nonfinite
+    num_uploads: Array
     num_clients: int  # population
     key: Array  # PRNG key of the server in this round
     # int    num_uploads at the broadcast, where that of the update differs; None: the same

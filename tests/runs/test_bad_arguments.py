@@ -249,10 +249,6 @@ def test_setups_of_other_values(change, message):
             r"client\['a'\] returns complex.*real numbe",
         ),  # type: ignore
         (
-            {"probes": fs.Probes({"a": lambda visit: visit.work.key})},
-            r"client\['a'\] returns key<.*real numbe",
-        ),
-        (
             {"probes": fs.Probes(server={"a": lambda update: "b"})},
             r"server\['a'\] returns 'b'; expec",
         ),  # type: ignore
@@ -285,6 +281,15 @@ def test_probes_of_several_arrays_are_no_history():
     empty = fs.Probes(run={"a": lambda state: state.clients})  # FedAvg's clients have no state
     assert fs.run(ALGORITHM, GOOD, KEY, probes=empty)[1].probes["a"] == ()
     refused(message, run_with, fs.simulate, GOOD, {"probes": empty})
+
+
+def test_keys_of_probes_are_no_history():
+    """``fs.run`` returns them."""
+    probes = fs.Probes({"a": lambda visit: visit.work.key})
+    found = fs.run(ALGORITHM, GOOD, KEY, probes=probes)[1].probes["a"]
+    assert jnp.issubdtype(found.dtype, jax.dtypes.prng_key)
+    message = r"probes has 'a' that returns key<.*; expected one array of numbers"
+    refused(message, run_with, fs.simulate, GOOD, {"probes": probes})
 
 
 @pytest.mark.parametrize("run", [fs.simulate, fs.forecast, measure_executions])
