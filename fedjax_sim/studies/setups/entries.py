@@ -136,7 +136,9 @@ class AlgorithmEntry:
     def common(self) -> tuple[str, ...]:
         """The names in :data:`COMMON` that are hyper-parameters beside its own parameters."""
         lr = self.parameters.get("lr")
-        scheduled = lr is not None and set(typing.get_args(lr.annotation)) >= _SCHEDULED
+        kinds = set() if lr is None else {*typing.get_args(lr.annotation)}
+        functions = [kind for kind in kinds if Callable in (kind, typing.get_origin(kind))]
+        scheduled = kinds >= _SCHEDULED or bool(self.is_own and functions)
         without = {*self.parameters} | ({"lr_decay"} if not scheduled else set())
         if self.parameters.keys() & TUNING.keys():  # fine-tunes by definition
             without |= TUNING.keys()

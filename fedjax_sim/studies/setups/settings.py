@@ -77,7 +77,13 @@ def resolve_hyper(
         takers = [name for name, entry in entries.items() if key in entry.hyper]
         if key in COMMON and len(takers) < len(resolved):
             name = next(name for name in resolved if name not in takers)
-            raise ValueError(f"{key} is {value}, but {name} does not have it")
+            hint = ""
+            if key == "lr_decay" and entries[name].is_own and "lr" in entries[name].parameters:
+                hint = (
+                    "; expected the annotation lr: float | Callable, if lr may be a schedule over "
+                    "rounds (fs.local.rate)"
+                )
+            raise ValueError(f"{key} is {value}, but {name} does not have it{hint}")
         if not takers:
             raise ValueError(f"{key} is {value}, but none of {', '.join(resolved)} has one")
         for name in takers:

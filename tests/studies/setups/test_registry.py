@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -269,6 +270,27 @@ def test_rate_decays_over_rounds_and_decay_comes_after_clipping(name):
     for t in range(3):
         x -= 0.1 * 0.5**t * (-2 + 0.5 * x)
     np.testing.assert_allclose(state.server.params, x, rtol=1e-6)  # single precision
+
+
+def decaying(lr: float | Callable = 0.3):
+    return algorithms.fedavg(lr)
+
+
+def test_rates_of_own_functions_decay_where_they_may_be_schedules():
+    own = {"own": decaying, "other": lambda lr=0.1: algorithms.fedavg(lr)}
+    study = Study(options(algorithms=("own",), lr=0.1, lr_decay=0.5), algorithms=own)
+    rows = entries_of(study)
+    hyper = resolve_hyper(rows, study.options.algorithms)["own"]
+    task = quadratic_task(np.ones((1, 1, 1)), np.full((1, 1), 10.0), 1)
+    setup = fs.Setup(task, fs.timelines.full(3, 1, task.num_steps), jnp.ones(1))
+    state, _ = fs.run(rows["own"].build(hyper), setup, jax.random.key(0))
+    x = 1.0
+    for t in range(3):
+        x -= 0.1 * 0.5**t * (x - 10)
+    np.testing.assert_allclose(state.server.params, x, rtol=1e-6)  # single precision
+    both = Study(options(algorithms=("own", "other"), lr_decay=0.5), algorithms=own)
+    with pytest.raises(ValueError, match=r"other does not have it; expected the annotation lr: fl"):
+        resolve_hyper(entries_of(both), both.options.algorithms)
 
 
 @pytest.mark.parametrize(
