@@ -25,6 +25,7 @@ from fedjax_sim.reports.figures.style import (
     font_of,
     legend_above,
     line_look,
+    literal_texts,
     panels,
     style_axes,
 )
@@ -35,6 +36,7 @@ _BINS = 20
 _QUANTILES = (0.1, 0.5, 0.9)
 
 
+@literal_texts
 def client_label_map(
     counts: np.ndarray,
     class_names: Sequence[str] | None = None,
@@ -127,6 +129,7 @@ def client_label_map(
     return figure
 
 
+@literal_texts
 def client_examples(
     data: FederatedData, *, num_clients: int = 8, num_examples: int = 5, leaf: str = "x"
 ) -> Figure:
@@ -172,6 +175,7 @@ def client_examples(
     return figure
 
 
+@literal_texts
 def size_histogram(data: FederatedData) -> Figure:
     """Histogram of the clients' numbers of examples, with the median marked.
 
@@ -195,6 +199,7 @@ def size_histogram(data: FederatedData) -> Figure:
     return figure
 
 
+@literal_texts
 def client_distribution(
     values: pd.DataFrame,
     metric: str,
@@ -274,6 +279,7 @@ def client_distribution(
     return figure
 
 
+@literal_texts
 def client_bands(
     values: pd.DataFrame,
     metric: str,

@@ -20,6 +20,7 @@ from fedjax_sim.reports.figures.style import (
     legend_above,
     legend_title,
     line_look,
+    literal_texts,
     marker_look,
     panels,
     rows_and_columns,
@@ -59,6 +60,7 @@ _DYNAMICS = {
 }
 
 
+@literal_texts
 def curves(
     history: pd.DataFrame,
     metric: str | Sequence[str],
@@ -294,6 +296,7 @@ class HasHistory(Protocol):
     def to_frame(self) -> pd.DataFrame: ...
 
 
+@literal_texts
 def dashboard(
     result: HasHistory | pd.DataFrame,
     metrics: Sequence[str] | None = None,

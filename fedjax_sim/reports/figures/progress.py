@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.reports.figures.curves import curves
-from fedjax_sim.reports.figures.style import Figure
+from fedjax_sim.reports.figures.style import Figure, literal_texts
 from fedjax_sim.reports.frames import check_columns, check_unique
 from fedjax_sim.reports.labels import metric_label
 from fedjax_sim.runs import Clock
@@ -86,6 +86,7 @@ def with_progress(
     return pd.concat(parts)
 
 
+@literal_texts
 def progress_curves(
     history: pd.DataFrame,
     metric: str,

@@ -24,6 +24,7 @@ from fedjax_sim.reports.figures.style import (
     legend_above,
     line_look,
     line_names,
+    literal_texts,
     panels,
     style_axes,
 )
@@ -32,6 +33,7 @@ from fedjax_sim.reports.intervals import FEWEST, interval_note
 from fedjax_sim.reports.labels import metric_label
 
 
+@literal_texts
 def bound_curves(
     history: pd.DataFrame,
     metric: str,
@@ -93,6 +95,7 @@ def bound_curves(
     return figure
 
 
+@literal_texts
 def gap_figure(
     frame: pd.DataFrame, metric: str, bounds: Overlay, target: float | None = None
 ) -> Figure:
@@ -124,6 +127,7 @@ def gap_figure(
     return figure
 
 
+@literal_texts
 def local_steps_figure(frame: pd.DataFrame, rounds: int, local_steps: int) -> Figure:
     """Bounds at prescribed rates against the number of local steps, a line per theorem.
 
@@ -167,6 +171,7 @@ def local_steps_figure(frame: pd.DataFrame, rounds: int, local_steps: int) -> Fi
     return figure
 
 
+@literal_texts
 def fork_curves(
     history: pd.DataFrame,
     differences: pd.DataFrame,
@@ -236,6 +241,7 @@ def fork_curves(
     return figure
 
 
+@literal_texts
 def contributions(
     values: pd.DataFrame,
     *,

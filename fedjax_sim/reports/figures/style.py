@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import pathlib
+import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ParamSpec
 
 import matplotlib.figure
 import numpy as np
@@ -17,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.text import Text
-from matplotlib.ticker import AutoLocator, FixedLocator
+from matplotlib.ticker import AutoLocator, FixedFormatter, Formatter, FuncFormatter
 
 from fedjax_sim.checks import check_choice, check_count, check_positive
 from fedjax_sim.reports.labels import setting_label
@@ -39,18 +41,11 @@ GREY = "#8A94A0"
 SHADES = LinearSegmentedColormap.from_list("shades", ["#DCEAF5", COLORS[0], "#00304D"])
 
 
+Arguments = ParamSpec("Arguments")
+
+
 class Figure(matplotlib.figure.Figure):
-    """Figure of matplotlib that Jupyter shows without ``%matplotlib inline``.
-
-    Names, captions and labels are shown as they are, also with ``$``, by which matplotlib would
-    read formulas; ticks of logarithmic axes are formulas.
-    """
-
-    def draw(self, renderer: Any) -> None:
-        """Draws the figure."""
-        for text in _named_texts(self):
-            text.set_parse_math(False)
-        super().draw(renderer)
+    """Figure of matplotlib that Jupyter shows without ``%matplotlib inline``."""
 
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
@@ -58,18 +53,45 @@ class Figure(matplotlib.figure.Figure):
         return file.getvalue()
 
 
+def literal_texts(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
+    """Returns a drawing function whose names, captions and labels are shown as they are.
+
+    Matplotlib would read a formula between two dollars.  Texts that users set later may be
+    formulas, and numbers at ticks are.
+    """
+
+    @functools.wraps(draw)
+    def drawn(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
+        figure = draw(*args, **kwargs)
+        for text in _named_texts(figure):
+            text.set_text(_literal(text.get_text()))
+        for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+            shown = axis.get_major_formatter()
+            if isinstance(shown, FixedFormatter | FuncFormatter):  # names in place of numbers
+                axis.set_major_formatter(FuncFormatter(functools.partial(_tick, shown)))
+        return figure
+
+    return drawn
+
+
+def _tick(shown: Formatter, x: float, place: int | None) -> str:
+    """Returns the name at a tick."""
+    return _literal(shown(x, place))
+
+
+def _literal(text: str) -> str:
+    """Returns a text for matplotlib in which dollars are no marks of formulas."""
+    return re.sub(r"(?<!\\)\$", r"\\$", text)
+
+
 def _named_texts(figure: matplotlib.figure.Figure) -> Iterator[Text]:
-    """Yields all texts but the numbers at ticks."""
+    """Yields all texts but those at ticks."""
     yield from figure.texts
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
     for legend in filter(None, legends):
         yield from (*legend.get_texts(), legend.get_title())
     for axes in figure.axes:
-        yield from (axes.title, *axes.texts)
-        for axis in (axes.xaxis, axes.yaxis):
-            yield axis.label
-            if isinstance(axis.get_major_locator(), FixedLocator):  # names in place of numbers
-                yield from axis.get_ticklabels()
+        yield from (axes.title, *axes.texts, axes.xaxis.label, axes.yaxis.label)
 
 
 def panels(

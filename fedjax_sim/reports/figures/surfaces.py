@@ -18,6 +18,7 @@ from fedjax_sim.reports.figures.style import (
     Figure,
     bare,
     color_limits,
+    literal_texts,
     panels,
     rows_and_columns,
     style_axes,
@@ -26,6 +27,7 @@ from fedjax_sim.reports.figures.style import (
 _STEPS = 16  # of colour, with a line between two
 
 
+@literal_texts
 def contours(
     surfaces: Mapping[str, Surface],
     *,
@@ -83,6 +85,7 @@ def contours(
     return figure
 
 
+@literal_texts
 def reliefs(
     surfaces: Mapping[str, Surface],
     *,

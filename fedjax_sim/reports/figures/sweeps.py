@@ -31,6 +31,7 @@ from fedjax_sim.reports.figures.style import (
     legend_above,
     legend_title,
     line_look,
+    literal_texts,
     marker_look,
     panels,
     short,
@@ -47,6 +48,7 @@ _FAR = "#E7E3DD"  # of means far worse than the others
 _MOST_SPREADS = 3
 
 
+@literal_texts
 def sensitivity(
     scores: pd.DataFrame,
     x: str,
@@ -125,6 +127,7 @@ def sensitivity(
     return figure
 
 
+@literal_texts
 def heat_map(
     scores: pd.DataFrame,
     x: str,
@@ -215,6 +218,7 @@ def heat_map(
     return figure
 
 
+@literal_texts
 def speed_up_figure(
     frame: pd.DataFrame,
     over: str = "num_clients",

@@ -21,6 +21,7 @@ from fedjax_sim.reports.figures.style import (
     Figure,
     add_legend,
     bare,
+    literal_texts,
     panels,
     style_axes,
 )
@@ -32,6 +33,7 @@ _BINS = 30  # of a histogram, at most
 _HATCHES = ("", "////", "....", "xxxx")
 
 
+@literal_texts
 def visit_chart(
     spans: Spans,
     *,
@@ -109,6 +111,7 @@ def visit_chart(
     return figure
 
 
+@literal_texts
 def visit_distributions(spans: Spans, groups: Mapping[str, ArrayLike]) -> Figure:
     """Histograms of staleness, steps per visit, visits per client, and shares of waiting time.
 

@@ -31,6 +31,9 @@ def test_dollars_in_names_and_captions_are_no_formulas(tmp_path):
     assert "x_{$" in text
     shown = re.sub("<!--.*?-->", "", text)
     assert "mathdefault" not in shown  # the ticks are formulas
+    figure.axes[0].set_ylabel(r"$\gamma_k$")  # of a user
+    plotting.save(figure, tmp_path / "own.svg")
+    assert "gamma" not in re.sub("<!--.*?-->", "", (tmp_path / "own.svg").read_text())
     classes = plotting.client_label_map(np.array([[1, 2], [3, 4]]), ("$x_{$", "$y"))
     plotting.save(classes, tmp_path / "classes.svg")
     assert "$x_{$" in (tmp_path / "classes.svg").read_text()
@@ -43,6 +46,14 @@ DRAWING = [path for path in SOURCES if re.search(r"= (Figure|panels)\(", path.re
 @pytest.mark.parametrize("path", DRAWING, ids=lambda path: path.stem)
 def test_all_modules_make_the_figure_that_jupyter_shows(path):
     assert "from matplotlib.figure import Figure" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", DRAWING, ids=lambda path: path.stem)
+def test_functions_that_make_a_figure_show_names_as_they_are(path):
+    functions = re.split(r"^(?=@|def |class )", path.read_text(), flags=re.MULTILINE)
+    for before, function in zip(["", *functions], functions, strict=False):
+        if "-> Figure:" in function and re.search(r"= (Figure|panels)\(", function):
+            assert before.strip() == "@literal_texts", function.partition("(")[0]
 
 
 def test_other_formats_are_refused(tmp_path):
