@@ -195,7 +195,8 @@ class Requires(NamedTuple):
     uniform_weights_if_partial: str | None = None
     # What the server keeps the weighted mean of: states of all clients, to which it adds
     # ``round.participation`` of the mean upload.  A client must then have the same weight in all
-    # rounds, and wrappers whose server receives another number than that mean are refused.  None:
+    # rounds, and ef21, diana and per_step_uploads are refused, whose errors would add up; after
+    # clipped, noisy or lost uploads and robust rules it is no mean of the states any more.  None:
     # nothing; the participation is that of the clients' number.
     mean_of_states: str | None = None
     # What uploads are in rounds of different kinds (gradients in some, changes of the model in
