@@ -34,6 +34,7 @@ from fedjax_sim.checks import check_count
 from fedjax_sim.data.batches import scaled_words
 from fedjax_sim.data.task import Objective
 from fedjax_sim.objectives import batch_losses, check_labels, momentum_of, statistics_of
+from fedjax_sim.objectives.of_model import momentum_of_training
 from fedjax_sim.tree import Where
 from fedjax_sim.types import Described, Model, Params, PyTree
 
@@ -193,14 +194,9 @@ def normalized(
     _statistics(mean, std)
     if isinstance(model, Model):
         train = model.train
-
-        def train_normalized(params: Params, x: Array, key: Array, weights: Array) -> tuple:
-            assert train is not None
-            return train(params, normalize(x, mean, std), key, weights)
-
         return model._replace(
             apply=normalized(model.apply, mean, std),
-            train=None if train is None else train_normalized,
+            train=None if train is None else _NormalizedTraining(train, mean, std),
         )
     apply = model
 
@@ -210,6 +206,22 @@ def normalized(
     facts = {name: getattr(apply, name, False) for name in ("trains_otherwise", "takes_adapters")}
     computes_in = getattr(apply, "computes_in", None)
     return Described.of(apply_normalized, **facts, computes_in=computes_in)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _NormalizedTraining:
+    """Function ``train`` of a model on normalised inputs."""
+
+    train: Callable[..., tuple[Any, PyTree]]
+    mean: Sequence[float] | float
+    std: Sequence[float] | float
+
+    def __call__(self, params: Params, x: Array, key: Array, weights: Array) -> tuple[Any, PyTree]:
+        return self.train(params, normalize(x, self.mean, self.std), key, weights)
+
+    def momentum(self, params: Params, x: Any) -> float | None:
+        """Returns the largest momentum of the model, if it is known."""
+        return momentum_of_training(self.train, params, x)
 
 
 def transformed(objective: Objective, transform: Transform) -> Objective:

@@ -20,7 +20,7 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
-from fedjax_sim.data.augmentation import transformed
+from fedjax_sim.data.augmentation import normalized, transformed
 from fedjax_sim.engine.contract import check_run
 from fedjax_sim.local import carrying, local_path, local_steps
 from fedjax_sim.models import from_linen, from_nnx, frozen_statistics, in_precision, lora
@@ -203,7 +203,7 @@ def test_the_momentum_is_the_largest_of_the_layers():
 
 
 def test_functions_around_others_know_their_momentum():
-    """Adapters, another precision and augmentation: without it runs would not warn."""
+    """Adapters, precision, normalisation and augmentation: without it runs would not warn."""
     model = from_nnx(
         lambda rngs: nnx.Sequential(
             nnx.Linear(3, 3, rngs=rngs), nnx.BatchNorm(3, momentum=0.25, rngs=rngs)
@@ -216,6 +216,8 @@ def test_functions_around_others_know_their_momentum():
         in_precision(model, jnp.bfloat16),
         adapted,
         in_precision(adapted, "float16"),
+        normalized(model, 0.5, 0.25),
+        in_precision(normalized(adapted, [0.5, 0.5, 0.5], 0.25), "float16"),
     ):
         params = one.init(jax.random.key(0))
         objective = transformed(squared_error(one), lambda x, key: x[:, :3])
