@@ -22,7 +22,7 @@ from fedjax_sim.algorithms._two_phase import (
     gradient_and_steps,
     sends_gradient,
 )
-from fedjax_sim.checks import check_choice, check_decay, check_rates
+from fedjax_sim.checks import check_choice, check_decay, check_rates, check_unused
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update, rate
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -77,14 +77,15 @@ def mimelite(
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.  With ``optimizer``, which
             has its own rate, :math:`\eta` multiplies its updates; default 1.
-        momentum: :math:`\beta`; without effect if ``optimizer`` is given.
+        momentum: :math:`\beta`, not with ``optimizer``.
         optimizer: any optax optimizer, complete with its learning rate, as ``optax.adam(0.1)``.
             Its schedules count the server's updates of s, as s does not change in a visit.
-        form: "ema" or "trace"; without effect if ``optimizer`` is given.
+        form: "ema" or "trace", not with ``optimizer``.
 
     Raises:
-        ValueError: an optimizer that :func:`~fedjax_sim.algorithms.fedavg` refuses, neither ``lr``
-            nor ``optimizer``, a momentum outside of [0, 1), another ``form``.
+        ValueError: an optimizer that :func:`~fedjax_sim.algorithms.fedavg` refuses, or one beside
+            another ``momentum`` or ``form``; neither ``lr`` nor ``optimizer``, a momentum outside
+            of [0, 1), another ``form``.
 
     References:
         Karimireddy et al., 2020, Algorithm 1; "trace": FedJAX 0.0.17, ``mime_lite``.
@@ -192,6 +193,7 @@ def _base(
     check_decay(momentum=momentum)
     check_choice(("ema", "trace"), form=form)
     if optimizer is not None:
+        check_unused("optimizer", momentum=(momentum, 0.9), form=(form, "ema"))
         check_optimizer("optimizer", optimizer)
         return optimizer, 1.0 if lr is None else lr
     if lr is None:

@@ -16,7 +16,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_count, check_positive, check_rates
+from fedjax_sim.checks import check_count, check_positive, check_rates, check_unused
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -70,14 +70,14 @@ def perfedavg(
         adapt_lr: rate a of the adaptation, the paper's :math:`\alpha`, or a schedule over rounds.
             Default: ``lr``.
         hessian: treatment of the Hessian.
-        delta: distance :math:`\delta` of HF's difference.
+        delta: distance :math:`\delta` of HF's difference, only with HF.
         adapt_steps: steps of the adaptation that gives a personal model.
         server: as for :func:`~fedjax_sim.algorithms.fedavg`.
 
     Raises:
-        ValueError: another ``hessian``, a ``delta`` that is not positive, ``adapt_steps`` below 1,
-            ``server`` is one that FedAvg refuses; at the start of the run, a timeline whose visits
-            are all too short for a meta-step.
+        ValueError: another ``hessian``, a ``delta`` that is not positive or not with HF,
+            ``adapt_steps`` below 1, ``server`` is one that FedAvg refuses; at the start of the
+            run, a timeline whose visits are all too short for a meta-step.
 
     References:
         Fallah et al., 2020, Algorithm 1; FO and HF: section 5.
@@ -89,6 +89,8 @@ def perfedavg(
     if hessian not in _MINIBATCHES:
         raise ValueError(f"hessian is {hessian!r}; expected 'FO', 'HF' or 'exact'")
     check_positive(delta=delta)
+    if hessian != "HF":
+        check_unused(f"hessian={hessian!r}", delta=(delta, 1e-3))
     check_count(1, adapt_steps=adapt_steps)
     minibatches = _MINIBATCHES[hessian]
     inner_lr = lr if adapt_lr is None else adapt_lr

@@ -22,6 +22,7 @@ from fedjax_sim.checks.numbers import (
     check_probability,
     check_rates,
     check_share,
+    check_unused,
     is_concrete,
     is_real,
     is_traced,

@@ -144,6 +144,26 @@ def check_decay(**values: object) -> None:
     _check_holds(lambda x: (x >= 0) & (x < 1), "a number in [0, 1)", values)
 
 
+def check_unused(other: str, /, **values: tuple[Any, Any]) -> None:
+    """Refuses arguments that another one leaves without effect, unless they have their defaults.
+
+    Traced numbers pass: a program is compiled for values that were refused or not.
+
+    Args:
+        other: the other argument, with its value if another value would not do so.
+        values: the argument and its default, by name.
+
+    Example:
+        >>> check_unused("optimizer", momentum=(0.9, 0.9))
+    """
+    for name, (value, default) in values.items():
+        # NumPy compares arrays of JAX also while a function is traced.
+        if not is_traced(value) and bool(np.asarray(value) != default):
+            raise ValueError(
+                f"{name} is {value!r}; expected the default, {default!r}, with {other}"
+            )
+
+
 def is_real(x: Any) -> bool:
     """Returns True for an array or a number that is neither complex nor a random key.
 

@@ -323,8 +323,8 @@ def test_difference_of_gradients_approaches_the_hessian(step):
     oracle = fs.Oracle(lambda x, k: x**3, lambda x, k: x**4 / 4, lambda x: x**3)
     work = fs.Work(0, 0, jnp.array(3), 1, 0, None, max_steps=3)
     exact, approximate = (
-        float(fs.perfedavg(0.1, 0.2, kind, delta=step).local(jnp.array(1.5), (), oracle, work)[0])
-        for kind in ("exact", "HF")
+        float(algorithm.local(jnp.array(1.5), (), oracle, work)[0])
+        for algorithm in (fs.perfedavg(0.1, 0.2, "exact"), fs.perfedavg(0.1, 0.2, "HF", delta=step))
     )
     g = (1.5 - 0.2 * 1.5**3) ** 3
     np.testing.assert_allclose(exact, 0.1 * (g - 0.2 * 3 * 1.5**2 * g), rtol=1e-12)

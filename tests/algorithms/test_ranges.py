@@ -217,6 +217,17 @@ FEDAC = {"lr": 0.1, "mu": 0.1, "num_steps": 4}
         ),
         ("mimelite", {}, "lr is None; expected a learning rate, or optimizer"),
         *(
+            (name, {"optimizer": SGD} | given, f"{key}; expected the default, .*, with optimizer")
+            for name in ("mimelite", "mime")
+            for key, given in {
+                "momentum is 0.5": {"momentum": 0.5}, "form is 'trace'": {"form": "trace"},
+            }.items()
+        ),
+        *(
+            ("perfedavg", {"lr": 0.1, "delta": 0.01, "hessian": kind}, "0.01; .*, with hessian=")
+            for kind in ("FO", "exact")
+        ),
+        *(
             (name, {"lr": 0.1, "composite": prox.L1(0.2)}, r"composite is L1\(.*; expected prox")
             for name in (*COMPOSITE, "averaged_feddualavg")
         ),
@@ -389,6 +400,7 @@ def test_concrete_arrays_inside_jit(name):
     hyper = {key: jnp.asarray(numbers[key]) for key in ("lr", "mu", "smoothness", "head_steps")}
     hyper |= {key: jnp.asarray(0.5) for owner, key in NUMBERS if owner == name and key not in hyper}
     taken = {key: hyper[key] for key in FACTORIES[name].parameters if key in hyper}
+    taken |= {"hessian": "HF"} if name == "perfedavg" else {}  # which uses delta
     inside_jit(lambda: build(name, **taken))
 
 
