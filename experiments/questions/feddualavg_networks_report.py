@@ -107,9 +107,9 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
     def of(metric: str, other: str = "FedMiD", **only: Any) -> Estimate:
         return overall(table, metric, "FedDualAvg", other, **only)
 
-    loss, convex = (of("train loss", model=name) for name in ("network", "softmax"))
-    word = (
-        "larger" if loss.high < convex.low else "smaller" if loss.low > convex.high else "as large"
+    loss, dense = (
+        [of(metric, model=name) for name in ("network", "softmax")]
+        for metric in ("train loss", "density")
     )
     ends = [(k, {"model": "network", "num_steps": k}) for k in sorted(set(table["num_steps"]))]
     osp = [f"{of('train loss', 'FedMiD-OSP', **only)} (K = {k})" for k, only in (ends[0], ends[-1])]
@@ -118,11 +118,11 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
         for name in ("FedDualAvg", "FedMiD")
     }
     return Page(
-        found=f"Over all cells of the network FedDualAvg has {loss} times FedMiD's training loss "
-        f"and {of('density', model='network'):.2g} times its density; in softmax regression "
-        f"{convex} and {of('density', model='softmax'):.2g}: without convexity the advantage is "
-        f"{word}. Over FedMiD-OSP it is {' and '.join(osp)}. Its lr times server_lr is "
-        f"{size['FedDualAvg'] / size['FedMiD']:.1f} times FedMiD's.",
+        found=f"Over all cells of the network FedDualAvg has {loss[0]} times FedMiD's training "
+        f"loss and {dense[0]:.2g} times its density; in softmax regression {loss[1]} and "
+        f"{dense[1]:.2g}: without convexity its lead is {_lead(*loss)} in loss, "
+        f"{_lead(*dense)} in density. Loss over FedMiD-OSP's: {', '.join(osp)}. Its lr times "
+        f"server_lr is {size['FedDualAvg'] / size['FedMiD']:.1f} times FedMiD's.",
         refuted_by="A network and a ball that binds where, with rates tuned for both, FedDualAvg "
         "has the higher training loss or the denser model, with a paired interval above 1.",
         caption="Ratios of the last models, means and 95 % intervals over paired seeds, each "
@@ -134,6 +134,11 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
         f"chosen client rate is at its grid's edge in {np.count_nonzero(table['at edge'])} of "
         f"{len(table)} cases.",
     )
+
+
+def _lead(one: Estimate, other: Estimate) -> str:
+    """How the first of two ratios, which are better the less they are, compares by intervals."""
+    return "larger" if one.high < other.low else "smaller" if one.low > other.high else "as large"
 
 
 STUDY = Study(

@@ -212,10 +212,15 @@ def test_page_of_planted_results(table):
     page = STUDY.page({"": table}, facts)
     assert "the network FedDualAvg has 0.5 [0.5, 0.5] times FedMiD's training loss" in page.found
     assert "0.2 [0.2, 0.2] times its density; in softmax regression 0.707" in page.found
-    assert "the advantage is larger" in page.found
-    assert "Over FedMiD-OSP it is 0.49 [0.49, 0.49] (K = 1)" in page.found
+    assert "its lead is larger in loss, as large in density" in page.found
+    assert "Loss over FedMiD-OSP's: 0.49 [0.49, 0.49] (K = 1)" in page.found
     assert len(page.found) < 400
     assert "0.25 to 0.25 of the last model's norm" in found[5].found
+    sparse = table.copy()
+    convex = (sparse["model"] == "softmax") & (sparse["method"] == "FedDualAvg")
+    sparse.loc[convex, [f"density {seed}" for seed in range(5)]] /= 2
+    found = STUDY.page({"": sparse}, facts).found
+    assert "its lead is larger in loss, smaller in density" in found
     report, figures = STUDY.build({"": table}, facts)
     assert list(figures) == ["feddualavg_networks"]
     assert "## Starts over the projected one" in report.text
