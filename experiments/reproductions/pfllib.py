@@ -48,8 +48,9 @@ PAPER = Paper(
         Row(
             "Test accuracy in %, MNIST",
             _FASHION,
-            "MNIST is easier than Fashion-MNIST. Best of 20 rounds: the full length would take 430 "
-            "core-hours for all methods and seeds; by the next row, at most 16 hours of an H200.",
+            "MNIST is easier than Fashion-MNIST. Best of 20 rounds: the full length would take "
+            "hundreds of core-hours for all methods and seeds, or less than 17 hours of an H200 by "
+            "the time of the next row (docs/performance.md).",
             ("personalised/pfllib/mnist_20_rounds",),
             _ours,
             f"{MODULE} --rounds 20 --eval-every 2",

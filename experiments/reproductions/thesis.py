@@ -416,10 +416,11 @@ PAPER = Paper(
         "FedMiD, ": "a step of one example moves every weight by the client rate times its "
         "gradient, 1e-4 and more, which the client's threshold, 0.02 times the rate, does not "
         "undo: on the stand-in its clients' last models are dense themselves",
-        "Theorem 2.8: the exponent of R": "E F falls faster with R as R grows, so the fit over "
-        "R = 8 .. 256 is flatter than the order; a slower fall does not contradict a lower bound",
+        "Theorem 2.8: the exponent of R": "E F falls as R^(-0.65) from R = 128 to 256, but more "
+        "slowly before, so the fit over R = 8 .. 256 is flatter than the order; a slower fall does "
+        "not contradict a lower bound",
         "all four methods attain linear speed-up": "FedAvg and MB-SGD fall short in the authors' "
-        "numbers, too; one seed",
+        "numbers, too, which are of one seed",
         "the best rates are": NOTES["literal"].rstrip("."),
         "FedDualAvg-OSP is much worse, each method": "the OSP form has a smaller rate of its own "
         "at which it is not; the thesis's figure fits equal rates",
