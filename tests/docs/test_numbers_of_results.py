@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -145,7 +146,7 @@ def test_topologies():
 
 def test_errors_of_graphs_of_equal_gaps():
     found = pd.read_csv(RESULTS / "topologies" / "gap" / "gap.csv").query("alpha == 0.1")
-    errors = 100 * (1 - found.set_index(["method", "graph", "share", "seed"])["mean/accuracy"])
+    errors: Any = 100 * (1 - found.set_index(["method", "graph", "share", "seed"])["mean/accuracy"])
     torus, complete = errors["D-PSGD", "torus", 0.5], errors["D-PSGD", "complete", 0.8]
     more = fs.analysis.mean_interval((complete - torus).to_numpy())
     assert (
@@ -194,7 +195,7 @@ def test_ported_runs(name, last, when):
 
 def test_accuracies_by_momentum_of_statistics():
     runs = pd.read_csv(RESULTS / "pictures" / "batch_norm.csv")
-    at = runs.set_index(["momentum", "round", "seed"])["value"].sort_index()
+    at: Any = runs.set_index(["momentum", "round", "seed"])["value"].sort_index()
     for row in table("docs/models_with_state.md", "momentum | 10 rounds"):
         for rounds in (10, 30, 100, 300):
             found = at[float(row["momentum"]), rounds].to_numpy()

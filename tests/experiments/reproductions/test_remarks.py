@@ -1,6 +1,7 @@
 """Numbers in the remarks of the pages of reproductions are those of the results."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ TEXTS = "\n".join(
 NUMBER = r"\d+\.\d+"
 
 
-def points(report: str, first: str, second: str) -> pd.Series:
+def points(report: str, first: str, second: str) -> Any:
     """Points of late accuracy by which a method is ahead of another, by seed."""
     history = tall(pd.read_csv(Result(report).file(".csv")))
     late = late_scores(history, ACCURACY, LAST_ROUNDS, "max")
@@ -77,7 +78,7 @@ def test_methods_above_fedavg_in_every_seed():
 
 def test_gaps_on_cifar100():
     table = Result(CIFAR100).table("", "method", "test - train loss").set_index("method")
-    gaps = table["test - train loss"].astype(float)
+    gaps: Any = table["test - train loss"].astype(float)
     assert "all methods have smaller gaps" in TEXTS
     assert gaps.idxmax() == "FedAvg"
     assert "These two have the smallest gaps" in TEXTS
@@ -101,13 +102,13 @@ def test_best_product_of_alpha_and_rate_on_digits():
     table = Result("fedswa/digits/digits").table("Figure 5a", "lr", "best")
     table = table[["lr", "best"]].astype(float)
     inside = table[(table["best"] > 0.5) & (table["best"] < 2.5)]
-    products = inside["best"] * inside["lr"]
+    products: Any = inside["best"] * inside["lr"]
     assert products.min() == pytest.approx(0.2)
     assert products.max() == pytest.approx(0.6)
 
 
 def test_drift_within_a_visit():
-    table = pd.read_csv(Result("fedswa/drift/drift").file(".csv"))
+    table: Any = pd.read_csv(Result("fedswa/drift/drift").file(".csv"))
     small = table[table["case"] == "quadratics, theorem's rate"]
     first = small[small["round"] == 1].set_index("schedule")["drift"]
     ratio = first["Equation 3, rho 0.1"] / first["constant, sum of Equation 3"]
@@ -119,10 +120,10 @@ def test_drift_within_a_visit():
 
 def test_exponent_of_the_last_rounds():
     """Theorem 2.8: the slope in R between the two largest numbers of rounds is the steepest."""
-    table = pd.read_csv(Result("local_methods/exponents/exponents").file(".csv"))
+    table: Any = pd.read_csv(Result("local_methods/exponents/exponents").file(".csv"))
     cells = table[table["theorem"] == "T2.8"]
-    gaps = np.log2(cells.pivot(index="local_steps", columns="rounds", values="E F"))
-    slopes = gaps.diff(axis=1).mean()
+    gaps: Any = cells.pivot(index="local_steps", columns="rounds", values="E F")
+    slopes = gaps.map(np.log2).diff(axis=1).mean()
     (remark,) = (text for text in thesis.PAPER.remarks.values() if "falls as R^" in text)
     assert f"falls as R^({slopes[256]:.2f}) from R = 128 to 256" in remark
     assert slopes.idxmin() == 256
