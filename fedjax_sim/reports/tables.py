@@ -42,8 +42,9 @@ _SPECIAL = {**{c: f"\\{c}" for c in "&%$#_{}"}, "~": r"\textasciitilde{}", "^": 
             "\\": r"\textbackslash{}", "±": r"$\pm$", PARTIAL: r"\dag{}",
             # Other letters in the fonts that LaTeX takes by default.
             "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}  # fmt: skip
-# What Markdown would read as the end of a cell, emphasis, code, a tag or a letter's name.
-_MARKUP = re.compile(r"[\\|*`~<]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)")
+# What Markdown would read as the end of a cell, a tag or a letter's name. Emphasis and code may be
+# meant: pages have them in cells.
+_MARKUP = re.compile(r"\||<(?=[A-Za-z/!?])|&(?=#?\w+;)")
 
 _FEW_SEEDS = 5
 
@@ -357,7 +358,7 @@ def _markdown(
 ) -> str:
     del num_levels
     lines = ["| " + " | ".join(line) + " |" for line in (heads, *rows)]
-    under = ["", *(_escaped(line, "markdown") for line in note.split("\n"))] if note else []
+    under = ["", note] if note else []
     return "\n".join([lines[0], "|" + "---|" * len(heads), *lines[1:], *under])
 
 
