@@ -37,7 +37,8 @@ def in_precision(model: Model | Task, dtype: DTypeLike) -> Model | Task:
     precision.  Local iterates, gradients, losses, uploads and the server's state have the dtype of
     the parameters (float32): differences of models over a local step are too small for 8 bits.
     Running statistics are not converted, either.  Outputs are not rounded: the last product's sums,
-    and the bias added to them, have the dtype of the parameters.
+    and the bias added to them, have the dtype of the parameters.  Other functions of these sums,
+    such as a log-softmax, are computed in half precision.
 
     Args:
         model: any model; or a task whose objective contains one, as a choice for one execution:
@@ -196,10 +197,12 @@ def _computed(
 
 
 _PRODUCTS = frozenset({"conv_general_dilated", "dot_general"})
-# Linear operations between the last product and the outputs, such as the sum with a bias.
+# Linear operations between the last product and the outputs, such as the sum with a bias.  Not a
+# difference: that of a sum and its log-sum-exp would have the whole error of rounding, and a
+# logarithm of a probability could be positive.
 _AFTER = frozenset(
     {"add", "broadcast_in_dim", "concatenate", "div", "mul", "neg", "reshape", "slice", "squeeze",
-     "sub", "transpose"}
+     "transpose"}
 )  # fmt: skip
 
 

@@ -128,6 +128,15 @@ def test_sums_behind_outputs_are_not_rounded(apply, expected):
     assert gradient.tolist() == jax.grad(lambda p: apply(p, x).sum())(params)["bias"].tolist()
 
 
+def test_log_probabilities_are_not_positive():
+    """Sums of 301.5 and 298.5 minus their own maxima, which 8 bits round to 302 and 298."""
+    model = models.Model(lambda key: (), lambda w, x: jax.nn.log_softmax(x @ w))
+    half = models.in_precision(model, jnp.bfloat16)
+    kernel = jnp.float32([[300, 0], [1.5, 0]])
+    outputs = half.apply(kernel, jnp.float32([[1, 1], [1, -1]]))
+    np.testing.assert_array_equal(outputs.max(axis=1), [0, 0])
+
+
 @pytest.mark.parametrize("name", ["logistic", "softmax", "mlp"])
 def test_outputs_of_models_are_not_rounded(name):
     """Where the last layer's inputs have 8 bits, the outputs are those of float32."""
