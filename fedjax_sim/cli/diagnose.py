@@ -76,10 +76,10 @@ def plan(comparison: ResolvedRun) -> Plan:
         raise ValueError(f"num_strata is {strata}; expected none with --diagnose")
     if not isinstance(comparison.time, Rounds):
         raise ValueError("time is 'clock'; expected rounds with --diagnose")
+    if parts is None:  # the settings have no options of clients
+        raise ValueError("setup is a study module's; --diagnose needs data and a model by options")
     if settings["partition_per_seed"]:
         raise ValueError("partition_per_seed is True; expected one partition with --diagnose")
-    if parts is None:
-        raise ValueError("setup is a study module's; --diagnose needs data and a model by options")
     name = problem.description["model"]["name"]
     if name != MODEL:
         raise ValueError(f"model is {name!r}, which is not convex; --diagnose needs {MODEL}")

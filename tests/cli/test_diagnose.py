@@ -166,3 +166,24 @@ def test_comparisons_without_a_diagnosis_are_refused_before_anything_runs(
     assert main([*TINY, *options.split(), "--diagnose", "--output", str(output)]) == 2
     assert named in capsys.readouterr().err
     assert not output.exists()
+
+
+SETUP = """
+import fedjax_sim as fs
+
+def setup(seed):
+    return fs.presets.quickstart(
+        seed=seed, seeds=None, rounds=2, eval_every=2, num_clients=4, cohort_size=2, local_steps=1,
+        model="softmax_regression",
+    )
+
+def study():
+    return fs.Study(fs.presets.options(algorithms=("fedavg",), seeds=1), setup=setup)
+"""
+
+
+def test_a_setup_of_a_study_module_has_no_diagnosis(tmp_path, capsys):
+    path = tmp_path / "small_study.py"
+    path.write_text(SETUP)
+    assert main(["run", str(path), "--diagnose", "--output", str(tmp_path / "results")]) == 2
+    assert "setup is a study module's; --diagnose needs data" in capsys.readouterr().err
