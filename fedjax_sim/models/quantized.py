@@ -176,7 +176,13 @@ class _Quantized:
         return self._outputs(params, x, key, present(weights))
 
     def _outputs(self, params: Params, x: Any, key: Array, rows: Array | None) -> Any:
-        chosen, count = self.quantizers, _count(self.build, params, x)
+        chosen, shapes = self.quantizers, _shapes(self.build, params, x)
+        count, of_batch = len(shapes), set()
+        if rows is not None:
+            # Inputs of other layers have no axis of examples: those of one example's model, or of
+            # products of parameters.
+            twice = _shapes(self.build, params, jax.tree.map(_twice, x))
+            of_batch = {number for number in range(count) if shapes[number] != twice[number]}
         if any(not -count <= number < count for number in self.exempt):
             raise ValueError(
                 f"exempt is {self.exempt}; expected numbers of the model's {count} layers"
@@ -188,7 +194,8 @@ class _Quantized:
                 return product(x, kernel, *rest, **options)
             # As in the product itself; the values of a grid are no integers.
             x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(kernel.dtype)
-            z = product(self._activation(x, rows), chosen.weight(kernel), *rest, **options)
+            x = self._activation(x, rows if number in of_batch else None)
+            z = product(x, chosen.weight(kernel), *rest, **options)
             return chosen.gradient(jax.random.fold_in(key, number), z)
 
         return _intercepted(self.build, layer).apply(params, x)
@@ -215,13 +222,19 @@ def _intercepted(build: Build, layer: Callable[..., Array]) -> Model:
     return build(cast(Convolution, through(auto)), through(dense_product))
 
 
-def _count(build: Build, params: Params, x: Any) -> int:
-    """Returns the number of products in the model; traces it once."""
+def _shapes(build: Build, params: Params, x: Any) -> list[tuple[int, ...]]:
+    """Returns the shapes of the inputs of the model's products; traces it once."""
     seen = []
 
-    def layer(number: int, product: Callable[..., Array], *args, **options) -> Array:
-        seen.append(number)
-        return product(*args, **options)
+    def layer(number: int, product: Callable[..., Array], x: Array, *rest, **options) -> Array:
+        del number
+        seen.append(x.shape)
+        return product(x, *rest, **options)
 
     jax.eval_shape(_intercepted(build, layer).apply, params, x)
-    return len(seen)
+    return seen
+
+
+def _twice(x: Array) -> jax.ShapeDtypeStruct:
+    """Returns the shape of a batch with twice as many examples."""
+    return jax.ShapeDtypeStruct((2 * x.shape[0], *x.shape[1:]), x.dtype)

@@ -378,3 +378,36 @@ def test_products_of_all_builders():
         params = jax.eval_shape(model.init, KEY)
         jax.eval_shape(model.apply, params, jax.ShapeDtypeStruct(shape, jnp.float32))
         assert len(kernels) == count
+
+
+def of_one_example(conv, dot):
+    """A model of examples one by one, whose layers have inputs without an axis of examples."""
+    del conv
+
+    def apply(params, x):
+        def one(x):
+            return dot(dot(x, params["first"]), params["second"]).mean(0)
+
+        return jax.vmap(one)(x)
+
+    return models.Model(lambda key: {}, apply)
+
+
+def of_tokens(conv, dot):
+    """A model with a product of its parameters, whose first axis is no axis of examples."""
+    del conv
+    return models.Model(
+        lambda key: {}, lambda p, x: dot(x[:, 0], p["second"] * 0 + dot(p["first"], p["second"]))
+    )
+
+
+@pytest.mark.parametrize("build", [of_one_example, of_tokens])
+def test_other_axes_than_that_of_the_examples_are_kept_in_short_minibatches(build):
+    """Four entries on the first axis of a layer's input, as many as the minibatch has rows."""
+    draws = jax.random.normal(KEY, (6, 4, 4))
+    params, x = {"first": draws[0], "second": draws[1]}, draws[2:]
+    apply = quantized(build, low_bit()._replace(gradient=Quantizers().gradient), exempt=())
+    alone = apply(params, x[:3], KEY)
+    filled = apply.weighted(params, x, KEY, jnp.array([1.0, 1.0, 1.0, 0.0]))
+    assert_close(filled[:3], alone, rtol=1e-6)
+    assert apply.weighted(params, x[:3], KEY, jnp.array([1.0, 1.0, 0.0])).shape == alone.shape
