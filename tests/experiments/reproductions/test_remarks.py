@@ -17,6 +17,7 @@ from experiments.reproductions.reading import Result
 
 CIFAR10 = f"fedswa/{fedswa.LONG}/{fedswa.CIFAR10}-lr0.1"
 CIFAR100 = f"fedswa/{fedswa.LONG}/{fedswa.CIFAR100}"
+MEANS = f"fedswa/averages-cpu-300/{fedswa.CIFAR100}-lr0.1"
 TEXTS = "\n".join(
     [row.remark for paper in (*script.PAPERS, *script.OTHERS) for row in paper.rows]
     + [text for paper in script.PAPERS for text in (*paper.notes.values(), *paper.remarks.values())]
@@ -42,6 +43,10 @@ def points(report: str, first: str, second: str) -> Any:
         (CIFAR100, "FedMoSWA", "MoFedSAM-program", "2.23 below FedMoSWA (0.11 to 4.36)"),
         (CIFAR100, "FedSAM-program", "FedAvg", "2.73 points above FedAvg (2.19 to 3.27;"),
         (CIFAR100, "MoFedSAM-program", "FedSAM-program", "1.53 below MoFedSAM (0.82 to 2.25)"),
+        (MEANS, "FedAvg + SWA", "FedAvg", "adds 1.81 points (1.30 to 2.32) to FedAvg"),
+        (MEANS, "FedSWA + SWA", "FedSWA", "3.51 points (2.72 to 4.30) to FedSWA"),
+        (MEANS, "FedAvg + SWA", "FedSWA", "1.42 points (0.05 to 2.79) below FedAvg with SWA"),
+        (MEANS, "FedSWA + SWA", "FedAvg + SWA", "2.09 points (0.08 to 4.09) above FedAvg with SWA"),
     ],
 )
 def test_differences_of_methods(report, first, second, text):
@@ -63,6 +68,15 @@ def test_differences_of_methods(report, first, second, text):
 def test_differences_of_seeds(report, first, second, text):
     assert text in TEXTS
     assert re.findall(NUMBER, text) == [f"{x:.1f}" for x in points(report, first, second)]
+
+
+def test_differences_whose_interval_contains_0():
+    """FedSWA above FedAvg without a mean over rounds; FedSAM as released above FedSWA."""
+    for report, first in ((MEANS, "FedAvg"), (CIFAR100, "FedSAM-program")):
+        estimate = Estimate.of(points(report, "FedSWA", first).to_numpy())
+        assert estimate.low < 0 < estimate.high
+    assert "its difference from FedAvg has an interval that contains 0" in TEXTS
+    assert "interval of its difference from FedSWA contains 0" in TEXTS
 
 
 def test_methods_above_fedavg_in_every_seed():
