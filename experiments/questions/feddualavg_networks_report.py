@@ -137,7 +137,7 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
 
 
 def _lead(one: Estimate, other: Estimate) -> str:
-    """How the first of two ratios, which are better the less they are, compares by intervals."""
+    """Returns "larger", "smaller" or "as large": the lead by one ratio of losses beside another."""
     return "larger" if one.high < other.low else "smaller" if one.low > other.high else "as large"
 
 

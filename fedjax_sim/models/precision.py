@@ -151,7 +151,7 @@ class _Cast:
 
     @property
     def computes_in(self) -> str:
-        """The dtype."""
+        """Name of the floating dtype in which the model computes."""
         return self.dtype
 
     @property

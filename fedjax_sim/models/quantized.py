@@ -109,7 +109,7 @@ class _LowBitActivation:
         return self.of_share(x, 1)
 
     def of_share(self, x: Array, share: Scalar) -> Array:
-        """Quantised input of which a share counts in means."""
+        """Quantised input, of whose entries a share counts in means; the others are zeros."""
         return symmetric(x, by_sign(x, self.bits)._replace(share=share), self.clip)
 
 

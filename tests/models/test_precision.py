@@ -139,7 +139,7 @@ def test_log_probabilities_are_not_positive():
 
 @pytest.mark.parametrize("name", ["logistic", "softmax", "mlp"])
 def test_outputs_of_models_are_not_rounded(name):
-    """Where the last layer's inputs have 8 bits, the outputs are those of float32."""
+    """Outputs are those of float32 if the last layer's inputs have 8 bits."""
     model, head = {
         "logistic": (models.logistic_regression(3), "linear"),
         "softmax": (models.softmax_regression(3, 4), "linear"),
