@@ -229,6 +229,7 @@ def test_algorithms_on_the_command_line_accept_each_hyper_parameter(name):
     defaults = dict.fromkeys(entry.hyper) | entry.hyper_defaults
     values = {key: v if isinstance(v, str | int) else 0.25 for key, v in defaults.items()}
     values |= {key: 2 for key in ("head_steps", "tuning_steps") if key in values}
+    values |= {key: "HF" for key in ("hessian",) if key in values}  # the form that has delta
     if "lr" not in values:  # there is no rate of fine-tuning
         values = {key: value for key, value in values.items() if key not in entries.TUNING}
     assert resolved(entry, values) == values
