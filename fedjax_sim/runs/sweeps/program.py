@@ -1,6 +1,7 @@
 """Compiled programs of a sweep's groups: one block of runs per device."""
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -325,7 +326,7 @@ def _arguments(
 def _segments(
     setup: Setup, scorers: Scorers, num_runs: int, rungs: Sequence[int] = ()
 ) -> list[int]:
-    """Returns the rounds of each dispatch: all equal, so that one program serves them.
+    """Returns the rounds of each dispatch: equal where they can be, so that one program serves all.
 
     Args:
         setup, scorers: the runs and their scores on the host.
@@ -333,8 +334,8 @@ def _segments(
         rungs: rounds, multiples of those between two evaluations, with which a dispatch ends.
     """
     rounds, every = setup.timeline.num_rounds, setup.eval_every
-    if rounds % every:
-        return [rounds]
+    if rounds % every:  # runs that end between two evaluations have no equal parts
+        return [end - begin for begin, end in itertools.pairwise([0, *rungs, rounds])]
     evaluations = math.gcd(rounds, *rungs) // every  # of a part that must not be joined with others
     parts = rounds // every // evaluations
     most = max(min(evaluations, _MOST_SEGMENTS // parts), 1)

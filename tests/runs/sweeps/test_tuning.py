@@ -78,6 +78,20 @@ def test_the_best_of_a_batch_continue():
     assert len(found.sweep.runs) == 18
 
 
+def test_the_last_rounds_may_be_fewer_than_between_two_evaluations():
+    """Rungs after 4 and 8 of 12 rounds, evaluations after 4, 8 and 12; and of 11 rounds."""
+    for num_rounds in (12, 11):
+        setup = quadratic_setup(eval_every=4)
+        setup = dataclasses.replace(setup, timeline=setup.timeline[:num_rounds])
+        found = tuned(setup, trials=4, batch=4, halving=fs.Halving((4, 8), eta=2))
+        assert sorted(one.rounds for one in found.tried) == [4, 4, 8, num_rounds]
+        for one in found.tried:
+            means = expected(setup, [one.configuration["lr"]], 0)[0]
+            means = (means + expected(setup, [one.configuration["lr"]], 1)[0]) / 2
+            place = [4, 8, num_rounds].index(one.rounds)
+            assert one.score == pytest.approx(means[place], rel=SINGLE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 3])
 def test_states_of_clients_and_old_broadcasts_continue(devices):
