@@ -109,7 +109,13 @@ class Fork(NamedTuple):
 
 
 def _variance_ratio(one: np.ndarray, other: np.ndarray) -> float:
-    """Returns Var(X - Y) / (Var X + Var Y), NaN for one seed or values without variance."""
+    """Returns Var(X - Y) / (Var X + Var Y), NaN for one seed or values without variance.
+
+    Of the seeds where both values are finite, as all of the differences.
+    """
+    with np.errstate(invalid="ignore"):
+        counted = np.isfinite(one - other)
+    one, other = one[counted], other[counted]
     if len(one) < 2:
         return math.nan
     total = np.var(one, ddof=1) + np.var(other, ddof=1)

@@ -358,3 +358,17 @@ def test_differences_leave_out_seeds_that_diverged(allow_nans):
     differences = result.differences("small").set_index("round")
     assert differences["num_seeds"].tolist() == [SEEDS, SEEDS - 1]
     assert np.isfinite(differences["mean"]).all()
+
+
+def test_the_ratio_of_variances_is_that_of_the_seeds_that_count(allow_nans):
+    """Seed 1 diverges after the fork: the other two give the ratio, as they give the mean."""
+    first = dataclasses.replace(setup(), eval_fn=lambda x: {"first": x.ravel()[0]})
+    state, infinite = begun().state, np.array([False, True, False])
+    server = state.server._replace(params=np.where(infinite, np.inf, state.server.params))
+    others = {"same": scaffold(), "other": fs.scaffold(0.2)}
+    result = fs.fork(state._replace(server=server), others, first, KEYS)
+    last = result.differences("first").set_index("round").loc[ROUNDS]
+    x, y = (np.asarray(result.histories[name].metrics["first"])[[0, 2], -1] for name in others)
+    expected = np.var(y - x, ddof=1) / (np.var(x, ddof=1) + np.var(y, ddof=1))
+    assert last["num_seeds"] == SEEDS - 1
+    assert last["variance_ratio"] == pytest.approx(expected)
