@@ -50,7 +50,9 @@ def zeros(message: Message, upload: Upload) -> Upload:
 def own_message(message: Message, upload: Upload) -> Upload:
     """Returns the message if the upload has its structure, shapes and dtypes, else zeros.
 
-    The server then decodes the upload near the message that it sent to the client.
+    The server then decodes the upload near the message that it sent to the client.  Of a message
+    around another one (``freeze``) it is that inside.  What clients of a network send to each other
+    is decoded near the mean of what all of them have.
 
     Example:
         >>> own_message({"w": jnp.ones(2)}, {"w": jnp.zeros(2)})["w"].tolist()
@@ -58,6 +60,10 @@ def own_message(message: Message, upload: Upload) -> Upload:
         >>> own_message({"w": jnp.ones(2)}, {"w": jnp.zeros(3)})["w"].tolist()
         [0.0, 0.0, 0.0]
     """
+    while not same_form(message, upload) and hasattr(message, "inner"):
+        message = message.inner
+    if hasattr(upload, "decoded_near"):
+        return upload.decoded_near(message)
     return message if same_form(message, upload) else zeros(message, upload)
 
 
@@ -87,10 +93,10 @@ def compressed(
         near: ``(message, upload) -> near``, the vector that the server decodes an upload with; it
             matters to :func:`~fedjax_sim.compression.lattice` only.  None: :func:`own_message` for
             an algorithm that states that its uploads are models (``requires.uploads_models``, as
-            FAVANO), else :func:`zeros`, since near the message differences of models (FedAvg,
-            FedBuff) wrap as soon as the model's entries exceed the lattice's radius.  QuAFL, whose
-            message contains more than the model, takes its codecs itself: ``quafl(lr,
-            up=codec.through, down=codec.through)``.
+            FAVANO and the networks of :mod:`~fedjax_sim.topologies`), else :func:`zeros`, since
+            near the message differences of models (FedAvg, FedBuff) wrap as soon as the model's
+            entries exceed the lattice's radius.  QuAFL, whose message contains more than the model,
+            takes its codecs itself: ``quafl(lr, up=codec.through, down=codec.through)``.
 
     Raises:
         ValueError: no algorithm, no codec, a codec with memory

@@ -60,6 +60,15 @@ class Sent(NamedTuple):
         """Returns the bits that are sent as they are."""
         return 0
 
+    def decoded_near(self, message: NetworkState) -> Sent:
+        """Returns the vector near which codecs decode: the mean of what all clients have.
+
+        It stands for the receiver's own model: within the radius of a lattice, any near vector
+        gives the same result.
+        """
+        mixed = tree.weighted_mean(message.mixed, jnp.ones(_count(message)))
+        return self._replace(params=message.params, mixed=mixed)
+
 
 # (x_i, what else it received, state, oracle, work) -> (sent, state)
 Visit = Callable[[Params, PyTree, ClientState, Oracle, Work], tuple[Sent, ClientState]]
@@ -160,6 +169,10 @@ def mean_gradient(x: Params, oracle: Oracle, work: Work) -> Params:
     return per_step(total, work)
 
 
+def _count(state: NetworkState) -> int:
+    return jax.tree.leaves(state.models)[0].shape[0]
+
+
 def consensus_distance(state: NetworkState) -> Array:
     r"""Returns :math:`\frac{1}{M} \sum_i \lVert x_i - \bar x \rVert^2`, a number.
 
@@ -179,5 +192,4 @@ def consensus_distance(state: NetworkState) -> Array:
     squares = jax.tree.map(
         lambda x, mean: jnp.square(tree.wide(x - mean)).sum(), state.models, state.params
     )
-    count = jax.tree.leaves(state.models)[0].shape[0]
-    return sum(jax.tree.leaves(squares), jnp.zeros(())) / count
+    return sum(jax.tree.leaves(squares), jnp.zeros(())) / _count(state)

@@ -269,6 +269,17 @@ def test_uploads_of_models_are_decoded_near_the_message():
     assert_close(state.server.params, np.asarray(expected), rtol=4 * EPS)
     state, _ = execute(compressed(algorithm, codec, near=compression.zeros), schedule, start)
     assert abs(float(state.server.params)) <= 4
+    # Around `freeze` it is the message inside, the trained part of the model.
+    pair = {"own": start, "frozen": jnp.array(1.0)}
+    part = algorithm._replace(
+        local=lambda message, own, oracle, work: (
+            message | {"own": model_after(message["own"], work)},
+            own,
+        )
+    )
+    frozen = fs.freeze(part, lambda path, leaf: path[0] == "frozen")
+    state, _ = execute(compressed(frozen, codec), schedule, pair)
+    assert_close(state.server.params["own"], np.asarray(expected), rtol=4 * EPS)
 
 
 def test_differences_of_models_are_decoded_near_zero():

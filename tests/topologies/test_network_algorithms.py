@@ -348,6 +348,29 @@ def test_push_sum_averages_on_a_directed_graph_where_mixing_does_not():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    "make",
+    [
+        topologies.d_psgd,
+        lambda lr, graph: topologies.dfedavgm(lr, graph, 0.0),
+        topologies.gradient_tracking,
+        lambda lr, graph: topologies.d2(lr, graph.lazy(0.2)),
+        topologies.sgp,
+    ],
+)
+@pytest.mark.parametrize("wrap", [lambda a: a, fs.average_rounds], ids=["alone", "averaged"])
+def test_lattices_decode_near_the_models_of_the_network(make, wrap):
+    """Models far beyond the radius of the codes, 3.3 around 0: within the cells of those sent."""
+    task = quadratic_task(HESSIANS, CENTRES + 50, 1)
+    setup = fs.Setup(task, fs.timelines.full(30, COUNT, 1), jnp.full(DIM, 50.0))
+    algorithm = make(0.05, topologies.ring(COUNT))
+    expected = run(wrap(algorithm), setup, KEY)[0].server.params
+    codes = fs.compressed(wrap(algorithm), fs.compression.lattice(16, 1e-4))
+    assert np.abs(expected).max() > 40
+    np.testing.assert_allclose(run(codes, setup, KEY)[0].server.params, expected, atol=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("make", "expected"),
     [
         # The model has 4 numbers of 32 bits.
