@@ -17,6 +17,7 @@ from fedjax_sim.models.paths import nested
 from fedjax_sim.models.stateful import (
     NnxParts,
     call,
+    in_standard_promotion,
     is_stateful,
     linen_shapes,
     linen_variables,
@@ -109,7 +110,7 @@ def from_nnx(constructor: Callable[[nnx.Rngs], nnx.Module]) -> Model:
         return stateful_nnx(init, parts)._replace(axis_roles=axis_roles)
 
     def apply(params: Params, x: Any) -> Any:
-        return parts.module(params, None)(x)
+        return in_standard_promotion(parts.module(params, None), x)
 
     return Model(init, apply, axis_roles=axis_roles)
 
@@ -186,7 +187,8 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
         return initial(key).get("params", {})
 
     def apply(params: Params, x: Any) -> Any:
-        return module.apply(linen_variables(params, shapes, bare=True), x)
+        variables = linen_variables(params, shapes, bare=True)
+        return in_standard_promotion(module.apply, variables, x)
 
     return Model(init, apply, axis_roles=noted.roles(()))
 

@@ -139,7 +139,7 @@ def stateful_nnx(init: Callable[[Array], Params], parts: NnxParts) -> Model:
         module.set_attributes(
             deterministic=True, use_running_average=True, raise_if_not_found=False
         )
-        return _called(module, x)
+        return in_standard_promotion(module, x)
 
     where = nnx.filterlib.PathIn(*map(strings, parts.statistics)) if parts.statistics else None
     return Model(init, Evaluation(apply), NnxTraining(parts), where)
@@ -158,7 +158,7 @@ class NnxTraining:
             deterministic=False, use_running_average=self.frozen, raise_if_not_found=False
         )
         with contextlib.nullcontext() if self.frozen else _padding_excluded(module, weights):
-            outputs = _called(module, x)
+            outputs = in_standard_promotion(module, x)
         new = dict(nnx.to_flat_state(nnx.state(module, nnx.BatchStat)))
         updated = dict.fromkeys(self.parts.variables)
         for path in self.parts.statistics:
@@ -174,10 +174,13 @@ class NnxTraining:
         return max(float(layer.momentum) for layer in layers)
 
 
-def _called(module: Any, x: Any) -> Any:
-    # flax's normalisations promote dtypes, which strict promotion refuses.
+def in_standard_promotion(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns what a module returns; flax's normalisations promote dtypes, also of half precision.
+
+    JAX's strict promotion refuses that.
+    """
     with jax.numpy_dtype_promotion("standard"):
-        return module(x)
+        return function(*arguments)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import linen, nnx
 from jax.extend.core import jaxprs_in_params
 from small_problems import KEY
 
@@ -202,6 +202,31 @@ def task_of(objective):
 
 RULE = fs.epochs(1, 4)
 LOSS = objectives.cross_entropy(PLAIN)
+
+
+class _LinenNormalised(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(2)(linen.LayerNorm()(x))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.from_linen(_LinenNormalised(), jnp.ones((1, 3))),
+        models.from_nnx(
+            lambda rngs: nnx.Sequential(nnx.LayerNorm(3, rngs=rngs), nnx.Linear(3, 2, rngs=rngs))
+        ),
+    ],
+    ids=["linen", "nnx"],
+)
+def test_layers_of_flax_that_promote_dtypes_have_a_precision(model):
+    """Normalisations of modules without state compute their means in single precision."""
+    params, x = model.init(KEY), np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    half = models.in_precision(model, jnp.bfloat16).apply(params, x)
+    # Rounded operands of three products, each of at most the size of the outputs.
+    expected = np.asarray(model.apply(params, x))
+    np.testing.assert_allclose(half, expected, atol=3 * 2**-8 * abs(expected).max())
 
 
 @pytest.mark.parametrize(
