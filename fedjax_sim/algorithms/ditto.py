@@ -10,6 +10,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import Array
 
 from fedjax_sim.algorithms._shared import check_per_client, cycled, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
@@ -52,7 +53,8 @@ def ditto(
 
     Args:
         lr: client learning rate :math:`\eta`, or a schedule over rounds.
-        mu: weight of the proximal term, the paper's :math:`\lambda`; or one per client, ``[M]``.
+        mu: weight of the proximal term, the paper's :math:`\lambda`; or one per client, ``[M]``,
+            of which clients that never train have the mean.
         personal_lr: learning rate :math:`\eta_v` of the personal models, or a schedule over rounds.
             Default: ``lr``.
         personal_steps: steps of the personal model per visit. Default: as many as of the other one.
@@ -76,9 +78,15 @@ def ditto(
     global_part = fedavg(lr, server)
     own_lr = lr if personal_lr is None else personal_lr
 
+    def weight_of(client: Array) -> Scalar:
+        if not np.ndim(mu):
+            return mu
+        every = jnp.asarray(mu).astype(jnp.result_type(float))
+        return jnp.where(client < every.shape[0], every[client], every.mean())
+
     def local(x: Params, v: Params, oracle: Oracle, work: Work) -> tuple[Upload, Params]:
         upload, _ = global_part.local(x, (), oracle, work)
-        weight = jnp.asarray(mu)[work.client] if np.ndim(mu) else mu
+        weight = weight_of(work.client)
         visit = work if personal_steps is None else visit_of(work, personal_steps)
         step = sgd(rate(own_lr, work), proximal(oracle, weight, x).grad)
         return upload, local_steps(cycled(step, work), v, visit)

@@ -110,10 +110,14 @@ def gossip(
         params = jax.tree.map(jnp.asarray, params)
         return NetworkState(params, everywhere(params), everywhere(init_mixed(params)))
 
+    def received(message: NetworkState, work: Work) -> tuple[Params, PyTree]:
+        # A client that never trains has no row: its personal model is the mean of all.
+        return tree.take((message.models, message.mixed), jnp.minimum(work.client, count - 1))
+
     def local(
         message: NetworkState, state: ClientState, oracle: Oracle, work: Work
     ) -> tuple[Sent, ClientState]:
-        x, mixed = tree.take((message.models, message.mixed), work.client)
+        x, mixed = received(message, work)
         return visit(x, mixed, state, oracle, work)
 
     def update(state: NetworkState, stack: Stack, round: Round) -> NetworkState:
@@ -129,7 +133,8 @@ def gossip(
         return NetworkState(tree.weighted_mean(models, jnp.ones(count)), models, mixed)
 
     def personal(message: NetworkState, state: ClientState, oracle: Oracle, work: Work) -> Params:
-        return model(*tree.take((message.models, message.mixed), work.client))
+        own = model(*received(message, work))
+        return tree.where(work.client < count, own, message.params)
 
     def check(task: Task, timeline: Timeline) -> None:
         if task.num_clients != count:

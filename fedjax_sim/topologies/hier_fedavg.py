@@ -61,7 +61,7 @@ def hier_fedavg(lr: ScalarOrSchedule, edges: np.ndarray, period: int = 1) -> Fed
     without reports keeps its model.
     The paper's :math:`\kappa_1` is the number of local steps, :math:`\kappa_2` the ``period``.
     With ``period=1``, or a single edge, this is FedAvg.  Between the cloud's rounds the model that
-    is evaluated is what the cloud would have.
+    is evaluated is what the cloud would have, and a client's personal model that of its edge.
 
     Bits in files are those between clients and edges; edges and cloud exchange 2 E models every
     ``period`` rounds.
@@ -116,6 +116,11 @@ def hier_fedavg(lr: ScalarOrSchedule, edges: np.ndarray, period: int = 1) -> Fed
             jnp.where(at_cloud, 0, counted),
         )
 
+    def personal(message: HierarchyState, state: tuple, oracle: Oracle, work: Work) -> Params:
+        own = tree.take(message.edges, jnp.asarray(edges)[work.client])
+        # A client that never trains has no edge.
+        return tree.where(work.client < len(edges), own, message.params)
+
     return FedAlgorithm(
         init,
         local,
@@ -127,8 +132,10 @@ def hier_fedavg(lr: ScalarOrSchedule, edges: np.ndarray, period: int = 1) -> Fed
             exact_mean="every edge has a mean of its own",
             exact_messages="a client reads the part of its edge only",
             check=lambda task, timeline: check_per_client("edges", jnp.asarray(edges), task),
+            other_uploads="changes of the models of edge servers, which differ",
             bits=Bits(message=lambda message: bits_of_arrays(message.params)),
         ),
+        personal=personal,
     )
 
 

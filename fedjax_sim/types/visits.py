@@ -58,7 +58,7 @@ class Work(NamedTuple):
     """
 
     round: Array  # int    server update that this visit reports to
-    client: Array  # int    number of the client
+    client: Array  # int    number of the client; of one that never trains (evaluation), from M on
     num_steps: Array  # int    local steps, <= max_steps
     num_examples: Array  # int    size of the client's data set
     staleness: Array  # int    server updates since the client's download; 0 when synchronous

@@ -256,6 +256,7 @@ def test_models_of_clients_start_from_what_the_algorithm_sends(algorithm, iterat
         fs.topologies.d_psgd(LR, RING),
         fs.topologies.sgp(LR, RING),
         fs.topologies.dfedavgm(LR, RING),
+        fs.topologies.hier_fedavg(LR, np.arange(NUM_CLIENTS) % 2, period=3),
     ],
 )
 def test_uploads_that_show_no_model_are_refused(algorithm):

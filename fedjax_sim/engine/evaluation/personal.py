@@ -61,7 +61,8 @@ def personal_evaluator(
     With ``unseen`` the clients are others, which never train.  Their training data are those of the
     task ``unseen``, and their state is that of a new client, ``init_client(x)``, with the server's
     model x.  With ``first_visit`` such a client first does the local work of one visit, so that
-    second models and heads are trained; its upload is discarded.
+    second models and heads are trained; its upload is discarded.  Its number in ``Work`` is M more
+    than in ``unseen``, so it is none of the M clients: in a network it has the mean model.
 
     The evaluator receives the run (:mod:`fedjax_sim.engine.evaluation.state`), as in the setup of
     ``run``, ``simulate``, ``compare`` and ``sweep``.  States of clients must be on one device.
@@ -220,7 +221,8 @@ class _PersonalStatistics(NamedTuple):
             return lambda client: computed(client_row(state.clients, client), *visit(client))
 
         assert self.unseen is not None
-        visit, first = visits(unseen, self.unseen.max_steps, state.round, key), self.unseen
+        first, others = self.unseen, task.num_clients
+        visit = visits(unseen, first.max_steps, state.round, key, others)
         # A new client's state is that of the current server model, since a run keeps no initial
         # one; private leaves of the server stay initial, so for them both are the same.
         new = algorithm.init_client(state.server.params)

@@ -37,9 +37,13 @@ def current_broadcast(context: RunContext) -> Broadcast:
 
 
 def visits(
-    task: Task, max_steps: int, round: Array, key: Array
+    task: Task, max_steps: int, round: Array, key: Array, first: int = 0
 ) -> Callable[[Array], tuple[Oracle, Work]]:
-    """Returns the function from a client's number to the oracle and the work of one visit."""
+    """Returns the function from a client's number to the oracle and the work of one visit.
+
+    ``first`` is the number that the task's client 0 has in its work: of clients that never train
+    one beyond those of the run, so that an algorithm does not take them for these.
+    """
     if _is_placed(task):
         raise ValueError(
             "task has a placement, so the training data of all clients are not on one device; "
@@ -52,8 +56,8 @@ def visits(
         own = jax.random.fold_in(key, client)
         work = Work(
             round=round,
-            client=client,
-            num_steps=jnp.minimum(entries(task.num_steps, client), max_steps),
+            client=client + jnp.asarray(first, client.dtype),
+            num_steps=jnp.minimum(entries(task.num_steps, client), max_steps).astype(jnp.int32),
             num_examples=entries(task.num_examples, client),
             staleness=jnp.zeros_like(round),
             key=jax.random.fold_in(own, 1),

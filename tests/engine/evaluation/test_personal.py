@@ -55,6 +55,77 @@ def test_unseen_clients():
     assert_close(metrics["visited/per_client/v"][-1], expected, 1e-14)
 
 
+def positions(client, key, max_steps):
+    """F_i(x) = (x - i)^2 / 2, with numbers of clients of the own task."""
+    del key, max_steps
+
+    def grad(x, step):
+        del step
+        return x - client.astype(x.dtype)
+
+    return fs.Oracle(grad, lambda x, step: x**2, lambda x: grad(x, 0))
+
+
+def after_rounds(algorithm, first_visit=False):
+    """Models of four clients that train and of two others, after three rounds of full gradients."""
+    task, new = (fs.Task(positions, np.ones(n, np.int32), np.ones(n, int)) for n in (4, 2))
+    metrics = lambda x, examples: {"x": x * examples["one"]}  # noqa: E731
+
+    def evaluator(count, **options):
+        data = fs.FederatedData({"one": np.ones(count)}, np.arange(count + 1))
+        return personal_evaluator(metrics, data, per_client=True, **options)
+
+    both = merge_evaluators(
+        seen=evaluator(4), new=evaluator(2, unseen=new, first_visit=first_visit)
+    )
+    setup = fs.Setup(task, fs.timelines.full(3, 4, 1), jnp.array(8.0), both, eval_every=3)
+    state, history = compiled(lambda s: fs.run(algorithm, s, KEY))(setup)
+    return state.server, *(history.metrics[f"{x}/per_client/x"][-1] for x in ("seen", "new"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda lr: fs.topologies.dfedavgm(lr, fs.topologies.ring(4)),
+        lambda lr: fs.topologies.sgp(
+            lr, fs.topologies.directed(4, [(0, 1), (1, 2), (2, 0), (0, 3)])
+        ),
+        lambda lr: fs.topologies.hier_fedavg(lr, np.array([0, 0, 1, 1]), period=2),
+    ],
+    ids=["gossip", "push-sum", "edges"],
+)
+def test_unseen_clients_are_not_those_of_the_network_with_their_numbers(make):
+    """They have the mean model; clients that train have their own, or that of their edge."""
+    server, seen, new = after_rounds(make(0.2))
+    assert_close(new, np.full(2, server.params), 1e-15)
+    if hasattr(server, "edges"):
+        expected = server.edges[jnp.array([0, 0, 1, 1])]
+    else:
+        expected = server.models / (server.mixed if jax.tree.leaves(server.mixed) else 1)
+    assert_close(seen, expected, 1e-15)
+    assert np.ptp(np.asarray(seen)) > 0.1
+
+
+def test_fine_tuning_starts_from_the_model_of_the_edge():
+    algorithm = fs.topologies.hier_fedavg(0.2, np.array([0, 0, 1, 1]), period=2)
+    _, seen, _ = after_rounds(algorithm)
+    _, tuned, _ = after_rounds(fs.fine_tuned(algorithm, 0.5, steps=1))
+    assert_close(tuned, (np.asarray(seen) + np.arange(4)) / 2, 1e-15)
+
+
+def test_unseen_clients_have_the_mean_of_weights_per_client():
+    """Not the weights of the training clients with their numbers, here 0 and 0."""
+    weights = jnp.array([0.0, 0.0, 2.0, 4.0])
+    server, _, new = after_rounds(fs.ditto(0.2, weights), first_visit=True)
+    x = np.asarray(server.params)  # of the last broadcast and the clients' first models
+    assert_close(new, x - 0.2 * (x - np.arange(2)), 1e-15)  # the term is 0 at x
+    server, _, new = after_rounds(fs.ditto(0.2, weights, personal_steps=2), first_visit=True)
+    x, v = np.asarray(server.params), np.full(2, server.params)
+    for _ in range(2):
+        v = v - 0.2 * (v - np.arange(2) + 1.5 * (v - x))
+    assert_close(new, v, 1e-15)
+
+
 WRAPPERS = {
     "skip_nonfinite": fs.skip_nonfinite,
     "average_rounds": fs.average_rounds,
