@@ -89,8 +89,8 @@ def epsilon(
             epsilon is an upper bound, too.
 
     Raises:
-        ValueError: an algorithm that is not private, a number out of range, an accountant that does
-            not support the event, or a sampling rule whose guarantee needs more than a hundredth of
+        ValueError: an algorithm that is not private or that has a selection, a number out of range,
+            an accountant that does not support the event, or a sampling rule whose guarantee needs more than a hundredth of
             delta for empty rounds.
         ImportError: dp-accounting is not installed.
 
@@ -281,6 +281,11 @@ def _mechanism_of(algorithm: FedAlgorithm, setup: Setup) -> Callable[[Timeline],
     if last is None or last.mechanism is None:
         raise ValueError(
             "algorithm is not private; expected fs.privacy.privatize(...) as the last wrapper"
+        )
+    if algorithm.selection is not None:
+        raise ValueError(
+            "algorithm has a selection; expected none: no accountant knows a choice that depends "
+            "on the clients' data"
         )
     return functools.partial(last.mechanism, num_clients=setup.task.num_clients)
 

@@ -386,6 +386,17 @@ def test_runs_without_noise_and_unreachable_targets():
         fs.privacy.noise_multiplier(setup, 1e6, 1e-5, accountant="rdp")
 
 
+def test_selections_that_depend_on_the_data_have_no_epsilon():
+    """The run is refused, and so is a guarantee of the timeline's rule for it."""
+    private = fs.privacy.privatize(fs.fedavg(0.1), 1.0, 1.0, expected_uploads=9)
+    task = fs.Task(lambda client, key, max_steps: None, np.ones(9, int), np.ones(9, int))
+    setup = fs.Setup(task, fs.timelines.full(2, 9, 1), np.zeros(3))
+    assert 0 < fs.privacy.epsilon(private, setup, 1e-5).epsilon < np.inf
+    chosen = fs.selection.select(private, fs.selection.power_of_choice(3))
+    with pytest.raises(ValueError, match="algorithm has a selection; expected none: no accountant"):
+        fs.privacy.epsilon(chosen, setup, 1e-5)
+
+
 def test_rounds_without_uploads_cost_delta_or_are_refused():
     """M = 1000, q = 0.01: 4.4e-5 per round; q = 0.05: 5.6e-23."""
     rare = sampled_gaussian(1.0, setup_of(poisson(0.05, 1000), 1).timeline, 1000)
