@@ -90,8 +90,8 @@ def epsilon(
 
     Raises:
         ValueError: an algorithm that is not private or that has a selection, a number out of range,
-            an accountant that does not support the event, or a sampling rule whose guarantee needs more than a hundredth of
-            delta for empty rounds.
+            an accountant that does not support the event, or a sampling rule whose guarantee needs
+            more than a hundredth of delta for empty rounds.
         ImportError: dp-accounting is not installed.
 
     Example:
