@@ -99,7 +99,8 @@ class Selector(NamedTuple):
     score: Callable[[Params, Oracle, Work], PyTree] | None = None
     # (model, oracle, visit) -> values that a chosen client sends with its upload. None: none.
     report: Callable[[Params, Oracle, Work], PyTree] | None = None
-    # (state, clients [m], reports [m, ...], arrived [m]) -> new state, after the visits.
+    # (state, clients [m], reports [m, ...], arrived [m]) -> new state, after the visits. What did
+    # not arrive may have the number of a client that did: an empty slot has any.
     learn: Callable[[PyTree, Array, PyTree, Array], PyTree] = _learn_nothing
     unbiased: bool = False  # its choices have factors
     # It always chooses so many, and other numbers make the model NaN; False: perhaps fewer, so an

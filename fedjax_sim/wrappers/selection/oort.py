@@ -28,7 +28,7 @@ from fedjax_sim.types import (
     specified,
 )
 from fedjax_sim.wrappers.selection.draws import uniforms
-from fedjax_sim.wrappers.selection.scores import mean_over_steps
+from fedjax_sim.wrappers.selection.scores import mean_over_steps, written
 
 __all__ = ["OortState", "oort"]
 
@@ -185,12 +185,9 @@ def oort(
         reports = jnp.where(arrived, reports, 0)
         total = jnp.roll(state.recent, -1).at[-1].set(reports.sum())
 
-        def written(x: Array, value: Array) -> Array:
-            return x.at[clients].set(jnp.where(arrived, value, x[clients]))
-
         return state._replace(
-            utility=written(state.utility, reports),
-            last=written(state.last, state.round),
+            utility=written(state.utility, clients, reports, arrived),
+            last=written(state.last, clients, state.round, arrived),
             chosen=state.chosen.at[clients].add(arrived.astype(jnp.int32)),
             recent=total,
         )

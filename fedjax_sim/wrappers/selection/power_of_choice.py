@@ -15,7 +15,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_choice, check_count
 from fedjax_sim.types import Candidates, Choice, PyTree, Round, Selector, specified
-from fedjax_sim.wrappers.selection.scores import full_loss, minibatch_loss, visit_loss
+from fedjax_sim.wrappers.selection.scores import full_loss, minibatch_loss, visit_loss, written
 
 __all__ = ["power_of_choice"]
 
@@ -75,7 +75,7 @@ def power_of_choice(size: int, loss: Literal["full", "minibatch", "last"] = "ful
         return largest(state[candidates.clients], candidates), state
 
     def learn(state: Array, clients: Array, reports: Any, arrived: Array) -> Array:
-        return state.at[clients].set(jnp.where(arrived, reports, state[clients]))
+        return written(state, clients, reports, arrived)
 
     return Selector(
         by_report,

@@ -69,3 +69,12 @@ def mean_over_steps(function, params: Params, oracle: Oracle, work: Work) -> Arr
         work,
     )
     return per_step(total, work)
+
+
+def written(table: Array, clients: Array, values: Array, arrived: Array) -> Array:
+    """Returns a table of clients ``[M]`` with the values of those whose upload arrived.
+
+    Empty slots may have the number of any client, also of one that takes part.
+    """
+    rows = jnp.where(arrived, clients, table.shape[0])
+    return table.at[rows].set(values, mode="drop")

@@ -1,5 +1,6 @@
 """Selectors against derivations in NumPy, enumerations of their laws, and claims of the papers."""
 
+import dataclasses
 import importlib
 import itertools
 
@@ -105,6 +106,36 @@ def test_power_of_choice_last_tries_all_clients_first():
     assert jnp.flatnonzero(choice.chosen).tolist() == [0, 2]  # the reported losses of 3
     lost = selector.learn(state, jnp.array([0]), jnp.array([0.0]), jnp.array([False]))
     npt.assert_array_equal(lost, state)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: selection.power_of_choice(4, "last"), lambda: selection.oort(4)]
+)
+def test_empty_slots_with_the_numbers_of_other_clients_change_nothing(make):
+    """A cohort that is filled up with client 0 learns what one without the empty slots does."""
+    task = fs.empirical_task(
+        lambda w, batch, key: (w - batch["x"]) ** 2 / 2,
+        fs.FederatedData({"x": np.arange(1.0, 5.0)}, np.arange(5)),
+        fs.full_batch(1),
+    )
+    full = fs.timelines.full(3, 4, 1)
+    clients = np.tile(np.array([0, 2, 0, 2], np.int32), (3, 1))
+    filled = dataclasses.replace(
+        full, clients=clients, mask=np.tile([True, True, False, False], (3, 1))
+    )
+    alone = dataclasses.replace(
+        filled,
+        **{
+            name: getattr(filled, name)[:, :2]
+            for name in ("clients", "version", "num_steps", "mask")
+        },
+    )
+    states = [
+        fs.run(selection.select(fs.fedavg(0.1), make()), fs.Setup(task, x, jnp.array(0.0)), KEY)[0]
+        for x in (filled, alone)
+    ]
+    jax.tree.map(npt.assert_array_equal, *(state.selection for state in states))
+    assert states[0].selection.visits.tolist() == [3, 0, 3, 0]
 
 
 # Sampling in proportion to scores.
