@@ -1,5 +1,6 @@
 """One round of a run, the state before the first one, and what evaluators receive."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -94,7 +95,7 @@ def one_round(
     probes: Probes,
 ) -> tuple[RunState, dict[str, Array]]:
     """Runs one round; ``now`` is its part of the timeline, with leaves ``[S]``."""
-    where = placement_of(task)
+    where, now = placement_of(task), _in_32_bits(now)
     clients, mask = jnp.asarray(now.clients), jnp.asarray(now.mask)
     stream_keys = client_stream(key, clients)
     key = jax.random.fold_in(fast(key), state.round)
@@ -198,8 +199,20 @@ def one_round(
     return new_state, measured | probed("run", probes.run, new_state)
 
 
+def _in_32_bits(now: Timeline) -> Timeline:
+    """Returns a round whose integers are those of 32 bits that the engine counts in.
+
+    In double precision NumPy's integers, which lists become, have 64.
+    """
+    names = ("clients", "version", "num_steps", "first_step", "write_buffer", "read_buffer")
+    known = {name: getattr(now, name) for name in names}
+    cast = {n: jnp.asarray(x).astype(jnp.int32) for n, x in known.items() if x is not None}
+    return dataclasses.replace(now, **cast)
+
+
 def works_of(task: Task, now: Timeline, round: Array, keys: Array) -> Work:
     """Returns the visits of a round; ``now`` is its part of the timeline, with leaves ``[S]``."""
+    now = _in_32_bits(now)
     clients = jnp.asarray(now.clients)
     return Work(
         round=jnp.broadcast_to(round, clients.shape),

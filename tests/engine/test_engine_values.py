@@ -105,3 +105,28 @@ def test_lines_of_a_lost_process():
         "a warning\nprocess 0 of 2 was lost: it ended, or showed no sign of life"
     )
     assert "0x7f" not in text
+
+
+@pytest.mark.parametrize("weighting", [fs.uniform_weights, fs.weight_by_examples])
+def test_timelines_of_lists_in_double_precision(weighting, x64):
+    """NumPy's integers have 64 bits, which strict promotion does not mix with those of 32."""
+    timeline = fs.Timeline(
+        clients=[[0, 1], [2, 0]],
+        version=[[0, 0], [0, 1]],  # client 2 starts from the first broadcast
+        num_steps=[[5, 5], [9, 5]],
+        mask=[[True, True], [True, False]],
+        time=[1.0, 2.0],
+        max_steps=9,
+        max_staleness=1,
+    )
+
+    def oracle(client, key, max_steps):  # F_i(w) = (w - i)^2 / 2
+        grad = lambda w, step=0: w - client.astype(w.dtype)  # noqa: E731
+        return fs.Oracle(grad, lambda w, step: w, grad)
+
+    task = fs.Task(oracle, num_examples=np.ones(3, int), num_steps=np.full(3, 5))
+    setup = fs.Setup(task, timeline, jnp.array(1.0), weighting=weighting)
+    state, _ = fs.run(fs.fedavg(0.1), setup, jax.random.key(0))
+    first = (0.9**5 + 1) / 2
+    moved = (2 + (1 - 2) * 0.9**9) - 1
+    assert float(state.server.params) == pytest.approx(first + moved, rel=1e-14)
