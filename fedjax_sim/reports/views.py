@@ -43,7 +43,8 @@ def _(result: Comparison, form: Form) -> str:
 
 @table.register
 def _(result: Sweep, form: Form) -> str:
-    return sweep_table(result.to_frame(), form, result.settings, result.partial_models)
+    whole = result.whole()
+    return sweep_table(whole.to_frame(), form, whole.settings, whole.partial_models)
 
 
 def runs_table(history: pd.DataFrame, form: Form, partial: Collection[str] = ()) -> str:

@@ -78,6 +78,7 @@ def _(result: Comparison, *arguments: Any, **options: Any) -> Figure:
 
 @plot.register
 def _(result: Sweep, *arguments: Any, **options: Any) -> Figure:
+    result = result.whole()
     history = result.to_frame()
     if not options and not _varied(history, [name for run in result.runs for name in run[0]]):
         by = "algorithm" if "algorithm" in history else None

@@ -79,7 +79,7 @@ def _(result: Comparison) -> Source:
 
 @source_of.register
 def _(result: Sweep) -> Source:
-    content = _in_memory("sweep", result, result.to_frame(), None)
+    content = _in_memory("sweep", result, result.whole().to_frame(), None)
     return content._replace(partial=result.partial_models)
 
 

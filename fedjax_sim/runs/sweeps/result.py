@@ -44,6 +44,7 @@ class SweepRun(NamedTuple):
     bits: tuple[int, ...] | None = None  # [E] sent until each evaluation; None: not recorded
     partial_model: bool = False  # metrics of the server's model mean nothing
     client_names: ClientNames | None = None  # of the clients that are evaluated, by split
+    cut: bool = False  # by a rung of a tuning: it has fewer rounds than those that went on
 
 
 @shown
@@ -124,6 +125,14 @@ class Sweep(NamedTuple):
             return pd.DataFrame()
         frame = pd.concat(parts, ignore_index=True)
         return frame.assign(seed=seed_column([str(seed) for seed in frame["seed"]]))
+
+    def whole(self) -> Sweep:
+        """Returns the sweep of the runs that did all their rounds; a tuning cuts the others.
+
+        Tables and figures have these runs only, since values after different numbers of rounds
+        cannot be compared.
+        """
+        return self._replace(runs=[run for run in self.runs if not run.cut])
 
     def _names(self) -> list[str]:
         return list(dict.fromkeys(name for run in self.runs for name in run.configuration))

@@ -67,7 +67,7 @@ class Tuning(NamedTuple):
     metric: str
     mode: str  # "min" or "max"
     tried: list[Tried]  # in the order in which the sampler asked
-    sweep: Sweep  # the runs; those of cut configurations end early
+    sweep: Sweep  # the runs; those of cut configurations end early, and are in frames only
     study: optuna.Study  # for Optuna's figures and its importances of hyper-parameters
 
     @property
@@ -389,6 +389,8 @@ class _Search:
             outcome = run_bracket(plans, self._programs, self._goal.scores, self._halving)
         else:
             outcome = run_groups(plan, open_store(plan), self._programs)
+        marked = functools.partial(_marked, num_rounds=num_rounds)
+        outcome = outcome._replace(found=marked(outcome.found), new=marked(outcome.new))
         self._results.append(result_of(plan, outcome))
         self.interrupted = outcome.interrupted
         runs = outcome.found | outcome.new
@@ -448,6 +450,14 @@ class _Search:
             run_seconds=sum(one.run_seconds for one in self._results),
             missing=sum(one.missing for one in self._results),
         )
+
+
+def _marked(runs: Mapping[RunNumber, SweepRun], num_rounds: int) -> dict[RunNumber, SweepRun]:
+    """Returns the runs of a batch, of which those with fewer rounds were cut."""
+    return {
+        number: run._replace(cut=int(run.history.round[-1]) < num_rounds)
+        for number, run in runs.items()
+    }
 
 
 def _shortened(setup: Setup | MakeSetup, rounds: int) -> Setup | MakeSetup:

@@ -78,6 +78,24 @@ def test_the_best_of_a_batch_continue():
     assert len(found.sweep.runs) == 18
 
 
+def test_tables_and_figures_leave_out_what_was_cut():
+    """Losses grow with the rounds, so the last values of runs that were cut are the smallest."""
+    grows = lambda x: loss(x) | {"loss": 1 / (0.1 + jnp.sum(x**2))}  # noqa: E731
+    setup = quadratic_setup(eval_fn=grows)
+    found = tuned(setup, halving=fs.Halving((2,), eta=3))
+    cut = {one.configuration["lr"] for one in found.tried if not one.complete}
+    values = {run.configuration["lr"]: run.history.metrics["loss"][-1] for run in found.sweep.runs}
+    assert min(values, key=values.__getitem__) in cut  # the case that matters
+    whole = found.sweep.whole()
+    assert {run.configuration["lr"] for run in whole.runs} == values.keys() - cut
+    assert [run.cut for run in found.sweep.runs].count(True) == 2 * len(cut) == 12
+    assert f"{found.best.configuration['lr']:.4g}" in str(found.sweep)
+    drawn = found.sweep.plot("loss", x="lr").axes[0]
+    shown = {x for line in drawn.lines for x in np.asarray(line.get_xdata(), float)}
+    assert not shown & cut
+    assert len(found.sweep.to_frame()["lr"].unique()) == 9
+
+
 def test_the_last_rounds_may_be_fewer_than_between_two_evaluations():
     """Rungs after 4 and 8 of 12 rounds, evaluations after 4, 8 and 12; and of 11 rounds."""
     for num_rounds in (12, 11):
