@@ -52,9 +52,8 @@ class _Lines:
         metrics = progress.metrics
         status = "finished before" if progress.fraction == 1 else "no evaluation yet"
         if metrics:
-            score = score_of(metrics)
-            label = score.removeprefix("test/")
-            status = f"loss {metrics[LOSS]:.3f}  {label} {metrics[score]:.3f}"
+            shown = [x for x in dict.fromkeys([LOSS, score_of(metrics)]) if x in metrics]
+            status = "  ".join(f"{x.removeprefix('test/')} {metrics[x]:.3f}" for x in shown)
         self._bars.update(
             self._lines[progress.name],
             total=1,

@@ -7,15 +7,21 @@ import math
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_sim.engine import PERSONAL, PERSONAL_R2
-from fedjax_sim.reports import divergence_text, divergences, first_divergences, shown_interval
+from fedjax_sim.engine import PERSONAL, PERSONAL_R2, headline
+from fedjax_sim.reports import (
+    bounds_of,
+    divergence_text,
+    divergences,
+    first_divergences,
+    shown_interval,
+)
 from fedjax_sim.reports.figures import figure_format, save
 from fedjax_sim.runs import Kind, RunFolder, check_kind, replacing, write_text
 from fedjax_sim.studies.setups import as_json
@@ -89,10 +95,14 @@ def run_folders(directory: pathlib.Path) -> list[pathlib.Path]:
     return sorted(found, key=lambda path: int(path.name))
 
 
-def score_of(metrics: Collection[str] | pd.DataFrame) -> str:
-    """Returns the metric by which models are compared: accuracy, or R^2 of a regression."""
-    names = set(metrics["metric"] if isinstance(metrics, pd.DataFrame) else metrics)
-    return R2 if R2 in names and ACCURACY not in names else ACCURACY
+def score_of(metrics: Iterable[str]) -> str | None:
+    """Returns the metric by which models are compared: accuracy, or R^2 of a regression.
+
+    A study's own setup may have neither: it is the most important metric there is; None without one
+    that measures a model.
+    """
+    known = headline(metrics)
+    return next((name for name in (ACCURACY, R2, *known) if name in known), None)
 
 
 def summarize(
@@ -101,42 +111,44 @@ def summarize(
     timings: Mapping[str, Mapping[str, Any]],
     num_seeds: int = 1,
 ) -> pd.DataFrame:
-    """Returns a row per algorithm: final accuracy (or R^2), rounds to the target, time.
+    """Returns a row per algorithm: final accuracy (or :func:`score_of`), rounds to the target, time.
 
     The accuracy is that of every seed's last evaluation, NaN if a seed diverged: the mean of the
     others would reward it.  ``rounds_to_target`` and ``time_to_target`` are medians over the seeds
-    that reached the target (``reached``), by personal models where they were evaluated.  ``low``
+    that reached the target (``reached``), by personal models where they were evaluated; no seed
+    does by a score that is neither an accuracy nor R^2.  ``low``
     and ``high`` bound the mean's 95 % interval, NaN below three seeds; the sample standard
     deviation ``std`` is NaN of one.  Steps per second count
     all seeds together, without compilation.
     """
-    rows, metric = {}, score_of(history)
-    score = metric.removeprefix("test/")
-    personal, limits = (PERSONAL_R2, None) if metric == R2 else (PERSONAL, (0, 1))
+    rows, metric = {}, score_of(history["metric"].unique())
+    score = (metric or "").removeprefix("test/")
+    personal = PERSONAL_R2 if metric == R2 else PERSONAL
     for algorithm in history["algorithm"].unique():
-        chosen = (history["metric"] == metric) & (history["algorithm"] == algorithm)
-        part = history.loc[chosen, :]
+        of_algorithm = history["algorithm"] == algorithm
+        measured = metric or history.loc[of_algorithm, "metric"].iloc[0]  # has its rounds
+        part = history.loc[of_algorithm & (history["metric"] == measured), :]
         diverged_at = np.array(first_divergences(part))
         curves = part.pivot(index="round", columns="seed", values="value")
         at, values = curves.index.to_numpy(), curves.to_numpy()  # [E], [E, seeds]
         final, rounds = _last_values(part, diverged_at)
-        of_personal = (history["metric"] == personal) & (history["algorithm"] == algorithm)
+        limits = bounds_of(measured, final)
+        of_personal = of_algorithm & (history["metric"] == personal)
         if of_personal.any():
             compared = history.loc[of_personal, :]
             curves = compared.pivot(index="round", columns="seed", values="value")
             at, values = curves.index.to_numpy(), curves.to_numpy()
         else:
             compared = part
-        above = (values >= target) & (diverged_at == 0)
+        may_reach = metric in (ACCURACY, R2) or bool(of_personal.any())
+        above = (values >= target) & (diverged_at == 0) & may_reach
         first, reached = above.argmax(axis=0), above.any(axis=0)
         timing = timings[algorithm]
         seconds = timing["run_seconds"]
         rows[algorithm] = {
             "rounds": rounds,
             "finished": rounds == timing["num_rounds"] and len(final) >= num_seeds,
-            f"{score}_mean": float(final.mean()),
-            f"{score}_std": _std(final),
-            **_bounds(score, final, limits),
+            **(_statistics(score, final, limits) if score else {}),
             "rounds_to_target": _median(at[first][reached]),
             "reached": int(reached.sum()),
             "seeds": len(final),
@@ -153,11 +165,7 @@ def summarize(
             rows[algorithm]["time_to_target"] = _median(own[reached])
         if of_personal.any():
             last, _ = _last_values(compared, diverged_at)
-            rows[algorithm] |= {
-                "personal_mean": float(last.mean()),
-                "personal_std": _std(last),
-                **_bounds("personal", last, limits),
-            }
+            rows[algorithm] |= _statistics("personal", last, bounds_of(personal, last))
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
 
@@ -172,10 +180,17 @@ def _std(values: np.ndarray) -> float:
     return float(values.std(ddof=1)) if len(values) > 1 else math.nan  # as in tables
 
 
-def _bounds(name: str, scores: np.ndarray, bounds: tuple[float, float] | None) -> dict[str, float]:
-    """Returns the ends of the interval that tables show, NaN where they show none."""
+def _statistics(
+    name: str, scores: np.ndarray, bounds: tuple[float, float] | None
+) -> dict[str, float]:
+    """Returns mean and deviation, and the interval that tables show, NaN where they show none."""
     interval = shown_interval(scores, bounds=bounds)
-    return {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
+    return {
+        f"{name}_mean": float(scores.mean()),
+        f"{name}_std": _std(scores),
+        f"{name}_low": float(interval.low),
+        f"{name}_high": float(interval.high),
+    }
 
 
 def _median(values: np.ndarray) -> float:

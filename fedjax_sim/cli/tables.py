@@ -50,7 +50,8 @@ def _width(column: Column) -> int:
 
 def summary_table(summary: pd.DataFrame, target: float) -> Table:
     """Returns the comparison's results, a row per algorithm, with 95 % intervals over seeds."""
-    score = "r2" if "r2_mean" in summary.columns else "accuracy"
+    means = [name.removesuffix("_mean") for name in summary.columns if name.endswith("_mean")]
+    score = next((name for name in means if name != "personal"), None)
     clock, personal = "time_to_target" in summary.columns, "personal_mean" in summary.columns
     rows = summary.to_dict(orient="index")
     partial = {name for name, row in rows.items() if row.get("partial_model")}
@@ -61,33 +62,35 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
     ]
     table = Fitted(caption="\n".join(notes) or None, caption_justify="left")
     table.add_column("algorithm", no_wrap=True)
+    has_target = score in ("accuracy", "r2")  # others are those of a study's own setup
+    score_label = f"test {score}" if has_target else score or "result"
+    target_label = f"{100 * target:g}%" if score == "accuracy" else f"{target:g}"
     for name in (
         *(["personal models"] if personal else []),
-        f"test {score}",
-        f"{'time' if clock else 'rounds'} to "
-        + (f"{100 * target:g}%" if score == "accuracy" else f"{target:g}"),
+        score_label,
+        *([f"{'time' if clock else 'rounds'} to {target_label}"] if has_target else []),
         *(["updates"] if clock else []),
         "seconds",
         "compile seconds",
         "local steps/s",
     ):
         table.add_column(
-            name, justify="right", no_wrap=name in (f"test {score}", "personal models")
+            name, justify="right", no_wrap=name in (score_label, "personal models")
         )
     for name, row in rows.items():
         reached_at = row["time_to_target" if clock else "rounds_to_target"]
         to_target = "never" if math.isnan(reached_at) else f"{reached_at:.6g}"
         if 0 < row["reached"] < row["seeds"]:
             to_target += f" ({row['reached']} of {row['seeds']} seeds)"
-        accuracy = row["divergence"] or _interval(row, score)
+        accuracy = row["divergence"] or (_interval(row, score) if score else "")
         own = [_interval(row, "personal")] if personal else []
         if not row["finished"]:
             accuracy += f"\nafter round {row['rounds']}"
         table.add_row(
             f"{name} {PARTIAL}" if name in partial else str(name),
             *own,
-            accuracy,
-            to_target,
+            accuracy.strip(),
+            *([to_target] if has_target else []),
             *([f"{row['rounds']:,}"] if clock else []),
             f"{row['run_seconds']:.1f}",
             f"{row['compile_seconds']:.1f}",

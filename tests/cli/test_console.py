@@ -58,6 +58,24 @@ def test_lines_of_a_run_in_a_log():
     ]
 
 
+@pytest.mark.parametrize(
+    ("metrics", "shown"),
+    [
+        ({"test/accuracy": 0.75, "test/loss": 0.25}, "loss 0.250  accuracy 0.750"),
+        ({"utility": 0.75}, "utility 0.750"),
+        ({"test/loss": 0.25}, "loss 0.250"),
+        ({"local_steps": 3.0}, ""),
+    ],
+)
+def test_lines_of_a_run_in_a_terminal_show_what_was_measured(screen, metrics, shown):
+    """A study's own setup may have neither an accuracy nor a loss of the test."""
+    with progress_bars(["fedavg"], screen) as (bar,):
+        bar.begin("fedavg")
+        bar.progress(Progress(4, 10, metrics, name="fedavg"))
+    text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen.file.getvalue())
+    assert re.search(rf"round 4/10 +{shown} *ETA", text)
+
+
 def test_lines_of_a_sweep_in_a_log():
     log = Console(file=io.StringIO(), width=120)
     with sweep_progress(log) as show:

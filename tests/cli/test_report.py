@@ -38,6 +38,25 @@ def test_summary_when_only_some_seeds_reach_the_target():
     assert none["finished"]
 
 
+@pytest.mark.parametrize(
+    ("metrics", "score"),
+    [(("utility",), "utility"), (("size", "F/error"), "F/error"), (("time", "local_steps"), None)],
+)
+def test_a_setup_without_an_accuracy_has_the_summary_of_its_first_metric(metrics, score):
+    """A study's own setup may evaluate anything, or nothing."""
+    rows = [("a", s, 0, r, m, r - s) for s in (0, 1) for r in (1, 2) for m in metrics]
+    history = pd.DataFrame(rows, columns=list(report.HISTORY_COLUMNS))
+    timing = {"a": {"compile_seconds": 0, "run_seconds": 0, "local_steps": 0, "num_rounds": 2}}
+    summary = report.summarize(history, 0.8, timing)
+    row = summary.loc["a"]
+    assert (row["rounds"], row["finished"], row["seeds"]) == (2, True, 2)
+    assert row["reached"] == 0  # 0.8 is an accuracy
+    assert [x for x in row.index if x.endswith("_mean")] == ([f"{score}_mean"] if score else [])
+    table = tables.summary_table(summary, 0.8)
+    assert [str(x.header) for x in table.columns[:3]] == ["algorithm", score or "result", "seconds"]
+    assert [next(iter(x.cells)) for x in table.columns[:2]] == ["a", "1.500" if score else ""]
+
+
 def test_personal_models_have_their_own_accuracy():
     rows = [
         ("a", s, 0, r, metric, value + 0.1 * s)
