@@ -349,6 +349,40 @@ def test_a_setup_per_seed(tmp_path, capsys):
     assert (folder / "history.csv").read_bytes() == before
 
 
+ERROR = """
+import jax
+import numpy as np
+
+import fedjax_sim as fs
+
+
+def make(seed):
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    data = fs.FederatedData({"x": x, "y": x.sum(1)}, np.arange(0, 41, 5))
+    loss = lambda w, batch, key: (batch["x"] @ w - batch["y"]) ** 2
+    task = fs.empirical_task(loss, data, fs.epochs(1, 5))
+    timeline = fs.timelines.uniform(jax.random.key(seed), 2, 8, 4, task.num_steps)
+    error = lambda w: {"distance": abs(w - 1).max()}
+    return fs.Setup(task, timeline, np.zeros(3, np.float32), error)
+
+
+def study():
+    return fs.Study(fs.presets.options(seeds=1, algorithms=("fedavg",)), setup=make)
+"""
+
+
+def test_a_setup_without_an_accuracy_has_tables_and_a_summary(tmp_path, capsys):
+    path, folder = tmp_path / "own.py", tmp_path / "run"
+    path.write_text(ERROR)
+    assert main(["run", str(path), "--output", str(folder)]) == 0
+    assert "distance" in capsys.readouterr().out
+    row = json.loads((folder / "summary.json").read_text())["algorithms"]["fedavg"]
+    values = pd.read_csv(folder / "history.csv").query("metric == 'distance' and round == 2")
+    assert row["distance_mean"] == values["value"].item() < 1
+    assert row["rounds_to_target"] is None
+    assert (folder / "curves.png").exists()
+
+
 OWN = 'algorithms={"mine": %s}'
 DATA = "dataset=made(%s)"
 
@@ -508,6 +542,11 @@ TYPED = [
     ("setup=no_luck", "attack:backdoor", "attack is 'backdoor'; expected none with a setup of the"),
     ("setup=no_luck", "adapters:lora", "adapters is 'lora'; expected none, since small_study.py h"),
     ("setup=no_luck", "partition:iid", "partition is 'iid'; expected none, since small_study.py"),
+    (
+        "setup=lambda seed: fs.presets.quickstart(rounds=2, seeds=None)",
+        "--precision float64",
+        "--precision is 'float64'; expected a setup of the study whose model is in float64, not fl",
+    ),
 ]
 
 

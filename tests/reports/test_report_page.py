@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import re
 import sys
 
 import hand_made_runs
@@ -15,6 +16,7 @@ import vl_convert
 import fedjax_sim as fs
 from fedjax_sim.cli.main import main
 from fedjax_sim.engine import PERSONAL
+from fedjax_sim.reports.folders import Rule
 from fedjax_sim.reports.labels import PARTIAL
 from fedjax_sim.reports.page import document as document_of
 from fedjax_sim.reports.page import label_columns
@@ -237,6 +239,15 @@ def test_sweep_has_best_settings_sensitivity_and_heat_map():
     assert cells.loc[("2", "1"), "mean"] is None or np.isnan(cells.loc[("2", "1"), "mean"])
     assert cells.index[cells["best"]].tolist() == [("0.2", "2")]
     assert "8" in page.texts  # configurations
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", "0.200"), ("min", "0.100"), (None, "0.100")])
+def test_the_best_of_a_sweep_is_the_best_in_the_direction_that_it_was_told(mode, best):
+    """The name of the metric says no direction."""
+    history = _history(["fedavg", "scaffold"], rounds=(0,), seeds=(0,), metrics=("utility",))
+    rule = Rule("utility", mode)
+    text = document([Source("sweep", history.assign(lr=0.1), rule)], "")
+    assert re.findall(r"<(?:b|strong)>([\d.]+)", text) == [best]
 
 
 def test_clients_have_shares_and_quantiles():

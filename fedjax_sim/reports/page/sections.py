@@ -28,7 +28,7 @@ from fedjax_sim.reports.page import charts
 from fedjax_sim.reports.page.charts import Chart
 from fedjax_sim.reports.page.sources import Source
 from fedjax_sim.reports.results import results
-from fedjax_sim.reports.selection import complete, scores
+from fedjax_sim.reports.selection import Mode, complete, scores
 from fedjax_sim.reports.statistics import paired_differences
 from fedjax_sim.reports.tables import best_texts, render, results_table
 
@@ -73,19 +73,22 @@ class Joint(NamedTuple):
 
     history: pd.DataFrame
     settings: dict[str, str]  # by method; only methods of one setting are compared
+    modes: dict[str, Mode]  # by metric: better directions that sweeps were told
 
 
 def joint(sources: Sequence[Source]) -> Joint:
     """Returns the histories of all sources as one."""
-    parts, settings = [], {}
+    parts, settings, modes = [], {}, dict[str, Mode]()
     for source in sources:
+        if source.rule.metric is not None and source.rule.mode is not None:
+            modes[source.rule.metric] = source.rule.mode
         name = source.name if len(sources) > 1 else ""
         cells = [cell for cell in source.cells if cell in source.history]
         part = labelled(source.history, "best", source.rule, name, source.partial, cells)
         for method, *values in part[["algorithm", *cells]].drop_duplicates().values.tolist():
             settings[method] = ", ".join([source.setting, *map(str, values)])
         parts.append(part.drop(columns=cells))
-    return Joint(pd.concat(parts, ignore_index=True), settings)
+    return Joint(pd.concat(parts, ignore_index=True), settings, modes)
 
 
 def sections_of(sources: Sequence[Source], joined: Joint, most: int) -> list[Section]:
@@ -155,7 +158,7 @@ def _results(joined: Joint, metrics: Sequence[str], chosen: bool) -> Section:
         return Section("Results", _paragraph("No metric was evaluated for all methods."))
     partial = [name for name in history["algorithm"].unique() if name.endswith(PARTIAL)]
     note = PARTIAL_NOTE if partial else ""
-    frame = results(history, shown, partial=partial, among=joined.settings)
+    frame = results(history, shown, modes=joined.modes, partial=partial, among=joined.settings)
     body = _wide(results_table(frame, "html", note=note))
     diverged = _divergences(history)
     if diverged is not None:

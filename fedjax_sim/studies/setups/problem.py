@@ -311,6 +311,8 @@ def _of_setup(study: Study) -> Problem:
                 "setup of the study returned "
                 f"{type(setup).__name__}; expected a fedjax_sim.Setup of one seed"
             )
+        if run.execution.precision == "float64":
+            _check_double(setup.params)
     timeline, params = jax.tree.map(
         lambda *leaves: jnp.stack(leaves), *[(setup.timeline, setup.params) for setup in setups]
     )
@@ -321,6 +323,16 @@ def _of_setup(study: Study) -> Problem:
     _, schedule_keys, run_keys = seed_keys(run.seed, run.seeds)
     attack = attack_of(run.attack, first.task.num_clients, run.population.partition_seed)
     return Problem(first, run_keys, None, {}, None, schedule_keys, Wrappers.of(run), attack, {})
+
+
+def _check_double(params: Params) -> None:
+    """Refuses a model that would compute in its own precision, whatever the option says."""
+    kinds = {str(x.dtype) for x in map(jnp.asarray, jax.tree.leaves(params))}
+    if kinds := sorted(kind for kind in kinds if "float" in kind and kind != "float64"):
+        raise ValueError(
+            f"precision is 'float64'; expected a setup of the study whose model is in float64, not "
+            f"{', '.join(kinds)}"
+        )
 
 
 def entries_of(study: Study) -> dict[str, AlgorithmEntry]:
