@@ -52,8 +52,9 @@ class _Lines:
         metrics = progress.metrics
         status = "finished before" if progress.fraction == 1 else "no evaluation yet"
         if metrics:
-            shown = [x for x in dict.fromkeys([LOSS, score_of(metrics)]) if x in metrics]
-            status = "  ".join(f"{x.removeprefix('test/')} {metrics[x]:.3f}" for x in shown)
+            shown = dict.fromkeys([LOSS, score_of(metrics) or LOSS])
+            values = {x.removeprefix("test/"): metrics[x] for x in shown if x in metrics}
+            status = "  ".join(f"{label} {value:.3f}" for label, value in values.items())
         self._bars.update(
             self._lines[progress.name],
             total=1,

@@ -111,7 +111,7 @@ def summarize(
     timings: Mapping[str, Mapping[str, Any]],
     num_seeds: int = 1,
 ) -> pd.DataFrame:
-    """Returns a row per algorithm: final accuracy (or :func:`score_of`), rounds to the target, time.
+    """Returns a row per algorithm: final accuracy or other score, rounds to the target, time.
 
     The accuracy is that of every seed's last evaluation, NaN if a seed diverged: the mean of the
     others would reward it.  ``rounds_to_target`` and ``time_to_target`` are medians over the seeds

@@ -74,9 +74,7 @@ def summary_table(summary: pd.DataFrame, target: float) -> Table:
         "compile seconds",
         "local steps/s",
     ):
-        table.add_column(
-            name, justify="right", no_wrap=name in (score_label, "personal models")
-        )
+        table.add_column(name, justify="right", no_wrap=name in (score_label, "personal models"))
     for name, row in rows.items():
         reached_at = row["time_to_target" if clock else "rounds_to_target"]
         to_target = "never" if math.isnan(reached_at) else f"{reached_at:.6g}"
