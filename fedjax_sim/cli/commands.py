@@ -141,6 +141,7 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     from fedjax_sim.cli.console import progress_bars
     from fedjax_sim.cli.run import execute, ready
     from fedjax_sim.cli.tables import diagnosis_tables, summary_table
+    from fedjax_sim.cli.watching import closing
     from fedjax_sim.engine import distributed
 
     output, first = comparison.output, distributed.is_first()
@@ -148,8 +149,13 @@ def _compare(comparison, command: list[str], diagnose: bool, callbacks: list) ->
     with contextlib.ExitStack() as stack:
         with resolving():
             job = stack.enter_context(ready(comparison, _measured_files(), diagnose=diagnose))
-        with running(output), progress_bars(list(comparison.hyper), console) as bars:
+        with (
+            running(output),
+            progress_bars(list(comparison.hyper), console) as bars,
+            closing(callbacks) as ended,
+        ):
             result = execute(job, [*callbacks, *bars])
+            ended += [] if result.interrupted else ["finished"]
     if len(result.summary):
         console.print(summary_table(result.summary, comparison.evaluation.target_accuracy))
     _print_guarantees(comparison)

@@ -1,6 +1,8 @@
 """Callbacks of ``fedjax-sim run``: logs, best models, early stopping and a time limit."""
 
+import contextlib
 import pathlib
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import jax
@@ -87,6 +89,25 @@ class Watching:
                 "name does not say whether smaller or larger values are better"
             )
         return mode
+
+
+@contextlib.contextmanager
+def closing(watching: Sequence[Callback]) -> Iterator[list[str]]:
+    """Context after which the logs are whole, and say how the runs have ended.
+
+    Its value takes "finished"; without it an error counts as "failed", anything else as
+    "interrupted".
+    """
+    ended = list[str]()
+    try:
+        yield ended
+    except Exception:
+        ended.append("failed")
+        raise
+    finally:
+        for log in watching:
+            if (close := getattr(log, "close", None)) is not None:
+                close(ended[-1] if ended else "interrupted")
 
 
 def _metrics(setup: Setup, algorithm: FedAlgorithm | None) -> list[str]:

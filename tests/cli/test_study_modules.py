@@ -383,6 +383,37 @@ def test_a_setup_without_an_accuracy_has_tables_and_a_summary(tmp_path, capsys):
     assert (folder / "curves.png").exists()
 
 
+@pytest.mark.parametrize(
+    ("typed", "code", "ended"),
+    [
+        ("", 0, "finished"),
+        ("--time-limit 1e-9", 130, "interrupted"),
+        ("--lr 1e30 --on-divergence raise", 1, "failed"),
+    ],
+)
+def test_logs_are_closed_and_say_how_the_run_ended(tmp_path, monkeypatch, typed, code, ended):
+    """Before, runs of MLflow were running for ever."""
+    heard = []
+    monkeypatch.setattr(fs.callbacks, "MLflow", lambda experiment: Log(heard))
+    path = tmp_path / "own.py"
+    path.write_text(ERROR)
+    words = f"--output {tmp_path / 'run'} --log-mlflow mine {typed}".split()
+    with jax.debug_nans(False):
+        assert main(["run", str(path), *words]) == code
+    assert heard[-1] == ended
+
+
+class Log:
+    def __init__(self, heard):
+        self._heard = heard
+
+    def __call__(self, event):
+        self._heard.append(event.round)
+
+    def close(self, ended):
+        self._heard.append(ended)
+
+
 OWN = 'algorithms={"mine": %s}'
 DATA = "dataset=made(%s)"
 

@@ -7,7 +7,7 @@ import importlib
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fedjax_sim.engine import distributed
 from fedjax_sim.runs.events import Action, Event
@@ -15,6 +15,8 @@ from fedjax_sim.runs.storage.environment import environment
 from fedjax_sim.runs.storage.files import digest
 
 _environment = functools.cache(environment)
+
+Ended: TypeAlias = Literal["finished", "interrupted", "failed"]
 
 
 class Logged(NamedTuple):
@@ -86,8 +88,8 @@ class TensorBoard:
             self._writers[run].flush()
         return None
 
-    def close(self) -> None:
-        """Closes the files."""
+    def close(self, ended: Ended = "finished") -> None:
+        """Closes the files, however the runs have ended."""
         for writer in self._writers.values():
             writer.close()
 
@@ -134,14 +136,15 @@ class WandB:
                 self._runs[run].log(values, step=event.round)
         return None
 
-    def close(self) -> None:
-        """Ends the runs."""
+    def close(self, ended: Ended = "finished") -> None:
+        """Ends the runs, with an exit code of 1 unless they have finished."""
         for run in self._runs.values():
-            run.finish()
+            run.finish(exit_code=int(ended != "finished"))
 
 
 _TAG = "fedjax_sim_run"
 _BATCH = 100  # parameters in one call, MLflow's limit
+_STATUS: dict[Ended, str] = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 class MLflow:
@@ -172,9 +175,7 @@ class MLflow:
         entities = importlib.import_module("mlflow.entities")
         self._metric, self._param = entities.Metric, entities.Param
         known = self._client.get_experiment_by_name(experiment)
-        self._experiment = (
-            known.experiment_id if known else self._client.create_experiment(experiment)
-        )
+        self._name, self._experiment = experiment, known and known.experiment_id
         self._runs: dict[str, str] = {}
         self._resumed: set[str] = set()
 
@@ -190,13 +191,15 @@ class MLflow:
             self._client.log_batch(self._runs[key], metrics=metrics)
         return None
 
-    def close(self) -> None:
-        """Ends the runs."""
+    def close(self, ended: Ended = "finished") -> None:
+        """Ends the runs, with a status that says how."""
         for run in self._runs.values():
-            self._client.set_terminated(run)
+            self._client.set_terminated(run, _STATUS[ended])
 
     def _run(self, logged: Logged) -> str:
         """Returns the identifier of the run that MLflow has, or of a new one."""
+        if self._experiment is None:  # not before: a call that is refused leaves no experiment
+            self._experiment = self._client.create_experiment(self._name)
         tags = {} if logged.id is None else {_TAG: logged.id}
         found: list[Any] = []
         if tags:
@@ -204,6 +207,7 @@ class MLflow:
             found = self._client.search_runs([self._experiment], where) or []
         if found:
             self._resumed.add(logged.id or "")
+            self._client.update_run(found[0].info.run_id, status="RUNNING")
             return found[0].info.run_id
         run = self._client.create_run(self._experiment, tags=tags, run_name=logged.name)
         params = [self._param(name, value) for name, value in _flat(logged.config)]

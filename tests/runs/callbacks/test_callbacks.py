@@ -378,6 +378,28 @@ def test_calls_of_tracking_services(monkeypatch):
     assert batches[-1][0][2:] == (0, 8)
 
 
+@pytest.mark.parametrize(
+    ("ended", "code", "status"),
+    [("finished", 0, "FINISHED"), ("interrupted", 1, "KILLED"), ("failed", 1, "FAILED")],
+)
+def test_services_are_told_how_a_run_ended(monkeypatch, ended, code, status):
+    service, client = _Service(), _Service()
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=service.init))
+    client.info = types.SimpleNamespace(run_id="r")
+    entities = types.SimpleNamespace(Metric=lambda *values: values, Param=lambda *pair: pair)
+    mlflow = types.SimpleNamespace(MlflowClient=lambda uri: client)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    logs = callbacks.WandB("project"), callbacks.MLflow("experiment")
+    assert "create_experiment" not in [name for name, _, _ in client.calls]  # nothing ran yet
+    for log in logs:
+        log(Event("FedAvg", ["0"], 2, 9, {"loss": np.array([0.5])}, None, False, None))
+        log.close(ended)
+    assert service.calls[-1] == ("finish", (), {"exit_code": code})
+    assert client.calls[-1] == ("set_terminated", ("r", status), {})
+    assert "create_experiment" in [name for name, _, _ in client.calls]
+
+
 class _Runs:
     """Stands for W&B and for MLflow: keeps runs by identifier, with their parameters and steps."""
 
@@ -389,7 +411,7 @@ class _Runs:
         resumed = id in self.runs
         run = self.runs.setdefault(id, {"config": config, "steps": []})
         log = lambda values, step: run["steps"].append(step)  # noqa: E731
-        return types.SimpleNamespace(log=log, finish=lambda: None, resumed=resumed)
+        return types.SimpleNamespace(log=log, finish=lambda exit_code: None, resumed=resumed)
 
     # MLflow
     def get_experiment_by_name(self, name):
@@ -410,7 +432,10 @@ class _Runs:
         self.runs[run]["config"].update(params)
         self.runs[run]["steps"] += [metric[3] for metric in metrics[:1]]
 
-    def set_terminated(self, run):
+    def update_run(self, run, status):
+        assert status == "RUNNING"  # again
+
+    def set_terminated(self, run, status):
         pass
 
 
