@@ -3,7 +3,9 @@
     python -m experiments.system.precision
     python -m experiments.system.precision --dataset femnist --partition natural --rounds 60
     python -m experiments.system.precision --model small-resnet --algorithms fedavg --seeds 5
-    python -m experiments.system.precision --dataset cifar10 --model lenet5   # hours on two cores
+
+With ``--dataset cifar10 --model lenet5 --algorithms fedavg --seeds 3 --lr 0.1 --alpha 0.6
+--batch-size 50 --local-steps 50 --eval-every 10`` it takes an hour of one core.
 
 The comparison of ``fedjax-sim run`` in every precision that the machine supports, beside the same
 runs in float64: the same initial models, cohorts and minibatches, so that differences come from the
@@ -52,6 +54,9 @@ class Options(Folders):
     seeds: int = 10
     cohort_size: int | None = None  # default: as of a run
     local_steps: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None  # of all algorithms
+    alpha: float | None = None  # of the Dirichlet partition
     eval_every: int | None = None
     work: pathlib.Path = pathlib.Path("results/precision")  # finished runs, to continue from
 
@@ -77,7 +82,8 @@ def histories(options: Options, precisions: tuple[str, ...]) -> pd.DataFrame:
     """Histories in all precisions: algorithm, seed, round, metric, value, precision."""
     parts = []
     own = OWN[options.model]() if options.model in OWN else None
-    names = ("cohort_size", "local_steps", "eval_every", *(["model"] if own is None else []))
+    names = ("cohort_size", "local_steps", "batch_size", "lr", "alpha", "eval_every")
+    names += ("model",) if own is None else ()
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     for precision in precisions:
         run = run_options(
