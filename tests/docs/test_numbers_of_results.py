@@ -229,3 +229,40 @@ def test_epsilon_of_cohorts_of_fixed_size_beside_poisson_sampling():
     assert f"{sentence} in the settings below, the more the smaller z is." in page
     less, more = np.subtract.outer(z, z), np.subtract.outer(ratio, ratio)
     assert (more[less < 0] > 0).all()
+
+
+def precision_rows(name: str) -> pd.DataFrame:
+    """Rows of a comparison of precisions, by algorithm, metric and precision."""
+    rows = pd.read_csv(RESULTS / "system" / "precision" / f"{name}.csv")
+    return rows.set_index(["algorithm", "metric", "precision"])
+
+
+def test_losses_of_the_small_resnet_by_precision():
+    rows: Any = precision_rows("digits-small-resnet").loc["fedavg", "train/loss"]
+    half, single, double = (rows.loc[name] for name in ("bfloat16", "float32", "float64"))
+    printed = re.search(
+        r"the training loss is (\S+) in bfloat16 and (\S+) in float64, a difference of (\S+) "
+        r"\(95 % interval (\S+) to (\S+)\) where the standard deviation over the seeds is "
+        r"(\S+)\. Float32 differs from float64 by (\S+) \((\S+) to (\S+)\)\.",
+        text_of("docs/howto/precision.md"),
+    )
+    assert printed is not None
+    values = [half["mean"], double["mean"], half["difference"], half["from"], half["to"]]
+    values += [half["spread"], single["difference"], single["from"], single["to"]]
+    for text, value in zip(printed.groups(), values, strict=True):
+        assert_printed(text, value)
+
+
+def test_accuracies_of_the_quickstart_by_precision():
+    rows: Any = precision_rows("digits").xs("test/accuracy", level="metric")
+    half, single = (rows.xs(name, level="precision") for name in ("bfloat16", "float32"))
+    assert ((half["from"] < 0) & (half["to"] > 0)).all()
+    printed = re.search(
+        r"the final test accuracy by at most (\S+) \(all intervals contain 0\), and the accuracy "
+        r"of one seed at any evaluation by at most (\S+)\. float32 changes it by at most (\S+) ",
+        text_of("docs/clusters.md"),
+    )
+    assert printed is not None
+    largest = [half["difference"].abs().max(), half["largest"].max(), single["largest"].max()]
+    for text, value in zip(printed.groups(), largest, strict=True):
+        assert_printed(text, value)
