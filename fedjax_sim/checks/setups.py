@@ -41,6 +41,14 @@ def check_setup(setup: Setup, *, continued: bool = False) -> None:
             raise ValueError(
                 f"params{jax.tree_util.keystr(path)} is {leaf!r:.60}; expected an array of numbers"
             )
+        if isinstance(leaf, (np.ndarray, np.generic)):
+            dtype = leaf.dtype
+            if not dtype.isnative or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+                raise ValueError(
+                    f"params{jax.tree_util.keystr(path)} has dtype {dtype.str}; expected the byte "
+                    "order of this machine and at most double precision, as of "
+                    "np.asarray(x, np.float32)"
+                )
         # JAX's gradient with respect to complex numbers is the conjugate of the ascent direction.
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(
@@ -230,11 +238,14 @@ def check_finite_params(params: Params) -> None:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             continue
         values = np.asarray(leaf)
-        finite = np.isfinite(values)
+        kept = jax.dtypes.canonicalize_dtype(values.dtype)
+        with np.errstate(over="ignore"):  # refused below
+            finite = np.isfinite(values.astype(kept))
         if not finite.all():
             value = values[np.unravel_index(np.argmin(finite), finite.shape)]
+            of = f" of {kept}" if np.isfinite(value) else ""
             raise ValueError(
-                f"params{jax.tree_util.keystr(path)} has {value}; expected finite numbers"
+                f"params{jax.tree_util.keystr(path)} has {value}; expected finite numbers{of}"
             )
 
 

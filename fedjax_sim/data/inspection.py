@@ -37,6 +37,11 @@ def check_numbers(examples: PyTree) -> None:
                 f"examples{path} has dtype {dtype.str}; expected the byte order of this machine: "
                 "x.astype(x.dtype.newbyteorder('='))"
             )
+        if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+            raise ValueError(
+                f"examples{path} has dtype {dtype}; expected at most double precision, as of "
+                "x.astype(np.float64)"
+            )
         kept = jax.dtypes.canonicalize_dtype(dtype)
         if dtype.kind in "iu" and kept != dtype and leaf.size:
             low, high = leaf.min(), leaf.max()
@@ -77,19 +82,29 @@ def check_finite(examples: PyTree, offsets: Any = None) -> None:
         values = np.asarray(leaf)
         if not jnp.issubdtype(values.dtype, jnp.floating):  # NumPy's has no bfloat16
             continue
+        kept = jax.dtypes.canonicalize_dtype(values.dtype)
         with np.errstate(all="ignore"):
-            if np.isfinite(values.sum()):  # one pass without a temporary array
+            fits = kept == values.dtype or _fits(values, kept)
+            if fits and np.isfinite(values.sum()):  # passes without a temporary array
                 continue
-        row, *rest = np.unravel_index(np.argmin(np.isfinite(values)), values.shape)
+            finite = np.isfinite(values.astype(kept))
+        row, *rest = np.unravel_index(np.argmin(finite), values.shape)
         value = values[(row, *rest)]
-        if np.isfinite(value):  # only the sum is infinite
+        if finite[(row, *rest)]:  # only the sum is infinite
             continue
         place = f"row {row}"
         if offsets is not None:
             client = int(np.searchsorted(np.asarray(offsets), row, side="right")) - 1
             example = int(row) - int(offsets[client])
             place = f"example {example} of client {client} (row {row})"
-        raise ValueError(f"examples{path} has {value} in {place}; expected finite numbers")
+        of = f" of {kept}" if np.isfinite(value) else ""
+        raise ValueError(f"examples{path} has {value} in {place}; expected finite numbers{of}")
+
+
+def _fits(values: np.ndarray, dtype: Any) -> bool:
+    """Returns whether a smaller dtype has numbers as large as these."""
+    ends = np.array([values.min(initial=0), values.max(initial=0)])
+    return bool(np.isfinite(ends.astype(dtype)).all())
 
 
 def missing(values: Any) -> np.ndarray:

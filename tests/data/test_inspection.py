@@ -28,6 +28,21 @@ def test_half_precision_is_checked():
         check_finite({"x": x}, OFFSETS)
 
 
+def test_numbers_that_single_precision_does_not_have_are_refused():
+    """They would be infinite on the device; in double precision they pass."""
+    x = np.array([0.0, 0.0, 1.0, -1e39, 0.0])
+    with pytest.raises(ValueError, match=r"has -1e\+39 in example 1 .* finite numbers of float32"):
+        check_finite({"x": x}, OFFSETS)
+    with jax.enable_x64(True):
+        check_finite({"x": x}, OFFSETS)
+    check_finite({"x": x / 10}, OFFSETS)
+
+
+def test_extended_precision_is_refused():
+    with pytest.raises(ValueError, match="expected at most double precision"):
+        check_numbers({"x": np.ones(3, np.longdouble)})
+
+
 def test_finite_values_whose_sum_is_infinite_pass():
     check_finite({"x": np.full((5, 9), 3e38, np.float32), "y": np.arange(5)}, OFFSETS)
 

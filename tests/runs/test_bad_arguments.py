@@ -121,6 +121,13 @@ CHANGES = [
     ({"params": np.ones(3, complex)}, "params has dtype complex64; expected a floating"),
     ({"params": {"w": np.ones(3, bool)}}, r"params\['w'\] has dtype bool; expected a floating"),
     ({"params": {"w": np.array([1.0, np.nan])}}, r"params\['w'\] has nan; expected finite numbers"),
+    ({"params": np.array([1.0, 1e300])}, r"params has 1e\+300; expected finite numbers of float32"),
+    (
+        {"params": np.ones(3, ">f4")},
+        "params has dtype >f4; expected the byte order of this machine",
+    ),
+    ({"params": np.ones(3, np.longdouble)}, "params has dtype .*; expected .* at most double prec"),
+    ({"params": jax.random.split(KEY, 3)}, "params has dtype key<fry>; expected a floating"),
     ({"eval_fn": NOT_FINITE}, r"eval_fn: examples\['x'\] has inf in row 1; expected finite n"),
     ({"eval_fn": "loss"}, "eval_fn is 'loss'; expected a function of the model"),
     ({"eval_fn": {"loss": 1}}, "eval_fn is .*; expected a function of the model"),
