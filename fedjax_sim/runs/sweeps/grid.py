@@ -13,7 +13,10 @@ import numbers
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+
+from fedjax_sim.checks import is_real
 
 Configuration = dict[str, Any]
 Grid = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
@@ -71,10 +74,11 @@ def expand(grid: Grid) -> list[Configuration]:
         result = [dict(zip(grid, values, strict=True)) for values in itertools.product(*axes)]
     else:
         result = [dict(entry) for entry in grid]
+    result = [{name: _scalar(value) for name, value in entry.items()} for entry in result]
     if not result:
         raise ValueError(f"grid is {grid!r}; expected at least one configuration")
     for i, entry in enumerate(result):
-        if entry in result[:i]:
+        if any(_are_equal(entry, other) for other in result[:i]):
             raise ValueError(f"grid has {entry!r} twice; expected distinct configurations")
     return result
 
@@ -144,7 +148,32 @@ def groups(configurations: Sequence[Configuration], static: Collection[str]) -> 
 
 def is_same(static: Configuration, other: Configuration) -> bool:
     """Returns whether static values are equal and of one kind: 1, 1.0 and True are not the same."""
-    return static == other and all(_kind(static[name]) is _kind(other[name]) for name in static)
+    return _are_equal(static, other) and all(
+        _kind(static[name]) is _kind(other[name]) for name in static
+    )
+
+
+def _scalar(value: Any) -> Any:
+    """Returns an array without axes as a number, which frames and files have."""
+    known = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    known = known or (isinstance(value, jax.Array) and is_real(value))
+    return np.asarray(value)[()] if known and not value.ndim else value
+
+
+def _are_equal(one: Configuration, other: Configuration) -> bool:
+    """Returns whether two configurations have equal values, arrays among them; 1 is not True."""
+    return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if any(isinstance(x, (np.ndarray, jax.Array)) for x in (one, other)):
+        shapes = np.shape(one) == np.shape(other)
+        return shapes and type(one) is type(other) and bool(np.all(one == other))
+    if isinstance(one, list | tuple) and type(one) is type(other):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return (_kind(one) is bool) == (_kind(other) is bool) and bool(one == other)
 
 
 def _kind(value: Any) -> type:

@@ -183,6 +183,8 @@ class Sweep(NamedTuple):
 def _hashable(value: Any) -> Any:
     """Returns a value of a configuration with tuples for lists, which frames cannot group by.
 
-    Tuples become lists in the files of a sweep.
+    Tuples become lists in the files of a sweep.  So do arrays become tuples.
     """
+    if isinstance(value, (np.ndarray, jax.Array)) and value.ndim:
+        value = np.asarray(value).tolist()
     return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value

@@ -30,6 +30,7 @@ from fedjax_sim.runs.storage.files import (
     write_npz,
 )
 from fedjax_sim.runs.storage.folders import check_kind
+from fedjax_sim.runs.storage.identity import arrays_digest
 from fedjax_sim.runs.storage.locks import locked, try_lock
 from fedjax_sim.runs.storage.store import claim
 from fedjax_sim.runs.sweeps.grid import Configuration, Group
@@ -51,8 +52,14 @@ class _Kept(NamedTuple):
 
 def run_key(configuration: Mapping[str, Any], seed: str) -> RunKey:
     """Returns a run's name in the files."""
-    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in configuration.items()}
-    return json.dumps(plain, sort_keys=True, default=repr), seed
+    return json.dumps(dict(configuration), sort_keys=True, default=_text), seed
+
+
+def _text(value: Any) -> Any:
+    """Returns what JSON has in the place of a value; of an array all numbers count."""
+    if not isinstance(value, (np.generic, np.ndarray, jax.Array)):
+        return repr(value)
+    return arrays_digest(value) if value.ndim else np.asarray(value).item()
 
 
 def portable(x: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from typing import Any, TypedDict, Unpack
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,11 +45,31 @@ def test_a_list_is_taken_as_it_is():
         ({"model": "mlp"}, "grid has 'mlp' for 'model'; expected a list of values"),
         ({"lr": [0.1, 0.1]}, r"grid has \{'lr': 0.1\} twice"),
         ([{"lr": 1, "mu": 2}, {"mu": 2.0, "lr": 1.0}], "twice; expected distinct"),
+        ({"mu": [np.ones(3), np.ones(3)]}, "twice; expected distinct"),
+        ({"mu": [[np.ones(3), 1], [np.ones(3), 1]]}, "twice; expected distinct"),
     ],
 )
 def test_grids_that_are_none(grid, message):
     with pytest.raises(ValueError, match=message):
         expand(grid)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray, lambda x: [x, np.ones(2)]])
+def test_arrays_are_values(kind):
+    """Of equal and of other shapes, and beside what is no array."""
+    vectors = [kind(np.float32([1, 2])), kind(np.float32([1, 3])), kind(np.float32([1])), None]
+    found = expand({"mu": vectors, "lr": [0.1, 0.2]})
+    assert len(found) == 8
+    assert [len(group.members) for group in groups(found, {"mu"})] == [2, 2, 2, 2]
+
+
+def test_numbers_without_axes_are_those_of_numpy():
+    (found, other) = expand({"lr": jnp.array([0.5, 0.25]), "rule": [np.array("krum")]})
+    assert (repr(found["lr"]), repr(other["lr"])) == ("np.float32(0.5)", "np.float32(0.25)")
+
+
+def test_a_flag_is_no_number():
+    assert expand({"f": [1, True]}) == [{"f": 1}, {"f": True}]
 
 
 def test_static_values_of_other_kinds_have_programs_of_their_own():

@@ -371,6 +371,24 @@ def test_settings_are_those_of_their_own_kind_and_may_be_lists():
     assert sorted(map(repr, made)) == sorted(map(repr, settings))  # each once
 
 
+def test_arrays_are_settings_by_all_of_their_numbers():
+    """Of a thousand numbers and more, the text of an array has the first and the last ones only."""
+
+    def space(trial):
+        number = trial.suggest_int("number", 1, 3)
+        return {"lr": 0.05, "scales": np.where(np.arange(2000) == 700, number, 1)}
+
+    sampler = optuna.samplers.RandomSampler(seed=0)
+    found = tuned(
+        space=space, factory=lambda lr, scales: fs.fedavg(lr * float(scales[700])),
+        trials=6, batch=1, sampler=sampler,
+    )  # fmt: skip
+    rates = [0.05 * one.configuration["scales"][700] for one in found.tried]
+    assert len(set(rates)) > 1
+    means = np.stack([expected(quadratic_setup(), rates, seed) for seed in (0, 1)]).mean(0)
+    np.testing.assert_allclose([one.score for one in found.tried], means[:, -1], SINGLE)
+
+
 def test_infinite_scores_are_bad_in_both_directions():
     """The sampler is not told that the best score is infinite."""
 
