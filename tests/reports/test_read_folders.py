@@ -3,9 +3,12 @@
 import pandas as pd
 import pytest
 
+from fedjax_sim.cli.options import parse, read_arguments
+from fedjax_sim.cli.run_options import RunOptions
 from fedjax_sim.reports import folders
 from fedjax_sim.reports.folders import divergences
 from fedjax_sim.runs.storage.outcome import Outcome
+from fedjax_sim.studies.setups import flat
 
 NAN = float("nan")
 
@@ -97,3 +100,47 @@ SETTINGS = {"dataset": "digits", "partition": "iid"} | NAMED
 )
 def test_the_setting_names_what_ran(config, expected):
     assert folders.setting_text(config) == expected
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "partition:classes --classes-per-client 3",
+        "partition:dirichlet-by-class --alpha 10",
+        "partition:log-normal --size-sigma 3",
+        "partition:pfllib-pat --balanced",
+        "partition:natural data:generated --model-spread 2",
+        "--partition-seed 1",
+        "--partition-per-seed",
+        "--test-of clients --test-fraction 0.5",
+        "--validation 0.5",
+        "--validation 0.25 --validation-of pool",
+        "--held-out-clients 0.25",
+        "shift:noise --shift.variance 3",
+        "attack:alie --attack.fraction 0.4",
+        "sampling:cyclic",
+        "--weighting examples",
+        "--dropout 0.25",
+        "--lost 0.25",
+        "--late 0.25 --delay 2",
+    ],
+)
+def test_runs_on_other_clients_have_another_setting(words):
+    """Only methods of one setting are compared, seed by seed."""
+
+    def text(words):
+        _, study, rest = read_arguments(["quickstart", *words])
+        options = parse(RunOptions, "run quickstart", "", rest, RunOptions(study.options))
+        return folders.setting_text(flat(options.run))
+
+    typed = words.split()
+    last = max(i for i, word in enumerate(typed) if ":" in word or word.startswith("--"))
+    assert text(typed) != text(typed[:last])
+
+
+def test_the_setting_of_a_grid_over_the_cohort_has_its_fractions():
+    """Before, tables, figures and reports of such a sweep ended with an error."""
+    config = SETTINGS | {"cohort_fraction": None, "validation": 0.0}
+    entries = [{"cohort_fraction": x, "validation": x} for x in (0.25, 0.5)]
+    text = folders.setting_text(folders._with_grid(config, entries))
+    assert "0.25 to 0.5 for validation, 0.25 to 0.5 of the clients per round" in text
