@@ -124,6 +124,9 @@ def summarize(
     rows, metric = {}, score_of(history["metric"].unique())
     score = (metric or "").removeprefix("test/")
     personal = PERSONAL_R2 if metric == R2 else PERSONAL
+    # A later call may have added an algorithm with more rounds, which the others have not done.
+    # With a clock, every algorithm has a number of its own.
+    most = max((timing["num_rounds"] for timing in timings.values()), default=0)
     for algorithm in history["algorithm"].unique():
         of_algorithm = history["algorithm"] == algorithm
         measured = metric or history.loc[of_algorithm, "metric"].iloc[0]  # has its rounds
@@ -145,9 +148,10 @@ def summarize(
         first, reached = above.argmax(axis=0), above.any(axis=0)
         timing = timings[algorithm]
         seconds = timing["run_seconds"]
+        planned = timing["num_rounds"] if "time" in history.columns else most
         rows[algorithm] = {
             "rounds": rounds,
-            "finished": rounds == timing["num_rounds"] and len(final) >= num_seeds,
+            "finished": rounds == planned and len(final) >= num_seeds,
             **(_statistics(score, final, limits) if score else {}),
             "rounds_to_target": _median(at[first][reached]),
             "reached": int(reached.sum()),

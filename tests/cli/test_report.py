@@ -38,6 +38,25 @@ def test_summary_when_only_some_seeds_reach_the_target():
     assert none["finished"]
 
 
+@pytest.mark.parametrize(("clock", "finished"), [(False, [False, True]), (True, [True, True])])
+def test_an_algorithm_that_a_later_call_has_left_behind_is_not_finished(clock, finished):
+    """Its accuracy after 2 rounds stood beside one after 4 rounds, and nothing said so."""
+    rows = [
+        (x, 0, 0, r, report.ACCURACY, 0.5)
+        for x, n in (("a", 2), ("b", 4))
+        for r in (2, 4)[: n // 2]
+    ]
+    history = pd.DataFrame(rows, columns=list(report.HISTORY_COLUMNS))
+    history = history.assign(time=history["round"] / 1) if clock else history
+    timing = {"compile_seconds": 0, "run_seconds": 0, "local_steps": 0}
+    timings = {"a": timing | {"num_rounds": 2}, "b": timing | {"num_rounds": 4}}
+    summary = report.summarize(history, 0.8, timings)
+    assert summary["finished"].tolist() == finished
+    (_, column, *_) = tables.summary_table(summary, 0.8).columns
+    notes = ["after round 2" in cell for cell in column.cells]
+    assert notes == [not finished[0], False]
+
+
 @pytest.mark.parametrize(
     ("metrics", "score"),
     [(("utility",), "utility"), (("size", "F/error"), "F/error"), (("time", "local_steps"), None)],
