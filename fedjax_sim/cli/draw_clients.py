@@ -66,7 +66,8 @@ def draw(study: Study, max_clients: int) -> tuple[Table, list[str]]:
         drawn["examples.png"] = plotting.client_examples(result.data)
     run.output.mkdir(parents=True, exist_ok=True)
     write_all(run.output, drawn)
-    return _table(run, dataset, result), list(drawn)
+    kind = run.partition.kind if study.rows is None else "of the study module"
+    return _table(f"{dataset.name}, partition {kind}", run, dataset, result), list(drawn)
 
 
 def _parts(result: Clients) -> tuple[FederatedData, FederatedData | None]:
@@ -81,8 +82,8 @@ def _short_names(dataset: Dataset) -> tuple[str, ...] | None:
     return names if fits else None
 
 
-def _table(run: Run, dataset: Dataset, result: Clients) -> Table:
-    table = Table("clients", "", title=f"{dataset.name}, partition {run.partition.kind}")
+def _table(title: str, run: Run, dataset: Dataset, result: Clients) -> Table:
+    table = Table("clients", "", title=title)
     summary = summarize(result.data, dataset.num_classes)
     rows: dict[str, object] = {
         "clients that train": summary.num_clients,

@@ -1,5 +1,6 @@
 """``fedjax-sim clients``: a summary and figures before any training."""
 
+import numpy as np
 import pytest
 
 from fedjax_sim.cli.draw_clients import draw
@@ -34,6 +35,13 @@ def test_a_partition_per_seed_is_drawn_as_that_of_the_first_seed(tmp_path):
         for own in ({"partition_seed": 10, "partition_per_seed": True}, {"partition_seed": 13})
     )
     assert shown == first
+
+
+def test_clients_of_a_study_module_have_no_partition_of_the_options(tmp_path):
+    rows = [np.arange(0, 700), np.arange(700, 1438)]
+    table, _ = draw(Study(options(seeds=1, output=tmp_path), rows=rows), 8)
+    assert table.title == "digits, partition of the study module"
+    assert [*table.columns[1].cells][0] == "2"
 
 
 def test_tables_of_features_have_no_figure_of_examples(tmp_path):

@@ -241,6 +241,15 @@ def test_sweep_has_best_settings_sensitivity_and_heat_map():
     assert "8" in page.texts  # configurations
 
 
+@pytest.mark.parametrize(
+    ("command", "repeated"),
+    [("run", "the results"), ("sweep", "the grid that ran last"), ("tune", "the results")],
+)
+def test_the_command_of_a_grown_sweep_repeats_its_last_grid(command, repeated):
+    source = Source("run", _history(["fedavg"]), command=f"fedjax-sim {command} config.json")
+    assert f"this command repeats {repeated}:" in _page(source).text
+
+
 @pytest.mark.parametrize(("mode", "best"), [("max", "0.200"), ("min", "0.100"), (None, "0.100")])
 def test_the_best_of_a_sweep_is_the_best_in_the_direction_that_it_was_told(mode, best):
     """The name of the metric says no direction."""

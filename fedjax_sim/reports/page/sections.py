@@ -360,7 +360,10 @@ def _repeat(source: Source, several: bool) -> Section:
             "functions and initial model in run.json."
         )
     else:
-        body = _paragraph("With these versions, this command repeats the results:")
+        # Earlier calls may have run other grids, or other seeds, in the same folder.
+        swept = source.command.startswith("fedjax-sim sweep ")
+        what = "the grid that ran last" if swept else "the results"
+        body = _paragraph(f"With these versions, this command repeats {what}:")
         body += f"<pre>{html.escape(source.command)}</pre>"
     title = _titled("Versions, and how to repeat it", source, several)
     return Section(title, body + (_facts(facts) if facts else ""))
