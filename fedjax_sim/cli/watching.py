@@ -31,7 +31,8 @@ class Watching:
     default: none."""
     stop_early: str | None = None
     """Metric, e.g. valid/loss: ends an algorithm when its mean over the seeds has not improved for
-    --patience evaluations; default: none."""
+    --patience evaluations, or a seed where seeds run one after the other (--partition-per-seed, a
+    study's own setup); default: none."""
     patience: Count = 10
     """With --stop-early: evaluations without an improvement."""
     mode: Literal["auto", "max", "min"] = "auto"
