@@ -51,6 +51,10 @@ class _Visit(NamedTuple):
     model: Params  # w_unb
     progress: Params  # w_unb - w_init
 
+    def decoded_near(self, message: Params) -> _Visit:
+        """Returns the vector near which codecs decode: the model that the visit starts from."""
+        return _Visit(message, tree.zeros_like(self.progress))
+
 
 @specified
 def favano(

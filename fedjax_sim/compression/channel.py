@@ -51,8 +51,9 @@ def own_message(message: Message, upload: Upload) -> Upload:
     """Returns the message if the upload has its structure, shapes and dtypes, else zeros.
 
     The server then decodes the upload near the message that it sent to the client.  Of a message
-    around another one (``freeze``) it is that inside.  What clients of a network send to each other
-    is decoded near the mean of what all of them have.
+    around another one (``freeze``) it is that inside.  An upload with other parts beside a model
+    has these near 0; what clients of a network send to each other is decoded near the mean of what
+    all of them have.
 
     Example:
         >>> own_message({"w": jnp.ones(2)}, {"w": jnp.zeros(2)})["w"].tolist()

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.compression import own_message
 from fedjax_sim.tree import bits_of_arrays, divide_or_keep, upload_bits, with_upload_bits
 from fedjax_sim.types import (
     ClientState,
@@ -84,6 +85,12 @@ class SkipNonfiniteState(NamedTuple):
 class _Checked(NamedTuple):
     upload: Upload
     left_out: Array  # 1 or 0; 0 for a visit without steps, whose upload must be zero
+
+    def decoded_near(self, message: Message) -> _Checked:
+        """Returns the vector near which codecs decode: 0 of what is left out, and adds nothing."""
+        zeros = tree.zeros_like(self)
+        near = zeros._replace(upload=own_message(message, self.upload))
+        return tree.where(self.left_out > 0, zeros, near)
 
 
 @specified

@@ -282,6 +282,24 @@ def test_uploads_of_models_are_decoded_near_the_message():
     assert_close(state.server.params["own"], np.asarray(expected), rtol=4 * EPS)
 
 
+@pytest.mark.parametrize("wrap", [lambda a: a, fs.skip_nonfinite], ids=["alone", "checked"])
+@pytest.mark.parametrize("output", ["server", "mean"])
+def test_models_inside_of_an_upload_are_decoded_near_the_message(output, wrap, allow_nans):
+    """Beside its model a client of FAVANO sends its progress, or whether all that is finite."""
+    hessians, centres = np.broadcast_to(np.eye(2), (4, 2, 2)), 50 + normal(0, 4, 2)
+    task = quadratic_task(hessians, centres, 1)
+    setup = fs.Setup(task, fs.timelines.full(3, 4, 1), jnp.full(2, 50.0))
+    algorithm = fs.favano(0.1, lambda work: jnp.ones(()), output)
+    if wrap is fs.skip_nonfinite:  # what is left out adds nothing
+        first = fs.robust.attacks.some_clients([0], 4)
+        algorithm = wrap(fs.robust.attacks.infinity(algorithm, first))
+    codes = compressed(algorithm, lattice(16, 1e-4))  # radius 3.3
+    expected, state = (
+        compiled(lambda s, a=a: fs.run(a, s, KEY)[0])(setup) for a in (algorithm, codes)
+    )
+    np.testing.assert_allclose(state.server.params, expected.server.params, atol=1e-3)
+
+
 def test_differences_of_models_are_decoded_near_zero():
     """FedAvg far from 0: near the message, 100, differences would arrive as others near 100."""
     codec, start, target = lattice(6, 0.125), 100.0, 103.0  # radius 3.94
