@@ -10,10 +10,12 @@ References:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.checks import check_at_least, check_at_most, check_count
+from fedjax_sim.checks import check_at_least, check_at_most, check_count, is_concrete
 from fedjax_sim.topologies.topology import Topology, check_topology, most_gathered
 from fedjax_sim.types import plain_integers
 
@@ -375,8 +377,11 @@ def random_matching(num_clients: int, num_rounds: int, seed: int = 0) -> Topolog
 def alternate(*topologies: Topology) -> Topology:
     """Returns the topology whose rounds use the given ones in turn, all rounds of each.
 
+    Their shares of :meth:`Topology.lazy` may be traced, unless a graph is dense.
+
     Raises:
-        ValueError: none, a value that is no topology, or different numbers of clients.
+        ValueError: none, a value that is no topology, different numbers of clients, or traced
+            weights beside a dense graph.
 
     Example:
         >>> alternate(ring(8), complete(8)).period
@@ -387,25 +392,36 @@ def alternate(*topologies: Topology) -> Topology:
     counts = {topology.num_clients for topology in topologies}
     if len(counts) != 1:
         raise ValueError(f"topologies have {sorted(counts)} clients; expected one number of them")
+    traced = not all(is_concrete(topology.weights) for topology in topologies)
     if any(topology.neighbours is None for topology in topologies):
+        if traced:
+            raise ValueError(
+                "topologies have a dense graph and traced weights; expected numbers, or a share of "
+                "all of them, as of alternate(...).lazy(share)"
+            )
         return from_matrix(np.concatenate([topology.matrices() for topology in topologies]))
     most = max(topology.weights.shape[2] for topology in topologies)
     clients = np.arange(counts.pop(), dtype=np.int32)[:, None]
+    xp: Any = jnp if traced else np
+    real = xp.result_type(float)
 
-    def padded(values: object, own: np.ndarray | int) -> np.ndarray:
-        known = np.asarray(values)
+    def padded(xp: Any, values: object, own: np.ndarray | int) -> Any:
+        known = xp.asarray(values)
         rest = (*known.shape[:2], most - known.shape[2])
-        return np.concatenate([known, np.broadcast_to(own, rest)], axis=2)
+        return xp.concatenate([known, xp.broadcast_to(xp.asarray(own, known.dtype), rest)], axis=2)
 
+    weights = [padded(xp, xp.asarray(topology.weights, real), 0) for topology in topologies]
     means = [
-        np.zeros(topology.period) if topology.mean_weight is None else topology.mean_weight
+        xp.zeros(topology.period) if mean is None else xp.asarray(mean, real)
         for topology in topologies
+        for mean in [topology.mean_weight]
     ]
+    has_means = any(topology.mean_weight is not None for topology in topologies)
     return Topology(
-        np.concatenate([padded(topology.weights, 0) for topology in topologies]),
-        np.concatenate([padded(topology.neighbours, clients) for topology in topologies]),
+        xp.concatenate(weights),
+        np.concatenate([padded(np, topology.neighbours, clients) for topology in topologies]),
         num_links=sum(topology.num_links for topology in topologies),
         symmetric=all(topology.symmetric for topology in topologies),
         doubly_stochastic=all(topology.doubly_stochastic for topology in topologies),
-        mean_weight=np.concatenate(means) if any(mean.any() for mean in means) else None,
+        mean_weight=xp.concatenate(means) if has_means else None,
     )

@@ -2,6 +2,7 @@
 
 import tracemalloc
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -284,3 +285,19 @@ def test_first_rounds_shrink_by_the_gap_at_least():
 def test_refuses(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("round", [0, 1, 2])
+def test_alternating_graphs_take_traced_shares(round):
+    """The mixed models are those of the matrices with numbers; a dense graph is refused."""
+
+    def graph(share, *others):
+        lazy = [topologies.ring(6).lazy(share), topologies.complete(6).lazy(share)]
+        return topologies.alternate(*lazy, topologies.exponential(6), *others)
+
+    x = np.arange(6.0) ** 2
+    mixed = jax.jit(lambda share: graph(share).mix(jnp.asarray(x), round))(0.3)
+    assert_close(mixed, graph(0.3).matrices()[round] @ x, DOUBLE)
+    dense = topologies.from_matrix(np.full((6, 6), 1 / 6))
+    with pytest.raises(ValueError, match="a dense graph and traced weights; expected numbers"):
+        jax.jit(lambda share: graph(share, dense).mix(jnp.asarray(x), round))(0.3)
