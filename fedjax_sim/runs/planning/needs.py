@@ -45,7 +45,7 @@ class Forecast(NamedTuple):
 
     parameters: int  # of one model
     client_bytes: int  # state of one client between rounds, of all runs together
-    upload_bytes: int  # upload of one client per round, of all runs together
+    upload_bytes: int  # upload of one client per round, as decoded, of all runs together
     # Bytes on the device at the peak, by part. `uploads` are those of a round that a robust rule
     # has in memory together, `temporaries` the rest by XLA's analysis of the compiled round, or of
     # an evaluation with clients' local work, which may need more.
@@ -116,8 +116,8 @@ class Forecast(NamedTuple):
         }
         rows = {
             "parameters of a model": f"{self.parameters:,}",
-            "bytes of a client's state": f"{self.client_bytes:,}",
-            "bytes of a client's upload": f"{self.upload_bytes:,}",
+            "bytes of a client's state, all seeds": f"{self.client_bytes:,}",
+            "bytes of a client's upload in memory, all seeds": f"{self.upload_bytes:,}",
             **{f"MB of {part}": f"{size / 1e6:,.1f}" for part, size in self.parts.items()},
             "MB at the peak": f"{self.peak / 1e6:,.1f}",
             "MB that may be used": f"{self.memory / 1e6:,.0f}",

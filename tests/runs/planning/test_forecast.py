@@ -263,6 +263,13 @@ def test_epsilon_is_shown():
         )
 
 
+def test_rows_of_bytes_say_whose_they_are():
+    """A codec sends less than the server has in memory, and every seed has an upload."""
+    rows = Forecast(650, 2600, 5200, PARTS, 10**9, 1.0, 1, 1, UNMEASURED).rows
+    assert rows["bytes of a client's state, all seeds"] == "2,600"
+    assert rows["bytes of a client's upload in memory, all seeds"] == "5,200"
+
+
 def test_columns_of_a_table_may_have_different_parts():
     """Only a robust rule has all uploads in memory together."""
     plain = Forecast(1, 0, 4, PARTS, 10**9, 1.0, 1, 1, UNMEASURED)
