@@ -92,6 +92,7 @@ class TensorBoard:
         """Closes the files, however the runs have ended."""
         for writer in self._writers.values():
             writer.close()
+        self._writers.clear()
 
 
 class WandB:
@@ -122,6 +123,7 @@ class WandB:
         self._project, self._group = project, group
         self._settings: dict[str, Any] = settings
         self._runs: dict[str, Any] = {}
+        self._whole: set[str] = set()  # runs that did all rounds
 
     def __call__(self, event: Event) -> Action:
         for name, identifier, config, values in per_seed(event, replayed=True):
@@ -134,12 +136,16 @@ class WandB:
                 )  # fmt: skip
             if not (event.replayed and self._runs[run].resumed):  # which has them already
                 self._runs[run].log(values, step=event.round)
+            if event.round == event.num_rounds:
+                self._whole.add(run)
         return None
 
     def close(self, ended: Ended = "finished") -> None:
-        """Ends the runs, with an exit code of 1 unless they have finished."""
-        for run in self._runs.values():
-            run.finish(exit_code=int(ended != "finished"))
+        """Ends the runs: of those that did all rounds, or all if "finished", with exit code 0."""
+        for name, run in self._runs.items():
+            run.finish(exit_code=int(ended != "finished" and name not in self._whole))
+        self._runs.clear()
+        self._whole.clear()
 
 
 _TAG = "fedjax_sim_run"
@@ -174,16 +180,18 @@ class MLflow:
         self._client = importlib.import_module("mlflow").MlflowClient(tracking_uri)
         entities = importlib.import_module("mlflow.entities")
         self._metric, self._param = entities.Metric, entities.Param
-        known = self._client.get_experiment_by_name(experiment)
-        self._name, self._experiment = experiment, known and known.experiment_id
+        self._name, self._experiment = experiment, self._known(experiment)
         self._runs: dict[str, str] = {}
         self._resumed: set[str] = set()
+        self._whole: set[str] = set()  # runs that did all rounds
 
     def __call__(self, event: Event) -> Action:
         for logged in per_seed(event, replayed=True):
             key = logged.id or logged.name
             if key not in self._runs:
                 self._runs[key] = self._run(logged)
+            if event.round == event.num_rounds:
+                self._whole.add(key)
             if event.replayed and key in self._resumed:  # which has them already
                 continue
             values = logged.metrics.items()
@@ -192,14 +200,22 @@ class MLflow:
         return None
 
     def close(self, ended: Ended = "finished") -> None:
-        """Ends the runs, with a status that says how."""
-        for run in self._runs.values():
-            self._client.set_terminated(run, _STATUS[ended])
+        """Ends the runs, with a status that says how; those that did all rounds have finished."""
+        for key, run in self._runs.items():
+            self._client.set_terminated(run, _STATUS["finished" if key in self._whole else ended])
+        self._runs.clear()
+        self._whole.clear()
+
+    def _known(self, name: str) -> str | None:
+        known = self._client.get_experiment_by_name(name)
+        return known and known.experiment_id
 
     def _run(self, logged: Logged) -> str:
         """Returns the identifier of the run that MLflow has, or of a new one."""
         if self._experiment is None:  # not before: a call that is refused leaves no experiment
-            self._experiment = self._client.create_experiment(self._name)
+            # Another log, or another process, may have made it since.
+            self._experiment = self._known(self._name)
+            self._experiment = self._experiment or self._client.create_experiment(self._name)
         tags = {} if logged.id is None else {_TAG: logged.id}
         found: list[Any] = []
         if tags:

@@ -395,9 +395,29 @@ def test_services_are_told_how_a_run_ended(monkeypatch, ended, code, status):
     for log in logs:
         log(Event("FedAvg", ["0"], 2, 9, {"loss": np.array([0.5])}, None, False, None))
         log.close(ended)
+        log.close("failed")  # again: nothing is left to be ended
     assert service.calls[-1] == ("finish", (), {"exit_code": code})
     assert client.calls[-1] == ("set_terminated", ("r", status), {})
     assert "create_experiment" in [name for name, _, _ in client.calls]
+    for log in logs:  # an algorithm that did all rounds, before the next one failed
+        log(Event("FedAvg", ["0"], 9, 9, {"loss": np.array([0.5])}, None, False, None))
+        log.close(ended)
+    assert service.calls[-1] == ("finish", (), {"exit_code": 0})
+    assert client.calls[-1] == ("set_terminated", ("r", "FINISHED"), {})
+
+
+def test_logs_of_two_calls_share_an_experiment_that_neither_found(monkeypatch):
+    """MLflow refuses a second experiment of one name, which ended the second call with an error."""
+    service = _Runs()
+    service.experiment = None
+    entities = types.SimpleNamespace(Metric=lambda *values: values, Param=lambda *pair: pair)
+    mlflow = types.SimpleNamespace(MlflowClient=lambda uri: service)
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
+    logs = callbacks.MLflow("federated"), callbacks.MLflow("federated")
+    for log, rate in zip(logs, (0.1, 0.2), strict=True):
+        fs.simulate(fs.fedavg(rate), SETUP, KEYS, callbacks=[log])
+    assert len(service.runs) == 2 * len(logs)
 
 
 class _Runs:
@@ -414,8 +434,15 @@ class _Runs:
         return types.SimpleNamespace(log=log, finish=lambda exit_code: None, resumed=resumed)
 
     # MLflow
+    experiment: str | None = "1"
+
     def get_experiment_by_name(self, name):
-        return types.SimpleNamespace(experiment_id="1")
+        return self.experiment and types.SimpleNamespace(experiment_id=self.experiment)
+
+    def create_experiment(self, name):
+        assert self.experiment is None
+        self.experiment = "1"
+        return "1"
 
     def search_runs(self, experiments, where):
         key = re.fullmatch(r"tags\.fedjax_sim_run = '([0-9a-f]{16})'", where)[1]
