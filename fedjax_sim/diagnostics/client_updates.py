@@ -62,7 +62,7 @@ def slots_of(context: RunContext, clients: Array) -> Slots:
     """Returns the slots of some clients; those without examples are not present."""
     task: Any = context.task
     present = entries(task.num_examples, clients) > 0
-    steps = jnp.minimum(entries(task.num_steps, clients), context.max_steps)
+    steps = jnp.minimum(entries(task.num_steps, clients), context.max_steps).astype(jnp.int32)
     return Slots(clients, present, steps, client_row(context.state.clients, clients))
 
 

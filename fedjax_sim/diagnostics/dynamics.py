@@ -184,8 +184,9 @@ class _Dynamics(NamedTuple):
                     "clients is not known here; expected 'all' or numbers of clients"
                 )
             last = jax.tree.map(lambda x: jnp.asarray(x)[-1], context.timeline)
-            slots = slots_of(context, last.clients)
-            return slots._replace(present=slots.present & last.arrived, num_steps=last.num_steps)
+            slots = slots_of(context, last.clients.astype(jnp.int32))
+            steps = last.num_steps.astype(jnp.int32)
+            return slots._replace(present=slots.present & last.arrived, num_steps=steps)
         if isinstance(self.clients, str):
             return slots_of(context, jnp.arange(task.num_clients, dtype=jnp.int32))
         if max(self.clients) >= task.num_clients:

@@ -239,7 +239,7 @@ def weights_of_clients(task: Task, weighting: Weighting, max_steps: int) -> Arra
     zeros = jnp.zeros_like(clients)
     keys = jnp.broadcast_to(jax.random.key(0), clients.shape)
     steps, examples = (entries(x, clients) for x in (task.num_steps, task.num_examples))
-    works = Work(zeros, clients, steps, examples, zeros, keys, max_steps)
+    works = Work(zeros, clients, steps.astype(jnp.int32), examples, zeros, keys, max_steps)
     return weights_of(weighting, works, jnp.ones(clients.shape, bool))
 
 

@@ -104,6 +104,23 @@ def test_values_are_those_of_numpy_and_change_no_run(x64):
                 np.testing.assert_allclose(median, np.median(expected[name]), rtol=1e-10)
 
 
+@pytest.mark.parametrize("clients", ["all", "cohort"])
+def test_integers_of_64_bits(clients, x64):
+    """NumPy's, of a timeline of lists or numbers of steps, which strict promotion does not mix."""
+    setup = setup_with(client_dynamics(("drift",), clients=clients))
+    lists = {
+        name: np.asarray(getattr(setup.timeline, name)).tolist()
+        for name in ("clients", "version", "num_steps")
+    }
+    wide = dataclasses.replace(
+        setup,
+        timeline=dataclasses.replace(setup.timeline, **lists),
+        task=dataclasses.replace(setup.task, num_steps=np.full(NUM_CLIENTS, STEPS)),
+    )
+    run = problems.compiled(lambda setup: fs.run(ALGORITHM, setup, KEY)[1].metrics)
+    problems.assert_identical(run(wide), run(setup))
+
+
 def noisy_oracle(centre, client, key, max_steps):
     """Gradients with Gaussian noise of variance client + 1 in each of the coordinates."""
     del max_steps

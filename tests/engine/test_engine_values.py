@@ -13,6 +13,7 @@ from fedjax_sim.engine.execution import chunks, lost_process
 from fedjax_sim.engine.execution.devices import platform_named
 from fedjax_sim.engine.execution.distributed import connection, idle_gpus, local_device_ids
 from fedjax_sim.engine.loops import most_evaluations
+from fedjax_sim.engine.rounds import weights_of_clients
 
 FULL = fs.timelines.full
 
@@ -130,3 +131,10 @@ def test_timelines_of_lists_in_double_precision(weighting, x64):
     first = (0.9**5 + 1) / 2
     moved = (2 + (1 - 2) * 0.9**9) - 1
     assert float(state.server.params) == pytest.approx(first + moved, rel=1e-14)
+
+
+def test_weights_of_all_clients_receive_steps_in_32_bits(x64):
+    """As in rounds: a weighting may combine them with other integers of the visit."""
+    task = fs.Task(None, num_examples=np.ones(3, int), num_steps=np.array([2, 0, 1]))
+    weighting = lambda work: jnp.minimum(work.num_steps, work.client)  # noqa: E731
+    assert weights_of_clients(task, weighting, 2).tolist() == [0, 0, 1]
