@@ -121,7 +121,8 @@ def summarize(
     deviation ``std`` is NaN of one.  Steps per second count
     all seeds together, without compilation.
     """
-    rows, metric = {}, score_of(history["metric"].unique())
+    own = (PERSONAL, PERSONAL_R2)  # which have a column of their own
+    rows, metric = {}, score_of(x for x in history["metric"].unique() if x not in own)
     score = (metric or "").removeprefix("test/")
     personal = PERSONAL_R2 if metric == R2 else PERSONAL
     # A later call may have added an algorithm with more rounds, which the others have not done.
@@ -129,12 +130,17 @@ def summarize(
     most = max((timing["num_rounds"] for timing in timings.values()), default=0)
     for algorithm in history["algorithm"].unique():
         of_algorithm = history["algorithm"] == algorithm
-        measured = metric or history.loc[of_algorithm, "metric"].iloc[0]  # has its rounds
+        known = history.loc[of_algorithm, "metric"].unique()
+        measured = metric if metric and metric in known else known[0]
         part = history.loc[of_algorithm & (history["metric"] == measured), :]
         diverged_at = np.array(first_divergences(part))
         curves = part.pivot(index="round", columns="seed", values="value")
         at, values = curves.index.to_numpy(), curves.to_numpy()  # [E], [E, seeds]
-        final, rounds = _last_values(part, diverged_at)
+        final = _last_values(part, diverged_at)
+        if measured != metric:  # not evaluated yet, or never
+            final = np.full_like(final, np.nan)
+        # Others are evaluated where this metric may not be.
+        rounds = int(history.loc[of_algorithm, :].groupby("seed")["round"].max().min())
         limits = bounds_of(measured, final)
         of_personal = of_algorithm & (history["metric"] == personal)
         if of_personal.any():
@@ -143,7 +149,7 @@ def summarize(
             at, values = curves.index.to_numpy(), curves.to_numpy()
         else:
             compared = part
-        may_reach = metric in (ACCURACY, R2) or bool(of_personal.any())
+        may_reach = measured in (ACCURACY, R2) or bool(of_personal.any())
         above = (values >= target) & (diverged_at == 0) & may_reach
         first, reached = above.argmax(axis=0), above.any(axis=0)
         timing = timings[algorithm]
@@ -168,16 +174,15 @@ def summarize(
             own = times[first, np.arange(len(final))]
             rows[algorithm]["time_to_target"] = _median(own[reached])
         if of_personal.any():
-            last, _ = _last_values(compared, diverged_at)
+            last = _last_values(compared, diverged_at)
             rows[algorithm] |= _statistics("personal", last, bounds_of(personal, last))
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("algorithm")
 
 
-def _last_values(part: pd.DataFrame, diverged_at: np.ndarray) -> tuple[np.ndarray, int]:
-    """Returns the last values by seed, NaN if a seed diverged, and the fewest rounds of a seed."""
+def _last_values(part: pd.DataFrame, diverged_at: np.ndarray) -> np.ndarray:
+    """Returns the last values by seed, NaN if a seed diverged."""
     last = part.loc[part.groupby("seed")["round"].idxmax(), :]
-    values = np.where(diverged_at.any(), np.nan, last["value"].to_numpy())
-    return values, int(last["round"].min())
+    return np.where(diverged_at.any(), np.nan, last["value"].to_numpy())
 
 
 def _std(values: np.ndarray) -> float:

@@ -76,6 +76,25 @@ def test_a_setup_without_an_accuracy_has_the_summary_of_its_first_metric(metrics
     assert [next(iter(x.cells)) for x in table.columns[:2]] == ["a", "1.500" if score else ""]
 
 
+def test_a_first_metric_of_some_rounds_or_of_one_algorithm():
+    """The last of 3 rounds has other metrics; the second algorithm is not evaluated by it yet."""
+    names = ("time", report.PERSONAL)
+    rows = [(x, 0, 0, r, m, 0.9) for x in "ab" for r in (1, 2, 3) for m in names]
+    rows += [("a", 0, 0, 2, "test/loss", 0.25)]
+    history = pd.DataFrame(rows, columns=list(report.HISTORY_COLUMNS))
+    timing = {"compile_seconds": 0, "run_seconds": 0, "local_steps": 0, "num_rounds": 3}
+    summary = report.summarize(history, 0.8, dict.fromkeys("ab", timing))
+    assert summary["rounds"].tolist() == [3, 3]
+    assert summary["finished"].tolist() == [True, True]
+    np.testing.assert_array_equal(summary["loss_mean"], [0.25, np.nan])
+    assert summary["personal_mean"].tolist() == [0.9, 0.9]
+    assert [x for x in summary if x.endswith("_mean")] == ["loss_mean", "personal_mean"]
+    table = tables.summary_table(summary, 0.8)
+    assert [list(x.cells) for x in table.columns[:3]] == [
+        ["a", "b"], ["0.900", "0.900"], ["0.250", ""]
+    ]  # fmt: skip
+
+
 def test_personal_models_have_their_own_accuracy():
     rows = [
         ("a", s, 0, r, metric, value + 0.1 * s)
