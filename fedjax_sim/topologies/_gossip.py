@@ -66,8 +66,8 @@ class Sent(NamedTuple):
         It stands for the receiver's own model: within the radius of a lattice, any near vector
         gives the same result.
         """
-        mixed = tree.weighted_mean(message.mixed, jnp.ones(_count(message)))
-        return self._replace(params=message.params, mixed=mixed)
+        params, mixed = _means(message)
+        return self._replace(params=params, mixed=mixed)
 
 
 # (x_i, what else it received, state, oracle, work) -> (sent, state)
@@ -111,8 +111,9 @@ def gossip(
         return NetworkState(params, everywhere(params), everywhere(init_mixed(params)))
 
     def received(message: NetworkState, work: Work) -> tuple[Params, PyTree]:
-        # A client that never trains has no row: its personal model is the mean of all.
-        return tree.take((message.models, message.mixed), jnp.minimum(work.client, count - 1))
+        row = jnp.minimum(work.client, count - 1)
+        own = tree.take((message.models, message.mixed), row)
+        return tree.where(work.client < count, own, _means(message))  # it never trains: no row
 
     def local(
         message: NetworkState, state: ClientState, oracle: Oracle, work: Work
@@ -133,8 +134,7 @@ def gossip(
         return NetworkState(tree.weighted_mean(models, jnp.ones(count)), models, mixed)
 
     def personal(message: NetworkState, state: ClientState, oracle: Oracle, work: Work) -> Params:
-        own = model(*received(message, work))
-        return tree.where(work.client < count, own, message.params)
+        return model(*received(message, work))
 
     def check(task: Task, timeline: Timeline) -> None:
         if task.num_clients != count:
@@ -172,6 +172,11 @@ def mean_gradient(x: Params, oracle: Oracle, work: Work) -> Params:
     """Returns the mean of a visit's minibatch gradients at one point; 0 without steps."""
     total = local_steps(lambda g, k: tree.add(g, oracle.grad(x, k)), tree.zeros_like(x), work)
     return per_step(total, work)
+
+
+def _means(state: NetworkState) -> tuple[Params, PyTree]:
+    """Returns the mean model, and the mean of what else clients receive."""
+    return state.params, tree.weighted_mean(state.mixed, jnp.ones(_count(state)))
 
 
 def _count(state: NetworkState) -> int:

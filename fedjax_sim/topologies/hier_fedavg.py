@@ -90,10 +90,15 @@ def hier_fedavg(lr: ScalarOrSchedule, edges: np.ndarray, period: int = 1) -> Fed
         every = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_edges, *jnp.shape(x))), params)
         return HierarchyState(params, every, jnp.zeros(num_edges, jnp.result_type(float)))
 
+    def received(message: HierarchyState, work: Work) -> Params:
+        own = tree.take(message.edges, jnp.asarray(edges)[work.client])
+        # A client that never trains has no edge.
+        return tree.where(work.client < len(edges), own, message.params)
+
     def local(
         message: HierarchyState, state: tuple, oracle: Oracle, work: Work
     ) -> tuple[Params, tuple]:
-        x = tree.take(message.edges, jnp.asarray(edges)[work.client])
+        x = received(message, work)
         return tree.sub(x, local_steps(sgd(rate(lr, work), oracle.grad), x, work)), state
 
     def update(state: HierarchyState, stack: Stack, round: Round) -> HierarchyState:
@@ -116,11 +121,6 @@ def hier_fedavg(lr: ScalarOrSchedule, edges: np.ndarray, period: int = 1) -> Fed
             jnp.where(at_cloud, 0, counted),
         )
 
-    def personal(message: HierarchyState, state: tuple, oracle: Oracle, work: Work) -> Params:
-        own = tree.take(message.edges, jnp.asarray(edges)[work.client])
-        # A client that never trains has no edge.
-        return tree.where(work.client < len(edges), own, message.params)
-
     return FedAlgorithm(
         init,
         local,
@@ -135,7 +135,7 @@ def hier_fedavg(lr: ScalarOrSchedule, edges: np.ndarray, period: int = 1) -> Fed
             other_uploads="changes of the models of edge servers, which differ",
             bits=Bits(message=lambda message: bits_of_arrays(message.params)),
         ),
-        personal=personal,
+        personal=lambda message, state, oracle, work: received(message, work),
     )
 
 

@@ -106,6 +106,39 @@ def test_unseen_clients_are_not_those_of_the_network_with_their_numbers(make):
     assert np.ptp(np.asarray(seen)) > 0.1
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda lr: fs.topologies.d_psgd(lr, fs.topologies.ring(4)),
+        lambda lr: fs.topologies.hier_fedavg(lr, np.array([0, 0, 1, 1]), period=2),
+    ],
+    ids=["gossip", "edges"],
+)
+def test_first_visits_of_unseen_clients_begin_at_the_mean_model(make):
+    """Not at the model of the last client that trains, beside which private leaves would move."""
+
+    def oracle(client, key, max_steps):  # F_i(x, v) = ((x - i)^2 + (v - x)^2) / 2
+        del key, max_steps
+
+        def grad(w, step=0):
+            del step
+            x, v = w["shared"], w["own"]
+            return {"shared": 2 * x - client.astype(x.dtype) - v, "own": v - x}
+
+        return fs.Oracle(grad, lambda w, step: w["own"], grad)
+
+    task, new = (fs.Task(oracle, np.ones(n, np.int32), np.ones(n, int)) for n in (4, 2))
+    data = fs.FederatedData({"one": np.ones(2)}, np.arange(3))
+    metrics = lambda w, examples: {"own": w["own"] * examples["one"]}  # noqa: E731
+    evaluator = personal_evaluator(metrics, data, per_client=True, unseen=new, first_visit=True)
+    params = {"shared": jnp.array(8.0), "own": jnp.array(1.0)}
+    setup = fs.Setup(task, fs.timelines.full(3, 4, 1), params, evaluator, eval_every=3)
+    algorithm = fs.private(make(0.2), lambda path, leaf: path[0] == "own", lr=0.5)
+    state, history = compiled(lambda s: fs.run(algorithm, s, KEY))(setup)
+    mean = float(state.server.params["shared"])
+    assert_close(history.metrics["per_client/own"][-1], np.full(2, (1 + mean) / 2), 1e-14)
+
+
 def test_fine_tuning_starts_from_the_model_of_the_edge():
     algorithm = fs.topologies.hier_fedavg(0.2, np.array([0, 0, 1, 1]), period=2)
     _, seen, _ = after_rounds(algorithm)
