@@ -111,9 +111,11 @@ def gossip(
         return NetworkState(params, everywhere(params), everywhere(init_mixed(params)))
 
     def received(message: NetworkState, work: Work) -> tuple[Params, PyTree]:
-        row = jnp.minimum(work.client, count - 1)
-        own = tree.take((message.models, message.mixed), row)
-        return tree.where(work.client < count, own, _means(message))  # it never trains: no row
+        row, every = jnp.minimum(work.client, count - 1), (message.models, message.mixed)
+        # A client that never trains has no row. A branch, so that others compute no means.
+        return jax.lax.cond(
+            work.client < count, lambda: tree.take(every, row), lambda: _means(message)
+        )
 
     def local(
         message: NetworkState, state: ClientState, oracle: Oracle, work: Work
