@@ -266,3 +266,22 @@ def test_accuracies_of_the_quickstart_by_precision():
     largest = [half["difference"].abs().max(), half["largest"].max(), single["largest"].max()]
     for text, value in zip(printed.groups(), largest, strict=True):
         assert_printed(text, value)
+
+
+def test_losses_of_lenet5_by_precision():
+    rows: Any = precision_rows("cifar10-lenet5").loc["fedavg"]
+    loss, accuracy = rows.loc["train/loss"], 100 * rows.loc["test/accuracy", "mean"]
+    half, single = loss.loc["bfloat16"], loss.loc["float32"]
+    printed = re.search(
+        r"the training loss is (\S+) in bfloat16, (\S+) in float32 and (\S+) in float64\. From "
+        r"float64 bfloat16 differs by (\S+) \(95 % interval (\S+) to (\S+)\) and float32 by (\S+) "
+        r"\((\S+) to (\S+)\), where the standard deviation over the seeds is (\S+)\. The test "
+        r"accuracy is (\S+), (\S+) and (\S+) %",
+        text_of("docs/howto/precision.md"),
+    )
+    assert printed is not None
+    order = ["bfloat16", "float32", "float64"]
+    values = [*loss.loc[order, "mean"], *half[["difference", "from", "to"]]]
+    values += [*single[["difference", "from", "to"]], half["spread"], *accuracy.loc[order]]
+    for text, value in zip(printed.groups(), values, strict=True):
+        assert_printed(text, value)
