@@ -150,7 +150,8 @@ def test_results_do_not_show_options_that_own_parts_replaced(finished, tmp_path)
     assert settings["own"][1:] == ["dataset", "model", "loss", "metrics", "rows", "timeline"]
     table = tmp_path / "table.md"
     assert main(["table", str(finished), "--output", str(table)]) == 0
-    assert "own data: own partition, own timeline, 3 local steps" in table.read_text()
+    setting = "own data: own partition, 0.2 of the pool for validation, own timeline, 3 local steps"
+    assert setting in table.read_text()
     assert " of 100." not in table.read_text()  # the rounds of the preset
     page = tmp_path / "report.html"
     assert main(["report", str(finished), "--output", str(page)]) == 0
