@@ -56,7 +56,7 @@ def test_grids_that_are_none(grid, message):
 
 @pytest.mark.parametrize("kind", [np.asarray, jnp.asarray, lambda x: [x, np.ones(2)]])
 def test_arrays_are_values(kind):
-    """Of equal and of other shapes, and beside what is no array."""
+    """Grids may hold arrays of equal and of other shapes, and beside them what is no array."""
     vectors = [kind(np.float32([1, 2])), kind(np.float32([1, 3])), kind(np.float32([1])), None]
     found = expand({"mu": vectors, "lr": [0.1, 0.2]})
     assert len(found) == 8

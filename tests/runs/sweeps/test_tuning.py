@@ -372,7 +372,7 @@ def test_settings_are_those_of_their_own_kind_and_may_be_lists():
 
 
 def test_arrays_are_settings_by_all_of_their_numbers():
-    """Of a thousand numbers and more, the text of an array has the first and the last ones only."""
+    """The text of an array of more than a thousand numbers has the first and last ones only."""
 
     def space(trial):
         number = trial.suggest_int("number", 1, 3)
