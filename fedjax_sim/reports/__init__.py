@@ -9,7 +9,6 @@ from fedjax_sim.reports.folders import (
     read_folder,
     read_folders,
     run_folders,
-    setting_text,
 )
 from fedjax_sim.reports.frames import (
     configuration_columns,
@@ -37,6 +36,7 @@ from fedjax_sim.reports.live import LiveCurves
 from fedjax_sim.reports.page import LABELS, label_columns, report
 from fedjax_sim.reports.results import Target, results
 from fedjax_sim.reports.selection import Mode, best, rounds_to_target, scores
+from fedjax_sim.reports.setting import setting_text
 from fedjax_sim.reports.statistics import (
     PairedDifference,
     paired_difference,
