@@ -3,7 +3,7 @@
     python -m experiments.fedswa.factorial --seeds 3     # about 30 core-hours
 
 Rows are late means of every setting and seed at the paper's rate.  The paper has no such table;
-the study ``experiments.questions.fedmoswa --scale full`` reads it and estimates the effects.
+the page of the study ``experiments.questions.fedmoswa`` shows the effects beside its own.
 A run has a folder with checkpoints of its own, so a killed command continues.
 """
 
@@ -34,6 +34,7 @@ from experiments.harness.controls import (
     settings_of,
     workers_of,
 )
+from experiments.harness.effects import effects, levels_of
 from fedjax_sim.checks import check_at_least
 
 COLUMN = "cifar100-lenet5"
@@ -122,6 +123,11 @@ def build(tables: dict[str, pd.DataFrame], facts: dict[str, Any]) -> tuple[Repor
     cells: Any = tables[""].groupby(["controls", *FACTORS], sort=False, dropna=False)
     means = cells[[*MEASURES]].mean().reset_index()
     text.section(f"Means over the last {LATE} rounds and seeds", means.round(4))
+    for measure in MEASURES:
+        text.section(
+            f"Effects on {measure}, 95 % intervals over seeds",
+            effects(tables[""], measure, levels_of(facts)).round(5),
+        )
     return text, {}
 
 

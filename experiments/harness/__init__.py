@@ -9,6 +9,7 @@
 ``report``     one text with its CSV, JSON and PNG files, and the command that wrote them
 ``redrawing``  reports that are functions of their CSV and JSON files
 ``controls``   factors of FedMoSWA's factorials, imported by its name
+``effects``    their effects, paired by seed, imported by its name
 
 An experiment is ``python -m experiments.<paper>.<script>``.  A script holds settings and published
 numbers; its results are in ``experiments/results/<paper>``.  No paper's folder imports from

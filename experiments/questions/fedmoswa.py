@@ -1,7 +1,6 @@
 r"""Measures the floor of FedMoSWA with cohorts, and what its parts add, as a factorial.
 
-    python -m experiments.questions.fedmoswa                  # 30 minutes of one core
-    python -m experiments.questions.fedmoswa --scale full --seeds 3     # after fedswa.factorial
+    python -m experiments.questions.fedmoswa     # 30 minutes of one core
 
 **Floor.**  Quadratics with 32 clients in double precision; cohorts s from 1 to 32, gamma from 0.05
 to 1, FedAvg, SCAFFOLD, FedMo and FedMoSWA with equal total steps per round, the same cohorts and
@@ -12,8 +11,8 @@ distance from the optimum stands its expectation by an exact recursion of second
 **Factorial.**  gamma x controls (own, none, last on worker) x alpha x rho on the 600 digits that
 the study of flatness over-fits.  Each setting has the rate that is best for the other seeds;
 effects are paired by seed.  The rate 0.5 was added after the first results, where 0.25, the
-largest, was often the best.  ``--scale full`` reads the same factorial on CIFAR-100 with a narrow
-LeNet-5 at one rate, the table of ``experiments.fedswa.factorial``.
+largest, was often the best.  The page shows the same effects on CIFAR-100 with a narrow LeNet-5 at
+one rate, from the table of ``experiments.fedswa.factorial``.
 
 **Expected, written before the run.**  The law (1 to 4) was derived and compared with the recursion
 and with small runs of 1,000 rounds.  For the factorial a pilot of one seed and 100 rounds, for the
@@ -45,12 +44,10 @@ cost, had been seen.
 
 import dataclasses
 import pathlib
-from typing import Any, Literal
 
-import pandas as pd
 import tyro
 
-from experiments.harness import Folders, check_grid, reported_rows, save_report, settings
+from experiments.harness import Folders, check_grid, save_report, settings
 from experiments.questions.fedmoswa_factorial import kept, scored
 from experiments.questions.fedmoswa_floor_runs import CASES, CLIENTS, GROUPS, measured
 from experiments.questions.fedmoswa_report import build
@@ -61,7 +58,6 @@ from fedjax_sim.checks import check_at_least
 class Options(Folders):
     """Options of this experiment."""
 
-    scale: Literal["reduced", "full"] = "reduced"
     cohorts: tuple[int, ...] = (1, 4, 16, 32)
     floor_gammas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
     floor_seeds: int = 64
@@ -69,9 +65,9 @@ class Options(Folders):
     gammas: tuple[float, ...] = (0.05, 0.2, 0.4, 1.0)
     alphas: tuple[float, ...] = (1.0, 1.5)
     rhos: tuple[float, ...] = (0.1, 1.0)
-    lrs: tuple[float, ...] = (0.03, 0.06, 0.12, 0.25, 0.5)  # of the reduced size
+    lrs: tuple[float, ...] = (0.03, 0.06, 0.12, 0.25, 0.5)
     seeds: int = 20
-    rounds: int = 400  # of the reduced size
+    rounds: int = 400
     work: pathlib.Path = pathlib.Path("results/questions")  # finished programs, to continue from
 
     def __post_init__(self) -> None:
@@ -88,38 +84,19 @@ class Options(Folders):
                 raise ValueError(f"cohorts has {size}; expected numbers from 1 to {CLIENTS}")
 
 
-def full(output: pathlib.Path, **facts: Any) -> pd.DataFrame:
-    """The rows of the full size from the FedSWA experiments' table.
-
-    Args:
-        facts: options that the table was made with.
-
-    Raises:
-        SystemExit: there is no such table.
-    """
-    rows = reported_rows(output / "fedswa" / "factorial-cpu", "factorial", options=facts)
-    if rows.empty:
-        raise SystemExit(
-            f"{output} has no table with {facts}; run python -m experiments.fedswa.factorial"
-        )
-    return rows
-
-
 def main(options: Options) -> None:
     """Runs what is not kept and writes the report."""
-    levels = {"gammas": options.gammas, "alphas": options.alphas, "rhos": options.rhos}
-    if options.scale == "reduced":
-        rows = kept(options.work, options.seeds, options.rounds, options.lrs, **levels)
-    else:
-        rows = full(options.output, seeds=options.seeds, **levels)
+    rows = kept(
+        options.work, options.seeds, options.rounds, options.lrs, gammas=options.gammas,
+        alphas=options.alphas, rhos=options.rhos,
+    )  # fmt: skip
     floors = measured(
         options.work, options.cohorts, options.floor_gammas, options.floor_seeds,
         options.floor_rounds,
     )  # fmt: skip
-    name = "fedmoswa" if options.scale == "reduced" else f"fedmoswa-{options.scale}"
     save_report(
-        options.output / "questions" / name, name, {"": scored(rows), "floor": floors}, build,
-        options=settings(options), cases=[case._asdict() for case in CASES],
+        options.output / "questions" / "fedmoswa", "fedmoswa", {"": scored(rows), "floor": floors},
+        build, options=settings(options), cases=[case._asdict() for case in CASES],
     )  # fmt: skip
 
 

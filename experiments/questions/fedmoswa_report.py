@@ -1,5 +1,6 @@
 """Report, figure and page on FedMoSWA's gain and floor."""
 
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +10,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from experiments.harness import Estimate, Report, select
+from experiments.harness import Estimate, Report, read_facts, reported_rows, select
 from experiments.harness.controls import FACTORS, MEASURES, OWN, SCAFFOLD
-from experiments.questions.fedmoswa_effects import effects, largest
+from experiments.harness.effects import best_setting, effects, largest, levels_of
 from experiments.questions.fedmoswa_floor import law
 from experiments.questions.fedmoswa_floor_runs import CLIENTS, Case, step_of
 from experiments.questions.fedmoswa_tables import NOTHING, UP_TO, exponents, with_law
@@ -19,23 +20,8 @@ from experiments.questions.page import Answer, Page, Study, together
 
 SMALL = 0.05  # h, up to which the law is expected to hold
 SHOWN = (0.05, 0.2, 1.0)  # gammas in the figure
+CIFAR100 = pathlib.Path(__file__).parents[1] / "results" / "fedswa" / "factorial-cpu"
 Tables = Mapping[str, pd.DataFrame]
-
-
-def levels_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Levels of the factors."""
-    return {name: facts["options"][name] for name in ("gammas", "alphas", "rhos")}
-
-
-def best_setting(scored: pd.DataFrame, controls: str, measure: str = MEASURES[0]) -> np.ndarray:
-    """The response per seed at the setting that has the best mean accuracy over other seeds."""
-    own = select(scored, controls=controls).assign(cell=lambda t: t[list(FACTORS)].apply(tuple, 1))
-    own = own.assign(cell=own["cell"].astype(str))
-    wide = {name: own.pivot(index="cell", columns="seed", values=name) for name in
-            (MEASURES[0], measure)}  # fmt: skip
-    accuracy = wide[MEASURES[0]].fillna(0).to_numpy()
-    chosen = (accuracy.sum(axis=1, keepdims=True) - accuracy).argmax(axis=0)
-    return wide[measure].to_numpy()[chosen, np.arange(len(chosen))]
 
 
 def draw(tables: Tables, facts: Mapping[str, Any]) -> Figure:
@@ -127,7 +113,7 @@ def build(tables: Tables, facts: Mapping[str, Any]) -> tuple[Report, dict[str, F
     scored, levels, options = tables[""], levels_of(facts), facts["options"]
     text = Report(
         "Where FedMoSWA's gain comes from",
-        f"Scale {options['scale']}. Factorial: {options['seeds']} seeds, each setting at the rate "
+        f"Factorial: {options['seeds']} seeds, each setting at the rate "
         "with the best accuracy of the other seeds; late means. Floors: square distance from the "
         f"optimum per coordinate, {CLIENTS} clients, minimisers with variance 1, "
         f"{options['floor_seeds']} seeds, {options['floor_rounds']} rounds, of which the first "
@@ -142,8 +128,7 @@ def build(tables: Tables, facts: Mapping[str, Any]) -> tuple[Report, dict[str, F
     text.section("Exponents of FedMo's floor", exponents(tables["floor"]).round(3))
     floors = with_law(tables["floor"]).drop(columns=["off low", "off high"])
     text.section("Floors", floors)
-    name = "fedmoswa" if options["scale"] == "reduced" else f"fedmoswa-{options['scale']}"
-    return text, {name: draw(tables, facts)}
+    return text, {"fedmoswa": draw(tables, facts)}
 
 
 def _row_text(row: Any, scale: float = 100.0, digits: int = 1) -> str:
@@ -325,8 +310,24 @@ def page(tables: Tables, facts: Mapping[str, Any]) -> Page:
         f"Exponent of 1/s - 1/M in FedMo's floor at h = {step_of(Case(0.2)):.2g}: {in_cohorts}; "
         f"FedAvg's is 1. Largest interactions, in points: {others}. On the gap between the losses: "
         f"{of_gap}. Quadratics with 8 local steps; a perceptron on 600 digits of 20 "
-        f"clients, cohorts of two, {options['rounds']} rounds. CIFAR-100 "
-        "(`--scale full`) has not run.",
+        f"clients, cohorts of two, {options['rounds']} rounds. {on_cifar100()}",
+    )
+
+
+def on_cifar100(folder: pathlib.Path = CIFAR100) -> str:
+    """A sentence on the same effects in the table of ``experiments.fedswa.factorial``."""
+    rows = reported_rows(folder, "factorial")
+    if rows.empty:
+        return "CIFAR-100 (`python -m experiments.fedswa.factorial`) has not run."
+    facts = read_facts(folder, "factorial")
+    table = effects(rows, MEASURES[0], levels_of(facts)).set_index("effect")
+    mains = table.loc[table["kind"] == "main", :]
+    effects_of = "; ".join(_named(name, row) for name, row in mains.iterrows())
+    ahead = Estimate.of(100 * (best_setting(rows, SCAFFOLD) - best_setting(rows, OWN)))
+    return (
+        f"CIFAR-100, narrow LeNet-5 at one rate, {facts['options']['seeds']} seeds, points of "
+        f"accuracy ([table](../../experiments/results/fedswa/{folder.name}/factorial.md)): "
+        f"{effects_of}; SCAFFOLD for own controls {ahead:.1f}."
     )
 
 

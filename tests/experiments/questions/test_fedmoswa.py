@@ -9,12 +9,12 @@ from scipy import linalg
 
 from experiments.harness import Report
 from experiments.harness.controls import CONTROLS, LAST, NONE, OWN, SCAFFOLD, settings_of
+from experiments.harness.effects import best_setting, effects, largest
 from experiments.questions import fedmoswa, fedmoswa_factorial, fedmoswa_floor_runs
-from experiments.questions.fedmoswa_effects import effects, largest
 from experiments.questions.fedmoswa_factorial import scored
 from experiments.questions.fedmoswa_floor import Sizes, distances, law
 from experiments.questions.fedmoswa_floor_runs import CASES, Case, exact, floors
-from experiments.questions.fedmoswa_report import STUDY, best_setting
+from experiments.questions.fedmoswa_report import STUDY, on_cifar100
 from experiments.questions.fedmoswa_tables import exponents, with_law
 from experiments.questions.redraw import redraw
 
@@ -203,7 +203,7 @@ def results():
                 groups = {f"group {i}": value * factor for i, factor in enumerate(factors)}
                 row = case._asdict() | {"method": method, "cohort": cohort, "gamma": gamma}
                 rows.append(row | {"exact": value} | groups)
-    options = {"scale": "reduced", "seeds": 4, "rounds": 400, "floor_seeds": 64}
+    options = {"seeds": 4, "rounds": 400, "floor_seeds": 64}
     options |= {name: list(values) for name, values in LEVELS.items()} | {"floor_rounds": 60}
     return {"": scored(planted()), "floor": pd.DataFrame(rows)}, {"options": options}
 
@@ -275,13 +275,15 @@ def test_small_run_continues_and_is_redrawn(tmp_path, monkeypatch):
         assert path.read_bytes() == text, path
 
 
-def test_full_size_is_the_table_of_the_fedswa_experiments(tmp_path):
-    """A table of other levels or seeds is refused: its means would be over other settings."""
-    table = planted().query("lr == 0.1")
-    facts = {"options": {**LEVELS, "seeds": 4, "scale": "cpu"}}
-    Report("Factorial").save(tmp_path / "fedswa" / "factorial-cpu", "factorial", table, **facts)
-    found = scored(fedmoswa.full(tmp_path, seeds=4, **LEVELS))
-    assert best_setting(found, OWN) == pytest.approx(0.64 + 0.01 * np.arange(4))
-    for changed in ({"seeds": 3}, {"gammas": (0.05,)}):
-        with pytest.raises(SystemExit, match="run python -m experiments"):
-            fedmoswa.full(tmp_path, **{"seeds": 4, **LEVELS, **changed})
+def test_page_has_the_effects_on_cifar100(tmp_path):
+    """A factor that was run at one level has no effect to state."""
+    assert "has not run" in on_cifar100(tmp_path)
+    table = planted().query(f"lr == 0.1 and (rho == 0.1 or controls == {SCAFFOLD!r})")
+    facts = {"options": LEVELS | {"rhos": (0.1,), "seeds": 4}}
+    Report("Factorial").save(tmp_path, "factorial", table, **facts)
+    text = on_cifar100(tmp_path)
+    assert "4 seeds" in text
+    assert "controls own for none: 12.0 [12.0, 12.0]" in text
+    assert "alpha 1.5 for 1: -2.0 [-2.0, -2.0]" in text
+    assert "SCAFFOLD for own controls 1.0 [1.0, 1.0]" in text
+    assert "rho" not in text

@@ -1,14 +1,15 @@
-"""Effects of the factors of the factorial, paired by seed."""
+"""Effects of the factors of FedMoSWA's factorials, paired by seed."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 import fedjax_sim as fs
-from experiments.harness.controls import LAST, NONE, OWN
+from experiments.harness.controls import FACTORS, LAST, MEASURES, NONE, OWN
+from experiments.harness.tables import select
 
 Sides = tuple[dict[str, Any], dict[str, Any]]  # levels of two sides; the effect is first - second
 
@@ -37,21 +38,31 @@ class Cells:
         return np.mean(parts, axis=0)
 
 
+def levels_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Levels of the factors, from the options of an experiment."""
+    return {name: facts["options"][name] for name in ("gammas", "alphas", "rhos")}
+
+
 def factors(gammas: Sequence[float], alphas: Sequence[float], rhos: Sequence[float]) -> Any:
-    """Main effects by name: two levels, and the controls that have the factor."""
+    """Main effects by name: two levels, and the controls that have the factor.
+
+    A factor with one level has no effect.
+    """
     both: dict[str, Any] = {"controls": (OWN, LAST)}
+    sides = {
+        "gamma": (min(gammas), max(gammas), both),
+        "alpha": (max(alphas), min(alphas), {}),
+        "rho": (min(rhos), max(rhos), {}),
+    }
     return {
         "controls: own - none": ({"controls": OWN}, {"controls": NONE}),
         "controls: own - last on worker": ({"controls": OWN}, {"controls": LAST}),
         "controls: last on worker - none": ({"controls": LAST}, {"controls": NONE}),
-        f"gamma: {min(gammas):g} - {max(gammas):g}": (
-            both | {"gamma": min(gammas)}, both | {"gamma": max(gammas)}
-        ),
-        f"alpha: {max(alphas):g} - {min(alphas):g}": (
-            {"alpha": max(alphas)}, {"alpha": min(alphas)}
-        ),
-        f"rho: {min(rhos):g} - {max(rhos):g}": ({"rho": min(rhos)}, {"rho": max(rhos)}),
-    }  # fmt: skip
+    } | {
+        f"{name}: {first:g} - {second:g}": (where | {name: first}, where | {name: second})
+        for name, (first, second, where) in sides.items()
+        if first != second
+    }
 
 
 def effects(scored: pd.DataFrame, measure: str, levels: dict[str, Sequence[float]]) -> pd.DataFrame:
@@ -73,6 +84,17 @@ def effects(scored: pd.DataFrame, measure: str, levels: dict[str, Sequence[float
         )
         rows.append(_row(f"({name}) x ({other})", "interaction", np.asarray(difference)))
     return pd.DataFrame(rows)
+
+
+def best_setting(scored: pd.DataFrame, controls: str, measure: str = MEASURES[0]) -> np.ndarray:
+    """The response per seed at the setting that has the best mean accuracy over other seeds."""
+    own = select(scored, controls=controls).assign(cell=lambda t: t[list(FACTORS)].apply(tuple, 1))
+    own = own.assign(cell=own["cell"].astype(str))
+    wide = {name: own.pivot(index="cell", columns="seed", values=name) for name in
+            (MEASURES[0], measure)}  # fmt: skip
+    accuracy = wide[MEASURES[0]].fillna(0).to_numpy()
+    chosen = (accuracy.sum(axis=1, keepdims=True) - accuracy).argmax(axis=0)
+    return wide[measure].to_numpy()[chosen, np.arange(len(chosen))]
 
 
 def _row(name: str, kind: str, values: np.ndarray) -> dict[str, Any]:
