@@ -9,6 +9,5 @@ from experiments.questions.page import studies
 def redraw(folder: pathlib.Path) -> None:
     """Redraws every report below ``folder``, the results of these experiments."""
     for study in studies():
-        for name in (study.name, f"{study.name}-full"):  # a study's other size, where there is one
-            if (folder / name).exists():
-                redraw_report(folder / name, name, study.build)
+        if (folder / study.name).exists():
+            redraw_report(folder / study.name, study.name, study.build)
