@@ -63,7 +63,7 @@ def averaged_fedavg(
     ==========================  ============================  ==========
 
     The weights of Theorem 2.19, :math:`(1 + 1/(KR))^{-(t + 1)}`, are these up to a common factor.
-    Before the first upload the model is the initial one.
+    Before the first local step the model is the initial one.
 
     Args:
         lr: client learning rate, or a schedule over rounds.
@@ -101,7 +101,10 @@ def averaged_fedavg(
         average = Average(
             tree.add_scale(new.total, kept, old.total), new.weight + kept * old.weight
         )
-        output = divide_or_keep(average.total, average.weight)
+        # Before any step the model stays the initial one.
+        output = tree.where(
+            average.weight > 0, divide_or_keep(average.total, average.weight), state.params
+        )
         return AveragedState(output, tree.sub(state.current, mean.descent), average)
 
     return FedAlgorithm(

@@ -1,5 +1,7 @@
 """FedAvg with averaged output against stored shadow iterates and the theorems' weights."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -66,3 +68,15 @@ def test_output_has_the_weights_of_the_theorem(factor, at, weights):
 
 def test_forgetting_everything_leaves_the_last_iterate():
     assert_close(trained(fs.averaged_fedavg(LR, 0.0)).params, shadow_iterates()[-1, -1], 1e-13)
+
+
+@pytest.mark.parametrize("at", ["start", "end"])
+def test_before_the_first_step_the_model_is_the_initial_one(at):
+    """All clients report after no steps; an empty average was a model of zeros."""
+    task = quadratic_task(HESSIANS, CENTRES, STEPS)
+    timeline = fs.timelines.full(2, CLIENTS, STEPS)
+    idle = np.zeros_like(timeline.num_steps)
+    timeline = dataclasses.replace(timeline, num_steps=idle)
+    setup = fs.Setup(task, timeline, jnp.asarray(START))
+    state, _ = fs.run(fs.averaged_fedavg(LR, at=at), setup, jax.random.key(0))
+    np.testing.assert_array_equal(state.server.params, START)
