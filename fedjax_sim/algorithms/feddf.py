@@ -105,7 +105,12 @@ def feddf(
     def update(state: ModelState, stack: Stack, round: Round) -> ModelState:
         mean = tree.weighted_mean(stack.uploads, stack.mean_weights)
         start = tree.sub(state.params, mean)
-        teachers = jax.vmap(lambda upload: tree.sub(state.params, upload))(stack.uploads)
+
+        def teacher_of(upload: Params, arrived: Array) -> Params:
+            # What did not arrive may be NaN, which a share of 0 would not leave out.
+            return tree.sub(state.params, tree.where(arrived, upload, tree.zeros_like(upload)))
+
+        teachers = jax.vmap(teacher_of)(stack.uploads, stack.arrived)
 
         def ensemble(x: Array) -> Array:
             each = jax.vmap(logits, (0, None))(teachers, x)

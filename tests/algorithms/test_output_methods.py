@@ -1,5 +1,6 @@
 """Methods whose losses compare outputs or features of several models, against NumPy."""
 
+import dataclasses
 import functools
 
 import jax
@@ -370,6 +371,28 @@ def test_equal_models_have_nothing_to_distil():
     algorithm = fs.feddf(three_logits, POOL, 0.0, steps=1, batch_size=3)
     setup = fs.Setup(logistic_task(), timeline()[:1], logistic_params())
     np.testing.assert_allclose(flat(run(algorithm, setup)[0].server.params), start(), atol=1e-10)
+
+
+def test_lost_uploads_that_are_not_finite_teach_nothing():
+    """Client 1 diverges, and none of its uploads arrives."""
+    rounds, clients = 2, 3
+    lost = np.broadcast_to(np.arange(clients) == 1, (rounds, clients))
+    visits = dataclasses.replace(fs.timelines.full(rounds, clients, 1), lost=lost)
+    algorithm = fs.feddf(lambda w, x: x @ w, POOL, 0.1, steps=2, batch_size=2)
+
+    def after(slope):
+        def oracle(client, key, max_steps):
+            def grad(w, step=0):
+                return w - 1 + jnp.where(client == 1, slope, 0)
+
+            return fs.Oracle(grad, lambda w, step: w.sum(), grad)
+
+        ones = np.ones(clients, int)
+        params = jnp.zeros((POOL.shape[1], 2))
+        setup = fs.Setup(fs.Task(oracle, ones, ones), visits, params)
+        return fs.run(algorithm, setup, jax.random.key(0))[0].server.params
+
+    np.testing.assert_array_equal(after(jnp.inf), after(0.0))
 
 
 @pytest.mark.parametrize(
