@@ -334,7 +334,9 @@ class Regularised:
     def _added(self, losses: Array, params: Params) -> Array:
         if self.statistics is not None:
             _, params = tree.leaves.split(params, self.statistics)
-        penalty = tree.norm(params, squared=True).astype(losses.dtype) / 2
+        # Frozen leaves may be in half precision, whose squares overflow above 65,504.
+        squared = tree.norm(tree.wide(jax.tree.map(jnp.asarray, params)), squared=True)
+        penalty = squared.astype(losses.dtype) / 2
         return losses + jnp.asarray(self.weight, losses.dtype) * penalty
 
     def check(self, params: Params, examples: PyTree) -> None:

@@ -111,6 +111,13 @@ def test_with_l2():
     np.testing.assert_array_equal(gradient["b"], 0.5 * params["b"] + 0.5)
 
 
+def test_with_l2_of_frozen_leaves_in_half_precision():
+    """The squares' sum is 90,000 + 1; in float16 it is infinite."""
+    params = {"frozen": jnp.array(300.0, jnp.float16), "w": jnp.array(1.0)}
+    objective = objectives.with_l2(lambda params, examples, key: params["w"] * jnp.ones(1), 2.0)
+    np.testing.assert_array_equal(objective(params, {}, None), [90_002.0])
+
+
 def test_uint8_images_and_precision_follow_the_params(x64):
     pixels = jnp.asarray(RNG.integers(0, 256, (6, 3)), jnp.uint8)
     examples = {"x": pixels, "y": jnp.asarray(LABELS)}
