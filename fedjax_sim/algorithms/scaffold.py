@@ -130,8 +130,8 @@ def scaffold(
 def gradient_controls(state: Any, setup: Setup, key: Array) -> Any:
     r"""Starts control variates at the local gradients: :math:`c_i = \nabla F_i(x)`, their mean c.
 
-    It takes the state of SCAFFOLD, FedMoSWA or FedGAMMA before the first round, whose controls are
-    zero otherwise, and costs a pass over all clients' data.
+    It takes the state of SCAFFOLD, SCAFFOLD-M, FedMoSWA or FedGAMMA before the first round, whose
+    controls are zero otherwise, and costs a pass over all clients' data.
 
     Args:
         state: a :class:`~fedjax_sim.engine.RunState` of :func:`fedjax_sim.init`.
@@ -142,7 +142,8 @@ def gradient_controls(state: Any, setup: Setup, key: Array) -> Any:
         The state to pass to :func:`fedjax_sim.advance`.
 
     Raises:
-        ValueError: ``setup`` is no setup, or ``key`` is not one key of JAX's default generator.
+        ValueError: ``setup`` is no setup, ``key`` is not one key of JAX's default generator, or the
+            state is one of another algorithm.
 
     References:
         Liu et al., "Improving Generalization in Federated Learning with Highly Heterogeneous Data
@@ -162,6 +163,7 @@ def gradient_controls(state: Any, setup: Setup, key: Array) -> Any:
     """
     check_is_setup(setup)
     check_key(key)
+    _check_has_controls(state)
     params, task = state.server.params, setup.task
 
     def local_gradient(client: Array) -> Params:
@@ -174,3 +176,15 @@ def gradient_controls(state: Any, setup: Setup, key: Array) -> Any:
     weights = weights.astype(jnp.result_type(float))
     mean = jax.tree.map(lambda c: jnp.average(c, 0, weights).astype(c.dtype), controls)
     return state._replace(server=state.server._replace(control=mean), clients=controls)
+
+
+def _check_has_controls(state: Any) -> None:
+    """Refuses states in which the server or the clients have no control variates."""
+    server, clients = getattr(state, "server", None), getattr(state, "clients", ())
+    control = getattr(server, "control", None)
+    # Mime's and FedLin's servers have a control, too, but their clients keep nothing.
+    if control is None or jax.tree.structure(control) != jax.tree.structure(clients):
+        raise ValueError(
+            f"state has the server {type(server).__name__}; expected a state of fs.init with a "
+            "control at the server and at every client, as of fs.scaffold(0.1)"
+        )

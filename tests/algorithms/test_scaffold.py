@@ -72,7 +72,7 @@ def test_finds_the_optimum(option, cohort_size):
     np.testing.assert_allclose(state.control, 0, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("build", [fs.scaffold, fs.fedmoswa, fs.fedgamma])
+@pytest.mark.parametrize("build", [fs.scaffold, fs.scaffold_m, fs.fedmoswa, fs.fedgamma])
 def test_gradient_controls_start_at_the_local_gradients(build):
     task = quadratic_task(HESSIANS, CENTRES, 5)
     timeline = fs.timelines.full(1, NUM_CLIENTS, 5)
@@ -114,6 +114,19 @@ def test_gradient_controls_of_a_task_are_refused():
     state = fs.init(fs.scaffold(0.1), setup)
     with pytest.raises(ValueError, match=r"setup is a Task; expected a fedjax_sim\.Setup"):
         fs.gradient_controls(state, task, jax.random.key(0))  # pyright: ignore
+
+
+@pytest.mark.parametrize(
+    "build", [fs.fedavg, fs.mime, lambda lr: fs.average_rounds(fs.scaffold(lr))]
+)
+def test_gradient_controls_of_states_without_controls_are_refused(build):
+    """Mime's server has a control, which it replaces, and its clients have none."""
+    task = quadratic_task(HESSIANS, CENTRES, 5)
+    timeline = fs.timelines.repeat_rounds(fs.timelines.full(1, NUM_CLIENTS, 5), 2)
+    setup = fs.Setup(task, timeline, jnp.asarray(START))
+    state = fs.init(build(0.1), setup)
+    with pytest.raises(ValueError, match=r"state has the server .*; expected .* a control at"):
+        fs.gradient_controls(state, setup, jax.random.key(0))
 
 
 def test_gradient_controls_of_random_objectives_have_draws_of_their_own():
