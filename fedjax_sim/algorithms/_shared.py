@@ -10,7 +10,7 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import partial_rounds
+from fedjax_sim.checks import is_concrete, partial_rounds
 from fedjax_sim.prox import Composite
 from fedjax_sim.types import Oracle, Params, Requires, Round, Scalar, Task, Timeline, Upload, Work
 
@@ -94,6 +94,15 @@ def check_clients_receive(task: Task, timeline: Timeline) -> None:
             "False: clients start from the model that they received, as in contacts with "
             "receives='new'"
         )
+
+
+def step_range(timeline: Timeline) -> tuple[int, int]:
+    """Returns the fewest and the most local steps of a visit; if unknown, 0 and ``max_steps``."""
+    if is_concrete(timeline.num_steps) and is_concrete(timeline.mask):
+        steps = np.asarray(timeline.num_steps)[np.asarray(timeline.mask)]
+        if steps.size:
+            return int(steps.min()), int(steps.max())
+    return 0, timeline.max_steps
 
 
 def check_none_lost(timeline: Timeline, reason: str) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import step_range
 from fedjax_sim.checks import (
     called,
     check_at_least,
@@ -256,11 +257,7 @@ def _checked(numbers: tuple, name: str) -> Coupling:
 
 
 def _check_num_steps(num_steps: Scalar, timeline: Timeline) -> None:
-    low, high = 0, timeline.max_steps
-    if is_concrete(timeline.num_steps) and is_concrete(timeline.mask):
-        steps = np.asarray(timeline.num_steps)[np.asarray(timeline.mask)]
-        if steps.size:
-            low, high = int(steps.min()), int(steps.max())
+    low, high = step_range(timeline)
     if not low <= float(num_steps) <= high:
         raise ValueError(
             f"num_steps is {num_steps}; expected {low} .. {high}, the local steps per visit of the "

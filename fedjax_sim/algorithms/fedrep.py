@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState
+from fedjax_sim.algorithms._shared import ModelState, step_range
 from fedjax_sim.checks import check_at_least, check_at_most, check_rates, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.types import (
@@ -125,10 +125,10 @@ def fedrep(
     def check(task: Task, timeline: Timeline) -> None:
         if head_steps is None or not is_concrete(head_steps):
             return
-        if float(head_steps) >= timeline.max_steps:
+        if float(head_steps) >= (most := step_range(timeline)[1]):
             raise ValueError(
-                f"head_steps is {head_steps}; expected less than {timeline.max_steps}, "
-                "timeline.max_steps: without further steps the body never moves"
+                f"head_steps is {head_steps}; expected less than {most}, the most local steps of a "
+                "visit in the timeline: without further steps the body never moves"
             )
 
     return FedAlgorithm(

@@ -14,7 +14,7 @@ import optax
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import cycled, visit_of
+from fedjax_sim.algorithms._shared import cycled, step_range, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_count, check_positive, check_rates, check_unused
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
@@ -124,9 +124,9 @@ def perfedavg(
         return local_steps(cycled(step, work), x, visit_of(work, adapt_steps))
 
     def check(task: Task, timeline: Timeline) -> None:
-        if timeline.max_steps < minibatches:
+        if (most := step_range(timeline)[1]) < minibatches:
             raise ValueError(
-                f"timeline.max_steps is {timeline.max_steps}; expected at least {minibatches} "
+                f"timeline.num_steps is at most {most}; expected visits of at least {minibatches} "
                 f"local steps, the minibatches of one meta-step (hessian={hessian!r})"
             )
 

@@ -277,6 +277,12 @@ def stale():
     return setup(dataclasses.replace(timeline, version=version, max_staleness=1))
 
 
+def short(given):
+    """Visits of two steps, in a timeline that allows more."""
+    two = np.full_like(given.timeline.num_steps, 2)
+    return dataclasses.replace(given, timeline=dataclasses.replace(given.timeline, num_steps=two))
+
+
 def logistic():
     return fs.Setup(task(), current_timeline(), logistic_params())
 
@@ -293,7 +299,11 @@ AT_START = {
     "fedlin": (lambda: fs.fedlin(0.1), one_client_per_round, "rounds 0 and 1 .* different cohorts"),
     "fedrep": (
         lambda: fs.fedrep(0.1, head_steps=3, where=bilinear.head), lambda: bilinear.setup(3),
-        "head_steps is 3; expected less than 3, timeline.max_steps",
+        "head_steps is 3; expected less than 3, the most local steps of a visit",
+    ),
+    "fedrep, short visits": (
+        lambda: fs.fedrep(0.1, head_steps=3, where=bilinear.head), lambda: short(bilinear.setup(5)),
+        "head_steps is 3; expected less than 2, the most local steps of a visit",
     ),
     "fedvarp": (
         lambda: fs.fedvarp(0.1), lambda: on_q(np.eye(2)),
@@ -315,7 +325,11 @@ AT_START = {
     ),
     "perfedavg": (
         lambda: fs.perfedavg(0.1, hessian="HF"), lambda: setup(num_steps=2),
-        r"timeline.max_steps is 2; expected at least 3 local steps, .* \(hessian='HF'\)",
+        r"num_steps is at most 2; expected visits of at least 3 local .* \(hessian='HF'\)",
+    ),
+    "perfedavg, short visits": (
+        lambda: fs.perfedavg(0.1, hessian="HF"), lambda: short(setup(num_steps=5)),
+        r"num_steps is at most 2; expected visits of at least 3 local .* \(hessian='HF'\)",
     ),
     "pfedme": (
         lambda: fs.pfedme(0.1, num_averaged=3), setup,
