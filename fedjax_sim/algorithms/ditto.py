@@ -88,7 +88,7 @@ def ditto(
         upload, _ = global_part.local(x, (), oracle, work)
         weight = weight_of(work.client)
         visit = work if personal_steps is None else visit_of(work, personal_steps)
-        step = sgd(rate(own_lr, work), proximal(oracle, weight, x).grad)
+        step = sgd(rate(own_lr, work, "personal_lr"), proximal(oracle, weight, x).grad)
         return upload, local_steps(cycled(step, work), v, visit)
 
     def check(task: Task, timeline: Timeline) -> None:

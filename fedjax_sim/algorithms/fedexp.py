@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState, real_vdot
+from fedjax_sim.algorithms._shared import ModelState, real, real_vdot
 from fedjax_sim.checks import check_rates
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, server_rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Requires, Round, Work, specified
 
 __all__ = ["fedexp"]
@@ -76,9 +76,8 @@ def fedexp(
         return _Visit(delta, real_vdot(delta, delta)), state
 
     def moved(x: Params, mean: _Visit, round: Round) -> Params:
-        number = eps(round.number) if callable(eps) else eps
-        squared = real_vdot(mean.delta, mean.delta)
-        below = 2 * (squared + jnp.asarray(number).astype(squared.dtype))
+        number = real(server_rate(eps, round, "eps"))
+        below = 2 * (real_vdot(mean.delta, mean.delta) + number)
         ratio = mean.squared_norm / jnp.where(below > 0, below, 1)  # 0 / 1 without reports
         return tree.add_scale(x, -jnp.maximum(1, ratio), mean.delta)
 

@@ -100,7 +100,8 @@ def fedgloss(
 
     def update(state: FedGlossState, delta: Upload, round: Round) -> FedGlossState:
         dual = tree.add_scale(state.dual, mu, tree.scale(round.participation, delta))
-        moved = tree.add_scale(state.params, -server_rate(server_lr, round), delta)
+        eta = server_rate(server_lr, round, "server_lr")
+        moved = tree.add_scale(state.params, -eta, delta)
         return FedGlossState(tree.add_scale(moved, -1 / mu, dual), dual, delta)
 
     return FedAlgorithm(

@@ -100,7 +100,7 @@ def fedrep(
         x: Params, state: FedRepClient, oracle: Oracle, work: Work
     ) -> tuple[Upload, FedRepClient]:
         eta = rate(lr, work)
-        eta_head = eta if head_lr is None else rate(head_lr, work)
+        eta_head = eta if head_lr is None else rate(head_lr, work, "head_lr")
         if head_steps is None:
             share = jnp.asarray(head_share).astype(float)
             steps = jnp.asarray(work.num_steps).astype(share.dtype)

@@ -96,7 +96,7 @@ def perfedavg(
     inner_lr = lr if adapt_lr is None else adapt_lr
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:
-        eta, a = rate(lr, work), rate(inner_lr, work)
+        eta, a = rate(lr, work), rate(inner_lr, work, "adapt_lr")
 
         def curvature(y: Params, direction: Params, k: Array) -> Params:
             if hessian == "exact":
@@ -120,7 +120,7 @@ def perfedavg(
         return tree.sub(x, local_steps(step, x, visit)), state
 
     def personal(x: Params, state: tuple, oracle: Oracle, work: Work) -> Params:
-        step = sgd(rate(inner_lr, work), oracle.grad)
+        step = sgd(rate(inner_lr, work, "adapt_lr"), oracle.grad)
         return local_steps(cycled(step, work), x, visit_of(work, adapt_steps))
 
     def check(task: Task, timeline: Timeline) -> None:

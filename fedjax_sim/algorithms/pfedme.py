@@ -111,7 +111,7 @@ def pfedme(
     def local(
         message: PFedMeMessage, theta: Params, oracle: Oracle, work: Work
     ) -> tuple[Upload, Params]:
-        x, eta, p = message.params, rate(lr, work), rate(personal_lr, work)
+        x, eta, p = message.params, rate(lr, work), rate(personal_lr, work, "personal_lr")
 
         def step(carry: tuple[Params, Params], j: Array) -> tuple[Params, Params]:
             w, theta = carry

@@ -332,10 +332,15 @@ def _as_before(new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(cast, new, old)
 
 
-def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:
+def rate(lr: ScalarOrSchedule, work: Work, name: str = "lr") -> Scalar:
     """Returns the learning rate of a visit: ``lr`` itself, or ``lr(round)`` if it is a schedule.
 
     The round is the one whose broadcast the client started from.
+
+    Args:
+        lr: number or schedule.
+        work: the visit.
+        name: of the rate, for messages.
 
     Raises:
         ValueError: a rate with axes, which would be multiplied entry by entry with the model.
@@ -345,11 +350,16 @@ def rate(lr: ScalarOrSchedule, work: Work) -> Scalar:
         >>> float(rate(lambda round: 0.5**round, work)), rate(0.1, work)
         (0.25, 0.1)
     """
-    return _at(lr, work.round - work.staleness)
+    return _at(name, lr, work.round - work.staleness)
 
 
-def server_rate(lr: ScalarOrSchedule, round: Round) -> Scalar:
+def server_rate(lr: ScalarOrSchedule, round: Round, name: str = "lr") -> Scalar:
     """Returns the rate of a server update: ``lr`` itself, or ``lr(round)`` if it is a schedule.
+
+    Args:
+        lr: number or schedule.
+        round: the server update.
+        name: of the rate, for messages.
 
     Raises:
         ValueError: a rate with axes, as for :func:`rate`.
@@ -359,18 +369,18 @@ def server_rate(lr: ScalarOrSchedule, round: Round) -> Scalar:
         >>> float(server_rate(lambda round: 0.5**round, round)), server_rate(0.1, round)
         (0.25, 0.1)
     """
-    return _at(lr, round.number)
+    return _at(name, lr, round.number)
 
 
-def _at(lr: ScalarOrSchedule, round: Array) -> Scalar:
+def _at(name: str, lr: ScalarOrSchedule, round: Array) -> Scalar:
     if not callable(lr):
-        check_one_number(lr=lr)
+        check_one_number(**{name: lr})
         return lr
     expected = "a schedule: a function of the round that JAX can trace and that returns one number"
-    value = called("lr", "a traced round", expected, lr, round)
+    value = called(name, "a traced round", expected, lr, round)
     if value is None:
-        raise ValueError("lr(round) is None; expected one number")
-    check_one_number(**{"lr(round)": value})
+        raise ValueError(f"{name}(round) is None; expected one number")
+    check_one_number(**{f"{name}(round)": value})
     return value
 
 

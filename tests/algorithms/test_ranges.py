@@ -372,6 +372,25 @@ def test_setups_that_are_not(make, given):
     fs.init(make(), given())
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("ditto", "personal_lr"),
+        ("fedexp", "eps"),
+        ("fedgloss", "server_lr"),
+        ("fedrep", "head_lr"),
+        ("perfedavg", "adapt_lr"),
+        ("pfedme", "personal_lr"),
+    ],
+)
+def test_mistakes_in_schedules_have_the_name_of_the_argument(name, key):
+    """All were called lr."""
+    algorithm = build(name, **{key: lambda: 0.1})
+    given = bilinear.setup(3) if name == "fedrep" else setup()
+    with pytest.raises(ValueError, match=f"^{key} fails for a traced round"):
+        fs.run(algorithm, given, jax.random.key(0))
+
+
 def test_too_many_steps_of_a_traced_timeline():
     given = fs.Setup(logistic_task(), fs.timelines.full(2, 8, 5), logistic_params())
     with pytest.raises(ValueError, match=r"num_steps is 32; expected 0 \.\. 5, the local"):
