@@ -1,6 +1,14 @@
 """Codecs, which reduce messages to few bits, and algorithms that communicate through codecs."""
 
-from fedjax_sim.compression.channel import compressed, own_message, same_form, zeros
+from fedjax_sim.compression.channel import (
+    coded_part,
+    compressed,
+    exact_bits,
+    own_message,
+    same_form,
+    with_coded_part,
+    zeros,
+)
 from fedjax_sim.compression.codec import (
     Codec,
     StatefulCodec,

@@ -133,11 +133,11 @@ def compressed(
         received = _received(down, message, state, work)
         upload, new = algorithm.local(received, state, oracle, work.inside())
         key = jax.random.fold_in(work.key, _UPLOAD)
-        part = _coded(upload)
+        part = coded_part(upload)
         expected = "a function that JAX can trace and that returns a tree like the upload"
         known = called("near", "(message, upload)", expected, decode_near, message, part)
         tree.check_alike("near", known, part, "the upload")
-        return _restored(upload, decoded(codec, key, part, known)), new
+        return with_coded_part(upload, decoded(codec, key, part, known)), new
 
     def personal(message: Message, state: ClientState, oracle: Oracle, work: Work) -> Params:
         assert algorithm.personal is not None
@@ -145,9 +145,7 @@ def compressed(
         return algorithm.personal(received, state, oracle, work.inside())
 
     def bits(upload: Upload) -> int:
-        if not hasattr(upload, "coded"):
-            return codec.bits(upload)
-        return codec.bits(jax.eval_shape(_coded, upload)) + upload.exact_bits()
+        return codec.bits(jax.eval_shape(coded_part, upload)) + exact_bits(upload)
 
     wrapped = algorithm if down is None else with_message_bits(algorithm, down.bits)
     return with_upload_bits(wrapped, bits)._replace(
@@ -155,14 +153,19 @@ def compressed(
     )
 
 
-def _coded(upload: Upload) -> PyTree:
+def coded_part(upload: Upload) -> PyTree:
     """Returns what a codec encodes: the upload, or the part that it names itself (IFCA)."""
     return upload.coded() if hasattr(upload, "coded") else upload
 
 
-def _restored(upload: Upload, part: PyTree) -> Upload:
+def with_coded_part(upload: Upload, part: PyTree) -> Upload:
     """Returns an upload with another value of its coded part."""
     return upload.restored(part) if hasattr(upload, "coded") else part
+
+
+def exact_bits(upload: Upload) -> int:
+    """Returns the bits of what no codec encodes."""
+    return upload.exact_bits() if hasattr(upload, "coded") else 0
 
 
 def _received(down: Codec | None, message: Message, state: ClientState, work: Work) -> Message:

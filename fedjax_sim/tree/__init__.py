@@ -29,6 +29,7 @@ from fedjax_sim.tree.counting import (
     plain_bits,
     scalar_bits,
     upload_bits,
+    with_further_bits,
     with_message_bits,
     with_upload_bits,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from fedjax_sim.types import FedAlgorithm, PyTree
+from fedjax_sim.types import FedAlgorithm, PyTree, Upload
 
 Count = Callable[[PyTree], int]
 
@@ -29,6 +29,28 @@ def with_upload_bits(
     """
     counted = algorithm.requires.bits._replace(upload=bits, upload_if_all=all_report)
     return algorithm.requiring(bits=counted)
+
+
+def with_further_bits(
+    algorithm: FedAlgorithm,
+    counted: Callable[[Upload], Upload],
+    further: Callable[[Upload], PyTree],
+) -> FedAlgorithm:
+    """Returns an algorithm that sends arrays beside the uploads that it counted so far.
+
+    Args:
+        algorithm: the algorithm.
+        counted: new upload -> the upload of before.
+        further: new upload -> the arrays beside it.
+    """
+
+    def around(count: Count) -> Count:
+        return lambda upload: count(counted(upload)) + bits_of_arrays(further(upload))
+
+    all_report = bits_if_all_report(algorithm)
+    return with_upload_bits(
+        algorithm, around(upload_bits(algorithm)), all_report and around(all_report)
+    )
 
 
 def with_message_bits(algorithm: FedAlgorithm, bits: Count) -> FedAlgorithm:

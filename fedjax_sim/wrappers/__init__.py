@@ -14,14 +14,15 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.compression import own_message
-from fedjax_sim.tree import bits_of_arrays, divide_or_keep, upload_bits, with_upload_bits
+from fedjax_sim.compression import coded_part, exact_bits, with_coded_part
+from fedjax_sim.tree import bits_of_arrays, divide_or_keep, with_further_bits
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
     Message,
     Oracle,
     Params,
+    PyTree,
     Round,
     ServerState,
     Upload,
@@ -84,13 +85,23 @@ class SkipNonfiniteState(NamedTuple):
 
 class _Checked(NamedTuple):
     upload: Upload
-    left_out: Array  # 1 or 0; 0 for a visit without steps, whose upload must be zero
+    left_out: Array  # 1 or 0
+    # 1 - left_out, which is not sent. A mean of the one may be 1 but for rounding, where that of
+    # the other is exactly 0.
+    kept: Array
 
-    def decoded_near(self, message: Message) -> _Checked:
-        """Returns the vector near which codecs decode: 0 of what is left out, and adds nothing."""
-        zeros = tree.zeros_like(self)
-        near = zeros._replace(upload=own_message(message, self.upload))
-        return tree.where(self.left_out > 0, zeros, near)
+    def coded(self) -> PyTree:
+        """Returns the part that a codec encodes, that of the upload."""
+        return coded_part(self.upload)
+
+    def restored(self, part: PyTree) -> _Checked:
+        """Returns the upload with a decoded part; what is left out stays zero."""
+        upload = with_coded_part(self.upload, part)
+        return self._replace(upload=tree.where(self.kept > 0, upload, tree.zeros_like(upload)))
+
+    def exact_bits(self) -> int:
+        """Returns the bits of what no codec encodes."""
+        return exact_bits(self.upload) + bits_of_arrays(self.left_out)
 
 
 @specified
@@ -122,13 +133,13 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
     ) -> tuple[_Checked, ClientState]:
         upload, new = algorithm.local(message, state, oracle, work)
         finite = tree.all_finite((upload, new))
-        left_out = (~finite).astype(jnp.result_type(float))
+        kept = finite.astype(jnp.result_type(float))
         upload = tree.where(finite, upload, tree.zeros_like(upload))
-        return _Checked(upload, left_out), tree.where(finite, new, state)
+        return _Checked(upload, 1 - kept, kept), tree.where(finite, new, state)
 
     def update(state: SkipNonfiniteState, mean: _Checked, round: Round) -> SkipNonfiniteState:
-        kept = 1 - mean.left_out
-        some = kept > 0
+        kept = jnp.where(mean.left_out > 0, mean.kept, 1)
+        some = mean.kept > 0
         rest = divide_or_keep(mean.upload, kept)
         uploads = jnp.asarray(round.num_uploads).astype(kept.dtype) * kept
         share = None if round.share is None else round.share * kept
@@ -137,10 +148,8 @@ def skip_nonfinite(algorithm: FedAlgorithm) -> FedAlgorithm:
             tree.where(some, new, state.inner), state.left_out + mean.left_out
         )
 
-    def bits(upload: _Checked) -> int:
-        return upload_bits(algorithm)(upload.upload) + bits_of_arrays(upload.left_out)
-
     wrapped = algorithm.requiring(exact_mean="clients also upload whether their upload is finite")
-    return with_upload_bits(wrapped, bits)._replace(
+    wrapped = with_further_bits(wrapped, lambda sent: sent.upload, lambda sent: sent.left_out)
+    return wrapped._replace(
         init=init, local=local, update=update, broadcast=broadcast_inner(algorithm)
     )

@@ -198,10 +198,6 @@ def running_statistics(
         inner = algorithm.update(state.inner, mean.upload, round)
         return PartState(inner, tree.where(some, mixed, state.rest))
 
-    def bits_of_upload(upload: _Visit) -> int:
-        rest = tree.bits_of_arrays((upload.statistics, upload.present))
-        return tree.upload_bits(algorithm)(upload.upload) + rest
-
     def bits_of_message(message: PartMessage) -> int:
         return tree.message_bits(algorithm)(message.inner) + tree.bits_of_arrays(message.rest)
 
@@ -210,7 +206,10 @@ def running_statistics(
         update=update,
         personal=None if algorithm.personal is None else personal_averaged,
     ).requiring(exact_mean="clients also upload the running statistics of their data")
-    return tree.with_message_bits(tree.with_upload_bits(wrapped, bits_of_upload), bits_of_message)
+    wrapped = tree.with_further_bits(
+        wrapped, lambda sent: sent.upload, lambda sent: (sent.statistics, sent.present)
+    )
+    return tree.with_message_bits(wrapped, bits_of_message)
 
 
 def _updating(oracle: Oracle, carried: Carried) -> Oracle:

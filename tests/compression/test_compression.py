@@ -300,6 +300,26 @@ def test_models_inside_of_an_upload_are_decoded_near_the_message(output, wrap, a
     np.testing.assert_allclose(state.server.params, expected.server.params, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "codec"),
+    [
+        (fs.fedavg(0.1), lattice(14, 1e-4)),  # 1 is beyond the radius
+        (fs.ifca(0.1), compression.random_k(1)),
+    ],
+    ids=["lattice", "clusters"],
+)
+def test_whether_an_upload_is_finite_arrives_unchanged(algorithm, codec, allow_nans):
+    """Codecs encode what they encode without the wrapper, and one of four uploads is left out."""
+    task = quadratic_task(np.ones((4, 1, 1)), normal(0, 4, 1), 1)
+    timeline, start = fs.timelines.full(3, 4, 1), jnp.zeros(1)
+    others = fs.timelines.remove_clients(timeline, 0)
+    bad = fs.robust.attacks.infinity(algorithm, fs.robust.attacks.some_clients([0], 4))
+    expected, _ = execute(compressed(algorithm, codec), others, start, task)
+    state, _ = execute(compressed(fs.skip_nonfinite(bad), codec), timeline, start, task)
+    chex.assert_trees_all_close(state.server.inner, expected.server, atol=4 * EPS)
+    assert_close(state.server.left_out, 0.75, rtol=4 * EPS)
+
+
 def test_differences_of_models_are_decoded_near_zero():
     """FedAvg far from 0: near the message, 100, differences would arrive as others near 100."""
     codec, start, target = lattice(6, 0.125), 100.0, 103.0  # radius 3.94

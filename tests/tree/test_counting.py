@@ -85,14 +85,24 @@ def test_bits_of_uploads_and_messages(algorithm, upload, message):
     assert upload is None or found[0] == upload
 
 
-def test_uploads_of_pp_marina_are_whole_if_all_clients_report():
+@pytest.mark.parametrize(
+    ("wrap", "coded_entries", "exact"),
+    [
+        (lambda algorithm: algorithm, PARAMS, 0),
+        (fs.skip_nonfinite, PARAMS, 32),
+        # Statistics are sent as they are, with the number of clients that have some.
+        (lambda algorithm: fs.running_statistics(algorithm, of_frozen), {"w": PARAMS["w"]}, 1632),
+    ],
+    ids=["alone", "skip_nonfinite", "running_statistics"],
+)
+def test_uploads_of_pp_marina_are_whole_if_all_clients_report(wrap, coded_entries, exact):
     mask = jnp.array([[True] * 4, [True, False, True, False], [False, True, False, False]])
     timeline = fs.timelines.full(3, 4, 1)
     timeline = dataclasses.replace(timeline, mask=mask)
     codec = qsgd(3)
-    coded = codec.bits(PARAMS)
-    expected = round((4 * WHOLE + 3 * coded) / 7)
-    assert communication(fs.pp_marina(PLAIN, codec), timeline)[0] == expected
+    whole, coded = identity().bits(coded_entries), codec.bits(coded_entries)
+    expected = round((4 * whole + 3 * coded) / 7 + exact)
+    assert communication(wrap(fs.pp_marina(PLAIN, codec)), timeline)[0] == expected
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,27 @@ def test_a_round_of_nothing_but_poison_leaves_the_server_as_it_is():
     assert_close(state.server.left_out, float(NUM_ROUNDS), 0.0)
 
 
+def test_such_a_round_is_noticed_where_sums_are_rounded():
+    """In chunks the sums of the weights and of the weighted uploads have other orders."""
+    many = fs.Task(Partial(oracle, jnp.ones(64), np.inf), np.full(64, 9), np.full(64, 1))
+    algorithm = skip_nonfinite(fs.robust.attacks.corrupted(fs.fedadam(0.1, 0.1), 1.0))
+    chunks = fs.execution.chunked(7)
+
+    @compiled
+    @jax.vmap
+    def servers(weights):
+        setup = fs.Setup(
+            many, fs.timelines.full(1, 64, 1), jnp.array(10.0),
+            weighting=lambda work: weights[work.client],
+        )  # fmt: skip
+        return fs.run(algorithm, setup, jax.random.key(0), execution=chunks)[0].server
+
+    found = servers(jnp.asarray(np.random.default_rng(1).lognormal(0, 3, (12, 64))))
+    start = algorithm.init(jnp.array(10.0)).inner
+    assert_identical(found.inner, jax.tree.map(lambda x: jnp.broadcast_to(x, (12,)), start))
+    assert_close(found.left_out, np.ones(12), 1e-12)
+
+
 @pytest.mark.slow
 def test_average_rounds_is_the_mean_of_the_servers_models():
     """FedMoSWA has client states: a client that received the average would train another model."""

@@ -22,9 +22,8 @@ from fedjax_sim.tree import (
     bits_of_arrays,
     message_bits,
     normal,
-    upload_bits,
+    with_further_bits,
     with_message_bits,
-    with_upload_bits,
 )
 from fedjax_sim.types import (
     ClientState,
@@ -239,14 +238,7 @@ def privatize(
             return without_noise()
         return law.mechanism(float(noise_multiplier), timeline, num_clients)
 
-    def sent_bits(upload: Upload) -> int:
-        if adaptive is None:
-            return upload_bits(algorithm)(upload)
-        return upload_bits(algorithm)(upload.upload) + bits_of_arrays(upload.below)
-
-    def received_bits(message: Message) -> int:
-        if adaptive is None:
-            return message_bits(algorithm)(message)
+    def received_bits(message: PrivateMessage) -> int:
         return message_bits(algorithm)(message.inner) + bits_of_arrays(message.clip)
 
     private = algorithm.requiring(uniform_weights=_UNIFORM)._replace(
@@ -256,9 +248,11 @@ def privatize(
         broadcast=broadcast,
         personal=None if algorithm.personal is None else personal,
     )
-    if adaptive is not None and algorithm.requires.synchronous is None:
-        private = private.requiring(synchronous=_CURRENT)
-    private = with_message_bits(with_upload_bits(private, sent_bits), received_bits)
+    if adaptive is not None:
+        if algorithm.requires.synchronous is None:
+            private = private.requiring(synchronous=_CURRENT)
+        private = with_further_bits(private, lambda sent: sent.upload, lambda sent: sent.below)
+        private = with_message_bits(private, received_bits)
     return guarded(private, check, mechanism, "privatize", _LAST)
 
 
