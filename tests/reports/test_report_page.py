@@ -15,14 +15,14 @@ import vl_convert
 
 import fedjax_sim as fs
 from fedjax_sim.cli.main import main
-from fedjax_sim.engine import PERSONAL
+from fedjax_sim.engine import PERSONAL, History
 from fedjax_sim.reports.folders import Rule
 from fedjax_sim.reports.labels import PARTIAL
 from fedjax_sim.reports.page import document as document_of
 from fedjax_sim.reports.page import label_columns
 from fedjax_sim.reports.page.document import document
 from fedjax_sim.reports.page.sources import Source, source_of
-from fedjax_sim.runs import FolderError, write_json
+from fedjax_sim.runs import FolderError, SweepRun, write_json
 from fedjax_sim.runs.storage.outcome import Outcome
 
 COLUMNS = ["algorithm", "seed", "diverged_at", "round", "metric", "value"]
@@ -278,6 +278,59 @@ def test_clients_have_shares_and_quantiles():
     columns = shares["views"]["0/0"]["columns"]
     assert columns["x"] == [0.25, 0.25, 0.25, 0.5, 1.0]
     assert columns["mean"] == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_values_of_clients_are_those_of_their_own_method_beside_a_sweep():
+    """The sweep comes first and has a method, but no values of clients."""
+    swept = pd.concat([_history(["fedavg"]).assign(lr=lr) for lr in (0.1, 0.2)])
+    values = {"fedavg": 0.25, "scaffold": 0.75}
+    clients = pd.DataFrame(
+        [(name, 0, 4, 0, "train", 3, value) for name, value in values.items()],
+        columns=["algorithm", "seed", "round", "client", "split", "num_examples", "accuracy"],
+    )
+    run = Source("comparison", _history([*values]), clients=clients, name="run")
+    page = _page(Source("sweep", swept, name="rates"), run)
+    labels = [method["label"] for method in page.data["methods"]]
+    shares = next(chart for chart in page.data["charts"] if chart["kind"] == "shares")
+    view = shares["views"]["0/0"]
+    lines = zip(view["columns"]["m"], view["columns"]["x"], strict=True)
+    assert {labels[m]: x for m, x in lines} == {"FedAvg, run": 0.25, "SCAFFOLD, run": 0.75}
+    assert view["note"] == f"Not recorded for {labels[0]}."
+
+
+def _two_settings():
+    """Two clients' partitions, of which each has another best rate; alpha 0.5 is the easier."""
+    return [
+        ({"algorithm": "fedavg", "alpha": alpha, "lr": lr}, str(seed), alpha + 0.1 * (lr == alpha))
+        for alpha in (0.1, 0.5)
+        for lr in (0.1, 0.5)
+        for seed in range(3)
+    ]
+
+
+def _swept_folder():
+    rows = [(*x.values(), seed, 0, 4, "test/accuracy", v) for x, seed, v in _two_settings()]
+    frame = pd.DataFrame(rows, columns=["algorithm", "alpha", "lr", *COLUMNS[1:]])
+    return Source("sweep", frame, cells=("alpha",))
+
+
+def _swept_in_memory():
+    runs = [
+        SweepRun(x, seed, History(np.array([4]), {"test/accuracy": np.array([value])}, {}), 0)
+        for x, seed, value in _two_settings()
+    ]
+    return source_of(fs.Sweep(runs, False, 0, 0, 0.0, 0.0, settings=("alpha",)))
+
+
+@pytest.mark.parametrize("make", [_swept_folder, _swept_in_memory])
+def test_every_setting_of_a_sweep_has_its_best(make):
+    """A larger alpha is no better configuration."""
+    page = _page(make())
+    _, _, table = " ".join(page.texts).partition("best of")
+    assert re.findall(r"FedAvg (\S+) (\S+) (\S+)", table)[:2] == [
+        ("0.1", "0.1*", "0.200"), ("0.5", "0.5*", "0.600")
+    ]  # fmt: skip
+    assert len(page.data["methods"]) == 2
 
 
 CONFIG = {

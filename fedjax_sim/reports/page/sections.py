@@ -74,11 +74,12 @@ class Joint(NamedTuple):
     history: pd.DataFrame
     settings: dict[str, str]  # by method; only methods of one setting are compared
     modes: dict[str, Mode]  # by metric: better directions that sweeps were told
+    names: list[dict[str, str]]  # per source: methods by the source's own names; {} of a sweep
 
 
 def joint(sources: Sequence[Source]) -> Joint:
     """Returns the histories of all sources as one."""
-    parts, settings, modes = [], {}, dict[str, Mode]()
+    parts, settings, modes, names = [], {}, dict[str, Mode](), []
     for source in sources:
         if source.rule.metric is not None and source.rule.mode is not None:
             modes[source.rule.metric] = source.rule.mode
@@ -87,8 +88,11 @@ def joint(sources: Sequence[Source]) -> Joint:
         part = labelled(source.history, "best", source.rule, name, source.partial, cells)
         for method, *values in part[["algorithm", *cells]].drop_duplicates().values.tolist():
             settings[method] = ", ".join([source.setting, *map(str, values)])
+        # Without a sweep's choice, rows stay as they are.
+        own = () if source.kind == "sweep" else source.history["algorithm"]
+        names.append(dict(zip(own, part["algorithm"], strict=False)))
         parts.append(part.drop(columns=cells))
-    return Joint(pd.concat(parts, ignore_index=True), settings, modes)
+    return Joint(pd.concat(parts, ignore_index=True), settings, modes, names)
 
 
 def sections_of(sources: Sequence[Source], joined: Joint, most: int) -> list[Section]:
@@ -106,7 +110,7 @@ def sections_of(sources: Sequence[Source], joined: Joint, most: int) -> list[Sec
         _curves(history, metrics, most),
         *(_sweep(source, len(sources) > 1) for source in sources if source.kind == "sweep"),
         _distributions(history, most),
-        _shares(sources, charts.algorithm_names(history), most),
+        _shares(sources, joined, most),
         *(_labels(source, len(sources) > 1) for source in sources),
         *(_diagnosis(source, len(sources) > 1, most) for source in sources),
         *(_repeat(source, len(sources) > 1) for source in sources),
@@ -249,27 +253,21 @@ def _distributions(history: pd.DataFrame, most: int) -> Section | None:
     return Section("Distributions over clients", "", (chart,), starts, caption, legend=True)
 
 
-def _shares(sources: Sequence[Source], methods: Sequence[str], most: int) -> Section | None:
+def _shares(sources: Sequence[Source], joined: Joint, most: int) -> Section | None:
     """Returns the values of single clients, of all sources that have them."""
     parts = []
-    for source, names in zip(sources, _names_of(sources, methods), strict=True):
+    for source, names in zip(sources, joined.names, strict=True):
         if source.clients is not None:
             labels = [names[name] for name in source.clients["algorithm"]]
             parts.append(source.clients.assign(algorithm=labels))
-    chart = charts.shares(pd.concat(parts, ignore_index=True), methods, most) if parts else None
+    if not parts:
+        return None
+    methods = charts.algorithm_names(joined.history)
+    chart = charts.shares(pd.concat(parts, ignore_index=True), methods, most)
     if chart is None:
         return None
     caption = "Clients of all seeds. A curve to the right is better for an accuracy."
     return Section("Values of clients", "", (chart,), (), caption, legend=True)
-
-
-def _names_of(sources: Sequence[Source], methods: Sequence[str]) -> list[dict[str, str]]:
-    """Returns per source its methods' names in the joint history by those in its own."""
-    rest, found = iter(methods), []
-    for source in sources:
-        own = [] if source.kind == "sweep" else charts.algorithm_names(source.history)
-        found.append(dict(zip(own, rest, strict=False)))
-    return found
 
 
 def _labels(source: Source, several: bool) -> Section | None:
@@ -308,6 +306,8 @@ def _sweep(source: Source, several: bool) -> Section | None:
         history = history.assign(algorithm="run")
     mode = source.rule.mode or better(metric)
     every = scores(history, metric, last=source.rule.last, reduce=source.rule.reduce, mode=mode)
+    # Bests are of one algorithm and one setting: a larger alpha is no better configuration.
+    per = ["algorithm", *(cell for cell in source.cells if cell in history)]
     score = complete(every, ["algorithm"])
     swept = [
         name
@@ -321,7 +321,7 @@ def _sweep(source: Source, several: bool) -> Section | None:
         charts.sensitivity(score, swept, labels, metric, mode),
         charts.grids(score, swept, labels, metric, mode),
     ]
-    found, counts = best_texts(score, ["algorithm"], metric, mode)
+    found, counts = best_texts(complete(every, per), per, metric, mode)
     names = {"algorithm": "best of", "mean": metric_label(metric)}
     found = found.assign(algorithm=[labels[name] for name in found["algorithm"]]).rename(
         columns=names

@@ -17,6 +17,7 @@ from fedjax_sim.reports.folders import (
     rule_of,
     run_folders,
 )
+from fedjax_sim.reports.frames import grid_values
 from fedjax_sim.runs import (
     Comparison,
     RunFolder,
@@ -79,8 +80,11 @@ def _(result: Comparison) -> Source:
 
 @source_of.register
 def _(result: Sweep) -> Source:
-    content = _in_memory("sweep", result, result.whole().to_frame(), None)
-    return content._replace(partial=result.partial_models)
+    history = result.whole().to_frame()
+    content = _in_memory("sweep", result, history, None)
+    # As in the table of the result.
+    cells = tuple(name for name in result.settings if len(grid_values(history, name)) > 1)
+    return content._replace(partial=result.partial_models, cells=cells)
 
 
 def label_columns(counts: np.ndarray) -> dict[str, list[int]]:
