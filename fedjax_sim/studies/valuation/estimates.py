@@ -20,7 +20,6 @@ from jax import Array
 from fedjax_sim.checks import check_at_least, check_count
 from fedjax_sim.studies.valuation.games import Game
 from fedjax_sim.studies.valuation.result import Valuation, standard_deviation, valuation_of
-from fedjax_sim.timelines import host_generator
 
 MOST_CLIENTS = 14  # of the exact value: 2^14 runs
 
@@ -138,7 +137,7 @@ def permutation_shapley(
             f"num_permutations is {num_permutations} and batch {batch}; expected even numbers with "
             "antithetic=True"
         )
-    game, rng = game.counted(), host_generator(key)
+    game, rng = game.counted(), game.generator(key)
     n = game.num_clients
     units, errors, cut, done = np.empty((0, n)), np.full(n, np.nan), 0, 0
     while done < num_permutations:
@@ -230,7 +229,7 @@ def stratified_shapley(game: Game, key: Array, num_marginals: int, *, pilot: int
         raise ValueError(
             f"num_marginals is {num_marginals}; expected at least {needed}, those of the pilot"
         )
-    game, rng = game.counted(), host_generator(key)
+    game, rng = game.counted(), game.generator(key)
 
     def contributions(requests: list[tuple[int, np.ndarray]]) -> list[float]:
         """Marginals of (client, coalition without the client)."""

@@ -7,9 +7,11 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
+from jax import Array
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_key
 from fedjax_sim.runs import (
     FolderError,
     Mode,
@@ -21,6 +23,7 @@ from fedjax_sim.runs import (
     write_json,
     write_npz,
 )
+from fedjax_sim.timelines import host_generator
 
 Metrics = Mapping[str, np.ndarray]
 
@@ -96,11 +99,14 @@ class Game:
         [1.0, 0.0]
     """
 
-    def __init__(self, outcomes: Outcomes, metric: str, mode: Mode = None):
+    def __init__(
+        self, outcomes: Outcomes, metric: str, mode: Mode = None, number: int | None = None
+    ):
         sign(metric, mode)
         self.metric = metric
         self.mode: Mode = mode
         self._outcomes = outcomes
+        self._number = number  # among games whose values are added up
         self._requested: set[bytes] = set()
 
     @property
@@ -151,7 +157,17 @@ class Game:
 
     def counted(self) -> Game:
         """Returns the game with the cache of this one and a count of runs of its own."""
-        return Game(self._outcomes, self.metric, self.mode)
+        return Game(self._outcomes, self.metric, self.mode, self._number)
+
+    def generator(self, key: Array) -> np.random.Generator:
+        """Returns the generator of a method's coalitions.
+
+        Games whose values are added up have different ones for one key, so that the variances of
+        their estimates add up, too.
+        """
+        check_key(key)
+        own = key if self._number is None else jax.random.fold_in(key, self._number)
+        return host_generator(own)
 
     def with_metric(self, metric: str, mode: Mode = None) -> Game:
         """Returns the game of another metric of the same runs.
@@ -162,7 +178,7 @@ class Game:
             >>> loss.total(), loss.with_metric("accuracy").total()
             (1.0, 1.0)
         """
-        return Game(self._outcomes, metric, mode)
+        return Game(self._outcomes, metric, mode, self._number)
 
 
 def from_values(

@@ -66,7 +66,8 @@ def fed_sv(
     Args:
         algorithm, setup, key, metric, mode: as for :func:`fedjax_sim.studies.valuation.game`.
         estimate: method for one round; default: exact, for cohorts of at most 14 clients.  For
-            larger ones for example ``lambda game: permutation_shapley(game, key, 200)``.
+            larger ones for example ``lambda game: permutation_shapley(game, key, 200)``, which
+            draws other permutations in every round.
         execution: strategy of the run; also reduces the uploads of coalitions.
         width: models that are evaluated at once.
 
@@ -323,4 +324,4 @@ def round_games(
             return {k: np.asarray(v, np.float64)[: len(coalitions)] for k, v in values.items()}
 
         outcomes = Outcomes(evaluate, len(slots), chunk=lambda count: width)
-        yield RoundGame(t, clients[t, slots], Game(outcomes, name, mode))
+        yield RoundGame(t, clients[t, slots], Game(outcomes, name, mode, t))

@@ -172,6 +172,25 @@ def test_fed_sv_of_two_cohorts():
     assert guided.facts["skipped"] == 0
 
 
+def test_rounds_of_fed_sv_draw_their_own_coalitions():
+    """With one key; errors of equal rounds would be equal, and add up instead of their squares."""
+    data = fs.FederatedData({"c": CENTRES}, np.arange(5))
+    task = fs.empirical_task(lambda x, batch, key: -batch["c"] * x, data, fs.full_batch(1))
+    setup = fs.Setup(task, fs.timelines.full(3, 4, task.num_steps), jnp.array(0.0))
+
+    def gain(x):  # the same in every round
+        return x
+
+    for estimate in (
+        lambda game: valuation.permutation_shapley(game, KEY, 2),
+        lambda game: valuation.stratified_shapley(game, KEY, 9, pilot=2),
+    ):
+        result = valuation.fed_sv(fs.fedavg(1.0), setup, KEY, gain, mode="max", estimate=estimate)
+        assert result.by_round is not None
+        for i, j in ((0, 1), (0, 2), (1, 2)):
+            assert abs(result.by_round[i] - result.by_round[j]).max() > 0.01
+
+
 def test_fed_sv_values_only_uploads_that_arrived():
     lost = np.array([[True, False, False], [False, False, True]])
     setup = estimation(dataclasses.replace(two_cohorts(), lost=lost))
