@@ -101,8 +101,8 @@ class Gap(NamedTuple):
     def tuned(self, measure: Measure) -> tuple[dict[str, Any], pd.DataFrame]:
         """Returns the best configuration of the sweep, and its rows.
 
-        The best one reaches the target in the fewest rounds; without a target, or if none reaches
-        it, the best one has the smallest value at the end.
+        The best one reaches the target in the fewest rounds, the mean over seeds; without a target,
+        or if none reaches it with all seeds, the best one has the smallest value at the end.
         """
         from fedjax_sim.reports import (
             best,
@@ -114,11 +114,12 @@ class Gap(NamedTuple):
 
         frame, metric, target = self.sweep.to_frame(), _metric(measure), self.targets[measure]
         table = scores(frame, metric, mode="min")
+        row = best(table, mode="min").to_dict(orient="records")[0]
         if target is not None:
             counts = rounds_to_target(frame, metric, target + self._least(measure), mode="min")
-            if np.isfinite(np.asarray(counts["score"], float)).any():
-                table = counts
-        row = best(table, mode="min").to_dict(orient="records")[0]
+            first = best(counts, mode="min").to_dict(orient="records")[0]
+            # Means of infinity are equal: the best of them would be the first of the grid.
+            row = first if np.isfinite(first["mean"]) else row
         rows = frame.loc[frame["metric"] == metric, :]
         configuration = {name: row[name] for name in configuration_columns(table)}
         for name, value in configuration.items():
@@ -146,7 +147,8 @@ class Gap(NamedTuple):
         for name, measure in pairs:
             part = frame.loc[(frame["run"] == name) & (frame["metric"] == measure), :]
             quantity = part["quantity"].iloc[-1]
-            means = part.loc[part["quantity"] == quantity, :].groupby("round")["value"].mean()
+            groups = part.loc[part["quantity"] == quantity, :].groupby("round")["value"]
+            means = groups.agg(lambda x: x.to_numpy().mean())  # NaN with a seed that diverged
             target = self.targets[measure]
             below = [] if target is None else means.index[np.asarray(means) <= target].tolist()
             row = {

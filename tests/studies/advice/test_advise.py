@@ -8,9 +8,16 @@ from jax.tree_util import Partial
 from small_problems import quadratic_task, random_quadratics
 
 import fedjax_sim as fs
+from fedjax_sim.engine import History
+from fedjax_sim.runs import SweepRun
 from fedjax_sim.studies.advice import THEOREMS
 from fedjax_sim.studies.advice import conditions as names
-from fedjax_sim.studies.advice.measurement import measure_constants
+from fedjax_sim.studies.advice.conditions import Sizes
+from fedjax_sim.studies.advice.gap import Gap, SettingRun
+from fedjax_sim.studies.advice.measurement import Measurement, measure_constants
+from fedjax_sim.studies.advice.predictions import Setting
+from fedjax_sim.studies.advice.sources import Source
+from fedjax_sim.studies.advice.theorems import GRADIENT
 from fedjax_sim.theory import ProblemConstants
 
 KEYS = jax.random.split(jax.random.key(1), 2)
@@ -249,3 +256,40 @@ def test_partial_advice_for_a_network():
     assert 0 < row["measured"] < row["bound"]
     with pytest.raises(ValueError, match=r"lower_bound is 99\.0; expected"):
         fs.advise(setup, lower_bound=99.0, **options)
+
+
+@pytest.fixture
+def gap():
+    """Two seeds of a theorem on gradients, of which one diverges, beside a sweep of two rates."""
+    (theorem,) = theorems("FedMoSWA, nonconvex")
+    rounds = np.array([1, 2])
+
+    def history(*values):
+        return History(np.broadcast_to(rounds, np.shape(values)), {GRADIENT: values}, {})
+
+    prescribed = history(np.array([1.0, np.nan]), np.array([1.0, 0.5]))
+    runs = [
+        SweepRun({"lr": lr}, str(seed), History(rounds, {GRADIENT: np.array(values)}, {}), 0)
+        for lr, each in {0.1: ([0.9, 0.8], [0.9, 0.8]), 0.2: ([0.5, 0.2], [0.5, 0.3])}.items()
+        for seed, values in enumerate(each)
+    ]
+    unknown = Source("unknown", "")
+    measurement = Measurement(ProblemConstants(), {}, unknown, False, None, None, 1)
+    setting = Setting(local_steps=1, rounds=2, lr=0.1, bound=1.0)
+    prescribed = SettingRun(theorem, setting, Sizes(4, 4, 1, 2), prescribed)
+    sweep = fs.Sweep(runs, False, 0, 0, 0.0, 0.0)
+    return Gap([prescribed], sweep, {theorem.measure: 0.25}, measurement)
+
+
+def test_a_mean_over_seeds_does_not_leave_out_one_that_diverged(gap):
+    """Without it the mean would be 0.5, that of the other one."""
+    row = gap.summary().set_index("run").loc["FedMoSWA, nonconvex"]
+    assert np.isnan(row["measured"])
+    assert row["rounds_run"] == 2
+
+
+def test_a_target_that_one_seed_misses_chooses_by_the_values_at_the_end(gap):
+    """Both rates need infinitely many rounds, so the first of the grid was the best."""
+    configuration, rows = gap.tuned(GRADIENT)
+    assert configuration == {"lr": 0.2}
+    assert rows["value"].tolist() == [0.5, 0.2, 0.5, 0.3]
