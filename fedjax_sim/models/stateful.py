@@ -165,13 +165,13 @@ class NnxTraining:
             updated[path] = new[path][...].astype(lookup(params, path).dtype)
         return outputs, nested(updated)
 
-    def momentum(self, params: Params, x: Any) -> float:
-        """Returns the largest momentum of the module's batch normalisations."""
+    def momentum(self, params: Params, x: Any) -> float | None:
+        """Returns the largest momentum of the module's batch normalisations; None without any."""
         del params, x
         parts = self.parts.variables | self.parts.statistics | self.parts.streams
         module = nnx.merge(self.parts.graphdef, nnx.from_flat_state(parts))
         layers = [node for _, node in nnx.iter_graph(module) if isinstance(node, nnx.BatchNorm)]
-        return max(float(layer.momentum) for layer in layers)
+        return max((float(layer.momentum) for layer in layers), default=None)
 
 
 def in_standard_promotion(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -295,8 +295,10 @@ class LinenTraining:
         statistics = jax.tree_util.tree_map_with_path(updated, variables)
         return outputs, statistics["params"] if self.bare else statistics
 
-    def momentum(self, params: Params, x: Any) -> float:
-        """Returns the largest momentum of the module's batch normalisations; nothing is computed.
+    def momentum(self, params: Params, x: Any) -> float | None:
+        """Returns the largest momentum of the module's batch normalisations; None without any.
+
+        Nothing is computed.
 
         Args:
             params: shapes of the parameters.
@@ -313,7 +315,7 @@ class LinenTraining:
             # A function of its own, since JAX would not trace a known one again.
             key, weights = jax.random.key(0), jnp.ones(x.shape[0], bool)
             jax.eval_shape(lambda params, x: self(params, x, key, weights), params, x)
-        return max(momenta)
+        return max(momenta, default=None)
 
 
 def call(

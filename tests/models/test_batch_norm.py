@@ -202,6 +202,39 @@ def test_the_momentum_is_the_largest_of_the_layers():
     assert momentum_of(lambda params, examples, key: params, None, examples) is None
 
 
+class _Centred(nnx.Module):
+    """Running statistics without batch normalisation."""
+
+    def __init__(self):
+        self.mean = nnx.BatchStat(jnp.zeros(()))
+        self.scale = nnx.Param(jnp.ones(()))
+
+    def __call__(self, x):
+        return (x - self.mean[...]) * self.scale[...]
+
+
+class _LinenCentred(linen.Module):
+    @linen.compact
+    def __call__(self, x, train):
+        del train
+        mean = self.variable("batch_stats", "mean", lambda: jnp.zeros(()))
+        return (x - mean.value) * self.param("scale", lambda key: jnp.ones(()))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: from_nnx(lambda rngs: _Centred()),
+        lambda: from_linen(_LinenCentred(), jnp.ones((1, 1))),
+    ],
+)
+def test_statistics_of_no_batch_normalisation_have_no_momentum(make):
+    """Nothing is known of how fast they leave their start, so there is no warning, either."""
+    model = make()
+    params, examples = model.init(jax.random.key(0)), {"x": jnp.ones((2, 1)), "y": jnp.ones((2, 1))}
+    assert momentum_of(squared_error(model), params, examples) is None
+
+
 def test_functions_around_others_know_their_momentum():
     """Adapters, precision, normalisation and augmentation: without it runs would not warn."""
     model = from_nnx(

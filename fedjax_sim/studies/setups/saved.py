@@ -200,13 +200,13 @@ class SavedResults:
                 another type.
         """
         x = np.asarray(x)
-        expected = None if self._saved is None else self._saved.data.shape
-        if apply is None:
-            apply = self.model.apply
+        trained_on = None if apply is not None or self._saved is None else self._saved.data
+        apply = self.model.apply if apply is None else apply
+        if trained_on is not None:
+            expected, trained = trained_on.shape, trained_on.dtype
             if expected is not None and x.shape[1:] != expected:
                 raise ValueError(f"x has shape {x.shape}; expected {('N', *expected)}")
-            trained = self.config["data"]["dtype"]
-            if (x.dtype == np.uint8) != (trained == "uint8"):
+            if expected is not None and (x.dtype == np.uint8) != (trained == "uint8"):
                 raise ValueError(
                     f"x has dtype {x.dtype}; expected {trained}, since the model divides uint8 by "
                     "255, and nothing else"

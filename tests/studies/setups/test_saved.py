@@ -83,6 +83,16 @@ def test_a_folder_of_python(tmp_path):
         saved.classify(np.ones((2, 1)), name, apply=lambda params, x: x[:, 0] * params.sum())
 
 
+def test_a_folder_of_python_predicts_with_the_model_that_load_is_given(tmp_path):
+    """It has no config.json, so neither a shape nor a type of examples."""
+    result = small_runs.compare(tmp_path)
+    net = fs.models.Model(lambda key: None, lambda params, x: x * params.sum())
+    saved = fs.load(tmp_path, model=net)
+    name, x = saved.algorithms[0], np.ones((2, 1), np.float32)
+    expected = x * np.sum(result.models()[name][0])
+    np.testing.assert_allclose(saved.predict(x, name), expected, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_algorithms_keep_their_names_and_order(tmp_path):
     """Names of folders have fewer characters; without the file they are all there is."""
