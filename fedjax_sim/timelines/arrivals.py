@@ -17,7 +17,7 @@ from fedjax_sim.checks import check_at_least, check_choice, check_count, check_h
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.contacts import InFlight, in_flight
-from fedjax_sim.timelines.durations import Durations, host_generator
+from fedjax_sim.timelines.durations import Durations, drawn_durations, host_generator
 from fedjax_sim.types import Timeline, plain_integers
 
 
@@ -153,9 +153,8 @@ class _Replay:
 
     def start(self, clients: np.ndarray, version: int, time: float) -> None:
         begun = np.maximum(self.available.active(time)[clients], self.free[clients])
-        ends = begun[:, None] + np.cumsum(
-            self.durations(self.drawing, clients, self.num_steps), axis=1
-        )
+        drawn = drawn_durations("durations", self.durations, self.drawing, clients, self.num_steps)
+        ends = begun[:, None] + np.cumsum(drawn, axis=1)
         self.ends[clients], self.free[clients] = ends, ends[:, -1]
         self.version[clients] = version
         for client, end in zip(clients, self.available.when(clients, ends[:, -1]), strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.timelines.durations import host_generator
+from fedjax_sim.timelines.durations import host_generator, numbers
 from fedjax_sim.types import plain_integers, shown
 
 
@@ -76,10 +76,41 @@ def checked_availability(availability: Availability | None, num_clients: int) ->
     """Returns the periods of presence of a population; None: all clients are always present."""
     if availability is None:
         return always(num_clients)
-    count = len(availability.start)
-    if count != num_clients:
-        raise ValueError(f"availability has {count} clients; expected {num_clients}, num_clients")
-    return availability
+    if not isinstance(availability, Availability):
+        raise ValueError(
+            f"availability is a {type(availability).__name__}; expected an "
+            "fs.timelines.Availability, as from fs.timelines.alternating"
+        )
+    start, end = (_times(name, getattr(availability, name)) for name in ("start", "end"))
+    if start.shape != end.shape:
+        raise ValueError(
+            f"availability.end has shape {end.shape}; expected {start.shape}, as availability.start"
+        )
+    if len(start) != num_clients:
+        raise ValueError(
+            f"availability has {len(start)} clients; expected {num_clients}, num_clients"
+        )
+    # Both clocks take the periods of a client in turn: they would count overlaps twice.
+    turns = np.stack([start, end], axis=-1).reshape(num_clients, -1)
+    if (falls := turns[:, 1:] < turns[:, :-1]).any():
+        client = np.argmax(falls.any(axis=1))
+        first = int(np.argmax(falls[client]))
+        before, after = ("start", "end") if first % 2 == 0 else ("end", "start")
+        raise ValueError(
+            f"availability of client {client} has {before} {turns[client, first]} and then {after} "
+            f"{turns[client, first + 1]}; expected periods in order that do not overlap"
+        )
+    return Availability(start, end)
+
+
+def _times(name: str, values: np.ndarray) -> np.ndarray:
+    times = numbers(f"availability.{name}", values)
+    if times.ndim != 2 or not times.shape[1] or np.isnan(times).any() or (times == -np.inf).any():
+        raise ValueError(
+            f"availability.{name} has shape {times.shape} and {np.isnan(times).sum()} NaN; "
+            "expected times [M, P], of which those of absent periods are infinity"
+        )
+    return times
 
 
 @plain_integers

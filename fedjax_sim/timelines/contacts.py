@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import (
+    called,
     check_choice,
     check_count,
     check_part,
@@ -158,7 +159,12 @@ class _Replay:
     def __init__(self, key, steps, num_clients, cohort_size, max_steps, interval, availability):
         choosing, durations = host_generator(key).spawn(2)
         self.rng: np.random.Generator = choosing
-        self.stepper: Stepper = steps(durations, num_clients, max_steps)
+        expected = "a law of the number of steps, as from fs.timelines.renewal_counts"
+        given = f"(generator, {num_clients}, {max_steps})"
+        stepper = called("steps", given, expected, steps, durations, num_clients, max_steps)
+        if not isinstance(stepper, Stepper):
+            raise ValueError(f"steps returns a {type(stepper).__name__}; expected {expected}")
+        self.stepper: Stepper = stepper
         self.cohort_size, self.interval = cohort_size, interval
         self.available: Availability = checked_availability(availability, num_clients)
         self.clients = np.arange(num_clients)

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_key, check_share
+from fedjax_sim.checks import called, check_count, check_key, check_share
 from fedjax_sim.types import plain_integers
 
 Generator = np.random.Generator
@@ -41,7 +41,7 @@ def geometric(success: np.ndarray | float) -> Durations:
         >>> law(np.random.default_rng(0), np.array([1, 1]), 3).tolist()
         [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
     """
-    success = np.asarray(success, np.float64)
+    success = numbers("success", success)
     if not ((success > 0) & (success <= 1)).all():
         raise ValueError(f"success is {success}; expected probabilities in (0, 1]")
 
@@ -130,7 +130,7 @@ def from_trace(durations: np.ndarray) -> Durations:
         >>> law(np.random.default_rng(0), np.array([0, 1]), 2).tolist()
         [[1.0, 1.0], [5.0, 5.0]]
     """
-    durations = np.asarray(durations, np.float64)
+    durations = numbers("durations", durations)
     known = ~np.isnan(durations)
     if durations.ndim != 2 or not known.any(axis=1).all() or not (durations[known] > 0).all():
         raise ValueError(
@@ -220,6 +220,40 @@ def two_speeds(
     return values
 
 
+def numbers(name: str, values: object) -> np.ndarray:
+    """Values as an array in double precision; refuses what is none."""
+    try:
+        return np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is {values!r:.60}; expected an array of numbers") from error
+
+
+def drawn_durations(
+    name: str, law: Durations, rng: Generator, clients: np.ndarray, count: int
+) -> np.ndarray:
+    """Durations ``[S, count]`` that a law, which may be a user's, draws for these clients.
+
+    Raises:
+        ValueError: the law fails, or returns another shape, negative numbers or NaN.
+    """
+    if not len(clients):  # of a round without clients
+        return np.zeros((0, count))
+    given = f"(generator, {len(clients)} clients, {count})"
+    expected = "a law of durations such as fs.timelines.exponential(2.0)"
+    values = np.asarray(called(name, given, expected, law, rng, clients, count))
+    # One column would be broadcast as if a visit had one step, one row as if clients were equal.
+    if values.shape != (len(clients), count) or values.dtype.kind not in "iuf":
+        raise ValueError(
+            f"{name} returns {values.dtype} {values.shape} for {given}; expected numbers "
+            f"{(len(clients), count)}"
+        )
+    if not (values >= 0).all():
+        raise ValueError(
+            f"{name} returns {values[~(values >= 0)][0]} for {given}; expected numbers >= 0"
+        )
+    return values
+
+
 def host_generator(key: Array) -> Generator:
     """NumPy generator seeded by a JAX key."""
     check_key(key)
@@ -238,7 +272,7 @@ def _per_client(name: str, values: np.ndarray, clients: np.ndarray) -> np.ndarra
 
 
 def _positive(name: str, values: np.ndarray | float) -> np.ndarray:
-    values = np.asarray(values, np.float64)
+    values = numbers(name, values)
     if not (values > 0).all() or not np.isfinite(values).all():
         raise ValueError(f"{name} is {values}; expected positive finite numbers")
     return values

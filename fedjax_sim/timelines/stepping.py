@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_sim.checks import check_choice
-from fedjax_sim.timelines.durations import Durations, Generator
+from fedjax_sim.timelines.durations import Durations, Generator, drawn_durations
 from fedjax_sim.types import plain_integers
 
 
@@ -62,7 +62,7 @@ def renewal_counts(
         before = np.less if strict else np.less_equal
 
         def restart(clients: np.ndarray, elapsed: np.ndarray | None) -> None:
-            drawn = np.array(durations(rng, clients, cap))
+            drawn = np.array(drawn_durations("durations", durations, rng, clients, cap))
             if pending and elapsed is not None:
                 steps = done(clients, elapsed)
                 cut = steps < cap
@@ -94,7 +94,8 @@ def independent_counts(counts: Durations, *, first: int = 1) -> Stepping:
         first: smallest count, 1 or 0; 0 subtracts one from each count.
 
     Raises:
-        ValueError: ``first`` is neither 0 nor 1.
+        ValueError: ``first`` is neither 0 nor 1; when a timeline draws, a count below 1 or with a
+            fraction.
 
     Example:
         >>> from fedjax_sim.timelines.durations import geometric
@@ -110,8 +111,13 @@ def independent_counts(counts: Durations, *, first: int = 1) -> Stepping:
 
         def restart(clients: np.ndarray, elapsed: np.ndarray | None) -> None:
             del elapsed
-            drawn = counts(rng, clients, 1)[:, 0].astype(int) - 1 + first
-            steps[clients] = np.minimum(drawn, cap)
+            drawn = drawn_durations("counts", counts, rng, clients, 1)[:, 0]
+            if (wrong := (drawn < 1) | (drawn != np.floor(drawn))).any():
+                raise ValueError(
+                    f"counts returns {drawn[wrong][0]}; expected whole numbers from 1 on, as of "
+                    "fs.timelines.geometric"
+                )
+            steps[clients] = np.minimum(drawn, cap + 1 - first) - 1 + first
 
         def done(clients: np.ndarray, elapsed: np.ndarray) -> np.ndarray:
             del elapsed

@@ -8,7 +8,7 @@ from jax import Array
 from fedjax_sim.checks import check_at_least, check_count, check_horizon, check_part
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
-from fedjax_sim.timelines.durations import Durations, host_generator
+from fedjax_sim.timelines.durations import Durations, drawn_durations, host_generator
 from fedjax_sim.types import Timeline, plain_integers
 
 
@@ -68,7 +68,8 @@ def synchronous(
         present = np.flatnonzero(available.present(time))
         size = min(cohort_size, len(present))
         chosen = present[choosing.choice(len(present), size, replace=False)] if size else present
-        total = durations(drawing, chosen, num_steps).sum(axis=1)
+        drawn = drawn_durations("durations", durations, drawing, chosen, num_steps)
+        total = drawn.sum(axis=1)
         ends = available.when(chosen, available.active(time)[chosen] + total)
         returns = np.isfinite(ends)
         # If no client returns, the round lasts until a client arrives or leaves.

@@ -144,3 +144,42 @@ def test_periods_of_another_population_are_refused(count):
         message = f"availability has {count} clients; expected 3, num_clients"
         with pytest.raises(ValueError, match=message):
             build()
+
+
+WRONG_PERIODS = {
+    "overlap": ([[0.0, 2.0]], [[5.0, 9.0]], "client 0 has end 5.0 and then start 2.0"),
+    "unordered": ([[6.0, 0.0]], [[9.0, 3.0]], "client 0 has end 9.0 and then start 0.0"),
+    "backwards": ([[5.0]], [[2.0]], "client 0 has start 5.0 and then end 2.0"),
+    "nan": ([[0.0]], [[np.nan]], "end has shape .* and 1 NaN"),
+    "flat": ([0.0], [1.0], r"start has shape \(1,\)"),
+    "shapes": ([[0.0, 4.0]], [[1.0]], r"end has shape \(1, 1\); expected \(1, 2\)"),
+    "words": ([["now"]], [["never"]], "start is .*expected an array of numbers"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_PERIODS)
+def test_wrong_periods_are_refused(wrong):
+    """Overlaps would count twice: six seconds of work were done in four."""
+    start, end, message = WRONG_PERIODS[wrong]
+    who, key = Availability(start, end), jax.random.key(0)
+    law = deterministic(1.0)
+    with pytest.raises(ValueError, match=f"^availability.*{message}"):
+        arrivals(key, law, horizon=9.0, num_clients=1, num_steps=1, availability=who)
+    with pytest.raises(ValueError, match=f"^availability.*{message}"):
+        synchronous(
+            key, law, horizon=9.0, num_clients=1, cohort_size=1, num_steps=1, availability=who
+        )
+    with pytest.raises(ValueError, match=f"^availability.*{message}"):
+        contacts(
+            key, renewal_counts(law), horizon=9.0, num_clients=1, cohort_size=1, max_steps=9,
+            availability=who,
+        )  # fmt: skip
+
+
+def test_periods_of_lists_and_other_types():
+    key, law = jax.random.key(0), deterministic(1.0)
+    who = Availability([[0.0, 4.0]], [[2.0, 8.0]])
+    timeline = arrivals(key, law, horizon=9.0, num_clients=1, num_steps=1, availability=who)
+    assert timeline.time.tolist() == [1, 2, 5, 6, 7, 8]
+    with pytest.raises(ValueError, match=r"^availability is a tuple; expected an fs.timelines.Av"):
+        arrivals(key, law, horizon=9.0, num_clients=1, num_steps=1, availability=([[0.0]], [[9.0]]))

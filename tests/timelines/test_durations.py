@@ -8,12 +8,17 @@ import pytest
 import scipy.stats
 
 from fedjax_sim.timelines import (
+    arrivals,
+    contacts,
     deterministic,
     exponential,
     from_trace,
     geometric,
+    independent_counts,
     log_normal,
     read_trace,
+    renewal_counts,
+    synchronous,
     two_speeds,
 )
 
@@ -194,3 +199,64 @@ def test_refuses(call, message):
 def test_laws_with_too_few_clients_name_the_argument(law, message):
     with pytest.raises(ValueError, match=re.escape(message) + "; expected .* client 2"):
         law(np.random.default_rng(0), np.array([0, 2]), 3)
+
+
+KEY = jax.random.key(0)
+# Every clock that draws from a law.
+CLOCKS = {
+    "arrivals": lambda law: arrivals(KEY, law, horizon=20.0, num_clients=3, num_steps=2),
+    "synchronous": lambda law: synchronous(
+        KEY, law, horizon=20.0, num_clients=3, cohort_size=3, num_steps=2
+    ),
+    "contacts": lambda law: contacts(
+        KEY, renewal_counts(law), horizon=20.0, num_clients=3, cohort_size=3, max_steps=2
+    ),
+}
+WRONG_LAWS = {
+    "one_column": (lambda rng, clients, count: np.ones((len(clients), 1)), r"\(3, 1\).*\(3, 2\)"),
+    "one_row": (lambda rng, clients, count: np.ones((1, count)), r"\(1, 2\).*\(3, 2\)"),
+    "flat": (lambda rng, clients, count: np.ones(count), r"\(2,\).*\(3, 2\)"),
+    "negative": (lambda rng, clients, count: np.full((len(clients), count), -0.5), "-0.5.*>= 0"),
+    "nan": (lambda rng, clients, count: np.full((len(clients), count), np.nan), "nan.*>= 0"),
+    "fails": (lambda rng, clients: np.ones((len(clients), 2)), "TypeError.*expected a law"),
+    "number": (2.0, "not callable.*expected a law"),
+}
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("wrong", WRONG_LAWS)
+def test_wrong_laws_are_refused(clock, wrong):
+    """A column would be broadcast as a visit of one step, a row as clients of equal draws."""
+    law, message = WRONG_LAWS[wrong]
+    with pytest.raises(ValueError, match=f"^durations (returns|fails).*{message}"):
+        CLOCKS[clock](law)
+
+
+def test_counts_are_whole_and_positive():
+    """Continuous laws have no counts: rounded down, they would give 0 where 1 is the least."""
+
+    def steps(law, first=1):
+        stepping = independent_counts(law, first=first)
+        return contacts(KEY, stepping, horizon=9.0, num_clients=2, cohort_size=2, max_steps=4)
+
+    for law in (exponential(3.0), deterministic(2.5), deterministic(0.5)):
+        with pytest.raises(ValueError, match=r"^counts returns .*expected whole numbers from 1 on"):
+            steps(law)
+    assert steps(deterministic(3.0)).num_steps.tolist() == [[3, 3]]
+    assert steps(deterministic(9.0)).num_steps.tolist() == [[4, 4]]
+    assert steps(deterministic(5.0), first=0).num_steps.tolist() == [[4, 4]]
+    assert steps(deterministic(1.0), first=0).num_steps.tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("steps", [deterministic(1.0), 3, lambda rng, clients, cap: None])
+def test_steps_of_contacts_are_a_stepping(steps):
+    with pytest.raises(ValueError, match=r"^steps .*expected a law of the number of steps"):
+        contacts(KEY, steps, horizon=9.0, num_clients=2, cohort_size=2, max_steps=4)
+
+
+def test_parameters_are_numbers():
+    for law, name in ((deterministic, "duration"), (exponential, "mean"), (geometric, "success")):
+        with pytest.raises(ValueError, match=f"^{name} is 'fast'; expected an array of numbers"):
+            law("fast")
+    with pytest.raises(ValueError, match=r"^durations is .*; expected an array of numbers"):
+        from_trace([[1.0, 2.0], [3.0]])
