@@ -28,6 +28,7 @@ from fedjax_sim.checks.numbers import (
     is_traced,
     largest_entries,
     least_entries,
+    seeded,
 )
 from fedjax_sim.checks.oracles import checked_oracle
 from fedjax_sim.checks.setups import (

@@ -46,6 +46,21 @@ def check_number(**values: object) -> None:
     _check_holds(lambda x: ~np.isnan(x.astype(np.float64)), "a number", values)
 
 
+def seeded(seed: Any) -> np.random.Generator:
+    """Returns NumPy's generator of a seed, or the generator that was given.
+
+    Raises:
+        ValueError: what is no seed of NumPy, such as a JAX key, a fraction or a negative number.
+    """
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"seed is {' '.join(repr(seed).split()):.60}; expected an integer of at least 0, or a "
+            "generator of NumPy"
+        ) from error
+
+
 def check_at_least(bound: float, /, **values: object) -> None:
     """Raises ValueError for schedules and numbers below a bound; traced values and None pass."""
     _check_holds(lambda x: x >= bound, f"at least {bound:g}", values)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, seeded
 from fedjax_sim.data.federated import FederatedData, leaf_of, with_leaf
 
 
@@ -106,7 +106,7 @@ def add_noise(
             f"{leaf!r} has dtype {x.dtype}; expected floating features or uint8 pixels"
         )
     dtype = np.float64 if x.dtype == np.float64 else np.float32
-    noise = np.random.default_rng(seed).standard_normal(x.shape, dtype)
+    noise = seeded(seed).standard_normal(x.shape, dtype)
     noise *= std.astype(dtype)[data.owners()].reshape(-1, *[1] * (x.ndim - 1))
     noise += x.astype(dtype) / dtype(255) if x.dtype == np.uint8 else x
     return with_leaf(data, leaf, noise)

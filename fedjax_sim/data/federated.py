@@ -8,10 +8,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import DTypeLike
 
 from fedjax_sim.checks import INT32_MAX
-from fedjax_sim.data.inspection import check_disjoint, check_unmasked
+from fedjax_sim.data.inspection import check_disjoint, check_unmasked, integers
 from fedjax_sim.types import PyTree, Summary, readable, shown, sizes_text, tree_text
 
 __all__ = ["FederatedData", "from_assignment", "from_clients"]
@@ -41,7 +40,7 @@ class FederatedData:
     def __post_init__(self) -> None:
         """Converts lists of numbers to NumPy arrays."""
         if isinstance(self.offsets, list):
-            object.__setattr__(self, "offsets", _integers("offsets", self.offsets, np.int32))
+            object.__setattr__(self, "offsets", integers("offsets", self.offsets, np.int32))
             examples = from_lists(self.examples)
             object.__setattr__(self, "examples", examples)
             length = num_rows(examples, "examples")
@@ -228,7 +227,7 @@ def check_assignment(
     """Returns all row numbers of an assignment, int64, ordered by client."""
     _check_list("assignment", assignment, "array of row numbers")
     length = num_rows(examples, "examples")
-    parts = [_integers(f"assignment[{i}]", part, np.int64) for i, part in enumerate(assignment)]
+    parts = [integers(f"assignment[{i}]", part, np.int64) for i, part in enumerate(assignment)]
     rows = np.concatenate(parts)
     if rows.size and (rows.min() < 0 or rows.max() >= length):
         raise ValueError(
@@ -237,16 +236,6 @@ def check_assignment(
     if disjoint:
         check_disjoint(parts, ", or disjoint=False")
     return rows
-
-
-def _integers(name: str, values: Any, dtype: DTypeLike) -> np.ndarray:
-    """Returns whole numbers as an array; an empty list is one, whatever its dtype."""
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(
-            f"{name} is {array.dtype}{list(array.shape)}; expected integers in one dimension"
-        )
-    return array.astype(dtype)
 
 
 def num_rows(examples: PyTree, name: str) -> int:

@@ -23,7 +23,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, seeded
 from fedjax_sim.types import Params, PyTree, shown
 
 
@@ -122,7 +122,7 @@ def random_pairs(num_models: int, count: int, seed: int = 0) -> np.ndarray:
     check_count(2, num_models=num_models)
     check_count(1, count=count)
     total = num_models * (num_models - 1) // 2
-    numbers = np.random.default_rng(seed).choice(total, min(count, total), replace=False)
+    numbers = seeded(seed).choice(total, min(count, total), replace=False)
     # Pair number k is (i, j) with i < j and k = j (j - 1) / 2 + i.
     j = np.floor((1 + np.sqrt(1 + 8 * np.sort(numbers))) / 2).astype(int)
     i = np.sort(numbers) - j * (j - 1) // 2

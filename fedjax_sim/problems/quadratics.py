@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_at_least, check_count, seeded
 from fedjax_sim.types import shown
 
 
@@ -60,7 +60,7 @@ def quadratics(
     check_count(1, num_clients=num_clients, dim=dim)
     check_at_least(0.0, heterogeneity=heterogeneity, mu=mu)
     check_at_least(mu, smoothness=smoothness)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     b = rng.standard_normal(dim) + heterogeneity * rng.standard_normal((num_clients, dim))
     q, _ = np.linalg.qr(rng.standard_normal((num_clients, dim, dim)))  # Haar up to signs
     eigenvalues = rng.uniform(mu, smoothness, (num_clients, dim))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least, check_at_most, check_count
+from fedjax_sim.checks import check_at_least, check_at_most, check_count, seeded
 from fedjax_sim.data import FederatedData
 from fedjax_sim.types import shown
 
@@ -152,7 +152,7 @@ def _problem(
     check_at_least(0.0, heterogeneity=heterogeneity, noise=noise)
     if not 0 < feature_scale < np.inf:
         raise ValueError(f"feature_scale is {feature_scale}; expected a positive number")
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     bias = rng.standard_normal()
     means = heterogeneity * rng.standard_normal((num_clients, truth.size))
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.checks import check_at_least, check_at_most, check_count, is_concrete
+from fedjax_sim.checks import check_at_least, check_at_most, check_count, is_concrete, seeded
 from fedjax_sim.topologies.topology import Topology, check_topology, most_gathered
 from fedjax_sim.types import plain_integers
 
@@ -322,7 +322,7 @@ def erdos_renyi(num_clients: int, probability: float, seed: int = 0) -> Topology
     check_count(seed=seed)
     # Pairs (i, j > i) in the order of i: number first[i] + j - i - 1 is the coin of (i, j).
     first = np.concatenate([[0], np.cumsum(np.arange(num_clients - 1, 0, -1))])
-    (drawn,) = np.nonzero(np.random.default_rng(seed).random(first[-1]) < probability)
+    (drawn,) = np.nonzero(seeded(seed).random(first[-1]) < probability)
     i = np.searchsorted(first, drawn, side="right") - 1
     edges = list(zip(i.tolist(), (drawn - first[i] + i + 1).tolist(), strict=True))
     if (parts := _num_parts(num_clients, edges)) > 1:
@@ -361,7 +361,7 @@ def random_matching(num_clients: int, num_rounds: int, seed: int = 0) -> Topolog
     check_count(2, num_clients=num_clients)
     check_count(1, num_rounds=num_rounds)
     check_count(seed=seed)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     pairs = num_clients // 2
     order = np.stack([rng.permutation(num_clients) for _ in range(num_rounds)])
     left, right = order[:, :pairs], order[:, pairs : 2 * pairs]

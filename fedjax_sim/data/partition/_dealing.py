@@ -11,7 +11,10 @@ from fedjax_sim.data.inspection import missing
 
 def group_rows(values: Sequence | np.ndarray, name: str) -> tuple[list[np.ndarray], np.ndarray]:
     """Row numbers of each distinct value, in their original order, and the sorted values."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} is a ragged list; expected [N] with N > 0") from error
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}; expected [N] with N > 0")
     if (is_missing := missing(values)).any():
@@ -130,8 +133,9 @@ def pools_for(
 
 
 def check_alpha(alpha: float, name: str = "alpha") -> None:
-    if not alpha > 0:
-        raise ValueError(f"{name} is {alpha}; expected a positive number (inf: no skew)")
+    number = np.ndim(alpha) == 0 and np.asarray(alpha).dtype.kind in "iuf"
+    if not (number and alpha > 0):
+        raise ValueError(f"{name} is {alpha!r:.60}; expected a positive number (inf: no skew)")
 
 
 def too_small(min_size: int, max_tries: int, alpha: float, num_clients: int) -> ValueError:

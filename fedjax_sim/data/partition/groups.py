@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_sim.checks import check_count
-from fedjax_sim.data.inspection import check_disjoint
+from fedjax_sim.checks import check_count, check_number, seeded
+from fedjax_sim.data.inspection import check_disjoint, integers
 from fedjax_sim.data.partition._dealing import group_rows
 from fedjax_sim.types import plain_integers
 
@@ -36,8 +36,8 @@ def train_test_split(
     """Splits every client's rows at random: ``floor(test_fraction * n_i)`` of them for testing.
 
     Raises:
-        ValueError: test_fraction outside [0, 1), or a row twice (:func:`dirichlet` with refill),
-            since it could be on both sides.
+        ValueError: test_fraction outside [0, 1), rows of a client that are no integers ``[n_i]``,
+            or a row twice (:func:`dirichlet` with refill), since it could be on both sides.
 
     Example:
         >>> train, test = train_test_split([np.arange(10), np.arange(10, 15)], 0.2, seed=0)
@@ -46,8 +46,9 @@ def train_test_split(
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction is {test_fraction}; expected 0 <= test_fraction < 1")
+    assignment = [integers(f"assignment[{i}]", rows, np.int64) for i, rows in enumerate(assignment)]
     check_disjoint(assignment, ", or it could be for training and for testing")
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     shuffled = [rng.permutation(rows) for rows in assignment]
     # The small term corrects 0.29 * 100, which is 28.999... in floating point.
     sizes = [int(test_fraction * len(rows) + 1e-9) for rows in shuffled]
@@ -72,11 +73,12 @@ def hold_out(
         (8, 2)
     """
     check_count(num_clients=num_clients)
+    check_number(fraction=fraction)
     count = round(fraction * num_clients) if 0 <= fraction <= 1 else 0
     if not 0 < count < num_clients:
         raise ValueError(
             f"fraction is {fraction}, which is {count} of {num_clients} clients; expected 1 .. "
             f"{num_clients - 1} clients"
         )
-    order = np.random.default_rng(seed).permutation(num_clients)
+    order = seeded(seed).permutation(num_clients)
     return np.sort(order[count:]), np.sort(order[:count])

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, seeded
 from fedjax_sim.data.partition._dealing import (
     Prior,
     deal,
@@ -75,7 +75,7 @@ def dirichlet(
         300
     """
     pools = pools_for(labels, num_clients, alpha=alpha)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     size = sum(map(len, pools)) // num_clients
     available = np.array([len(pool) for pool in pools])
     shares, parameters = draw_shares(available, alpha, prior, num_clients, rng)
@@ -116,7 +116,7 @@ def dirichlet_by_class(
     """
     pools = pools_for(labels, num_clients, min_size=min_size, alpha=alpha)
     check_count(max_tries=max_tries)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     for _ in range(max_tries):
         counts = np.stack([split(len(pool), num_clients, alpha, rng) for pool in pools], axis=1)
         if counts.sum(axis=1).min() >= min_size:
@@ -157,7 +157,7 @@ def classes_per_client(
     """
     pools = pools_for(labels, num_clients, k=k)
     num_classes = len(pools)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     sizes = np.array([len(pool) for pool in pools])
     if method == "shards":
         if num_clients * k % num_classes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, seeded
 from fedjax_sim.data.partition._dealing import (
     Prior,
     check_alpha,
@@ -84,7 +84,7 @@ def pachinko(
     size = num_examples // max(num_clients, 1) if size is None else size
     check_count(1, size=size)
     check_clients(num_clients, num_examples, size)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     fine_left = np.array([len(pool) for pool in pools])
     coarse_left = np.array([fine_left[family].sum() for family in families])
     theta, above = draw_shares(coarse_left, alpha, prior, num_clients, rng)  # [M, coarse labels]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, seeded
 from fedjax_sim.data.partition._dealing import cut, pools_for
 from fedjax_sim.types import plain_integers
 
@@ -35,7 +35,7 @@ def shards(
     """
     check_count(1, k=k)
     ordered = np.concatenate(pools_for(labels, num_clients, min_size=k))
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     size = len(ordered) // (num_clients * k)
     pieces = ordered[: num_clients * k * size].reshape(num_clients * k, size)
     dealt = pieces[rng.permutation(num_clients * k)].reshape(num_clients, k * size)
@@ -68,7 +68,7 @@ def label_quantity(
     """
     pools = pools_for(labels, num_clients, k=k)
     num_classes = len(pools)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     order = rng.random((num_clients, num_classes))
     clients = np.arange(num_clients)
     order[clients, clients % num_classes] = -1.0  # the own class comes first

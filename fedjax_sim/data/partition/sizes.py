@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_sim.checks import seeded
 from fedjax_sim.data.partition._dealing import apportion, check_alpha, check_clients, cut, split
 from fedjax_sim.types import plain_integers
 
@@ -22,7 +23,7 @@ def iid(num_examples: int, num_clients: int, seed: int | np.random.Generator) ->
         [3, 4, 4]
     """
     check_clients(num_clients, num_examples)
-    return np.array_split(np.random.default_rng(seed).permutation(num_examples), num_clients)
+    return np.array_split(seeded(seed).permutation(num_examples), num_clients)
 
 
 @plain_integers
@@ -50,7 +51,7 @@ def quantity_skew(
     """
     check_clients(num_clients, num_examples, min_size)
     check_alpha(alpha)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     sizes = min_size + split(num_examples - num_clients * min_size, num_clients, alpha, rng)
     return cut(rng.permutation(num_examples), sizes)
 
@@ -73,7 +74,7 @@ def exponential(
         (1000, True)
     """
     check_clients(num_clients, num_examples, min_size)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     return proportional(num_examples, rng.exponential(size=num_clients), rng, min_size)
 
 
@@ -103,7 +104,7 @@ def log_normal(
     if not 0 <= sigma < np.inf:
         raise ValueError(f"sigma is {sigma}; expected a number of at least 0")
     check_clients(num_clients, num_examples, min_size)
-    rng = np.random.default_rng(seed)
+    rng = seeded(seed)
     logarithms = sigma * rng.standard_normal(num_clients)
     return proportional(num_examples, np.exp(logarithms - logarithms.max()), rng, min_size)
 
@@ -129,7 +130,10 @@ def proportional(
         >>> [len(rows) for rows in proportional(60, [1, 2, 3], seed=0, min_size=0)]
         [10, 20, 30]
     """
-    weights = np.asarray(weights, np.float64)
+    try:
+        weights = np.asarray(weights, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"weights is {weights!r:.60}; expected M numbers of at least 0") from error
     if weights.ndim != 1 or not np.isfinite(weights).all() or (weights < 0).any():
         raise ValueError(f"weights is {weights}; expected M numbers of at least 0")
     with np.errstate(over="ignore"):
@@ -140,4 +144,4 @@ def proportional(
         )
     check_clients(len(weights), num_examples, min_size)
     sizes = min_size + apportion(num_examples - len(weights) * min_size, weights)
-    return cut(np.random.default_rng(seed).permutation(num_examples), sizes)
+    return cut(seeded(seed).permutation(num_examples), sizes)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from fedjax_sim.checks import called, check_count, check_takes, shapes_text
+from fedjax_sim.checks import called, check_count, check_takes, seeded, shapes_text
 from fedjax_sim.data import check_finite, check_numbers, from_lists
 from fedjax_sim.engine.execution.strategies import has_kernels
 from fedjax_sim.objectives import Metrics, check_labels
@@ -192,7 +192,7 @@ def subsample(examples: PyTree, count: int, seed: int = 0) -> PyTree:
     total = num_examples(examples)
     if total <= count:
         return examples
-    rows = np.sort(np.random.default_rng(seed).choice(total, count, replace=False))
+    rows = np.sort(seeded(seed).choice(total, count, replace=False))
     return jax.tree.map(lambda x: x[rows], examples)
 
 

@@ -3,12 +3,14 @@
 import functools
 import itertools
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency
 
+from fedjax_sim import diagnostics, evaluation, topologies
 from fedjax_sim.data import partition
 from fedjax_sim.data.partition._dealing import draw_available
 
@@ -409,8 +411,45 @@ def test_rows_within_a_client_are_in_random_order():
         (partition.train_test_split, ([np.arange(3)], 1.0, 0), "test_fraction is 1.0"),
         (partition.train_test_split, ([[0, 1, 2], [2, 3]], 0.5, 0), "has row 2 in c.* 0 a"),
         (partition.pfllib_split, ([[0, 1, 2], [2, 3]], 0), "has row 2 in c.* 0 a"),
+        (partition.dirichlet, (LABELS, 4, "0.1", 0), "alpha is '0.1'; expected a positive n"),
+        (partition.quantity_skew, (10, 5, None, 0), "alpha is None; expected a positive n"),
+        (partition.by_group, ([[1, 2], [3]],), r"groups is a ragged list; expected \[N\]"),
+        (partition.proportional, (10, ["a"], 0), r"weights is \['a'\]; expected M numbers"),
+        (partition.hold_out, (5, "half", 0), "fraction is 'half'; expected a number"),
+        (partition.train_test_split, ([0, 1, 2], 0.5, 0), r"assignment\[0\] is int64\[\]; exp"),
+        (partition.train_test_split, ([[0, [1]]], 0.5, 0), r"assignment\[0\] is a ragged list"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(make, arguments, match):
     with pytest.raises(ValueError, match=match):
         make(*arguments)
+
+
+# Functions of a seed alone, which all others resemble.
+SEEDED = {
+    "iid": lambda seed: partition.iid(12, 3, seed),
+    "dirichlet": lambda seed: partition.dirichlet(LABELS, 4, 1.0, seed),
+    "dirichlet_by_class": lambda seed: partition.dirichlet_by_class(LABELS, 4, 1.0, seed),
+    "classes_per_client": lambda seed: partition.classes_per_client(LABELS, 10, 2, seed),
+    "shards": lambda seed: partition.shards(LABELS, 10, 2, seed),
+    "label_quantity": lambda seed: partition.label_quantity(LABELS, 10, 2, seed),
+    "quantity_skew": lambda seed: partition.quantity_skew(12, 3, 1.0, seed),
+    "exponential": lambda seed: partition.exponential(12, 3, seed),
+    "log_normal": lambda seed: partition.log_normal(12, 3, 1.0, seed),
+    "proportional": lambda seed: partition.proportional(12, [1, 2], seed),
+    "train_test_split": lambda seed: partition.train_test_split([[0, 1], [2, 3]], 0.5, seed),
+    "hold_out": lambda seed: partition.hold_out(9, 0.5, seed),
+    "subsample": lambda seed: evaluation.subsample({"x": np.arange(9)}, 3, seed),
+    "erdos_renyi": lambda seed: topologies.erdos_renyi(9, 0.9, seed),
+    "random_matching": lambda seed: topologies.random_matching(9, 3, seed),
+    "random_pairs": lambda seed: diagnostics.connectivity.random_pairs(9, 3, seed),
+}
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_seeds_are_whole_numbers(name):
+    """A JAX key is no seed of NumPy, and the message says what is."""
+    for seed in (jax.random.key(0), 0.5, -1, "first"):
+        with pytest.raises(ValueError, match=r"^seed is [\s\S]*; expected "):
+            SEEDED[name](seed)
+    jax.tree.map(np.testing.assert_array_equal, *(SEEDED[name](3) for _ in range(2)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_sim.checks import check_at_most, check_share
+from fedjax_sim.checks import check_at_most, check_count, check_share
 from fedjax_sim.data import FederatedData, leaf_of, with_leaf
 from fedjax_sim.wrappers.robust.attacks.attackers import mask_of
 
@@ -70,6 +70,7 @@ def poisoned_rows(data: FederatedData, attackers: Any, share: float, seed: int) 
             "client of the data"
         )
     check_share(share=share)
+    check_count(seed=seed)
     offsets = np.asarray(data.offsets)
     rows = np.zeros(int(offsets[-1]), bool)
     for client in np.flatnonzero(mask):
