@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import DTypeLike
 
 from fedjax_sim.checks import INT32_MAX
-from fedjax_sim.data.inspection import check_disjoint, check_unmasked, integers
+from fedjax_sim.data.inspection import check_disjoint, check_unmasked
 from fedjax_sim.types import PyTree, Summary, readable, shown, sizes_text, tree_text
 
 __all__ = ["FederatedData", "from_assignment", "from_clients"]
@@ -236,6 +237,19 @@ def check_assignment(
     if disjoint:
         check_disjoint(parts, ", or disjoint=False")
     return rows
+
+
+def integers(name: str, values: Any, dtype: DTypeLike) -> np.ndarray:
+    """Returns whole numbers as an array; an empty list is one, whatever its dtype."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"{name} is a ragged list; expected integers in one dimension") from error
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(
+            f"{name} is {array.dtype}{list(array.shape)}; expected integers in one dimension"
+        )
+    return array.astype(dtype)
 
 
 def num_rows(examples: PyTree, name: str) -> int:

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import DTypeLike
 
 from fedjax_sim.types import PyTree
 
@@ -63,19 +62,6 @@ def check_disjoint(assignment: Sequence[np.ndarray], addition: str = "") -> None
     one, other = owners[rows == row][:2]
     where = f"in client {one} and in client {other}" if one != other else f"twice in client {one}"
     raise ValueError(f"assignment has row {row} {where}; expected every row at most once{addition}")
-
-
-def integers(name: str, values: Any, dtype: DTypeLike) -> np.ndarray:
-    """Returns whole numbers as an array; an empty list is one, whatever its dtype."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ValueError(f"{name} is a ragged list; expected integers in one dimension") from error
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(
-            f"{name} is {array.dtype}{list(array.shape)}; expected integers in one dimension"
-        )
-    return array.astype(dtype)
 
 
 def check_unmasked(examples: PyTree) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_sim.checks import check_count, check_number, seeded
-from fedjax_sim.data.inspection import check_disjoint, integers
+from fedjax_sim.data.federated import integers
+from fedjax_sim.data.inspection import check_disjoint
 from fedjax_sim.data.partition._dealing import group_rows
 from fedjax_sim.types import plain_integers
 
