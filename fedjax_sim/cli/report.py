@@ -23,7 +23,7 @@ from fedjax_sim.reports import (
     shown_interval,
 )
 from fedjax_sim.reports.figures import figure_format, save
-from fedjax_sim.runs import Kind, RunFolder, check_kind, replacing, write_text
+from fedjax_sim.runs import FolderError, Kind, RunFolder, check_kind, replacing, write_text
 from fedjax_sim.studies.setups import as_json
 
 HISTORY_COLUMNS = ("algorithm", "seed", "diverged_at", "round", "metric", "value")
@@ -269,10 +269,18 @@ def check_folder(path: pathlib.Path, kind: Kind) -> None:
         ) from error
 
 
+def own_differences(there: Sequence[str], here: Sequence[str]) -> list[str]:
+    """Returns a text if results have other parts of a study module than a call."""
+    if tuple(there) == tuple(here):
+        return []
+    known, given = ", ".join(there) or "none", ", ".join(here) or "none"
+    return [f"the parts of a study module are {known} there and {given} here"]
+
+
 def refuse_other(output: pathlib.Path, kind: str, differing: Sequence[str]) -> None:
     """Refuses a folder with other results of the kind, if any values differ."""
     if differing:
-        raise ValueError(
+        raise FolderError(
             f"output is '{output}', which holds another {kind}: {'; '.join(differing)}; choose "
             "another folder or delete that one"
         )

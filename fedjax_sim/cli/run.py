@@ -124,6 +124,7 @@ def ready(
         with comparison.arithmetic():
             plan = diagnosing.plan(comparison)
     with locked(output):
+        report.check_folder(output, "a comparison")  # a sweep may have begun meanwhile
         header, choices = _header(comparison, measured_files)
         for name in header["algorithms"]:  # also of earlier calls; damage ends this one at once
             timeline = None  # of one seed, which its own run compares
@@ -257,11 +258,7 @@ def _header(
         for name, values in hyper.items()
         if known.get(name, values) != values
     ]
-    if record.own != old.own:
-        differing.append(
-            f"the parts of a study module are {', '.join(old.own) or 'none'} there and "
-            f"{', '.join(record.own) or 'none'} here"
-        )
+    differing += report.own_differences(old.own, record.own)
     report.refuse_other(output, "comparison", differing)
     # Algorithms of earlier calls stay in the comparison, by the names that their folders have.
     names = [*dict.fromkeys([*old.config.algorithms.algorithms, *names])]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
@@ -25,6 +26,7 @@ from fedjax_sim.models import Model
 from fedjax_sim.runs import (
     Callback,
     Configuration,
+    FolderError,
     Options,
     Part,
     Storage,
@@ -92,16 +94,19 @@ def run_sweep(
     study = study.replaced(options=run)
     entries = configurations(study, config)
     report.check_folder(run.output, "a sweep")
-    fixed = _checked(study, entries)
     # Equal for all parts; tables of the folder choose by the same metric.
     shared = dataclasses.replace(config, part=None, parts=None, metric=config.score_metric)
-    header = {
+    about = {
         "sweep": to_json(shared),
         "settings": shown_settings(study, shared),
         "own": study.own_parts,
-        **fixed,
         "environment": environment(),
     }
+
+    def header() -> dict[str, Any]:
+        return about | _checked(study, entries)
+
+    header()  # of another sweep, before anything is loaded
     runs = Runs(study, config, entries)
     grid = entries if config.part is None else Part(entries, config.part, config.parts or 1)
     with arithmetic(run.execution):
@@ -122,30 +127,34 @@ def run_sweep(
         files["privacy.csv"] = guarantees
     if not report.is_read_only(run.output):
         with locked(run.output, wait=True):  # several processes may end at the same time
-            path = run.output / "config.json"
-            known = SWEEP.read_saved(path).files if path.exists() else ()
+            path, written = run.output / "config.json", header()
+            known = written["files"]
             names = {*files, *known}  # a kill in between leaves files that config.json names
-            write_json(path, as_json(header | {"files": sorted(names)}))
+            write_json(path, as_json(written | {"files": sorted(names)}))
             report.write_all(run.output, files)
             for name in outdated(known, files) if result.runs else ():
                 (run.output / name).unlink(missing_ok=True)
                 names.discard(name)
             # After the other files, which do not depend on a reference that a score has passed.
             last = speed_up_of(config, results)
-            write_json(path, as_json(header | {"files": sorted({*names, *last})}))
+            write_json(path, as_json(written | {"files": sorted({*names, *last})}))
             report.write_all(run.output, last)
     return results
 
 
 class Header(NamedTuple):
-    """Callback that writes config.json, not before the folder is known to be this sweep's."""
+    """Callback that writes config.json, not before the folder is known to be this sweep's.
 
-    path: Any
-    header: Mapping[str, Any]
+    Another process may have begun another sweep there since the first look, or have grown this one.
+    """
+
+    path: pathlib.Path
+    header: Callable[[], Mapping[str, Any]]  # refuses another sweep, keeps what this one has
 
     def progress(self, progress: SweepProgress) -> None:
         if progress.round == 0:
-            write_json(self.path, as_json(self.header))
+            with locked(self.path.parent, wait=True):
+                write_json(self.path, as_json(self.header()))
 
 
 def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
@@ -164,12 +173,13 @@ def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
     if not path.exists():
         return {"options": options, "algorithms": hyper, "files": []}
     if "config" in members_of(path):  # of a comparison that was interrupted before its first run
-        raise ValueError(
+        raise FolderError(
             f"output is '{run.output}', which holds a comparison; expected another folder for a "
             "sweep"
         )
     old = SWEEP.read_saved(path)
     differing = differences(old.options, options)
+    differing += report.own_differences(old.own, study.own_parts)
     for algorithm, known in old.algorithms.items():
         differing += [
             f"{algorithm}.{text}" for text in differences(known, hyper.get(algorithm, {}))

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedjax_sim.reports import bounds_of, divergence_text, shown_interval
 from fedjax_sim.runs import (
     Callback,
     Configuration,
+    FolderError,
     Halving,
     SweepRun,
     Tuning,
@@ -78,17 +79,23 @@ def run_tune(
     study = study.replaced(options=run)
     space = Space(study, config)
     report.check_folder(run.output, "a sweep")
-    search = _checked(study, config, space)
+    search = _search(study, config, space)
+    _refuse_other(study, search)
     runs = Runs(study, config.sweep, space.entries)
     _check_setups(runs)
     mode = mode_of(config.sweep)
-    header = {
+    about = {
         "tuning": to_json(dataclasses.replace(config, metric=config.score_metric)),
         "settings": shown_settings(study, config) | {"metric": config.score_metric},
         "own": study.own_parts,
         "search": search,
         "environment": environment(),
     }
+
+    def header() -> dict[str, Any]:
+        _refuse_other(study, search)
+        return about
+
     with arithmetic(run.execution):
         result = tune(
             runs.factory(),
@@ -121,7 +128,7 @@ def run_tune(
         command = best["command"] = shlex.join(["fedjax-sim", "run", *words])
     if result.tried and not report.is_read_only(run.output):
         with locked(run.output, wait=True):
-            write_json(run.output / "config.json", as_json(header))
+            write_json(run.output / "config.json", as_json(header()))
             report.write_all(run.output, files)
             if best is not None:
                 write_json(run.output / BEST, as_json(best))
@@ -149,11 +156,8 @@ def _sampler(config: TuneOptions) -> Any:
     return kinds[config.sampler](seed=config.sampler_seed)
 
 
-def _checked(study: Study, config: TuneOptions, space: Space) -> dict[str, Any]:
-    """Returns what decides which configurations the sampler proposes, and how they run.
-
-    Refuses a folder with another tuning.
-    """
+def _search(study: Study, config: TuneOptions, space: Space) -> dict[str, Any]:
+    """Returns what decides which configurations the sampler proposes, and how they run."""
     run = config.run
     free = FREE_IN_FOLDER | names_varied(space.corners)
     search = {name: value for name, value in fixed_values(run).items() if name not in free}
@@ -166,19 +170,24 @@ def _checked(study: Study, config: TuneOptions, space: Space) -> dict[str, Any]:
         search[name] = getattr(config, name)
     search["metric"] = config.score_metric
     search |= {f"space.{name}": str(span) for name, span in config.space.items()}
-    search = as_json(search)
-    path = run.output / "config.json"
+    return as_json(search)
+
+
+def _refuse_other(study: Study, search: Mapping[str, Any]) -> None:
+    """Refuses an output folder with another tuning, a comparison or a sweep."""
+    output = study.options.output
+    path = output / "config.json"
     if not path.exists():
-        return search
+        return
     for member, kind in (("config", "a comparison"), ("sweep", "a sweep")):
         if member in members_of(path):
-            raise ValueError(
-                f"output is '{run.output}', which holds {kind}; expected another folder for a "
-                "tuning"
+            raise FolderError(
+                f"output is '{output}', which holds {kind}; expected another folder for a tuning"
             )
-    known = TUNING.read_saved(path).search
-    report.refuse_other(run.output, "tuning", all_differences(known, search))
-    return search
+    known = TUNING.read_saved(path)
+    differing = all_differences(known.search, search)
+    differing += report.own_differences(known.own, study.own_parts)
+    report.refuse_other(output, "tuning", differing)
 
 
 def _trials(config: TuneOptions, result: Tuning) -> pd.DataFrame:

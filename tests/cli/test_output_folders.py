@@ -2,12 +2,16 @@
 
 import dataclasses
 import json
+import types
 
 import pytest
 
-from fedjax_sim.cli import sweep
+from fedjax_sim import models
+from fedjax_sim.cli import sweep, tune
 from fedjax_sim.cli.grid import Axis, SweepOptions, configurations
 from fedjax_sim.cli.main import main
+from fedjax_sim.cli.space import TUNING
+from fedjax_sim.runs import FolderError
 from fedjax_sim.studies.setups import Study, as_json, build, flat, options, replaced, to_json
 
 HELD = {  # files, and what they are
@@ -80,6 +84,68 @@ def test_sweeps_with_other_fixed_settings_are_refused(tmp_path, changes, message
     first = written(tmp_path, FIRST)
     with pytest.raises(ValueError, match=f"which holds another sweep: {message}; choose another"):
         sweep.run_sweep(Study(), changed(first, **changes))
+
+
+@pytest.mark.parametrize("model", [None, models.mlp((8, 8, 1), (4,), 10)])
+def test_a_sweep_that_another_one_overtakes_is_refused(tmp_path, monkeypatch, model):
+    """Both found no sweep there; the later one runs nothing, and the other's file stays."""
+
+    def overtaken(*arguments, callbacks, **named):
+        written(tmp_path, FIRST)
+        callbacks[0].progress(types.SimpleNamespace(round=0))
+        raise AssertionError("runs")
+
+    monkeypatch.setattr(sweep, "sweep", overtaken)
+    changes = {"batch_size": 5} if model is None else {}
+    message = "batch_size is 9 there and 5 here"
+    if model is not None:
+        message = "the parts of a study module are none there and model here"
+    with pytest.raises(FolderError, match=f"which holds another sweep: {message}"):
+        sweep.run_sweep(Study(model=model), changed(FIRST, output=tmp_path, **changes))
+    assert json.loads((tmp_path / "config.json").read_text())["options"]["batch_size"] == 9
+
+
+def test_a_sweep_keeps_what_another_process_has_added(tmp_path, monkeypatch):
+    """The other one, which began later, has a rate and figures that this one's start lacks."""
+    path = tmp_path / "config.json"
+
+    def grown(*arguments, callbacks, **named):
+        written(tmp_path, FIRST, grid={"batch_size": (2, 4)})
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"files": ["a.png"]}))
+        callbacks[0].progress(types.SimpleNamespace(round=0))
+        raise InterruptedError
+
+    monkeypatch.setattr(sweep, "sweep", grown)
+    with pytest.raises(InterruptedError):
+        sweep.run_sweep(Study(), changed(FIRST, output=tmp_path))
+    saved = json.loads(path.read_text())
+    assert saved["algorithms"] == {"fedprox": {"mu": 2.0, "lr": 0.2}}
+    assert saved["files"] == ["a.png"]
+
+
+def test_a_tuning_that_another_one_overtakes_is_refused(tmp_path, monkeypatch):
+    words = ["quickstart", "--space.lr.from", "0.01", "--space.lr.to", "1"]
+    words += ["--output", str(tmp_path)]
+
+    def call(*more):
+        _, _, study, config = TUNING.read([*words, *more], "")
+        tune.run_tune(study, config, "quickstart", words)
+
+    def begun(*arguments, callbacks, **named):
+        callbacks[0].progress(types.SimpleNamespace(round=0))
+        raise InterruptedError
+
+    def overtaken(*arguments, **named):
+        monkeypatch.setattr(tune, "tune", begun)
+        with pytest.raises(InterruptedError):
+            call("--rounds", "50")
+        begun(*arguments, **named)
+
+    monkeypatch.setattr(tune, "_check_setups", lambda runs: None)
+    monkeypatch.setattr(tune, "tune", overtaken)
+    message = "another tuning: rounds is 50 there and 100 here"
+    with pytest.raises(FolderError, match=message):
+        call()
 
 
 def test_sweeps_grow_in_every_direction(tmp_path):

@@ -90,8 +90,9 @@ class SweepStore:
         if not create and not (directory / _SWEEP).exists():
             self._folder = None
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
         with locked(directory, wait=True):  # of two sweeps that start together, one is refused
+            check_kind(directory, "a sweep")  # a run may have begun meanwhile
+            self._folder.mkdir(exist_ok=True)
             if any(self._folder.glob("*.npz")) and not (directory / _SWEEP).exists():
                 raise FolderError(
                     f"{directory / _SWEEP} is missing, beside finished runs, so that nothing "
@@ -217,8 +218,8 @@ class SweepStore:
         differing = differing or "number of rounds, evaluation, cohort size, identity or code"
         raise self._other_sweep(json.loads(key[0]), known.run.seed, differing)
 
-    def _other_sweep(self, configuration: Configuration, seed: str, differing: str) -> ValueError:
-        return ValueError(
+    def _other_sweep(self, configuration: Configuration, seed: str, differing: str) -> FolderError:
+        return FolderError(
             f"directory {str(self._folder)!r} holds another sweep: {configuration} with "
             f"seed {seed} had another {differing}; choose another directory or delete it"
         )
