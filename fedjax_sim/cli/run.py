@@ -52,6 +52,7 @@ from fedjax_sim.studies.setups import (
     Rounds,
     all_differences,
     as_json,
+    differences,
     fixed_values,
     read_saved,
 )
@@ -130,13 +131,25 @@ def ready(
             timeline = None  # of one seed, which its own run compares
             if comparison.setup_of_seed is None:
                 timeline = comparison.setups.get(name, comparison.problem.setup).timeline
+            hyper = header["algorithms"][name]
+            expected = as_json({"algorithm": name, "hyper": hyper, **comparison.record.identity})
             for folder in report.run_folders(output / name):
+                _check_run(folder, expected)
                 report.read_timing(folder)
                 RunFolder(folder).history()  # verified
                 if isinstance(comparison.time, Rounds):  # before config.json records more rounds
                     time = comparison.time
                     check_extension(folder, time.rounds, time.eval_every, timeline)
         yield Job(comparison, header, plan, choices)
+
+
+def _check_run(folder: pathlib.Path, expected: Mapping[str, Any]) -> None:
+    """Refuses the folder of another run, which was copied or renamed; this call may not run it."""
+    known = RunFolder(folder).identity().get("config", {})
+    if differing := differences(known, expected):
+        raise FolderError(
+            f"{folder} holds another run: {'; '.join(differing)}; move the folder elsewhere"
+        )
 
 
 def execute(job: Job, callbacks: Sequence[Callback] = ()) -> ComparisonResult:

@@ -24,6 +24,7 @@ from fedjax_sim.reports.labels import (
 from fedjax_sim.reports.selection import Mode, best, complete, scores
 from fedjax_sim.reports.setting import setting_text
 from fedjax_sim.runs import (
+    FolderError,
     Outcome,
     RunFolder,
     Sweep,
@@ -182,8 +183,45 @@ def _found_runs(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list
 def run_folders(
     path: pathlib.Path, config: Mapping[str, Any] | None = None
 ) -> dict[str, list[pathlib.Path]]:
-    """Returns the run folders of every algorithm by name: one of all seeds, or one per seed."""
+    """Returns the run folders of every algorithm by name: one of all seeds, or one per seed.
+
+    Raises:
+        ~fedjax_sim.runs.storage.files.FolderError: a run is of another comparison than the
+            config.json of ``fedjax-sim run`` beside it.
+    """
     config = read_config(path) if config is None else config
+    runs = _named_folders(path, config)
+    if "algorithms" in config and not RunFolder(path).exists:
+        hyper = read_json(path / "config.json", "", by_hand=True).get("algorithms", {})
+        for name, folders in runs.items():
+            here = {"algorithm": name, **config, "hyper": hyper.get(name)}
+            for folder in folders:
+                there = RunFolder(folder).identity().get("config", {})
+                _check_same(folder, there, here, path)
+    return runs
+
+
+def _check_same(
+    folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str, Any], path: pathlib.Path
+) -> None:
+    """Refuses a run, of a folder that was copied or renamed, whose options are not these."""
+    if "algorithm" not in there:  # of a program of the user's
+        return
+    # Without a value: an infinity, or the noise that a target of privacy gave.
+    known = {name: here[name] for name in there if here.get(name) is not None}
+    differing = [
+        f"{name} is {there[name]!r} there and {value!r} in config.json"
+        for name, value in known.items()
+        if there[name] != value
+    ]
+    if differing:
+        raise FolderError(
+            f"{folder} is a run of another comparison than {path / 'config.json'}: "
+            f"{'; '.join(differing)}; move the folder elsewhere, or restore the file from a copy"
+        )
+
+
+def _named_folders(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list[pathlib.Path]]:
     if RunFolder(path).exists:
         return {config.get("algorithm") or path.resolve().name: [path]}
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir())

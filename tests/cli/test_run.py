@@ -13,8 +13,10 @@ import pytest
 import fedjax_sim as fs
 from fedjax_sim import datasets, models
 from fedjax_sim.cli import report
+from fedjax_sim.cli.main import main
 from fedjax_sim.cli.run import compare, ready
 from fedjax_sim.datasets import shakespeare_tff
+from fedjax_sim.runs import FolderError
 from fedjax_sim.runs.result import Progress
 from fedjax_sim.studies.setups import (
     ALGORITHMS,
@@ -302,6 +304,34 @@ def test_rounds_that_cannot_extend_a_run_leave_the_configuration_as_it_was(tmp_p
     with pytest.raises(ValueError, match=r"^rounds is 5, and the 2 rounds in .* have other"):
         compare(resolve(study(SMALL, rounds=5, output=tmp_path)))
     assert (tmp_path / "config.json").read_bytes() == saved
+
+
+@pytest.mark.slow
+def test_runs_of_other_comparisons_are_refused_where_they_were_copied(tmp_path, capsys):
+    """Tables would compare them under the setting and the names of the comparison there."""
+    small = SMALL | {"rounds": 1, "eval_every": 1, "seeds": 1}
+    here, other = tmp_path / "here", tmp_path / "other"
+    compare(resolve(study(small, output=here, algorithms=("fedavg", "fedprox"))))
+    compare(resolve(study(small, output=other, alpha=5.0)))
+    assert main(["table", str(here)]) == 0
+    (here / "fedavg").rename(tmp_path / "kept")
+    for source, text in {
+        other / "fedavg": "alpha is 5.0 there",
+        here / "fedprox": "algorithm is 'fedprox' there",
+    }.items():
+        shutil.copytree(source, here / "fedavg")
+        commands = [["table", str(here)], ["run", str(here / "config.json")]]
+        commands[1] += ["--algorithms", "fedprox"]  # whose own run is right
+        for command in commands:
+            assert main(command) == 2
+            assert f"{here / 'fedavg'} " in (error := capsys.readouterr().err)
+            assert text in error
+        shutil.rmtree(here / "fedavg")
+    (tmp_path / "kept").rename(here / "fedavg")
+    assert main(commands[1]) == 0
+    shutil.copy(other / "config.json", here)
+    with pytest.raises(FolderError, match=r"alpha is 0.1 there and 5.0 in config.json"):
+        fs.load(here).models("fedavg")
 
 
 @pytest.mark.slow
