@@ -16,7 +16,9 @@ from fedjax_sim.algorithms._shared import GRADIENTS, real
 from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, server_rate
 from fedjax_sim.prox import Simplex
+from fedjax_sim.tree import bits_of_arrays, scalar_bits
 from fedjax_sim.types import (
+    Bits,
     FedAlgorithm,
     Oracle,
     Params,
@@ -43,6 +45,22 @@ class _Visit(NamedTuple):
     gradient: Params  # M lambda_i g_i(x)
     losses: Array  # [M] F_i(x) in the entry of client i, else 0
 
+    def coded(self) -> Params:
+        """Returns the part that a codec encodes."""
+        return self.gradient
+
+    def restored(self, gradient: Params) -> _Visit:
+        """Returns the upload with another gradient."""
+        return self._replace(gradient=gradient)
+
+    def exact_bits(self) -> int:
+        """Returns the bits of the one loss that a client sends."""
+        return scalar_bits(self.losses)
+
+
+def _sent_bits(upload: _Visit) -> int:
+    return bits_of_arrays(upload.gradient) + upload.exact_bits()
+
 
 @specified
 def afl(
@@ -63,8 +81,9 @@ def afl(
     round of S of the M clients both sums are over them, times M / S: without bias if every client
     is equally likely to take part.
 
-    Every client downloads :math:`\lambda`, M numbers, and a simulated upload has as many, of which
-    all but one are 0.
+    Every client downloads :math:`\lambda`, M numbers, and sends its loss beside the gradient: runs
+    count the bits of these, and codecs leave the loss as it is.  The simulation's upload has M
+    losses, of which all but one are 0.
 
     Args:
         lr: :math:`\gamma_x`, or a schedule over rounds.
@@ -122,6 +141,7 @@ def afl(
             uniform_weights="the clients' weights are lambda, which the server adapts",
             exact_mean="clients also upload their losses",
             other_uploads=GRADIENTS,
+            bits=Bits(upload=_sent_bits),
         ),
     )
     return average_rounds(algorithm) if average else algorithm

@@ -19,6 +19,7 @@ from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
 from fedjax_sim.checks import check_at_least, check_choice, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, mean_over, rate, sgd, with_term
 from fedjax_sim.objectives import Apply, outputs_of
+from fedjax_sim.tree import bits_of_arrays
 from fedjax_sim.types import (
     FedAlgorithm,
     Oracle,
@@ -49,6 +50,18 @@ class FedProtoState(NamedTuple):
 class PrototypeUpload(NamedTuple):
     weighted: Array  # [C, D] features times weights
     weights: Array  # [C]; 0 for a class without examples
+
+    def coded(self) -> Array:
+        """Returns the part that a codec encodes."""
+        return self.weighted
+
+    def restored(self, weighted: Array) -> PrototypeUpload:
+        """Returns the upload with other features."""
+        return self._replace(weighted=weighted)
+
+    def exact_bits(self) -> int:
+        """Returns the bits of the weights, which no codec encodes."""
+        return bits_of_arrays(self.weights)
 
 
 @specified

@@ -173,6 +173,27 @@ def test_afl():
     assert_close(flat(server.params), np.mean(iterates, axis=0), TOLERANCE)
 
 
+def test_codecs_leave_the_losses_of_afl_as_they_are():
+    """A sign per entry gave all clients the same part of one client's loss."""
+    plain = fs.afl(0.1, 3, ascent_lr=0.1, average=False)
+    signed = fs.compressed(plain, fs.compression.scaled_sign())
+    expected, found = (final_state(one, three(rounds=1))[0].server for one in (plain, signed))
+    assert_close(found.weights, expected.weights, TOLERANCE)
+
+
+def test_bits_of_afl_are_those_of_a_gradient_and_one_loss():
+    floats, algorithm = jnp.zeros(9, jnp.float32), fs.afl(0.1, 1000)
+    message = algorithm.broadcast(algorithm.init(floats), None)
+    work = fs.Work(*[jnp.array(1)] * 5, None, 1)
+    oracle = fs.Oracle(lambda x, k: x, lambda x, k: x.sum(), lambda x: x)
+    upload, _ = algorithm.local(message, (), oracle, work)
+    assert upload.losses.shape == (1000,)
+    number = upload.losses.dtype.itemsize * 8
+    assert fs.tree.upload_bits(algorithm)(upload) == 9 * 32 + number
+    signed = fs.compressed(algorithm, fs.compression.scaled_sign())
+    assert fs.tree.upload_bits(signed)(upload) == 9 + 32 + number
+
+
 @pytest.mark.slow
 def test_printed_weights():
     state, _ = final_state(fs.afl(0.1, 3, ascent_lr=0.1, average=False), three(rounds=1))

@@ -24,6 +24,7 @@ from small_problems import (
 )
 
 import fedjax_sim as fs
+from fedjax_sim.algorithms.fedproto import PrototypeUpload
 from fedjax_sim.algorithms.moon import Contrast
 from fedjax_sim.local import with_term
 
@@ -260,6 +261,16 @@ def test_without_its_term_every_client_of_fedproto_trains_alone():
     alone = fs.ditto(0.2, mu=0.0)  # whose second model never sees the others
     actual, expected = (run(one, setup, jax.random.key(2))[0] for one in (algorithm, alone))
     assert_close(actual.clients, expected.clients, TOLERANCE)
+
+
+def test_codecs_leave_the_weights_of_classes_as_they_are():
+    """A sign per entry gave a weight to a class that no client has."""
+    algorithm = fs.compressed(fs.fedproto(two_features, 3, 2, 0.1), fs.compression.scaled_sign())
+    setup = fs.Setup(logistic_task(rotated(2)), timeline(), logistic_params())
+    state, _ = run(with_classes(lambda: algorithm)(), setup, jax.random.key(2))
+    assert state.server.prototypes.known.tolist() == [1, 1, 0]
+    upload = PrototypeUpload(jnp.zeros((3, 2), jnp.float32), jnp.zeros(3, jnp.float32))
+    assert fs.tree.upload_bits(algorithm)(upload) == 6 + 32 + 3 * 32
 
 
 def test_a_class_that_nobody_has_keeps_its_prototype():
