@@ -86,16 +86,6 @@ def check_per_client(name: str, values: Array, task: Task) -> None:
         )
 
 
-def check_clients_receive(task: Task, timeline: Timeline) -> None:
-    """Refuses timelines whose clients continue from their own models (QuAFL)."""
-    if timeline.own_models:
-        raise ValueError(
-            "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "
-            "False: clients start from the model that they received, as in contacts with "
-            "receives='new'"
-        )
-
-
 def step_range(timeline: Timeline) -> tuple[int, int]:
     """Returns the fewest and the most local steps of a visit; if unknown, 0 and ``max_steps``."""
     if is_concrete(timeline.num_steps) and is_concrete(timeline.mask):

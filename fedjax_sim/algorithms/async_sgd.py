@@ -10,7 +10,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState, check_clients_receive, real
+from fedjax_sim.algorithms._shared import ModelState, real
 from fedjax_sim.checks import check_at_least, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import (
@@ -76,5 +76,5 @@ def async_sgd(
     def update(state: ModelState, step: Upload, round: Round) -> ModelState:
         return ModelState(tree.add(state.params, step))
 
-    requires = Requires(check=check_clients_receive, other_uploads="steps that the server adds")
+    requires = Requires(other_uploads="steps that the server adds")
     return FedAlgorithm(ModelState, local, update, requires=requires)

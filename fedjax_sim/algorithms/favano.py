@@ -16,7 +16,6 @@ from fedjax_sim.algorithms._shared import (
     UPLOADS_MODELS,
     ModelState,
     average_with_server,
-    check_clients_receive,
     check_none_lost,
     check_per_client,
     real,
@@ -107,7 +106,6 @@ def favano(
         return tree.add_scale(w_init, 1 / divisor, progress), state  # w_unb, Algorithm 1
 
     def check(task: Task, timeline: Timeline) -> None:
-        check_clients_receive(task, timeline)
         if output == "mean":
             check_none_lost(timeline, "the mean model follows the progress of every visit")
         if isinstance(alpha, PerClient):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, check_clients_receive, real
+from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, real
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
 from fedjax_sim.checks import check_at_least, check_at_most, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, proximal, rate, sgd
@@ -78,9 +78,5 @@ def fedasync(
         ModelState,
         local,
         update,
-        requires=Requires(
-            check=check_clients_receive,
-            exact_mean=UPLOADS_MODELS,
-            other_uploads="models times a weight",
-        ),
+        requires=Requires(exact_mean=UPLOADS_MODELS, other_uploads="models times a weight"),
     )

@@ -86,6 +86,7 @@ def quafl(
         init_client=lambda params: params,
         requires=Requires(
             uploads_models=True,
+            own_models=True,
             exact_mean=UPLOADS_MODELS,
             synchronous="a contact mixes the client's own model with the server's at that moment",
         ),

@@ -118,6 +118,7 @@ def check_algorithm(
     """Refuses an algorithm that a valid setup does not fit; a part of :func:`check_run`."""
     check_functions(algorithm)
     check_staleness(algorithm, setup.timeline)
+    check_own_models(algorithm, setup.timeline)
     check_statistics(algorithm, setup.task, setup.params)
     check_selection(algorithm, setup)
     last_wrapper(algorithm)
@@ -190,6 +191,16 @@ def check_staleness(algorithm: FedAlgorithm, timeline: Timeline) -> None:
         raise ValueError(
             f"timeline has a staleness of up to {timeline.max_staleness}; expected none: "
             f"{algorithm.requires.synchronous}"
+        )
+
+
+def check_own_models(algorithm: FedAlgorithm, timeline: Timeline) -> None:
+    """Refuses a timeline whose clients start from their own models for any other algorithm."""
+    if timeline.own_models and not algorithm.requires.own_models:
+        raise ValueError(
+            "timeline.own_models is True (contacts with receives='current', for QuAFL); expected "
+            "False: clients start from the model that they received, as in contacts with "
+            "receives='new', or an algorithm with requires.own_models"
         )
 
 

@@ -221,6 +221,9 @@ class Requires(NamedTuple):
     check: Check = _no_check
     # Clients upload models, which the server averages with its own; False: changes of the model.
     uploads_models: bool = False
+    # Clients start from models of their own, so a timeline with `own_models` fits (QuAFL); False:
+    # it is refused, since its clients have not received the model that they would start from.
+    own_models: bool = False
     # Messages are changes of the last one, so every client needs every message: counted as bits.
     messages_to_all: bool = False
     # Clients keep or train leaves that the server's model does not: its own metrics mean nothing,

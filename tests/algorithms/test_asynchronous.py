@@ -254,7 +254,8 @@ def test_mean_model_needs_equal_weights_and_all_uploads():
         fs.init(algorithm, fs.Setup(task(), lossy, jnp.asarray(START)))
 
 
-ASYNCHRONOUS = {
+NOT_FROM_OWN_MODELS = {
+    "fedavg": lambda: fs.fedavg(0.2),
     "favano": lambda: favano(0.2, expected_steps(jnp.ones(N))),
     "fedbuff": lambda: fedbuff(0.2, 1.0),
     "fedasync": lambda: fedasync(0.2),
@@ -262,7 +263,7 @@ ASYNCHRONOUS = {
 }
 
 
-@pytest.mark.parametrize("name", ASYNCHRONOUS)
+@pytest.mark.parametrize("name", NOT_FROM_OWN_MODELS)
 def test_refuses_a_timeline_made_for_quafl(name):
     """Its clients would have to start from their own models."""
     timeline = contacts("current")
@@ -270,9 +271,9 @@ def test_refuses_a_timeline_made_for_quafl(name):
     assert timeline[:2].own_models
     assert timelines.stacked([timeline, timeline]).own_models
     with pytest.raises(ValueError, match=r"timeline.own_models is True .*receives='new'"):
-        fs.init(ASYNCHRONOUS[name](), fs.Setup(task(), timeline, jnp.asarray(START)))
+        fs.init(NOT_FROM_OWN_MODELS[name](), fs.Setup(task(), timeline, jnp.asarray(START)))
     assert not contacts("new").own_models
-    fs.init(ASYNCHRONOUS[name](), fs.Setup(task(), contacts("new"), jnp.asarray(START)))
+    fs.init(NOT_FROM_OWN_MODELS[name](), fs.Setup(task(), contacts("new"), jnp.asarray(START)))
 
 
 @pytest.mark.parametrize("output", ["server", "mean"])
