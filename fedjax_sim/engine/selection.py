@@ -30,6 +30,7 @@ from fedjax_sim.types import (
     Timeline,
     Work,
 )
+from fedjax_sim.wrappers import PartState
 
 
 class Slots(NamedTuple):
@@ -63,9 +64,11 @@ def measured_model(server: Any) -> Params:
 
     A mean over rounds is evaluated, but it changes nothing that clients receive and compute.
     """
-    while hasattr(getattr(server, "inner", None), "params"):
-        server = server.inner
-    return server.params
+    inner = getattr(server, "inner", None)
+    if not hasattr(inner, "params"):
+        return server.params
+    model = measured_model(inner)
+    return tree.leaves.join(model, server.rest) if isinstance(server, PartState) else model
 
 
 def chosen_slots(

@@ -17,7 +17,13 @@ from jax import Array
 from jax.core import Tracer
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_most, check_positive, check_statistics_last, is_concrete
+from fedjax_sim.checks import (
+    check_at_most,
+    check_positive,
+    check_statistics_last,
+    is_concrete,
+    partial_rounds,
+)
 from fedjax_sim.compression import Codec, bernoulli, check_unbiased, decoded, identity
 from fedjax_sim.local import carried_unchanged
 from fedjax_sim.tree import bits_of_arrays, message_bits, with_message_bits, with_upload_bits
@@ -127,9 +133,8 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
         return bernoulli(jax.random.fold_in(round.key, COIN), jnp.asarray(probability)) > 0
 
     def check(task: Task, timeline: Timeline) -> None:
-        mask = timeline.arrived
         partial = timeline.cohort_size < task.num_clients
-        if partial or not (isinstance(mask, Tracer) or np.asarray(mask).all()):
+        if partial or len(partial_rounds(task, timeline)):
             raise ValueError(
                 f"timeline has rounds with fewer than all {task.num_clients} clients; expected all "
                 "clients in every round, or fs.pp_marina, whose rounds have all or some"

@@ -277,6 +277,7 @@ def test_timelines():
     with pytest.raises(ValueError, match="timeline has 2 clients in its first round; expected all"):
         start(fs.pp_marina(plain, random_k(1)), some)
     start(fs.pp_marina(plain, random_k(1)), masked)
+    start(fs.marina(plain, random_k(1), 0.5), fs.timelines.arrange_by_stratum(full, 4, 3))
     stale = dataclasses.replace(full, max_staleness=1)
     with pytest.raises(ValueError, match="staleness of up to 1; expected none: MARINA adds"):
         start(fs.marina(plain, random_k(1), 0.5), stale)

@@ -54,8 +54,8 @@ def proportional(
     Args:
         size: m, clients that take part.
         score: score of a candidate, not negative: :func:`gradient_norm`, :func:`full_loss` or
-            another function of the server's model, the oracle and the visit.  A negative score
-            makes the model NaN.
+            another function of the server's model, the oracle and the visit.  A score that is
+            negative or not finite makes the model NaN.
 
     Raises:
         ValueError: a size below 1, or a score that is no function.
@@ -72,10 +72,15 @@ def proportional(
 
     def choose(state: PyTree, candidates: Candidates, round: Round) -> tuple[Choice, PyTree]:
         scores = candidates.weights * candidates.scores.astype(candidates.weights.dtype)
+        # A score without a meaning may belong to a client that would not be chosen, and an infinite
+        # one leaves no probabilities.
+        valid = (scores >= 0) & (scores < jnp.inf)
+        wrong = (candidates.present & ~valid).any()
+        scores = jnp.where(wrong, 1, scores)
         # An empty slot is never chosen; a lost upload is chosen as if its weight were 0.
         p = inclusion_probabilities(scores, candidates.present, size)
         chosen = systematic(round.key, candidates.clients, p)
-        factors = jnp.where(scores < 0, jnp.nan, 1 / jnp.where(p > 0, p, 1))
+        factors = jnp.where(wrong, jnp.nan, 1 / jnp.where(p > 0, p, 1))
         return Choice(chosen, factors), state
 
     return Selector(choose, size, score=score, unbiased=True)

@@ -23,11 +23,11 @@ def losses(w, batch, key):
     return (w - batch["x"]) ** 2 / 2
 
 
-def task(placement=None) -> fs.Task:
+def task(placement=None, loss=losses) -> fs.Task:
     rng = np.random.default_rng(0)
     x = rng.normal(size=4 * CLIENTS).astype(np.float32) + np.repeat(np.arange(CLIENTS), 4)
     data = fs.FederatedData({"x": x.astype(np.float32)}, np.arange(0, 4 * CLIENTS + 1, 4))
-    return fs.empirical_task(losses, data, fs.with_replacement(2, STEPS), placement=placement)
+    return fs.empirical_task(loss, data, fs.with_replacement(2, STEPS), placement=placement)
 
 
 def setup(candidates=CANDIDATES, placement=None, **changes) -> fs.Setup:
@@ -228,6 +228,48 @@ def test_local_steps_are_those_done():
     )
     assert result.local_steps == ROUNDS * SIZE * STEPS
     assert int(result.state.selection.visits.sum()) == ROUNDS * SIZE
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
+def test_a_score_without_a_meaning_makes_the_model_nan(value):
+    """Also where the client would not have been chosen."""
+
+    def score(params, oracle, work):
+        return jax.numpy.where(work.client == 1, value, 1.0)
+
+    with jax.debug_nans(False):
+        algorithm = selection.select(fs.fedavg(0.2), selection.proportional(SIZE, score))
+        state, _ = run(algorithm, setup(CLIENTS))
+    assert np.isnan(state.server.params)
+
+
+@pytest.mark.parametrize(
+    "order", [(fs.freeze, selection.select), (selection.select, fs.freeze)], ids=["last", "first"]
+)
+def test_candidates_measure_the_whole_model_with_frozen_leaves(order):
+    """The frozen leaf is 1, so the run is the one of the model without it."""
+
+    def loss(params, batch, key):
+        return losses(params["w"] * params["frozen"], batch, key)
+
+    options = {
+        fs.freeze: lambda path, leaf: path[0] == "frozen",
+        selection.select: selection.power_of_choice(SIZE),
+    }
+    algorithm, where = fs.fedavg(0.2), setup()
+    for wrap in order:
+        algorithm = wrap(algorithm, options[wrap])
+    chosen = selection.select(fs.fedavg(0.2), options[selection.select])
+    expected, _ = run(chosen, where)
+    both = dataclasses.replace(
+        where,
+        task=task(loss=loss),
+        params={"w": where.params, "frozen": np.float32(1)},
+        eval_fn=None,
+    )
+    state, _ = run(algorithm, both)
+    assert_close(state.server.params["w"], expected.server.params, 1e-6)
+    assert_identical(state.selection.visits, expected.selection.visits)
 
 
 def test_a_selector_that_chooses_too_many_makes_the_model_nan():
