@@ -76,7 +76,7 @@ def check_timeline(timeline: Timeline, num_clients: int, *, continued: bool = Fa
             f"timeline.num_steps is in {steps.min()} .. {steps.max()}; "
             f"expected 0 .. {timeline.max_steps}, timeline.max_steps"
         )
-    for name in ("first_step", "read_buffer", "lost"):
+    for name in ("first_step", "idle", "read_buffer", "lost"):
         value = getattr(timeline, name)
         if value is not None and np.shape(value) != clients.shape:
             raise ValueError(

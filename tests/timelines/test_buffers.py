@@ -356,6 +356,10 @@ def damaged(**changes):
             ),
             r"timeline\.first_step has shape \(8, 2\); expected \(8, 3\), the shape of",
         ),
+        (
+            lambda: dataclasses.replace(some_timeline(), idle=np.zeros((8, 2))),
+            r"timeline\.idle has shape \(8, 2\); expected \(8, 3\), the shape of",
+        ),
     ],
 )
 def test_damaged_plans_are_refused(timeline, message):

@@ -105,6 +105,14 @@ def test_uploads_of_pp_marina_are_whole_if_all_clients_report(wrap, coded_entrie
     assert communication(wrap(fs.pp_marina(PLAIN, codec)), timeline)[0] == expected
 
 
+def test_uploads_of_pp_marina_are_coded_if_one_of_all_is_lost():
+    """Clients know the number of uploads that arrive: all send, and in the second round three."""
+    timeline = fs.timelines.lose_uploads_of(fs.timelines.full(2, 4, 1), 0, slice(1, None))
+    codec = qsgd(3)
+    expected = round((WHOLE + codec.bits(PARAMS)) / 2)
+    assert communication(fs.pp_marina(PLAIN, codec), timeline)[0] == expected
+
+
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedjax_sim.checks import called, check_count, shapes_of_one, shapes_text
 from fedjax_sim.runs.history import Clock
+from fedjax_sim.timelines.accounting import uploads_of
 from fedjax_sim.tree import bits_if_all_report, bits_of_arrays, message_bits, upload_bits
 from fedjax_sim.types import FedAlgorithm, PyTree, Selector, Setup
 from fedjax_sim.wrappers import NEEDS_DATA, dry_client, dry_visit
@@ -82,10 +83,9 @@ def describe(
         shapes: message and upload, if they are known (:func:`visit_shapes`).
     """
     upload, download = None, None
-    candidates = reports = clock.mask.sum(-1, dtype=np.int64)  # [n, T]
+    candidates = clock.mask.sum(-1, dtype=np.int64)  # [n, T]
     selector = algorithm.selection
-    if selector is not None and selector.size is not None:
-        reports = np.minimum(candidates, selector.size)
+    reports = uploads_of(candidates, selector)
     # An algorithm may need a real oracle even for the shapes of its uploads.
     with contextlib.suppress(*NEEDS_DATA):
         shapes = shapes or visit_shapes(algorithm, setup, batched=batched)
@@ -94,7 +94,10 @@ def describe(
         download = _counted("message", message_bits(algorithm), message)
         upload = _counted("upload", upload_bits(algorithm), sent)
         if (whole := bits_if_all_report(algorithm)) is not None:
-            share = reports[reports == setup.task.num_clients].sum() / max(reports.sum(), 1)
+            # Clients know how many uploads arrive, not how many are sent.
+            arrived = np.asarray(setup.timeline.arrived).sum(-1, dtype=np.int64)
+            every = uploads_of(arrived, selector) == setup.task.num_clients
+            share = reports[np.broadcast_to(every, reports.shape)].sum() / max(reports.sum(), 1)
             all_report = _counted("upload_if_all", whole, sent)
             upload = round(float(share * all_report + (1 - share) * upload))
         if algorithm.requires.messages_to_all:

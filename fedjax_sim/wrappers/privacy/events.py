@@ -185,5 +185,7 @@ def _met(timeline: Timeline, period: int) -> int:
     """Returns how many periods of consecutive rounds a timeline, maybe a part of one, meets."""
     if period == 1:
         return timeline.num_rounds
-    first = int(np.asarray(timeline.version)[..., 0, :].max())  # less than the round if late
+    # The number of the first round, from any report of the part that is not late.
+    version = np.asarray(timeline.version).max(axis=-1)
+    first = int((version - np.arange(timeline.num_rounds)).max())
     return math.ceil((first % period + timeline.num_rounds) / period)

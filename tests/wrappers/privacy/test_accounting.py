@@ -249,6 +249,14 @@ def test_rounds_cut_from_passes_count_every_pass_that_they_meet(cut, passes):
     assert sampled_gaussian(1.0, timeline, 1000).event.count == passes
 
 
+def test_late_reports_do_not_move_the_rounds_of_a_part():
+    """Rounds 2 .. 6 meet three cohorts of three rounds, although the first report is late."""
+    rounds = fs.timelines.repeat_rounds(fs.timelines.uniform(KEY, 4, 10, 1, 1), 3)[2:7]
+    assert sampled_gaussian(1.0, rounds, 10).event.count == 3
+    late = dataclasses.replace(rounds, version=rounds.version.at[0].add(-1), max_staleness=1)
+    assert sampled_gaussian(1.0, late, 10).event.count == 3
+
+
 @pytest.mark.parametrize(
     "timeline",
     [

@@ -151,6 +151,22 @@ def test_noise(allow_nans):
     assert stats.kstest(noise.ravel(), stats.norm(scale=0.5).cdf).pvalue > 1e-3
 
 
+def test_rounds_without_an_attack_have_derivatives():
+    """Of two uploads none is an attacker's in the second round, where z would be infinite."""
+    task = quadratic_task(np.ones((6, 1, 1)), np.arange(6.0).reshape(6, 1), 1)
+    mask = np.array([[True] * 6, [False, True, True, False, False, False]])
+    timeline = dataclasses.replace(fs.timelines.full(2, 6, 1), mask=mask)
+    setup = fs.Setup(task, timeline, jnp.zeros(1))
+
+    def model(lr):
+        algorithm = attacks.alie(fs.fedavg(lr), attacks.some_clients([0, 3], 6))
+        return fs.run(algorithm, setup, jax.random.key(0))[0].server.params[0]
+
+    slope = compiled(jax.grad(model))(0.5)
+    step = compiled(model)(0.75) - compiled(model)(0.25)
+    np.testing.assert_allclose(slope, 2 * step, rtol=0.05)
+
+
 def test_printed_z():
     for (n, f), printed in {(12, 3): 0.139710, (25, 5): 0.253347, (50, 24): 1.426077}.items():
         z = stats.norm.ppf(colluding.quantile(np.array(n), np.array(f)))

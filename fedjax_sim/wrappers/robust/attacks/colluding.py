@@ -231,8 +231,10 @@ def quantile(n: Array | np.ndarray, f: Array | np.ndarray) -> Array | np.ndarray
 
 def _largest(seen: Seen) -> Array:
     """Returns the default z of a round."""
-    n, f = jnp.maximum(seen.arrived.sum(), 1), seen.attacks.sum()
-    return ndtri(jnp.asarray(quantile(n, jnp.where(f < n, f, 0))))
+    n, f = seen.arrived.sum(), seen.attacks.sum()
+    attacked = (f > 0) & (f < n)  # in other rounds nothing is replaced
+    share = jnp.asarray(quantile(jnp.maximum(n, 1), jnp.where(attacked, f, 0)))
+    return ndtri(jnp.where(attacked, share, 0.5))
 
 
 def _check_quantiles(attackers: Attackers, timeline: Timeline) -> None:
