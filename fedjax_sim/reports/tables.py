@@ -157,15 +157,16 @@ def results_table(
     metrics = table["metric"].unique().tolist()
     in_percent = {name: percent and _is_fraction(table, name) for name in metrics}
     heads = [metric_label(name) + (", %" if in_percent[name] else "") for name in metrics]
-    rows: dict[tuple, list[Mean | str]] = {}
+    rows: dict[tuple, dict[str, Mean | str]] = {}
     for row in table.to_dict(orient="records"):
-        cells = rows.setdefault(_key(row, config), [])
-        cells.append(_mean(row, digits, in_percent[row["metric"]]))
+        cells = rows.setdefault(_key(row, config), {})
+        cells[row["metric"]] = _mean(row, digits, in_percent[row["metric"]])
     if "rounds_to_target" in table:
         value = "target" if target is None else f"{target:g}"
         heads.append(f"rounds to {value}")
-        for row in table.loc[table["metric"] == metrics[0], :].to_dict(orient="records"):
-            rows[_key(row, config)].append(_rounds(row))
+        metrics.append("rounds_to_target")
+        for row in table.to_dict(orient="records"):
+            rows[_key(row, config)]["rounds_to_target"] = _rounds(row)
     index = None
     if config:
         names = ["method" if name == "algorithm" else setting_label(name) for name in config]
@@ -173,7 +174,8 @@ def results_table(
         labels = algorithm_labels(map(str, algorithms))
         texts = [tuple(labels.get(x, _setting(x)) for x in key) for key in rows]
         index = pd.MultiIndex.from_tuples(texts, names=names)
-    frame = pd.DataFrame(list(rows.values()), index, heads)
+    cells = [[own.get(name, "") for name in metrics] for own in rows.values()]
+    frame = pd.DataFrame(cells, index, heads)
     notes = " ".join(filter(None, (note, explanation(table, "*" if format == "text" else "Bold"))))
     return render(frame, format, note=notes, width=width)
 

@@ -227,3 +227,19 @@ def test_equal_means_are_all_best_without_a_test(seeds):
     ]
     frame = results(pd.DataFrame(rows, columns=columns), "loss")
     assert frame["is_best"].tolist() == [False, True, True]
+
+
+def test_a_metric_that_a_method_lacks_leaves_its_cell_empty():
+    """The values of the metrics after it stay in their columns."""
+    rows = [
+        (name, seed, 1, metric, value + seed / 100)
+        for name, metrics in {"fedavg": (0.8, 0.5), "scaffold": (0.9, 0.4)}.items()
+        for metric, value in zip((ACCURACY, "test/loss"), metrics, strict=True)
+        for seed in range(3)
+    ]
+    frame = pd.DataFrame(rows, columns=["algorithm", "seed", "round", "metric", "value"])
+    table = results(frame, (ACCURACY, "test/loss"), target=Target(ACCURACY, 0.7))
+    lacks = (table["algorithm"] == "fedavg") & (table["metric"] == ACCURACY)
+    lines = results_table(table.loc[~lacks]).splitlines()
+    assert lines[0] == "| method | test accuracy | test loss | rounds to target |"
+    assert "| FedAvg |  | 0.510 ± 0.025 | 1 |" in lines
