@@ -174,13 +174,28 @@ def check_dataset(dataset: Dataset) -> Dataset:
                 f"{dataset.num_classes - 1} (from_arrays numbers labels)"
             )
     _check_alike(dataset.name, np.asarray(dataset.train["x"]), np.asarray(dataset.test["x"]))
-    groups = dataset.train_groups
-    if groups is not None and (len(groups) != len(dataset.train["y"]) or not dataset.group_names):
-        raise DataError(
-            f"{dataset.name}: train_groups has {len(groups)} entries; expected one per train "
-            "example, and group_names"
-        )
+    _check_groups(dataset)
     return dataset
+
+
+def _check_groups(dataset: Dataset) -> None:
+    """Refuses clients that are not one position in ``group_names`` per example."""
+    names = dataset.group_names or ()
+    for key, part in (("train", dataset.train), ("test", dataset.test)):
+        groups = getattr(dataset, f"{key}_groups")
+        if groups is None:
+            continue
+        where, groups = f"{dataset.name}: {key}_groups", np.asarray(groups)
+        if groups.ndim != 1 or len(groups) != len(part["y"]) or not names:
+            raise DataError(
+                f"{where} has {len(groups)} entries; expected one per {key} example, and "
+                "group_names"
+            )
+        if groups.dtype.kind not in "iu" or groups.min() < 0 or groups.max() >= len(names):
+            raise DataError(
+                f"{where} has {groups.dtype} {groups.min()} .. {groups.max()}; expected integers "
+                f"0 .. {len(names) - 1}, positions in group_names"
+            )
 
 
 def _check_alike(name: str, train: np.ndarray, test: np.ndarray) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from fedjax_sim.datasets import from_arrays, read_table, to_channels_last
 from fedjax_sim.datasets.arrays import check_dataset
-from fedjax_sim.datasets.dataset import DataError
+from fedjax_sim.datasets.dataset import DataError, Dataset
 
 RNG = np.random.default_rng(0)
 
@@ -147,3 +147,24 @@ def test_arrays_of_another_byte_order(dtype):
     assert data.train["x"].dtype.isnative
     assert sorted([*data.train["x"][:, 0], *data.test["x"][:, 0]]) == [1, 2, 300]
     assert data.class_names == ("5", "9")
+
+
+@pytest.mark.parametrize(
+    ("part", "groups", "message"),
+    [
+        ("train", [0, 1], "train_groups has 2 entries; expected one per train example"),
+        ("test", [0, 1], "test_groups has 2 entries; expected one per test example"),
+        ("train", [0, 1, 2], r"train_groups has int64 0 \.\. 2; expected integers 0 \.\. 1"),
+        ("test", [0, -1, 1], r"test_groups has int64 -1 \.\. 1; expected integers 0 \.\. 1"),
+        ("test", [0.0, 1.0, 1.0], r"test_groups has float64 0\.0 \.\. 1\.0; expected integers"),
+    ],
+)
+def test_clients_of_a_users_data_set_are_positions_in_their_names(part, groups, message):
+    """Examples of clients without a name would belong to none, without a word."""
+    arrays = {"x": np.zeros((3, 2), np.float32), "y": np.array([0, 1, 0], np.int32)}
+    own = {"train": np.array([0, 1, 1]), "test": np.array([1, 0, 0])}
+    whole = Dataset("own", arrays, arrays, 2, *own.values(), ("ann", "bob"), "files")
+    assert check_dataset(whole) is whole
+    own[part] = np.array(groups)
+    with pytest.raises(DataError, match=message):
+        check_dataset(Dataset("own", arrays, arrays, 2, *own.values(), ("ann", "bob"), "files"))
