@@ -413,7 +413,7 @@ def labelled(
     shown = hyper if configurations == "best" else varied
     labels = []
     columns = [history["algorithm"], *(history[name] for name in shown)]
-    texts = {name: _value_texts(history[name].unique().tolist()) for name in shown}
+    texts = {name: value_texts(history[name].unique().tolist()) for name in shown}
     cache: dict[tuple, str] = {}
     for name, *values in zip(*columns, strict=True):
         key = (name, *map(str, values))
@@ -430,7 +430,7 @@ def labelled(
     return history.assign(algorithm=labels).loc[:, ["algorithm", *cells, *_FIXED]]
 
 
-def _value_texts(values: Sequence[Any]) -> dict[str, str]:
+def value_texts(values: Sequence[Any]) -> dict[str, str]:
     """Returns short texts by the full ones; the full ones where two short ones would be equal."""
     full = {str(value): value for value in values}
     short = {key: f"{v:g}" if isinstance(v, float) else key for key, v in full.items()}

@@ -241,6 +241,21 @@ def test_sweep_has_best_settings_sensitivity_and_heat_map():
     assert "8" in page.texts  # configurations
 
 
+def test_cells_of_numbers_with_equal_short_texts_are_apart():
+    """Cells of one text would lie on each other."""
+    rows = [
+        (steps, lr, seed, 0, 4, "loss", lr + steps - 1e6)
+        for steps in (1_000_001.0, 1_000_002.0)
+        for lr in (0.1, 0.2)
+        for seed in range(3)
+    ]
+    page = _page(Source("sweep", pd.DataFrame(rows, columns=["steps", "lr", *COLUMNS[1:]])))
+    (grid,) = (chart for chart in page.data["charts"] if chart["kind"] == "grid")
+    view = grid["views"]["0"]
+    assert view["xs"] == ["1000001.0", "1000002.0"] or view["ys"] == ["1000002.0", "1000001.0"]
+    assert len(set(zip(view["columns"]["x"], view["columns"]["y"], strict=True))) == 4
+
+
 @pytest.mark.parametrize(
     ("command", "repeated"),
     [("run", "the results"), ("sweep", "the grid that ran last"), ("tune", "the results")],

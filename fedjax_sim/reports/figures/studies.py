@@ -44,7 +44,7 @@ def bound_curves(
 ) -> Figure:
     """Measured suboptimalities and their bounds against rounds, both axes logarithmic.
 
-    Measured curves are means over seeds with the band of all seeds; bounds are thin and dashed.
+    Measured curves are means over seeds with their 95 % interval; bounds are thin and dashed.
     Bounds without a valid value are left out, and the caption says why.
 
     Args:

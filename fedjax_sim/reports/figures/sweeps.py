@@ -339,6 +339,7 @@ def _linear_guides(
 def value_labels(by: str | None, names: Sequence[Any]) -> list[str]:
     """Returns the values of a column as texts, algorithms as their papers write them."""
     texts = [short(name) for name in names]
+    texts = [x if texts.count(x) == 1 else str(y) for x, y in zip(texts, names, strict=True)]
     labels = algorithm_labels(texts) if by == "algorithm" else {}
     return [labels.get(text, text) for text in texts]
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from fedjax_sim.reports.figures.curves import QUANTILES, is_distribution, seed_curve
 from fedjax_sim.reports.figures.results import against
+from fedjax_sim.reports.folders import value_texts
 from fedjax_sim.reports.frames import finite_part, grid_values
 from fedjax_sim.reports.intervals import shown_interval
 from fedjax_sim.reports.labels import PROGRESS, bounds_of, metric_label, setting_label
@@ -100,7 +101,7 @@ def shares(clients: pd.DataFrame, names: Sequence[str], most: int) -> Chart | No
             what = "share of clients"
             view = _view("", f"{what} up to the value", columns, what, absent)
             views[f"{i}/{j}"] = view | {"x": metric_label(metric), "zero": [False, True]}
-    texts = [f"{metric_label(metric)}, {split}" if split else metric for metric, split in values]
+    texts = [", ".join(filter(None, (metric_label(metric), split))) for metric, split in values]
     choices = [("value", texts), ("after round", list(map(str, rounds)))]
     start = (0, max(len(rounds) - 1, 0))
     return Chart("shares", choices, views, start) if views else None
@@ -170,9 +171,10 @@ def _grid(cells: pd.DataFrame, x: str, y: str, metric: str, mode: Mode) -> dict[
         for count, seeds in zip(cells["num_failed"], cells["num_seeds"], strict=True)
     ]
     small = max(len(grid_values(cells, x)), len(grid_values(cells, y))) <= 8
+    names = {axis: value_texts(grid_values(cells, axis)) for axis in (x, y)}
     columns = {
-        "x": [f"{value:g}" for value in cells[x]],
-        "y": [f"{value:g}" for value in cells[y]],
+        "x": [names[x][str(value)] for value in cells[x].tolist()],
+        "y": [names[y][str(value)] for value in cells[y].tolist()],
         "mean": _rounded(mean),
         "best": [bool(np.isfinite(mean[i]) and i == order.argmin()) for i in range(len(mean))],
         "failed": failed,
@@ -186,8 +188,8 @@ def _grid(cells: pd.DataFrame, x: str, y: str, metric: str, mode: Mode) -> dict[
         "y": setting_label(y),
         "value": metric_label(metric),
         "columns": columns,
-        "xs": [f"{value:g}" for value in grid_values(cells, x)],
-        "ys": [f"{value:g}" for value in reversed(grid_values(cells, y))],
+        "xs": [*names[x].values()],
+        "ys": [*names[y].values()][::-1],
         "rows": len(grid_values(cells, y)),
         "reversed": mode == "min",
     }

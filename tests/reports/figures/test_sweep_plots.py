@@ -400,3 +400,14 @@ def test_equal_means_and_few_of_them_keep_all_colours():
         axes = heat_map(frame, "lr", "mu").axes[0]
         (colors,) = [x for x in axes.collections if x.get_array() is not None]
         assert colors.norm.vmax >= max(scores)
+
+
+def test_lines_of_numbers_with_equal_short_texts_have_names_of_their_own():
+    """The legend finds the look of a line by its name."""
+    rows = [(a, lr, 0, a * lr) for a in (1_000_001.0, 1_000_002.0) for lr in (0.1, 0.2)]
+    frame = pd.DataFrame(rows, columns=["alpha", "lr", "seed", "score"])
+    figure = sensitivity(frame, "lr", by="alpha")
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["1000001.0", "1000002.0"]
+    colors = [handle.get_color() for handle in figure.legends[0].legend_handles]
+    assert len(set(colors)) == 2
