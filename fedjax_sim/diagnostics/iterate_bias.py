@@ -112,7 +112,9 @@ def equally_spaced(grid: np.ndarray, least: int) -> np.ndarray:
     """
     grid = np.asarray(grid, np.float64)
     spacing = np.diff(grid) if grid.ndim == 1 else np.zeros(0)
-    if len(spacing) + 1 < least or spacing[0] <= 0 or np.ptp(spacing) > 1e-6 * spacing[0]:
+    # NaN is neither.
+    even = len(spacing) > 0 and spacing[0] > 0 and np.ptp(spacing) <= 1e-6 * spacing[0]
+    if len(spacing) + 1 < least or not even:
         raise ValueError(
             f"grid has shape {grid.shape}; expected at least {least} increasing, equally spaced "
             "points"

@@ -121,6 +121,12 @@ def audit(
     timelines = setup.timeline, absence
     draws = jax.vmap(jax.random.split)(keys)  # different noise with and without the client
     present, absent = (np.asarray(scores(draws[:, i], setup, timelines[i]), float) for i in (0, 1))
+    every = np.concatenate([present, absent])
+    if (lost := np.isnan(every)).any():  # beside which no threshold would say anything
+        raise ValueError(
+            f"score is NaN for {lost.sum()} of {len(every)} models; expected numbers (a run that "
+            "diverged has a model of NaN)"
+        )
     bound = auditing.CanaryScoreAuditor(present, absent).epsilon_clopper_pearson(
         significance, delta
     )

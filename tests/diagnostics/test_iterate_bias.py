@@ -177,6 +177,7 @@ GRID = np.linspace(-1, 1, 5)
         (lambda: mean_iterates(FIGURE, gaussian(1.0), 0.1, 0, GRID), "num_steps is 0; expected"),
         (lambda: mean_iterates(FIGURE, gaussian(1.0), 0.1, 1, GRID**3), "grid has shape"),
         (lambda: mean_iterates(FIGURE, gaussian(1.0), 0.1, 1, GRID[:3]), "grid has shape"),
+        (lambda: mean_iterates(FIGURE, gaussian(1.0), 0.1, 1, GRID * np.nan), "grid has shape"),
         (lambda: simulate_paths(FIGURE, None, 0.1, 0.0, [], 1, None), "record_at is"),
         (lambda: simulate_paths(FIGURE, None, 0.1, 0.0, [3, 3], 1, None), "record_at is"),
         (lambda: simulate_paths(FIGURE, None, 0.1, 0.0, [3], 0, None), "num_paths is 0"),

@@ -78,6 +78,14 @@ def test_bad_input():
             diagnostics.audit(fs.fedavg(1.0), setup, **(valid | arguments))
 
 
+def test_scores_of_diverged_runs_are_refused():
+    """Beside NaN no threshold says anything, and the bound would be 0."""
+    setup = fs.Setup(canary_task(), fs.timelines.full(1, CLIENTS, 1), jnp.zeros(3))
+    keys = jax.random.split(jax.random.key(0), 2)
+    with jax.debug_nans(False), pytest.raises(ValueError, match="score is NaN for 4 of 4 models"):
+        diagnostics.audit(fs.fedavg(1.0), setup, keys, 0, lambda x: x[0] * jnp.nan, delta=DELTA)
+
+
 def test_rounds_without_the_client_are_checked():
     """EF21 takes weights in rounds of all clients only, which those without one are not."""
     setup = fs.Setup(canary_task(), fs.timelines.full(2, CLIENTS, 1), jnp.zeros(3))
