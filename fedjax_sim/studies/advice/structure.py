@@ -92,9 +92,6 @@ def has_full_gradients(task: Task, points: Params, key: Array, *, num_steps: int
     """
     max_steps = max(1, int(np.max(task.num_steps)))
 
-    def random_model(x: Array) -> Array:
-        return x[:1] + jax.random.normal(key, x[:1].shape, x.dtype)
-
     @jax.jit
     def everything(task: Task, points: Params) -> tuple[Array, Array]:
         clients = jnp.arange(task.num_clients, dtype=jnp.int32)
@@ -114,6 +111,9 @@ def has_full_gradients(task: Task, points: Params, key: Array, *, num_steps: int
 
         return jax.lax.map(one_point, points)
 
-    everywhere = jax.tree.map(lambda x: jnp.concatenate([x, random_model(x)]), points)
+    first = jax.tree.map(lambda x: jnp.asarray(x[:1]), points)
+    # One key for all leaves would give equal ones equal numbers: no model of general position.
+    random_model = tree.add(first, tree.normal(key, 1.0, first))
+    everywhere = jax.tree.map(lambda *x: jnp.concatenate(x), points, random_model)
     errors, norms = (np.asarray(x).max(axis=0) for x in everything(task, everywhere))  # [M]
     return bool((errors <= 100 * np.finfo(norms.dtype).eps * norms).all())

@@ -10,7 +10,7 @@ import fedjax_sim as fs
 from fedjax_sim.data.batches import Batches
 from fedjax_sim.studies.advice.affine import is_affine
 from fedjax_sim.studies.advice.measurement import measure_constants
-from fedjax_sim.studies.advice.structure import is_quadratic
+from fedjax_sim.studies.advice.structure import has_full_gradients, is_quadratic
 
 MATRIX = jnp.arange(9.0).reshape(3, 3)
 INDICES = jnp.array([2, 0])
@@ -163,3 +163,22 @@ def test_constants_of_a_hinge_are_estimates():
     advice = fs.advise(setup, local_steps=[1], theorems=chosen)
     assert {advice.sources[name].kind for name in ("L", "mu", "Q")} == {"estimate"}
     assert any(text.startswith("L is at most") for text in advice.predictions[0].undecided)
+
+
+def test_leaves_of_one_shape_are_equal_at_no_model_that_is_tried():
+    """Steps take 0 and 2 times the full gradient, which is 0 where both leaves are equal."""
+
+    def oracle(client, key, max_steps):
+        def grad(x, step):
+            difference = jnp.where(step % 2 == 0, 0.0, 2.0) * (x["a"] - x["b"])
+            return {"a": difference, "b": -difference}
+
+        def full_grad(x):
+            return {"a": x["a"] - x["b"], "b": x["b"] - x["a"]}
+
+        return fs.Oracle(grad, None, full_grad)
+
+    two = np.full(2, 2, np.int32)
+    task = fs.Task(jax.tree_util.Partial(oracle), two, two)
+    points = {"a": jnp.ones((1, 3)), "b": jnp.ones((1, 3))}
+    assert not has_full_gradients(task, points, jax.random.key(0))
