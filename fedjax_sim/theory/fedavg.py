@@ -410,7 +410,9 @@ def growth_bias_bound(constants: ProblemConstants, *, lr: Scalar, steps: Scalar)
     """
     L, lr, k = positive(constants, "L", lr=lr, steps=steps)
     (sigma,) = non_negative(constants, "sigma")
-    growth = jnp.expm1(k * jnp.log1p(lr * L)) / (lr * L)
+    # Without noise there is no bias, and a growth beyond all numbers times 0 would be NaN.
+    exponent = jnp.where(sigma == 0, 0, k * jnp.log1p(lr * L))
+    growth = jnp.expm1(exponent) / (lr * L)
     value = growth * 2 * lr**2 * L * jnp.sqrt(k) * sigma  # Lemma A.2
     return where_valid(value, at_most(lr, 1 / L), "lr <= 1 / L")
 

@@ -181,7 +181,9 @@ def linear_bound(
     K, M = positive(local_steps=local_steps, clients=clients)
     sigma, zeta, gap, R = non_negative(constants, "sigma", "zeta_mean", gap=gap, rounds=rounds)
     kappa, spread, noise = _solved(lr, L, sigma, M, K, mu, zeta)
-    value = jnp.maximum(1 - kappa, 0) ** R * gap + spread + noise
+    # Single precision would round 1 - kappa.  Where the bound holds, kappa is at most 1/2.
+    left = jnp.exp(R * jnp.log1p(-jnp.minimum(kappa, 0.75)))
+    value = left * gap + spread + noise
     valid = at_most(lr, _largest_lr(L, K)) & at_most(mu, 2 * L)
     return where_valid(value, valid, f"{_SMALL_LR}, and mu <= 2 L")
 

@@ -137,3 +137,9 @@ def test_conditions_of_the_bias(allow_nans):
     for change in ({"lr": 0.6}, {"Q": 0.02}, {"K": 3}):
         with pytest.warns(UserWarning, match=r"Q <= L\^2 / \(12 K sigma\) and k < K"):
             assert np.isnan(third_order_bias_lower_bound(**{**fine, **change}))
+
+
+def test_no_noise_has_no_bias_however_many_steps():
+    """The growth alone is beyond all numbers here, and its product with 0 would be NaN."""
+    for k in (1, 7, 10**7):
+        assert growth_bias_bound(lr=0.1, k=k, L=1.0, sigma=0.0) == 0

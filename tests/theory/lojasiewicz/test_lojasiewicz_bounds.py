@@ -332,3 +332,13 @@ def test_vmap_and_jit(x64):
 def test_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_many_rounds_at_a_small_rate_in_single_precision():
+    """1 - kappa would be rounded: 1 instead of 0.47 for the rate 1e-8 and 1e8 rounds."""
+    sizes = {"L": 1.0, "sigma": 0.0, "M": 1, "zeta": 0.0, "mu": 1.5}
+    for lr, K, R in ((1e-6, 1, 10**6), (1e-8, 1, 10**8), (1e-7, 3, 10**7)):
+        kappa = lr * 1.5 / 2 if K == 1 else lr * K * 1.5 / 4
+        exact = np.exp(R * np.log1p(-kappa))
+        bound = linear_bound(gap=GAP, lr=lr, K=K, R=R, **sizes)
+        np.testing.assert_allclose(bound, GAP * exact, rtol=1e-5)
