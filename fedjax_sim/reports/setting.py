@@ -54,7 +54,7 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
         chosen = config.get("selection.size")
         cohort += ")" if chosen is None else f", {chosen} chosen)"
     if config.get("time") == "clock":
-        cohort = f"clock {config['law']}"
+        cohort += f", clock {config['law']}{_with(config, _others(config, _OF_CLOCK))}"
     model = "of a study module" if "model" in own else config.get("model")
     names = ("dataset", "table", "hub", "text", "data")  # the last one is the kind of the others
     data = next((config[name] for name in names if name in config), "")
@@ -68,14 +68,34 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
 
 # Options that a partition or a data set may have, in the order of the text.
 _OF_PARTITION = ("alpha", "classes_per_client", "fine_alpha", "size_sigma", "balanced")
+# Those of a clock, which the text has unless they are the default.
+_OF_CLOCK = {
+    "law.step_time": 2.0,
+    "law.slow_fraction": 1 / 3,
+    "law.slow_factor": 8.0,
+    "law.log_sigma": 1.0,
+    "law.file": None,
+    "interval": 7.0,
+    "interaction": 3.0,
+    "buffer_size": 10,
+    "concurrency": None,
+    "horizon": 1000.0,
+    "updates": None,
+}
 _OF_GENERATED = ("features", "classes", "examples", "model_spread", "feature_spread")
 
 
 def _with(config: Mapping[str, Any], names: Sequence[str]) -> str:
     """Returns the values of those of the options that there are."""
     known = [name for name in names if config.get(name, False) is not False]
-    values = [f"{name.replace('_', ' ')} = {config[name]}" for name in known]
+    words = {name: name.rpartition(".")[2].replace("_", " ") for name in known}
+    values = [f"{words[name]} = {config[name]}" for name in known]
     return f" with {', '.join(values)}" if values else ""
+
+
+def _others(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the options that have another value than their default."""
+    return [name for name, value in defaults.items() if config.get(name, value) != value]
 
 
 def _divided(config: Mapping[str, Any]) -> list[str]:

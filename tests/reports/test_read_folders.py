@@ -8,7 +8,8 @@ from fedjax_sim.cli.run_options import RunOptions
 from fedjax_sim.reports import folders
 from fedjax_sim.reports.folders import divergences
 from fedjax_sim.runs.storage.outcome import Outcome
-from fedjax_sim.studies.setups import flat
+from fedjax_sim.studies.setups import flat, presets, replaced
+from fedjax_sim.studies.setups.time import LogNormal
 
 NAN = float("nan")
 
@@ -123,6 +124,18 @@ def test_the_setting_names_what_ran(config, expected):
         "--dropout 0.25",
         "--lost 0.25",
         "--late 0.25 --delay 2",
+        "time:clock --local-steps 2 --cohort-size 5",
+        "time:clock --local-steps 2 --law.step-time 3",
+        "time:clock --local-steps 2 --law.slow-fraction 0.5",
+        "time:clock --local-steps 2 --law.slow-factor 4",
+        "time:clock law:log-normal --local-steps 2 --law.log-sigma 2",
+        "time:clock law:trace --local-steps 2 --law.file a.csv --law.file b.csv",
+        "time:clock --local-steps 2 --interval 5",
+        "time:clock --local-steps 2 --interaction 5",
+        "time:clock --local-steps 2 --buffer-size 5",
+        "time:clock --local-steps 2 --concurrency 5",
+        "time:clock --local-steps 2 --horizon 500",
+        "time:clock --local-steps 2 --updates 50",
     ],
 )
 def test_runs_on_other_clients_have_another_setting(words):
@@ -136,6 +149,18 @@ def test_runs_on_other_clients_have_another_setting(words):
     typed = words.split()
     last = max(i for i, word in enumerate(typed) if ":" in word or word.startswith("--"))
     assert text(typed) != text(typed[:last])
+
+
+def test_a_clock_of_defaults_is_named_by_its_law():
+    """Other values follow it, so the text has the defaults of the options."""
+    config = flat(replaced(replaced(presets.options(), "time", "clock"), "local_steps", 2))
+    expected = "10 clients per round, clock geometric, 2 local steps, "
+    assert expected in folders.setting_text(config)
+    config |= {"law": "log-normal"} | {f"law.{x}": v for x, v in vars(LogNormal()).items()}
+    assert "clock log-normal, 2 local" in folders.setting_text(config)
+    config |= {"law.slow_factor": 4.0, "horizon": 500.0}
+    expected = "clock log-normal with slow factor = 4.0, horizon = 500.0, 2 local steps"
+    assert expected in folders.setting_text(config)
 
 
 def test_the_setting_of_a_grid_over_the_cohort_has_its_fractions():
