@@ -14,6 +14,7 @@ import pandas as pd
 from fedjax_sim.cli import measured
 from fedjax_sim.cli.options import typed_names
 from fedjax_sim.cli.report import write_all
+from fedjax_sim.runs import Options, Storage
 from fedjax_sim.studies.forks import fork as forking
 from fedjax_sim.studies.forks.stored import state_at
 from fedjax_sim.studies.setups import (
@@ -130,8 +131,14 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
             key: forking.Alternative(_built(comparison, name, key, one), _change(one), one.restart)
             for key, one in options.alternatives.items()
         }
+        seeds = [int(seed) for seed in comparison.seeds]
         start = state_at(
-            algorithm, setup, keys, options.round, directory=folder / name, execution=execution
+            algorithm,
+            setup,
+            keys,
+            options.round,
+            storage=Storage(folder / name, config=comparison.config_of(name)),
+            options=Options(execution=execution, seeds=seeds, eval_initial=True),
         )
         result = forking.fork(
             start, alternatives, setup, keys, execution=execution, seeds=comparison.seeds

@@ -188,6 +188,22 @@ def check(
     return Call(algorithm, setup, keys, names, callbacks, storage, config, options, execution)
 
 
+def check_stored(
+    algorithm: FedAlgorithm, setup: Setup, keys: Array, storage: Storage, options: Options
+) -> None:
+    """Refuses a folder of another run than :func:`simulate` would continue; one without a
+    run is of any.
+
+    Raises:
+        ValueError: as :func:`simulate` with the same arguments.
+    """
+    call = check(algorithm, setup, keys, (), storage, options)
+    if storage.path is not None and (folder := RunFolder(storage.path)).exists:
+        run = identity_of(prepare(call, trace=False))
+        assert run is not None
+        folder.check(run)
+
+
 class Prepared(NamedTuple):
     """A simulation that can start."""
 

@@ -127,3 +127,9 @@ def test_command(tmp_path, capsys):
     assert (tmp_path / "fork_3_2.png").exists()
     assert (tmp_path / "fork_3.png").read_text() == "of an earlier fork"
     assert "round is 4; expected 1 .. 3" in tables[1].err
+    saved = json.loads((tmp_path / "config.json").read_text())
+    del saved["sha256"]
+    saved["algorithms"]["fedavg"]["lr"] = 0.3  # as after a copy of another file
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    assert main(["fork", str(tmp_path), "--round", "3", "--alternatives.a.remove", "1"]) == 2
+    assert "fedavg' holds another run: " in capsys.readouterr().err

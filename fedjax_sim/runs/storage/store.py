@@ -105,6 +105,13 @@ class RunFolder:
                 f"{'; '.join(texts)}; move it elsewhere"
             )
 
+    def check(self, run: RunIdentity) -> None:
+        """Refuses a folder with another run than this one, or than the beginning of this one."""
+        known = self.identity()
+        del known["id"]
+        if (differing := _differing(known, run.values)) and not run.extends(known):
+            raise _other_run(self.path / _RUN, differing)
+
     def restore(self, state: RunState) -> RunState:
         """Returns the latest checkpoint, or ``state`` if there is none; cuts the files to it."""
         restored = self.checkpoints.restore(state)
@@ -270,12 +277,16 @@ def claim(
     if differing and extends(known):
         write_json(path, {"id": identifier, **identity})
     elif differing:
-        raise FolderError(
-            f"directory {str(path.parent)!r} holds another run: {', '.join(differing):.200} differ "
-            f"from {path.name}; choose another directory or delete this one"
-        )
+        raise _other_run(path, differing)
     assert identifier is not None
     return identifier
+
+
+def _other_run(path: pathlib.Path, differing: Sequence[str]) -> FolderError:
+    return FolderError(
+        f"directory {str(path.parent)!r} holds another run: {', '.join(differing):.200} differ "
+        f"from {path.name}; choose another directory or delete this one"
+    )
 
 
 def _differing(known: Mapping[str, Any], identity: Mapping[str, Any]) -> list[str]:

@@ -270,7 +270,7 @@ def _first_state(
             raise ValueError(
                 f"alternatives[{name!r}] has a state ({part}) of another form than the run's; "
                 "expected an algorithm with the same state, or restart=True (on the command line "
-                "ALGORITHM:restart=true), which starts from the model"
+                f"--alternatives.{name}.restart), which starts from the model"
             )
     return first, kept
 

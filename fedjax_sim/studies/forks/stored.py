@@ -1,14 +1,23 @@
 """State of a run after some rounds: from its folder if it is stored there, else by running."""
 
 import dataclasses
-import pathlib
 
 import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.engine import NO_PROBES, Execution, RunState, everywhere
-from fedjax_sim.runs import Divergence, Options, RunFolder, locked, programs_of, simulate
+from fedjax_sim.engine import NO_PROBES, RunState, everywhere
+from fedjax_sim.runs import (
+    DEFAULT_OPTIONS,
+    Divergence,
+    Options,
+    RunFolder,
+    Storage,
+    check_stored,
+    locked,
+    programs_of,
+    simulate,
+)
 from fedjax_sim.types import FedAlgorithm, Setup
 
 
@@ -18,14 +27,27 @@ def state_at(
     keys: Array,
     round: int,
     *,
-    directory: pathlib.Path | None = None,
-    execution: Execution | None = None,
+    storage: Storage | None = None,
+    options: Options = DEFAULT_OPTIONS,
 ) -> RunState:
-    """Returns the state after a number of rounds; a folder keeps the newest two checkpoints."""
+    """Returns the state after a number of rounds; a folder keeps the newest two checkpoints.
+
+    Args:
+        algorithm, setup, keys: those of the whole run.
+        round: the number of rounds.
+        storage, options: with which :func:`~fedjax_sim.simulate` ran it.
+
+    Raises:
+        ValueError: a number that is not before the last round; the folder has another run, perhaps
+            since data or code have changed.
+    """
     num_rounds = setup.timeline.num_rounds
     if not 1 <= round < num_rounds:
         raise ValueError(f"round is {round}; expected 1 .. {num_rounds - 1}, before the last round")
     timeline = jax.tree.map(np.asarray, setup.timeline)
+    directory, execution = None if storage is None else storage.path, options.strategy
+    if storage is not None:
+        check_stored(algorithm, setup, keys, storage, options)
     if directory is not None and RunFolder(directory).has_state(round):
         compiled = programs_of(
             algorithm, setup, batched=keys.ndim == 1, execution=execution, probes=NO_PROBES

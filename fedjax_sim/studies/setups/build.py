@@ -70,6 +70,10 @@ class ResolvedRun(NamedTuple):
         """Returns one of the algorithms, for the clients of the problem."""
         return self.problem.algorithm(self.entries[name], self.hyper[name], self.accounts.options)
 
+    def config_of(self, name: str) -> dict[str, Any]:
+        """Returns the values that identify one of the runs, besides its setup and its key."""
+        return {"algorithm": name, "hyper": dict(self.hyper[name]), **self.record.identity}
+
 
 def resolve(study: Study) -> ResolvedRun:
     """Returns the comparison that a study describes; loads the data.

@@ -8,6 +8,7 @@ import pytest
 from test_fork import AT, KEYS, begun, scaffold, setup
 
 import fedjax_sim as fs
+from fedjax_sim.runs import FolderError
 from fedjax_sim.studies.forks.stored import state_at
 
 
@@ -15,10 +16,23 @@ from fedjax_sim.studies.forks.stored import state_at
 def test_stored_and_computed_states_are_equal(tmp_path):
     begin = dataclasses.replace(setup(), timeline=setup().timeline[:AT])
     fs.simulate(scaffold(), begin, KEYS, storage=tmp_path)
-    paths = [None, tmp_path, tmp_path / "other"]
-    states = [state_at(scaffold(), setup(), KEYS, AT, directory=path) for path in paths]
+    stores = [None, fs.Storage(tmp_path), fs.Storage(tmp_path / "other")]
+    states = [state_at(scaffold(), setup(), KEYS, AT, storage=store) for store in stores]
     for state in states:
         jax.tree.map(np.testing.assert_array_equal, state, begun().state)
+
+
+@pytest.mark.slow
+def test_states_of_another_run_are_refused(tmp_path):
+    """Stored or not: data or an algorithm may have changed since the folder was written."""
+    begin = dataclasses.replace(setup(), timeline=setup().timeline[:AT])
+    fs.simulate(scaffold(), begin, KEYS, storage=tmp_path)
+    moved = dataclasses.replace(setup(), params=np.ones(len(KEYS), np.float32))
+    for done in (AT, AT - 1):
+        with pytest.raises(FolderError, match="holds another run: params, rounds, timeline"):
+            state_at(scaffold(), moved, KEYS, done, storage=fs.Storage(tmp_path))
+    with pytest.raises(FolderError, match="what the algorithm computes has changed"):
+        state_at(fs.scaffold(0.2), setup(), KEYS, AT, storage=fs.Storage(tmp_path))
 
 
 def test_refuses_rounds_of_no_fork():
