@@ -479,6 +479,13 @@ def _read_points(path: pathlib.Path) -> list[dict[str, Axis]]:
         raise ValueError(
             f"points is {str(path)!r}; expected a line of distinct names and a row or more"
         )
+    for number, row in enumerate(rows, 1):
+        if None in row.values() or not any(row.values()):  # would stand for the defaults
+            raise ValueError(
+                f"points is {str(path)!r}, whose row {number} has "
+                f"{sum(map(bool, row.values()))} values; expected one or more, and a comma between "
+                "each two names"
+            )
     return [
         {name: Axis(values=(_parsed(text),)) for name, text in row.items() if text} for row in rows
     ]

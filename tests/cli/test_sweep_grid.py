@@ -412,6 +412,8 @@ def test_a_name_that_does_not_say_which_values_are_better_needs_a_mode():
         ("lr\n0.1,0.2\n", "expected a line of distinct names and a row or more"),
         ("lr,lr\n0.1,0.2\n", "expected a line of distinct names and a row or more"),
         ("lr,speed\n0.1,3\n", "points has 'speed'; expected a hyper-parameter"),
+        ("lr,mu\n0.1,1\n,\n", "points is .*, whose row 2 has 0 values; expected one or more"),
+        ("lr,mu\n0.1\n", "points is .*, whose row 1 has 1 values; .* a comma between each two"),
         ("lr\nfast\n", "points has lr=fast; expected a number"),
         ("cohort_size\n1.5\n", "points has cohort_size=1.5; expected an integer"),
         ("lr\n-1\n", "points has {.*-1.0}: hyper has .*; expected a positive number"),
