@@ -40,6 +40,7 @@ from fedjax_sim.runs import (
     Simulation,
     Storage,
     check_extension,
+    data_values,
     environment,
     locked,
     write_json,
@@ -140,6 +141,7 @@ def ready(
                 if isinstance(comparison.time, Rounds):  # before config.json records more rounds
                     time = comparison.time
                     check_extension(folder, time.rounds, time.eval_every, timeline)
+        _check_data(comparison, list(header["algorithms"]))
         yield Job(comparison, header, plan, choices)
 
 
@@ -150,6 +152,34 @@ def _check_run(folder: pathlib.Path, expected: Mapping[str, Any]) -> None:
         raise FolderError(
             f"{folder} holds another run: {'; '.join(differing)}; move the folder elsewhere"
         )
+
+
+def _check_data(comparison: ResolvedRun, names: Sequence[str]) -> None:
+    """Refuses algorithms of earlier calls that had other examples, models or keys than this one.
+
+    The options are the same, but a file of the data set or a study module may have changed.
+    """
+    found = [
+        folder
+        for name in names
+        if name not in comparison.hyper  # the runs of this call are compared whole
+        for folder in report.run_folders(comparison.output / name)[:1]
+    ]
+    if not found:
+        return
+    problem = comparison.problem
+    expected = data_values(problem.setup, problem.keys)
+    if comparison.setup_of_seed is not None:  # the first seed has models and a key of its own
+        expected = {"data": expected["data"]}
+    for folder in found:
+        known = RunFolder(folder).identity()
+        if differing := [x for x, value in expected.items() if known.get(x, value) != value]:
+            raise FolderError(
+                f"output is '{comparison.output}', which holds another comparison: "
+                f"{', '.join(differing)} of {folder.relative_to(comparison.output)} differ from "
+                "those here, although the options are the same: a file or a study module has "
+                "changed; choose another folder or delete that one"
+            )
 
 
 def execute(job: Job, callbacks: Sequence[Callback] = ()) -> ComparisonResult:
@@ -189,7 +219,7 @@ def _run_all(job: Job, callbacks: Sequence[Callback]) -> Comparison:
         name: measured.executed(comparison, name, job.choices.get(name))
         for name in comparison.hyper
     }
-    own, identity = comparison.setup_of_seed, comparison.record.identity
+    own = comparison.setup_of_seed
 
     def setup_of_seed(algorithm: str, seed: int) -> Setup:
         assert own is not None
@@ -207,9 +237,7 @@ def _run_all(job: Job, callbacks: Sequence[Callback]) -> Comparison:
         ],
         storage=Storage(
             comparison.output,
-            config=lambda name: {
-                "algorithm": name, "hyper": dict(comparison.hyper[name]), **identity
-            },
+            config=comparison.config_of,
             accept_changed_code=options.accept_changed_code,
         ),
         options=Options(

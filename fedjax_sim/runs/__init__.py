@@ -29,7 +29,7 @@ from fedjax_sim.runs.programs import Programs, programs_of
 from fedjax_sim.runs.progress_bar import ProgressBar, in_jupyter
 from fedjax_sim.runs.result import Progress, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_column, seed_names
-from fedjax_sim.runs.simulation import simulate
+from fedjax_sim.runs.simulation import check_stored, simulate
 from fedjax_sim.runs.storage.client_rows import of_finite_models
 from fedjax_sim.runs.storage.environment import code_digest, environment
 from fedjax_sim.runs.storage.files import (
@@ -57,6 +57,7 @@ from fedjax_sim.runs.storage.locks import FolderInUseError, locked
 from fedjax_sim.runs.storage.model_files import Models, Which, joined, named_leaves
 from fedjax_sim.runs.storage.outcome import Outcome
 from fedjax_sim.runs.storage.run_functions import identified, trace_run
+from fedjax_sim.runs.storage.run_identity import data_values
 from fedjax_sim.runs.storage.store import RunFolder, check_extension
 from fedjax_sim.runs.storage.traces import Trace
 from fedjax_sim.runs.sweeps.blocks import block_functions
@@ -119,9 +120,11 @@ __all__ = [
     "callbacks",
     "check_extension",
     "check_kind",
+    "check_stored",
     "code_digest",
     "compare",
     "cut",
+    "data_values",
     "digest",
     "environment",
     "exit_code",

@@ -1,5 +1,6 @@
 """The comparison as a library function: what it runs, and what it says about it."""
 
+import dataclasses
 import json
 import shutil
 import types
@@ -332,6 +333,23 @@ def test_runs_of_other_comparisons_are_refused_where_they_were_copied(tmp_path, 
     shutil.copy(other / "config.json", here)
     with pytest.raises(FolderError, match=r"alpha is 0.1 there and 5.0 in config.json"):
         fs.load(here).models("fedavg")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_algorithms_are_not_added_on_other_examples(tmp_path, one_by_one):
+    """The options are the same, and the file of the data set is another one."""
+    small = SMALL | {"rounds": 1, "eval_every": 1, "output": tmp_path}
+    small |= {"partition_per_seed": one_by_one}
+    compare(resolve(Study(options(**small), dataset=DIGITS)))
+    before = (tmp_path / "history.csv").read_bytes()
+    other = DIGITS._replace(train={**DIGITS.train, "x": DIGITS.train["x"] // 2})
+    added = Study(options(**small | {"algorithms": ("fedprox",)}), dataset=other)
+    with pytest.raises(FolderError, match=r"another comparison: data of fedavg.* differ"):
+        compare(resolve(added))
+    assert (tmp_path / "history.csv").read_bytes() == before
+    assert not (tmp_path / "fedprox").exists()
+    compare(resolve(dataclasses.replace(added, dataset=DIGITS)))
 
 
 @pytest.mark.slow

@@ -67,26 +67,17 @@ def identify(
         ValueError: a function cannot be traced.
     """
     timeline = jax.tree.map(np.asarray, setup.timeline)
-    placement = setup.task.placement
-    # Another number of devices may continue a run with data by client, and no process has it all.
-    by_client = placement is not None and placement.axis is not None
-    data_digest = sharded_digest if by_client else arrays_digest
     values = {
         "spec": None if spec is None else spec.to_json(),
         **identified(traces),
         "config": dict(config or {}),
-        "data": data_digest((setup.task, setup.eval_fn)),
+        **data_values(setup, keys),
         "timeline": arrays_digest(timeline_arrays(timeline)),
         "rounds": timeline.num_rounds,
-        "params": arrays_digest(setup.params),
-        "key": arrays_digest(keys),
         "eval_every": setup.eval_every,
         "replicas": list(names),
         "eval_initial": bool(eval_initial),
     }
-    if isinstance(placement, OnHost):  # the task has not the examples
-        assert placement.source is not None
-        values["source"] = source_digest(placement.source)
     values |= _of_code(values, folder, known, accept=accept_changed_code)
 
     def extends(known: Mapping[str, Any]) -> bool:
@@ -107,6 +98,23 @@ def identify(
         return is_same
 
     return RunIdentity(values, extends)
+
+
+def data_values(setup: Setup, keys: Array) -> dict[str, str]:
+    """Returns the part of a run's identity on its examples, initial models and keys."""
+    placement = setup.task.placement
+    # Another number of devices may continue a run with data by client, and no process has it all.
+    by_client = placement is not None and placement.axis is not None
+    data_digest = sharded_digest if by_client else arrays_digest
+    values = {
+        "data": data_digest((setup.task, setup.eval_fn)),
+        "params": arrays_digest(setup.params),
+        "key": arrays_digest(keys),
+    }
+    if isinstance(placement, OnHost):  # the task has not the examples
+        assert placement.source is not None
+        values["source"] = source_digest(placement.source)
+    return values
 
 
 def _text(spec: Mapping[str, Any] | None) -> str:
