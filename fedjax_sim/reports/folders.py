@@ -201,18 +201,21 @@ def run_folders(
     return runs
 
 
+# Options of which a run has the resolved values: the noise that a target of privacy requires.
+_RESOLVED = ("privacy.epsilon", "privacy.noise")
+
+
 def _check_same(
     folder: pathlib.Path, there: Mapping[str, Any], here: Mapping[str, Any], path: pathlib.Path
 ) -> None:
     """Refuses a run, of a folder that was copied or renamed, whose options are not these."""
     if "algorithm" not in there:  # of a program of the user's
         return
-    # Without a value: an infinity, or the noise that a target of privacy gave.
-    known = {name: here[name] for name in there if here.get(name) is not None}
     differing = [
-        f"{name} is {there[name]!r} there and {value!r} in config.json"
-        for name, value in known.items()
-        if there[name] != value
+        f"{name} is {there[name]!r} there and {here[name]!r} in config.json"
+        for name in there
+        if name in here and name not in _RESOLVED and there[name] != here[name]
+        if (there[name], here[name]) != ("inf", None)  # an infinity in both
     ]
     if differing:
         raise FolderError(

@@ -1,5 +1,8 @@
 """Rounds of divergence in folders of results."""
 
+import json
+
+import hand_made_runs
 import pandas as pd
 import pytest
 
@@ -7,6 +10,7 @@ from fedjax_sim.cli.options import parse, read_arguments
 from fedjax_sim.cli.run_options import RunOptions
 from fedjax_sim.reports import folders
 from fedjax_sim.reports.folders import divergences
+from fedjax_sim.runs import FolderError
 from fedjax_sim.runs.storage.outcome import Outcome
 from fedjax_sim.studies.setups import flat, presets, replaced
 from fedjax_sim.studies.setups.time import LogNormal
@@ -149,6 +153,32 @@ def test_runs_on_other_clients_have_another_setting(words):
     typed = words.split()
     last = max(i for i, word in enumerate(typed) if ":" in word or word.startswith("--"))
     assert text(typed) != text(typed[:last])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        ({"alpha": 3.0}, "alpha is 3.0 there and None in config.json"),
+        ({"cohort_fraction": None}, "cohort_fraction is None there and 0.5 in config.json"),
+        ({"hyper": {"lr": 0.2}}, "hyper is {'lr': 0.2} there and {'lr': 0.1} in config.json"),
+        ({"algorithm": "fedprox"}, "algorithm is 'fedprox' there and 'fedavg' in config.json"),
+    ],
+)
+def test_runs_are_those_of_the_configuration_beside_them(tmp_path, changes, message):
+    """A target of privacy has become noise, and an infinity has a name."""
+    settings = {"algorithms": ["fedavg"], "alpha": None, "cohort_fraction": 0.5}
+    settings |= {"privacy.epsilon": 3.0, "privacy.noise": None, "later": 1}
+    ran = {"algorithm": "fedavg", "hyper": {"lr": 0.1}, "alpha": "inf", "cohort_fraction": 0.5}
+    ran |= {"privacy.epsilon": None, "privacy.noise": 0.7, "earlier": 2}
+    saved = {"settings": settings, "algorithms": {"fedavg": {"lr": 0.1}}}
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    hand_made_runs.write_run(tmp_path / "fedavg", config=ran | changes)
+    if message is None:
+        assert folders.run_folders(tmp_path) == {"fedavg": [tmp_path / "fedavg"]}
+        return
+    with pytest.raises(FolderError, match=f"is a run of another comparison than .*: {message}; "):
+        folders.run_folders(tmp_path)
 
 
 def test_a_clock_of_defaults_is_named_by_its_law():
