@@ -164,6 +164,21 @@ class Wrappers(NamedTuple):
         The model is None where no model of this package is known; the timeline is that of all
         seeds, concrete.
         """
+        try:
+            return self._on(algorithm, entry, model, attack, timeline)
+        except ValueError as error:
+            if not str(error).startswith("algorithm "):  # of an option
+                raise
+            raise ValueError(f"algorithms has {entry.name!r}: {error}") from error
+
+    def _on(
+        self,
+        algorithm: FedAlgorithm,
+        entry: AlgorithmEntry,
+        model: Model | None,
+        attack: Attacked | None,
+        timeline: Timeline,
+    ) -> FedAlgorithm:
         algorithm = compressed(algorithm, self.compress, self.feedback, self.compress_down)
         algorithm = on_adapters(algorithm, self.adapters)
         if model is not None:
