@@ -15,7 +15,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import real, real_vdot
 from fedjax_sim.algorithms.fedavg import fedavg
-from fedjax_sim.checks import check_at_least, check_at_most, check_choice
+from fedjax_sim.checks import check_choice, check_share
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Upload, Work, specified
 
@@ -75,8 +75,7 @@ def apfl(
     Example:
         >>> algorithm = apfl(lr=0.1, alpha=0.25, adaptive=True)
     """
-    check_at_least(0, alpha=alpha)
-    check_at_most(1, alpha=alpha)
+    check_share(alpha=alpha)
     check_choice(("before", "after"), order=order)
 
     def local(x: Params, state: ApflState, oracle: Oracle, work: Work) -> tuple[Upload, ApflState]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import UPLOADS_MODELS, ModelState, real
 from fedjax_sim.algorithms.staleness import StalenessWeight, constant
-from fedjax_sim.checks import check_at_least, check_at_most, check_rates
+from fedjax_sim.checks import check_at_least, check_rates, check_share
 from fedjax_sim.local import ScalarOrSchedule, local_steps, proximal, rate, sgd
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -61,8 +61,8 @@ def fedasync(
         >>> algorithm = fedasync(lr=0.1, staleness_weight=polynomial(0.5), mu=0.005)
     """
     check_rates(lr=lr)
-    check_at_least(0, mix=mix, mu=mu)
-    check_at_most(1, mix=mix)
+    check_share(mix=mix)
+    check_at_least(0, mu=mu)
     weight = staleness_weight or constant
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[Upload, tuple]:

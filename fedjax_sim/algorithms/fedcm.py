@@ -11,7 +11,7 @@ from typing import NamedTuple
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most, check_positive, check_rates
+from fedjax_sim.checks import check_at_least, check_probability, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate, sgd
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -64,8 +64,7 @@ def fedcm(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1) -> F
 
     check_rates(lr=lr)
     check_at_least(0, server_lr=server_lr)
-    check_positive(mix=mix)
-    check_at_most(1, mix=mix)
+    check_probability(mix=mix)
 
     def init(params: Params) -> FedCmState:
         return FedCmState(params, tree.zeros_like(params))

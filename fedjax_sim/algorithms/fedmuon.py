@@ -14,13 +14,7 @@ from jax import Array
 from fedjax_sim import tree
 from fedjax_sim.algorithms._muon import MuonState, is_matrix, scale_by_muon, split
 from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
-from fedjax_sim.checks import (
-    check_at_least,
-    check_at_most,
-    check_decay,
-    check_positive,
-    check_rates,
-)
+from fedjax_sim.checks import check_at_least, check_decay, check_probability, check_rates
 from fedjax_sim.local import (
     ScalarOrSchedule,
     inverse_rate,
@@ -128,8 +122,7 @@ def fedmuon(
     check_rates(lr=lr)
     check_at_least(0, weight_decay=weight_decay)
     check_decay(momentum=momentum, b1=b1, b2=b2)
-    check_positive(mix=mix)
-    check_at_most(1, mix=mix)
+    check_probability(mix=mix)
     muon = scale_by_muon(momentum)
     adam = optax.scale_by_adam(b1, b2, eps_root=1e-30)
 

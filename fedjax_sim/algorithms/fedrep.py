@@ -14,7 +14,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, step_range
-from fedjax_sim.checks import check_at_least, check_at_most, check_rates, is_concrete
+from fedjax_sim.checks import check_at_least, check_rates, check_share, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -85,8 +85,7 @@ def fedrep(
     """
     check_rates(lr=lr, head_lr=head_lr)
     tree.leaves.check_selection(where)
-    check_at_least(0, head_share=head_share)
-    check_at_most(1, head_share=head_share)
+    check_share(head_share=head_share)
     if head_steps is not None:
         check_at_least(0, head_steps=head_steps)
         if is_concrete(head_steps) and float(head_steps) % 1:

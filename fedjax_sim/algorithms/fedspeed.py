@@ -11,7 +11,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, Transform
-from fedjax_sim.checks import check_at_least, check_at_most, check_positive, check_rates
+from fedjax_sim.checks import check_at_least, check_positive, check_rates, check_share
 from fedjax_sim.local import (
     ScalarOrSchedule,
     corrected,
@@ -83,8 +83,8 @@ def fedspeed(
     """
     check_rates(lr=lr)
     check_positive(mu=mu)
-    check_at_least(0, radius=radius, mix=mix)
-    check_at_most(1, mix=mix)
+    check_at_least(0, radius=radius)
+    check_share(mix=mix)
 
     def quasi(oracle: Oracle) -> Oracle:
         def grad(y: Params, k: Array) -> Params:

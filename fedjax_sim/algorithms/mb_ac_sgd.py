@@ -13,7 +13,6 @@ from jax import Array
 from fedjax_sim.algorithms._shared import GRADIENTS, UPLOADS_COUNTS
 from fedjax_sim.algorithms.fedac import accelerated, coupling, middle_of
 from fedjax_sim.algorithms.mb_sgd import gradient_sum, mean_gradient
-from fedjax_sim.checks import check_at_least
 from fedjax_sim.types import FedAlgorithm, Message, Params, Requires, Round, Scalar, specified
 
 __all__ = ["mb_ac_sgd"]
@@ -45,7 +44,6 @@ def mb_ac_sgd(lr: Scalar, mu: Scalar) -> FedAlgorithm:
     Example:
         >>> algorithm = mb_ac_sgd(lr=0.5, mu=1e-3)
     """
-    check_at_least(0, lr=lr)
     numbers = coupling(lr, mu, 1, "vanilla")
 
     def broadcast(state: AcceleratedState, round: Round) -> Message:

@@ -14,7 +14,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import ModelState, check_all_clients, real
-from fedjax_sim.checks import check_at_most, check_positive, check_rates, is_traced
+from fedjax_sim.checks import check_probability, check_rates, is_traced
 from fedjax_sim.local import ScalarOrSchedule, corrected, inverse_rate, local_steps, rate, sgd
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -76,8 +76,7 @@ def scaffnew(lr: ScalarOrSchedule, probability: Scalar) -> FedAlgorithm:
     """
 
     check_rates(lr=lr)
-    check_positive(probability=probability)
-    check_at_most(1, probability=probability)
+    check_probability(probability=probability)
 
     def local(
         x: Params, state: ScaffnewClient, oracle: Oracle, work: Work

@@ -13,7 +13,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._shared import MEAN_OF_ALL
-from fedjax_sim.checks import check_at_least, check_at_most, check_positive, check_rates
+from fedjax_sim.checks import check_at_least, check_probability, check_rates
 from fedjax_sim.local import ScalarOrSchedule, inverse_rate, local_steps, per_step, rate
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -77,8 +77,7 @@ def scaffold_m(lr: ScalarOrSchedule, server_lr: Scalar = 1.0, mix: Scalar = 0.1)
 
     check_rates(lr=lr)
     check_at_least(0, server_lr=server_lr)
-    check_positive(mix=mix)
-    check_at_most(1, mix=mix)
+    check_probability(mix=mix)
 
     def init(params: Params) -> ScaffoldMState:
         zeros = tree.zeros_like(params)

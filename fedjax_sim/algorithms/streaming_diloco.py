@@ -22,7 +22,7 @@ from fedjax_sim.algorithms._muon import is_matrix
 from fedjax_sim.algorithms._optimizers import check_optimizer, own_draws
 from fedjax_sim.algorithms._shared import check_all_clients
 from fedjax_sim.algorithms.diloco import local_transform, nesterov
-from fedjax_sim.checks import check_at_least, check_at_most, check_count, is_traced
+from fedjax_sim.checks import check_count, check_share, is_traced
 from fedjax_sim.local import ScalarOrSchedule, local_steps, optimizer_init, optimizer_update
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -126,8 +126,7 @@ def streaming_diloco(
     Example:
         >>> algorithm = streaming_diloco(lr=4e-4, num_fragments=3, delay=5)
     """
-    check_at_least(0, mix=mix)
-    check_at_most(1, mix=mix)
+    check_share(mix=mix)
     check_count(1, num_fragments=num_fragments)
     check_count(0, delay=delay)
     outer = nesterov(server_lr, momentum)

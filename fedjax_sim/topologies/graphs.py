@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_sim.checks import check_at_least, check_at_most, check_count, is_concrete, seeded
+from fedjax_sim.checks import check_count, check_share, is_concrete, seeded
 from fedjax_sim.topologies.topology import Topology, check_topology, most_gathered
 from fedjax_sim.types import plain_integers
 
@@ -317,8 +317,7 @@ def erdos_renyi(num_clients: int, probability: float, seed: int = 0) -> Topology
         (True, True, True)
     """
     check_count(2, num_clients=num_clients)
-    check_at_least(0, probability=probability)
-    check_at_most(1, probability=probability)
+    check_share(probability=probability)
     check_count(seed=seed)
     # Pairs (i, j > i) in the order of i: number first[i] + j - i - 1 is the coin of (i, j).
     first = np.concatenate([[0], np.cumsum(np.arange(num_clients - 1, 0, -1))])

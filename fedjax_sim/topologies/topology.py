@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_at_most, is_concrete
+from fedjax_sim.checks import check_share, is_concrete
 from fedjax_sim.types import PyTree, Scalar, Summary, shown
 
 
@@ -111,8 +111,7 @@ class Topology:
             >>> ring(4).lazy(0.5).matrices()[0, 0].round(2).tolist()
             [0.67, 0.17, 0.0, 0.17]
         """
-        check_at_least(0, share=share)
-        check_at_most(1, share=share)
+        check_share(share=share)
         own = (
             np.eye(self.num_clients)
             if self.neighbours is None

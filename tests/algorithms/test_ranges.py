@@ -132,14 +132,13 @@ def test_schedules_of_numbers(name, key):
         *((name, "b2", 1.0, r"a number in \[0, 1\)") for name in (
             "fedadam", "fedyogi", "fedadamw", "fedmuon", "diloco", "streaming_diloco",
         )),
-        *((name, "mix", 0.0, "a positive number") for name in (
+        *((name, "mix", value, r"a number in \(0, 1\]") for value in (0.0, 1.5) for name in (
             "fedcm", "mofedsam", "scaffold_m", "fedmuon",
         )),
-        *((name, "mix", 1.5, "at most 1") for name in (
-            "fedcm", "scaffold_m", "fedmuon", "fedasync", "streaming_diloco",
+        *((name, "mix", 1.5, r"a number in \[0, 1\]") for name in (
+            "fedasync", "fedspeed", "streaming_diloco",
         )),
-        ("scaffnew", "probability", 0.0, "a positive number"),
-        ("scaffnew", "probability", 1.5, "at most 1"),
+        *(("scaffnew", "probability", value, r"a number in \(0, 1\]") for value in (0.0, 1.5)),
         ("feddyn", "mu", 0.0, "a positive number"),
         ("fedac", "mu", 0.0, "a positive number"),
         ("fedrep", "head_steps", 2.5, "a whole number"),
@@ -153,9 +152,9 @@ def test_schedules_of_numbers(name, key):
             ("ditto", "personal_steps"), ("pfedme", "inner_steps"), ("ifca", "num_models"),
             ("afl", "num_clients"), ("fedavg_ft", "visits"),
         )),
-        ("apfl", "alpha", 2, "at most 1"),
+        ("apfl", "alpha", 2, r"a number in \[0, 1\]"),
         ("fedac", "lr", 0.0, "a positive number"),
-        ("fedrep", "head_share", 1.5, "at most 1"),
+        ("fedrep", "head_share", 1.5, r"a number in \[0, 1\]"),
         ("fedrep", "head_steps", -1, "at least 0"),
         ("perfedavg", "delta", 0, "a positive number"),
     ],
