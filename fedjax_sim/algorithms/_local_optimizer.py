@@ -10,6 +10,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.algorithms._optimizers import check_optimizer, is_key, own_draws
+from fedjax_sim.algorithms._shared import real
 from fedjax_sim.local import optimizer_init, optimizer_steps
 from fedjax_sim.types import (
     FedAlgorithm,
@@ -133,7 +134,7 @@ def locally_optimized(
         keys, _ = tree.leaves.split(optimizer_init(optimizer, x), is_key)
         delta, opt_state = visit(x, tree.leaves.join(keys, start), oracle, work)
         _, end = tree.leaves.split(opt_state, is_key)
-        present = (work.num_steps > 0).astype(jnp.result_type(float))
+        present = real(work.num_steps > 0)
 
         # The state itself and not its change: a convex combination of second moments cannot become
         # negative by rounding.

@@ -144,5 +144,4 @@ def dual_step(
 
 def total_rate(lr: Scalar, num_steps: Array) -> Array:
     """Returns the sum of the rates of ``num_steps`` steps, in the precision of the run."""
-    full = jnp.result_type(float)
-    return jnp.asarray(lr).astype(full) * jnp.asarray(num_steps).astype(full)
+    return real(lr) * real(num_steps)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
+from fedjax_sim.algorithms._shared import real
 from fedjax_sim.algorithms.mb_ac_sgd import mb_ac_sgd
 from fedjax_sim.checks import check_positive, is_concrete
 from fedjax_sim.types import FedAlgorithm, Oracle, Params, Scalar, Work, specified
@@ -55,6 +56,6 @@ def agd(smoothness: Scalar, mu: Scalar) -> FedAlgorithm:
         reports = jnp.asarray(work.num_steps) > 0
         gradient = oracle.full_grad(x)
         upload = tree.where(reports, gradient, tree.zeros_like(gradient))
-        return (upload, reports.astype(jnp.result_type(float))), state
+        return (upload, real(reports)), state
 
     return mb_ac_sgd(1 / smoothness, mu)._replace(local=local)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import UPLOADS_MODELS
+from fedjax_sim.algorithms._shared import UPLOADS_MODELS, real
 from fedjax_sim.checks import check_at_least, check_choice, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, sgd
 from fedjax_sim.tree import divide_or_keep
@@ -85,7 +85,7 @@ def averaged_fedavg(
 
     def local(x: Params, state: tuple, oracle: Oracle, work: Work) -> tuple[_Visit, tuple]:
         descend = sgd(rate(lr, work), oracle.grad)
-        q = jnp.asarray(factor).astype(jnp.result_type(float))
+        q = real(factor)
 
         def step(carry: tuple[Params, Average, Array], k: Array):
             y, average, kept = carry

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from fedjax_sim.algorithms._shared import check_per_client, cycled, visit_of
+from fedjax_sim.algorithms._shared import check_per_client, cycled, real, visit_of
 from fedjax_sim.algorithms.fedavg import fedavg
 from fedjax_sim.checks import check_at_least, check_count, check_rates, least_entries
 from fedjax_sim.local import ScalarOrSchedule, local_steps, proximal, rate, sgd
@@ -81,7 +81,7 @@ def ditto(
     def weight_of(client: Array) -> Scalar:
         if not np.ndim(mu):
             return mu
-        every = jnp.asarray(mu).astype(jnp.result_type(float))
+        every = real(mu)
         return jnp.where(client < every.shape[0], every[client], every.mean())
 
     def local(x: Params, v: Params, oracle: Oracle, work: Work) -> tuple[Upload, Params]:

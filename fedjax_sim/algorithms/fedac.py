@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import step_range
+from fedjax_sim.algorithms._shared import real, step_range
 from fedjax_sim.checks import (
     called,
     check_at_least,
@@ -94,8 +94,7 @@ def coupling(lr: Scalar, mu: Scalar, num_steps: Scalar, variant: Variant = "I") 
     check_choice(("I", "II", "vanilla"), variant=variant)
     check_positive(lr=lr, mu=mu, num_steps=num_steps)
     _check_product(lr, mu, variant)
-    real = jnp.result_type(float)
-    lr, mu, steps = (jnp.asarray(x).astype(real) for x in (lr, mu, num_steps))
+    lr, mu, steps = map(real, (lr, mu, num_steps))
     if variant == "vanilla":
         gamma = jnp.sqrt(lr / mu)
     else:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import ModelState, step_range
+from fedjax_sim.algorithms._shared import ModelState, real, step_range
 from fedjax_sim.checks import check_at_least, check_rates, check_share, is_concrete
 from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
 from fedjax_sim.types import (
@@ -101,9 +101,8 @@ def fedrep(
         eta = rate(lr, work)
         eta_head = eta if head_lr is None else rate(head_lr, work, "head_lr")
         if head_steps is None:
-            share = jnp.asarray(head_share).astype(float)
-            steps = jnp.asarray(work.num_steps).astype(share.dtype)
-            count = jnp.floor(share * steps + 0.5).astype(jnp.int32)
+            steps = real(head_share) * real(work.num_steps)
+            count = jnp.floor(steps + 0.5).astype(jnp.int32)
         else:
             count = jnp.asarray(head_steps).astype(jnp.int32)
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import UPLOADS_COUNTS
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, real
 from fedjax_sim.checks import check_choice, check_count, check_rates
 from fedjax_sim.compression import code_bits, identity
 from fedjax_sim.local import ScalarOrSchedule, local_steps, per_step, rate, sgd
@@ -167,7 +167,7 @@ def ifca(
         else:
             change = tree.scale(rate(lr, work), oracle.grad(theta, 0))
         chosen = (jnp.arange(num_models) == cluster) & (work.num_steps > 0)
-        upload = IfcaUpload(chosen.astype(jnp.result_type(float)), _at_cluster(chosen, change))
+        upload = IfcaUpload(real(chosen), _at_cluster(chosen, change))
         return upload, state
 
     def update(state: IfcaState, mean: IfcaUpload, round: Round) -> IfcaState:

@@ -6,11 +6,10 @@ References:
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import GRADIENTS, UPLOADS_COUNTS, ModelState
+from fedjax_sim.algorithms._shared import GRADIENTS, UPLOADS_COUNTS, ModelState, real
 from fedjax_sim.checks import check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, server_rate
 from fedjax_sim.tree import divide_or_keep
@@ -56,7 +55,7 @@ def gradient_sum(
 ) -> tuple[tuple[Params, Array], tuple]:
     """Uploads the sum of the gradients of one visit, all taken at the message, and their number."""
     total = local_steps(lambda g, k: tree.add(g, oracle.grad(x, k)), tree.zeros_like(x), work)
-    return (total, jnp.asarray(work.num_steps).astype(jnp.result_type(float))), state
+    return (total, real(work.num_steps)), state
 
 
 def mean_gradient(mean: tuple[Params, Array]) -> Params:

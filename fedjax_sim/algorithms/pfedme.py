@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState
+from fedjax_sim.algorithms._shared import UPLOADS_COUNTS, ModelState, real
 from fedjax_sim.checks import check_at_least, check_count, check_rates
 from fedjax_sim.local import ScalarOrSchedule, local_steps, proximal, rate, sgd
 from fedjax_sim.timelines import sample_without_replacement
@@ -129,7 +129,7 @@ def pfedme(
             return delta, new
         present = (message.averaged == work.client).any() & (work.num_steps > 0)
         delta = tree.where(present, delta, tree.zeros_like(delta))
-        return PFedMeUpload(delta, present.astype(jnp.result_type(float))), new
+        return PFedMeUpload(delta, real(present)), new
 
     def update(state: ModelState, mean: Upload, round: Round) -> ModelState:
         if num_averaged is not None:  # the mean over the drawn clients
