@@ -79,11 +79,14 @@ def twice(params, examples, key):
     return losses(params, examples | {"x": scale * examples["x"]}, key)
 
 
-def uses(algorithm, objective=losses):
+def uses(algorithm, objective=losses, evaluator=None):
     """Numbers of draws and of derivations of each key of a compiled run."""
     everybody = fs.timelines.full(ROUNDS, NUM_CLIENTS, STEPS)
     setup = fs.Setup(
-        fs.empirical_task(objective, logistic_data(), BATCHES), everybody, logistic_params()
+        fs.empirical_task(objective, logistic_data(), BATCHES),
+        everybody,
+        logistic_params(),
+        evaluator,
     )
     key = jax.random.key(3, impl=RECORDING)
     USES.clear()
@@ -105,6 +108,20 @@ def uses(algorithm, objective=losses):
 def test_every_key_draws_once_or_derives_others(name):
     keys = uses(ALGORITHMS[name])
     assert [use for use in keys.values() if use.get("draw", 0) > 1] == []
+    assert [use for use in keys.values() if len(use) > 1] == []
+
+
+def test_a_server_that_draws_for_an_evaluation_has_a_key_of_its_own():
+    """Clients that are tuned before they are evaluated start from a noisy broadcast."""
+
+    def broadcast(state, round):
+        return jax.tree.map(lambda x: x + jax.random.normal(round.key, x.shape), state.params)
+
+    tuned = fs.fine_tuned(AVG._replace(broadcast=broadcast), 0.1, steps=1)
+    evaluator = fs.evaluation.personal_evaluator(
+        lambda w, examples: {"output": examples["x"] @ w["w"]}, logistic_data()
+    )
+    keys = uses(tuned, evaluator=evaluator)
     assert [use for use in keys.values() if len(use) > 1] == []
 
 

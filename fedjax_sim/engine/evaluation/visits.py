@@ -14,6 +14,7 @@ from fedjax_sim.tree import entries, leaves
 from fedjax_sim.types import Message, Oracle, Params, PyTree, Round, Task, Work
 
 MOST_MODELS = 16  # of clients, in an evaluation of a function of one model
+_SERVER = np.uint32(2**31)  # a number that no client has, also none that never trains
 
 
 class Broadcast(NamedTuple):
@@ -32,7 +33,8 @@ def current_broadcast(context: RunContext) -> Broadcast:
             "evaluate(evaluator, RunContext(...))"
         )
     key = jax.random.fold_in(context.key, context.state.round)
-    round = Round(context.state.round, jnp.array(0, jnp.int32), task.num_clients, key)
+    own = jax.random.fold_in(key, _SERVER)
+    round = Round(context.state.round, jnp.array(0, jnp.int32), task.num_clients, own)
     return Broadcast(algorithm.broadcast(context.state.server, round), key)
 
 
