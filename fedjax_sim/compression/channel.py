@@ -145,7 +145,9 @@ def compressed(
         return algorithm.personal(received, state, oracle, work.inside())
 
     def bits(upload: Upload) -> int:
-        return codec.bits(jax.eval_shape(coded_part, upload)) + exact_bits(upload)
+        if not hasattr(upload, "coded"):
+            return codec.bits(upload)
+        return codec.bits(jax.eval_shape(coded_part, upload)) + upload.exact_bits()
 
     wrapped = algorithm if down is None else with_message_bits(algorithm, down.bits)
     return with_upload_bits(wrapped, bits)._replace(

@@ -12,7 +12,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import called, check_at_least, check_takes, is_concrete
-from fedjax_sim.tree import plain_bits
+from fedjax_sim.tree import bits_of_arrays, plain_bits
 from fedjax_sim.types import PyTree, Scalar, Spec, shown, specified, with_spec
 
 
@@ -271,11 +271,7 @@ def identity() -> Codec:
         >>> identity().bits({"w": jax.ShapeDtypeStruct((3, 2), jnp.float32)})
         192
     """
-    return Codec(
-        lambda key, x, near: x,
-        lambda x: sum(plain_bits(leaf) for leaf in jax.tree.leaves(x)),
-        Unbiased(lambda leaf: 0.0),
-    )
+    return Codec(lambda key, x, near: x, bits_of_arrays, Unbiased(lambda leaf: 0.0))
 
 
 def per_tensor(

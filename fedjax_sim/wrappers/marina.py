@@ -24,7 +24,7 @@ from fedjax_sim.checks import (
     is_concrete,
     partial_rounds,
 )
-from fedjax_sim.compression import Codec, bernoulli, check_unbiased, decoded, identity
+from fedjax_sim.compression import Codec, bernoulli, check_unbiased, decoded
 from fedjax_sim.local import carried_unchanged
 from fedjax_sim.tree import bits_of_arrays, message_bits, with_message_bits, with_upload_bits
 from fedjax_sim.types import (
@@ -141,7 +141,7 @@ def marina(algorithm: FedAlgorithm, codec: Codec, probability: Scalar) -> FedAlg
             )
 
     def expected_bits(upload: Upload) -> int:
-        whole, sent = identity().bits(upload), codec.bits(upload)
+        whole, sent = bits_of_arrays(upload), codec.bits(upload)
         return round(float(probability) * whole + (1 - float(probability)) * sent)
 
     wrapped = also_checked(_marina(algorithm, codec, coin), check)
