@@ -20,7 +20,8 @@ def selected(history: pd.DataFrame) -> pd.DataFrame:
     """The rows of every method's best rate, by the mean validation accuracy of the last round."""
     last = history["round"] == history["round"].max()
     end = history.loc[last & (history["metric"] == "valid/accuracy"), :]
-    score = end.groupby(["method", "lr"])["value"].mean()
+    groups = end.groupby(["method", "lr"])["value"]
+    score = groups.mean().where(groups.count() == groups.size())  # NaN with a seed that diverged
     best = score.groupby("method").idxmax().tolist()
     order = history["method"].unique().tolist()
     best.sort(key=lambda pair: order.index(pair[0]))

@@ -193,8 +193,9 @@ def _is_edge(score: pd.DataFrame, pair: Mapping, rate: str, other: str) -> bool:
 
 
 def curves_of(history: pd.DataFrame) -> Mapping[str, Curve]:
-    """The curves of every method, means over seeds."""
-    means = history.groupby(["method", "metric", "round"], sort=False)["value"].mean()
+    """The curves of every method, means over seeds; NaN where a seed has no value."""
+    groups = history.groupby(["method", "metric", "round"], sort=False)["value"]
+    means = groups.mean().where(groups.count() == groups.size())  # the mean of others is another
     curves: dict[str, dict[str, np.ndarray]] = {}
     for (method, metric), part in means.groupby(level=[0, 1], sort=False):  # pyright: ignore
         curve = curves.setdefault(str(method), {})

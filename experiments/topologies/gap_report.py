@@ -33,7 +33,11 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
         end = fs.analysis.mean_interval(part["mean/accuracy"])
         row = {key: part[key].iloc[0] for key in KEYS}
         row |= {"accuracy": end.mean, "low": end.low, "high": end.high}
-        row |= {"worst client": part["worst/accuracy"].mean(), "distance": part["consensus"].mean()}
+        # NaN with a seed that diverged, as the accuracy.
+        row |= {
+            "worst client": part["worst/accuracy"].mean(skipna=False),
+            "distance": part["consensus"].mean(skipna=False),
+        }
         rows.append(row)
     return pd.DataFrame(rows).sort_values(["method", "alpha", "gap"], kind="stable")
 

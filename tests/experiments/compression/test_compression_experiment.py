@@ -39,6 +39,15 @@ def test_rates_are_chosen_by_validation():
     assert len(chosen) == 2 * 2 * 2
 
 
+def test_a_rate_with_a_diverged_seed_is_not_chosen():
+    """Its mean over the other seed would be the best."""
+    history = frame()
+    lost = (history["lr"] == 0.2) & (history["seed"] == 0) & (history["method"] == "FedAvg")
+    history.loc[lost, "value"] = np.nan
+    chosen = selected(history)
+    assert set(chosen.loc[chosen["method"] == "FedAvg", "lr"]) == {0.1}
+
+
 def test_kilobits_count_the_whole_first_round_of_marina():
     table = curves(frame(), BITS)
     sent = table.groupby(["method", "round"])["kilobits"].first()

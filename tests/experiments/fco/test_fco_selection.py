@@ -11,6 +11,7 @@ from experiments.fco.lowrank import LOW_RANK
 from experiments.fco.recovery_report import first_rounds, reference_table, scored
 from experiments.fco.selection import (
     PAIR,
+    curves_of,
     ends_of,
     kept_tables,
     load,
@@ -55,6 +56,16 @@ def test_pairs_are_selected_by_the_last_hundred_rounds():
     renamed = history.replace({"metric": {"f1": "error"}})
     least = scored(renamed, LOW_RANK, np.array([2.0]))
     assert select(renamed, "error", 10, "min", least).rates == {"A": (0.2, 1.0)}
+
+
+def test_a_curve_has_no_mean_where_a_seed_has_no_value():
+    """The mean of the other seed would jump where the first one diverged."""
+    parts = [
+        histories({("A", 0.1, 1.0): values}).assign(seed=seed)
+        for seed, values in enumerate(([0.5, 0.5], [1.0, math.nan]))
+    ]
+    curve = curves_of(pd.concat(parts))["A"]
+    np.testing.assert_array_equal(curve["f1"], [0.75, math.nan])
 
 
 def test_the_fastest_of_perfect_pairs_is_selected():

@@ -40,6 +40,8 @@ def test_scores_and_summary():
     # Student's quantile of 2 degrees of freedom times 0.1 / sqrt(3).
     half = 4.302653 * 0.1 / 3**0.5
     np.testing.assert_allclose(found["high"] - found["accuracy"], half, rtol=1e-6)
+    table.loc[table["seed"] == 1, ["mean/accuracy", "worst/accuracy", "consensus"]] = np.nan
+    assert summary(table)[["accuracy", "worst client", "distance"]].isna().all(axis=None)
 
 
 def test_clients_are_evaluated_with_their_own_models():
