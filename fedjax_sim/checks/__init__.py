@@ -23,6 +23,7 @@ from fedjax_sim.checks.numbers import (
     check_rates,
     check_share,
     check_unused,
+    floating_dtype,
     is_concrete,
     is_real,
     is_traced,

@@ -179,6 +179,22 @@ def check_unused(other: str, /, **values: tuple[Any, Any]) -> None:
             )
 
 
+def floating_dtype(dtype: Any) -> np.dtype:
+    """Returns a floating dtype, also one of half precision.
+
+    Raises:
+        ValueError: another dtype, or none.
+    """
+    try:
+        found = None if dtype is None else jnp.dtype(dtype)  # NumPy's None is float64
+    except TypeError:
+        found = None
+    if found is None or not jnp.issubdtype(found, jnp.floating):
+        name = repr(dtype) if found is None else found.name
+        raise ValueError(f"dtype is {name}; expected a floating dtype")
+    return found
+
+
 def is_real(x: Any) -> bool:
     """Returns True for an array or a number that is neither complex nor a random key.
 

@@ -30,7 +30,7 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, floating_dtype
 from fedjax_sim.data.batches import scaled_words
 from fedjax_sim.data.task import Objective
 from fedjax_sim.objectives import batch_losses, check_labels, momentum_of, statistics_of
@@ -137,12 +137,12 @@ def normalize(
         images: ``[..., C]``, uint8 or floating.  Floating images are not scaled.
         mean: one number per channel, or one for all.
         std: one positive number per channel, or one for all.
-        dtype: dtype of the result; default: that of floating images, otherwise
+        dtype: floating dtype of the result; default: that of floating images, otherwise
             ``jnp.result_type(float)``.
 
     Raises:
         ValueError: integers other than uint8, a mean or deviation that is not one number per
-            channel, deviations that are not positive.
+            channel, deviations that are not positive, a dtype that is not floating.
 
     Example:
         >>> images = jnp.array([[0], [255]], jnp.uint8)
@@ -160,6 +160,7 @@ def normalize(
     raw = images.dtype == jnp.uint8
     if dtype is None:
         dtype = jnp.result_type(float) if raw else images.dtype
+    dtype = floating_dtype(dtype)
     white = 255 if raw else 1
     centred = images.astype(dtype) - jnp.asarray(white * means, dtype)
     return centred / jnp.asarray(white * deviations, dtype)

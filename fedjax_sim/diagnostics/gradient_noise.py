@@ -9,11 +9,12 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_positive
+from fedjax_sim.checks import check_count, check_positive
 from fedjax_sim.types import shown
 
 Sampler = Callable[[Array, tuple[int, ...]], Array]  # (key, shape) -> draws
 
+_MOST_HERMITE = 300  # nodes; NumPy's weights of 400 are NaN
 _TAIL = 8.5  # standard deviations; a Gaussian has mass 2e-17 beyond
 
 
@@ -37,15 +38,21 @@ def gaussian(std: float, num_nodes: int = 24, panels: int | None = None) -> Nois
             slowly for gradients with kinks.
 
     Raises:
-        ValueError: a std that is not positive, counts below 1.
+        ValueError: a std that is not positive, counts below 1, more than 300 nodes without panels.
 
     Example:
         >>> noise = gaussian(0.1)
         >>> round(float(noise.weights @ noise.nodes**2), 9)
         0.01
     """
-    check_positive(std=std, num_nodes=num_nodes, panels=panels)
+    check_positive(std=std)
+    _check_counts(num_nodes, panels)
     if panels is None:
+        if num_nodes > _MOST_HERMITE:
+            raise ValueError(
+                f"num_nodes is {num_nodes}; expected at most {_MOST_HERMITE} without panels, since "
+                "further weights are beyond the smallest numbers"
+            )
         nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     else:
         nodes, weights = _composite(_TAIL, num_nodes, panels)
@@ -64,7 +71,8 @@ def uniform(half_width: float, num_nodes: int = 24, panels: int | None = None) -
         >>> noise.variance, round(float(noise.weights @ noise.nodes**2), 9)
         (3.0, 3.0)
     """
-    check_positive(half_width=half_width, num_nodes=num_nodes, panels=panels)
+    check_positive(half_width=half_width)
+    _check_counts(num_nodes, panels)
     if panels is None:
         nodes, weights = np.polynomial.legendre.leggauss(num_nodes)
     else:
@@ -86,6 +94,12 @@ class _Uniform(NamedTuple):
 
     def __call__(self, key: Array, shape: tuple[int, ...]) -> Array:
         return jax.random.uniform(key, shape, minval=-self.half_width, maxval=self.half_width)
+
+
+def _check_counts(num_nodes: int, panels: int | None) -> None:
+    check_count(1, num_nodes=num_nodes)
+    if panels is not None:
+        check_count(1, panels=panels)
 
 
 def _composite(width: float, num_nodes: int, panels: int) -> tuple[np.ndarray, np.ndarray]:

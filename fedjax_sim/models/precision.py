@@ -15,6 +15,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from jax.typing import DTypeLike
 
 from fedjax_sim import tree
+from fedjax_sim.checks import floating_dtype
 from fedjax_sim.models.stateful import Evaluation
 from fedjax_sim.objectives import Objective
 from fedjax_sim.objectives.of_model import OfApply, OfModel, momentum_of_training
@@ -56,12 +57,7 @@ def in_precision(model: Model | Task, dtype: DTypeLike) -> Model | Task:
         >>> out.dtype, out.tolist()  # 1.001 is rounded to 1, the sum is not
         (dtype('float32'), [1.001953125])
     """
-    try:
-        name = "" if dtype is None else jnp.dtype(dtype).name  # NumPy's None is float64
-    except TypeError:
-        name = ""
-    if not name or not jnp.issubdtype(name, jnp.floating):
-        raise ValueError(f"dtype is {name or repr(dtype)}; expected a floating dtype")
+    name = floating_dtype(dtype).name
     if isinstance(model, Task):
         return _task_in_precision(model, name)
     if not isinstance(model, Model):

@@ -16,7 +16,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from fedjax_sim import tree
-from fedjax_sim.checks import called, check_takes, shapes_text
+from fedjax_sim.checks import called, check_takes, floating_dtype, shapes_text
 from fedjax_sim.objectives.losses import (
     MaskedSoftmax,
     errors_of,
@@ -50,11 +50,14 @@ def as_float(x: Any, dtype: DTypeLike = jnp.float32) -> Array:
         x: array of any shape.
         dtype: floating dtype of the result.
 
+    Raises:
+        ValueError: another dtype.
+
     Example:
         >>> print(as_float(jnp.array([0, 255], jnp.uint8)), as_float(jnp.array([0, 255])))
         [0. 1.] [  0 255]
     """
-    x = jnp.asarray(x)
+    x, dtype = jnp.asarray(x), floating_dtype(dtype)
     if x.dtype == jnp.uint8:
         return x.astype(dtype) / 255
     return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least, check_count, seeded
+from fedjax_sim.checks import check_at_least, check_count, floating_dtype, seeded
 from fedjax_sim.types import shown
 
 
@@ -50,7 +50,8 @@ def quadratics(
         dtype: of A and b.
 
     Raises:
-        ValueError: a count below 1, a negative scale, smoothness < mu.
+        ValueError: a count below 1, a negative scale, smoothness < mu, a dtype that is not
+            floating.
 
     Example:
         >>> problem = quadratics(4, 3, seed=0)
@@ -60,7 +61,7 @@ def quadratics(
     check_count(1, num_clients=num_clients, dim=dim)
     check_at_least(0.0, heterogeneity=heterogeneity, mu=mu)
     check_at_least(mu, smoothness=smoothness)
-    rng = seeded(seed)
+    rng, dtype = seeded(seed), floating_dtype(dtype)
     b = rng.standard_normal(dim) + heterogeneity * rng.standard_normal((num_clients, dim))
     q, _ = np.linalg.qr(rng.standard_normal((num_clients, dim, dim)))  # Haar up to signs
     eigenvalues = rng.uniform(mu, smoothness, (num_clients, dim))

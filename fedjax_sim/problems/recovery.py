@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least, check_at_most, check_count, seeded
+from fedjax_sim.checks import check_at_least, check_at_most, check_count, floating_dtype, seeded
 from fedjax_sim.data import FederatedData
 from fedjax_sim.types import shown
 
@@ -67,7 +67,7 @@ def sparse_regression(
 
     Raises:
         ValueError: a count below 1, ``num_nonzero`` outside 0..dim, sizes of a wrong shape, a
-            negative scale.
+            negative scale, a dtype that is not floating.
 
     Example:
         >>> problem = sparse_regression(4, 10, num_nonzero=2, dim=5, seed=0, noise=0.0)
@@ -152,7 +152,7 @@ def _problem(
     check_at_least(0.0, heterogeneity=heterogeneity, noise=noise)
     if not 0 < feature_scale < np.inf:
         raise ValueError(f"feature_scale is {feature_scale}; expected a positive number")
-    rng = seeded(seed)
+    rng, dtype = seeded(seed), floating_dtype(dtype)
     bias = rng.standard_normal()
     means = heterogeneity * rng.standard_normal((num_clients, truth.size))
 

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedjax_sim import objectives
+from fedjax_sim.data import augmentation
+from fedjax_sim.diagnostics import gradient_noise
 from fedjax_sim.problems.asymmetric import piecewise_quadratic, third_order_smooth
 from fedjax_sim.problems.quadratics import Quadratics, quadratic_optimum, quadratics
 from fedjax_sim.problems.recovery import low_rank_regression, sparse_regression
@@ -231,3 +234,38 @@ def test_one_seed_is_one_problem(make):
 def test_refusals(make, counts, options, message):
     with pytest.raises(ValueError, match=message):
         make(**({"num_clients": 3, "examples_per_client": 5, "seed": 0} | counts | options))
+
+
+MAKERS = {
+    "quadratics": lambda dtype: quadratics(2, 3, 0, dtype=dtype),
+    "sparse": lambda dtype: sparse_regression(2, 4, 1, 3, 0, dtype=dtype),
+    "low_rank": lambda dtype: low_rank_regression(2, 4, 1, 3, 0, dtype=dtype),
+    "normalize": lambda dtype: augmentation.normalize(
+        jnp.zeros((1, 1), jnp.uint8), 0.5, 0.25, dtype
+    ),
+    "as_float": lambda dtype: objectives.as_float(jnp.ones(2, jnp.float32), dtype),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_dtypes_are_floating(name):
+    """Integers would cut the numbers: all matrices 0, means of pixels 127 instead of 127.5."""
+    for dtype, shown in ((int, "int64"), ("int8", "int8"), (complex, "complex128"), ("f5", "'f5'")):
+        with pytest.raises(ValueError, match=f"^dtype is {shown}; expected a floating dtype"):
+            MAKERS[name](dtype)
+    for dtype in (np.float32, "float16"):
+        assert all(x.dtype == dtype for x in jax.tree.leaves(MAKERS[name](dtype)) if x.ndim > 1)
+
+
+def test_nodes_of_noise():
+    """NumPy's weights of 400 Hermite nodes are NaN, those of 300 are right."""
+    noise = gradient_noise.gaussian(2.0, num_nodes=300)
+    np.testing.assert_allclose(noise.weights @ noise.nodes**4, 48, rtol=1e-12)
+    with pytest.raises(ValueError, match=r"^num_nodes is 400; expected at most 300 without panels"):
+        gradient_noise.gaussian(2.0, num_nodes=400)
+    noise = gradient_noise.gaussian(2.0, num_nodes=400, panels=2)
+    np.testing.assert_allclose(noise.weights @ noise.nodes**4, 48, rtol=1e-12)
+    for make in (gradient_noise.gaussian, gradient_noise.uniform):
+        for counts in ({"num_nodes": 2.5}, {"panels": 1.5}, {"num_nodes": 0}, {"panels": 0}):
+            with pytest.raises(ValueError, match=f"^{next(iter(counts))} is .*; expected "):
+                make(1.0, **counts)
