@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.checks import check_at_least, check_count
-from fedjax_sim.studies.valuation.games import Game
+from fedjax_sim.studies.valuation.games import Game, check_game
 from fedjax_sim.studies.valuation.result import Valuation, standard_deviation, valuation_of
 
 MOST_CLIENTS = 14  # of the exact value: 2^14 runs
@@ -35,6 +35,7 @@ def leave_one_out(game: Game) -> Valuation:
         >>> leave_one_out(from_values(lambda S: S[:, 0] & S[:, 1:].any(1), 3)).values.tolist()
         [1.0, 0.0, 0.0]
     """
+    check_game(game)
     game = game.counted()
     n = game.num_clients
     values = game.values(np.concatenate([np.ones((1, n), bool), ~np.eye(n, dtype=bool)]))
@@ -62,6 +63,7 @@ def exact_shapley(game: Game) -> Valuation:
         >>> exact_shapley(glove).values.round(4).tolist()  # the left glove is scarce
         [0.6667, 0.1667, 0.1667]
     """
+    check_game(game)
     n = game.num_clients
     if n > MOST_CLIENTS:
         raise ValueError(
@@ -130,6 +132,7 @@ def permutation_shapley(
         >>> result.values.tolist(), result.standard_errors.tolist()
         ([1.0, 2.0, 4.0], [0.0, 0.0, 0.0])
     """
+    check_game(game)
     check_count(1, num_permutations=num_permutations, batch=batch)
     check_at_least(0.0, tolerance=tolerance, target_error=target_error or 0.0)
     if antithetic and (num_permutations % 2 or batch % 2):
@@ -220,6 +223,7 @@ def stratified_shapley(game: Game, key: Array, num_marginals: int, *, pilot: int
         >>> stratified_shapley(additive, jax.random.key(0), 8).values.tolist()
         [1.0, 2.0, 4.0]
     """
+    check_game(game)
     check_count(2, pilot=pilot)
     check_count(1, num_marginals=num_marginals)
     n = game.num_clients

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_key
+from fedjax_sim.checks import called, check_count, check_key, check_takes
 from fedjax_sim.runs import (
     FolderError,
     Mode,
@@ -181,6 +181,15 @@ class Game:
         return Game(self._outcomes, metric, mode, self._number)
 
 
+def check_game(game: Any) -> None:
+    """Refuses what is no game, such as the function of one."""
+    if not isinstance(game, Game):
+        raise ValueError(
+            f"game is a {type(game).__name__}; expected a game, as from fs.valuation.game or "
+            "fs.valuation.from_values"
+        )
+
+
 def from_values(
     values: Callable[[np.ndarray], Any], num_clients: int, *, mode: Mode = None
 ) -> Game:
@@ -193,8 +202,8 @@ def from_values(
         mode: ``"max"`` or None: large values are good; ``"min"``: small ones.
 
     Raises:
-        ValueError: no clients; when values are computed, a function that does not return one
-            number per coalition.
+        ValueError: no clients, no function of coalitions; when values are computed, a function
+            that fails or does not return one real number per coalition.
 
     Example:
         >>> game = from_values(lambda S: S @ [1.0, 2.0], num_clients=2)
@@ -202,8 +211,15 @@ def from_values(
         (3.0, 1)
     """
 
+    check_takes("values", values, ("coalitions",))
+    expected = "a function that returns one number per coalition"
+
     def evaluate(coalitions: np.ndarray) -> Metrics:
-        result = np.asarray(values(coalitions), np.float64)
+        given = f"{len(coalitions)} coalitions of {num_clients} clients"
+        result = np.asarray(called("values", given, expected, values, coalitions))
+        if result.dtype.kind not in "biuf":
+            raise ValueError(f"values returns {result.dtype} for {given}; expected {expected}")
+        result = result.astype(np.float64)
         if result.shape != (len(coalitions),):
             raise ValueError(
                 f"values returns shape {result.shape} for {len(coalitions)} coalitions; expected "

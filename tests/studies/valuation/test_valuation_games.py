@@ -303,3 +303,33 @@ def test_refusals_of_numbers_and_keys_of_estimates():
     for estimate in (valuation.stratified_shapley, valuation.permutation_shapley):
         with pytest.raises(ValueError, match=r"key has shape \(3,\); expected one key"):
             estimate(game, jax.random.split(key, 3), 100)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (None, "values is None; expected a function of"),
+        (lambda: 1, "values takes .*; expected "),
+        (lambda S: S @ np.ones(4), "values fails for .* coalitions of 3 clients .*one number per"),
+        (lambda S: ["a"] * len(S), "values returns <U1 for .*; expected a function that returns o"),
+        (lambda S: S.sum(1) * 1j, "values returns complex128 for .*; expected a function that ret"),
+    ],
+)
+def test_functions_that_give_no_values_are_named(values, message):
+    """Imaginary values were dropped, and other mistakes ended in NumPy."""
+    with pytest.raises(ValueError, match=f"^{message}"):
+        valuation.exact_shapley(valuation.from_values(values, 3))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        valuation.leave_one_out,
+        valuation.exact_shapley,
+        lambda game: valuation.permutation_shapley(game, jax.random.key(0), 16),
+        lambda game: valuation.stratified_shapley(game, jax.random.key(0), 64),
+    ],
+)
+def test_a_function_is_no_game(call):
+    with pytest.raises(ValueError, match="^game is a function; expected a game, as from"):
+        call(lambda S: S.sum(1))
