@@ -149,7 +149,7 @@ def run_bracket(
                 # A run on disk keeps its bits, which may differ in another block.
                 kept = batch.on_disk(own)
                 missing = {run: one for run, one in own.items() if run not in kept}
-                batch.store.save(batch.identified(missing))
+                batch.save(missing)
                 finished |= kept
                 watchers.runs(batch.identified(own | kept))
             new |= finished

@@ -78,8 +78,14 @@ class Batch(NamedTuple):
     ) -> dict[RunNumber, SweepRun]:
         """Cuts the runs that are not on disk from a slice's arrays, and saves them."""
         taken = self.cut(result, members, on_disk)
-        self.store.save(self.identified(taken))
+        self.save(taken)
         return taken
+
+    def save(self, runs: Mapping[RunNumber, SweepRun]) -> None:
+        """Saves runs, unless another process has begun another sweep in the folder meanwhile."""
+        with self.store.alone():
+            self.on_disk([])
+            self.store.save(self.identified(runs))
 
     def cut(
         self,

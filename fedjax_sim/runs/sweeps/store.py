@@ -103,6 +103,12 @@ class SweepStore:
             self._id = claim(directory / _SWEEP, values, identifier=secrets.token_hex(8))
         self.refresh()
 
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context in which no other process writes to the folder."""
+        if self._folder is None:
+            return contextlib.nullcontext()
+        return locked(self._folder.parent, wait=True)
+
     def refresh(self) -> None:
         """Reads the files that other processes have written since."""
         for path in sorted(self._folder.glob("[!.]*.npz")) if self._folder else ():

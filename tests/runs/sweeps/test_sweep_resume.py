@@ -337,6 +337,19 @@ def test_slices_of_another_sweep_are_refused(tmp_path):
             read(tmp_path / "here")
 
 
+def test_a_sweep_that_another_one_overtakes_saves_nothing(tmp_path):
+    """Both begin with an empty folder; the later one's runs would be among the other's."""
+
+    def overtake(progress):
+        if not files(tmp_path):
+            go(tmp_path, quadratic_trial(num_rounds=7))
+
+    begun = types.SimpleNamespace(progress=overtake)
+    with pytest.raises(FolderError, match=r"holds another sweep: .* had another data or settings"):
+        go(tmp_path, grid={"lr": [0.4, 0.5]}, callbacks=[begun])
+    assert {run.configuration["lr"] for run in store.read_runs(tmp_path)} == set(LRS)
+
+
 def test_a_renamed_slice_is_refused(tmp_path):
     go(tmp_path)
     path = next(tmp_path.glob("slices/*.npz"))
