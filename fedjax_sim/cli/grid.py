@@ -137,6 +137,7 @@ class SavedSweep:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     algorithms: dict[str, HyperParameters] = dataclasses.field(default_factory=dict)
     files: tuple[str, ...] = ()  # names of its tables and figures
+    examples: str | None = None  # digest of the data set, unless a grid varied it
 
 
 SWEEP = Varying(

@@ -193,7 +193,7 @@ def _execute(job: Job, callbacks: Sequence[Callback]) -> ComparisonResult:
     distributed.wait("configuration compared")
     writes = distributed.is_first() and not report.is_read_only(output)
     if writes:
-        header = job.header | comparison.problem.description
+        header = job.header | comparison.problem.description | {"examples": comparison.examples}
         write_json(output / "config.json", as_json(header | {"environment": environment()}))
         parts = comparison.problem.parts
         if parts is not None and has_classes(parts.data):

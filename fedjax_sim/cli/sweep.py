@@ -56,6 +56,7 @@ from fedjax_sim.studies.setups import (
     check_uploads,
     differences,
     entries_of,
+    examples_digest,
     fixed_values,
     load_dataset,
     members_of,
@@ -103,11 +104,12 @@ def run_sweep(
         "environment": environment(),
     }
 
-    def header() -> dict[str, Any]:
-        return about | _checked(study, entries)
-
-    header()  # of another sweep, before anything is loaded
     runs = Runs(study, config, entries)
+
+    def header() -> dict[str, Any]:
+        return about | _checked(study, entries, runs.examples())
+
+    header()  # refuses another sweep before anything is loaded
     grid = entries if config.part is None else Part(entries, config.part, config.parts or 1)
     with arithmetic(run.execution):
         result = sweep(
@@ -157,10 +159,13 @@ class Header(NamedTuple):
                 write_json(self.path, as_json(self.header()))
 
 
-def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
+def _checked(
+    study: Study, entries: Sequence[Configuration], examples: str | None = None
+) -> dict[str, Any]:
     """Returns options and hyper-parameters that no grid in the output folder varies.
 
-    Also the names of the tables and figures that earlier calls have written.
+    Also the names of the tables and figures that earlier calls have written, and the digest of the
+    examples, if they are known: runs of another grid are not compared with those in the folder.
     """
     run = study.options
     free = FREE_IN_FOLDER | names_varied(entries)
@@ -171,7 +176,7 @@ def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
         hyper[algorithm] = {name: value for name, value in values.items() if name not in varied}
     path = run.output / "config.json"
     if not path.exists():
-        return {"options": options, "algorithms": hyper, "files": []}
+        return {"options": options, "algorithms": hyper, "files": [], "examples": examples}
     if "config" in members_of(path):  # of a comparison that was interrupted before its first run
         raise FolderError(
             f"output is '{run.output}', which holds a comparison; expected another folder for a "
@@ -185,8 +190,15 @@ def _checked(study: Study, entries: Sequence[Configuration]) -> dict[str, Any]:
             f"{algorithm}.{text}" for text in differences(known, hyper.get(algorithm, {}))
         ]
         hyper[algorithm] = known | hyper.get(algorithm, {})
+    if None not in (old.examples, examples) and old.examples != examples:
+        differing.append("the examples of the data set have changed")
     report.refuse_other(run.output, "sweep", differing)
-    return {"options": old.options | options, "algorithms": hyper, "files": list(old.files)}
+    return {
+        "options": old.options | options,
+        "algorithms": hyper,
+        "files": list(old.files),
+        "examples": examples or old.examples,
+    }
 
 
 def names_varied(entries: Sequence[Configuration]) -> set[str]:
@@ -215,6 +227,7 @@ class Runs:
         self.kinds = static_kinds(study, {name for entry in entries for name in entry})
         self.of_setup: dict[tuple, _OfSetup] = {}  # by algorithm and settings
         self.loaded: tuple[Any, Dataset | None] | None = None
+        self.digest: str | None = None  # of these examples
         # Algorithms under the same settings share the problem.
         self.problem = functools.lru_cache(maxsize=4)(self._problem)
 
@@ -229,13 +242,20 @@ class Runs:
 
     def _dataset(self, study: Study) -> Dataset | None:
         """Returns the data set, the last one again if no option of it differs."""
-        run, population = study.options, study.options.population
-        sizes = (population.num_clients, population.partition_seed)
-        key = (run.data, run.model.loss, *(sizes if isinstance(run.data, Generated) else ()))
+        key = _data_key(study.options)
         if self.loaded is None or self.loaded[0] != key:
             self.loaded = None  # frees its memory before the next one is loaded
             self.loaded = key, load_dataset(study)
+            self.digest = examples_digest(self.loaded[1])
         return self.loaded[1]
+
+    def examples(self) -> str | None:
+        """Returns a digest of the examples, once they are loaded, if all configurations share them.
+
+        A folder's later grids may vary the data, too.
+        """
+        several = len({_data_key(self.run_of(entry)) for entry in self.entries}) > 1
+        return None if several else self.digest
 
     def run_of(self, configuration: Mapping[str, Any]) -> Run:
         """Returns the options of a configuration, or of its settings."""
@@ -349,6 +369,12 @@ class Runs:
         swept = swept_hyper(configuration)
         hyper = {name: v for name, v in self.hyper_of(configuration).items() if name not in swept}
         return {"options": options, "hyper": hyper}
+
+
+def _data_key(run: Run) -> tuple[Any, ...]:
+    """Returns the options on which the examples depend."""
+    sizes = (run.population.num_clients, run.population.partition_seed)
+    return (run.data, run.model.loss, *(sizes if isinstance(run.data, Generated) else ()))
 
 
 def _keywords(kinds: Mapping[str, type]) -> Any:

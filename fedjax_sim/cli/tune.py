@@ -94,7 +94,7 @@ def run_tune(
 
     def header() -> dict[str, Any]:
         _refuse_other(study, search)
-        return about
+        return about | {"examples": runs.examples()}
 
     with arithmetic(run.execution):
         result = tune(

@@ -22,7 +22,7 @@ from fedjax_sim.reports.labels import (
     setting_label,
 )
 from fedjax_sim.reports.selection import Mode, best, complete, scores
-from fedjax_sim.reports.setting import setting_text
+from fedjax_sim.reports.setting import setting_key, setting_text
 from fedjax_sim.runs import (
     FolderError,
     Outcome,
@@ -163,10 +163,12 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
 
     Options that parts of a study module replaced are not among them; ``own`` has the parts' names.
     """
+    return _content(path).get("settings", {})
+
+
+def _content(path: pathlib.Path) -> dict[str, Any]:
     file = path / "config.json"
-    if not file.exists():
-        return {}
-    return read_json(file, "restore it from a copy", by_hand=True).get("settings", {})
+    return read_json(file, "restore it from a copy", by_hand=True) if file.exists() else {}
 
 
 def _found_runs(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list[pathlib.Path]]:
@@ -192,7 +194,7 @@ def run_folders(
     config = read_config(path) if config is None else config
     runs = _named_folders(path, config)
     if "algorithms" in config and not RunFolder(path).exists:
-        hyper = read_json(path / "config.json", "", by_hand=True).get("algorithms", {})
+        hyper = _content(path).get("algorithms", {})
         for name, folders in runs.items():
             here = {"algorithm": name, **config, "hyper": hyper.get(name)}
             for folder in folders:
@@ -353,8 +355,9 @@ def read_folders(
         rule = rule_of(config, metric, mode, last)
         cells = [cell for cell in config.get("cells", ()) if cell in part.history]
         frame = labelled(part.history, configurations, rule, name, part.partial, cells)
+        where = setting_key(part.setting, _content(folder))
         for method, *values in frame[["algorithm", *cells]].drop_duplicates().values.tolist():
-            compared[method] = ", ".join([part.setting, *map(str, values)])
+            compared[method] = ", ".join([where, *map(str, values)])
         parts.append(frame.drop(columns=cells))
         settings.append(part.setting)
         targets.append(part.target)

@@ -66,6 +66,16 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
     return ", ".join([f"{data}: {clients}", cohort, *_reported(config), work, f"{batch}{named}."])
 
 
+def setting_key(text: str, content: Mapping[str, Any]) -> str:
+    """Returns what two comparable folders have in common: the line, and the examples.
+
+    Args:
+        text: the line.
+        content: of ``config.json``, whose digest of the examples tells files of one name apart.
+    """
+    return ", ".join(filter(None, (text, content.get("examples"))))
+
+
 # Options that a partition or a data set may have, in the order of the text.
 _OF_PARTITION = ("alpha", "classes_per_client", "fine_alpha", "size_sigma", "balanced")
 # Those of a clock, which the text has unless they are the default.

@@ -14,10 +14,12 @@ import pytest
 import fedjax_sim as fs
 from fedjax_sim import datasets, models
 from fedjax_sim.cli import report
+from fedjax_sim.cli.grid import Axis, SweepOptions
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.run import compare, ready
+from fedjax_sim.cli.sweep import run_sweep
 from fedjax_sim.datasets import shakespeare_tff
-from fedjax_sim.runs import FolderError
+from fedjax_sim.runs import FolderError, read_runs
 from fedjax_sim.runs.result import Progress
 from fedjax_sim.studies.setups import (
     ALGORITHMS,
@@ -350,6 +352,25 @@ def test_algorithms_are_not_added_on_other_examples(tmp_path, one_by_one):
     assert (tmp_path / "history.csv").read_bytes() == before
     assert not (tmp_path / "fedprox").exists()
     compare(resolve(dataclasses.replace(added, dataset=DIGITS)))
+
+
+@pytest.mark.slow
+def test_grids_are_not_added_on_other_examples(tmp_path):
+    """Their names differ, so that no configuration of one grid is a run of the other."""
+    small = SMALL | {"rounds": 1, "eval_every": 1, "seeds": 1, "output": tmp_path}
+    run = options(**small | {"algorithms": ("fedprox",)})
+    other = DIGITS._replace(train={**DIGITS.train, "x": DIGITS.train["x"] // 2})
+
+    def swept(dataset, name):
+        grid = SweepOptions(run, {name: Axis((0.1, 0.3))})
+        return run_sweep(Study(dataset=dataset), grid)
+
+    swept(DIGITS, "lr")
+    with pytest.raises(FolderError, match="another sweep: the examples of the data set have chang"):
+        swept(other, "mu")
+    assert len(read_runs(tmp_path)) == 2
+    swept(DIGITS, "mu")
+    assert len(read_runs(tmp_path)) == 4
 
 
 @pytest.mark.slow

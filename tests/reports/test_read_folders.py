@@ -10,6 +10,8 @@ from fedjax_sim.cli.options import parse, read_arguments
 from fedjax_sim.cli.run_options import RunOptions
 from fedjax_sim.reports import folders
 from fedjax_sim.reports.folders import divergences
+from fedjax_sim.reports.page.sections import joint
+from fedjax_sim.reports.page.sources import source_of
 from fedjax_sim.runs import FolderError
 from fedjax_sim.runs.storage.outcome import Outcome
 from fedjax_sim.studies.setups import flat, presets, replaced
@@ -179,6 +181,20 @@ def test_runs_are_those_of_the_configuration_beside_them(tmp_path, changes, mess
         return
     with pytest.raises(FolderError, match=f"is a run of another comparison than .*: {message}; "):
         folders.run_folders(tmp_path)
+
+
+def test_folders_on_other_examples_have_another_setting(tmp_path):
+    """Their options are equal, and the file that they name is not what it was."""
+    paths = [tmp_path / name for name in ("one", "same", "other")]
+    for path, examples in zip(paths, ("1", "1", "2"), strict=True):
+        rows = [("0", 1, "test/accuracy", 0.5)]
+        hand_made_runs.write_run(path / "fedavg", rows, replicas=["0"])
+        saved = {"settings": SETTINGS, "examples": examples}
+        (path / "config.json").write_text(json.dumps(saved))
+    one, same, other = folders.read_folders(paths).settings.values()
+    assert one == same != other
+    joined = joint([source_of(path) for path in paths])
+    assert len(set(joined.settings.values())) == 2
 
 
 def test_a_clock_of_defaults_is_named_by_its_law():

@@ -87,7 +87,7 @@ def joint(sources: Sequence[Source]) -> Joint:
         cells = [cell for cell in source.cells if cell in source.history]
         part = labelled(source.history, "best", source.rule, name, source.partial, cells)
         for method, *values in part[["algorithm", *cells]].drop_duplicates().values.tolist():
-            settings[method] = ", ".join([source.setting, *map(str, values)])
+            settings[method] = ", ".join([source.compared, *map(str, values)])
         # Without a sweep's choice, rows stay as they are.
         own = () if source.kind == "sweep" else source.history["algorithm"]
         names.append(dict(zip(own, part["algorithm"], strict=False)))

@@ -30,7 +30,7 @@ from fedjax_sim.studies.setups.config_file import (
     to_json,
     validated,
 )
-from fedjax_sim.studies.setups.data import Generated, HuggingFace, Table, Text
+from fedjax_sim.studies.setups.data import Generated, HuggingFace, Table, Text, examples_digest
 from fedjax_sim.studies.setups.entries import LR, AlgorithmEntry, StepsPerVisit
 from fedjax_sim.studies.setups.execution import (
     ExecutionOptions,

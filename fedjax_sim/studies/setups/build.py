@@ -16,6 +16,7 @@ from fedjax_sim.engine import Execution, check_run, offload
 from fedjax_sim.models import Convolution
 from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.config_file import Record, record_of
+from fedjax_sim.studies.setups.data import examples_digest
 from fedjax_sim.studies.setups.entries import AlgorithmEntry
 from fedjax_sim.studies.setups.evaluation import Evaluation
 from fedjax_sim.studies.setups.execution import ExecutionOptions, arithmetic, strategy_of
@@ -55,6 +56,7 @@ class ResolvedRun(NamedTuple):
     computed: ExecutionOptions
     output: pathlib.Path
     record: Record  # of all options, for config.json and captions
+    examples: str | None  # digest of the data set; None: of a setup of the study's own
     untuned: str | None  # note on algorithms without a rate tuned for the preset
 
     @property
@@ -135,6 +137,7 @@ def resolve(study: Study) -> ResolvedRun:
         computed=run.execution,
         output=run.output,
         record=record_of(study, accounts.options),
+        examples=examples_digest(dataset),
         untuned=f"not tuned for these settings, default rate: {texts}" if rates else None,
     )
     with arithmetic(run.execution):

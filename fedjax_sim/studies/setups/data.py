@@ -8,6 +8,7 @@ import pydantic
 
 from fedjax_sim import datasets
 from fedjax_sim.datasets import Dataset, from_hub, read_table, read_text
+from fedjax_sim.runs import arrays_digest
 from fedjax_sim.studies.setups.fields import Count, NotNegative, group, without
 
 _TEST_EXAMPLES = 10_000  # of generated data
@@ -183,3 +184,10 @@ def generated(options: Generated, num_clients: int, seed: int) -> Dataset:
         test_groups=owners[1],
         group_names=tuple(f"{i:0{width}}" for i in range(M)),  # sorted as numbers and as text
     )
+
+
+def examples_digest(dataset: Dataset | None) -> str | None:
+    """Returns a digest of the examples, which the options may not name; None without a data set."""
+    if dataset is None:
+        return None
+    return arrays_digest((dataset.train, dataset.test, dataset.train_groups, dataset.test_groups))

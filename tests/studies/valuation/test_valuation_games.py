@@ -331,5 +331,5 @@ def test_functions_that_give_no_values_are_named(values, message):
     ],
 )
 def test_a_function_is_no_game(call):
-    with pytest.raises(ValueError, match="^game is a function; expected a game, as from"):
+    with pytest.raises(ValueError, match=r"^game is a function; expected a game, as from"):
         call(lambda S: S.sum(1))
