@@ -1,5 +1,6 @@
 """Output folders with other results are refused before anything is loaded, compiled or written."""
 
+import contextlib
 import dataclasses
 import json
 import types
@@ -12,6 +13,7 @@ from fedjax_sim.cli.grid import Axis, SweepOptions, configurations
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.space import TUNING
 from fedjax_sim.runs import FolderError
+from fedjax_sim.runs.sweeps import store
 from fedjax_sim.studies.setups import Study, as_json, build, flat, options, replaced, to_json
 
 HELD = {  # files, and what they are
@@ -121,6 +123,21 @@ def test_a_sweep_keeps_what_another_process_has_added(tmp_path, monkeypatch):
     saved = json.loads(path.read_text())
     assert saved["algorithms"] == {"fedprox": {"mu": 2.0, "lr": 0.2}}
     assert saved["files"] == ["a.png"]
+
+
+def test_a_sweep_is_refused_where_a_comparison_began_before_it_had_the_folder(
+    tmp_path, monkeypatch
+):
+    @contextlib.contextmanager
+    def locked(directory, *, wait):
+        (directory / "fedavg").mkdir()
+        (directory / "fedavg" / "run.json").write_text(json.dumps({"replicas": ["0", "1"]}))
+        yield
+
+    monkeypatch.setattr(store, "locked", locked)
+    with pytest.raises(FolderError, match="which holds a comparison; expected another folder"):
+        store.SweepStore(tmp_path, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fedavg"]
 
 
 def test_a_tuning_that_another_one_overtakes_is_refused(tmp_path, monkeypatch):
