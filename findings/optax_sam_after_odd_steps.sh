@@ -57,8 +57,9 @@ for opaque in (False, True):
         disturbed = not opaque and minibatches % 2 == 1
         # The server's model is SENT; the client goes on with its state.
         after, _ = visit(rule, SENT, state, 1, opaque)
-        print(f"  {minibatches} minibatches: distance to the optimum {far(x):.3f}, after {whole} steps of the paper "
-              f"{far(by_paper(np.zeros(2), whole)):.3f}; next round: sent {SENT}, after an update {after.round(2)}")
-        assert abs(far(x) - far(by_paper(np.zeros(2), whole)) - RHO * disturbed) < 1e-4
+        expected = far(by_paper(np.zeros(2), whole))
+        print(f"  {minibatches} minibatches: distance to the optimum {far(x):.3f}, after {whole} steps of "
+              f"the paper {expected:.3f}; next round: sent {SENT}, after an update {after.round(2)}")
+        assert abs(far(x) - expected - RHO * disturbed) < 1e-4
         assert (np.linalg.norm(after - SENT) > 5) == disturbed
 PYTHON
