@@ -29,6 +29,7 @@ from fedjax_sim.runs import (
     RunFolder,
     Sweep,
     SweepRun,
+    folder_names,
     is_seed,
     of_finite_models,
     read_json,
@@ -196,10 +197,12 @@ def run_folders(
     if "algorithms" in config and not RunFolder(path).exists:
         hyper = _content(path).get("algorithms", {})
         for name, folders in runs.items():
-            here = {"algorithm": name, **config, "hyper": hyper.get(name)}
             for folder in folders:
                 there = RunFolder(folder).identity().get("config", {})
-                _check_same(folder, there, here, path)
+                own = there.get("algorithm", name)  # without algorithms.json, folders are names
+                key = own if name in (own, folder_names([own])[own]) else name
+                known = {"hyper": hyper[key]} if key in hyper else {}
+                _check_same(folder, there, {"algorithm": key, **config, **known}, path)
     return runs
 
 

@@ -178,6 +178,10 @@ def test_runs_are_those_of_the_configuration_beside_them(tmp_path, changes, mess
     hand_made_runs.write_run(tmp_path / "fedavg", config=ran | changes)
     if message is None:
         assert folders.run_folders(tmp_path) == {"fedavg": [tmp_path / "fedavg"]}
+        # One that the file does not have yet; without algorithms.json its name is the folder's.
+        own = ran | {"algorithm": "my own", "hyper": {"lr": 0.7}}
+        hand_made_runs.write_run(tmp_path / "my-own", config=own)
+        assert list(folders.run_folders(tmp_path)) == ["fedavg", "my-own"]
         return
     with pytest.raises(FolderError, match=f"is a run of another comparison than .*: {message}; "):
         folders.run_folders(tmp_path)
