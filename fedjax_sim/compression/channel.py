@@ -80,7 +80,8 @@ def compressed(
     FedDyn) or in the clients' controls (Scaffnew), the codec's errors stay in the sum and shift the
     limit; ``ef14`` corrects those of FedDyn and Scaffnew.  An upload of zeros decoded near zeros
     stays zero.  Of IFCA's uploads the codec encodes the one model that a client sends; the number
-    of its cluster arrives unchanged, and so do AFL's losses and the weights of FedProto's classes.
+    of its cluster arrives unchanged, and so do AFL's losses, the weights of FedProto's classes, and
+    what ``skip_nonfinite`` says of an upload.
 
     Args:
         algorithm: any algorithm.
