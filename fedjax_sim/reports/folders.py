@@ -356,7 +356,7 @@ def read_folders(
         part = read_folder(folder, bits)
         config = read_config(folder)
         rule = rule_of(config, metric, mode, last)
-        cells = [cell for cell in config.get("cells", ()) if cell in part.history]
+        cells = [cell for cell in cells_of(config) if cell in part.history]
         frame = labelled(part.history, configurations, rule, name, part.partial, cells)
         where = setting_key(part.setting, _content(folder))
         for method, *values in frame[["algorithm", *cells]].drop_duplicates().values.tolist():
@@ -373,6 +373,15 @@ def read_folders(
     if partial:
         setting = f"{setting}\n{PARTIAL_NOTE}".strip()
     return FolderHistory(history, setting, targets[0], partial, compared)
+
+
+def cells_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names for each of whose values a sweep with these options chose a best.
+
+    These are the numbers of clients of ``over``, and the cells.
+    """
+    over, cells = config.get("over"), tuple(config.get("cells", ()))
+    return cells if over in (None, *cells) else (over, *cells)
 
 
 class Rule(NamedTuple):

@@ -75,6 +75,29 @@ def test_tables_choose_the_configuration_that_the_sweep_chose(config, options, r
     assert labels == [f"learning rate {rate}"]
 
 
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        ({"over": "cohort_size", "cells": []}, ["0.1, cohort size 2", "0.2, cohort size 4"]),
+        ({"over": None, "cells": ["cohort_size"]}, ["0.1, cohort size 2", "0.2, cohort size 4"]),
+        ({"over": "cohort_size", "cells": ["cohort_size"]},
+         ["0.1, cohort size 2", "0.2, cohort size 4"]),
+        ({"over": None, "cells": []}, ["0.2, cohort size 4"]),
+    ],
+)  # fmt: skip
+def test_every_number_of_clients_of_a_sweep_has_its_best(config, kept, monkeypatch):
+    """As in best.csv, where more clients are no better configuration."""
+    values = {(0.1, 2): 0.5, (0.2, 2): 0.4, (0.1, 4): 0.6, (0.2, 4): 0.7}
+    rows = [(*x, 0, 0, 1, "test/accuracy", value) for x, value in values.items()]
+    columns = ["lr", "cohort_size", "seed", "diverged_at", "round", "metric", "value"]
+    content = folders.FolderHistory(pd.DataFrame(rows, columns=columns), "digits", None)
+    monkeypatch.setattr(folders, "read_folder", lambda path, bits: content)
+    monkeypatch.setattr(folders, "read_config", lambda path: config)
+    found = folders.read_folders(["results"])
+    assert found.history["algorithm"].unique().tolist() == [f"learning rate {x}" for x in kept]
+    assert len(set(found.settings.values())) == len(kept)
+
+
 NAMED = {"num_clients": 8, "cohort_size": 3, "local_steps": 2, "batch_size": 7, "model": "mlp"}
 SETTINGS = {"dataset": "digits", "partition": "iid"} | NAMED
 

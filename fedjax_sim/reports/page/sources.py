@@ -12,6 +12,7 @@ import pandas as pd
 
 from fedjax_sim.reports.folders import (
     Rule,
+    cells_of,
     read_client_values,
     read_folder,
     rule_of,
@@ -120,7 +121,7 @@ def _(result: str | pathlib.Path) -> Source:
         "sweep" if swept else "run" if RunFolder(path).exists else "comparison",
         content.history,
         rule_of(config),
-        tuple(config.get("cells", ())),
+        cells_of(config),
         content.partial,
         content.setting,
         _facts(saved),
