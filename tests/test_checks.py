@@ -168,3 +168,50 @@ def test_shapes():
     task = fs.empirical_task(lambda w, b, key: b["x"] * w, data, fs.full_batch(1))
     # Two of three clients per round.
     assert checks.partial_rounds(task, fs.timelines.cyclic(2, 3, 2, 1)).tolist() == [2, 2]
+
+
+# Intervals of numbers that are compared with both ends, where text would end in Python's error.
+CLOCK = {"num_clients": 2, "num_steps": 1}
+LAW, TIMELINES, PARTITION = fs.timelines.exponential(1.0), fs.timelines, fs.data.partition
+TEXTS = {
+    "horizon": [
+        lambda text: TIMELINES.arrivals(KEYS[0], LAW, horizon=text, **CLOCK),
+        lambda text: TIMELINES.synchronous(KEYS[0], LAW, horizon=text, cohort_size=1, **CLOCK),
+        lambda text: TIMELINES.contacts(
+            KEYS[0], TIMELINES.renewal_counts(LAW), horizon=text, num_clients=2, cohort_size=1,
+            max_steps=1,
+        ),
+        lambda text: TIMELINES.alternating(KEYS[0], 2, text, mean_present=1.0, mean_absent=1.0),
+    ],
+    "mean_present": [
+        lambda text: TIMELINES.alternating(KEYS[0], 2, 9.0, mean_present=text, mean_absent=1.0)
+    ],
+    "sigma": [
+        lambda text: TIMELINES.log_normal(1.0, text),
+        lambda text: PARTITION.log_normal(9, 2, text, 0),
+        lambda text: fs.data.feature_shift.noise_levels(text, 2),
+    ],
+    "slow": [lambda text: TIMELINES.two_speeds(KEYS[0], 2, 0.5, fast=1.0, slow=text)],
+    "probability": [
+        lambda text: TIMELINES.lose_uploads(KEYS[0], TIMELINES.full(2, 2, 1), np.array([text] * 2))
+    ],
+    "delta": [
+        lambda text: TIMELINES.slots_for(9, 0.5, 3, text),
+        lambda text: fs.privacy.local_noise_multiplier(1.0, text),
+    ],
+    "test_fraction": [lambda text: PARTITION.train_test_split([[0, 1]], text, 0)],
+    "train_ratio": [lambda text: PARTITION.pfllib_split([[0, 1]], 0, train_ratio=text)],
+    "feature_scale": [
+        lambda text: fs.problems.recovery.sparse_regression(2, 4, 1, 3, 0, feature_scale=text)
+    ],
+    "quantiles": [lambda text: fs.evaluation.client_statistics(np.ones(2), (text,))],
+    "level": [lambda text: fs.analysis.mean_interval([1.0, 2.0], text)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_is_no_number(name):
+    """YAML reads 1e-3 as text."""
+    for call in TEXTS[name]:
+        with pytest.raises(ValueError, match=rf"^{name} is .*1e-3.*; expected "):
+            call("1e-3")

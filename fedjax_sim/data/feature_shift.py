@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedjax_sim.checks import check_count, seeded
+from fedjax_sim.checks import check_count, check_one_number, seeded
 from fedjax_sim.data.federated import FederatedData, leaf_of, with_leaf
 
 
@@ -131,6 +131,7 @@ def noise_levels(
         >>> noise_levels(0.25, 4, "deviation").round(3).tolist()
         [0.0, 0.083, 0.167, 0.25]
     """
+    check_one_number(sigma=sigma)
     if not 0 <= sigma < np.inf:
         raise ValueError(f"sigma is {sigma}; expected a number of at least 0")
     check_count(1, num_clients=num_clients)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_one_number
 from fedjax_sim.data import Short, check_short, next_tokens, token_windows
 from fedjax_sim.datasets.dataset import DataError, Dataset
 from fedjax_sim.datasets.division import report
@@ -208,6 +208,7 @@ def from_texts(
 
 def _check(context: int, test_fraction: float) -> None:
     check_count(1, context=context)
+    check_one_number(test_fraction=test_fraction)
     if not 0 < test_fraction < 1:
         raise ValueError(f"test_fraction is {test_fraction}; expected a number in (0, 1)")
 

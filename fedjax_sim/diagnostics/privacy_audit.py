@@ -16,7 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_is_setup, check_split_keys, import_extra
+from fedjax_sim.checks import (
+    check_count,
+    check_is_setup,
+    check_one_number,
+    check_split_keys,
+    import_extra,
+)
 from fedjax_sim.engine import check_run, run
 from fedjax_sim.types import FedAlgorithm, Params, Setup, Timeline, shown
 from fedjax_sim.wrappers import check_delta
@@ -91,6 +97,7 @@ def audit(
     checked = dataclasses.replace(setup, params=params)
     check_run(algorithm, checked, count)
     check_delta(delta)
+    check_one_number(significance=significance)
     if not 0 < significance < 0.5:
         raise ValueError(f"significance is {significance}; expected a number in (0, 0.5)")
     if not 0 <= client < setup.task.num_clients:

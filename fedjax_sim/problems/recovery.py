@@ -16,7 +16,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from fedjax_sim.checks import check_at_least, check_at_most, check_count, floating_dtype, seeded
+from fedjax_sim.checks import (
+    check_at_least,
+    check_at_most,
+    check_count,
+    check_one_number,
+    floating_dtype,
+    seeded,
+)
 from fedjax_sim.data import FederatedData
 from fedjax_sim.types import shown
 
@@ -150,6 +157,7 @@ def _problem(
 ) -> RecoveryProblem:
     check_count(1, num_clients=num_clients)
     check_at_least(0.0, heterogeneity=heterogeneity, noise=noise)
+    check_one_number(feature_scale=feature_scale)
     if not 0 < feature_scale < np.inf:
         raise ValueError(f"feature_scale is {feature_scale}; expected a positive number")
     rng, dtype = seeded(seed), floating_dtype(dtype)

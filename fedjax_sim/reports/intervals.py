@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from fedjax_sim.checks import check_one_number
 from fedjax_sim.types import shown
 
 FEWEST = 3  # values of which an interval is shown
@@ -108,5 +109,6 @@ def is_symmetric(mean: float, low: float, high: float) -> bool:
 
 def check_level(level: float) -> None:
     """Raises ValueError unless the level of an interval is between 0 and 1."""
+    check_one_number(level=level)
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; expected a number between 0 and 1")

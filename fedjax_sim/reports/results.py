@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedjax_sim.checks import check_one_number
 from fedjax_sim.reports.frames import configuration_columns, first_rows, row_ids, score_values
 from fedjax_sim.reports.labels import better, bounds_of
 from fedjax_sim.reports.selection import Mode, over_seeds, rounds_to_target, scores, sign_of
@@ -94,6 +95,7 @@ def results(
     metrics = [metrics] if isinstance(metrics, str) else list(metrics)
     if not metrics:
         raise ValueError("metrics is empty; expected at least one")
+    check_one_number(alpha=alpha)
     if not 0 < alpha < 1:
         raise ValueError(f"alpha is {alpha}; expected a number between 0 and 1")
     if "diverged_at" not in history:

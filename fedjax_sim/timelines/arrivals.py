@@ -13,7 +13,14 @@ from typing import Literal
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_choice, check_count, check_horizon, check_part
+from fedjax_sim.checks import (
+    check_at_least,
+    check_choice,
+    check_count,
+    check_horizon,
+    check_one_number,
+    check_part,
+)
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.contacts import InFlight, in_flight
@@ -163,6 +170,7 @@ class _Replay:
 
     def updates(self, horizon: float, interaction: float):
         """Yields the visits of each update until the horizon."""
+        check_one_number(horizon=horizon)
         if horizon == np.inf:
             raise ValueError(f"horizon is {horizon}; expected a finite time")
         check_at_least(0, interaction=interaction)

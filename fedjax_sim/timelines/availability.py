@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_one_number
 from fedjax_sim.timelines.durations import host_generator, numbers
 from fedjax_sim.types import plain_integers, shown
 
@@ -138,6 +138,7 @@ def alternating(
         ("mean_present", mean_present),
         ("mean_absent", mean_absent),
     ]:
+        check_one_number(**{name: value})
         if not 0 < value < np.inf:
             raise ValueError(f"{name} is {value}; expected a positive finite number")
     rng = host_generator(key)

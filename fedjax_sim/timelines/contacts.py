@@ -17,6 +17,7 @@ from fedjax_sim.checks import (
     called,
     check_choice,
     check_count,
+    check_one_number,
     check_part,
     check_positive,
     check_timeline_size,
@@ -203,6 +204,7 @@ def _num_contacts(horizon: float, interval: float) -> int:
 
 def _check(horizon, num_clients, cohort_size, max_steps, interval) -> None:
     check_positive(interval=interval)
+    check_one_number(horizon=horizon)
     if not interval <= horizon < np.inf:
         raise ValueError(
             f"horizon is {horizon}; expected a finite time, at least the interval, {interval}"

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import called, check_count, check_key, check_share
+from fedjax_sim.checks import called, check_count, check_key, check_one_number, check_share
 from fedjax_sim.types import plain_integers
 
 Generator = np.random.Generator
@@ -105,6 +105,7 @@ def log_normal(mean: np.ndarray | float, sigma: float) -> Durations:
         [[2.0, 2.0]]
     """
     mean = _positive("mean", mean)
+    check_one_number(sigma=sigma)
     if not 0 <= sigma < np.inf:
         raise ValueError(f"sigma is {sigma}; expected a finite number >= 0")
 
@@ -213,6 +214,7 @@ def two_speeds(
     """
     check_count(num_clients=num_clients)
     check_share(slow_fraction=slow_fraction)
+    check_one_number(fast=fast, slow=slow)
     values = np.full(num_clients, fast, np.float64)
     # Without the small term, rounding would make ceil(0.3 * 10) equal to 4.
     count = int(np.ceil(slow_fraction * num_clients - 1e-9))

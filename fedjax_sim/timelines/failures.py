@@ -137,5 +137,5 @@ def _check_probability(probability: Scalar | np.ndarray, timeline: Timeline) -> 
     if isinstance(probability, Tracer):
         return
     values = np.asarray(probability)
-    if not ((values >= 0) & (values <= 1)).all():
+    if values.dtype.kind not in "iuf" or not ((values >= 0) & (values <= 1)).all():
         raise ValueError(f"probability is {probability}; expected numbers in [0, 1]")

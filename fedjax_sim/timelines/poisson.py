@@ -150,6 +150,7 @@ def slots_for(num_clients: int, probability: float, num_rounds: int, delta: floa
     check_count(1, num_clients=num_clients, num_rounds=num_rounds)
     check_positive(probability=probability)
     check_at_most(1, probability=probability)
+    check_one_number(delta=delta)
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
     low, high = 1, num_clients  # bisection: the tail falls in the number of slots

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_count, check_horizon, check_part
+from fedjax_sim.checks import (
+    check_at_least,
+    check_count,
+    check_horizon,
+    check_one_number,
+    check_part,
+)
 from fedjax_sim.timelines.availability import Availability, checked_availability
 from fedjax_sim.timelines.buffers import Visits, assembled
 from fedjax_sim.timelines.durations import Durations, drawn_durations, host_generator
@@ -57,6 +63,7 @@ def synchronous(
     """
     check_part("num_clients", num_clients, cohort_size=cohort_size)
     check_count(1, num_steps=num_steps)
+    check_one_number(horizon=horizon)
     if horizon == np.inf:
         raise ValueError(f"horizon is {horizon}; expected a finite time")
     check_at_least(0, interaction=interaction)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_sim.checks import check_count, check_number, seeded
+from fedjax_sim.checks import check_count, check_number, check_one_number, seeded
 from fedjax_sim.data.federated import integers
 from fedjax_sim.data.inspection import check_disjoint
 from fedjax_sim.data.partition._dealing import group_rows
@@ -45,6 +45,7 @@ def train_test_split(
         >>> [len(rows) for rows in train], [len(rows) for rows in test]
         ([8, 4], [2, 1])
     """
+    check_one_number(test_fraction=test_fraction)
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction is {test_fraction}; expected 0 <= test_fraction < 1")
     assignment = [integers(f"assignment[{i}]", rows, np.int64) for i, rows in enumerate(assignment)]

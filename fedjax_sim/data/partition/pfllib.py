@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedjax_sim.checks import check_one_number
 from fedjax_sim.data.inspection import check_disjoint
 from fedjax_sim.data.partition._dealing import cut, pools_for, too_small
 from fedjax_sim.types import plain_integers
@@ -219,6 +220,7 @@ def pfllib_split(
         >>> [len(rows) for rows in train], [len(rows) for rows in test]
         ([215, 132, 129, 194, 78], [72, 44, 44, 65, 27])
     """
+    check_one_number(train_ratio=train_ratio)
     if not 0 < train_ratio < 1:
         raise ValueError(f"train_ratio is {train_ratio}; expected 0 < train_ratio < 1")
     check_disjoint(assignment, ", or it could be for training and for testing")

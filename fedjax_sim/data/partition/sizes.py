@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_sim.checks import seeded
+from fedjax_sim.checks import check_one_number, seeded
 from fedjax_sim.data.partition._dealing import apportion, check_alpha, check_clients, cut, split
 from fedjax_sim.types import plain_integers
 
@@ -101,6 +101,7 @@ def log_normal(
         >>> [len(rows) for rows in log_normal(12, 4, sigma=0.0, seed=0)]
         [3, 3, 3, 3]
     """
+    check_one_number(sigma=sigma)
     if not 0 <= sigma < np.inf:
         raise ValueError(f"sigma is {sigma}; expected a number of at least 0")
     check_clients(num_clients, num_examples, min_size)

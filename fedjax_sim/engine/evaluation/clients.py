@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array, lax
 from jax.tree_util import Partial
 
+from fedjax_sim.checks import check_one_number
 from fedjax_sim.data import FederatedData, check_clients
 from fedjax_sim.engine.evaluation.names import direction
 from fedjax_sim.engine.evaluation.streaming import (
@@ -219,6 +220,7 @@ def summary_of(
 def quantile_names(quantiles: Sequence[float]) -> dict[str, float]:
     """Returns quantiles by the names of their statistics."""
     for quantile in quantiles:
+        check_one_number(quantiles=quantile)
         if not 0 <= quantile <= 1:
             raise ValueError(f"quantiles contains {quantile}; expected numbers in [0, 1]")
     return {f"q{100 * quantile:g}": quantile for quantile in quantiles}

@@ -28,6 +28,7 @@ from fedjax_sim.checks import (
     check_at_most,
     check_count,
     check_is_algorithm,
+    check_one_number,
     check_positive,
     import_extra,
 )
@@ -229,6 +230,7 @@ def pure_epsilon(epsilon: float, visits: int, delta: float) -> float:
 
 def check_delta(delta: float) -> None:
     """Raises ValueError for a delta outside (0, 1)."""
+    check_one_number(delta=delta)
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}; expected a number in (0, 1)")
 
