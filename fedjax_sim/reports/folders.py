@@ -358,7 +358,7 @@ def read_folders(
         rule = rule_of(config, metric, mode, last)
         cells = [cell for cell in cells_of(config) if cell in part.history]
         frame = labelled(part.history, configurations, rule, name, part.partial, cells)
-        where = setting_key(part.setting, _content(folder))
+        where = setting_key(part.setting, _content(folder).get("examples"))
         for method, *values in frame[["algorithm", *cells]].drop_duplicates().values.tolist():
             compared[method] = ", ".join([where, *map(str, values)])
         parts.append(frame.drop(columns=cells))

@@ -66,14 +66,12 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
     return ", ".join([f"{data}: {clients}", cohort, *_reported(config), work, f"{batch}{named}."])
 
 
-def setting_key(text: str, content: Mapping[str, Any]) -> str:
-    """Returns what two comparable folders have in common: the line, and the examples.
+def setting_key(text: str, examples: str | None) -> str:
+    """Returns what comparable folders have in common: the line, and the digest of the examples.
 
-    Args:
-        text: the line.
-        content: of ``config.json``, whose digest of the examples tells files of one name apart.
+    A file of one name may have had others.
     """
-    return ", ".join(filter(None, (text, content.get("examples"))))
+    return ", ".join(filter(None, (text, examples)))
 
 
 # Options that a partition or a data set may have, in the order of the text.

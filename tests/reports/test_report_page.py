@@ -398,12 +398,12 @@ def test_pairs_are_of_one_setting():
     """Two methods on each of two partitions: two pairs, not six."""
     history = _history(["fedavg", "scaffold"])
     history["value"] += np.random.default_rng(0).uniform(0, 0.1, len(history))
-    sources = [Source("comparison", history, compared=f"alpha {x}", name=f"a{x}") for x in (1, 2)]
+    sources = [Source("comparison", history, setting=f"alpha {x}", name=f"a{x}") for x in (1, 2)]
     page = _page(*sources)
     for number in (1, 2):
         # In the table, above the curves, and in one pair.
         assert page.texts.count(f"FedAvg, a{number}") == 3
-    same = _page(*(source._replace(compared="") for source in sources))
+    same = _page(*(source._replace(setting="") for source in sources))
     assert same.texts.count("FedAvg, a1") == 5
 
 

@@ -29,6 +29,7 @@ from fedjax_sim.reports.page.charts import Chart
 from fedjax_sim.reports.page.sources import Source
 from fedjax_sim.reports.results import results
 from fedjax_sim.reports.selection import Mode, complete, scores
+from fedjax_sim.reports.setting import setting_key
 from fedjax_sim.reports.statistics import paired_differences
 from fedjax_sim.reports.tables import best_texts, render, results_table
 
@@ -86,8 +87,9 @@ def joint(sources: Sequence[Source]) -> Joint:
         name = source.name if len(sources) > 1 else ""
         cells = [cell for cell in source.cells if cell in source.history]
         part = labelled(source.history, "best", source.rule, name, source.partial, cells)
+        where = setting_key(source.setting, source.examples)
         for method, *values in part[["algorithm", *cells]].drop_duplicates().values.tolist():
-            settings[method] = ", ".join([source.compared, *map(str, values)])
+            settings[method] = ", ".join([where, *map(str, values)])
         # Without a sweep's choice, rows stay as they are.
         own = () if source.kind == "sweep" else source.history["algorithm"]
         names.append(dict(zip(own, part["algorithm"], strict=False)))

@@ -19,7 +19,6 @@ from fedjax_sim.reports.folders import (
     run_folders,
 )
 from fedjax_sim.reports.frames import grid_values
-from fedjax_sim.reports.setting import setting_key
 from fedjax_sim.runs import (
     Comparison,
     RunFolder,
@@ -52,7 +51,7 @@ class Source(NamedTuple):
     environment: Mapping[str, Any] = {}  # versions and devices
     command: str | None = None  # that repeats it
     name: str = ""  # of the folder
-    compared: str = ""  # equal for sources that are compared
+    examples: str | None = None  # digest of the data set: only methods of one are compared
 
 
 @functools.singledispatch
@@ -135,7 +134,7 @@ def _(result: str | pathlib.Path) -> Source:
         if config and not saved.get("own")  # parts of a study module, which a file does not name
         else None,
         path.resolve().name,
-        setting_key(content.setting, saved),
+        saved.get("examples"),
     )
 
 
