@@ -30,7 +30,6 @@ from fedjax_sim.types import (
     Timeline,
     Work,
 )
-from fedjax_sim.wrappers import PartState
 
 
 class Slots(NamedTuple):
@@ -68,7 +67,7 @@ def measured_model(server: Any) -> Params:
     if not hasattr(inner, "params"):
         return server.params
     model = measured_model(inner)
-    return tree.leaves.join(model, server.rest) if isinstance(server, PartState) else model
+    return server.completed(model) if hasattr(server, "completed") else model
 
 
 def chosen_slots(

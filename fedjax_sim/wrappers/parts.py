@@ -27,7 +27,11 @@ class PartState(NamedTuple):
     @property
     def params(self) -> Params:
         """The model."""
-        return tree.leaves.join(self.inner.params, self.rest)
+        return self.completed(self.inner.params)
+
+    def completed(self, part: Params) -> Params:
+        """Returns a model of the algorithm with the other leaves."""
+        return tree.leaves.join(part, self.rest)
 
 
 class PersonalState(NamedTuple):
