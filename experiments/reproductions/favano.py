@@ -264,7 +264,7 @@ PAPER = Paper(
         "FedBuff's clients' variance is larger": "each method is at its own best rate, and "
         "FedBuff's is a thirtieth (non-IID) or a sixteenth (IID) of FAVANO's",
         "FedBuff's variance is larger": "the rate of FedBuff's clients is multiplied by Z / n",
-        "QNN is": "both are at 17.4 %, after a quarter of the paper's time; with two seeds the "
+        "QNN is": "both are below 19 %, after a quarter of the paper's time; with two seeds the "
         "interval of their difference is too wide for either statement",
         "FedBuff gets stuck": "here FedBuff has a tuned server rate, 0.3, and loses 3 points. With "
         "the server rate 0.03 it falls from 85.44 to 59.45 (two seeds, `sensitivity`), from 85.43 "
