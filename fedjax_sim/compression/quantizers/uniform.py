@@ -111,9 +111,11 @@ def mse_clip(candidates: Sequence[float] = _FRACTIONS) -> Clip:
     def clip(x: Array, levels: Levels) -> Array:
         x, unit = in_units(x)
         widest, fractions = _widest(x, levels), jnp.asarray(candidates, x.dtype)
-        # One pass, with the candidates in a register: 12 times faster than a pass each on a CPU.
-        column = x.reshape(-1, 1)
-        errors = jnp.square(_nearest(column, fractions * widest, levels) - column).mean(axis=0)
+        # One pass, with the candidates in a register: 9 times faster than a pass each on a CPU.
+        # A column of all entries would be 12 times faster, but TPUs pad its axis of one to 128.
+        each = x[..., None]
+        square = jnp.square(_nearest(each, fractions * widest, levels) - each)
+        errors = square.mean(axis=tuple(range(x.ndim)))
         return unit * (widest * fractions[jnp.argmin(errors)])
 
     return clip
