@@ -79,7 +79,7 @@ def test_models_that_clients_upload_are_no_changes():
     ("change", "message"),
     [
         ({"requires": None}, r"algorithm\.requires is None; expected fedjax_sim\.Requires"),
-        ({"requires": fs.Requires(check=None)}, r"algorithm\.requires\.check is None; expected a"),  # pyright: ignore
+        ({"requires": fs.Requires(check=0)}, r"algorithm\.requires\.check is 0; expected a"),  # pyright: ignore
         (
             {"requires": fs.Requires(check=lambda task: None)},  # pyright: ignore
             r"algorithm\.requires\.check takes \(task\); expected \(task, timeline\)",

@@ -143,7 +143,8 @@ def check_rounds(algorithm: FedAlgorithm, setup: Setup, timeline: Timeline) -> N
     check_weighting(algorithm, setup.task, timeline, setup.weighting)
     if algorithm.aggregation is not None:
         called_part(algorithm, "aggregation.check", timeline)
-    called_part(algorithm, "requires.check", setup.task, timeline)
+    if algorithm.requires.check is not None:
+        called_part(algorithm, "requires.check", setup.task, timeline)
 
 
 def check_functions(algorithm: FedAlgorithm) -> None:

@@ -42,7 +42,9 @@ ARGUMENTS = {
     "selection.report": ("params", "oracle", "work"),
     "selection.learn": ("state", "clients", "reports", "arrived"),
 }
-OPTIONAL = ("personal", "aggregation.each", "selection.score", "selection.report")
+OPTIONAL = (
+    "requires.check", "personal", "aggregation.each", "selection.score", "selection.report",
+)  # fmt: skip
 _REFUSING = ("requires.check", "aggregation.check")
 _DESCRIBED = {
     "": "fs.FedAlgorithm", "requires": "fs.Requires", "selection": "fs.selection.Selector",

@@ -119,10 +119,6 @@ def _send_params(state: ServerState, round: Round) -> Message:
     return state.params
 
 
-def _no_check(task: Task, timeline: Timeline) -> None:
-    del task, timeline
-
-
 def send_state(state: ServerState, round: Round) -> Message:
     """Broadcasts the whole server state."""
     del round
@@ -217,8 +213,8 @@ class Requires(NamedTuple):
     # selection of clients is refused with it. None: it need not.
     no_selection: str | None = None
     # Raises ValueError, with the reason, for a task or a timeline that does not fit the algorithm.
-    # Runs before any compilation; arrays of both may be traced.
-    check: Check = _no_check
+    # Runs before any compilation; arrays of both may be traced. None: all fit.
+    check: Check | None = None
     # Clients upload models, which the server averages with its own; False: changes of the model.
     uploads_models: bool = False
     # Clients start from models of their own, so a timeline with `own_models` fits (QuAFL); False:

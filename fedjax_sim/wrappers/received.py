@@ -115,6 +115,8 @@ def update_inner(algorithm: FedAlgorithm) -> Callable[[Any, Any, Round], Any]:
 def also_checked(algorithm: FedAlgorithm, check: Callable[[Task, Timeline], None]) -> FedAlgorithm:
     """Returns an algorithm with a check of setups that follows its own."""
     before = algorithm.requires.check
+    if before is None:
+        return algorithm.requiring(check=check)
 
     def both(task: Task, timeline: Timeline) -> None:
         before(task, timeline)

@@ -30,6 +30,9 @@ def leave_one_out(game: Game) -> Valuation:
     The values do not sum to ``v(N)``, and each of two equal clients has the value 0 if the other
     one makes up for it.
 
+    Raises:
+        ValueError: ``game`` is no game.
+
     Example:
         >>> from fedjax_sim.studies.valuation import from_values
         >>> leave_one_out(from_values(lambda S: S[:, 0] & S[:, 1:].any(1), 3)).values.tolist()
