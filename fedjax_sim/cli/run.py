@@ -55,6 +55,7 @@ from fedjax_sim.studies.setups import (
     as_json,
     differences,
     fixed_values,
+    members_of,
     read_saved,
 )
 from fedjax_sim.types import Setup
@@ -171,9 +172,16 @@ def _check_data(comparison: ResolvedRun, names: Sequence[str]) -> None:
     expected = data_values(problem.setup, problem.keys)
     if comparison.setup_of_seed is not None:  # the first seed has models and a key of its own
         expected = {"data": expected["data"]}
+    there = members_of(comparison.output / "config.json").get("examples")
     for folder in found:
         known = RunFolder(folder).identity()
-        if differing := [x for x, value in expected.items() if known.get(x, value) != value]:
+        here = expected
+        if ("source" in known) != ("source" in expected):
+            # Tasks with and without examples on the host differ whatever the examples are.
+            here = {x: value for x, value in expected.items() if x not in ("data", "source")}
+            if None not in (there, comparison.examples):
+                known, here = known | {"examples": there}, here | {"examples": comparison.examples}
+        if differing := [x for x, value in here.items() if known.get(x, value) != value]:
             raise FolderError(
                 f"output is '{comparison.output}', which holds another comparison: "
                 f"{', '.join(differing)} of {folder.relative_to(comparison.output)} differ from "

@@ -355,6 +355,20 @@ def test_algorithms_are_not_added_on_other_examples(tmp_path, one_by_one):
 
 
 @pytest.mark.slow
+def test_algorithms_are_added_with_the_same_examples_on_the_host(tmp_path):
+    """Where the examples are is free, but they must be those of the earlier algorithms."""
+    small = SMALL | {"rounds": 1, "eval_every": 1, "output": tmp_path}
+    compare(resolve(Study(options(**small), dataset=DIGITS)))
+    on_host = options(**small | {"algorithms": ("fedprox",), "examples_memory": 0.001})
+    other = DIGITS._replace(train={**DIGITS.train, "x": DIGITS.train["x"] // 2})
+    with pytest.raises(FolderError, match=r"another comparison: examples of fedavg.* differ"):
+        compare(resolve(Study(on_host, dataset=other)))
+    assert not (tmp_path / "fedprox").exists()
+    compare(resolve(Study(on_host, dataset=DIGITS)))
+    assert (tmp_path / "fedprox").is_dir()
+
+
+@pytest.mark.slow
 def test_grids_are_not_added_on_other_examples(tmp_path):
     """Their names differ, so that no configuration of one grid is a run of the other."""
     small = SMALL | {"rounds": 1, "eval_every": 1, "seeds": 1, "output": tmp_path}
