@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -217,7 +218,8 @@ def from_values(
     def evaluate(coalitions: np.ndarray) -> Metrics:
         given = f"{len(coalitions)} coalitions of {num_clients} clients"
         result = np.asarray(called("values", given, expected, values, coalitions))
-        if result.dtype.kind not in "biuf":
+        # NumPy does not know that bfloat16 has real numbers.
+        if result.dtype.kind not in "biu" and not jnp.issubdtype(result.dtype, jnp.floating):
             raise ValueError(f"values returns {result.dtype} for {given}; expected {expected}")
         result = result.astype(np.float64)
         if result.shape != (len(coalitions),):

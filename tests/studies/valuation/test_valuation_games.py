@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -333,3 +334,8 @@ def test_functions_that_give_no_values_are_named(values, message):
 def test_a_function_is_no_game(call):
     with pytest.raises(ValueError, match=r"^game is a function; expected a game, as from"):
         call(lambda S: S.sum(1))
+
+
+def test_values_may_have_half_precision():
+    game = valuation.from_values(lambda S: jnp.asarray(S.sum(1), jnp.bfloat16), 2)
+    assert game.total() == 2.0
