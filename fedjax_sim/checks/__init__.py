@@ -24,6 +24,7 @@ from fedjax_sim.checks.numbers import (
     check_share,
     check_unused,
     floating_dtype,
+    has_real_numbers,
     is_concrete,
     is_real,
     is_traced,

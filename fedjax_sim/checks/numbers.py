@@ -207,6 +207,17 @@ def is_real(x: Any) -> bool:
     return not any(jnp.issubdtype(dtype, other) for other in others)
 
 
+def has_real_numbers(array: np.ndarray) -> bool:
+    """Returns True for booleans, integers and floats, also of half precision.
+
+    Example:
+        >>> half = np.asarray(jnp.ones(2, jnp.bfloat16))  # a kind of its own for NumPy
+        >>> has_real_numbers(half), half.dtype.kind, has_real_numbers(np.asarray("1"))
+        (True, 'V', False)
+    """
+    return array.dtype.kind in "biu" or jnp.issubdtype(array.dtype, jnp.floating)
+
+
 def is_traced(values: PyTree) -> bool:
     """Returns True if any leaf is traced, so that its numbers are not known."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values))

@@ -15,7 +15,14 @@ import jax
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import called, check_count, check_key, check_one_number, check_share
+from fedjax_sim.checks import (
+    called,
+    check_count,
+    check_key,
+    check_one_number,
+    check_share,
+    has_real_numbers,
+)
 from fedjax_sim.types import plain_integers
 
 Generator = np.random.Generator
@@ -244,7 +251,7 @@ def drawn_durations(
     expected = "a law of durations such as fs.timelines.exponential(2.0)"
     values = np.asarray(called(name, given, expected, law, rng, clients, count))
     # One column would be broadcast as if a visit had one step, one row as if clients were equal.
-    if values.shape != (len(clients), count) or values.dtype.kind not in "iuf":
+    if values.shape != (len(clients), count) or not has_real_numbers(values):
         raise ValueError(
             f"{name} returns {values.dtype} {values.shape} for {given}; expected numbers "
             f"{(len(clients), count)}"

@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from fedjax_sim.checks import check_key, check_one_timeline
+from fedjax_sim.checks import check_key, check_one_timeline, has_real_numbers
 from fedjax_sim.timelines.buffers import check_delay, delayed
 from fedjax_sim.timelines.coins import occurs
 from fedjax_sim.timelines.rules import thinned
@@ -137,5 +137,5 @@ def _check_probability(probability: Scalar | np.ndarray, timeline: Timeline) -> 
     if isinstance(probability, Tracer):
         return
     values = np.asarray(probability)
-    if values.dtype.kind not in "iuf" or not ((values >= 0) & (values <= 1)).all():
+    if not (has_real_numbers(values) and ((values >= 0) & (values <= 1)).all()):
         raise ValueError(f"probability is {probability}; expected numbers in [0, 1]")

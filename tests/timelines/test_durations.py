@@ -2,7 +2,9 @@
 
 import re
 
+import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -230,6 +232,14 @@ def test_wrong_laws_are_refused(clock, wrong):
     law, message = WRONG_LAWS[wrong]
     with pytest.raises(ValueError, match=f"^durations (returns|fails).*{message}"):
         CLOCKS[clock](law)
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_durations_may_have_half_precision(clock):
+    half = CLOCKS[clock](
+        lambda rng, clients, count: jnp.full((len(clients), count), 2, jnp.bfloat16)
+    )
+    chex.assert_trees_all_equal(half, CLOCKS[clock](deterministic(2.0)))
 
 
 def test_counts_are_whole_and_positive():

@@ -107,6 +107,15 @@ EXECUTIONS = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", [bool, jnp.bfloat16])
+def test_probabilities_of_zero_and_one_have_any_dtype(kind):
+    """In NumPy booleans are no integers, and bfloat16 no floats."""
+    probability = np.array([True, False, False, True, False]).astype(kind)
+    timeline = lose_uploads(KEY, rounds(), probability)
+    gone = np.isin(timeline.clients, [0, 3])
+    np.testing.assert_array_equal(timeline.lost, gone & np.asarray(timeline.mask))
+
+
 @pytest.mark.parametrize(
     "execution",
     [

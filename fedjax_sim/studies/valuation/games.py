@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import called, check_count, check_key, check_takes
+from fedjax_sim.checks import called, check_count, check_key, check_takes, has_real_numbers
 from fedjax_sim.runs import (
     FolderError,
     Mode,
@@ -218,8 +217,7 @@ def from_values(
     def evaluate(coalitions: np.ndarray) -> Metrics:
         given = f"{len(coalitions)} coalitions of {num_clients} clients"
         result = np.asarray(called("values", given, expected, values, coalitions))
-        # NumPy does not know that bfloat16 has real numbers.
-        if result.dtype.kind not in "biu" and not jnp.issubdtype(result.dtype, jnp.floating):
+        if not has_real_numbers(result):
             raise ValueError(f"values returns {result.dtype} for {given}; expected {expected}")
         result = result.astype(np.float64)
         if result.shape != (len(coalitions),):
