@@ -4,7 +4,7 @@ import functools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -194,7 +194,7 @@ def _is_edge(score: pd.DataFrame, pair: Mapping, rate: str, other: str) -> bool:
 
 def curves_of(history: pd.DataFrame) -> Mapping[str, Curve]:
     """The curves of every method, means over seeds; NaN where a seed has no value."""
-    groups = history.groupby(["method", "metric", "round"], sort=False)["value"]
+    groups: Any = history.groupby(["method", "metric", "round"], sort=False)["value"]
     means = groups.mean().where(groups.count() == groups.size())  # the mean of others is another
     curves: dict[str, dict[str, np.ndarray]] = {}
     for (method, metric), part in means.groupby(level=[0, 1], sort=False):  # pyright: ignore
