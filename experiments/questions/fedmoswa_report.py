@@ -320,13 +320,19 @@ def on_cifar100(folder: pathlib.Path = CIFAR100) -> str:
     if rows.empty:
         return "CIFAR-100 (`python -m experiments.fedswa.factorial`) has not run."
     facts = read_facts(folder, "factorial")
-    table = effects(rows, MEASURES[0], levels_of(facts)).set_index("effect")
+    levels = levels_of(facts)
+    table = effects(rows, MEASURES[0], levels).set_index("effect")
     mains = table.loc[table["kind"] == "main", :]
+    fixed = "".join(
+        f", {factor} {levels[f'{factor}s'][0]:g}"
+        for factor in FACTORS
+        if len(levels[f"{factor}s"]) == 1
+    )
     effects_of = "; ".join(_named(name, row) for name, row in mains.iterrows())
     ahead = Estimate.of(100 * (best_setting(rows, SCAFFOLD) - best_setting(rows, OWN)))
     return (
-        f"CIFAR-100, narrow LeNet-5 at one rate, {facts['options']['seeds']} seeds, points of "
-        f"accuracy ([table](../../experiments/results/fedswa/{folder.name}/factorial.md)): "
+        f"CIFAR-100, narrow LeNet-5 at one rate{fixed}, {facts['options']['seeds']} seeds, points "
+        f"of accuracy ([table](../../experiments/results/fedswa/{folder.name}/factorial.md)): "
         f"{effects_of}; SCAFFOLD for own controls {ahead:.1f}."
     )
 

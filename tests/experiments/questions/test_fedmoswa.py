@@ -282,8 +282,8 @@ def test_page_has_the_effects_on_cifar100(tmp_path):
     facts = {"options": LEVELS | {"rhos": (0.1,), "seeds": 4}}
     Report("Factorial").save(tmp_path, "factorial", table, **facts)
     text = on_cifar100(tmp_path)
-    assert "4 seeds" in text
+    assert "at one rate, rho 0.1, 4 seeds" in text
     assert "controls own for none: 12.0 [12.0, 12.0]" in text
     assert "alpha 1.5 for 1: -2.0 [-2.0, -2.0]" in text
     assert "SCAFFOLD for own controls 1.0 [1.0, 1.0]" in text
-    assert "rho" not in text
+    assert "rho 0.1 for" not in text
