@@ -191,8 +191,7 @@ def check(
 def check_stored(
     algorithm: FedAlgorithm, setup: Setup, keys: Array, storage: Storage, options: Options
 ) -> None:
-    """Refuses a folder of another run than :func:`simulate` would continue; one without a
-    run is of any.
+    """Refuses a folder with another run than the one that :func:`simulate` would continue.
 
     Raises:
         ValueError: as :func:`simulate` with the same arguments.

@@ -356,7 +356,7 @@ def test_algorithms_are_not_added_on_other_examples(tmp_path, one_by_one):
 
 @pytest.mark.slow
 def test_algorithms_are_added_with_the_same_examples_on_the_host(tmp_path):
-    """Where the examples are is free, but they must be those of the earlier algorithms."""
+    """An algorithm is added with the examples on the host or not, if they are the same."""
     small = SMALL | {"rounds": 1, "eval_every": 1, "output": tmp_path}
     compare(resolve(Study(options(**small), dataset=DIGITS)))
     on_host = options(**small | {"algorithms": ("fedprox",), "examples_memory": 0.001})

@@ -152,7 +152,7 @@ def test_noise(allow_nans):
 
 
 def test_rounds_without_an_attack_have_derivatives():
-    """Of two uploads none is an attacker's in the second round, where z would be infinite."""
+    """Gradients are finite in a second round with two uploads, none of an attacker."""
     task = quadratic_task(np.ones((6, 1, 1)), np.arange(6.0).reshape(6, 1), 1)
     mask = np.array([[True] * 6, [False, True, True, False, False, False]])
     timeline = dataclasses.replace(fs.timelines.full(2, 6, 1), mask=mask)
