@@ -1,13 +1,7 @@
-"""All reports and figures of this paper again, from their kept CSV and JSON files.
+"""Redraws all reports and figures of this paper from their kept CSV and JSON files."""
 
-python -m experiments.favano.redraw
-"""
-
-import dataclasses
 import pathlib
 from collections.abc import Mapping
-
-import tyro
 
 from experiments.favano import (
     cifar_report,
@@ -28,13 +22,6 @@ REPORTS: dict[str, Mapping[str, Build]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of this command."""
-
-    output: pathlib.Path = pathlib.Path("experiments/results")
-
-
 def redraw(results: pathlib.Path) -> None:
     """Redraws every report below ``results``, those of this paper."""
     for folder in sorted(results.iterdir()):
@@ -43,12 +30,3 @@ def redraw(results: pathlib.Path) -> None:
             if (folder / f"{name}.json").exists():
                 print(folder / f"{name}.md", flush=True)
                 redraw_report(folder, name, build)
-
-
-def main(options: Options) -> None:
-    """Writes the text and the figures of every report that is there."""
-    redraw(options.output / "favano")
-
-
-if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))

@@ -12,7 +12,6 @@ from experiments.fedswa.variants import (
 )
 
 LR, LR_DECAY = 0.1, 0.998
-LR_GRID = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
 RHO, ALPHA, GAMMA = 0.1, 1.5, 0.2
 WEIGHT_DECAY, MAX_NORM = 1e-3, 10.0  # of the authors' programs
 

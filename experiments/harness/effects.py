@@ -11,8 +11,6 @@ import fedjax_sim as fs
 from experiments.harness.controls import FACTORS, LAST, MEASURES, NONE, OWN
 from experiments.harness.tables import select
 
-Sides = tuple[dict[str, Any], dict[str, Any]]  # levels of two sides; the effect is first - second
-
 
 class Cells:
     """Responses of all settings by seed, for means over the levels that are not given."""

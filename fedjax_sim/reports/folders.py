@@ -164,10 +164,11 @@ def read_config(path: pathlib.Path) -> dict[str, Any]:
 
     Options that parts of a study module replaced are not among them; ``own`` has the parts' names.
     """
-    return _content(path).get("settings", {})
+    return saved_config(path).get("settings", {})
 
 
-def _content(path: pathlib.Path) -> dict[str, Any]:
+def saved_config(path: pathlib.Path) -> dict[str, Any]:
+    """Returns the content of config.json; empty if there is none."""
     file = path / "config.json"
     return read_json(file, "restore it from a copy", by_hand=True) if file.exists() else {}
 
@@ -195,7 +196,7 @@ def run_folders(
     config = read_config(path) if config is None else config
     runs = _named_folders(path, config)
     if "algorithms" in config and not RunFolder(path).exists:
-        hyper = _content(path).get("algorithms", {})
+        hyper = saved_config(path).get("algorithms", {})
         for name, folders in runs.items():
             for folder in folders:
                 there = RunFolder(folder).identity().get("config", {})
@@ -358,7 +359,7 @@ def read_folders(
         rule = rule_of(config, metric, mode, last)
         cells = [cell for cell in cells_of(config) if cell in part.history]
         frame = labelled(part.history, configurations, rule, name, part.partial, cells)
-        where = setting_key(part.setting, _content(folder).get("examples"))
+        where = setting_key(part.setting, saved_config(folder).get("examples"))
         for method, *values in frame[["algorithm", *cells]].drop_duplicates().values.tolist():
             compared[method] = ", ".join([where, *map(str, values)])
         parts.append(frame.drop(columns=cells))

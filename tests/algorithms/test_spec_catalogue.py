@@ -32,11 +32,6 @@ WITHOUT_VALUE = {
 }  # fmt: skip
 
 
-def bias(path, leaf):
-    del leaf
-    return path == ("b",)
-
-
 def weights(path, leaf):
     del leaf
     return "w" in path
@@ -80,7 +75,7 @@ OTHERS = {
     "fedmo": lambda: fs.fedmo(0.2),
     "fedmuon": lambda: fs.fedmuon(0.05),
     "fedmoswa(I)": lambda: fs.fedmoswa(0.2, option="I"),
-    "fedrep(steps)": lambda: fs.fedrep(0.2, 0.3, head_steps=2.0, where=bias),
+    "fedrep(steps)": lambda: fs.fedrep(0.2, 0.3, head_steps=2.0, where=catalogue.bias),
     "perfedavg(exact)": lambda: fs.perfedavg(0.2, 0.1, hessian="exact"),
     "pfedme(average)": lambda: fs.pfedme(0.2, num_averaged=2),
     "diloco(muon)": lambda: fs.diloco(0.05, exponential_decay(0.7, 0.9), inner="muon"),
@@ -102,10 +97,10 @@ OTHERS = {
     "skip_nonfinite": lambda: fs.skip_nonfinite(averaging()),
     "fine_tuned": lambda: fs.fine_tuned(averaging(), 0.1, visits=2),
     "fixed_order": lambda: fs.fixed_order(averaging()),
-    "freeze": lambda: fs.freeze(averaging(), bias),
+    "freeze": lambda: fs.freeze(averaging(), catalogue.bias),
     "per_step_uploads": lambda: fs.per_step_uploads(averaging(), DECAY),
-    "private": lambda: fs.private(averaging(), bias, 0.1),
-    "running_statistics": lambda: fs.running_statistics(averaging(), bias),
+    "private": lambda: fs.private(averaging(), catalogue.bias, 0.1),
+    "running_statistics": lambda: fs.running_statistics(averaging(), catalogue.bias),
     "worker_momentum": lambda: robust.worker_momentum(averaging(), 0.8),
     "transform_oracle": lambda: transforms.transform_oracle(
         averaging(), PARTIAL(transforms.add_decayed_weights, weight_decay=0.1)

@@ -8,6 +8,7 @@ from catalogue import (
     ALGORITHMS,
     REPRESENTATIVES,
     algorithm,
+    bias,
     hyper,
     program,
     task,
@@ -87,11 +88,6 @@ def test_without_a_fixed_order_bits_differ(x64):
 # ---- frozen leaves and running statistics
 
 
-def is_bias(path, leaf):
-    del leaf
-    return path == ("b",)
-
-
 def closed_losses(params, examples, key):
     return logistic_losses({**logistic_params(), "w": params["w"]}, examples, key)
 
@@ -103,7 +99,7 @@ def test_frozen_run_is_the_run_of_a_model_that_closes_over_the_leaves(name):
         plain = algorithm(name, values)
         states = []
         for method, losses, params in [
-            (fs.freeze(plain, is_bias), logistic_losses, logistic_params()),
+            (fs.freeze(plain, bias), logistic_losses, logistic_params()),
             # A part, since predicates of leaves that a whole model does not have are refused.
             (plain, closed_losses, {"b": None, "w": logistic_params()["w"]}),
         ]:

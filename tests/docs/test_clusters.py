@@ -12,7 +12,6 @@ import pathlib
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 
@@ -89,12 +88,6 @@ def commands() -> list[str]:
     return [c for c in found if " " in c and not c.endswith("/...")]
 
 
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("localhost", 0))
-        return server.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> pathlib.Path:
     """A clone with its environment, as far as the commands use it."""
@@ -117,7 +110,7 @@ def project(tmp_path_factory) -> pathlib.Path:
 
 def run(project: pathlib.Path, command: str, *, prints: bool = False) -> str:
     """The command's output; ``prints``: ``fedjax-sim`` prints its arguments and does not run."""
-    port = free_port()
+    port = processes.free_port()
     env = processes.environment(
         project / ".cache", PORT=str(port), PYTHONPATH=str(ROOT), RESULTS=str(project / "results"),
         PATH=f"{project / 'bin'}{os.pathsep}{os.environ['PATH']}", JAX_COORDINATOR_PORT=str(port),
@@ -225,7 +218,7 @@ def test_commands_run_as_printed(project, command, monkeypatch):
 @pytest.mark.slow
 def test_a_refusal_is_printed_once(project):
     """Both commands under "Several processes".  Slurm's script has a run of two processes."""
-    port = free_port()
+    port = processes.free_port()
     pair = [c.replace("10.0.0.1:1234", f"localhost:{port}") for c in commands() if "--coord" in c]
     # Each by its own number: `wait -n` misses the second of two that ended before it was called.
     both = "; ".join(f"{small(c)} --num-strata 1 & pids+=($!)" for c in pair)

@@ -1,7 +1,8 @@
-"""The environment of processes that tests start."""
+"""The environment of processes that tests start, and a port for them."""
 
 import os
 import pathlib
+import socket
 
 
 def environment(cache: pathlib.Path, **changes: str) -> dict[str, str]:
@@ -14,3 +15,9 @@ def environment(cache: pathlib.Path, **changes: str) -> dict[str, str]:
     kept = [flag for flag in flags if "host_platform_device_count" not in flag]
     own = {"JAX_COMPILATION_CACHE_DIR": str(cache), "XLA_FLAGS": " ".join(kept)}
     return {**os.environ, "JAX_PLATFORMS": "cpu", **own, **changes}
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        return server.getsockname()[1]

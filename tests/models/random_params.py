@@ -21,3 +21,9 @@ def random_params(model, dtype=np.float32):
 
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+def draws(*shapes):
+    """Normal numbers in double precision."""
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.standard_normal(shape)) for shape in shapes]

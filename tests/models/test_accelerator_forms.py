@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from random_params import random_params
+from random_params import draws, random_params
 from small_problems import compiled
 
 from fedjax_sim import models
@@ -39,11 +39,6 @@ def assert_close(actual, expected):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12 * np.abs(b).max())
 
     jax.tree.map(compare, actual, expected)
-
-
-def draws(*shapes):
-    rng = np.random.default_rng(0)
-    return [jnp.asarray(rng.standard_normal(shape)) for shape in shapes]
 
 
 def with_gradients(function, *args):

@@ -6,18 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from random_params import random_params
+from random_params import draws, random_params
 from small_problems import compiled
 
 from fedjax_sim import models
 from fedjax_sim.models.layers import normalise_groups, normalise_groups_later
 from fedjax_sim.models.recomputed import Recomputed, later, read
-
-
-def draws(*shapes):
-    """Normal numbers in double precision."""
-    rng = np.random.default_rng(0)
-    return [jnp.asarray(rng.standard_normal(shape)) for shape in shapes]
 
 
 def chain(normalise):

@@ -17,6 +17,7 @@ from fedjax_sim.reports.folders import (
     read_folder,
     rule_of,
     run_folders,
+    saved_config,
 )
 from fedjax_sim.reports.frames import grid_values
 from fedjax_sim.runs import (
@@ -111,7 +112,7 @@ def _in_memory(
 @source_of.register
 def _(result: str | pathlib.Path) -> Source:
     path = pathlib.Path(result)
-    content, saved = read_folder(path), _saved(path)
+    content, saved = read_folder(path), saved_config(path)
     config = saved.get("settings", {})
     swept = (path / "slices").is_dir()
     runs = {} if swept else run_folders(path, config)
@@ -136,12 +137,6 @@ def _(result: str | pathlib.Path) -> Source:
         path.resolve().name,
         saved.get("examples"),
     )
-
-
-def _saved(path: pathlib.Path) -> dict[str, Any]:
-    """Returns the content of config.json; empty if there is none."""
-    file = path / "config.json"
-    return read_json(file, "restore it from a copy", by_hand=True) if file.exists() else {}
 
 
 def _facts(saved: Mapping[str, Any]) -> dict[str, str]:

@@ -4,7 +4,6 @@ import csv
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,12 +16,6 @@ from fedjax_sim.engine.execution import distributed
 
 HELPERS = pathlib.Path(__file__).parents[2] / "helpers"
 pytestmark = pytest.mark.slow
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("localhost", 0))
-        return server.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +41,7 @@ def run_together(env: dict[str, str], commands: list[list[str]]) -> list[str]:
 
 
 def commands_of(folder, number: int, devices: int, *options: str) -> list[list[str]]:
-    script, port = str(HELPERS / "one_of_several.py"), str(free_port())
+    script, port = str(HELPERS / "one_of_several.py"), str(processes.free_port())
     return [
         [sys.executable, script, str(folder), str(i), str(number), port, str(devices), *options]
         for i in range(number)
