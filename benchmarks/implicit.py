@@ -319,9 +319,6 @@ def measure(seconds: float = 80.0, tiny: bool = False, network: str | None = Non
         seconds: after which nothing more is measured.
         tiny: two clients, one image, few channels and the interpreter of the kernels.
         network: key of ``accelerator.NETWORKS``, whose whole rounds are measured instead.
-
-    Raises:
-        ValueError: kernels on a device that is no GPU, without ``tiny``.
     """
     if jax.default_backend() != "gpu" and not tiny:
         raise ValueError(f"the device is a {jax.default_backend()}; expected a GPU, or tiny=True")

@@ -54,11 +54,7 @@ def measure(workload: str, precision: str, tiny: bool = False) -> Measured:
 
 
 def kernels(folder: pathlib.Path) -> list[Kernel]:
-    """Returns the kernels of a profile, those of the host's XLA where there is no device.
-
-    Raises:
-        ValueError: the profile has none.
-    """
+    """Returns the kernels of a profile, those of the host's XLA where there is no device."""
     planes = [
         plane
         for path in sorted(folder.rglob("*.xplane.pb"))

@@ -71,11 +71,7 @@ class Loop(NamedTuple):
 
 
 def parse(text: str) -> Module:
-    """Returns the computations of ``compiled.as_text()``.
-
-    Raises:
-        ValueError: the text has no entry computation.
-    """
+    """Returns the computations of ``compiled.as_text()``."""
     computations: dict[str, dict[str, Operation]] = {}
     current: dict[str, Operation] | None = None
     entry = None

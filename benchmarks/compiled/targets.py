@@ -87,9 +87,6 @@ class Target(NamedTuple):
 def target(name: str) -> Target:
     """Returns the target of a name.
 
-    Raises:
-        ValueError: an unknown device or a malformed size.
-
     Example:
         >>> target("h200:8").num_devices, target("v5p:2x2x1").platform
         (8, 'tpu')

@@ -25,9 +25,6 @@ def held_models(state: fs.RunState, timeline: fs.Timeline, version: Array) -> Pa
         timeline: the whole timeline, with buffers for the held versions
             (``allocate_buffers(timeline, held_versions(timeline, M))``).
         version: ``[M]`` versions of the models that the clients hold.
-
-    Raises:
-        ValueError: a timeline without buffers.
     """
     if timeline.write_buffer is None:
         raise ValueError(
@@ -66,9 +63,6 @@ def advance_models(
         lr: client learning rate.
         num_steps, first_step: ``[M]`` steps since the initial model, and before it.
         max_steps: bound of ``num_steps``.
-
-    Raises:
-        ValueError: a task whose visits do not continue each other.
     """
     check_key(key)
     if not task.resumable:

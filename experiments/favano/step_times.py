@@ -12,11 +12,7 @@ from numpy.typing import ArrayLike
 
 
 def clocked_step_time(waiting: float = 4.0, interaction: float = 3.0) -> float:
-    """Server step of FAVANO and QuAFL, which do not wait for clients: ``waiting + interaction``.
-
-    Raises:
-        ValueError: a negative time.
-    """
+    """Server step of FAVANO and QuAFL, which do not wait for clients: ``waiting + interaction``."""
     for name, value in (("waiting", waiting), ("interaction", interaction)):
         _check_time(name, value)
     return waiting + interaction
@@ -29,9 +25,6 @@ def async_sgd_step_time(durations: ArrayLike) -> float:
 
     Args:
         durations: mean duration of a local step for each client, positive.
-
-    Raises:
-        ValueError: no clients, a duration that is not positive.
     """
     times = np.asarray(durations, np.float64)
     if times.size == 0 or not np.all(times > 0):
@@ -56,10 +49,6 @@ def fedavg_step_time(
         cohort_size: s, 1 .. n.
         local_steps: K.
         interaction: time that the server itself takes.
-
-    Raises:
-        ValueError: a ``success`` that is not a vector or outside (0, 1], ``cohort_size`` outside
-            1 .. n, ``local_steps`` below 1, a negative ``interaction``.
     """
     rates, s, K = np.asarray(success, np.float64), cohort_size, local_steps
     if rates.ndim != 1 or not np.all((rates > 0) & (rates <= 1)):

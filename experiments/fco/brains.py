@@ -74,10 +74,6 @@ def sparse_classification(
         separation: c, the distance between the classes' means, >= 0.
         heterogeneity: h, >= 0.
         dtype: of inputs and w.
-
-    Raises:
-        ValueError: a count below 1, an odd number of examples, ``num_nonzero`` above ``dim``, a
-            negative scale.
     """
     check_count(1, dim=dim, num_nonzero=num_nonzero, examples_per_session=examples_per_session)
     check_at_least(0.0, separation=separation, heterogeneity=heterogeneity)
@@ -135,11 +131,6 @@ def haxby(
         train_subjects: numbers from 1 to 6.
         test_subjects: other numbers from 1 to 6.
         download: downloads missing files, about 300 MB per subject.
-
-    Raises:
-        ValueError: subjects that are not distinct numbers from 1 to 6; labels that do not match the
-            scans; missing files without ``download``.
-        ImportError: nilearn is not installed.
     """
     subjects = [*train_subjects, *test_subjects]
     if not (train_subjects and test_subjects) or len(set(subjects)) < len(subjects):

@@ -102,11 +102,7 @@ def ends_of(history: pd.DataFrame, metrics: Sequence[str], last: int) -> pd.Data
 
 
 def widened(kept: Selected, new: Selected) -> Selected:
-    """The selection among the runs of both grids; runs of both are those of ``new``.
-
-    Raises:
-        ValueError: the best of all pairs is one of ``kept`` whose history is not kept.
-    """
+    """The selection among the runs of both grids; runs of both are those of ``new``."""
 
     def joined(frames: list[pd.DataFrame], keys: list[str]) -> pd.DataFrame:
         return pd.concat(frames, ignore_index=True).drop_duplicates(keys, keep="last")

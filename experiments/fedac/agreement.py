@@ -28,9 +28,6 @@ def published(folder: str | None, setting: Setting, beyond: bool = False) -> pd.
 
     Args:
         beyond: over their rates outside the paper's grid, too.
-
-    Raises:
-        ValueError: the folder does not have the file.
     """
     if folder is None:
         return None

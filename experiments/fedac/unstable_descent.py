@@ -51,9 +51,6 @@ def construct(condition: float, num_bumps: int, half_width: float) -> Bumps:
         condition: kappa, at least 25.
         num_bumps: K.
         half_width: e, less than half the spacing of the points.
-
-    Raises:
-        ValueError: kappa below 25, no bumps, points that increase or are closer than 2 e.
     """
     check_at_least(25, condition=condition)
     check_count(1, num_bumps=num_bumps)
@@ -129,9 +126,6 @@ def separation(
         bumps: the function; the method runs 3 steps per bump.
         distance: between the initial points; far above 1e-16, and so small that the differences
             stay below the half width.
-
-    Raises:
-        ValueError: a distance that is not below the half width.
     """
     if not 0 < distance < bumps.half_width:
         raise ValueError(f"distance is {distance}; expected in (0, {bumps.half_width})")

@@ -87,9 +87,6 @@ def problem(
     Args:
         held_out: a tenth of the training images belongs to no client and is evaluated instead of
             the test images, as ``held_out``.
-
-    Raises:
-        ValueError: published parameters for a model that is no vision transformer.
     """
     if pretrained is not None and not setting.model.startswith("vit"):
         raise ValueError(f"pretrained is {pretrained}; expected none for {setting.model}")

@@ -35,11 +35,7 @@ def subsample(examples: Mapping[str, Any], count: int | None) -> dict[str, Any]:
 
 
 def pooled_test(dataset: fs.datasets.Dataset) -> dict[str, np.ndarray]:
-    """Test images and labels of the writers that train; of all writers if none of them trains.
-
-    Raises:
-        ValueError: a data set without writers.
-    """
+    """Test images and labels of the writers that train; of all writers if none of them trains."""
     if dataset.train_groups is None or dataset.test_groups is None:
         raise ValueError(f"dataset {dataset.name!r} has no writers; expected one that has them")
     known = np.isin(dataset.test_groups, dataset.train_groups)

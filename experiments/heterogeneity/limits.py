@@ -52,9 +52,6 @@ def saturated_gap(objective: Callable[[Array], Array], optima: Array, optimum: A
 
     Returns:
         The gap, a scalar.
-
-    Raises:
-        ValueError: ``optima`` is not a stack of models of the optimum's shape.
     """
     shape = jnp.shape(optima)
     if not shape or shape[1:] != jnp.shape(optimum):

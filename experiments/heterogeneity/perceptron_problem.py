@@ -181,9 +181,6 @@ def paths(
     Args:
         clients: ``[seeds, rounds, cohort]``, as :func:`cohorts` gives them.
         points: projected, of every seed.
-
-    Raises:
-        ValueError: fewer ``max_steps`` than the case has.
     """
     if max_steps < case.tau:
         raise ValueError(f"max_steps is {max_steps}; expected at least the case's {case.tau}")

@@ -52,9 +52,6 @@ def third_order_bias(
     Returns:
         An array of x's shape.
 
-    Raises:
-        ValueError: an unknown form, a covariance whose shape does not match x.
-
     Source: thesis, section 2.4, in one dimension.
     """
     if form not in ("recursion", "diffusion"):
@@ -91,9 +88,6 @@ def piecewise_quadratic_bias(
         std: sigma.
         num_steps: k.
         form: ``"sum"``, or its limit ``"power"``.
-
-    Raises:
-        ValueError: an unknown form.
     """
     if form not in ("sum", "power"):
         raise ValueError(f"form is {form!r}; expected 'sum' or 'power'")

@@ -31,7 +31,7 @@ from fedjax_sim.types import Scalar
 def backward_equation(
     gradient: Derivative, variance: float, lr: float, num_steps: int, grid: np.ndarray
 ) -> np.ndarray:
-    r"""Solution ``u(lr k, x)`` for k = 0 .. num_steps, by Crank-Nicolson finite differences.
+    """Solution ``u(lr k, x)`` for k = 0 .. num_steps, by Crank-Nicolson finite differences.
 
     Inside the grid the differences are central. At the ends, where F' must point outwards, u_xx = 0
     and the differences are one-sided, into the grid. The time step is lr, so the errors are of
@@ -47,11 +47,6 @@ def backward_equation(
 
     Returns:
         ``[num_steps + 1, N]``.
-
-    Raises:
-        ValueError: a rate, variance or number of steps that is not positive, a grid with other
-            points, a spacing above ``lr * variance / max |F'|``, where central differences
-            oscillate.
     """
     check_positive(variance=variance, lr=lr, num_steps=num_steps)
     grid = fs.diagnostics.iterate_bias.equally_spaced(grid, 3)
@@ -103,7 +98,7 @@ def diffusion_paths(
     key: Array,
     dt: float | None = None,
 ) -> Array:
-    r"""Paths of the equation, by a Runge-Kutta scheme of strong order 1.5 for additive noise.
+    """Paths of the equation, by a Runge-Kutta scheme of strong order 1.5 for additive noise.
 
     If the gradient is smooth, the scheme (SRA1) can take much longer steps than SGD's eta. Requires
     diffrax, which the extra ``theory`` installs.
@@ -120,10 +115,6 @@ def diffusion_paths(
 
     Returns:
         ``[len(record_at), N]``.
-
-    Raises:
-        ValueError: times that are not increasing and positive, no paths.
-        ImportError: diffrax is not installed.
     """
     diffrax = import_extra("diffrax", "theory")
 

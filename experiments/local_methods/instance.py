@@ -63,9 +63,6 @@ def hard_instance(
         num_steps: K.
         num_rounds: R.
         smoothness: L.
-
-    Raises:
-        ValueError: a negative std or zeta_star, another number that is not positive.
     """
     check_positive(distance=distance, smoothness=smoothness)
     check_count(1, num_steps=num_steps, num_rounds=num_rounds)
@@ -93,9 +90,6 @@ def lower_bound_task(instance: Instance, num_clients: int, num_steps: int) -> fs
         instance: numbers or traced values; they are leaves of the task.
         num_clients: M, even.
         num_steps: K, local steps per visit.
-
-    Raises:
-        ValueError: an odd number of clients, no steps.
     """
     if num_clients < 2 or num_clients % 2:
         raise ValueError(f"num_clients is {num_clients}; expected an even number")

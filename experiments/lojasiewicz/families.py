@@ -20,9 +20,6 @@ def quadratic(matrix: np.ndarray, centres: np.ndarray) -> Family:
     Args:
         matrix: A ``[d, d]``, symmetric, positive semidefinite; it may be singular.
         centres: ``[M, d]``.
-
-    Raises:
-        ValueError: shapes that do not match, a matrix that is not positive semidefinite or is 0.
     """
     a, b = np.asarray(matrix, np.float64), np.asarray(centres, np.float64)
     if a.ndim != 2 or a.shape[0] != a.shape[1] or b.ndim != 2 or b.shape[1] != len(a):
@@ -58,10 +55,6 @@ def softplus_tilted(curvature: float, tilt: float, num_clients: int) -> Family:
         curvature: m.
         tilt: delta, below 4 m.
         num_clients: M, even.
-
-    Raises:
-        ValueError: a curvature that is not positive, a tilt outside [0, 4 m), an odd number of
-            clients.
     """
     check_positive(curvature=curvature)
     if not 0 <= tilt < 4 * curvature:
@@ -88,9 +81,6 @@ def sine_quadratic(num_clients: int) -> Family:
     r""":math:`f(x) = x^2 + 3 \sin^2 x` for every client, nonconvex: alpha = 1, L = 8, zeta = 0.
 
     ``mu`` is the infimum of :math:`f'^2 / f`, computed numerically.
-
-    Raises:
-        ValueError: fewer than one client.
     """
     check_count(1, num_clients=num_clients)
 
@@ -117,9 +107,6 @@ def power(degree: float, radius: float, num_clients: int) -> Family:
         degree: p, at least 2.
         radius: rho, positive.
         num_clients: M.
-
-    Raises:
-        ValueError: numbers outside these ranges.
     """
     check_at_least(2, degree=degree)
     check_positive(radius=radius)
@@ -146,9 +133,6 @@ def logistic(slopes: np.ndarray, low: float = 0.0) -> Family:
     Args:
         slopes: a ``[M]``, positive.
         low: the smallest model visited.
-
-    Raises:
-        ValueError: slopes that are not a vector of positive numbers.
     """
     a = np.asarray(slopes, np.float64)
     if a.ndim != 1 or not (a > 0).all():

@@ -98,9 +98,6 @@ def noisy_task(family: Family, std: Scalar, num_steps: int, noise: Sampler = sph
         num_steps: K, local steps per visit.
         noise: law of xi, a function of a key and a shape; the visit's key and the step determine
             the key.
-
-    Raises:
-        ValueError: a negative std, no steps.
     """
     check_at_least(0, std=std)
     check_count(1, num_steps=num_steps)

@@ -29,9 +29,6 @@ def gradient_lower_bound(constants: ProblemConstants, *, gap: Scalar) -> Array:
 
     Args:
         gap: ``F(theta) - F*``.
-
-    Raises:
-        ValueError: a missing or negative constant; alpha outside [1, 2].
     """
     alpha = exponent(constants)
     (mu,) = positive(constants, "lojasiewicz_mu")

@@ -27,9 +27,6 @@ def two_armed_bandit(gaps: np.ndarray, low: float) -> Family:
     Args:
         gaps: d ``[M]``, the advantages of the first arm, positive.
         low: the smallest visited model.
-
-    Raises:
-        ValueError: gaps that are not a vector of positive numbers.
     """
     d = np.asarray(gaps, np.float64)
     if d.ndim != 1 or not (d > 0).all():
@@ -55,9 +52,6 @@ def softmax_bandit(rewards: np.ndarray, visited: np.ndarray, smoothness: float =
         rewards: r ``[M, A]``, in [0, 1].
         visited: models ``[..., A]``.
         smoothness: L; 5 / 2 is Lemma 2 of the reference.
-
-    Raises:
-        ValueError: rewards or visited models of another shape, rewards outside [0, 1].
     """
     r = _rewards(rewards, 2)
     models = _models(visited, r.shape[1:])
@@ -98,10 +92,6 @@ def softmax_mdp(
         initial: rho ``[S]``, the distribution of the first state, positive.
         discount: gamma in [0, 1).
         visited: models ``[..., S, A]``.
-
-    Raises:
-        ValueError: shapes that do not match, rows that are not distributions, an initial
-            distribution with zeros, rewards outside [0, 1], a discount outside [0, 1).
 
     References:
         Mei et al., 2020, Lemmas 7 and 8.

@@ -93,11 +93,7 @@ def law_of(rule: str, law: str) -> privacy.NoiseLaw:
 
 
 def guarantee(rule: str, law: str) -> privacy.Guarantee:
-    """Returns our guarantee of a run.
-
-    Raises:
-        ValueError: the law does not fit the timeline.
-    """
+    """Returns our guarantee of a run."""
     timeline, ones = RULES[rule](), np.ones(CLIENTS, np.int8)
     setup = Setup(Task(_no_oracle, ones, ones), timeline, np.zeros(1))
     assert timeline.sampling is not None

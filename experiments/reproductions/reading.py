@@ -60,11 +60,7 @@ class Result(NamedTuple):
         return parts[0] if parts else pd.DataFrame(columns=["claim", "found", "agrees"])
 
     def table(self, heading: str, *columns: str) -> pd.DataFrame:
-        """The first table below a heading (a part of it suffices) that has the columns.
-
-        Raises:
-            ValueError: no table of the report is like that.
-        """
+        """The first table below a heading (a part of it suffices) that has the columns."""
         for section in sections(self):
             if heading in section.heading and set(columns) <= set(section.table.columns):
                 return section.table

@@ -59,9 +59,6 @@ def decaying(lr: Scalar, rho: Scalar, num_steps: Array, schedule: Schedule = "k_
     (``"k_over_Km1"``: the last step has the floor).  The paper's pseudo-code with its K + 1 steps
     k = 0..K is the latter for a visit of K + 1 steps.
 
-    Raises:
-        ValueError: another schedule.
-
     Example:
         >>> rates = decaying(1.0, 0.1, jnp.array(50))
         >>> float(rates.at(jnp.array(0))), round(float(rates.total), 2)

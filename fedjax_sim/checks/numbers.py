@@ -47,11 +47,7 @@ def check_number(**values: object) -> None:
 
 
 def seeded(seed: Any) -> np.random.Generator:
-    """Returns NumPy's generator of a seed, or the generator that was given.
-
-    Raises:
-        ValueError: what is no seed of NumPy, such as a JAX key, a fraction or a negative number.
-    """
+    """Returns NumPy's generator of a seed, or the generator that was given."""
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
@@ -180,11 +176,7 @@ def check_unused(other: str, /, **values: tuple[Any, Any]) -> None:
 
 
 def floating_dtype(dtype: Any) -> np.dtype:
-    """Returns a floating dtype, also one of half precision.
-
-    Raises:
-        ValueError: another dtype, or none.
-    """
+    """Returns a floating dtype, also one of half precision."""
     try:
         found = None if dtype is None else jnp.dtype(dtype)  # NumPy's None is float64
     except TypeError:

@@ -124,11 +124,7 @@ def _check_functions(codec: Any, name: str, **functions: tuple[str, ...]) -> Non
 
 
 def decoded(codec: Codec, key: Array, x: PyTree, near: PyTree) -> PyTree:
-    """Returns x after a codec, which must keep its structure, shapes and dtypes.
-
-    Raises:
-        ValueError: the codec returns another form.
-    """
+    """Returns x after a codec, which must keep its structure, shapes and dtypes."""
     result = called("codec.through", f"(key, x, near) of the form {_form(x)}", _KEEPS_FORM,
                     codec.through, key, x, near)  # fmt: skip
     return _of_form(result, x)

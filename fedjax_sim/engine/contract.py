@@ -83,13 +83,6 @@ def check_run(
         compiled: rounds are compiled and recorded on the host, so that the call cannot be
             transformed; False: it can, as that of :func:`fedjax_sim.run`.
         continued: the timeline goes on after another one, whose broadcasts have negative numbers.
-
-    Raises:
-        ValueError: a value of the setup; a function of an algorithm that does not take its
-            arguments; a timeline with staleness for an algorithm that requires current broadcasts;
-            weighted uploads for one that requires equal weights; a round with fewer uploads than an
-            aggregation requires; running statistics that an algorithm does not update; a wrapper
-            around one that must be applied last; or what the algorithm's own check refuses.
     """
     check_setup(setup, continued=continued)
     if compiled:

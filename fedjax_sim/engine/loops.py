@@ -207,10 +207,6 @@ def advance_by(
         which only the first entries, those of ``span``, have a meaning.
 
     The callers have checked the arguments.
-
-    Raises:
-        ValueError: what only tracing shows: values that the algorithm's functions return, names of
-            metrics and probes, ``probes.run`` with clients' states divided over devices.
     """
     task, timeline, every = setup.task, setup.timeline, setup.eval_every
     one_round, measure, spread = _functions(algorithm, setup, key, execution, probes)

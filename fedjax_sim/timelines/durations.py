@@ -240,11 +240,7 @@ def numbers(name: str, values: object) -> np.ndarray:
 def drawn_durations(
     name: str, law: Durations, rng: Generator, clients: np.ndarray, count: int
 ) -> np.ndarray:
-    """Durations ``[S, count]`` that a law, which may be a user's, draws for these clients.
-
-    Raises:
-        ValueError: the law fails, or returns another shape, negative numbers or NaN.
-    """
+    """Durations ``[S, count]`` that a law, which may be a user's, draws for these clients."""
     if not len(clients):  # of a round without clients
         return np.zeros((0, count))
     given = f"(generator, {len(clients)} clients, {count})"

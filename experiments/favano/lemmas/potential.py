@@ -90,9 +90,6 @@ def contraction_margin(
 
     References:
         From Equation 165 to Equation 167, at ``eta = 1 / (20 s L b)``.
-
-    Raises:
-        ValueError: a number outside of its range.
     """
     kappa = contraction(clients=clients, cohort_size=cohort_size)
     (n,) = positive(clients=clients)

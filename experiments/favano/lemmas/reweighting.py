@@ -25,9 +25,6 @@ def reweighting_variance(
     Returns:
         The variance for each client.
 
-    Raises:
-        ValueError: a client that never does a step; a negative variance; an unknown version.
-
     References:
         Equation 35.
     """

@@ -77,9 +77,6 @@ def client_lag_bound(
 
     Args:
         lag: C before the round.
-
-    Raises:
-        ValueError: a missing or negative constant; more clients in a cohort than there are.
     """
     m, s = positive(clients=clients, cohort_size=cohort_size)
     (lag,) = non_negative(lag=lag)
@@ -112,9 +109,6 @@ def server_lag_bound(
 
     Args:
         lag: D before the round.
-
-    Raises:
-        ValueError: a missing or negative constant; more clients in a cohort than there are.
     """
     (gamma,) = positive(gamma=gamma)
     zeta, lag = non_negative(constants, "zeta_star", lag=lag)

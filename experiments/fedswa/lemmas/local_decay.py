@@ -16,11 +16,7 @@ from fedjax_sim.theory import ProblemConstants, Scalar, at_most, non_negative, p
 
 
 def linear_rates(lr: Scalar, local_steps: int, rho: Scalar = 1.0) -> Array:
-    """``[K]`` rates ``lr (1 - k / K) + rho lr k / K``, k = 0 .. K - 1 (Equation 3).
-
-    Raises:
-        ValueError: ``lr`` or ``local_steps`` is not positive, ``rho`` is negative.
-    """
+    """``[K]`` rates ``lr (1 - k / K) + rho lr k / K``, k = 0 .. K - 1 (Equation 3)."""
     lr, K = positive(lr=lr, local_steps=local_steps)
     (rho,) = non_negative(rho=rho)
     return lr * (1 - (1 - rho) * jnp.arange(local_steps, dtype=K.dtype) / K)
@@ -30,9 +26,6 @@ def geometric_rates(lr: Scalar, local_steps: int) -> Array:
     """``[K]`` rates ``lr ((K - 2) / (K - 1))^k``, k = 0 .. K - 1: the decay of Theorem H.1.
 
     The last rate tends to ``lr / e`` as K grows.
-
-    Raises:
-        ValueError: ``lr`` is not positive, ``local_steps`` is below 2.
     """
     (lr,) = positive(lr=lr)
     if local_steps < 2:
@@ -69,9 +62,6 @@ def visit_drift_bound(
     Returns:
         [K + 1] bounds, after k = 0 .. K steps.  Their mean from k = 1 on bounds the drift E_t of
         Lemma G.12 and Theorem H.1.
-
-    Raises:
-        ValueError: a missing or negative constant; ``rates`` is not [K].
 
     References:
         Equations 70 to 72; the recursion replaces Equations 73 to 76, in which every step has the

@@ -91,9 +91,6 @@ def server_lag_bound(
     Args:
         lag: D before the round.
         move: ``E||theta_t - theta_{t-1}||^2``, for instance :func:`move_bounds`.
-
-    Raises:
-        ValueError: a missing or negative constant; more clients in a cohort than there are.
     """
     beta, gamma, K, s = positive(
         constants, "L", gamma=gamma, local_steps=local_steps, cohort_size=cohort_size
@@ -127,9 +124,6 @@ def client_lag_bound(
     Args:
         lag: C before the round.
         move: as for :func:`server_lag_bound`.
-
-    Raises:
-        ValueError: a missing or negative constant; more clients in a cohort than there are.
     """
     beta, K, m, s = positive(
         constants, "L", local_steps=local_steps, clients=clients, cohort_size=cohort_size

@@ -44,10 +44,6 @@ def connect(
         process_id: number of this process, from 0.
         heartbeat_timeout: seconds without a sign of life after which a process counts as lost.
 
-    Raises:
-        ValueError: only some of the three are given, or none outside of a cluster; a coordinator
-            that is no ``host:port``; a number that is out of range.
-
     Example:
         >>> connect("localhost:1234", num_processes=2, process_id=2)
         Traceback (most recent call last):

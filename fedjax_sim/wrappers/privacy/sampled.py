@@ -34,9 +34,6 @@ def epsilon_of_losses(losses: list[np.ndarray], delta: float) -> float:
     Args:
         losses: samples of the losses, one array per direction.
         delta: in (0, 1).
-
-    Raises:
-        ValueError: a delta so small that the samples cannot show it.
     """
     size = min(map(len, losses))
     enough = math.log(len(losses) / WRONG) / size
