@@ -64,10 +64,5 @@ def best_seconds(call: Callable[[], object], seconds: float) -> float:
 
 
 def floor(machine: Machine, flops: float, num_bytes: float) -> float:
-    """Returns the least seconds for a given work: arithmetic and memory traffic may overlap.
-
-    Example:
-        >>> floor(Machine(flops=1e9, bytes=1e8), flops=2e9, num_bytes=3e8)
-        3.0
-    """
+    """Returns the least seconds for a given work: arithmetic and memory traffic may overlap."""
     return max(flops / machine.flops, num_bytes / machine.bytes)

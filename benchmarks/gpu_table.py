@@ -48,18 +48,7 @@ def kept() -> dict[str, Record]:
 
 
 def section(records: Mapping[str, Record]) -> str:
-    """Returns the tables of all records with numbers.
-
-    Example:
-        >>> machine = {"card": "H100, 580", "jax": "0.11.2", "torch": "2.11.0"}
-        >>> record = {"state": "done", "date": "2026-12-01T10:00", "machine": machine}
-        >>> ours = {"W4/bfloat16 seconds": 0.0002, "W4/tf32 seconds": 0.0003}
-        >>> theirs = {"W4/graphs/tf32 seconds": 0.06, "W4/vmap/tf32 seconds": 0.01}
-        >>> tables = section({"goal-small": record | {"numbers": ours},
-        ...                   "torch-small": record | {"numbers": theirs}})
-        >>> print(tables.splitlines()[2])
-        | W4 | 200 µs | 300 µs | | | 10.0 ms, vmap | | 50 x | 150 µs, 3 x | 2026-12-01 |
-    """
+    """Returns the tables of all records with numbers."""
     if not records:
         return "No record of the queue is kept yet.\n"
     parts = [_rounds(records), _kernels(records), _others(records), _cards(records)]

@@ -169,12 +169,7 @@ def collect(
 
 
 def summary(repeats: Sequence[Measured]) -> Measured:
-    """Returns medians over the repeats, and the least ``seconds``.
-
-    Example:
-        >>> summary([{"seconds": 1.0}, {"seconds": 3.0}, {"seconds": 2.0}])
-        {'seconds': 2.0, 'best_seconds': 1.0}
-    """
+    """Returns medians over the repeats, and the least ``seconds``."""
     row = {name: statistics.median(one[name] for one in repeats) for name in repeats[0]}
     if "seconds" in row:
         row["best_seconds"] = min(one["seconds"] for one in repeats)

@@ -120,12 +120,6 @@ def in_turns(
     """Calls the baseline and a method in pairs, in turns; returns ``METHOD:QUANTITY`` -> number.
 
     There are at least ``LEAST_PASSES`` passes over the methods, and ``seconds`` per method.
-
-    Example:
-        >>> calls = {"fedavg": lambda: (1.0, 1.0), "fedsam": lambda: (2.0, 3.0)}
-        >>> found = in_turns(calls, seconds=0.0, rounds=10)
-        >>> found["fedsam:seconds"], found["fedsam:ratio"], found["fedsam:cpu_ratio"]
-        (0.2, 2.0, 3.0)
     """
     pairs: dict[str, list[tuple]] = {name: [] for name in calls}
     start, passes = time.perf_counter(), 0

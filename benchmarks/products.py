@@ -29,12 +29,6 @@ def products(apply: Callable, params: Any, x: Any) -> list[Product]:
     """Returns the products of a model's outputs, in order; a convolution is patches times kernels.
 
     The model's convolutions must be ``jax.lax.conv_general_dilated``, without groups.
-
-    Example:
-        >>> model = lambda w, x: jnp.maximum(x @ w[0], 0) @ w[1]
-        >>> w = jnp.ones((3, 4)), jnp.ones((4, 2))
-        >>> [tuple(p) for p in products(model, w, jnp.ones((5, 3)))]
-        [(1, 5, 3, 4), (1, 5, 4, 2)]
     """
     return list(_within(jax.make_jaxpr(apply)(params, x).jaxpr))
 
@@ -66,10 +60,6 @@ def training_flops(found: Sequence[Product]) -> float:
     """Returns the arithmetic of a training step: each product forward, and for its two gradients.
 
     The first product has one gradient, since examples have none.
-
-    Example:
-        >>> training_flops([Product(1, 5, 3, 4), Product(1, 5, 4, 2)])
-        480.0
     """
     return 3 * sum(p.flops for p in found) - found[0].flops
 

@@ -41,13 +41,6 @@ def ratios(case: Case) -> list[Ratio]:
 
     A peer stands for its variants: "torch-loop" for "torch-loop-1", too.  Variants of ours are no
     others, nor are candidates that do other work.
-
-    Example:
-        >>> rows = {"ours": 2.0, "torch-1": 9.0, "torch": 6.0, "jax": 3.0}
-        >>> case = Case("W", "", "", {k: {"seconds": v} for k, v in rows.items()}, "ours",
-        ...             targets={"torch": 4.0})
-        >>> [tuple(ratio) for ratio in ratios(case)]
-        [('jax', 1.5, None), ('torch', 3.0, 4.0)]
     """
     if case.ours not in case.rows:
         return []
@@ -76,14 +69,7 @@ class Limit(NamedTuple):
 
 
 def limits(case: Case) -> list[Limit]:
-    """Returns the candidates that have a limit, with the measured ratios.
-
-    Example:
-        >>> rows = {"fedsam": {"seconds": 4.1, "ratio": 2.1}}
-        >>> case = Case("W", "", "", rows, "", baseline="fedavg", limits={"fedsam": 2.2})
-        >>> [tuple(limit) for limit in limits(case)]
-        [('fedsam', 2.1, 2.2)]
-    """
+    """Returns the candidates that have a limit, with the measured ratios."""
     return [
         Limit(name, case.rows[name]["ratio"], limit)
         for name, limit in case.limits.items()
@@ -133,14 +119,7 @@ def as_json(case: Case) -> dict[str, Any]:
 
 
 def chart(cases: Sequence[Case]) -> Figure:
-    """Draws horizontal bars, a panel per case, the fastest on top; the dashed line is the floor.
-
-    Example:
-        >>> rows = {"ours": {"seconds": 0.1}, "other": {"seconds": 0.4}}
-        >>> figure = chart([Case("W1", "W1", "a round", rows, "ours", floor=0.05)])
-        >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
-        ['ours', 'other']
-    """
+    """Draws horizontal bars, a panel per case, the fastest on top; the dashed line is the floor."""
     columns = min(2, len(cases))
     rows = -(-len(cases) // columns)
     bars = max(len(case.rows) for case in cases)

@@ -31,19 +31,7 @@ class Thunks(NamedTuple):
 
 
 def parse(text: str) -> Thunks:
-    """Returns the thunks of a dumped sequence.
-
-    Example:
-        >>> text = '''000: kCommandBuffer [source | sink]
-        ...     001: kWhile [source | sink]
-        ... condition:
-        ...         002: kCustomKernel [source | sink] compare grid: [1, 1, 1]
-        ...       body:
-        ...         003: kCopy [source | sink] kCopy
-        ... 004: kCopy [source | sink] kCopy'''
-        >>> parse(text)
-        Thunks(command_buffers=1, loops=(False,), others=('kCopy',))
-    """
+    """Returns the thunks of a dumped sequence."""
     buffers, loops, others = 0, [], []
     captured: int | None = None  # indentation of the command buffer around the line
     for line in text.splitlines():

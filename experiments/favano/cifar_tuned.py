@@ -43,12 +43,7 @@ TUNING_SEED = 100
 
 
 def halved(images: np.ndarray) -> np.ndarray:
-    """Images of half the side: rounded means of four pixels, ``[N, H, W, C]`` of uint8.
-
-    Example:
-        >>> halved(np.array([0, 0, 1, 1], np.uint8).reshape(1, 2, 2, 1)).ravel().tolist()
-        [1]
-    """
+    """Images of half the side: rounded means of four pixels, ``[N, H, W, C]`` of uint8."""
     n, height, width, channels = images.shape
     cells = images.reshape(n, height // 2, 2, width // 2, 2, channels)
     return ((cells.sum(axis=(2, 4), dtype=np.uint16) + 2) // 4).astype(np.uint8)

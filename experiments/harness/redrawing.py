@@ -24,19 +24,6 @@ def save_report(
         build: function of the tables in the folder, of earlier calls too, and of the facts, both
             as they are read from the files; returns the report and ``{file: figure}``.
         facts: values of ``name.json``: options, constants.
-
-    Example:
-        >>> import tempfile
-        >>> def build(tables, facts):
-        ...     return Report(f"{facts['seeds']} seeds", tables[""]), {}
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     table = {"": pd.DataFrame({"loss": [0.123456789]})}
-        ...     save_report(pathlib.Path(folder), "losses", table, build, seeds=1)
-        # 1 seeds
-        <BLANKLINE>
-        | loss |
-        |---|
-        | 0.1235 |
     """
     folder.mkdir(parents=True, exist_ok=True)
     for suffix, table in tables.items():
@@ -63,17 +50,6 @@ def reported_rows(folder: pathlib.Path, name: str, **facts: Any) -> pd.DataFrame
 
     Args:
         facts: values that its JSON file must have; of a mapping, the values of these keys.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     folder = pathlib.Path(folder)
-        ...     table = pd.DataFrame({"loss": [0.5]})
-        ...     Report("Losses").save(folder, "losses", table, options={"seeds": 2, "lr": 0.1})
-        ...     sizes = [len(reported_rows(folder, "losses", options={"lr": r})) for r in (0.1, 1)]
-        # Losses
-        >>> sizes
-        [1, 0]
     """
     path = folder / f"{name}.csv"
     if not path.exists() or not _agree(read_facts(folder, name), jsonable(facts)):

@@ -32,22 +32,7 @@ DIGITS = "%.5g"  # of the numbers in CSV files
 
 
 class Report:
-    """A Markdown text, built section by section, and its files.
-
-    Example:
-        >>> report = Report("Two methods", "3 seeds.")
-        >>> report.section("Accuracy", pd.DataFrame({"method": ["a"], "accuracy": [0.5]}))
-        >>> print(report.text)
-        # Two methods
-        <BLANKLINE>
-        3 seeds.
-        <BLANKLINE>
-        ## Accuracy
-        <BLANKLINE>
-        | method | accuracy |
-        |---|---|
-        | a | 0.5 |
-    """
+    """A Markdown text, built section by section, and its files."""
 
     def __init__(self, title: str, *paragraphs: str | pd.DataFrame):
         self._parts = [f"# {title}"]
@@ -131,10 +116,6 @@ def rounded(table: pd.DataFrame) -> pd.DataFrame:
 
     A report that is built from it equals the one that is redrawn from the file; the exact numbers
     would be rounded once, those of the file twice.
-
-    Example:
-        >>> rounded(pd.DataFrame({"seconds": [0.31884999]}))["seconds"].tolist()
-        [0.31885]
     """
     if not len(table):
         return table
@@ -160,10 +141,6 @@ def earlier_commands(folder: pathlib.Path, name: str) -> dict[str, list[str]]:
 def command(arguments: list[str] | None = None) -> str:
     """The command of this process as a shell takes it, without options that name folders of the
     machine or say what to do with the runs there; a relative output folder is part of it.
-
-    Example:
-        >>> command(["--seeds", "3", "--work", "/tmp/kept", "--data-dir=/data"]).split(" ", 3)[3]
-        '--seeds 3'
     """
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     name = spec.name if spec else f"experiments.{pathlib.Path(sys.argv[0]).stem}"

@@ -25,12 +25,7 @@ __all__ = [
 
 
 def seed_keys(num_seeds: int, root: int = 0) -> jax.Array:
-    """A key per seed, ``[num_seeds]``; more seeds leave the first ones as they were.
-
-    Example:
-        >>> bool((jax.random.key_data(seed_keys(3))[:2] == jax.random.key_data(seed_keys(2))).all())
-        True
-    """
+    """A key per seed, ``[num_seeds]``; more seeds leave the first ones as they were."""
     key = jax.random.key(root)
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_seeds))
 
@@ -114,14 +109,6 @@ class KeptFrames:
 
     The folder is the start of the SHA-256 of the identity's JSON text, which ``run.json`` holds.  A
     file that a kill or a copy cut short does not count as finished.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as work:
-        ...     kept = KeptFrames(pathlib.Path(work), {"lr": 0.1})
-        ...     kept.save(1, pd.DataFrame({"round": [1, 2], "loss": [0.5, 0.25]}))
-        ...     kept.folder.name, kept.missing([0, 1]), kept.load([1])["seed"].tolist()
-        ('c924a5f4ab3bf1f6', [0], [1, 1])
     """
 
     def __init__(self, work: pathlib.Path, identity: Mapping[str, Any]):

@@ -94,12 +94,7 @@ def rounds_by(
 
 
 def ordering(ours: Any, paper: Any) -> str:
-    """Kendall's tau between our ordering and the paper's; empty for fewer than three pairs.
-
-    Example:
-        >>> ordering([1.0, 2.0, 4.0], [10.0, 30.0, 20.0]).partition(" (")[0]
-        "Ordering against the paper's, 3 entries: Kendall's tau 0.33"
-    """
+    """Kendall's tau between our ordering and the paper's; empty for fewer than three pairs."""
     both = pd.DataFrame({"ours": list(ours), "paper": list(paper)}).dropna()
     if len(both) < 3:
         return ""
@@ -198,10 +193,6 @@ def paired(
 
     Args:
         margins: per part ``[seeds]``, the differences of the same seeds.
-
-    Example:
-        >>> paired("a is above b", {"a": 2.0, "b": 1.5}, [[0.5, 0.5]]).holds
-        True
     """
     values = [np.asarray(part, np.float64) for part in margins]
     holds = all(bool(part.mean() > 0) for part in values)
@@ -229,11 +220,6 @@ def number(text: str, ours: Spread, paper: float, tolerance: float, setting: str
     """The claim of a table's entry: our mean over seeds is at most the tolerance away.
 
     It has two parts, that we are not below and that we are not above.
-
-    Example:
-        >>> claim = number("Table 1, a: 90 %", Spread(90.5, 0.1, 3), 90.0, 1.0)
-        >>> claim.holds, [round(part.mean, 1) for part in claim.margins]
-        (True, [1.5, 0.5])
     """
     above = ours.mean - paper
     margins = [ours._replace(mean=tolerance + sign * above) for sign in (1, -1)]
@@ -261,12 +247,6 @@ def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
 
     ``low`` and ``high`` are the 95 % interval of the margin over seeds; of several parts the least
     ``low`` and the least ``high``, so that ``low > 0`` says it of all and ``high < 0`` of one.
-
-    Example:
-        >>> claims = [paired("a helps", {"a": 2.0, "b": 1.0}, [[1.0, 1.0]], ours="> 1.5 x")]
-        >>> claims_table(claims).drop(columns="found").to_dict("records")
-        [{'claim': 'a helps', 'agrees': 'yes', 'kind': 'seeds', 'seeds': 2, 'low': 1.0, \
-'high': 1.0, 'our threshold': '> 1.5 x'}]
     """
     rows = []
     for claim in claims:

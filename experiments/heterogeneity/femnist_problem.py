@@ -22,12 +22,6 @@ Iid = Literal["matched", "leaf_default"]
 def repeated_pass(batch_size: int, num_steps: int) -> fs.data.batches.Batches:
     """``num_steps`` full batches of one shuffled pass over ``ceil(batch_size num_steps / n)``
     copies of the client's n examples.
-
-    Example:
-        >>> rule = repeated_pass(batch_size=2, num_steps=3)
-        >>> pick = rule.draw(jax.random.key(0), jnp.array(3), max_size=4, max_steps=3)
-        >>> sorted(int(row) for step in range(3) for row in pick(step)[0])  # of two copies, all
-        [0, 0, 1, 1, 2, 2]
     """
     total = batch_size * num_steps
 

@@ -203,10 +203,6 @@ def rounds_to_settle(b: Sequence[float], start: float, late: int) -> float:
     Args:
         b: after every round.
         late: number of last rounds whose mean is the end of the way.
-
-    Example:
-        >>> rounds_to_settle([2.0, 1.0, 0.0, 0.0], start=4.0, late=2)  # 0.4 is left
-        2.6
     """
     path = np.asarray([start, *b])
     left = path - path[-late:].mean()

@@ -20,9 +20,6 @@ def exact_fedprox(mu: Scalar, tolerance: float) -> fs.FedAlgorithm:
     :math:`F_i` is the loss of the visit's first minibatch: with ``full_batch`` that of all of the
     client's examples.  L-BFGS stops at a gradient of norm ``tolerance``.  With ``mu`` 0 it is the
     limit of FedAvg for many local steps, if a client's loss has a minimiser.
-
-    Example:
-        >>> algorithm = exact_fedprox(mu=0.1, tolerance=1e-6)
     """
 
     def local(x: Params, state: tuple, oracle: fs.Oracle, work: fs.Work) -> tuple[Upload, tuple]:
@@ -38,13 +35,7 @@ def exact_fedprox(mu: Scalar, tolerance: float) -> fs.FedAlgorithm:
 
 
 def minimiser(objective: Callable[[Params], Array], start: Params, tolerance: float) -> Params:
-    """The minimiser of a smooth convex function by at most :data:`MAX_STEPS` steps of L-BFGS.
-
-    Example:
-        >>> x = minimiser(lambda x: (x - 2.0) ** 4 + (x - 2.0) ** 2, jax.numpy.zeros(()), 1e-6)
-        >>> round(float(x), 4)
-        2.0
-    """
+    """The minimiser of a smooth convex function by at most :data:`MAX_STEPS` steps of L-BFGS."""
     solver = optax.lbfgs()
     value_and_grad = optax.value_and_grad_from_state(objective)
 

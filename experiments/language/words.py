@@ -48,11 +48,6 @@ def language(num_words: int = 200, branches: int = 8, seed: int = 0) -> Language
 
     Words have one to three syllables of a consonant and a vowel.  Every word has ``branches``
     distinct successors, drawn uniformly, with probabilities proportional to 1, 1/2, 1/3, ...
-
-    Example:
-        >>> tongue = language(num_words=50, branches=1)
-        >>> tongue.entropy(), len(tongue.text(100, seed=1))
-        (0.0, 100)
     """
     rng = np.random.default_rng(seed)
     words: dict[str, None] = {}

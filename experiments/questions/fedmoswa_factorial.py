@@ -97,13 +97,6 @@ def scored(rows: pd.DataFrame) -> pd.DataFrame:
     """Each setting and seed at the rate whose mean accuracy over the other seeds is best.
 
     So no seed chooses its own rate.  ``at edge``: the rate is the first or the last one.
-
-    Example:
-        >>> table = pd.DataFrame({"controls": "own", "gamma": 1.0, "alpha": 1.0, "rho": 1.0,
-        ...     "lr": [0.1, 0.2] * 3, "seed": [0, 0, 1, 1, 2, 2],
-        ...     "test accuracy": [0.9, 0.1, 0.5, 0.6, 0.5, 0.6]})
-        >>> scored(table)["lr"].tolist()  # seed 0 alone would choose 0.1
-        [0.2, 0.1, 0.1]
     """
     lrs = np.unique(rows["lr"])
     parts = []

@@ -134,12 +134,7 @@ def _add_own(moments: np.ndarray, blocks: np.ndarray) -> None:
 
 
 def law(h: ArrayLike, r: ArrayLike, gamma: ArrayLike) -> np.ndarray:
-    """The floor over FedAvg's, a number between 0 and 1.
-
-    Example:
-        >>> float(law(1e-6, 0.25, 0.2).round(3)), float(law(0.2, 1 / 32, 0.05).round(3))
-        (1.0, 0.163)
-    """
+    """The floor over FedAvg's, a number between 0 and 1."""
     step, share, momentum = (np.asarray(value, np.float64) for value in (h, r, gamma))
     sums = share + momentum
     return sums * (share + step) / (sums * (share + 2 * step) + 2 * step**2)

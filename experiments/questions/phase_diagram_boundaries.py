@@ -28,12 +28,6 @@ def rate(method: str, known: ProblemConstants, sizes: Any, assumption: Assumptio
     Args:
         sizes: M, K and R; arrays broadcast.
         assumption: that functions are smooth, or that Hessians are Lipschitz, too.
-
-    Example:
-        >>> known = ProblemConstants(L=1.0, mu=1e-9, sigma=0.0, zeta_star=0.0, Q=0.0, B=1.0)
-        >>> sizes = Sizes(4, 8, 16)
-        >>> [float(rate(name, known, sizes, "smooth")) for name in ("MB-SGD", "FedAvg")]
-        [0.0625, 0.0078125]
     """
     M, K, R = sizes
     general = known if assumption == "third order" else known._replace(Q=None)

@@ -23,12 +23,7 @@ class Problem(NamedTuple):
 
 
 def kinds_of(honest: int, pairs: int, mislabelled: int, riders: int) -> tuple[str, ...]:
-    """Kinds of all clients; two duplicated clients follow each other.
-
-    Example:
-        >>> kinds_of(1, 1, 1, 1)
-        ('honest', 'duplicated', 'duplicated', 'mislabelled', 'free rider')
-    """
+    """Kinds of all clients; two duplicated clients follow each other."""
     counts = {HONEST: honest, DUPLICATED: 2 * pairs, MISLABELLED: mislabelled, RIDER: riders}
     return tuple(kind for kind, count in counts.items() for _ in range(count))
 
@@ -53,12 +48,6 @@ def spoiled(
         classes: number of labels.
         share: of a mislabelled client's labels that are drawn from the other classes.
         rng: of the false labels.
-
-    Example:
-        >>> parts = [{"x": np.zeros((10, 1)), "y": np.zeros(10, np.int32)}] * 2
-        >>> clients = spoiled(parts, kinds_of(0, 1, 1, 0), 3, 0.6, np.random.default_rng(0))
-        >>> len(clients), clients[0] is clients[1], int((clients[2]["y"] > 0).sum())
-        (3, True, 6)
     """
     clients, rest = [], list(parts)
     for i, kind in enumerate(kinds):

@@ -85,11 +85,6 @@ def coupling(lr: Scalar, mu: Scalar, num_steps: Scalar, variant: Variant = "I") 
 
     References:
         Yuan and Ma, 2020, Equations (3.2) and (3.3); thesis, section 3.2.
-
-    Example:
-        >>> gamma, alpha, beta = coupling(lr=0.1, mu=1e-3, num_steps=8)
-        >>> round(float(gamma), 2), round(float(alpha), 1), round(float(beta), 1)
-        (3.54, 282.8, 283.8)
     """
     check_choice(("I", "II", "vanilla"), variant=variant)
     check_positive(lr=lr, mu=mu, num_steps=num_steps)

@@ -58,11 +58,6 @@ def decaying(lr: Scalar, rho: Scalar, num_steps: Array, schedule: Schedule = "k_
     with D = K (``"k_over_K"``, Eq. (3): the last step is one before the floor) or D = K - 1
     (``"k_over_Km1"``: the last step has the floor).  The paper's pseudo-code with its K + 1 steps
     k = 0..K is the latter for a visit of K + 1 steps.
-
-    Example:
-        >>> rates = decaying(1.0, 0.1, jnp.array(50))
-        >>> float(rates.at(jnp.array(0))), round(float(rates.total), 2)
-        (1.0, 27.95)
     """
     check_choice(("k_over_K", "k_over_Km1"), schedule=schedule)
     real = jnp.result_type(float)

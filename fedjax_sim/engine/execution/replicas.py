@@ -22,14 +22,6 @@ def clients_outside(execution: Execution) -> Execution:
 
     Args:
         execution: the strategy that one run has.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from fedjax_sim.engine.execution.strategies import vmapped
-        >>> local = lambda shared, x: (shared * x, ())  # (message, slot) -> (upload, output)
-        >>> run = lambda w: clients_outside(vmapped())(local, w, jnp.arange(4.0), jnp.ones(4))[0]
-        >>> jax.vmap(run)(jnp.array([2.0, 4.0])).tolist()
-        [3.0, 6.0]
     """
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:
