@@ -94,14 +94,7 @@ def jobs(options: Options) -> list[Job]:
 def measure(
     network: str, seconds: float, precision: str | None = None, tiny: bool = False
 ) -> Measured:
-    """Runs in a process of its own; prints what it has after every candidate.
-
-    Args:
-        network: key of ``NETWORKS``.
-        seconds: of timed calls per candidate.
-        precision: of all candidates; default: the usual one for all, the others for the fastest.
-        tiny: visits have one step of two images.
-    """
+    """Runs in a process of its own; prints what it has after every candidate."""
     chosen = NETWORKS[network]
     chosen = chosen._replace(batch=2, steps=1) if tiny else chosen
     return measured(chosen, seconds, lambda numbers: print(json.dumps(numbers)), precision)
@@ -113,12 +106,7 @@ def measured(
     report: Callable[[Measured], None] = lambda numbers: None,
     precision: str | None = None,
 ) -> Measured:
-    """Returns ``CANDIDATE quantity`` -> number, for every candidate.
-
-    Args:
-        report: gets all numbers so far after every candidate.
-        precision: as for :func:`measure`.
-    """
+    """Returns ``CANDIDATE quantity`` -> number; ``report`` gets those so far after each one."""
     on_gpu = jax.default_backend() != "cpu"
     usual, *others = PRECISIONS if on_gpu else ("float32", "bfloat16")
     if precision is not None:

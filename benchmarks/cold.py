@@ -82,11 +82,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def measured(case: Sequence[str]) -> Start:
-    """Returns the start of a workload, or of a command of fedjax-sim, in a process of its own.
-
-    Raises:
-        RuntimeError: the process failed; with the end of its error output.
-    """
+    """Returns the start of a workload, or of a command of fedjax-sim, in a process of its own."""
     env = {"JAX_PLATFORMS": "cpu", **os.environ}
     env.pop("JAX_COMPILATION_CACHE_DIR", None)
     with tempfile.TemporaryDirectory() as folder:

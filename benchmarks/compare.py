@@ -54,14 +54,7 @@ Pairs = dict[tuple[str, str], list[tuple[float, float]]]  # (case, candidate) ->
 def measured(
     todo: Sequence[Job], roots: Sequence[pathlib.Path], repeats: int, measure=run
 ) -> Pairs:
-    """Returns the seconds of both revisions for every job and repeat.
-
-    Args:
-        todo: the measurements.
-        roots: folders of the two revisions.
-        repeats: measurements of each.
-        measure: runs a job and returns its numbers.
-    """
+    """Returns the seconds of both revisions for every job and repeat."""
     pairs: Pairs = {}
     for repeat in range(repeats):
         for job in todo:

@@ -23,11 +23,7 @@ ALLOWED = {"bfloat16": 0.1, "tf32": 0.02, "float32": 1e-3}
 
 
 def measure(workload: str) -> Measured:
-    """Runs in a process of its own; prints what it has after every precision.
-
-    Raises:
-        RuntimeError: a round differs too much from the one on the CPU.
-    """
+    """Runs in a process of its own; prints what it has after every precision."""
     w = reduced(GOALS[workload])
     exact = on_the_cpu(w)
     numbers: Measured = {}

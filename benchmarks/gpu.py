@@ -64,13 +64,7 @@ class Queued(NamedTuple):
 
 
 def queue(scale: str, torch: str, work: pathlib.Path) -> list[Queued]:
-    """Returns all jobs in order.
-
-    Args:
-        scale: ``full``, or ``tiny`` for one small job of every kind.
-        torch: Python interpreter that has PyTorch.
-        work: folder of training runs.
-    """
+    """Returns all jobs in order; ``tiny`` is the scale with one small job of every kind."""
     tiny = scale == "tiny"
     seconds = 0.05 if tiny else SECONDS
     measured = [*_goals(tiny, seconds, torch), *_implicit(tiny), *_kernels(tiny)]
@@ -240,17 +234,7 @@ def work_through(
     clock: Callable[[], float] = time.monotonic,
     measure: Callable[[Job, float], Measured] = run,
 ) -> None:
-    """Runs the jobs that are open and fit into the time, in order.
-
-    Args:
-        jobs: the queue.
-        records: of the jobs that ended.
-        minutes: until the last job must have ended.
-        retry: run failed jobs again.
-        machine: card, versions; stored with every record.
-        clock: seconds.
-        measure: runs a job with a limit of seconds.
-    """
+    """Runs the jobs that are open and fit into the time, in order."""
     end = clock() + 60 * minutes
     started = {FAILED, UNFINISHED, OPEN} if retry else {OPEN}
     for place, (name, job, limit, continues, only_if) in enumerate(jobs):

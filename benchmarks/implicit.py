@@ -315,10 +315,7 @@ def microseconds(call: Callable[[], Any]) -> float:
 def measure(seconds: float = 80.0, tiny: bool = False, network: str | None = None) -> Measured:
     """Returns ``LAYER OPERATION PRECISION CANDIDATE quantity`` -> number; prints all after each.
 
-    Args:
-        seconds: after which nothing more is measured.
-        tiny: two clients, one image, few channels and the interpreter of the kernels.
-        network: key of ``accelerator.NETWORKS``, whose whole rounds are measured instead.
+    With a ``network`` its whole rounds are measured instead.
     """
     if jax.default_backend() != "gpu" and not tiny:
         raise ValueError(f"the device is a {jax.default_backend()}; expected a GPU, or tiny=True")

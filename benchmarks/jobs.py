@@ -135,9 +135,8 @@ def collect(
 ) -> Collected:
     """Runs all jobs ``repeats`` times in turns, so that a disturbance affects all of them.
 
-    Args:
-        deadline: value of ``time.perf_counter`` after which no job starts.  With a deadline, jobs
-            that fail are left out as well, so that the others have results.
+    After ``deadline``, by ``time.perf_counter``, no job starts.  With a deadline, jobs that fail
+    are left out as well, so that the others have results.
     """
     runs: dict[str, dict[str, list[Measured]]] = {}
     left_out = []

@@ -89,11 +89,7 @@ def measure(workload: str, devices: int | None, seconds: float, names: Sequence[
 def one_call(
     algorithm: fs.FedAlgorithm, w: Workload, task: fs.Task, params: Params, rounds: int
 ) -> Timed:
-    """Returns a compiled function whose calls run ``rounds`` rounds from the last state.
-
-    Raises:
-        FloatingPointError: a call after which the model is not finite.
-    """
+    """Returns a compiled function whose calls run ``rounds`` rounds from the last state."""
     run = loop(algorithm, lambda key: timeline(w, key, rounds), params)
     state = run.begin(task)
     compiled = run.proceed.lower(task, state, jax.random.key(0)).compile()

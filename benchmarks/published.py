@@ -52,13 +52,7 @@ def jobs(options: Options) -> list[Job]:
 
 
 def measure(setup: str, folder: str, full: bool) -> Measured:
-    """Runs a setup in a process of its own.
-
-    Args:
-        setup: key of ``SETUPS``.
-        folder: for the unfinished run; removed at its end.
-        full: run all rounds of the source.
-    """
+    """Runs a setup in a process of its own; ``full``: all rounds of the source."""
     fs.execution.use_all_cores()
     jax.config.update("jax_enable_compilation_cache", False)  # `compile_seconds` counts all of it
     chosen = SETUPS[setup]

@@ -37,11 +37,7 @@ def measure() -> dict[str, float]:
 
 
 def first_rounds(cache: pathlib.Path, output: pathlib.Path) -> float:
-    """Returns the seconds until the first algorithm's history has rows; then ends the command.
-
-    Raises:
-        RuntimeError: the command ended, or five minutes passed, without any.
-    """
+    """Returns the seconds until the first algorithm's history has rows; then ends the command."""
     env = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
     command = [sys.executable, "-m", "fedjax_sim.cli", "run", "quickstart"]
     command += ["--output", str(output)]

@@ -87,13 +87,7 @@ def network_of(w: Workload) -> nn.Module:
 def measure(
     workloads: Sequence[str], precisions: Sequence[str], seconds: float, tiny: bool
 ) -> Measured:
-    """Runs in a process of its own; prints what it has after every candidate.
-
-    Results are ``WORKLOAD/WAY/PRECISION seconds``.
-
-    Raises:
-        RuntimeError: no candidate ran; with the error of each.
-    """
+    """Runs in a process of its own; prints ``WORKLOAD/WAY/PRECISION seconds`` after each."""
     numbers: Measured = {}
     errors = {}
     device = _device()

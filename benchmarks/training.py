@@ -20,16 +20,7 @@ from experiments.fedswa.table2 import Table2
 def measure(
     column: str, concentration: float, method: str, seeds: int, scale: Any, work: str
 ) -> Measured:
-    """Runs in a process of its own; prints what it has after every seed.
-
-    Args:
-        column: key of ``COLUMNS``.
-        concentration: of the Dirichlet distribution.
-        method: of the paper's table.
-        seeds: of cohorts, model and draws, one run after the other.
-        scale: of the experiment.
-        work: folder of runs.
-    """
+    """Runs in a process of its own; prints what it has after every seed."""
     options = Table2(
         columns=(column,), concentrations=(concentration,), methods=(method,), seeds=seeds,
         scale=scale, pilot_rounds=0, checkpoints=True, work=pathlib.Path(work),

@@ -9,13 +9,7 @@ _SLICES = ("dynamic-slice", "gather", "slice")
 
 
 def flops(module: Module, operation: Operation, within: dict[str, Operation]) -> float:
-    """Returns the multiply-adds, times 2, of an operation's products and convolutions.
-
-    Args:
-        module: the program.
-        operation: an operation of it.
-        within: operations of the same computation, which have the operands' shapes.
-    """
+    """Returns the multiply-adds, times 2, of an operation's products and convolutions."""
     if operation.opcode in ("fusion", "async-start"):
         return sum(
             flops(module, inner, module.computations[called])

@@ -125,12 +125,7 @@ def workload(name: str) -> Callable[[Sequence[Any], str], Program]:
 
 
 def network(name: str, dtype: Any = None) -> Callable[[Sequence[Any], str], Program]:
-    """Returns the builder of ResNet-18 or ViT-Tiny as the part ``accelerator`` trains them.
-
-    Args:
-        name: key of ``accelerator.NETWORKS``.
-        dtype: of the products; None means that of the parameters.
-    """
+    """Returns the builder of ResNet-18 or ViT-Tiny as the part ``accelerator`` trains them."""
 
     def build(devices: Sequence[Any], strategy: str) -> Program:
         net = accelerator.NETWORKS[name]

@@ -119,10 +119,6 @@ def compiled(
 
     On a GPU, those with the recommended flags, and under ``default`` the ones that the flags
     change.
-
-    Raises:
-        RuntimeError: the compilation failed; with the end of its error output.
-        TimeoutExpired: of ``subprocess``.
     """
     python = str(interpreter(environment))
     arguments = {"target": one.name, "case": case, "strategies": list(strategies)}

@@ -33,16 +33,7 @@ def figures(
     max_steps: int,
     on_host: Sequence[bool] = (),
 ) -> dict[str, Any]:
-    """Returns the figures of one program.
-
-    Args:
-        text: the compiled program's.
-        memory: its ``memory_analysis()``.
-        target: the devices.
-        rounds: trip count of the loop over rounds.
-        max_steps: local steps of the longest visit.
-        on_host: for each loop of a GPU's program, True if the host runs it.
-    """
+    """Returns the figures of one program; ``on_host``: for each loop, True if the host runs it."""
     module = parse(text)
     count = Counts(module, target)
     found = {

@@ -53,11 +53,7 @@ def parse(text: str) -> Thunks:
 
 
 def read(folder: pathlib.Path) -> Thunks:
-    """Returns the thunks of the largest program in a folder of dumps.
-
-    Raises:
-        FileNotFoundError: XLA dumped no thunk sequence there.
-    """
+    """Returns the thunks of the largest program in a folder of dumps."""
     before = sorted(folder.glob(f"*.{_BEFORE}"), key=lambda path: path.stat().st_size)
     if not before:
         raise FileNotFoundError(f"{folder} has no file *.{_BEFORE}; expected XLA's dump there")

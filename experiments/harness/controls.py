@@ -51,11 +51,6 @@ def last_on_worker(
     The second program writes the states of clients into the memory of the process that computed
     the visit, and reads them from a dictionary that nothing fills.  So it keeps one state per
     worker, not per client.
-
-    Args:
-        algorithm: an algorithm whose clients have states.
-        workers: ``[T, M]`` worker of each client in each round, see :func:`workers_of`.
-        num_workers: S; default: by the largest entry, which a traced array does not have.
     """
     count = int(workers.max()) + 1 if num_workers is None else num_workers
     table = jnp.asarray(workers, jnp.int32)

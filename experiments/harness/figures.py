@@ -55,10 +55,6 @@ def lines(
 def tidy(frame: pd.DataFrame, columns: Sequence[str], names: Sequence[str]) -> pd.DataFrame:
     """A frame with a column per metric in the form of :func:`fedjax_sim.reports.figures.curves`,
     without rows that have no value.
-
-    Args:
-        columns: metrics.
-        names: the other columns to keep, "seed" and the one on the horizontal axis among them.
     """
     melted = frame.melt(
         list(names), value_vars=list(columns), var_name="metric", value_name="value"

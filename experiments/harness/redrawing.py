@@ -46,11 +46,7 @@ def read_tables(folder: pathlib.Path, name: str) -> dict[str, pd.DataFrame]:
 
 
 def reported_rows(folder: pathlib.Path, name: str, **facts: Any) -> pd.DataFrame:
-    """The rows of an earlier report's CSV file; none without one, or if its facts are others.
-
-    Args:
-        facts: values that its JSON file must have; of a mapping, the values of these keys.
-    """
+    """The rows of an earlier report's CSV file; none without one, or if its facts are others."""
     path = folder / f"{name}.csv"
     if not path.exists() or not _agree(read_facts(folder, name), jsonable(facts)):
         return pd.DataFrame()

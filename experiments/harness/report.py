@@ -69,11 +69,8 @@ class Report:
     ) -> None:
         """Prints the text and writes ``name.md``, ``name.csv``, ``name.json`` and the figures.
 
-        Args:
-            history: the table of ``name.csv``; numbers have five digits there.
-            figures: ``{name of the file without .png: figure}``.
-            facts: further values of ``name.json``: options, constants, and ``earlier``, see
-                :func:`earlier_commands`.
+        ``facts`` are further values of ``name.json``, among them ``earlier``, see
+        :func:`earlier_commands`.
         """
         print(self.text, flush=True)
         folder.mkdir(parents=True, exist_ok=True)

@@ -47,17 +47,8 @@ def swept(
 ) -> pd.DataFrame:
     """The tidy history of a sweep, see :meth:`fedjax_sim.Sweep.to_frame`.
 
-    Finished slices are kept in the directory and not repeated, also by a larger grid.  Shows
-    progress on the console.
-
-    Args:
-        factory, setup, grid, keys: as for :func:`fedjax_sim.sweep`.
-        directory: folder of the runs.
-        config: values that they depend on; a folder with others is refused.
-        only_finished: the runs that the folder has; none is started.
-
-    Raises:
-        SystemExit: the sweep was interrupted; its finished slices are kept.
+    Finished slices are kept in the directory and not repeated, also by a larger grid.  An
+    interrupted sweep ends the program.
     """
     if only_finished:
         storage = fs.Storage(directory, config=config)
@@ -85,10 +76,7 @@ def sweep(
 
 
 def check_finished(result: Any, directory: pathlib.Path) -> None:
-    """Raises SystemExit for an interrupted sweep or simulation.
-
-    Also for a simulation whose last rounds an interrupt did not shorten: others may follow.
-    """
+    """Raises SystemExit for an interrupted sweep or simulation."""
     if result.interrupted or getattr(result, "interrupt_requested", False):
         raise SystemExit(f"interrupted; the same command continues from {directory}")
 

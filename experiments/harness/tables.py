@@ -70,9 +70,6 @@ def late_scores(
     """The mean of every run's evaluations in its last rounds, at least of its last evaluation.
 
     One evaluation is noisy; the ranking of methods by it changes from one evaluation to the next.
-
-    Args:
-        options: further arguments of :func:`fedjax_sim.reports.selection.scores`.
     """
     rounds = history.loc[history["metric"] == metric, "round"]
     late = rounds[rounds > rounds.max() - last_rounds].nunique()
@@ -189,11 +186,7 @@ def paired(
     setting: str = "",
     ours: str = "",
 ) -> Claim:
-    """The claim whose parts all hold if every part's mean over seeds is positive.
-
-    Args:
-        margins: per part ``[seeds]``, the differences of the same seeds.
-    """
+    """The claim whose parts all hold if every part's mean over seeds is positive."""
     values = [np.asarray(part, np.float64) for part in margins]
     holds = all(bool(part.mean() > 0) for part in values)
     return Claim(text, found, holds, setting, ours, values)
@@ -229,9 +222,6 @@ def number(text: str, ours: Spread, paper: float, tolerance: float, setting: str
 
 def bounds_hold(text: str, holds: Any, setting: str = "") -> Claim:
     """The claim that a bound is above its measurement in all cases.
-
-    Args:
-        holds: ``[cases]``; true where the measured mean is at most 3 standard errors above.
 
     Example:
         >>> bounds_hold("Theorem 1", [True, True, False]).found
@@ -291,9 +281,6 @@ def unfinished(
     history: pd.DataFrame, methods: Sequence[str], seeds: int, by: str = "method"
 ) -> str:
     """A sentence on the runs that are not in the history; empty if all are.
-
-    Args:
-        by: the history's column of methods.
 
     Example:
         >>> history = pd.DataFrame({"method": ["a", "a", "b"], "seed": [0, 1, 0]})

@@ -80,16 +80,7 @@ def locally_optimized(
     anchored: Callable[[Oracle, Params], Oracle] = lambda oracle, anchor: oracle,
     scale: Callable[[Work], Scalar] | None = None,
 ) -> FedAlgorithm:
-    """Returns an algorithm whose clients take the steps of an optax optimizer.
-
-    Args:
-        serve: ``local -> algorithm``, an algorithm whose message is the model and whose server
-            receives the mean displacement.
-        optimizer: optimizer of the local steps.
-        local_state: origin of its state at the start of a visit.
-        anchored: ``(oracle, anchor) -> oracle``.
-        scale: factor of the optimizer's updates in a visit.
-    """
+    """Returns ``serve(local)`` whose clients take the steps of an optax optimizer."""
 
     def visit(
         x: Params, opt_state: optax.OptState, oracle: Oracle, work: Work

@@ -49,12 +49,7 @@ def called(
 ) -> Any:
     """Returns what a user's function returns; its mistakes become a ValueError with its name.
 
-    Args:
-        name: of the function, as the user knows it.
-        given: its arguments in words.
-        expected: what the function should be or return.
-        function: of the arguments.
-        refuses: the function raises ValueError on purpose, with a message of its own.
+    ``refuses``: it raises ValueError on purpose, with a message of its own.
     """
     try:
         return function(*arguments)

@@ -14,10 +14,6 @@ def checked_oracle(source: str, oracle: Any) -> Oracle:
 
     A gradient of another shape would be broadcast by the step that uses it.  The checks compare
     shapes while the oracle's functions are traced.
-
-    Args:
-        source: name of the function that returned the oracle.
-        oracle: what it returned.
     """
     if not isinstance(oracle, Oracle):
         raise ValueError(

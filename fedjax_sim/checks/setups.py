@@ -18,12 +18,7 @@ _NO_TRACE = get_opaque_trace_state()  # while modules are imported nothing is tr
 
 
 def check_setup(setup: Setup, *, continued: bool = False) -> None:
-    """Refuses an invalid setup of one run or of a batch of runs.
-
-    Args:
-        setup: with concrete data.
-        continued: as for :func:`~fedjax_sim.checks.timelines.check_timeline`.
-    """
+    """Refuses an invalid setup of one run or of a batch of runs."""
     check_is_setup(setup)
     for name, kind in (("task", Task), ("timeline", Timeline)):
         value = getattr(setup, name)
@@ -216,9 +211,6 @@ def check_objective(setup: Setup, *, batched: bool) -> None:
 
     Tasks and evaluators have checks.  The model is not compiled; only its shapes are computed.
     Traced values pass.
-
-    Args:
-        batched: the parameters have a leading axis, one model per key.
     """
     if _known(setup.params):
         check_finite_params(setup.params)
@@ -318,9 +310,6 @@ def check_statistics_last(
     The gradient of a statistic is its value minus its next value, so a wrapper outside of
     :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` would train, decay or clip
     statistics as if they were weights.
-
-    Args:
-        only_uploaded: accept algorithms whose clients keep their statistics.
     """
     statistics = algorithm.requires.statistics
     if statistics is not None and (statistics.uploaded or not only_uploaded):

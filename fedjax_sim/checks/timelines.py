@@ -8,12 +8,7 @@ from fedjax_sim.types import Task, Timeline
 
 
 def check_timeline(timeline: Timeline, num_clients: int, *, continued: bool = False) -> None:
-    """Checks the fields of a concrete timeline or of a batch of timelines.
-
-    Args:
-        timeline, num_clients: of the setup.
-        continued: broadcasts before the first round, of negative numbers, exist.
-    """
+    """Checks a concrete timeline or a batch; ``continued``: broadcasts before round 0 exist."""
     # NumPy, since jnp would trace inside a jit.
     clients, version, num_steps, mask = (
         np.asarray(x)

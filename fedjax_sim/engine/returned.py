@@ -87,13 +87,7 @@ def checked_arrays(function: str, state: PyTree) -> PyTree:
 
 
 def checked_visit(result: Any, state: ClientState, *, averaged: bool) -> tuple[Upload, ClientState]:
-    """Returns the upload and the new state of a visit, if the state is as before.
-
-    Args:
-        result: what ``algorithm.local`` returns.
-        state: the client's state before.
-        averaged: the server receives the mean of these uploads, and no aggregation does before.
-    """
+    """Returns the upload and the new state of a visit, if the state is as before."""
     if not (isinstance(result, tuple) and len(result) == 2):
         raise ValueError(
             f"algorithm.local returns {_leaves(result)}; expected a pair (upload, client state)"

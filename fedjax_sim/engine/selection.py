@@ -84,16 +84,6 @@ def chosen_slots(
 
     The chosen ones come first, in their order, and only ``selector.size`` slots remain, so a
     candidate that is not chosen costs its score and nothing else.
-
-    Args:
-        algorithm: has a selector.
-        slots: those of the candidates.
-        weights: of the candidates, ``[S]``; 0 where no upload would arrive.
-        state: what is known before the round.
-        shared: the task, and the server's model, for which candidates compute scores.
-        round: the round, with a key of the selector's own.
-        execution: the strategy that runs the round.
-        oracle: the oracle of a visit, from the task, the visit and the draws of its minibatches.
     """
     works, mask = slots.works, slots.mask
     selector: Any = algorithm.selection

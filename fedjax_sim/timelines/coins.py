@@ -12,10 +12,6 @@ def occurs(words: Array, probability: Scalar | np.ndarray | Array) -> Array:
 
     Probabilities are rounded to multiples of 2^-32, so that a rate of 10^-6 is met to 0.02 %.
     Uniform numbers in float32 are multiples of 2^-23 and would make this rate 7 % too high.
-
-    Args:
-        words: uniformly random words, uint32, as of ``jax.random.bits``.
-        probability: one number, or an array of the words' shape; may be traced.
     """
     threshold = jnp.asarray(probability).astype(jnp.float32)  # equal draws in either precision
     # 2^32 is no uint32: probability 1 is compared on its own.

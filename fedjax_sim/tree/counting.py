@@ -36,13 +36,7 @@ def with_further_bits(
     counted: Callable[[Upload], Upload],
     further: Callable[[Upload], PyTree],
 ) -> FedAlgorithm:
-    """Returns an algorithm that sends arrays beside the uploads that it counted so far.
-
-    Args:
-        algorithm: the algorithm.
-        counted: new upload -> the upload of before.
-        further: new upload -> the arrays beside it.
-    """
+    """Returns an algorithm that sends ``further(upload)`` beside the counted part of an upload."""
 
     def around(count: Count) -> Count:
         return lambda upload: count(counted(upload)) + bits_of_arrays(further(upload))

@@ -70,12 +70,7 @@ def _rounds(x: Array, y: Array, distances: tuple[int, ...]) -> tuple[Array, Arra
 
 
 def _threefry(key: Array, count: Array) -> tuple[Array, Array]:
-    """Returns both words of the hash of a counter below 2^32 by a key ``[2]``.
-
-    Args:
-        key: two words.
-        count: the counter, of any shape.
-    """
+    """Returns both words of the hash of a counter below 2^32 by a key ``[2]``."""
     first, second = _ROTATIONS
     a, b, c = key[0] ^ key[1] ^ _PARITY, key[0], key[1]
     x, y = _rounds(b + jnp.zeros_like(count), c + count, first)

@@ -33,12 +33,7 @@ _SMALLER = {
 
 
 def direction(metric: str) -> Literal["min", "max"] | None:
-    """Returns "max" if larger values of a metric are better, "min" if smaller ones are.
-
-    The name decides, in any case of letters: "min" for names with "loss" or "error" and for words
-    like "perplexity", "mse", "gap" and "std", else "max" for accuracies, R^2 and the like.  None:
-    the name has no such word, or is that of a number of examples or clients.
-    """
+    """Returns "max" or "min", the better direction that a metric's name implies; None: unknown."""
     if _is_count(metric):
         return None
     name = metric.lower()
@@ -56,13 +51,7 @@ def is_fraction(metric: str) -> bool:
 
 
 def headline(metrics: Iterable[str]) -> list[str]:
-    """Returns the metrics that measure a model, the most important ones first.
-
-    Accuracy and loss of the test and the training loss come first, then other scores, losses,
-    metrics without a known direction, those of training and validation examples, and distributions
-    over clients; otherwise in the given order.  Those that measure progress, and numbers of
-    examples or clients, are left out.
-    """
+    """Returns the metrics that measure a model, the most important ones first."""
     names = [x for x in metrics if x not in PROGRESS and not _is_count(x)]
     return sorted(names, key=_place)
 
@@ -91,14 +80,7 @@ ClientNames = Mapping[str, tuple[str, ...]]  # by split, as in clients.csv
 
 
 def client_names(eval_fn: Any) -> dict[str, tuple[str, ...]]:
-    """Returns the names of the clients of each split, as far as their data have names.
-
-    Evaluators of :func:`~fedjax_sim.engine.evaluation.client_evaluator` and
-    :func:`~fedjax_sim.engine.evaluation.personal_evaluator` with ``per_client=True`` keep the
-    ``client_ids`` of their data, also inside of
-    :func:`~fedjax_sim.engine.evaluation.merge_evaluators` and
-    :func:`~fedjax_sim.engine.evaluation.at_rounds`.
-    """
+    """Returns the names of the clients of each split, as far as their data have names."""
     parts = {prefix: getattr(part.func, "summary", None) for prefix, part in parts_of(eval_fn)}
     found = {prefix: getattr(summary, "client_ids", None) for prefix, summary in parts.items()}
     return {split_of(prefix): names for prefix, names in found.items() if names is not None}

@@ -226,12 +226,7 @@ class Scorers:
         return result
 
     def are_large(self, params: Params, evaluations: int) -> bool:
-        """Returns True if outputs of so many evaluations are no small part of a device's memory.
-
-        Args:
-            params: shapes of one model.
-            evaluations: of all runs of a segment.
-        """
+        """Returns True if outputs of so many evaluations are no small part of a device's memory."""
         outputs = [jax.eval_shape(lambda p, part=part: part(p), params) for part in self._parts]
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(outputs))
         return size * evaluations > _MOST_BYTES

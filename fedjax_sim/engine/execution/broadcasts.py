@@ -28,11 +28,7 @@ def empty_buffers(timeline: Timeline, message: PyTree) -> Message:
 def store_broadcast(
     past: Message, message: Message, round: Array, now: Timeline
 ) -> tuple[Message, Array | None]:
-    """Writes one round's broadcast to its buffer.
-
-    Returns:
-        The buffers and the buffer from which each slot reads, ``[S]``; None without buffers.
-    """
+    """Writes a broadcast; returns the buffers and each slot's, ``[S]``, or None without buffers."""
     count = num_buffers(now)
     if not count:
         return past, None

@@ -28,10 +28,6 @@ def cpu_chunk(num_slots: int, parameters: int) -> int:
     """Returns the clients per chunk on a CPU core, which should divide the cohort.
 
     Powers of two only: other chunks of 5 to 12 clients run at half the speed of 4 or 8.
-
-    Args:
-        num_slots: the cohort.
-        parameters: values of one client's model, of all replicas.
     """
     limit = min(max(_CPU_VALUES // parameters, 1), _CPU_CLIENTS)
     if num_slots <= limit:
@@ -42,12 +38,7 @@ def cpu_chunk(num_slots: int, parameters: int) -> int:
 
 
 def accelerator_chunk(num_slots: int, num_bytes: int) -> int:
-    """Returns the clients per chunk on an accelerator: as many as fit, in equal chunks.
-
-    Args:
-        num_slots: the cohort.
-        num_bytes: needed per client, by all replicas: :func:`peak_bytes`.
-    """
+    """Returns the clients per chunk on an accelerator: as many as fit, in equal chunks."""
     limit = max(_ACCELERATOR_BYTES // max(num_bytes, 1), 1)
     num_chunks = -(-num_slots // limit)
     return -(-num_slots // num_chunks)
@@ -59,9 +50,6 @@ def tpu_chunk(num_slots: int, num_bytes: int) -> int:
     By the compilers' cycles, ten ResNet-18s take 1.25 times as long together as one after the other
     on a v5e, and 0.77 times on a v5p.  Pairs are within 5 % of the best chunk on both.  An odd
     cohort of fewer than seven such clients runs one after the other.
-
-    Args:
-        num_slots, num_bytes: as for :func:`accelerator_chunk`.
     """
     fitting = accelerator_chunk(num_slots, num_bytes)
     if num_bytes <= _TPU_PAIR_BYTES:

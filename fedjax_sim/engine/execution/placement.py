@@ -51,13 +51,7 @@ class Placement(Protocol):
         ...
 
     def spread(self, rounds: Callable[..., Any], specs: tuple, results: Any) -> Callable[..., Any]:
-        """Returns ``rounds(task, ...)`` divided over the devices.
-
-        Args:
-            rounds: function of the task and further arguments.
-            specs: PartitionSpecs of the arguments besides the task.
-            results: PartitionSpecs of the results.
-        """
+        """Returns ``rounds(task, ...)`` divided over the devices by PartitionSpecs of the rest."""
         ...
 
     def put(self, table: PyTree) -> PyTree:
@@ -103,10 +97,7 @@ WHOLE = Whole()
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class ByClient:
-    """Placement by client: every device stores and runs the clients of its own strata.
-
-    Made by :func:`by_client`; hashable by value.
-    """
+    """Placement by client: every device stores and runs the clients of its own strata."""
 
     mesh: Mesh
     axis: str

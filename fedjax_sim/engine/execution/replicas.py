@@ -19,9 +19,6 @@ def clients_outside(execution: Execution) -> Execution:
     their models, ``[runs, inputs] [inputs, batch]``.  A ``vmap`` over runs stores the models as
     ``[runs, clients, inputs]``, and XLA:CPU then transposes them before and after every product.
     Programs cannot be differentiated backwards.
-
-    Args:
-        execution: the strategy that one run has.
     """
 
     def run(local: Local, shared: PyTree, slots: PyTree, weights: Array) -> tuple[Upload, PyTree]:

@@ -152,14 +152,9 @@ def points_of(stack: Stack) -> Points:
 
 
 def check_counts(rule: Rule, timeline: Timeline, *, some: bool = False) -> None:
-    """Refuses timelines with fewer uploads in a round than a rule requires.
+    """Refuses rounds with fewer uploads than a rule requires; ``some``: only if all have.
 
     Rounds without uploads pass, since they change nothing.  Traced values pass.
-
-    Args:
-        rule: the rule.
-        timeline: of one run or of several.
-        some: one round with enough uploads suffices.
     """
     slots = timeline.cohort_size
     if slots < rule.smallest:

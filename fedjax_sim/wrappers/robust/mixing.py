@@ -127,13 +127,7 @@ def bucketing(rule: Rule, size: int = 2) -> Rule:
 
 
 def buckets(points: Points, order: Array, size: int) -> Points:
-    """Returns the weighted means of consecutive uploads, in the order of given slots.
-
-    Args:
-        points: the uploads; slots without an upload are passed over.
-        order: slots, a permutation ``[S]``.
-        size: uploads per bucket.
-    """
+    """Returns the weighted means of consecutive uploads, in the order of given slots."""
     slots = order.shape[0]
     number = -(-slots // size)
     arrived = points.arrived[order]

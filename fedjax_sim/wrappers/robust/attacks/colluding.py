@@ -202,14 +202,7 @@ def seen_by(attackers: Attackers, stack: Stack, round: Round) -> Seen:
 
 
 def replaced(stack: Stack, seen: Seen, forged: Upload, among: Array | bool = True) -> Stack:
-    """Returns a stack in which the attackers' uploads are replaced.
-
-    Args:
-        stack: uploads ``[S, ...]``.
-        seen: with the attackers.
-        forged: one upload.
-        among: False: nothing is replaced.
-    """
+    """Returns a stack whose attackers' uploads are ``forged``; unchanged unless ``among``."""
     slots = seen.attacks & seen.honest.any() & among
 
     def put(x: Array, new: Array) -> Array:
@@ -219,12 +212,7 @@ def replaced(stack: Stack, seen: Seen, forged: Upload, among: Array | bool = Tru
 
 
 def quantile(n: Array | np.ndarray, f: Array | np.ndarray) -> Array | np.ndarray:
-    r"""Returns the argument of :math:`\Phi^{-1}` for ALIE's z, ``(n - f - s) / (n - f)``.
-
-    Args:
-        n: number of uploads.
-        f: number of attackers among them, less than n.
-    """
+    r"""Returns the argument of :math:`\Phi^{-1}` for ALIE's z, ``(n - f - s) / (n - f)``."""
     supporters = (n + 2) // 2 - f  # s
     return (n - f - supporters) / (n - f)
 
