@@ -327,7 +327,7 @@ def measure(seconds: float = 80.0, tiny: bool = False, network: str | None = Non
     groups = TINY if tiny else GROUPS
     lists = [programs(layers, run) for layers in groups]
     lists.append([p._replace(candidate="lax") for p in lists[0] if p.candidate == "auto"])
-    with _threads() as pool:
+    with _Threads(min(THREADS, os.cpu_count() or 1)) as pool:
         for group in lists:
             _measure_group(group, run, pool, deadline, numbers)
     layers = [layer for group in groups for layer in group]
@@ -401,10 +401,6 @@ class _Threads(ThreadPoolExecutor):
 
     def __exit__(self, *exception: Any) -> None:
         self.shutdown(wait=False, cancel_futures=True)
-
-
-def _threads() -> ThreadPoolExecutor:
-    return _Threads(min(THREADS, os.cpu_count() or 1))
 
 
 def table(numbers: Measured, layers: Sequence[Layer], run: Run) -> list[str]:

@@ -78,11 +78,6 @@ def larger(text: str, measured: pd.DataFrame, column: str) -> list[Claim]:
     return rows
 
 
-def late_variance(frame: pd.DataFrame) -> float:
-    """The clients' variance over the last fifth of the time at which it was measured."""
-    return float(np.mean(late(frame.dropna(subset=["variance"]))["variance"].to_numpy()))
-
-
 def variances(history: pd.DataFrame) -> pd.DataFrame:
     """The clients' late variance by ``setting``, ``algorithm`` and ``seed``."""
     known, keys = history.dropna(subset=["variance"]), ["setting", "algorithm", "seed"]
@@ -104,8 +99,9 @@ def methods_report(
             chosen = rates[(rates["setting"] == setting) & rates["best"].notna()]
             note = f"server rate {chosen['server rate'].item():g}" if name == "FedBuff" else ""
             rows.append(row(frame, setting=setting, method=name, note=note))
-            if frame["variance"].notna().any():
-                rows[-1]["variance"] = late_variance(frame)
+            measured = frame.dropna(subset=["variance"])
+            if len(measured):
+                rows[-1]["variance"] = float(np.mean(late(measured)["variance"].to_numpy()))
         table = pd.DataFrame(rows)
         report = Report(title, facts["scale"], explained, table)
         report.section("FedBuff's server rate, one seed of its own", rates.fillna(""))

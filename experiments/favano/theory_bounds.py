@@ -27,7 +27,7 @@ def row(
     """Averages and bounds of one setting; ``traces`` are ``[R, T + 1, 4]``."""
     lr, T = known["lr"], traces.shape[1] - 1
     sizes = {name: known[name] for name in ("lr", "clients", "cohort_size")}
-    printed_lr = printed.largest_lr(**without_lr(known))
+    printed_lr = printed.largest_lr(**{name: known[name] for name in known if name != "lr"})
     # The theorem is about t < T; the last moment is for the potential.
     gradient = traces[:, :-1, 0].mean(axis=1)
     bound = float(fs.theory.favano.rates.mean_gradient_bound(**known, rounds=T))
@@ -92,11 +92,6 @@ def admitted(problem: Problem, s: int, K: int, fraction: float, version: Version
         "cohort_size": s,
     }
     return known | {"lr": float(fs.theory.favano.rates.largest_lr(**known))}
-
-
-def without_lr(known: dict[str, Any]) -> dict[str, Any]:
-    """The theorem's constants without the rate."""
-    return {name: value for name, value in known.items() if name != "lr"}
 
 
 def over_time(means: np.ndarray, known: dict[str, Any], num_steps: int = 60) -> pd.DataFrame:

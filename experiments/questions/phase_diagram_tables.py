@@ -49,7 +49,8 @@ def summary(scores: pd.DataFrame) -> pd.DataFrame:
                 row |= dict(zip(ratio_columns(pair), map(float, values), strict=True))
         row |= {method: by_method.loc[method].mean() for method in by_method.index}
         rows.append(row | {"at edge": ", ".join(select(part, **{"at edge": True})["method"])})
-    return pd.DataFrame(rows).round(dict.fromkeys([*methods, *all_ratios()], DECIMALS))
+    ratios = [name for pair in PAIRS for name in ratio_columns(pair)]
+    return pd.DataFrame(rows).round(dict.fromkeys([*methods, *ratios], DECIMALS))
 
 
 def in_front(by_method: pd.DataFrame) -> dict[str, str]:
@@ -89,19 +90,10 @@ def ratio_columns(pair: tuple[str, str]) -> tuple[str, str, str]:
     return name, f"{name}: low", f"{name}: high"
 
 
-def all_ratios() -> list[str]:
-    """The columns of all pairs."""
-    return [name for pair in PAIRS for name in ratio_columns(pair)]
-
-
-def seeds_of(table: pd.DataFrame) -> list[str]:
-    """Columns of the scores by seed."""
-    return [str(name) for name in table.columns if str(name).startswith("seed ")]
-
-
 def logs(table: pd.DataFrame) -> pd.DataFrame:
     """log10 of the scores, ``[cells x methods, seeds]``, indexed by cell and method."""
-    scores: Any = table.set_index([*CELL, "method"])[seeds_of(table)]
+    seeds = [str(name) for name in table.columns if str(name).startswith("seed ")]
+    scores: Any = table.set_index([*CELL, "method"])[seeds]
     return np.log10(scores.clip(lower=LEAST))
 
 

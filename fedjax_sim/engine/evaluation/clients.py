@@ -77,7 +77,8 @@ def client_evaluator(
     examples = check_examples(prepared(metrics, data.examples, sizes), batch_size)
     owners = data.owners().astype(np.int32)
     statistics = _ClientStatistics(metrics, batch_size, summary)
-    return Partial(statistics, examples, *jax.device_put((owners, sizes, present_clients(sizes))))
+    present = np.flatnonzero(sizes).astype(np.int32)
+    return Partial(statistics, examples, *jax.device_put((owners, sizes, present)))
 
 
 class _ClientStatistics(NamedTuple):
@@ -224,8 +225,3 @@ def quantile_names(quantiles: Sequence[float]) -> dict[str, float]:
         if not 0 <= quantile <= 1:
             raise ValueError(f"quantiles contains {quantile}; expected numbers in [0, 1]")
     return {f"q{100 * quantile:g}": quantile for quantile in quantiles}
-
-
-def present_clients(sizes: np.ndarray) -> np.ndarray:
-    """Returns the clients that have examples."""
-    return np.flatnonzero(sizes).astype(np.int32)

@@ -176,7 +176,9 @@ def privatize(
     noisy = not (is_concrete(noise_multiplier) and float(noise_multiplier) == 0)
 
     def init(params: Params) -> PrivateState:
-        state = () if law.init is None else law.init(_shape_of_clipped(algorithm, params))
+        state = ()
+        if law.init is not None:
+            state = law.init(jax.eval_shape(tree.wide, upload_shapes(algorithm, params)))
         bound = () if adaptive is None else jnp.asarray(adaptive.initial, jnp.result_type(float))
         return PrivateState(algorithm.init(params), state, bound)
 
@@ -267,8 +269,3 @@ def _as_uploaded(estimate: Upload, algorithm: FedAlgorithm, state: ServerState) 
         return estimate
     uploads = upload_shapes(algorithm, state.params)
     return jax.tree.map(lambda x, like: x.astype(like.dtype), estimate, uploads)
-
-
-def _shape_of_clipped(algorithm: FedAlgorithm, params: Params) -> Upload:
-    """Returns the shapes and dtypes of a clipped upload."""
-    return jax.eval_shape(tree.wide, upload_shapes(algorithm, params))
