@@ -64,10 +64,7 @@ def swept(
     work: pathlib.Path,
     facts: dict[str, Any],
 ) -> pd.DataFrame:
-    """Histories as :func:`run` returns them, at several client rates: column lr.
-
-    All rates run in one compiled program; every rate and seed is kept in a file of its own.
-    """
+    """Histories as :func:`run` returns them, at several client rates: column lr."""
     identity = {"clock": dataclasses.asdict(clock), "method": method.label, "variance": variance}
     identity |= {"eval_time": eval_time, **facts}
     kept = {lr: KeptFrames(work, identity | {"lr": lr}) for lr in lrs}

@@ -47,10 +47,7 @@ class Choices(NamedTuple):
     rate: str = "scaled"  # FedBuff's local rate: times Z / n, or not
 
     def seen_by(self, method: str) -> "Choices":
-        """The choices that change a method's runs.
-
-        The law "literal" is the printed one, so its own means are the printed law's.
-        """
+        """The choices that change a method's runs."""
         kept = self._replace(rate="") if method != "FedBuff" else self
         if method != "FAVANO":
             kept = kept._replace(alpha="")
@@ -103,11 +100,7 @@ def cells(
     seeds: Sequence[int],
     kept: pathlib.Path,
 ) -> pd.DataFrame:
-    """The accuracies of every cell that some setting has, each cell once.
-
-    Args:
-        kept: the table of finished cells, which are read from it, and to which cells are added.
-    """
+    """The accuracies of every cell that some setting has, each cell once."""
     horizon = runs.options.horizon
     todo = [
         (method, column, choices)

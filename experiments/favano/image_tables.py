@@ -50,11 +50,7 @@ def by_setting(table: pd.DataFrame, column: str) -> dict[str, dict[str, float]]:
 
 
 def best_two(scores: pd.DataFrame, ours: str = "") -> list[Claim]:
-    """The paper's claim that FedBuff and FAVANO are ahead of the other two.
-
-    Args:
-        scores: percent by ``setting``, ``algorithm`` and ``seed`` in ``accuracy``.
-    """
+    """The paper's claim that FedBuff and FAVANO are ahead of the other two."""
     rows = []
     for setting, part in scores.groupby("setting", sort=False):
         by = part.pivot(index="seed", columns="algorithm", values="accuracy")

@@ -18,14 +18,7 @@ from fedjax_sim.types import Params, Scalar
 
 
 def held_models(state: fs.RunState, timeline: fs.Timeline, version: Array) -> Params:
-    """Last received model of each client, leaves ``[M, ...]``.
-
-    Args:
-        state: state of a run whose message is the model, after some round.
-        timeline: the whole timeline, with buffers for the held versions
-            (``allocate_buffers(timeline, held_versions(timeline, M))``).
-        version: ``[M]`` versions of the models that the clients hold.
-    """
+    """Last received model of each client, leaves ``[M, ...]``; ``version``: theirs, ``[M]``."""
     if timeline.write_buffer is None:
         raise ValueError(
             "timeline has no buffers; expected "
@@ -54,15 +47,8 @@ def advance_models(
 ) -> Params:
     """Models of the clients after their local SGD steps so far, leaves ``[M, ...]``.
 
-    Clients are computed one after another, each with its number of steps.
-
-    Args:
-        models: initial models of the clients, ``[M, ...]``.
-        task: a task with minibatches that continue over visits (``stream``).
-        key: key of the run.
-        lr: client learning rate.
-        num_steps, first_step: ``[M]`` steps since the initial model, and before it.
-        max_steps: bound of ``num_steps``.
+    Clients are computed one after another, each with its ``num_steps`` since the initial model, of
+    which ``first_step`` came before it.
     """
     check_key(key)
     if not task.resumable:

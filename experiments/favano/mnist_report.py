@@ -66,11 +66,7 @@ def table2(tables: Tables, facts: Facts) -> Built:
 
 
 def table2_claims(scores: pd.DataFrame) -> list[Claim]:
-    """The paper's conclusions from its table.
-
-    Args:
-        scores: of :func:`experiments.favano.outcomes.by_seed`.
-    """
+    """The paper's conclusions from its table."""
     rows = []
     for setting in dict.fromkeys(scores["setting"]):
         by = by_method(scores, setting)

@@ -39,14 +39,7 @@ def tuned(
     *,
     scaled: bool = True,
 ) -> tuple[Method, pd.DataFrame]:
-    """FedBuff with the server rate that is best on one seed that the table does not use.
-
-    Args:
-        scaled: as for :func:`experiments.favano.methods.fedbuff`.
-
-    Returns:
-        the method, and a row per server rate with a mark at the best one if the grid ends there.
-    """
+    """FedBuff with the server rate that is best on one seed beside the table's, and all rates."""
     rows = []
     for server_lr in server_lrs:
         method = methods.fedbuff(server_lr, scaled=scaled)
@@ -64,10 +57,6 @@ def panels(history: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> Figure:
 
     Lines are means over the seeds' evaluations of the same number, bands one deviation.  Schedules
     of different seeds differ a little, so the horizontal axis has means, too.
-
-    Args:
-        history: columns setting, algorithm, seed, the metrics, the columns.
-        pairs: (metric, column); side by side if there is one setting only.
     """
     settings, names = list(history["setting"].unique()), list(history["algorithm"].unique())
     shape = (len(pairs), len(settings)) if len(settings) > 1 else (1, len(pairs))

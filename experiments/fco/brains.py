@@ -125,12 +125,6 @@ def haxby(
     An example consists of the recording's voxels within the mask that is part of the data. Every
     voxel is standardised to mean 0 and variance 1 over its session, before the scans of the two
     classes are selected. A client is a session; subject 5 has 11 sessions, the others have 12.
-
-    Args:
-        data_dir: directory that contains nilearn's folder ``haxby2001``.
-        train_subjects: numbers from 1 to 6.
-        test_subjects: other numbers from 1 to 6.
-        download: downloads missing files, about 300 MB per subject.
     """
     subjects = [*train_subjects, *test_subjects]
     if not (train_subjects and test_subjects) or len(set(subjects)) < len(subjects):

@@ -38,10 +38,6 @@ def judged(
 
     Whether one holds is decided by the means over seeds; its margins are those of each seed, as far
     as its curves were kept.
-
-    Args:
-        fixed: the runs at the thesis's rates, which decide where it prints some; default: the
-            selected ones.
     """
     claims = []
     for statement in statements:
@@ -76,10 +72,7 @@ def first_rounds_text(rounds: Mapping[str, float]) -> str:
 
 
 def reached(method: str, holds: Condition, *, by: float | None = None, after: float = 0) -> Check:
-    """Checks that a condition first holds by a round, or without one after a round or never.
-
-    The margin is in rounds.
-    """
+    """Checks that a condition first holds by a round, or without one after a round or never."""
 
     def check(selected: Selected) -> tuple[str, Sequence[float]]:
         curve = selected.curves[method]
@@ -160,9 +153,6 @@ def above_at_equal_rates(
     """Checks whether the score at FedDualAvg's best pair is above ``factor`` times all others'.
 
     The text says of how many pairs of the grid that holds.
-
-    Args:
-        metric: a column of ``Selected.ends`` instead of the score.
     """
 
     def check(selected: Selected) -> tuple[str, Sequence[float]]:

@@ -90,11 +90,7 @@ def save(
     facts: Mapping[str, Any],
     widen: bool = False,
 ) -> None:
-    """Selects among all runs and writes the report of a task.
-
-    Args:
-        widen: selects among these runs and those of the folder.
-    """
+    """Selects among all runs, with ``widen`` also the folder's, and writes the report of a task."""
     shown = history.loc[history["metric"].isin((*METRICS, SIZE))]
     ends = ends_of(shown, METRICS[1:], min(LAST, shown["round"].nunique()))
     selected = select(shown, METRICS[0], LAST, ends=ends)

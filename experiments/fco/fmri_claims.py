@@ -21,12 +21,7 @@ def statements(
     shares: pd.DataFrame,
     pairs: int,
 ) -> list[Statement]:
-    """The statements, with the baselines that were run here.
-
-    Args:
-        shares: by method and round, of the pairs that are about as good as the centralised run.
-        pairs: their number per method.
-    """
+    """The statements, with the baselines that were run here."""
     dual, osp, mid, mid_osp = METHODS
     ours = f"accuracy within {CLOSE:g} of, density at most {TWICE:g} x centralised's"
     every, pair, primal = tuple(METHODS), (dual, SUBGRADIENT), (mid, mid_osp)

@@ -107,11 +107,7 @@ def save(
     facts: Mapping[str, Any],
     widen: bool = False,
 ) -> None:
-    """Writes the report of all runs.
-
-    Args:
-        widen: selects among these runs and those of the folder.
-    """
+    """Writes the report of all runs, with ``widen`` also the folder's."""
     ends = ends_of(history, (ACCURACY, DENSITY), 1)
     selected, rows = select(history, LOSS, 1, ends=ends), progress(history)
     if widen:

@@ -101,12 +101,7 @@ def first_classes(dataset: fs.datasets.Dataset, count: int) -> fs.datasets.Datas
 def writers(
     dataset: fs.datasets.Dataset, share: float, at_most: int | None = None
 ) -> fs.FederatedData:
-    """The data of the first writers in the order of their names.
-
-    Args:
-        share: the share of all writers.
-        at_most: a limit on their number.
-    """
+    """The data of a share of the writers, or of fewer, the first in the order of their names."""
     if dataset.train_groups is None or dataset.group_names is None:
         raise ValueError(
             f"dataset {dataset.name!r} has no writers; expected their numbers, for mnist QMNIST's "

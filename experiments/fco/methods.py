@@ -78,11 +78,7 @@ def make_problem(
     cohort: int,
     seeds: int,
 ) -> Problem:
-    """Draws the cohorts and keys of every seed; more seeds leave the first ones as they were.
-
-    Args:
-        params: the initial model of all seeds, or a function of a key that draws one per seed.
-    """
+    """Draws the cohorts and keys of every seed; more seeds leave the first ones as they were."""
     draw = functools.partial(
         fs.timelines.uniform,
         num_rounds=rounds,

@@ -68,10 +68,7 @@ def save(
     tables: Mapping[str, pd.DataFrame],
     facts: Mapping[str, Any],
 ) -> None:
-    """Writes text, histories of the selected runs, scores, further tables, settings and figures.
-
-    The text has the numbers that the files have, as that of :func:`redraw`.
-    """
+    """Writes text, histories of the selected runs, scores, further tables, settings and figures."""
     history, score = map(rounded, kept_tables(selected))
     selected = from_tables(history, score, selected.metric, selected.last, selected.mode)
     tables = {kind: rounded(table) for kind, table in tables.items()}
@@ -90,12 +87,7 @@ def redraw(
     kinds: Sequence[str] = (),
     grids: bool = False,
 ) -> None:
-    """Writes text and figures again from the kept files.
-
-    Args:
-        kinds: the names of the further tables.
-        grids: draws heat maps of all pairs, too.
-    """
+    """Writes text and figures again from the kept files; ``grids``: heat maps of all pairs, too."""
     tables = {kind: read_table(folder, f"{name}-{kind}") for kind in kinds}
     report, drawn = build(selected, tables, read_facts(folder, name))
     if grids:

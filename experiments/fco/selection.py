@@ -37,11 +37,7 @@ class Selected(NamedTuple):
         return float(np.mean(self.curves[method][metric][-self.last :]))
 
     def at_rates(self, pair: tuple[float, float], metric: str | None = None) -> dict[str, float]:
-        """Means over seeds at a pair of rates by method, infinite for diverged runs.
-
-        Args:
-            metric: a column of ``ends``; default: the score.
-        """
+        """Means over seeds at a pair of rates by method, infinite for diverged runs."""
         rows = self.score if metric is None else self.score.merge(self.ends, on=RUN)
         here = [np.isclose(rows[name], rate) for name, rate in zip(PAIR[1:], pair, strict=True)]
         groups = rows.loc[np.all(here, axis=0)].groupby("method", sort=False)
@@ -57,13 +53,7 @@ def select(
     score: pd.DataFrame | None = None,
     ends: pd.DataFrame | None = None,
 ) -> Selected:
-    """Selects by the mean of a metric over the last evaluations; diverged runs have no score.
-
-    Args:
-        history: of all runs.
-        score: scores of all runs, if they are not the means of the metric.
-        ends: further numbers of all runs, in columns beside ``RUN``.
-    """
+    """Selects by the mean of a metric over the last evaluations; diverged runs have no score."""
     last = min(last, len(set(history["round"])))
     if score is None:
         score = scores(history, metric, PAIR, last=last)

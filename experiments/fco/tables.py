@@ -28,10 +28,7 @@ def grid_text(selected: Selected) -> str:
 
 
 def selected_table(selected: Selected, columns: Callable[[str], Mapping[str, Any]]) -> pd.DataFrame:
-    """A row per method: its best pair and ``columns(method)``; rates at the grid's edge are marked.
-
-    A best rate at the edge says that a larger grid may hold a better one.
-    """
+    """A row per method: its best pair, a mark at the grid's edge, and ``columns(method)``."""
     rows = []
     chosen = selected.chosen.to_dict("records")
     for row, edge in zip(chosen, edge_marks(selected.chosen), strict=True):
@@ -45,11 +42,7 @@ def selected_table(selected: Selected, columns: Callable[[str], Mapping[str, Any
 
 
 def equal_rates_table(selected: Selected, metric: str | None = None) -> pd.DataFrame:
-    """Scores of all methods at equal rates, with the server rate of FedDualAvg's best pair.
-
-    Args:
-        metric: a column of ``selected.ends`` to show instead of the score.
-    """
+    """Scores of all methods at equal rates, with the server rate of FedDualAvg's best pair."""
     first = "FedDualAvg" if "FedDualAvg" in selected.rates else next(iter(selected.rates))
     server_lr = selected.rates[first][1]
     rows = selected.score.merge(selected.ends, on=RUN)
@@ -61,11 +54,7 @@ def equal_rates_table(selected: Selected, metric: str | None = None) -> pd.DataF
 
 
 def fastest_table(selected: Selected, event: str) -> pd.DataFrame:
-    """A row per method: the pair of rates at which an event comes first, the better score winning.
-
-    Args:
-        event: a column of ``selected.ends``: the round of the event, infinite if it never comes.
-    """
+    """A row per method: the pair of rates that has an event first, or the better score."""
     if event not in selected.ends:  # runs of which only the scores were kept
         return pd.DataFrame()
     rows = selected.score.merge(selected.ends, on=RUN).dropna(subset=["score", event])

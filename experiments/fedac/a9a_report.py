@@ -97,12 +97,7 @@ def edges(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def gains(cells: pd.DataFrame, beyond: pd.DataFrame) -> pd.DataFrame:
-    """Per algorithm the cells that further rates improve, and by how much; ours and the authors'.
-
-    Args:
-        beyond: scores at the best of the further rates, a row per cell at the grid's edge; cells
-            that were added after it have none.
-    """
+    """Per algorithm the cells that further rates improve, and by how much; also the authors'."""
     at_edge = cells.loc[cells["at edge"].astype(bool), :]
     counts = at_edge["algorithm"].value_counts()
     both = beyond.merge(at_edge, on=CELL, suffixes=(" beyond", ""))
@@ -148,10 +143,7 @@ def contrast(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def slopes(cells: pd.DataFrame) -> pd.DataFrame:
-    """Slopes of log score against log M by algorithm and K, with 95 % intervals of the fit.
-
-    Linear speed-up is -1: twice the clients, half the score.
-    """
+    """Slopes of log score against log M by algorithm and K, with 95 % intervals of the fit."""
     rows, groups = [], cells.groupby(["algorithm", "K"])
     part: Any
     for (name, K), part in groups:  # pyright: ignore[reportGeneralTypeIssues]
@@ -169,11 +161,7 @@ def slopes(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def difference(spread: pd.DataFrame, first: tuple, second: tuple, scale: float = 1) -> Spread:
-    """The first cell's log score minus the second's, times a factor, over seeds.
-
-    Args:
-        first: algorithm, M and K.
-    """
+    """The first cell's log score minus the second's, times a factor, over seeds."""
     rows: Any = spread.set_index(["algorithm", "M", "K"])
     a, b = rows.loc[first], rows.loc[second]
     std = abs(scale) * float(np.hypot(a["std"], b["std"]))
@@ -183,10 +171,7 @@ def difference(spread: pd.DataFrame, first: tuple, second: tuple, scale: float =
 def speed_up_claims(
     name: str, table: pd.DataFrame, spread: pd.DataFrame | None = None
 ) -> list[Claim]:
-    """The statements of Figure 3.1, by slopes; the authors' are beside ours.
-
-    Margins are those of the slopes between the least and the largest M of the cells with seeds.
-    """
+    """The statements of Figure 3.1, by slopes; the authors' are beside ours."""
     columns = [column for column in ("slope", "slope (authors)") if column in table]
     ran = set(table["algorithm"].tolist()) if len(table) else set()
     if name != "a9a-1e-3" or ran != set(SPEED_UP):
@@ -243,10 +228,7 @@ def speed_up_claims(
 
 
 def claims(name: str, cells: pd.DataFrame, spread: pd.DataFrame | None = None) -> list[Claim]:
-    """The thesis's statement about its figures of a setting, by the cells in which it holds.
-
-    Margins are differences of decimal logarithms of the scores, a part per cell that has seeds.
-    """
+    """The thesis's statement about its figures of a setting, by the cells in which it holds."""
     others, least = OUTPERFORMED.get(name, ((), 0))
     chosen = cells.loc[(cells["K"] >= least) & cells["algorithm"].isin(["fedac_i", *others])]
     found, shares = [], []

@@ -24,11 +24,7 @@ CODES = {
 
 
 def published(folder: str | None, setting: Setting, beyond: bool = False) -> pd.DataFrame | None:
-    """The authors' best scores over the rates, a row per cell; None without their file.
-
-    Args:
-        beyond: over their rates outside the paper's grid, too.
-    """
+    """The authors' best scores over the rates, a row per cell; None without their file."""
     if folder is None:
         return None
     path = pathlib.Path(folder) / f"summary_{setting.dataset}_{setting.l2:.0e}.csv"
@@ -59,11 +55,7 @@ def beside(ours: pd.DataFrame, authors: pd.DataFrame | None) -> pd.DataFrame:
 
 
 def seed_spread(scores: pd.DataFrame) -> pd.DataFrame:
-    """A row per cell: seeds, mean and standard deviation of the decimal logarithm of their scores.
-
-    Args:
-        scores: a row per cell and seed.
-    """
+    """A row per cell: seeds, mean and standard deviation of their scores' decimal logarithms."""
     logarithms = scores.assign(log=np.log10(scores["score"]))
     spread = logarithms.groupby(CELL)["log"].agg(["count", "mean", "std"]).reset_index()
     return spread.rename(columns={"count": "seeds"})

@@ -44,10 +44,7 @@ def load(name: str, data_dir: pathlib.Path | None) -> Study:
 def run(
     study: Study, algorithm: str, rates: Rates, work: pathlib.Path, num_seeds: int = 1
 ) -> pd.DataFrame:
-    """A row per (algorithm, M, K, lr, seed): its score, and its round of divergence (0: none).
-
-    Finished runs are kept in the folder ``work`` and not repeated.
-    """
+    """A row per (algorithm, M, K, lr, seed): its score, and its round of divergence (0: none)."""
     value = problem.objective(study.data, study.setting.l2)
     initial = float(value(problem.initial(study.data["x"].shape[1])))
     runs = sweep(
@@ -80,9 +77,6 @@ def search(
 
     While a cell's best rate of any seed is the least or the largest that ran and the grid has rates
     beyond it, the next :data:`NEAR` of them run.
-
-    Args:
-        score: function of rates that returns the table of :func:`run`.
     """
     done = {cell: set(lrs) for cell, lrs in rates.items()}
     tables = [score(rates)]

@@ -121,11 +121,7 @@ def separation(
 ) -> Trajectory:
     """``|difference| / distance`` between the iterates from the initial points 1 and 1 - distance.
 
-    Args:
-        method: for instance :func:`gradient_descent`.
-        bumps: the function; the method runs 3 steps per bump.
-        distance: between the initial points; far above 1e-16, and so small that the differences
-            stay below the half width.
+    ``distance`` is far above 1e-16, and so small that the differences stay below the half width.
     """
     if not 0 < distance < bumps.half_width:
         raise ValueError(f"distance is {distance}; expected in (0, {bumps.half_width})")

@@ -20,11 +20,7 @@ class Published(NamedTuple):
 def gains(
     late: pd.DataFrame, published: Mapping[str, Published], base: str = "FedAvg"
 ) -> pd.DataFrame:
-    """Points over a method with the 95 % interval of the differences between equal seeds.
-
-    Args:
-        late: accuracies (shares of 1) by ``method`` and ``seed`` in ``score``.
-    """
+    """Points over a method with the 95 % interval of the differences between equal seeds."""
     by = late.pivot(index="seed", columns="method", values="score")
     if base not in by:
         return pd.DataFrame()
@@ -60,10 +56,6 @@ def claims(late: pd.DataFrame, gaps: pd.DataFrame) -> list[Claim]:
     """Statements of the paper on accuracy and generalisation, for the methods that were run.
 
     Variants of ours, which have a hyphen, are compared with nothing but the row for FedSAM's.
-
-    Args:
-        late: accuracies (shares of 1) by ``method`` and ``seed`` in ``score``.
-        gaps: test loss minus training loss, in the same columns.
     """
     points, apart = (
         table.pivot(index="seed", columns="method", values="score") for table in (late, gaps)

@@ -86,10 +86,7 @@ def make_setup(skew: float, participation: str, seed: int, options: Options) -> 
 
 
 def grid(participation: str, options: Options) -> list[dict[str, Any]]:
-    """All configurations: FedSWA over rho, and FedMoSWA over rho, alpha and gamma, each in turn.
-
-    FedSWA with rho = alpha = 1 is FedAvg, and FedMoSWA with both is FedMo.
-    """
+    """All configurations: FedSWA over rho, and FedMoSWA over rho, alpha and gamma, each in turn."""
     sides = sorted({1.0, ALPHA})
     if participation == "full":
         swa = [{"rho": rho, "alpha": alpha} for rho, alpha in ((1.0, 1.0), (RHO, ALPHA))]

@@ -82,12 +82,7 @@ def problem(
     pretrained: pathlib.Path | None = None,
     held_out: bool = False,
 ) -> Problem:
-    """The setting at a scale; seeds differ in cohorts, models and draws, not in the partition.
-
-    Args:
-        held_out: a tenth of the training images belongs to no client and is evaluated instead of
-            the test images, as ``held_out``.
-    """
+    """The setting at a scale; seeds differ in cohorts, models and draws, not in the partition."""
     if pretrained is not None and not setting.model.startswith("vit"):
         raise ValueError(f"pretrained is {pretrained}; expected none for {setting.model}")
     model = build_model(setting, scale, dataset.num_classes)

@@ -36,9 +36,6 @@ def run(
 
     Finished runs are kept in the directory, which is different for each decay of the rate.  With
     ``options.finished`` the history has no others.
-
-    Args:
-        held_out: as for :func:`~experiments.fedswa.problem.problem`.
     """
     scale = options.size
     dataset = fs.datasets.load(setting.dataset, options.data_dir)
@@ -73,12 +70,7 @@ def simulated(
 ) -> fs.Simulation:
     """One run with its final state; a killed run continues where it was.
 
-    Args:
-        prepared: the algorithm and the setup that run; default: as they are.
-        metric: shown while it runs.
-
-    Raises:
-        SystemExit: it was interrupted.
+    ``prepared`` are the algorithm and the setup that run; None: as they are.
     """
     scale, rounds = options.size, options.num_rounds(setting)
     dataset = fs.datasets.load(setting.dataset, options.data_dir)
@@ -122,10 +114,7 @@ def run_folder(
 def kept_history(
     setting: Setting, configuration: Mapping[str, Any], seed: int, options: Options, **parts: Any
 ) -> pd.DataFrame:
-    """The tidy history of :func:`simulated`, which runs once.
-
-    With ``options.finished`` that of an unfinished run is empty.
-    """
+    """The tidy history of :func:`simulated`, which runs once."""
     path = run_folder(setting, configuration, seed, options) / "finished.csv"
     if not path.exists():
         if options.finished:
@@ -144,9 +133,6 @@ def simulated_history(
 ) -> pd.DataFrame:
     """The tidy history of runs with checkpoints; without unfinished ones with
     ``options.finished``.
-
-    Args:
-        reported: a history with finished runs that are not repeated.
     """
     parts = []
     for configuration in configurations:
@@ -213,16 +199,10 @@ def tuned(setting: Setting, methods: Sequence[str], options: Options) -> dict[st
 def compared(
     setting: Setting, grid: Grid, options: Options, reported: pd.DataFrame | None = None
 ) -> tuple[pd.DataFrame, dict[str, float]]:
-    """The history of all methods and their rates.
+    """The history of all methods and their rates, the best ones of the pilot.
 
-    The rates are the best ones of the pilot at the paper's other hyper-parameters.
-
-    Args:
-        reported: history of an earlier report of the same setting.  With ``options.checkpoints``
-            its runs are not repeated, and methods in it keep their rates.
-
-    Raises:
-        SystemExit: ``options.finished``, and nothing is.
+    ``reported`` is the history of an earlier report of the same setting.  With
+    ``options.checkpoints`` its runs are not repeated, and methods in it keep their rates.
     """
     print(describe(setting, options), flush=True)
     lrs = {}

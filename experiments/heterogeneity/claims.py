@@ -19,12 +19,7 @@ ROUNDS = (
 
 
 def claims(name: str, tables: Mapping[str, pd.DataFrame], cases: Cases, seeds: int) -> list[Claim]:
-    """The statements for one model.
-
-    Args:
-        tables: of all models, as :mod:`experiments.heterogeneity.perceptron` writes them.
-        seeds: of which the tables have means and deviations.
-    """
+    """The statements for one model."""
     table = tables["summary"]
     pair = (table["model"] == name) & (table["participation"] == "pair")
     summary = table.loc[pair]

@@ -43,10 +43,7 @@ def combined(table: pd.DataFrame, h: float, gap: float, hessians: str = "") -> p
 
 
 def slopes(table: pd.DataFrame, part: str) -> pd.DataFrame:
-    """Slope of log distance over log M, a row per method without correction and seed.
-
-    Seeds that have all sizes of their method.
-    """
+    """Slope of log distance over log M, a row per method without correction and seed."""
     rows = []
     uncorrected = select(table, part=part, corrected=False)
     uncorrected = uncorrected.loc[np.isclose(uncorrected["slow"], 2 / 3), :]

@@ -44,11 +44,7 @@ def scaffold_ratio(num_steps: int) -> float:
 def limit(
     moments: Moments, lr: float, num_steps: int, num_clients: float, *, scaffold: bool = False
 ) -> np.ndarray:
-    """The mean of the server's model less the optimum, ``[d]``, after infinitely many rounds.
-
-    Args:
-        num_clients: M; may be infinite.
-    """
+    """The mean of the server's model less the optimum, ``[d]``, after infinitely many rounds."""
     identity = np.eye(len(moments.noise))
     whole = np.linalg.matrix_power(identity - lr * moments.hessian, num_steps)
     pull = -np.linalg.solve(moments.hessian, identity - whole)  # of a control's error

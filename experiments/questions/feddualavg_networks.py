@@ -88,10 +88,7 @@ class Options(Folders):
 
 
 def points(options: Options) -> Iterator[tuple[Cell, str]]:
-    """All cells with their methods; starts at the middle radius, the longest visits and last alpha.
-
-    Cells with the same program follow each other.
-    """
+    """All cells with their methods; starts at the middle radius, longest visits and last alpha."""
     middle = sorted(options.radii)[len(options.radii) // 2]
     for model in MODELS:
         for steps in options.steps:

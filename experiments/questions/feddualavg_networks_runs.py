@@ -80,10 +80,7 @@ def tuned(
     rounds: int,
     seeds: int,
 ) -> dict[str, Any]:
-    """A row: the pair of rates with the least mean validation loss, and its scores by seed.
-
-    All pairs run with the seeds that are scored. The digits of validation are in no score.
-    """
+    """A row: the pair of rates with the least mean validation loss, and its scores by seed."""
     pairs = np.array(
         list(itertools.product(lrs, (1.0,) if method == problem.AVERAGED else server_lrs))
     )

@@ -94,11 +94,7 @@ def maps(method: Method, a: np.ndarray, b: np.ndarray, sizes: Sizes) -> Maps:
 def distances(
     method: Method, a: np.ndarray, b: np.ndarray, sizes: Sizes, rounds: int
 ) -> np.ndarray:
-    """Mean square distance of x from the optimum after each round, ``[rounds]``, from z = 0.
-
-    Args:
-        a, b: curvatures and minimisers of the clients in one coordinate, ``[M]``.
-    """
+    """Mean square distance of x from the optimum after each round, ``[rounds]``, from z = 0."""
     optimum = (a * b).sum() / a.sum()
     one = maps(method, a, b - optimum, sizes)
     num_clients, s = len(a), sizes.cohort

@@ -22,19 +22,12 @@ DECIMALS = 4  # of logarithms: 0.02 % of a score
 
 
 def summaries(scores: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The report's tables: cells, and the crossings of FedAvg and MB-SGD.
-
-    Args:
-        scores: a row per cell and method, with columns ``at edge`` and ``seed 0``, ``seed 1``, ....
-    """
+    """The report's tables: cells, and the crossings of FedAvg and MB-SGD."""
     return {"": summary(scores), "crossings": crossings(scores)}
 
 
 def summary(scores: pd.DataFrame) -> pd.DataFrame:
-    """A row per cell: methods in front, ratios of pairs, mean log10 scores by method.
-
-    Without ``best`` and ``in front`` where some methods have not run.
-    """
+    """A row per cell: methods in front, ratios of pairs, mean log10 scores by method."""
     methods, rows = list(dict.fromkeys(scores["method"])), []
     for cell, part in scores.groupby(CELL, sort=False):
         by_method: Any = logs(part).droplevel(CELL).dropna(axis=1, how="all")
