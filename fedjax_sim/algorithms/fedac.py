@@ -79,10 +79,6 @@ def coupling(lr: Scalar, mu: Scalar, num_steps: Scalar, variant: Variant = "I") 
         mu: estimate of the strong convexity, positive.
         num_steps: K.
 
-    Raises:
-        ValueError: another variant, a number that is not positive, or :math:`\eta \mu` above 1,
-            for FedAc-II 1 or above.
-
     References:
         Yuan and Ma, 2020, Equations (3.2) and (3.3); thesis, section 3.2.
     """

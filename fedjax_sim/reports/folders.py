@@ -187,12 +187,7 @@ def _found_runs(path: pathlib.Path, config: Mapping[str, Any]) -> dict[str, list
 def run_folders(
     path: pathlib.Path, config: Mapping[str, Any] | None = None
 ) -> dict[str, list[pathlib.Path]]:
-    """Returns the run folders of every algorithm by name: one of all seeds, or one per seed.
-
-    Raises:
-        ~fedjax_sim.runs.storage.files.FolderError: a run is of another comparison than the
-            config.json of ``fedjax-sim run`` beside it.
-    """
+    """Returns the run folders of every algorithm by name: one of all seeds, or one per seed."""
     config = read_config(path) if config is None else config
     runs = _named_folders(path, config)
     if "algorithms" in config and not RunFolder(path).exists:

@@ -191,11 +191,7 @@ def check(
 def check_stored(
     algorithm: FedAlgorithm, setup: Setup, keys: Array, storage: Storage, options: Options
 ) -> None:
-    """Refuses a folder with another run than the one that :func:`simulate` would continue.
-
-    Raises:
-        ValueError: as :func:`simulate` with the same arguments.
-    """
+    """Refuses a folder with another run than the one that :func:`simulate` would continue."""
     call = check(algorithm, setup, keys, (), storage, options)
     if storage.path is not None and (folder := RunFolder(storage.path)).exists:
         run = identity_of(prepare(call, trace=False))

@@ -48,11 +48,7 @@ class ExecutionChoice(NamedTuple):
     lowering: str = "auto"
 
     def execution(self) -> strategies.Execution:
-        """Returns the strategy.
-
-        Raises:
-            ValueError: this process has fewer devices.
-        """
+        """Returns the strategy."""
         inner = strategies.chunked(self.chunk)
         if self.num_devices == 1:
             return inner
@@ -224,11 +220,7 @@ def store(path: pathlib.Path, description: Mapping[str, Any], results: Sequence[
 
 
 def stored(path: pathlib.Path, description: Mapping[str, Any]) -> ExecutionChoice | None:
-    """Returns the stored choice for a description, or None.
-
-    Raises:
-        ValueError: the file is not one that :func:`store` wrote.
-    """
+    """Returns the stored choice for a description, or None."""
     wanted = json.loads(json.dumps(description))
     found = (entry["choice"] for entry in _entries(path) if entry["for"] == wanted)
     return next((ExecutionChoice(**choice) for choice in found), None)

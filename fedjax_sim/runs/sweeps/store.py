@@ -165,10 +165,6 @@ class SweepStore:
             configuration, seed, identity: those of the run.
             model: a model with the structure and types of the final models; a run that is there
                 without its final model then does not count as found.  None: models do not matter.
-
-        Raises:
-            ValueError: it is there, but it had other data, settings or another algorithm; or other
-                seeds of the configuration are there, which had other settings.
         """
         key = run_key(configuration, seed)
         kept = self._kept.get(key)

@@ -36,10 +36,6 @@ def state_at(
         algorithm, setup, keys: those of the whole run.
         round: the number of rounds.
         storage, options: with which :func:`~fedjax_sim.simulate` ran it.
-
-    Raises:
-        ValueError: a number that is not before the last round; the folder has another run, perhaps
-            since data or code have changed.
     """
     num_rounds = setup.timeline.num_rounds
     if not 1 <= round < num_rounds:

@@ -166,9 +166,6 @@ def attack_of(options: Attack, num_clients: int, seed: int) -> Attacked | None:
     """Returns the attack that the options describe; None without one.
 
     A larger fraction adds attackers to those of a smaller one.
-
-    Raises:
-        ValueError: a fraction that is no client at all.
     """
     if isinstance(options, NoAttack):
         return None

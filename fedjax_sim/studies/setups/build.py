@@ -80,10 +80,6 @@ class ResolvedRun(NamedTuple):
 def resolve(study: Study) -> ResolvedRun:
     """Returns the comparison that a study describes; loads the data.
 
-    Raises:
-        ValueError: a value out of range, an unknown name, a model or partition that does not suit
-            the data set, a setup that does not suit an algorithm.
-
     Example:
         >>> from fedjax_sim.studies.setups.presets import options
         >>> resolve(Study(options(algorithms=("fedavg",), seeds=2))).hyper

@@ -14,9 +14,6 @@ def own_code(part: str) -> Iterator[None]:
 
     Args:
         part: the part of the study, with which the line begins.
-
-    Raises:
-        ValueError: an error whose traceback has a frame of neither this nor an installed package.
     """
     try:
         yield

@@ -80,9 +80,6 @@ class Problem(NamedTuple):
 
         A timeline with many evaluations ends with the last whole interval between two of them, so
         that one program serves all segments of the run.  The interval divides the periods.
-
-        Raises:
-            ValueError: on a clock, a period that is longer than the timeline.
         """
         if self.clock is None:
             return self.setup
