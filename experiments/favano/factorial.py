@@ -48,6 +48,7 @@ class Choices(NamedTuple):
 
     def seen_by(self, method: str) -> "Choices":
         """The choices that change a method's runs."""
+        # The law "literal" is the printed one, so its own means are the printed law's.
         kept = self._replace(rate="") if method != "FedBuff" else self
         if method != "FAVANO":
             kept = kept._replace(alpha="")

@@ -47,8 +47,7 @@ def advance_models(
 ) -> Params:
     """Models of the clients after their local SGD steps so far, leaves ``[M, ...]``.
 
-    Clients are computed one after another, each with its ``num_steps`` since the initial model, of
-    which ``first_step`` came before it.
+    Clients are computed one after another, each with its ``num_steps`` from ``first_step`` on.
     """
     check_key(key)
     if not task.resumable:

@@ -171,7 +171,10 @@ def difference(spread: pd.DataFrame, first: tuple, second: tuple, scale: float =
 def speed_up_claims(
     name: str, table: pd.DataFrame, spread: pd.DataFrame | None = None
 ) -> list[Claim]:
-    """The statements of Figure 3.1, by slopes; the authors' are beside ours."""
+    """The statements of Figure 3.1, by slopes; the authors' are beside ours.
+
+    Margins are those of the slopes between the least and the largest M of the cells with seeds.
+    """
     columns = [column for column in ("slope", "slope (authors)") if column in table]
     ran = set(table["algorithm"].tolist()) if len(table) else set()
     if name != "a9a-1e-3" or ran != set(SPEED_UP):
@@ -228,7 +231,10 @@ def speed_up_claims(
 
 
 def claims(name: str, cells: pd.DataFrame, spread: pd.DataFrame | None = None) -> list[Claim]:
-    """The thesis's statement about its figures of a setting, by the cells in which it holds."""
+    """The thesis's statement about its figures of a setting, by the cells in which it holds.
+
+    Margins are differences of decimal logarithms of the scores, a part per cell that has seeds.
+    """
     others, least = OUTPERFORMED.get(name, ((), 0))
     chosen = cells.loc[(cells["K"] >= least) & cells["algorithm"].isin(["fedac_i", *others])]
     found, shares = [], []

@@ -83,7 +83,11 @@ def report(
     over: str,
     options: Options,
 ) -> tuple[Report, pd.DataFrame]:
-    """Text and table of methods over hyper-parameters, from the history of their runs."""
+    """Text and table of methods over hyper-parameters, from the history of their runs.
+
+    ``deviation`` is the standard deviation of a run's last evaluations, a measure of how much its
+    accuracy still moves; mean over seeds.
+    """
     rows = []
     for method, points in grid.items():
         for point in points:

@@ -82,7 +82,10 @@ def problem(
     pretrained: pathlib.Path | None = None,
     held_out: bool = False,
 ) -> Problem:
-    """The setting at a scale; seeds differ in cohorts, models and draws, not in the partition."""
+    """The setting at a scale; seeds differ in cohorts, models and draws, not in the partition.
+
+    With ``held_out`` a tenth of the training images, of no client, replaces the test images.
+    """
     if pretrained is not None and not setting.model.startswith("vit"):
         raise ValueError(f"pretrained is {pretrained}; expected none for {setting.model}")
     model = build_model(setting, scale, dataset.num_classes)

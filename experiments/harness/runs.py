@@ -43,7 +43,7 @@ def swept(
     directory: pathlib.Path,
     *,
     config: Mapping[str, Any] | None = None,
-    only_finished: bool = False,
+    only_finished: bool = False,  # the runs that the folder has; none is started
 ) -> pd.DataFrame:
     """The tidy history of a sweep, see :meth:`fedjax_sim.Sweep.to_frame`.
 

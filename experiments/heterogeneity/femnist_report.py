@@ -32,7 +32,10 @@ class Comparison(NamedTuple):
 
 
 def compared(history: pd.DataFrame, seed: int, target: float) -> Comparison:
-    """Final accuracies and rounds to two targets: the report's, and the final one by writer."""
+    """Final accuracies and rounds to two targets: the report's, and the final one by writer.
+
+    Final accuracies are means over the last tenth of the evaluations, at least one.
+    """
     runs = history.loc[history["seed"] == seed]
     final = {}
     for name in PARTITIONS:
@@ -66,7 +69,10 @@ def table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 
 def claims(comparisons: Sequence[Comparison], last: int) -> list[Claim]:
-    """The report's statements about Figure 4, over all seeds."""
+    """The report's statements about Figure 4, over all seeds.
+
+    A run that misses the target counts as one round more than the last evaluated one.
+    """
 
     def by(name: str) -> tuple[np.ndarray, np.ndarray]:
         reached = np.array([runs.reached[name] for runs in comparisons])

@@ -74,11 +74,11 @@ def check_local_state(lr: Any, local_optimizer: Any, local_state: Any) -> None:
 
 
 def locally_optimized(
-    serve: Callable[[Callable], FedAlgorithm],
+    serve: Callable[[Callable], FedAlgorithm],  # its server receives the mean displacement
     optimizer: optax.GradientTransformation,
     local_state: LocalState,
     anchored: Callable[[Oracle, Params], Oracle] = lambda oracle, anchor: oracle,
-    scale: Callable[[Work], Scalar] | None = None,
+    scale: Callable[[Work], Scalar] | None = None,  # factor of the updates in a visit
 ) -> FedAlgorithm:
     """Returns ``serve(local)`` whose clients take the steps of an optax optimizer."""
 

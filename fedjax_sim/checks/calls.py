@@ -40,17 +40,14 @@ def check_takes(name: str, function: Any, arguments: tuple[str, ...], hint: str 
 
 
 def called(
-    name: str,
-    given: str,
-    expected: str,
+    name: str,  # of the function, as the user knows it
+    given: str,  # its arguments in words
+    expected: str,  # what it should be or return
     function: Callable,
     *arguments: Any,
-    refuses: bool = False,
+    refuses: bool = False,  # it raises ValueError on purpose, with a message of its own
 ) -> Any:
-    """Returns what a user's function returns; its mistakes become a ValueError with its name.
-
-    ``refuses``: it raises ValueError on purpose, with a message of its own.
-    """
+    """Returns what a user's function returns; its mistakes become a ValueError with its name."""
     try:
         return function(*arguments)
     except _MEANT:

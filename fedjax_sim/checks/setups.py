@@ -210,7 +210,7 @@ def check_objective(setup: Setup, *, batched: bool) -> None:
     """Refuses an objective, labels or token ids that do not fit the model, if there is a check.
 
     Tasks and evaluators have checks.  The model is not compiled; only its shapes are computed.
-    Traced values pass.
+    Traced values pass.  ``batched``: one model per key.
     """
     if _known(setup.params):
         check_finite_params(setup.params)
@@ -309,7 +309,7 @@ def check_statistics_last(
 
     The gradient of a statistic is its value minus its next value, so a wrapper outside of
     :func:`~fedjax_sim.wrappers.running_statistics.running_statistics` would train, decay or clip
-    statistics as if they were weights.
+    statistics as if they were weights.  ``only_uploaded`` accepts clients that keep theirs.
     """
     statistics = algorithm.requires.statistics
     if statistics is not None and (statistics.uploaded or not only_uploaded):

@@ -73,10 +73,10 @@ def measured_model(server: Any) -> Params:
 def chosen_slots(
     algorithm: FedAlgorithm,
     slots: Slots,
-    weights: Array,
+    weights: Array,  # [S] of the candidates; 0 where no upload would arrive
     state: Selected,
-    shared: tuple[Task, Params],
-    round: Round,
+    shared: tuple[Task, Params],  # and the server's model, for which candidates compute scores
+    round: Round,  # with a key of the selector's own
     execution: Execution,
     oracle: Callable[[Task, Work, PyTree], Oracle],
 ) -> tuple[Slots, Array, Selected]:

@@ -27,7 +27,8 @@ _TPU_ODD_COHORT = 7
 def cpu_chunk(num_slots: int, parameters: int) -> int:
     """Returns the clients per chunk on a CPU core, which should divide the cohort.
 
-    Powers of two only: other chunks of 5 to 12 clients run at half the speed of 4 or 8.
+    ``parameters`` are those of a client's replicas.  Powers of two only: other chunks of 5 to 12
+    clients run at half the speed of 4 or 8.
     """
     limit = min(max(_CPU_VALUES // parameters, 1), _CPU_CLIENTS)
     if num_slots <= limit:
@@ -38,7 +39,7 @@ def cpu_chunk(num_slots: int, parameters: int) -> int:
 
 
 def accelerator_chunk(num_slots: int, num_bytes: int) -> int:
-    """Returns the clients per chunk on an accelerator: as many as fit, in equal chunks."""
+    """Returns the clients, of :func:`peak_bytes` each, per equal chunk on an accelerator."""
     limit = max(_ACCELERATOR_BYTES // max(num_bytes, 1), 1)
     num_chunks = -(-num_slots // limit)
     return -(-num_slots // num_chunks)
