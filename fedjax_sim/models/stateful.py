@@ -296,14 +296,7 @@ class LinenTraining:
         return outputs, statistics["params"] if self.bare else statistics
 
     def momentum(self, params: Params, x: Any) -> float | None:
-        """Returns the largest momentum of the module's batch normalisations; None without any.
-
-        Nothing is computed.
-
-        Args:
-            params: shapes of the parameters.
-            x: shape of inputs.
-        """
+        """Returns the largest momentum of batch normalisations, from shapes; None without any."""
         momenta: list[float] = []
 
         def note(next_call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:

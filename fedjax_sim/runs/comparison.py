@@ -313,12 +313,7 @@ def trace(plan: Plan) -> dict[str, Prepared]:
 
 
 def run_all(plan: Plan, prepared: dict[str, Prepared]) -> Comparison:
-    """Runs the simulations of all algorithms, one after the other.
-
-    Args:
-        plan: the comparison.
-        prepared: the first simulations, which are removed as they begin, with their data.
-    """
+    """Runs the simulations one after the other; those ``prepared`` are removed as they begin."""
     simulations: dict[str, list[Simulation]] = {}
     root, callbacks = plan.storage.path, plan.callbacks
     with contextlib.ExitStack() as stack:

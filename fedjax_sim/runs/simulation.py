@@ -213,12 +213,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(call: Call, *, trace: bool) -> Prepared:
-    """Returns the compiled functions of a simulation, whose programs are compiled when they run.
-
-    Args:
-        call: the arguments.
-        trace: trace the first segment, whose errors then come before the run's folder exists.
-    """
+    """Returns the compiled functions of a simulation; ``trace``: errors come before the folder."""
     options, setup = call.options, call.setup
     clients = client_names(setup.eval_fn)
     compiled = programs_of(
@@ -309,12 +304,7 @@ def restore(prepared: Prepared) -> Begun:
 
 
 def run_segments(prepared: Prepared, begun: Begun, stack: contextlib.ExitStack) -> Ended:
-    """Runs segment after segment until the last round, a callback's action or a signal.
-
-    Args:
-        prepared, begun: the simulation.
-        stack: contexts that end after the run's last files are written.
-    """
+    """Runs segment after segment until the last round, a callback's action or a signal."""
     call, setup, compiled = prepared.call, prepared.setup, prepared.compiled
     recorder, state, done = begun.recorder, begun.state, begun.done
     num_rounds, action = setup.timeline.num_rounds, begun.action

@@ -37,11 +37,7 @@ _HOPELESS = 3.0  # times the best: measured no further
 
 
 class ExecutionChoice(NamedTuple):
-    """Execution of rounds.
-
-    ``chunk`` clients run together on each of ``num_devices`` devices; ``lowering`` names the
-    lowering of convolutions.
-    """
+    """Execution of rounds."""
 
     chunk: int
     num_devices: int = 1

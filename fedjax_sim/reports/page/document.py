@@ -117,12 +117,7 @@ def _sources(result: Any) -> list[Source]:
 
 
 def document(sources: Sequence[Source], bundle: str) -> str:
-    """Returns a report as HTML, with its data below the limit.
-
-    Args:
-        sources: what is reported.
-        bundle: JavaScript with the function ``vegaEmbed``.
-    """
+    """Returns a report as HTML, with its data below the limit."""
     joined = joint(sources)
     if joined.history.empty:
         raise ValueError("result has no evaluations; expected at least one")

@@ -98,12 +98,7 @@ def joint(sources: Sequence[Source]) -> Joint:
 
 
 def sections_of(sources: Sequence[Source], joined: Joint, most: int) -> list[Section]:
-    """Returns the sections of a report, with at most ``most`` points per curve.
-
-    Args:
-        sources, joined: what is reported, and what :func:`joint` returns of it.
-        most: points.
-    """
+    """Returns the sections of a report, with at most ``most`` points per curve."""
     history = joined.history
     metrics = _metrics(history)
     every = [

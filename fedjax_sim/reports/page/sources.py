@@ -91,11 +91,7 @@ def _(result: Sweep) -> Source:
 
 
 def label_columns(counts: np.ndarray) -> dict[str, list[int]]:
-    """Returns the labels of the first clients, as ``labels.json`` has them.
-
-    Args:
-        counts: [M, C] examples of each label at each client.
-    """
+    """Returns the labels of the first clients, as ``labels.json`` has them."""
     clients, labels = np.nonzero(counts[:MOST_LABELLED])
     columns = {"client": clients, "label": labels, "examples": counts[clients, labels]}
     return {name: values.tolist() for name, values in columns.items()}

@@ -33,11 +33,7 @@ def per_seed(event: Event, *, replayed: bool = False) -> Iterator[Logged]:
 
     The identifier is a digest of the run's identity (``run.json``: algorithm, functions, data,
     timeline, initial model, key and config) and of the seed.  The config is that identity, with
-    the versions and devices of this process.
-
-    Args:
-        event: the evaluation.
-        replayed: also yield evaluations of an earlier process.
+    the versions and devices of this process.  ``replayed``: also evaluations of an earlier one.
     """
     if (event.replayed and not replayed) or not distributed.is_first():
         return

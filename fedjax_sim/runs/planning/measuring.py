@@ -138,12 +138,7 @@ def metric_shapes(algorithm: FedAlgorithm, setup: Setup) -> dict[str, jax.ShapeD
 
 
 def names_of_numbers(eval_fn: Any, shapes: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the metrics, and of the scores on the host, that are one number.
-
-    Args:
-        eval_fn: the evaluator.
-        shapes: of its metrics.
-    """
+    """Returns the names of the metrics, and of the scores on the host, that are one number."""
     zeros = {name: np.zeros((1, *x.shape), x.dtype) for name, x in shapes.items()}
     metrics = Scorers(eval_fn)(zeros, (1,))
     return [name for name, x in metrics.items() if np.ndim(x) == 1 and not is_mark(name)]

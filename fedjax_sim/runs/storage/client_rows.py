@@ -215,12 +215,7 @@ def client_frame(
 
 
 def of_finite_models(frame: "pd.DataFrame", diverged_at: Mapping[str, int]) -> "pd.DataFrame":
-    """Returns the clients' values with NaN in every round of a model that was not finite.
-
-    Args:
-        frame: as :func:`client_frame` returns it.
-        diverged_at: by seed the first round whose server state was not finite, or 0.
-    """
+    """Returns the clients' values with NaN in every round of a model that was not finite."""
     if not any(diverged_at.values()):
         return frame
     at = np.array([diverged_at.get(str(seed), 0) for seed in frame["seed"]], int)

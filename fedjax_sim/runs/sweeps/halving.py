@@ -88,12 +88,6 @@ def run_bracket(
     A run that ends after a rung is kept in the folder of that rung's sweep, as a run of that many
     rounds.  A bracket runs as a whole, since states are not kept, unless the folders have the runs
     that it leaves: those of a tuning for another metric or with other rungs are other ones.
-
-    Args:
-        plans: the sweep, by its number of rounds: of every rung, and of the whole setup.
-        programs: those of the sweep.
-        scores: of configurations after a round, larger is better.
-        halving: the rungs.
     """
     ends = sorted(plans)
     plan = plans[ends[-1]]

@@ -326,13 +326,7 @@ def _arguments(
 def _segments(
     setup: Setup, scorers: Scorers, num_runs: int, rungs: Sequence[int] = ()
 ) -> list[int]:
-    """Returns the rounds of each dispatch: equal where they can be, so that one program serves all.
-
-    Args:
-        setup, scorers: the runs and their scores on the host.
-        num_runs: per device.
-        rungs: rounds, multiples of those between two evaluations, with which a dispatch ends.
-    """
+    """Returns the rounds of each dispatch, equal where one program can serve all; rungs end one."""
     rounds, every = setup.timeline.num_rounds, setup.eval_every
     if rounds % every:  # runs that end between two evaluations have no equal parts
         return [end - begin for begin, end in itertools.pairwise([0, *rungs, rounds])]

@@ -168,13 +168,7 @@ def run_slices(
     interrupted: Callable[[], bool],
     finished_runs: Callable[[Collection[tuple[RunDigests, SweepRun]]], None] = lambda runs: None,
 ) -> Finished:
-    """Runs the slices of a batch that are not on disk and that no other process runs.
-
-    Args:
-        report: called with the number of finished slices, the round of the slice in progress, and
-            the number of finished runs.
-        finished_runs: called with the runs of every slice and their identities.
-    """
+    """Runs the slices of a batch that are not on disk and that no other process runs."""
     new, found, claimed = finished = Finished({}, dict(on_disk), [])
     report(0, 0, len(found))
     for number, blocks in enumerate(program.plan.slices):

@@ -182,12 +182,7 @@ class SweepStore:
         return run._replace(model=jax.tree.unflatten(structure, typed))
 
     def check_group(self, group: Group, identities: Mapping[str, RunDigests]) -> None:
-        """Refuses runs of a group's program on another setup, or of another algorithm.
-
-        Args:
-            group: whose configurations share everything but numbers.
-            identities: of one of them by seed.
-        """
+        """Refuses runs of a group's program on another setup, or of another algorithm."""
         names, fixed = {*group.static, *group.names}, run_key(group.static, "")
         for (text, seed), kept in self._kept.items():
             known, place = kept.run.configuration, (text, seed, fixed)

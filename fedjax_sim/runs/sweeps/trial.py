@@ -169,11 +169,7 @@ class Trials:
     ) -> list[FedAlgorithm]:
         """Returns the algorithms of a group's configurations; refuses a group that cannot run.
 
-        Args:
-            static: common values of the group.
-            members: hyper-parameters of its configurations.  The factory sees the values of all of
-                them here, since it cannot check traced numbers.
-            seeds: the seeds.
+        The factory sees the values of all ``members`` here, since it cannot check traced numbers.
         """
         factory, fixed = self._factory(static), self._of_factory(static)
         check_names(factory, [*fixed, *members[0]])

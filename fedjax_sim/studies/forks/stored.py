@@ -30,13 +30,7 @@ def state_at(
     storage: Storage | None = None,
     options: Options = DEFAULT_OPTIONS,
 ) -> RunState:
-    """Returns the state after a number of rounds; a folder keeps the newest two checkpoints.
-
-    Args:
-        algorithm, setup, keys: those of the whole run.
-        round: the number of rounds.
-        storage, options: with which :func:`~fedjax_sim.simulate` ran it.
-    """
+    """Returns the state after a number of rounds; a folder keeps the newest two checkpoints."""
     num_rounds = setup.timeline.num_rounds
     if not 1 <= round < num_rounds:
         raise ValueError(f"round is {round}; expected 1 .. {num_rounds - 1}, before the last round")

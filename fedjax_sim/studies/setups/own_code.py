@@ -10,11 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def own_code(part: str) -> Iterator[None]:
-    """Context of calls of a study's functions: an error in them is one line that names the place.
-
-    Args:
-        part: the part of the study, with which the line begins.
-    """
+    """Context of calls of a study's ``part``: an error in them is one line that names the place."""
     try:
         yield
     except Exception as error:

@@ -153,10 +153,6 @@ def shown_settings(study: Study, options: Any) -> dict[str, Any]:
 
     Those that own parts of the study replace are left out, since they say nothing about the run;
     ``own`` has the names of the parts.
-
-    Args:
-        study: with the comparison's options.
-        options: a group of options, that of the comparison or one that has it.
     """
     gone = own_names(study)
     settings = {name: value for name, value in flat(options).items() if name not in gone}
