@@ -26,7 +26,7 @@ from fedjax_sim.datasets.tables import (
     read_columns,
     read_table,
 )
-from fedjax_sim.datasets.text import Characters, from_text, from_texts, is_text, read_text
+from fedjax_sim.datasets.text import Characters, from_text, from_texts, read_text
 from fedjax_sim.datasets.tff import read_tff
 from fedjax_sim.datasets.token_lists import from_tokens
 

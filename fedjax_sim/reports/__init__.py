@@ -19,7 +19,6 @@ from fedjax_sim.reports.frames import (
     score_values,
 )
 from fedjax_sim.reports.intervals import (
-    FEWEST,
     Interval,
     interval_note,
     mean_interval,

@@ -40,8 +40,6 @@ from fedjax_sim.wrappers.marina import marina, pp_marina
 from fedjax_sim.wrappers.parts import PartState, personal_model
 from fedjax_sim.wrappers.per_step import per_step_uploads
 from fedjax_sim.wrappers.privacy.accounting import Guarantee, epsilon, is_private
-from fedjax_sim.wrappers.privacy.adaptive import AdaptiveClip
-from fedjax_sim.wrappers.privacy.clipping import Clip
 from fedjax_sim.wrappers.privacy.participation import min_separation, most_visits, num_draws
 from fedjax_sim.wrappers.privacy.randomizers import check_delta
 from fedjax_sim.wrappers.private import private
