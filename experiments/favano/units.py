@@ -44,8 +44,8 @@ def fedbuff_units(
     *,
     eps: Scalar,
     clients: Scalar,
-    cohort_size: Scalar,
-    max_staleness: Scalar,
+    cohort_size: Scalar,  # s, the size of the buffer
+    max_staleness: Scalar,  # tau_max
     time_per_step: Scalar = 1.0,
 ) -> Array:
     r"""FedBuff, whose updates are at most tau_max server steps old.
@@ -55,10 +55,6 @@ def fedbuff_units(
         + \frac{\Delta L}{\epsilon}\Bigr) C
 
     Needs L, sigma, dissimilarity (G), Delta.
-
-    Args:
-        cohort_size: s, the size of the buffer.
-        max_staleness: tau_max.
     """
     L, F, eps, time = positive(constants, "L", "Delta", eps=eps, time_per_step=time_per_step)
     n, s = positive(clients=clients, cohort_size=cohort_size)
@@ -73,9 +69,9 @@ def async_sgd_units(
     constants: ProblemConstants,
     *,
     eps: Scalar,
-    cohort_size: Scalar,
-    mean_staleness: Scalar,
-    max_staleness: Scalar,
+    cohort_size: Scalar,  # s, the number of clients that compute at a time
+    mean_staleness: Scalar,  # tau_avg, the mean delay of a gradient in server steps
+    max_staleness: Scalar,  # tau_max, the largest delay
     time_per_step: Scalar = 1.0,
 ) -> Array:
     r"""Asynchronous SGD, with a server step for every gradient that arrives.
@@ -85,11 +81,6 @@ def async_sgd_units(
         + \frac{\Delta L \sqrt{s \tau_{\max}}}{\epsilon}\Bigr) C
 
     Needs L, sigma, dissimilarity (G), Delta.
-
-    Args:
-        cohort_size: s, the number of clients that compute at a time.
-        mean_staleness: tau_avg, the mean delay of a gradient in server steps.
-        max_staleness: tau_max, the largest delay.
     """
     L, F, eps, time = positive(constants, "L", "Delta", eps=eps, time_per_step=time_per_step)
     (s,) = positive(cohort_size=cohort_size)

@@ -39,16 +39,16 @@ class Scans(NamedTuple):
 
 
 def sparse_classification(
-    seed: int | np.random.Generator,
+    seed: int | np.random.Generator,  # int or generator
     *,
-    dim: int = VOXELS,
-    num_nonzero: int = VOXELS // 200,
-    train_sessions: Sequence[int] = TRAIN_SESSIONS,
-    test_sessions: Sequence[int] = TEST_SESSIONS,
-    examples_per_session: int = SCANS,
-    separation: float = 5.0,
-    heterogeneity: float = 0.5,
-    dtype: DTypeLike = np.float32,
+    dim: int = VOXELS,  # features per example
+    num_nonzero: int = VOXELS // 200,  # number of nonzero entries of w, 1 to ``dim``
+    train_sessions: Sequence[int] = TRAIN_SESSIONS,  # number of sessions of every training subject
+    test_sessions: Sequence[int] = TEST_SESSIONS,  # number of sessions of every test subject
+    examples_per_session: int = SCANS,  # an even number
+    separation: float = 5.0,  # c, the distance between the classes' means, >= 0
+    heterogeneity: float = 0.5,  # h, >= 0
+    dtype: DTypeLike = np.float32,  # of inputs and w
 ) -> Scans:
     r"""Two classes that differ in few of many features; every subject has its own shift.
 
@@ -63,17 +63,6 @@ def sparse_classification(
     new subject is unknown.
 
     For one seed the training examples depend neither on ``dtype`` nor on the test sessions.
-
-    Args:
-        seed: int or generator.
-        dim: features per example.
-        num_nonzero: number of nonzero entries of w, 1 to ``dim``.
-        train_sessions: number of sessions of every training subject.
-        test_sessions: number of sessions of every test subject.
-        examples_per_session: an even number.
-        separation: c, the distance between the classes' means, >= 0.
-        heterogeneity: h, >= 0.
-        dtype: of inputs and w.
     """
     check_count(1, dim=dim, num_nonzero=num_nonzero, examples_per_session=examples_per_session)
     check_at_least(0.0, separation=separation, heterogeneity=heterogeneity)

@@ -18,12 +18,12 @@ from fedjax_sim.types import Scalar
 
 
 def third_order_bias(
-    gradient: Derivative,
-    x: Array | float,
-    covariance: Array | float,
-    lr: Scalar,
-    num_steps: Array | int,
-    form: Literal["recursion", "diffusion"] = "diffusion",
+    gradient: Derivative,  # gradient of F at one point, twice differentiable
+    x: Array | float,  # a number, or a vector ``[d]``
+    covariance: Array | float,  # variance of the noise, or Sigma ``[d, d]``
+    lr: Scalar,  # eta
+    num_steps: Array | int,  # k; a number
+    form: Literal["recursion", "diffusion"] = "diffusion",  # a row of the table
 ) -> Array:
     r"""Leading term of the bias for small ``lr * num_steps``, if F has a third derivative.
 
@@ -40,14 +40,6 @@ def third_order_bias(
     =============  ==================================  =====================================
 
     The thesis prints :math:`-\frac12 \eta^3 k^2`, since its backward equation lacks a factor 1/2.
-
-    Args:
-        gradient: gradient of F at one point, twice differentiable.
-        x: a number, or a vector ``[d]``.
-        covariance: variance of the noise, or Sigma ``[d, d]``.
-        lr: eta.
-        num_steps: k; a number.
-        form: a row of the table.
 
     Returns:
         An array of x's shape.

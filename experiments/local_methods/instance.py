@@ -37,12 +37,12 @@ class Instance(NamedTuple):
 
 
 def hard_instance(
-    distance: float,
-    std: float,
-    zeta_star: float,
-    num_steps: int,
-    num_rounds: int,
-    smoothness: float = 1.0,
+    distance: float,  # B
+    std: float,  # sigma
+    zeta_star: float,  # 0 for homogeneous clients
+    num_steps: int,  # K
+    num_rounds: int,  # R
+    smoothness: float = 1.0,  # L
 ) -> Instance:
     r"""Instance with the mu for which the lower bound is proved.
 
@@ -55,14 +55,6 @@ def hard_instance(
 
     For every learning rate, E F after R rounds is at least :math:`c \mu B^2` with an absolute
     constant c.
-
-    Args:
-        distance: B.
-        std: sigma.
-        zeta_star: 0 for homogeneous clients.
-        num_steps: K.
-        num_rounds: R.
-        smoothness: L.
     """
     check_positive(distance=distance, smoothness=smoothness)
     check_count(1, num_steps=num_steps, num_rounds=num_rounds)

@@ -61,12 +61,12 @@ def drift_bound(
 def round_bound(
     constants: ProblemConstants,
     *,
-    gap: Scalar,
-    squared_gradient: Scalar,
+    gap: Scalar,  # ``F(theta_r) - F*``
+    squared_gradient: Scalar,  # ``||grad F(theta_r)||^2``
     lr: Scalar,
     local_steps: Scalar,
     clients: Scalar,
-    rounded: bool = False,
+    rounded: bool = False,  # with the paper's rounder and larger numbers
 ) -> Array:
     r"""The gap after one round, given the model before it.
 
@@ -80,11 +80,6 @@ def round_bound(
     Needs L, sigma, zeta_mean.  NaN with a warning where ``lr > 1 / (18 L K)``; for K = 1, unless
     rounded, where ``lr > 1 / L``.  Source: Equation 39 and, not rounded, the display before it; for
     K = 1 Equation 35.
-
-    Args:
-        gap: ``F(theta_r) - F*``.
-        squared_gradient: ``||grad F(theta_r)||^2``.
-        rounded: with the paper's rounder and larger numbers.
     """
     L, lr, K, M = positive(constants, "L", lr=lr, local_steps=local_steps, clients=clients)
     gap, squared = non_negative(gap=gap, squared_gradient=squared_gradient)

@@ -70,11 +70,11 @@ def softmax_bandit(rewards: np.ndarray, visited: np.ndarray, smoothness: float =
 
 
 def softmax_mdp(
-    rewards: np.ndarray,
-    transitions: np.ndarray,
-    initial: np.ndarray,
-    discount: float,
-    visited: np.ndarray,
+    rewards: np.ndarray,  # r ``[M, S, A]``, in [0, 1]
+    transitions: np.ndarray,  # P ``[S, A, S]``
+    initial: np.ndarray,  # rho ``[S]``, the distribution of the first state, positive
+    discount: float,  # gamma in [0, 1)
+    visited: np.ndarray,  # models ``[..., S, A]``
 ) -> Family:
     r"""A finite Markov decision process per client; the clients share the transitions.
 
@@ -85,13 +85,6 @@ def softmax_mdp(
         \Big\|_\infty^{-2} \min_s \pi(a_c^*(s) | s)^2
 
     with the discounted occupancies d from the initial distribution.
-
-    Args:
-        rewards: r ``[M, S, A]``, in [0, 1].
-        transitions: P ``[S, A, S]``.
-        initial: rho ``[S]``, the distribution of the first state, positive.
-        discount: gamma in [0, 1).
-        visited: models ``[..., S, A]``.
 
     References:
         Mei et al., 2020, Lemmas 7 and 8.

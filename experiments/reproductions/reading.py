@@ -69,18 +69,13 @@ class Result(NamedTuple):
     def values(
         self,
         column: str,
-        by: str = "method",
+        by: str = "method",  # the column of the names
         *,
         heading: str = "",
-        where: Mapping[str, str] | None = None,
+        where: Mapping[str, str] | None = None,  # texts that other columns have to have
         rows: tuple[str, ...] = (),
     ) -> str:
-        """``name value, name value``: a column of a table, all of its rows or those named.
-
-        Args:
-            by: the column of the names.
-            where: texts that other columns have to have.
-        """
+        """``name value, name value``: a column of a table, all of its rows or those named."""
         where = where or {}
         table = self.table(heading, column, by, *where)
         for name, text in where.items():

@@ -34,21 +34,13 @@ def num_parts(kinds: Sequence[str]) -> int:
 
 
 def spoiled(
-    parts: Sequence[Examples],
-    kinds: Sequence[str],
-    classes: int,
-    share: float,
-    rng: np.random.Generator,
+    parts: Sequence[Examples],  # examples of the clients that are no copies
+    kinds: Sequence[str],  # of the clients
+    classes: int,  # number of labels
+    share: float,  # of a mislabelled client's labels that are drawn from the other classes
+    rng: np.random.Generator,  # of the false labels
 ) -> list[Examples]:
-    """Examples of all clients: copies for duplicated clients, false labels for mislabelled ones.
-
-    Args:
-        parts: examples of the clients that are no copies.
-        kinds: of the clients.
-        classes: number of labels.
-        share: of a mislabelled client's labels that are drawn from the other classes.
-        rng: of the false labels.
-    """
+    """Examples of all clients: copies for duplicated clients, false labels for mislabelled ones."""
     clients, rest = [], list(parts)
     for i, kind in enumerate(kinds):
         second = kind == DUPLICATED and kinds[:i].count(DUPLICATED) % 2 == 1

@@ -103,8 +103,8 @@ def gradient_error_bound(
 def descent_bound(
     constants: ProblemConstants,
     *,
-    potential: Scalar,
-    squared_gradient: Scalar,
+    potential: Scalar,  # ``E Phi_t``
+    squared_gradient: Scalar,  # ``E||grad f(mu_t)||^2``
     lr: Scalar,
     local_steps: Scalar,
     clients: Scalar,
@@ -116,10 +116,6 @@ def descent_bound(
 
     Needs L, sigma, dissimilarity (G), dissimilarity_factor (B).  Also NaN where ``B < 1``.  Source:
     Equation 116, from the sum of :math:`C_t^i` over all clients.
-
-    Args:
-        potential: ``E Phi_t``.
-        squared_gradient: ``E||grad f(mu_t)||^2``.
     """
     phi, squared = non_negative(potential=potential, squared_gradient=squared_gradient)
     L, B, n, K, eta = positive(
@@ -136,8 +132,8 @@ def descent_bound(
 def squared_progress_bound(
     constants: ProblemConstants,
     *,
-    potential: Scalar,
-    squared_gradient: Scalar,
+    potential: Scalar,  # ``E Phi_t``
+    squared_gradient: Scalar,  # ``E||grad f(mu_t)||^2``
     lr: Scalar,
     progress: ProgressConstants,
     local_steps: Scalar,
@@ -151,10 +147,6 @@ def squared_progress_bound(
     Needs L, sigma, dissimilarity (G), dissimilarity_factor (B).  Also NaN where ``B < 1``.  Source:
     Equations 135 to 138 and 153 to 156; :mod:`fedjax_sim.theory.favano.progress` says what their
     proof needs.
-
-    Args:
-        potential: ``E Phi_t``.
-        squared_gradient: ``E||grad f(mu_t)||^2``.
     """
     phi, squared = non_negative(potential=potential, squared_gradient=squared_gradient)
     L, B, n = positive(constants, "L", "dissimilarity_factor", clients=clients)

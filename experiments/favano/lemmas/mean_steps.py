@@ -43,8 +43,8 @@ def mean_step_bound(
 def mean_step_bound_at_mean(
     constants: ProblemConstants,
     *,
-    potential: Scalar,
-    squared_gradient: Scalar,
+    potential: Scalar,  # ``E Phi_t``
+    squared_gradient: Scalar,  # ``E||grad f(mu_t)||^2``
     lr: Scalar,
     progress: ProgressConstants,
     local_steps: Scalar,
@@ -58,10 +58,6 @@ def mean_step_bound_at_mean(
 
     Needs the constants of :func:`squared_progress_bound`.  Also NaN where ``B < 1`` or ``s > n``.
     Source: Equations 183 to 186 (see the errata).
-
-    Args:
-        potential: ``E Phi_t``.
-        squared_gradient: ``E||grad f(mu_t)||^2``.
     """
     total = squared_progress_bound(
         constants,

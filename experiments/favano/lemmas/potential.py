@@ -99,8 +99,8 @@ def contraction_margin(
 def next_potential_bound(
     constants: ProblemConstants,
     *,
-    potential: Scalar,
-    squared_gradient: Scalar,
+    potential: Scalar,  # ``E Phi_t``
+    squared_gradient: Scalar,  # ``E||grad f(mu_t)||^2``
     lr: Scalar,
     progress: ProgressConstants,
     local_steps: Scalar,
@@ -115,10 +115,6 @@ def next_potential_bound(
     Needs L, sigma, dissimilarity (G), dissimilarity_factor (B).  NaN with a warning where ``lr > 1
     / (20 s L b)``, ``lr > 1 / (4 L K^2)``, ``n kappa - 48 (s L lr)^2 b < 1 / 5``, ``B < 1`` or ``s
     > n``.  Source: Lemma B.4, Equation 167; the second condition is Lemma B.2.2's.
-
-    Args:
-        potential: ``E Phi_t``.
-        squared_gradient: ``E||grad f(mu_t)||^2``.
     """
     potential, squared = non_negative(potential=potential, squared_gradient=squared_gradient)
     kappa = contraction(clients=clients, cohort_size=cohort_size)
@@ -140,14 +136,14 @@ def next_potential_bound(
 def cumulative_potential_bound(
     constants: ProblemConstants,
     *,
-    squared_gradients: Scalar,
+    squared_gradients: Scalar,  # the sum over ``t < T`` of ``E||grad f(mu_t)||^2``
     lr: Scalar,
     progress: ProgressConstants,
     local_steps: Scalar,
     rounds: Scalar,
     clients: Scalar,
     cohort_size: Scalar,
-    initial_potential: Scalar = 0.0,
+    initial_potential: Scalar = 0.0,  # ``Phi_0``
 ) -> Array:
     r"""``sum_{t <= T} E Phi_t``, from the sum of the squared gradients at the mean models.
 
@@ -157,10 +153,6 @@ def cumulative_potential_bound(
     Needs L, sigma, dissimilarity (G), dissimilarity_factor (B).  NaN with a warning where
     :func:`next_potential_bound` is.  Source: Equations 168 to 171 and 177, which sum that bound;
     :math:`\Phi_0` is 0 in the paper, where all start from one model (see the errata).
-
-    Args:
-        squared_gradients: the sum over ``t < T`` of ``E||grad f(mu_t)||^2``.
-        initial_potential: ``Phi_0``.
     """
     (initial,) = non_negative(initial_potential=initial_potential)
     T, n = positive(rounds=rounds, clients=clients)

@@ -61,7 +61,7 @@ def move_bound(
 def client_lag_bound(
     constants: ProblemConstants,
     *,
-    lag: Scalar,
+    lag: Scalar,  # C before the round
     drift: Scalar,
     gap: Scalar,
     local_steps: Scalar,
@@ -74,9 +74,6 @@ def client_lag_bound(
         4 \beta (F(\theta) - F^*) + 2 \beta^2 E_t + \frac{2 \sigma^2}{K}\Bigr)
 
     Needs L (beta), sigma.
-
-    Args:
-        lag: C before the round.
     """
     m, s = positive(clients=clients, cohort_size=cohort_size)
     (lag,) = non_negative(lag=lag)
@@ -88,7 +85,7 @@ def client_lag_bound(
 def server_lag_bound(
     constants: ProblemConstants,
     *,
-    lag: Scalar,
+    lag: Scalar,  # D before the round
     drift: Scalar,
     gap: Scalar,
     local_steps: Scalar,
@@ -106,9 +103,6 @@ def server_lag_bound(
     0: w is their variance, which the paper omits.
 
     Needs L (beta), sigma, zeta_star.  NaN with a warning where ``gamma > 1``.
-
-    Args:
-        lag: D before the round.
     """
     (gamma,) = positive(gamma=gamma)
     zeta, lag = non_negative(constants, "zeta_star", lag=lag)

@@ -36,11 +36,11 @@ def geometric_rates(lr: Scalar, local_steps: int) -> Array:
 
 def visit_drift_bound(
     constants: ProblemConstants,
-    rates: Array,
+    rates: Array,  # [K], those of the visit's steps
     *,
-    gap: Scalar,
-    client_lag: Scalar,
-    server_lag: Scalar,
+    gap: Scalar,  # ``E F(theta) - F*``
+    client_lag: Scalar,  # C, the mean over clients of ``E||c_i - grad F_i(theta*)||^2``
+    server_lag: Scalar,  # D, ``E||m||^2``
 ) -> Array:
     r"""Drift of the clients' iterates within one visit of FedMoSWA, for any rates.
 
@@ -52,12 +52,6 @@ def visit_drift_bound(
 
     Needs L (beta), sigma; objectives are convex.  NaN with a warning where a rate exceeds
     ``2 / beta``.
-
-    Args:
-        rates: [K], those of the visit's steps.
-        gap: ``E F(theta) - F*``.
-        client_lag: C, the mean over clients of ``E||c_i - grad F_i(theta*)||^2``.
-        server_lag: D, ``E||m||^2``.
 
     Returns:
         [K + 1] bounds, after k = 0 .. K steps.  Their mean from k = 1 on bounds the drift E_t of

@@ -71,9 +71,9 @@ def move_bounds(
 def server_lag_bound(
     constants: ProblemConstants,
     *,
-    lag: Scalar,
+    lag: Scalar,  # D before the round
     drift: Scalar,
-    move: Scalar,
+    move: Scalar,  # ``E||theta_t - theta_{t-1}||^2``, for instance :func:`move_bounds`
     local_steps: Scalar,
     clients: Scalar,
     cohort_size: Scalar,
@@ -87,10 +87,6 @@ def server_lag_bound(
         + \Bigl(1 + \frac{2}{\gamma}\Bigr) \beta^2 E||\theta_t - \theta_{t-1}||^2
 
     Needs L (beta), sigma, zeta_mean.  NaN with a warning where ``gamma > 1``.
-
-    Args:
-        lag: D before the round.
-        move: ``E||theta_t - theta_{t-1}||^2``, for instance :func:`move_bounds`.
     """
     beta, gamma, K, s = positive(
         constants, "L", gamma=gamma, local_steps=local_steps, cohort_size=cohort_size
@@ -106,9 +102,9 @@ def server_lag_bound(
 def client_lag_bound(
     constants: ProblemConstants,
     *,
-    lag: Scalar,
+    lag: Scalar,  # C before the round
     drift: Scalar,
-    move: Scalar,
+    move: Scalar,  # as for :func:`server_lag_bound`
     local_steps: Scalar,
     clients: Scalar,
     cohort_size: Scalar,
@@ -120,10 +116,6 @@ def client_lag_bound(
         + \Bigl(1 + \frac{2}{p}\Bigr) \beta^2 E||\theta_t - \theta_{t-1}||^2, \quad p = \frac{s}{m}
 
     Needs L (beta), sigma.
-
-    Args:
-        lag: C before the round.
-        move: as for :func:`server_lag_bound`.
     """
     beta, K, m, s = positive(
         constants, "L", local_steps=local_steps, clients=clients, cohort_size=cohort_size

@@ -55,11 +55,11 @@ def linear_rate(
 
 def sublinear_rate(
     *,
-    initial: Scalar,
-    max_step: Scalar,
-    rounds: Scalar,
-    noise: Scalar = 0.0,
-    squared_noise: Scalar = 0.0,
+    initial: Scalar,  # d_0
+    max_step: Scalar,  # the largest step
+    rounds: Scalar,  # R; there are R + 1 rounds
+    noise: Scalar = 0.0,  # c_1
+    squared_noise: Scalar = 0.0,  # c_2
 ) -> Tuned:
     r"""Lemma G.6: the step for ``d_r <= d_{r-1} - step e_r + c_1 step^2 + c_2 step^3``.
 
@@ -67,13 +67,6 @@ def sublinear_rate(
         + 2 \sqrt{\frac{c_1 d_0}{R + 1}} + 2 \Bigl(\frac{d_0}{R + 1}\Bigr)^{2/3} c_2^{1/3}, \quad
         \eta = \min\Bigl\{\eta_{max}, \sqrt{\frac{d_0}{c_1 (R + 1)}},
         \sqrt[3]{\frac{d_0}{c_2 (R + 1)}}\Bigr\}
-
-    Args:
-        initial: d_0.
-        max_step: the largest step.
-        rounds: R; there are R + 1 rounds.
-        noise: c_1.
-        squared_noise: c_2.
     """
     initial, max_step = positive(initial=initial, max_step=max_step)
     rounds, c1, c2 = non_negative(rounds=rounds, noise=noise, squared_noise=squared_noise)
