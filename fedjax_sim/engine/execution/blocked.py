@@ -20,16 +20,11 @@ class BlockedData:
     Within a stratum, examples are ordered by client as in
     :class:`~fedjax_sim.data.federated.FederatedData`.  All arrays of this pytree can be sharded on
     their first axis.
-
-    Attributes:
-        examples: pytree of arrays ``[strata * rows, ...]``.
-        offsets: int ``[strata, width + 1]``, first rows of the clients within their stratum.
-        placement: maps clients to local rows of the table of clients.
     """
 
-    examples: PyTree
-    offsets: Array | np.ndarray
-    placement: Any
+    examples: PyTree  # [strata * rows, ...]
+    offsets: Array | np.ndarray  # [strata, width + 1] int    first rows of clients in their stratum
+    placement: Any  # maps clients to local rows of the table of clients
 
     def place(self, client: Array) -> tuple[Array, Array]:
         """First row of a client in the local part of the table, and its number of rows."""

@@ -30,17 +30,11 @@ Build = Callable[[Callable, Any], Task]  # (place, data) -> task
 
 @dataclasses.dataclass(frozen=True)
 class PresentData:
-    """Examples of some clients, concatenated; a pytree.
+    """Examples of some clients, concatenated; a pytree."""
 
-    Attributes:
-        examples: pytree of arrays ``[R, ...]``; the last rows may belong to no client.
-        offsets: int ``[C + 1]``, the first row of each client.
-        ids: int ``[C]``, the clients, ascending; padded with numbers that no client has.
-    """
-
-    examples: PyTree
-    offsets: Array
-    ids: Array
+    examples: PyTree  # [R, ...]; the last rows may belong to no client
+    offsets: Array  # [C + 1] int    the first row of each client
+    ids: Array  # [C] int    the clients, ascending; padded with numbers that no client has
 
     def place(self, client: Array) -> tuple[Array, Array]:
         """Returns a client's first row and its number of rows."""

@@ -29,17 +29,11 @@ _PLAIN = {bool, int, float, complex, str, bytes, type(None)}
 
 
 class Trace(NamedTuple):
-    """Identity of a traced function; equal ones compute the same.
+    """Identity of a traced function; equal ones compute the same."""
 
-    Attributes:
-        digest: of its operations and constants, equal in other processes.
-        here: what it has in this process only: functions called on the host, and meshes.
-        error: why it could not be traced; such a trace equals no other.
-    """
-
-    digest: str
-    here: tuple[Hashable, ...] = ()
-    error: Exception | None = None
+    digest: str  # of its operations and constants, equal in other processes
+    here: tuple[Hashable, ...] = ()  # in this process only: functions on the host, and meshes
+    error: Exception | None = None  # why it could not be traced; such a trace equals no other
 
 
 def trace(function: Callable, *arguments: PyTree) -> tuple[Trace, PyTree]:
