@@ -84,15 +84,14 @@ def effects(scored: pd.DataFrame, measure: str, levels: dict[str, Sequence[float
     return pd.DataFrame(rows)
 
 
-def best_setting(scored: pd.DataFrame, controls: str, measure: str = MEASURES[0]) -> np.ndarray:
-    """The response per seed at the setting that has the best mean accuracy over other seeds."""
+def best_setting(scored: pd.DataFrame, controls: str) -> np.ndarray:
+    """The accuracy per seed at the setting that has the best mean accuracy over other seeds."""
     own = select(scored, controls=controls).assign(cell=lambda t: t[list(FACTORS)].apply(tuple, 1))
     own = own.assign(cell=own["cell"].astype(str))
-    wide = {name: own.pivot(index="cell", columns="seed", values=name) for name in
-            (MEASURES[0], measure)}  # fmt: skip
-    accuracy = wide[MEASURES[0]].fillna(0).to_numpy()
+    wide = own.pivot(index="cell", columns="seed", values=MEASURES[0])
+    accuracy = wide.fillna(0).to_numpy()
     chosen = (accuracy.sum(axis=1, keepdims=True) - accuracy).argmax(axis=0)
-    return wide[measure].to_numpy()[chosen, np.arange(len(chosen))]
+    return wide.to_numpy()[chosen, np.arange(len(chosen))]
 
 
 def _row(name: str, kind: str, values: np.ndarray) -> dict[str, Any]:
