@@ -165,14 +165,7 @@ def unmet(
     sizes: Any,
     own: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Returns the assumptions of the theorems on FedAvg that these options violate.
-
-    Args:
-        settings: options by name.
-        hyper: of FedAvg.
-        sizes: examples of the clients.
-        own: names of the parts that are a study module's.
-    """
+    """Returns the assumptions of the theorems on FedAvg that these options violate."""
     reasons = []
     if "timeline" in own:
         reasons.append("timeline is a study module's; the theorems have all clients in every round")

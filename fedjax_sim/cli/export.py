@@ -37,10 +37,7 @@ class ExportOptions:
 
 
 def export(folder: pathlib.Path, options: ExportOptions) -> tuple[pathlib.Path, str]:
-    """Writes the model and returns its path and what it is: algorithm, seed and round.
-
-    Folders above the path are created.
-    """
+    """Writes the model and returns its path and what it is: algorithm, seed and round."""
     path = options.output or pathlib.Path(f"model{_SUFFIXES[options.format]}")
     named = next((kind for kind, x in _SUFFIXES.items() if x and path.suffix.lower() == x), None)
     if named not in (None, options.format):  # a file of one format with the name of another

@@ -248,12 +248,7 @@ def mode_of(config: SweepOptions) -> Literal["max", "min"]:
 def configurations(
     study: Study, config: SweepOptions, option: str | None = None
 ) -> list[Configuration]:
-    """Returns every configuration of the sweep: algorithm, settings, hyper-parameters.
-
-    Args:
-        study, config: the options.
-        option: that messages name.
-    """
+    """Returns every configuration of the sweep: algorithm, settings, hyper-parameters."""
     study = study.replaced(options=config.run)
     try:
         return _configurations(config, study, option or ("points" if config.points else "grid"))

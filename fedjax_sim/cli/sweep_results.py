@@ -98,10 +98,7 @@ def results_of(config: SweepOptions, result: Sweep) -> tuple[SweepResult, dict[s
 
 
 def speed_up_of(config: SweepOptions, results: SweepResult) -> dict[str, Any]:
-    """Returns the table and the figure of the speed-up by the names of their files.
-
-    There are some with ``over`` and ``reference``.
-    """
+    """Returns the table and the figure of the speed-up by the names of their files."""
     if config.over is None or config.reference is None or results.best.empty:
         return {}
     mode, label = mode_of(config), metric_label(config.score_metric)

@@ -59,11 +59,7 @@ class TableOptions:
 
 
 def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
-    """Returns the table as text.
-
-    Raises:
-        ValueError: as :func:`results`; a file whose name says another format.
-    """
+    """Returns the table as text."""
     suffix = "" if options.output is None else options.output.suffix.lower()
     if _FORMATS.get(suffix, options.format) != options.format:
         raise ValueError(

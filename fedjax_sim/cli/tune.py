@@ -69,11 +69,6 @@ def run_tune(
     rounds, as a comparison's config.json), ``privacy.csv`` (epsilon of every private
     configuration), and ``slices/``, the finished runs, which a later call does not repeat.  The
     runs that a rung has cut are in folders of that many rounds.
-
-    Args:
-        study, config: the options.
-        source, arguments: words of the command, which the command for the best one repeats.
-        callbacks: as :func:`~fedjax_sim.tune` takes them.
     """
     run = config.run
     study = study.replaced(options=run)

@@ -63,12 +63,7 @@ _IN_GRIDS = (
 
 
 def check_typed(typed: Collection[str], values: Mapping[str, Any]) -> None:
-    """Refuses typed options without effect.
-
-    Args:
-        typed: names of the typed options.
-        values: all options by name; those of a grid or a space may have any value.
-    """
+    """Refuses typed options without effect."""
     varied = _varied(values)
     if (points := values.get("points")) is not None:
         for name in typed:
@@ -82,13 +77,7 @@ def check_typed(typed: Collection[str], values: Mapping[str, Any]) -> None:
 
 
 def check_axes(option: str, axes: Collection[str], values: Mapping[str, Any]) -> None:
-    """Refuses names of a grid whose values would have no effect.
-
-    Args:
-        option: that has the names, ``grid``, ``points`` or ``space``.
-        axes: the names.
-        values: the other options by name.
-    """
+    """Refuses names of a grid whose values would have no effect; ``option`` has the names."""
     for name in axes:
         rules = [rule for rule in BESIDE if rule.name == name]
         if "sampling" not in axes:
