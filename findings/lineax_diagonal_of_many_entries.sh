@@ -3,7 +3,7 @@
 #
 # Guess: a diagonal system is solved by x = b / a, entry by entry, as the class says, and only an entry that is
 # 0 has the solution 0.  By default entries up to 2 N times the machine precision times the largest count as
-# 0, where N is their number (the text says N): 24 % of the largest for a million parameters, all of it for four.
+# 0, where N is their number (the text says N): 24 % of the largest for a million parameters, 95 % for four.
 # Then a step divided by a diagonal Hessian or Fisher information is 0 in every entry, and the result says
 # "successful".  The automatic solver does the same with well_posed False or None.  With well_posed=True,
 # or rcond=0, each entry is divided.
