@@ -323,15 +323,15 @@ def on_cifar100(folder: pathlib.Path = CIFAR100) -> str:
     levels = levels_of(facts)
     table = effects(rows, MEASURES[0], levels).set_index("effect")
     mains = table.loc[table["kind"] == "main", :]
-    fixed = "".join(
-        f", {factor} {levels[f'{factor}s'][0]:g}"
+    ran = "".join(
+        f", {factor} {' or '.join(f'{level:g}' for level in levels[f'{factor}s'])}"
         for factor in FACTORS
-        if len(levels[f"{factor}s"]) == 1
     )
-    effects_of = "; ".join(_named(name, row) for name, row in mains.iterrows())
+    shown = pd.concat([mains, largest(table.reset_index(), 1).set_index("effect")])
+    effects_of = "; ".join(_named(name, row) for name, row in shown.iterrows())
     ahead = Estimate.of(100 * (best_setting(rows, SCAFFOLD) - best_setting(rows, OWN)))
     return (
-        f"CIFAR-100, narrow LeNet-5 at one rate{fixed}, {facts['options']['seeds']} seeds, points "
+        f"CIFAR-100, narrow LeNet-5 at one rate{ran}, {facts['options']['seeds']} seeds, points "
         f"of accuracy ([table](../../experiments/results/fedswa/{folder.name}/factorial.md)): "
         f"{effects_of}; SCAFFOLD for own controls {ahead:.1f}."
     )

@@ -276,14 +276,15 @@ def test_small_run_continues_and_is_redrawn(tmp_path, monkeypatch):
 
 
 def test_page_has_the_effects_on_cifar100(tmp_path):
-    """A factor that was run at one level has no effect to state."""
+    """With the levels that ran; a factor that was run at one level has no effect to state."""
     assert "has not run" in on_cifar100(tmp_path)
     table = planted().query(f"lr == 0.1 and (rho == 0.1 or controls == {SCAFFOLD!r})")
     facts = {"options": LEVELS | {"rhos": (0.1,), "seeds": 4}}
     Report("Factorial").save(tmp_path, "factorial", table, **facts)
     text = on_cifar100(tmp_path)
-    assert "at one rate, rho 0.1, 4 seeds" in text
+    assert "at one rate, gamma 0.05 or 1, alpha 1 or 1.5, rho 0.1, 4 seeds" in text
     assert "controls own for none: 12.0 [12.0, 12.0]" in text
     assert "alpha 1.5 for 1: -2.0 [-2.0, -2.0]" in text
+    assert "(controls own for none) x (gamma 0.05 for 1): 4.0 [4.0, 4.0]" in text
     assert "SCAFFOLD for own controls 1.0 [1.0, 1.0]" in text
     assert "rho 0.1 for" not in text
