@@ -48,7 +48,7 @@ class TestTuned:
         (folder / "methods.md").unlink()
         (folder / "methods.png").unlink()
         monkeypatch.setattr(clock_runs, "train", None)
-        redraw.main(redraw.Options(output=tmp_path / "out"))
+        redraw.redraw(tmp_path / "out" / "favano")
         assert (folder / "methods.md").read_text() == text
         assert (folder / "methods.png").exists()
         cifar_tuned.main(options)
