@@ -1,4 +1,7 @@
-"""Losses and hits of outputs and labels, one value per example."""
+"""Losses and hits of outputs and labels, one value per example.
+
+Losses of outputs in half precision are computed in float32, and rounded at the end.
+"""
 
 import dataclasses
 from typing import Any
@@ -7,12 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fedjax_sim import tree
 from fedjax_sim.checks import INT32_MAX, check_count
 
 
 def softmax(logits: Array, y: Array) -> Array:
     """``log sum_c exp(z_c) - z_y``, the mean over positions: ``[B, ..., C], [B, ...] -> [B]``."""
-    return mean_per_example(_softmax(logits, y))
+    return mean_per_example(_softmax(logits, y)).astype(logits.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,29 +31,40 @@ class MaskedSoftmax:
 
     def __call__(self, logits: Array, y: Array) -> Array:
         counts = y != self.ignore
-        return mean_per_example(_softmax(logits, jnp.where(counts, y, 0)), counts)
+        losses = mean_per_example(_softmax(logits, jnp.where(counts, y, 0)), counts)
+        return losses.astype(logits.dtype)
 
 
 def logistic(logits: Array, y: Array) -> Array:
     """``log(1 + exp(z)) - y z``: ``[B], [B] -> [B]``."""
     _check_outputs(logits)
     _check_targets(y, logits.shape)
-    return jnp.logaddexp(0.0, logits) - y.astype(logits.dtype) * logits
+    z = tree.wide(logits)
+    y = y.astype(z.dtype)
+    # log(1 + e^z) - y z = log(1 + e^-z) + (1 - y) z. The nearer label is 0 in both, where nothing
+    # of the size of z cancels.
+    is_one = y > 0.5
+    z, rest = jnp.where(is_one, -z, z), jnp.where(is_one, 1 - y, y)
+    return (jnp.logaddexp(0.0, z) - rest * z).astype(logits.dtype)
 
 
 def errors_of(predictions: Array, y: Array) -> Array:
-    """Predictions minus targets: ``[B, ...], [B, ...] -> [B, ...]``; also of one output [B, 1]."""
+    """Predictions minus targets, in at least float32: ``[B, ...], [B, ...] -> [B, ...]``.
+
+    Predictions may be those of one output, ``[B, 1]``.
+    """
     _check_outputs(predictions)
     if predictions.shape == (*y.shape, 1):
         predictions = predictions[..., 0]
     _check_targets(y, predictions.shape)
+    predictions = tree.wide(predictions)
     return predictions - y.astype(predictions.dtype)
 
 
 def squared(predictions: Array, y: Array) -> Array:
     """Sum of squared errors: ``[B, ...], [B, ...] -> [B]``."""
     errors = errors_of(predictions, y) ** 2
-    return errors.reshape(errors.shape[0], -1).sum(axis=1)
+    return errors.reshape(errors.shape[0], -1).sum(axis=1).astype(predictions.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +77,7 @@ class Huber:
         size = jnp.abs(errors_of(predictions, y))
         near = jnp.minimum(size, self.delta)
         values = near * (size - near / 2)  # e^2 / 2, or delta (|e| - delta / 2)
-        return values.reshape(values.shape[0], -1).sum(axis=1)
+        return values.reshape(values.shape[0], -1).sum(axis=1).astype(predictions.dtype)
 
 
 def largest_is_label(logits: Array, y: Array) -> Array:
@@ -76,6 +91,7 @@ def sign_is_label(logits: Array, y: Array) -> Array:
 
 
 def _softmax(logits: Array, y: Array) -> Array:
+    """``log sum_c exp(z_c) - z_y`` in at least float32: ``[B, ..., C], [B, ...] -> [B, ...]``."""
     _check_outputs(logits)
     if y.shape != logits.shape[:-1]:
         raise ValueError(
@@ -84,9 +100,12 @@ def _softmax(logits: Array, y: Array) -> Array:
         )
     if not jnp.issubdtype(y.dtype, jnp.integer):
         raise ValueError(f"examples['y'] has dtype {y.dtype}; expected integer labels")
-    y = y.astype(jnp.int32)
+    y, logits = y.astype(jnp.int32), tree.wide(logits)
     target = jax.lax.platform_dependent(logits, y, cpu=_gathered, default=_selected)
-    return jax.nn.logsumexp(logits, axis=-1) - target
+    # Relative to the largest logit: a small loss would be lost beside logits that are large.
+    largest = jax.lax.stop_gradient(logits.max(axis=-1))
+    largest = jnp.where(jnp.isfinite(largest), largest, 0)
+    return jnp.log(jnp.exp(logits - largest[..., None]).sum(axis=-1)) - (target - largest)
 
 
 def _gathered(logits: Array, y: Array) -> Array:

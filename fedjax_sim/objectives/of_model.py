@@ -339,8 +339,8 @@ class Regularised:
             _, params = tree.leaves.split(params, self.statistics)
         # Frozen leaves may be in half precision, whose squares overflow above 65,504.
         squared = tree.norm(tree.wide(jax.tree.map(jnp.asarray, params)), squared=True)
-        penalty = squared.astype(losses.dtype) / 2
-        return losses + jnp.asarray(self.weight, losses.dtype) * penalty
+        penalty = jnp.asarray(self.weight, squared.dtype) * (squared / 2)
+        return losses + penalty.astype(losses.dtype)
 
     def check(self, params: Params, examples: PyTree) -> None:
         """Raises ValueError as the objective without the regulariser."""
@@ -372,7 +372,7 @@ class LossAndAccuracy(_OfLoss):
     def __call__(self, params: Params, examples: PyTree) -> dict[str, Array]:
         logits, y = outputs_of(self.apply, params, examples), _part(examples, "y")
         loss = self.loss(logits, y)
-        correct = self.correct(logits, y).astype(loss.dtype)
+        correct = tree.wide(self.correct(logits, y).astype(loss.dtype))
         counts = y != self.loss.ignore if isinstance(self.loss, MaskedSoftmax) else None
         return {"loss": loss, "accuracy": mean_per_example(correct, counts)}
 

@@ -7,6 +7,7 @@ import pytest
 from flax import linen, nnx
 
 from fedjax_sim import models, objectives
+from fedjax_sim.engine import evaluator
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((6, 3)).astype(np.float32)
@@ -116,6 +117,91 @@ def test_with_l2_of_frozen_leaves_in_half_precision():
     params = {"frozen": jnp.array(300.0, jnp.float16), "w": jnp.array(1.0)}
     objective = objectives.with_l2(lambda params, examples, key: params["w"] * jnp.ones(1), 2.0)
     np.testing.assert_array_equal(objective(params, {}, None), [90_002.0])
+
+
+HALVES = pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+
+
+@HALVES
+def test_losses_of_half_precision_are_those_of_their_outputs(dtype):
+    """Log-sum-exp minus a logit of its size was 0, and a sum over 8,192 positions infinite."""
+    logits = jnp.array([[20.0, 15.0, 10.0]], dtype)
+    expected = np.log1p(np.exp(-5.0) + np.exp(-10.0))
+    objective = objectives.cross_entropy(linear)
+    losses = objective(jnp.eye(3, dtype=dtype), {"x": logits, "y": jnp.array([0])}, None)
+    assert losses.dtype == dtype
+    rounding = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(np.float64(losses), [expected], rtol=rounding)
+    objective = objectives.binary_cross_entropy(lambda params, x: x * params)
+    examples = {"x": jnp.array([6.0, -6.0]), "y": jnp.array([1, 0])}
+    losses = objective(jnp.array(1, dtype), examples, None)
+    assert losses.dtype == dtype
+    np.testing.assert_allclose(np.float64(losses), np.log1p(np.exp(-6.0)), rtol=rounding)
+    positions = jnp.broadcast_to(logits, (1, 8192, 3))
+    examples = {"x": positions, "y": jnp.arange(8192)[None] % 3 - 1}
+    masked = objectives.cross_entropy(linear, ignore=-1)
+    losses = masked(20 * jnp.eye(3, dtype=dtype), examples, None)
+    np.testing.assert_allclose(np.float64(losses), [50.0], rtol=rounding)  # of labels 0 and 1
+
+
+@HALVES
+def test_accuracy_of_a_sequence_in_half_precision_is_a_ratio_of_counts(dtype):
+    examples = {"x": jnp.eye(2, dtype=dtype)[jnp.arange(4097) % 2][None]}
+    examples["y"] = jnp.where(jnp.arange(4097) < 4096, jnp.arange(4097) % 2, 1)[None]
+    metrics = objectives.classification_metrics(linear, ignore=-1)(
+        jnp.eye(2, dtype=dtype), examples
+    )
+    np.testing.assert_allclose(metrics["accuracy"], 4096 / 4097, rtol=1e-6)
+
+
+@HALVES
+def test_metrics_of_regression_in_half_precision(dtype):
+    """The squares of errors above 256 are infinite in float16, and targets had lost digits."""
+    x = jnp.linspace(896, 1152, 33)  # exact in bfloat16
+    y = x + 300.25 * jnp.where(jnp.arange(33) % 2, 1, -1)
+    metrics = objectives.regression_metrics(lambda params, x: x * params)
+    result = evaluator(metrics, {"x": x, "y": y})(jnp.array(1, dtype))
+    np.testing.assert_allclose(result["rmse"], 300.25, rtol=1e-6)
+    expected = 1 - 300.25**2 / np.var(np.asarray(y, np.float64))
+    np.testing.assert_allclose(result["r2"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("largest", [20.0, 1000.0, 1e6])
+def test_small_losses_beside_large_logits(largest):
+    """The difference of two numbers of the size of the logits had their rounding error."""
+    logits = jnp.array([[largest, largest - 2]])
+    examples = {"x": logits, "y": jnp.array([0])}
+    losses = objectives.cross_entropy(linear)(jnp.eye(2), examples, None)
+    np.testing.assert_allclose(losses, [np.log1p(np.exp(-2.0))], rtol=1e-6)
+    examples = {"x": jnp.array([[14.0], [-14.0]]), "y": jnp.array([1, 0])}
+    losses = objectives.binary_cross_entropy(linear)(jnp.ones(1), examples, None)
+    np.testing.assert_allclose(losses, np.log1p(np.exp(-14.0)), rtol=1e-6)
+
+
+def test_binary_cross_entropy_of_probabilities():
+    z, y = (x.ravel() for x in np.meshgrid([-3.0, -0.5, 0.0, 2.0], [0.0, 0.25, 0.5, 0.75, 1.0]))
+    examples = {"x": jnp.asarray(z, jnp.float32), "y": jnp.asarray(y, jnp.float32)}
+
+    def losses(w):
+        return objectives.binary_cross_entropy(lambda w, x: w * x)(w, examples, None)
+
+    probability = 1 / (1 + np.exp(-z))
+    one = jnp.array(1.0)
+    np.testing.assert_allclose(losses(one), np.logaddexp(0, z) - y * z, rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.jacobian(losses)(one), (probability - y) * z, rtol=1e-5, atol=1e-6
+    )
+    curvature = jax.jacobian(jax.jacobian(losses))(one)
+    np.testing.assert_allclose(curvature, probability * (1 - probability) * z**2, rtol=1e-5)
+
+
+def test_with_l2_of_a_model_in_half_precision():
+    """The sum of 100,000 squares is infinite in float16, a part of it by the weight is not."""
+    params = {"w": jnp.ones(100_000, jnp.float16)}
+    objective = objectives.with_l2(lambda params, examples, key: params["w"][:1], 1e-4)
+    np.testing.assert_array_equal(objective(params, {}, None), [6.0])
+    gradient = jax.grad(lambda params: objective(params, {}, None).sum())(params)
+    np.testing.assert_allclose(np.float64(gradient["w"][1:]), 1e-4, rtol=1e-3)
 
 
 def test_uint8_images_and_precision_follow_the_params(x64):
