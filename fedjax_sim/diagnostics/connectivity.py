@@ -24,6 +24,7 @@ from jax.tree_util import Partial
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, seeded
+from fedjax_sim.diagnostics.surfaces import scalars
 from fedjax_sim.types import Params, PyTree, shown
 
 
@@ -82,7 +83,8 @@ def segments(
         chunk: points that are evaluated at once.
 
     Raises:
-        ValueError: fewer than three points, a pair of other numbers, no pairs.
+        ValueError: fewer than three points, a pair of other numbers, no pairs, a loss that is no
+            scalar.
 
     Example:
         >>> double_well = lambda x: (x**2 - 1) ** 2
@@ -150,11 +152,11 @@ def _values(loss: Partial, models: Params, pairs: Array, shares: Array, chunk: i
     def between(point: tuple[Array, Array]) -> PyTree:
         pair, share = point
         x, y = tree.take(models, pair[0]), tree.take(models, pair[1])
-        return loss(tree.add_scale(tree.scale(1 - share, x), share, y))
+        return scalars(loss, tree.add_scale(tree.scale(1 - share, x), share, y))
 
     inner = shares[1:-1]
     points = jnp.repeat(pairs, len(inner), axis=0), jnp.tile(inner, len(pairs))
-    ends = jax.lax.map(loss, models, batch_size=chunk)
+    ends = jax.lax.map(functools.partial(scalars, loss), models, batch_size=chunk)
     middle = jax.lax.map(between, points, batch_size=chunk)
 
     def joined(ends: Array, middle: Array) -> Array:

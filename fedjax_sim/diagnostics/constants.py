@@ -11,7 +11,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim.diagnostics.gradient_moments import Moments
-from fedjax_sim.diagnostics.heterogeneity import heterogeneity
+from fedjax_sim.diagnostics.heterogeneity import check_points, heterogeneity
 from fedjax_sim.diagnostics.optimum import Optimum, double
 from fedjax_sim.diagnostics.smoothness import Curvature, curvature, hessian_lipschitz
 from fedjax_sim.engine import Execution
@@ -65,6 +65,7 @@ def measure(
         >>> measure(task, jnp.array([0.0, 1.0]), jax.random.key(0)).known
         {'L': 1.0, 'mu': 1.0, 'Q': 0.0, 'zeta': 1.0, 'zeta_mean': 1.0}
     """
+    points = check_points(task, points)
     eigen_key, power_key, oracle_key = jax.random.split(key, 3)
     if bent is None:
         bent = curvature(task, points, eigen_key, iterations=iterations, execution=execution)

@@ -60,7 +60,8 @@ def heterogeneity(
 
     Args:
         task: the clients' objectives.
-        points: models, leaves ``[P, ...]``; for zeta_star the optimum alone, P = 1.
+        points: models, leaves ``[P, ...]``; for zeta_star the optimum alone, P = 1.  Of those in
+            half precision the gradients are computed in float32.
         key: for random objectives.
         execution: strategy that executes the clients; default
             :func:`~fedjax_sim.engine.execution.strategies.auto` on one device.
@@ -146,11 +147,13 @@ class ClientMap(NamedTuple):
 
 
 def check_points(task: Task, points: Params) -> Params:
-    """Checks the points and returns them on the host."""
+    """Checks the points and returns them on the host, in at least float32."""
+    # Squares of gradients leave the range of float16, and differences of gradients in bfloat16 are
+    # its rounding.
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(points)]
     check_objectives(task)
     if len({shape[:1] for shape in shapes}) != 1 or not shapes[0] or shapes[0][0] < 1:
         raise ValueError(f"points has leaves of shapes {shapes[:3]}; expected [P, ...] with one P")
     if is_traced(points):
-        return points
-    return jax.tree.map(np.asarray, points)
+        return tree.wide(points)
+    return tree.wide(jax.tree.map(np.asarray, points))

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from jax.scipy.sparse.linalg import cg
 from jax.tree_util import Partial
 
 from fedjax_sim.checks import check_count, check_positive
@@ -29,6 +28,7 @@ from fedjax_sim.types import Params, PyTree, shown
 _COLUMNS = 128  # Hessian-vector products at once
 _SUFFICIENT = 1e-4  # Armijo: required share of the predicted decrease
 _HALVINGS = 60
+_ITERATIONS = 1000  # of conjugate gradients
 # Steps towards a minimum at infinity all have the same length, at least 1 / max_steps of the
 # distance so far. If the minimum is attained, the last step is far shorter.
 _LAST_STEP = 1e-3
@@ -70,7 +70,8 @@ def optimum(
         max_steps: largest number of Newton steps.
         max_dense: models with at most this number of parameters form and factor the Hessian; for
             larger models conjugate gradients compute the Newton steps, with a precision that
-            depends on the norm of the gradient.
+            depends on the norm of the gradient, and find negative curvature along their
+            directions only.
 
     Raises:
         ValueError: tolerance or max_steps not positive, parameters that are not floating.
@@ -217,28 +218,53 @@ def _hessian(loss: Partial, params: Params) -> Array:
 def _conjugate_step(
     loss: Partial, params: Params, gradient: np.ndarray, largest: float
 ) -> tuple[np.ndarray, float]:
-    return np.asarray(_conjugate(loss, params, jnp.asarray(-gradient))), largest
+    """Newton step, and the largest curvature along all directions so far."""
+    step, lowest, highest = map(np.asarray, _conjugate(loss, params, jnp.asarray(-gradient)))
+    largest = max(largest, float(highest))
+    if lowest < -_rounding(len(gradient), largest):
+        raise FloatingPointError(
+            f"loss has a Hessian with the curvature {lowest:.3g} along a direction; expected a "
+            "convex loss"
+        )
+    return step, largest
 
 
 @jax.jit
-def _conjugate(loss: Partial, params: Params, target: Array) -> Array:
+def _conjugate(loss: Partial, params: Params, target: Array) -> tuple[Array, Array, Array]:
+    """Solution of ``H s = target``, with the smallest and the largest curvature on the way."""
     _, unravel = ravel_pytree(params)
     product = hessian_product(jax.grad(loss), params)
     # As precise as the quadratic model, which preserves the fast convergence of Newton's method.
     precision = 0.1 * jnp.minimum(1.0, jnp.linalg.norm(target))
-    solved, _ = cg(
-        lambda v: ravel_pytree(product(unravel(v)))[0],
-        target,
-        tol=precision,  # pyright: ignore[reportArgumentType]
-        maxiter=1000,
-    )
-    return solved
+    least = jnp.square(precision) * jnp.vdot(target, target)
+
+    def unfinished(state: tuple[Array, ...]) -> Array:
+        *_, square, lowest, _, count = state
+        # Without positive curvature there is no further step; JAX's solver would take one upwards.
+        return (square > least) & (lowest > 0) & (count < _ITERATIONS)
+
+    def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        solution, residual, direction, square, lowest, highest, count = state
+        image = ravel_pytree(product(unravel(direction)))[0]
+        along = jnp.vdot(direction, image)
+        curvature = along / jnp.vdot(direction, direction)
+        length = jnp.where(along > 0, square / jnp.where(along > 0, along, 1), 0)
+        solution, residual = solution + length * direction, residual - length * image
+        after = jnp.vdot(residual, residual)
+        direction = residual + after / square * direction
+        bounds = jnp.minimum(lowest, curvature), jnp.maximum(highest, curvature)
+        return solution, residual, direction, after, *bounds, count + 1
+
+    zeros, infinite = jnp.zeros_like(target), jnp.full((), jnp.inf, target.dtype)
+    count = jnp.zeros((), jnp.int32)
+    state = zeros, target, target, jnp.vdot(target, target), infinite, -infinite, count
+    solution, _, _, _, lowest, highest, _ = jax.lax.while_loop(unfinished, step, state)
+    return solution, lowest, highest
 
 
 def _solve(hessian: np.ndarray, gradient: np.ndarray, largest: float) -> np.ndarray:
     """Solution of ``H s = g`` with the smallest norm."""
-    # Entries are differences of larger numbers: small entries have errors of the same size.
-    rounding = 100 * len(gradient) * np.finfo(np.float64).eps * largest
+    rounding = _rounding(len(gradient), largest)
     try:
         factor = np.linalg.cholesky(hessian)
         if (np.diag(factor) ** 2).min() > rounding:
@@ -252,6 +278,12 @@ def _solve(hessian: np.ndarray, gradient: np.ndarray, largest: float) -> np.ndar
         )
     inverse = np.where(values > rounding, 1 / np.where(values > rounding, values, 1), 0)
     return vectors @ (inverse * (vectors.T @ gradient))
+
+
+def _rounding(size: int, largest: float) -> float:
+    """Error of a Hessian's entries and curvatures."""
+    # Entries are differences of larger numbers: small entries have errors of the same size.
+    return 100 * size * np.finfo(np.float64).eps * largest
 
 
 def _length(value_at: Callable[[float], float], value: float, slope: float) -> float:

@@ -94,14 +94,16 @@ def filter_normalized(
         if leaf.ndim < 2:
             return jnp.zeros_like(leaf)
         noise = jax.random.normal(jax.random.fold_in(key, number), leaf.shape, jnp.float32)
-        noise = noise.astype(leaf.dtype)
+        # Squares of half precision leave its range.
+        wide = tree.wide(leaf)
+        noise = noise.astype(wide.dtype)
         axis = filter_axis(leaf) % leaf.ndim
         rest = tuple(i for i in range(leaf.ndim) if i != axis)
 
         def size(x: Array) -> Array:
             return jnp.sqrt(jnp.sum(x**2, axis=rest, keepdims=True))
 
-        return noise * (size(leaf) / size(noise))
+        return (noise * (size(wide) / size(noise))).astype(leaf.dtype)
 
     return jax.tree.unflatten(structure, [direction(i, leaf) for i, leaf in enumerate(leaves)])
 
@@ -110,7 +112,7 @@ def plane(params_a: Params, params_b: Params, params_c: Params) -> Plane:
     """Plane through three models, such as the models of the server and two clients.
 
     ``d1`` points from a to b; ``d2`` is the part of ``c - a`` that is orthogonal to ``d1``. Both
-    have length 1.
+    have length 1. Directions have the dtypes of the models, coordinates at least float32.
 
     Raises:
         ValueError: models on one line, up to rounding. Traced models are not checked.
@@ -121,7 +123,8 @@ def plane(params_a: Params, params_b: Params, params_c: Params) -> Plane:
         >>> result.coordinates.tolist(), result.d2.tolist()
         ([[0.0, 0.0], [2.0, 0.0], [1.0, 3.0]], [0.0, 1.0, 0.0])
     """
-    first, second = tree.sub(params_b, params_a), tree.sub(params_c, params_a)
+    a, b, c = map(tree.wide, (params_a, params_b, params_c))
+    first, second = tree.sub(b, a), tree.sub(c, a)
     d1 = tree.scale(tree.over_norm(1.0, first), first)
     along = tree.vdot(second, d1)
     rest = tree.add_scale(second, -along, d1)
@@ -133,7 +136,8 @@ def plane(params_a: Params, params_b: Params, params_c: Params) -> Plane:
         _check_rank(names, across, tree.norm(second), 100 * _epsilon(height))
     coordinates = jnp.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]], length.dtype) * length
     coordinates = coordinates.at[2].set(jnp.stack([along, height]))
-    return Plane(d1, tree.scale(tree.over_norm(1.0, rest), rest), coordinates)
+    d2 = tree.scale(tree.over_norm(1.0, rest), rest)
+    return Plane(*(tree.cast_like(d, params_a) for d in (d1, d2)), coordinates)
 
 
 def principal_plane(center: Params, models: Params) -> Plane:
@@ -141,7 +145,8 @@ def principal_plane(center: Params, models: Params) -> Plane:
 
     The directions are principal components of the differences ``D = models - center``. The mean is
     not subtracted, so the server's model lies in the plane. With the eigenvectors u_j of the Gram
-    matrix ``G = D D^T [k, k]``, ``d_j = D^T u_j / sqrt(lambda_j)``.
+    matrix ``G = D D^T [k, k]``, ``d_j = D^T u_j / sqrt(lambda_j)``. Directions have the dtypes of
+    the center, coordinates at least float32.
 
     Args:
         center: the server's model.
@@ -163,7 +168,9 @@ def principal_plane(center: Params, models: Params) -> Plane:
     count = jax.tree.leaves(models)[0].shape[0]
     if count < 2:
         raise ValueError(f"models has {count} models; expected at least 2")
-    offsets = jax.tree.map(lambda x, c: (x - c).reshape(count, -1), models, center)
+    offsets = jax.tree.map(
+        lambda x, c: (x - c).reshape(count, -1), tree.wide(models), tree.wide(center)
+    )
     gram = functools.reduce(jnp.add, (_product(x, x.T) for x in jax.tree.leaves(offsets)))
     eigenvalues, vectors = jnp.linalg.eigh(gram)
     roots = jnp.sqrt(jnp.maximum(eigenvalues[:-3:-1], 0))  # the two largest, largest first
@@ -172,7 +179,9 @@ def principal_plane(center: Params, models: Params) -> Plane:
     _check_rank("models", roots[1], roots[0], 2 * _epsilon(roots) ** 0.5)
     d1, d2 = (
         jax.tree.map(
-            lambda x, c, j=j: (_product(vectors[:, j], x) / roots[j]).reshape(c.shape),
+            lambda x, c, j=j: (
+                (_product(vectors[:, j], x) / roots[j]).reshape(c.shape).astype(c.dtype)
+            ),
             offsets,
             center,
         )

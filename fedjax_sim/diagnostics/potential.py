@@ -21,7 +21,7 @@ from fedjax_sim.types import Params
 
 
 def mean_model(server: Params, clients: Params) -> Params:
-    """``mu = (w + sum_i w_i) / (n + 1)``.
+    """``mu = (w + sum_i w_i) / (n + 1)``, summed in at least float32.
 
     A server step of FAVANO or QuAFL moves it by ``-lr / (n + 1)`` times the sum of the contacted
     clients' progress, for any contacted clients (Equation 53).
@@ -41,12 +41,11 @@ def mean_model(server: Params, clients: Params) -> Params:
         2.0
     """
     n = _num_clients(server, clients)
-    total = jax.tree.map(lambda w, each: w + each.sum(0), server, clients)
-    return tree.divide(total, n + 1)
+    return tree.cast_like(_mean(server, clients, n), jax.tree.map(jnp.asarray, server))
 
 
 def potential(server: Params, clients: Params) -> Array:
-    r"""``Phi = ||w - mu||^2 + sum_i ||w_i - mu||^2``.
+    r"""``Phi = ||w - mu||^2 + sum_i ||w_i - mu||^2``, in at least float32.
 
     Args:
         server: w.
@@ -62,12 +61,12 @@ def potential(server: Params, clients: Params) -> Array:
         >>> float(potential(jnp.array(4.0), jnp.array([1.0, 1.0])))
         6.0
     """
-    mu = mean_model(server, clients)
-    return tree.norm(tree.sub(server, mu), squared=True) + _from(mu, clients)
+    mu = _mean(server, clients, _num_clients(server, clients))
+    return tree.norm(tree.sub(_wide(server), mu), squared=True) + _from(mu, clients)
 
 
 def client_variance(server: Params, clients: Params) -> Array:
-    r"""``sum_i ||w_i - w||^2 = Phi + (n + 1) ||w - mu||^2`` (Equation 77).
+    r"""``sum_i ||w_i - w||^2 = Phi + (n + 1) ||w - mu||^2`` (Equation 77), in at least float32.
 
     Args:
         server: w.
@@ -87,8 +86,18 @@ def client_variance(server: Params, clients: Params) -> Array:
     return _from(server, clients)
 
 
+def _wide(x: Params) -> Params:
+    return tree.wide(jax.tree.map(jnp.asarray, x))
+
+
+def _mean(server: Params, clients: Params, n: int) -> Params:
+    """The mean of n + 1 models before it is rounded."""
+    total = jax.tree.map(lambda w, each: w + each.sum(0), _wide(server), _wide(clients))
+    return tree.divide(total, n + 1)
+
+
 def _from(center: Params, clients: Params) -> Array:
-    differences = jax.tree.map(lambda each, w: each - w, clients, center)
+    differences = jax.tree.map(lambda each, w: each - w, _wide(clients), _wide(center))
     return jnp.asarray(tree.norm(differences, squared=True))
 
 

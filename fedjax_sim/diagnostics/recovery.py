@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from fedjax_sim import tree
 from fedjax_sim.prox import like
 from fedjax_sim.tree import singular_values
 from fedjax_sim.types import Scalar, shown
@@ -104,12 +105,12 @@ def numerical_rank(x: Array, cutoff: Scalar = CUTOFF) -> Array:
     """
     if x.ndim < 2:
         raise ValueError(f"x has shape {x.shape}; expected a matrix")
-    values = singular_values(x)
+    values = singular_values(tree.wide(x))
     return jnp.sum(values > like(values, cutoff), axis=-1, dtype=jnp.int32)
 
 
 def recovery_error(x: Array, truth: Array) -> Array:
-    r"""The distance :math:`\|x - x^*\|_2`; for matrices in the Frobenius norm.
+    r"""The distance :math:`\|x - x^*\|_2`, in at least float32; for matrices the Frobenius norm.
 
     Raises:
         ValueError: different shapes.
@@ -120,4 +121,5 @@ def recovery_error(x: Array, truth: Array) -> Array:
     """
     if x.shape != jnp.shape(truth):
         raise ValueError(f"truth has shape {jnp.shape(truth)}; expected {x.shape}, the shape of x")
+    x = tree.wide(x.astype(_scores_of(x)))
     return jnp.linalg.norm((x - jnp.asarray(truth).astype(x.dtype)).ravel())

@@ -134,7 +134,7 @@ def client_sharpness(
 
     Args:
         task: the clients' objectives; pass it as an argument to the function that you jit.
-        params: the model.
+        params: the model; of one in half precision everything is computed in float32.
         key: for the initial vectors of Lanczos, and for random objectives.
         radius: length of the SAM step.
         num: number of eigenvalues per objective.
@@ -159,6 +159,7 @@ def client_sharpness(
     """
     check_key(key)
     check_objectives(task)
+    params = tree.wide(jax.tree.map(jnp.asarray, params))
     weights = jnp.asarray(
         np.ones(task.num_clients) if weights is None else weights, jnp.result_type(float)
     )

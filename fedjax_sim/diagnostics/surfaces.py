@@ -61,7 +61,7 @@ def surface(
             examples, and the patches that a first convolution extracts from them.
 
     Raises:
-        ValueError: points below 2, chunk below 1, an empty range.
+        ValueError: points below 2, chunk below 1, an empty range, a loss that is no scalar.
 
     Example:
         >>> d1, d2 = jnp.array([1.0, 0.0]), jnp.array([0.0, 2.0])
@@ -83,6 +83,17 @@ def surface(
     return Surface(a, b, _values(loss, params, d1, d2, a, b, min(chunk, points**2)))
 
 
+def scalars(loss: Callable[[Params], PyTree], params: Params) -> PyTree:
+    """Returns the values of a loss; refuses other ones than scalars, such as losses of examples."""
+    values = loss(params)
+    for path, value in jax.tree_util.tree_leaves_with_path(values):
+        if jnp.shape(value) != ():
+            raise ValueError(
+                f"loss{jax.tree_util.keystr(path)} has shape {jnp.shape(value)}; expected a scalar"
+            )
+    return values
+
+
 @functools.partial(jax.jit, static_argnames="chunk")
 def _values(
     loss: Partial, params: Params, d1: Params, d2: Params, a: Array, b: Array, chunk: int
@@ -92,7 +103,8 @@ def _values(
 
     def at(shared: tuple[Partial, Params, Params, Params], point: tuple[Array, Array]):
         loss, params, d1, d2 = shared
-        return (), loss(tree.add_scale(tree.add_scale(params, point[0], d1), point[1], d2))
+        x = tree.add_scale(tree.add_scale(params, point[0], d1), point[1], d2)
+        return (), scalars(loss, x)
 
     # Points are executed like clients: they have different weights and share the data.
     execute, devices = chunked(chunk), workers()[: a.size * b.size]

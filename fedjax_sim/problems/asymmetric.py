@@ -8,8 +8,9 @@ References:
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from fedjax_sim.types import Scalar
@@ -58,6 +59,9 @@ def third_order_smooth(x: Array, smoothness: Scalar, third: Scalar) -> Array:
         [0.0, 0.75, 0.5]
     """
     u = 4 * third / smoothness * x
-    # |u| + log1p(exp(-2 |u|)) - log 2, but differentiable twice at 0.
-    log_cosh = jnp.logaddexp(u, -u) - np.log(2.0)
+    # log cosh u = log(1 + 2 sinh^2(u / 2)), where the difference of two logarithms cancels: its
+    # error would be large beside Q x^2 / 2 for small Q.
+    near = jnp.abs(u) < 1
+    small = jnp.log1p(2 * jnp.sinh(jnp.where(near, u, 0) / 2) ** 2)
+    log_cosh = jnp.where(near, small, jnp.logaddexp(u, -u) - math.log(2.0))
     return 0.75 * smoothness * x + smoothness**2 / (16 * third) * log_cosh

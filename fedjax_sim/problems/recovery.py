@@ -164,8 +164,8 @@ def _problem(
     bias = rng.standard_normal()
     means = heterogeneity * rng.standard_normal((num_clients, truth.size))
 
-    def draw(examples_per_client: int | Sequence[int]) -> FederatedData:
-        sizes = _sizes(num_clients, examples_per_client)
+    def draw(**examples_per_client: int | Sequence[int]) -> FederatedData:
+        sizes = _sizes(num_clients, **examples_per_client)
         x = rng.standard_normal((sizes.sum(), truth.size)) + np.repeat(means, sizes, axis=0)
         x *= feature_scale
         y = x @ truth.ravel() + bias + noise * rng.standard_normal(len(x))
@@ -174,16 +174,17 @@ def _problem(
         return FederatedData({"x": x, "y": y.astype(dtype)}, offsets)
 
     # The training set comes first: it must not depend on the size of the test set.
-    train, test = draw(train_sizes), draw(test_sizes)
+    train = draw(examples_per_client=train_sizes)
+    test = draw(test_examples_per_client=test_sizes)
     return RecoveryProblem(train, test, truth.astype(dtype), np.asarray(bias, dtype))
 
 
-def _sizes(num_clients: int, examples_per_client: int | Sequence[int]) -> np.ndarray:
-    """Returns one size per client ``[M]``."""
-    sizes = np.asarray(examples_per_client)
+def _sizes(num_clients: int, **examples_per_client: int | Sequence[int]) -> np.ndarray:
+    """Returns one size per client ``[M]``, of one argument by name."""
+    ((name, given),) = examples_per_client.items()
+    sizes = np.asarray(given)
     if sizes.shape not in ((), (num_clients,)) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
         raise ValueError(
-            f"examples_per_client is {examples_per_client}; "
-            f"expected a positive integer, or {num_clients} of them"
+            f"{name} is {given}; expected a positive integer, or {num_clients} of them"
         )
     return np.broadcast_to(sizes, num_clients)

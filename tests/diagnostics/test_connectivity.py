@@ -53,3 +53,8 @@ def test_contradictions_are_refused():
     for pairs in ([(0, 4)], [], [(0, -2)], [0, 1], [(0.0, 1.5)]):
         with pytest.raises(ValueError, match="expected pairs of numbers from -1 to 3"):
             segments(Partial(well, 1.0), MODELS, pairs)
+
+
+def test_losses_that_are_no_scalars_are_refused():
+    with pytest.raises(ValueError, match=r"loss has shape \(2,\); expected a scalar"):
+        segments(lambda x: well(1.0, x)["loss"] * jnp.ones(2), MODELS, points=3)

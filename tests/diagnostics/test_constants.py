@@ -345,3 +345,21 @@ def test_points_that_lie_on_several_devices():
     )
     np.testing.assert_array_equal(result.deviations, expected.deviations)
     assert len(result.deviations.devices()) == 1
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_points_in_half_precision_are_those_models_in_single_precision(dtype):
+    """100 times the rounding of bfloat16 is 0.8 of a norm, so that clients seemed equal."""
+    data = fs.from_clients([{"x": np.full((1, 2), x, np.float32)} for x in (400.0, -400.0, 100.0)])
+    task = fs.empirical_task(
+        lambda w, batch, key: 0.5 * ((batch["x"] - w) ** 2).sum(-1), data, fs.full_batch(1)
+    )
+    points = jnp.ones((1, 2), dtype)
+    single = points.astype(jnp.float32)
+    result, expected = heterogeneity(task, points), heterogeneity(task, single)
+    assert result.deviations.dtype == jnp.float32
+    np.testing.assert_array_equal(result.deviations, expected.deviations)
+    np.testing.assert_allclose(result.zeta, np.sqrt(2) * (400 + 100 / 3), rtol=1e-6)
+    assert result.mean_zeta > 300
+    measured, known = measure(task, points, KEY), measure(task, single, KEY)
+    assert measured.known == known.known

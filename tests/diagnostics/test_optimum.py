@@ -152,3 +152,20 @@ def test_errors():
             optimum(jnp.sum, np.zeros(2), **options)
     with pytest.raises(ValueError, match=r"params has leaves of dtypes \['int64'\]"):
         optimum(jnp.sum, np.zeros(2, int))
+
+
+@pytest.mark.parametrize("curvatures", [[1.0, -2.0, 3.0], [-1.0, -2.0, -3.0], [1.0, 2.0, -1e-3]])
+def test_conjugate_gradients_do_not_go_to_a_saddle_or_a_maximum(curvatures):
+    """The value 0 was returned as the minimum of losses without one."""
+    loss = Partial(lambda a, x: jnp.sum(a * x**2), np.array(curvatures))
+    with pytest.raises(FloatingPointError, match="along a direction; expected a convex loss"):
+        optimum(loss, np.ones(3), max_dense=0)
+
+
+def test_conjugate_gradients_with_minimisers_that_form_a_set():
+    x = np.random.default_rng(2).normal(size=(4, 9))
+    loss = Partial(lambda x, w: jnp.sum((x @ w - 1) ** 2), x)
+    start = np.full(9, 0.5)
+    result = optimum(loss, start, tolerance=1e-10, max_dense=0)
+    expected = start + np.linalg.pinv(x) @ (1 - x @ start)  # the nearest one
+    np.testing.assert_allclose(result.params, expected, rtol=0, atol=1e-9)

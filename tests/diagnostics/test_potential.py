@@ -129,3 +129,16 @@ def test_refuses_clients_that_do_not_fit():
             function(server, server)
         with pytest.raises(ValueError, match="at least one leaf"):
             function({}, {})
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_sums_over_many_clients_in_half_precision(dtype):
+    """1,000 models of 128, or squares of 128, leave the range of float16."""
+    server, clients = jnp.full(2, 128.0, dtype), jnp.full((999, 2), 128.0, dtype)
+    mean = mean_model(server, clients)
+    assert mean.dtype == dtype
+    assert mean.tolist() == [128.0, 128.0]
+    np.testing.assert_allclose(client_variance(server, 0 * clients), 999 * 2 * 2.0**14, rtol=1e-6)
+    mu = 128 / 1000
+    expected = 2 * ((128 - mu) ** 2 + 999 * mu**2)
+    np.testing.assert_allclose(potential(server, 0 * clients), expected, rtol=1e-6)

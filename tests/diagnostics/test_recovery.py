@@ -108,3 +108,12 @@ def test_refusals():
             metric(jnp.ones(3), jnp.ones(2))
     with pytest.raises(ValueError, match=r"x has shape \(3,\); expected a matrix"):
         numerical_rank(jnp.ones(3))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_ranks_and_errors_in_half_precision(dtype):
+    """JAX decomposes no such matrices, and the squares of 100 errors of 32 are above 65,504."""
+    assert int(numerical_rank(jnp.diag(jnp.array([3.0, 0.02, 0.005], dtype)))) == 2
+    error = recovery_error(jnp.full(100, 32.0, dtype), np.full(100, 0.25, np.float32))
+    np.testing.assert_allclose(error, 317.5, rtol=1e-6)
+    assert float(recovery_error(jnp.array([1, 2]), np.array([0.5, 2.0]))) == 0.5

@@ -169,3 +169,39 @@ def test_errors():
     ):
         with pytest.raises(ValueError, match=match):
             surface(jnp.sum, x, x, x, **options)
+
+
+HALVES = pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+
+
+@HALVES
+@pytest.mark.parametrize(("size", "scale"), [(50, 1e-4), (70_000, 0.02)])
+def test_filters_of_half_precision_have_the_models_norms(dtype, size, scale):
+    """In float16 squares of 1e-4 have lost digits, and those of 70,000 draws add to infinity."""
+    kernel = (scale * jax.random.normal(jax.random.key(1), (2, size))).astype(dtype)
+    d = filter_normalized(KEY, {"a": kernel})["a"]
+    assert d.dtype == dtype
+    norms = [np.linalg.norm(np.asarray(x, np.float64), axis=1) for x in (d, kernel)]
+    np.testing.assert_allclose(*norms, rtol=1e-2)
+
+
+@HALVES
+def test_planes_through_models_of_half_precision(dtype):
+    """Norms above 256 were infinite in float16, and there were no eigenvalues."""
+    center = jnp.array([128.0, 0.0, 1.0], dtype)
+    b, c = center + jnp.array([384, 0, 0], dtype), center + jnp.array([256, 512, 0], dtype)
+    result = plane(center, b, c)
+    assert result.d1.dtype == result.d2.dtype == dtype
+    np.testing.assert_allclose(result.coordinates, [[0, 0], [384, 0], [256, 512]], rtol=1e-6)
+    result = principal_plane(center, jnp.stack([b, c]))
+    assert result.d1.dtype == dtype
+    lengths = jnp.linalg.norm(result.coordinates, axis=1)
+    np.testing.assert_allclose(lengths, [0, 384, np.hypot(256, 512)], rtol=1e-5)
+
+
+def test_losses_that_are_no_scalars_are_refused():
+    x = jnp.arange(3.0)
+    with pytest.raises(ValueError, match=r"loss has shape \(3,\); expected a scalar"):
+        surface(lambda x: x**2, x, x, x, points=3)
+    with pytest.raises(ValueError, match=r"loss\['each'\] has shape \(1,\); expected a scalar"):
+        surface(lambda x: {"all": x.sum(), "each": x[:1]}, x, x, x, points=3)

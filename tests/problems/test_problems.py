@@ -269,3 +269,19 @@ def test_nodes_of_noise():
         for counts in ({"num_nodes": 2.5}, {"panels": 1.5}, {"num_nodes": 0}, {"panels": 0}):
             with pytest.raises(ValueError, match=f"^{next(iter(counts))} is .*; expected "):
                 make(1.0, **counts)
+
+
+@pytest.mark.parametrize("third", [1e-2, 1e-4, 1e-6])
+def test_a_nearly_quadratic_instance_in_single_precision(third):
+    """A difference of two logarithms had an error of 5 %."""
+    x = np.array([-1.0, -0.1, -1e-3, 1e-3, 0.1, 1.0], np.float32)
+    u = 4 * third * x.astype(np.float64)
+    expected = 0.75 * x.astype(np.float64) + np.log1p(2 * np.sinh(u / 2) ** 2) / (16 * third)
+    np.testing.assert_allclose(third_order_smooth(jnp.asarray(x), 1.0, third), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["examples_per_client", "test_examples_per_client"])
+def test_sizes_are_refused_by_the_name_of_their_argument(name):
+    sizes = {"examples_per_client": 2, name: 0}
+    with pytest.raises(ValueError, match=f"^{name} is 0; expected a positive integer"):
+        sparse_regression(3, num_nonzero=1, dim=2, seed=0, **sizes)
