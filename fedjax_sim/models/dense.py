@@ -156,7 +156,7 @@ class Dense(nnx.Module):
             )
 
     def __call__(self, x: Array) -> Array:
-        x = x.reshape(x.shape[0], -1)
+        x = jax.lax.collapse(x, 1)
         for name in self.names[:-1]:
             x = self.activation(getattr(self, name)(x))
         return getattr(self, self.names[-1])(x)
@@ -168,7 +168,7 @@ class _Linear(nnx.Module):
         self.linear = Linear(features, num_outputs, initializer=zeros, rngs=rngs)
 
     def __call__(self, x: Array) -> Array:
-        return self.linear(x.reshape(x.shape[0], -1))
+        return self.linear(jax.lax.collapse(x, 1))
 
 
 def _size(features: int | Sequence[int]) -> int:

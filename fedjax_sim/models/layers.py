@@ -155,7 +155,9 @@ def _normalised(
         return by_platform(branches, sums) / (x.shape[1] * width / pixels)
 
     def over_groups(sums: Array) -> Array:
-        of_groups = sums.reshape(x.shape[0], pixels, groups, -1).mean((1, 3), keepdims=True)
+        of_groups = sums.reshape(x.shape[0], pixels, groups, scale.size // groups).mean(
+            (1, 3), keepdims=True
+        )
         spread = jnp.broadcast_to(of_groups, (x.shape[0], pixels, groups, scale.size // groups))
         return spread.reshape(sums.shape)
 
@@ -191,7 +193,7 @@ def _for_images(parameter: Array, x: Array) -> Array:
         # statistics and their gradients for it, in kernels of their own.
         return jnp.stack([row] * images)[:, None, None]
 
-    forms = {"reduced": reduced, "added": added if images <= _MAX_ADDED else reduced}
+    forms = {"reduced": reduced, "added": added if 0 < images <= _MAX_ADDED else reduced}
     branches = {platform: forms[choice.image_sums] for platform, choice in CHOICES.items()}
     return by_platform(branches, _by_channel(parameter, x))
 
@@ -230,7 +232,7 @@ def _attend_joint(queries: Array, keys: Array, values: Array, mask: Array | None
     # Tiles of 128 lanes hold two heads of 64 entries. Taking heads apart would copy all arrays,
     # which costs a TPU more than products with zeros in tiles that one head does not fill.
     heads = queries.shape[2]
-    q, k, v = (x.reshape(*x.shape[:2], -1) for x in (queries, keys, values))
+    q, k, v = (lax.collapse(x, 2) for x in (queries, keys, values))
     weights = _weights(_joint_scores(q, k, heads), mask).astype(v.dtype)
     return _joint_mean(weights, v).reshape(values.shape)
 

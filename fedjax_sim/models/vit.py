@@ -230,7 +230,8 @@ def _patches(x: Array, rows: int, columns: int) -> Array:
     """``[B, H, W, C] -> [B, rows * columns, H / rows * W / columns * C]``."""
     batch, height, width, channels = x.shape
     x = x.reshape(batch, rows, height // rows, columns, width // columns, channels)
-    return x.swapaxes(2, 3).reshape(batch, rows * columns, -1)
+    entries = height // rows * (width // columns) * channels
+    return x.swapaxes(2, 3).reshape(batch, rows * columns, entries)
 
 
 def _linear(params: Params, x: Array) -> Array:

@@ -64,7 +64,7 @@ def errors_of(predictions: Array, y: Array) -> Array:
 def squared(predictions: Array, y: Array) -> Array:
     """Sum of squared errors: ``[B, ...], [B, ...] -> [B]``."""
     errors = errors_of(predictions, y) ** 2
-    return errors.reshape(errors.shape[0], -1).sum(axis=1).astype(predictions.dtype)
+    return jax.lax.collapse(errors, 1).sum(axis=1).astype(predictions.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Huber:
         size = jnp.abs(errors_of(predictions, y))
         near = jnp.minimum(size, self.delta)
         values = near * (size - near / 2)  # e^2 / 2, or delta (|e| - delta / 2)
-        return values.reshape(values.shape[0], -1).sum(axis=1).astype(predictions.dtype)
+        return jax.lax.collapse(values, 1).sum(axis=1).astype(predictions.dtype)
 
 
 def largest_is_label(logits: Array, y: Array) -> Array:
@@ -123,7 +123,7 @@ def _selected(logits: Array, y: Array) -> Array:
 
 def mean_per_example(values: Array, counts: Array | None = None) -> Array:
     """Returns the mean over all axes but the first; only of entries that count."""
-    values = values.reshape(values.shape[0], -1)
+    values = jax.lax.collapse(values, 1)
     if counts is None:
         return values.mean(axis=1)
     counts = counts.reshape(values.shape)

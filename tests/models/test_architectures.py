@@ -13,6 +13,7 @@ from random_params import random_params
 from small_problems import compiled
 
 from fedjax_sim import models
+from fedjax_sim.objectives import cross_entropy
 
 KEY = jax.random.key(0)
 
@@ -127,6 +128,19 @@ def test_outputs_have_the_dtype_of_the_parameters(name, dtype, x64):
     params = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, dtype), params)
     adopted = jnp.float32 if name != "digits" else dtype  # that of images, if not the model's own
     assert jax.eval_shape(model.apply, params, inputs(shape, adopted)).dtype == dtype
+
+
+@pytest.mark.parametrize("name", ["softmax", "mlp", "digits", "resnet20", "vit_tiny", "lstm"])
+def test_a_batch_without_examples(name):
+    """Shapes with a size that follows from the others divided by 0."""
+    model, shape, output, _ = MODELS[name]
+    x = jax.ShapeDtypeStruct((0, *shape), inputs(shape).dtype)
+    y = jax.ShapeDtypeStruct((0, *output[:-1]), jnp.int32)
+    params = jax.eval_shape(model.init, KEY)
+    loss = cross_entropy(model)
+    gradient = jax.grad(lambda params, x, y: loss(params, {"x": x, "y": y}, None).sum())
+    assert jax.eval_shape(model.apply, params, x).shape == (0, *output)
+    assert jax.eval_shape(gradient, params, x, y) == params
 
 
 def reference(params, h, pools, pad=0, activation=jax.nn.relu):

@@ -59,7 +59,7 @@ def depth_to_space(x: Array, block: Pair) -> Array:
     """``[B, H, W, bh bw C] -> [B, bh H, bw W, C]``, the inverse of :func:`space_to_depth`."""
     bh, bw = block
     batch, height, width, channels = x.shape
-    x = x.reshape(batch, height, width, bh, bw, -1).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(batch, height, width, bh, bw, channels // (bh * bw)).transpose(0, 1, 3, 2, 4, 5)
     return x.reshape(batch, bh * height, bw * width, channels // (bh * bw))
 
 
@@ -131,7 +131,7 @@ def stored(x: Array) -> Array:
     # XLA:CPU fuses a cheap producer (a gather of examples, max-pooling, a sum of patches) into each
     # of its consumers, which are all slices of the patches and all entries of pooling windows. It
     # does not fuse concatenations along a long last axis.
-    flat = x.reshape(x.shape[0], -1)
+    flat = lax.collapse(x, 1)
     half = flat.shape[1] // 2
     # Without the barrier the two halves would be simplified to the whole.
     halves = lax.optimization_barrier((flat[:, :half], flat[:, half:]))

@@ -76,8 +76,8 @@ def conv_columns(x: Array, w: Array) -> Array:
         parts = [lax.slice_in_dim(x, k, k + span, axis=axis) for k in range(size)]
         # With fusion, every slice of the next concatenation would recompute this one.
         x = lax.optimization_barrier(lax.concatenate(parts, 0))
-    out = jnp.matmul(w.reshape(-1, w.shape[3]).T, x.reshape(x.shape[0], -1))
-    return out.reshape(-1, *x.shape[1:])
+    out = jnp.matmul(w.reshape(-1, w.shape[3]).T, lax.collapse(x, 1))
+    return out.reshape(w.shape[3], *x.shape[1:])
 
 
 def max_pool_blocks(x: Array, axis: int) -> Array:
@@ -127,9 +127,9 @@ def _to_pixels(x: Array, axis: int) -> Array:
     """The inverse of :func:`_to_blocks` for even heights and widths."""
     _, height, width, _ = x.shape
     if axis == 0:
-        x = x.reshape(2, 2, -1, *x.shape[1:]).transpose(2, 3, 0, 4, 1, 5)
+        x = x.reshape(2, 2, x.shape[0] // 4, *x.shape[1:]).transpose(2, 3, 0, 4, 1, 5)
         return x.reshape(x.shape[0], 2 * height, 2 * width, x.shape[5])
-    x = x.reshape(*x.shape[:3], 2, 2, -1).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(*x.shape[:3], 2, 2, x.shape[3] // 4).transpose(0, 1, 3, 2, 4, 5)
     return x.reshape(x.shape[0], 2 * height, 2 * width, x.shape[5])
 
 

@@ -33,8 +33,8 @@ def max_pool(
         padding: "VALID", "SAME", or a (low, high) pair for height and for width.
 
     Raises:
-        ValueError: ``x`` without 4 dimensions or not floating; a window larger than ``x``;
-            sizes that are not positive.
+        ValueError: ``x`` without 4 dimensions or not floating; a window larger than ``x`` with
+            its padding; sizes that are not positive.
 
     Example:
         >>> x = jnp.arange(12.0).reshape(1, 4, 3, 1)
@@ -48,8 +48,14 @@ def max_pool(
         if len(value) != 2 or min(value) < 1:
             raise ValueError(f"{name} is {value}; expected two positive integers")
     (height, width), (wh, ww) = x.shape[1:3], window
-    if padding == "VALID" and (wh > height or ww > width):
-        raise ValueError(f"window is {window}; expected at most the size {(height, width)} of x")
+    if padding == "VALID" or not isinstance(padding, str):
+        pads = ((0, 0), (0, 0)) if padding == "VALID" else padding
+        padded = tuple(n + sum(pad) for n, pad in zip((height, width), pads, strict=True))
+        if wh > padded[0] or ww > padded[1]:
+            with_padding = "" if padding == "VALID" else " with its padding"
+            raise ValueError(
+                f"window is {window}; expected at most the size {padded} of x{with_padding}"
+            )
     if tuple(strides) != tuple(window) or padding != "VALID":
         pads = padding if isinstance(padding, str) else [(0, 0), *padding, (0, 0)]
         low = np.asarray(-np.inf, x.dtype)

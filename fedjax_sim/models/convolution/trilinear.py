@@ -208,7 +208,7 @@ def _batch(args, dims, *, primitive, operation: Operation, geometry: Geometry, b
             return x
         x = x[None] if dim is None else x
         x = x if has_axis else x[:, None]
-        return jnp.broadcast_to(x, (outer, inner, *x.shape[2:])).reshape(-1, *x.shape[2:])
+        return lax.collapse(jnp.broadcast_to(x, (outer, inner, *x.shape[2:])), 0, 2)
 
     a, b = (merged(*each) for each in zip((a, b), dims, batched, strict=True))
     axes = _Batched(

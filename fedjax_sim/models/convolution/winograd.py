@@ -173,8 +173,8 @@ def _joined(grid: _Grid) -> Array:
             phases.append(functools.reduce(jnp.add, shifted))
         # A concatenation copies long runs; a stack would choose a phase for each number.
         shape = phases[0].shape
-        runs = [part.reshape(*shape[: axis + 1], -1) for part in phases]
-        return lax.concatenate(runs, axis + 1).reshape(*shape[:axis], -1, *shape[axis + 1 :])
+        runs = lax.concatenate([lax.collapse(part, axis + 1) for part in phases], axis + 1)
+        return runs.reshape(*shape[:axis], OUTPUTS * shape[axis], *shape[axis + 1 :])
 
     return joined([joined(row, 2) for row in grid], 1)
 

@@ -488,3 +488,17 @@ def test_errors(change, message):
     }
     with pytest.raises(ValueError, match=message):
         auto(**(arguments | change))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("axes", [None, (0, 0), (0, None), (None, 0)])
+def test_a_batch_without_images(form, axes):
+    x, w = arrays((6, 5), (3, 3), jnp.float32, lead=(2,))
+    on_x, on_w = axes or (None, None)
+    x, w = x if on_x == 0 else x[0], w if on_w == 0 else w[0]
+    x = x[..., :0, :, :, :]
+    gradient = jax.grad(loss(bind(FORMS[form], padding=((1, 0), (0, 2)))), (0, 1))
+    found = jax.jit(jax.vmap(gradient, axes) if axes else gradient)(x, w)
+    lead = (2,) if axes else ()
+    assert [a.shape for a in found] == [(*lead, 0, 6, 5, 3), (*lead, 3, 3, 3, 4)]
+    assert not found[1].any()

@@ -92,6 +92,10 @@ def test_nan_is_not_hidden():
         ({"x": jnp.ones((4, 4, 1))}, r"x is float32\[4,4,1\]"),
         ({"x": jnp.ones((1, 4, 4, 1), jnp.int32)}, r"x is int32\[1,4,4,1\]"),
         ({"window": (5, 2)}, r"window is \(5, 2\); expected at most the size \(4, 4\)"),
+        (
+            {"window": (3, 6), "padding": [(0, 0), (1, 0)]},
+            r"window is \(3, 6\); expected at most the size \(4, 5\) of x with its padding",
+        ),
         ({"window": (0, 2)}, r"window is \(0, 2\)"),
         ({"strides": (2,)}, r"strides is \(2,\)"),
     ],
