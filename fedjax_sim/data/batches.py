@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_positive
+from fedjax_sim.checks import INT32_MAX, check_at_most, check_count, check_positive
 from fedjax_sim.tree import fast
 from fedjax_sim.types import Step, plain_number, shown
 
@@ -45,6 +45,9 @@ _MOST_COUNTED_ROWS = 64
 
 # Words of so few rows are drawn again in every comparison, which takes no longer than storing them.
 _MOST_REDRAWN_ROWS = 16
+
+# Of the fraction of an epoch: times 2^31 steps it has 61 bits.
+_LARGEST_DENOMINATOR = 10**9
 
 # Random bits that order two rows of a shuffle, at least; a tie between them goes by row number.
 _TIE_BREAKING_BITS = 22
@@ -124,10 +127,12 @@ def epochs(num_epochs: float, batch_size: int, max_steps: int | None = None) -> 
 
     A client with n examples does ``ceil(num_epochs * ceil(n / batch_size))`` steps, at most
     ``max_steps``.  The short last batch of an epoch is kept; its missing rows have weight 0.  A
-    fraction of an epoch is its first minibatches; 0.3 counts as exactly three tenths.
+    fraction of an epoch is its first minibatches; 0.3 counts as exactly three tenths, and 1/3 as a
+    third: of the fractions with a denominator up to 10^9, the nearest one.
 
     Raises:
-        ValueError: a number of epochs that is not positive, another argument below 1.
+        ValueError: a number of epochs that is not positive or above 2^31 - 1, another argument
+            below 1.
 
     Example:
         >>> rule = epochs(num_epochs=2, batch_size=4)
@@ -144,14 +149,19 @@ def epochs(num_epochs: float, batch_size: int, max_steps: int | None = None) -> 
         check_positive(num_epochs=num_epochs)
     else:
         check_count(1, num_epochs=num_epochs)
+    check_at_most(INT32_MAX, num_epochs=num_epochs)
     if max_steps is not None:
         check_count(1, max_steps=max_steps)
-    # The decimal number that is typed: 0.7 of 10 steps are 7, though 0.7 * 10 > 7 in binary.
-    exact = fractions.Fraction(str(num_epochs))
+    # The decimal number that is typed: 0.7 of 10 steps are 7, though 0.7 * 10 > 7 in binary. Of
+    # 1/3, whose 16 digits would make the products below too large for 64 bits, the fraction.
+    exact = fractions.Fraction(str(num_epochs)).limit_denominator(_LARGEST_DENOMINATOR)
+    exact = max(exact, fractions.Fraction(1, _LARGEST_DENOMINATOR))
     passes = math.ceil(exact)
+    whole, part = divmod(exact.numerator, exact.denominator)
 
     def num_steps(sizes: np.ndarray) -> np.ndarray:
-        steps = -(-(-(-sizes // batch_size) * exact.numerator) // exact.denominator)
+        per_epoch = -(-sizes.astype(np.int64) // batch_size)
+        steps = per_epoch * whole - (-per_epoch * part // exact.denominator)
         return steps if max_steps is None else np.minimum(steps, max_steps)
 
     def draw(key: Array, size: Array, max_size: int, max_steps: int) -> Pick:

@@ -357,6 +357,29 @@ def test_fractions_of_an_epoch_are_its_first_minibatches(number):
     npt.assert_array_equal(epochs(number, 3).num_steps(sizes), expected)
 
 
+@pytest.mark.parametrize(
+    ("number", "steps", "expected"),
+    [
+        (1 / 3, 3_000, 1_000),
+        (1 / 3, 30_001, 10_001),
+        (2 / 3, 3_000_000, 2_000_000),
+        (0.1 + 0.2, 2_000, 600),
+        (100 / 3, 3_000_000, 100_000_000),
+        (0.123456789, 1_000_000_000, 123_456_789),
+        (1e-12, 5, 1),
+    ],
+)
+def test_fractions_with_many_digits_have_the_steps_of_the_fraction(number, steps, expected):
+    """16 digits times some thousand steps are more than 64 bits."""
+    assert epochs(number, 2).num_steps(np.array([2 * steps])).tolist() == [expected]
+
+
+@pytest.mark.parametrize("number", [math.inf, 1e300, 2**31])
+def test_refuses_more_epochs_than_can_be_counted(number):
+    with pytest.raises(ValueError, match="num_epochs is .*; expected at most 2147483647"):
+        epochs(number, 2)
+
+
 def test_a_fraction_of_an_epoch_has_every_example_at_most_once():
     steps = int(epochs(0.5, 3).num_steps(np.array([20]))[0])
     part, whole = (
