@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from fedjax_sim.checks import INT32_MAX, check_count
+from fedjax_sim.checks import INT32_MAX, check_at_most, check_count
 from fedjax_sim.types import shown
 
 __all__ = ["TokenWindows", "next_tokens", "padded_chunks", "token_windows"]
@@ -41,8 +41,8 @@ def next_tokens(
         ``{"x": [N, L], "y": [N, L]}`` of dtype int32: uint8 would count as pixels.
 
     Raises:
-        ValueError: another shape or dtype, ids that int32 does not have, lengths outside of 0 ..
-            L + 1, or both ``pad`` and ``lengths``.
+        ValueError: another shape or dtype, ids (also ``pad`` and ``ignore``) that int32 does not
+            have, lengths outside of 0 .. L + 1, or both ``pad`` and ``lengths``.
 
     Example:
         >>> examples = next_tokens(np.array([[5, 7, 2, 0]]), pad=0)
@@ -61,6 +61,7 @@ def next_tokens(
         raise ValueError(f"tokens are in {tokens.min()} .. {tokens.max()}; expected ids of int32")
     tokens = tokens.astype(np.int32)
     labels = tokens[:, 1:]
+    _check_ids(ignore=ignore, **({} if pad is None else {"pad": pad}))
     if pad is not None and lengths is not None:
         raise ValueError(f"pad is {pad} and lengths are given; expected one of them")
     if pad is not None:
@@ -102,8 +103,8 @@ def padded_chunks(
         int32 ``[N, length]``.
 
     Raises:
-        ValueError: a length below 2, a sequence of other numbers than ids of int32, or padding that
-            is also a token: :func:`next_tokens` would mask that token.
+        ValueError: a length below 2, a sequence or an argument with other numbers than ids of
+            int32, or padding that is also a token: :func:`next_tokens` would mask that token.
 
     Example:
         >>> chunks = padded_chunks([np.array([5, 6, 7]), np.array([8])], 4, begin=1, end=2, pad=0)
@@ -113,6 +114,7 @@ def padded_chunks(
         [[5, 6, 7], [-1, -1, -1], [8, 2, -1]]
     """
     check_count(2, length=length)
+    _check_ids(begin=begin, end=end, pad=pad)
     if pad in (begin, end):
         raise ValueError(
             f"pad is {pad}, which is also begin or end; expected another id (or token_windows, "
@@ -146,8 +148,8 @@ def token_windows(
         pad: id that fills; ``lengths`` tell it from the same id in a sequence.
 
     Raises:
-        ValueError: a context below 1, another ``short``, sequences of other numbers than ids of
-            int32.
+        ValueError: a context below 1, another ``short``, sequences or padding of other numbers
+            than ids of int32.
 
     Example:
         >>> windows = token_windows([np.array([5, 6, 2]), np.array([7])], 4, pad=2)
@@ -158,6 +160,7 @@ def token_windows(
     """
     check_count(1, context=context)
     check_short(short)
+    _check_ids(pad=pad)
     tokens, lengths, owners = [], [], []
     for i, sequence in enumerate(sequences):
         ids = token_ids(f"sequences[{i}]", sequence)
@@ -165,7 +168,7 @@ def token_windows(
         count = predicted // context if short == "drop" else -(-predicted // context)
         starts = np.arange(count) * context
         padded = np.pad(ids, (0, context), constant_values=pad)
-        tokens.append(padded[starts[:, None] + np.arange(context + 1)].astype(np.int32))
+        tokens.append(padded[starts[:, None] + np.arange(context + 1)])
         lengths.append(np.minimum(context + 1, len(ids) - starts))
         owners.append(np.full(count, i))
     if not tokens:
@@ -181,7 +184,7 @@ def check_short(short: object) -> None:
 
 
 def token_ids(name: str, sequence: object) -> np.ndarray:
-    """Returns a sequence of tokens as an array."""
+    """Returns a sequence of tokens as int32; padding may be an id that their own type lacks."""
     ids = np.asarray(sequence)
     if not ids.size and ids.ndim == 1:
         return ids.astype(np.int32)
@@ -189,4 +192,10 @@ def token_ids(name: str, sequence: object) -> np.ndarray:
     if not (whole and -INT32_MAX <= ids.min() <= ids.max() <= INT32_MAX):
         shown = ids[:5] if ids.ndim else ids
         raise ValueError(f"{name} has {ids.dtype} {shown}; expected ids of int32 in one dimension")
-    return ids
+    return ids.astype(np.int32)
+
+
+def _check_ids(**values: int) -> None:
+    """Refuses what is no id of int32."""
+    check_count(-INT32_MAX, **values)
+    check_at_most(INT32_MAX, **values)

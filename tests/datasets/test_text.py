@@ -162,6 +162,33 @@ def test_sequences_of_other_numbers_than_ids_are_refused(sequence):
         padded_chunks([[], sequence], 4, begin=1, end=2, pad=0)
 
 
+def test_padding_may_be_no_token_of_the_type_of_the_sequences():
+    """Bytes are uint8, as which 256 would be the token 0 and -1 the token 255."""
+    text = np.frombuffer(b"ab", np.uint8)
+    for pad in (256, -1):
+        assert token_windows([text], 3, pad=pad).tokens.tolist() == [[97, 98, pad, pad]]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda x: token_windows([np.array([5])], 4, pad=x), "pad"),
+        (lambda x: padded_chunks([np.array([5])], 4, begin=x, end=2, pad=0), "begin"),
+        (lambda x: padded_chunks([np.array([5])], 4, begin=1, end=x, pad=0), "end"),
+        (lambda x: padded_chunks([np.array([5])], 4, begin=1, end=2, pad=x), "pad"),
+        (lambda x: next_tokens(np.array([[5, 6]]), pad=x), "pad"),
+        (lambda x: next_tokens(np.array([[5, 6]]), ignore=x), "ignore"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("value", "expected"), [(2**31, "at most"), (-(2**31), "at least"), (0.5, "an integer")]
+)
+def test_ids_of_padding_and_marks_are_those_of_int32(call, name, value, expected):
+    """As int32, 2^31 would be -2^31."""
+    with pytest.raises(ValueError, match=f"{name} is {value}; expected {expected}"):
+        call(value)
+
+
 def test_the_mark_at_the_start_of_a_file_is_no_character(tmp_path):
     path = tmp_path / "windows.txt"
     path.write_bytes(b"\xef\xbb\xbf" + b"to be\r\n" * 100)
