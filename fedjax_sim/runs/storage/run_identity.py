@@ -82,10 +82,7 @@ def identify(
 
     def extends(known: Mapping[str, Any]) -> bool:
         """Returns True if this run continues the known one: longer, or with accepted changes."""
-        expected = values | {"jax": known.get("jax"), "accepted": known.get("accepted")}
-        later = values["accepted"][len(known.get("accepted") or []) :]
-        for old in reversed(later):  # the first of them has what the known run had
-            expected |= {name: old[name] for name in old if name in RunTraces._fields}
+        expected = before_changes(values, known)
         rounds = known.get("rounds")
         if isinstance(rounds, int) and 0 < rounds < timeline.num_rounds:
             beginning = arrays_digest(timeline_arrays(timeline[:rounds]))
@@ -98,6 +95,15 @@ def identify(
         return is_same
 
     return RunIdentity(values, extends)
+
+
+def before_changes(values: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an identity as it was before the changes of code that ``known`` does not have."""
+    before = {**values, "jax": known.get("jax"), "accepted": known.get("accepted")}
+    later = values.get("accepted", [])[len(known.get("accepted") or []) :]
+    for old in reversed(later):  # the first of them has what the known run had
+        before |= {name: old[name] for name in old if name in RunTraces._fields}
+    return before
 
 
 def data_values(setup: Setup, keys: Array) -> dict[str, str]:

@@ -26,7 +26,12 @@ from fedjax_sim.runs.storage.history_file import HistoryFile, parsed, read
 from fedjax_sim.runs.storage.identity import arrays_digest, timeline_arrays
 from fedjax_sim.runs.storage.model_files import Models, Which, read_models, write_models
 from fedjax_sim.runs.storage.outcome import Outcome
-from fedjax_sim.runs.storage.run_identity import RunIdentity, check_last_evaluation, same
+from fedjax_sim.runs.storage.run_identity import (
+    RunIdentity,
+    before_changes,
+    check_last_evaluation,
+    same,
+)
 from fedjax_sim.types import Timeline
 
 if TYPE_CHECKING:
@@ -298,8 +303,8 @@ def _differing(known: Mapping[str, Any], identity: Mapping[str, Any]) -> list[st
 
 
 def _is_beginning(known: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Returns True for the identity of a run that may have had fewer rounds."""
-    return set(_differing(known, values)) <= {"rounds", "timeline"}
+    """Returns True for a run of fewer rounds, or of functions whose change was accepted since."""
+    return set(_differing(known, before_changes(values, known))) <= {"rounds", "timeline"}
 
 
 def check_extension(

@@ -35,6 +35,24 @@ def test_states_of_another_run_are_refused(tmp_path):
         state_at(fs.scaffold(0.2), setup(), KEYS, AT, storage=fs.Storage(tmp_path))
 
 
+@pytest.mark.slow
+def test_a_checkpoint_from_before_an_accepted_change_is_one_of_the_run(tmp_path):
+    """The newest two checkpoints may be of before and after the change."""
+
+    def at(round):
+        return dataclasses.replace(setup(), timeline=setup().timeline[:round])
+
+    fs.simulate(scaffold(), at(2), KEYS, storage=tmp_path)
+    other = dataclasses.replace(setup(), weighting=lambda work: 1.0 * setup().weighting(work))
+    storage = fs.Storage(tmp_path, accept_changed_code=True)
+    begin = dataclasses.replace(other, timeline=setup().timeline[:AT])
+    result = fs.simulate(scaffold(), begin, KEYS, storage=storage)
+    for done in (2, AT):
+        assert (tmp_path / "checkpoints" / str(done)).is_dir()
+    state = state_at(scaffold(), other, KEYS, AT, storage=fs.Storage(tmp_path))
+    jax.tree.map(np.testing.assert_array_equal, state, result.state)
+
+
 def test_refuses_rounds_of_no_fork():
     with pytest.raises(ValueError, match=r"round is 6; expected 1 \.\. 5, before the last round"):
         state_at(scaffold(), setup(), KEYS, 6)
