@@ -52,8 +52,10 @@ def log_call(path: pathlib.Path, first_round: int, execution: Execution) -> None
         "execution": getattr(execution, "__qualname__", repr(execution)).split(".<locals>")[0],
         **environment(),
     }
+    before = path.read_bytes() if path.exists() else b""
+    torn = before and not before.endswith(b"\n")  # by a kill or a full disk
     with naming(path), own(path).open("a") as file:
-        file.write(json.dumps(entry) + "\n")
+        file.write(("\n" if torn else "") + json.dumps(entry) + "\n")
     sync(path)
 
 

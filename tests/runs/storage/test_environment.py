@@ -41,6 +41,8 @@ def test_calls_are_read_without_a_torn_line(tmp_path):
     calls = RunFolder(tmp_path).calls()
     assert [call["after_round"] for call in calls] == [0, 3]
     assert calls[0]["execution"] == "vmapped"
+    environment.log_call(tmp_path / "calls.jsonl", 5, execution.vmapped)
+    assert [call["after_round"] for call in RunFolder(tmp_path).calls()] == [0, 3, 5]
 
 
 @pytest.mark.slow
