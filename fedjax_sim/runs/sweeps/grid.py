@@ -258,7 +258,7 @@ class Part:
         of: n.
 
     Raises:
-        ValueError: a number i outside 1 .. n.
+        ValueError: a number i that is no integer, or outside 1 .. n.
 
     Example:
         >>> Part({"lr": [0.1, 0.2]}, 2, 8).of
@@ -274,8 +274,9 @@ class Part:
     of: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.of:
-            raise ValueError(f"part is {self.number}; expected 1 .. {self.of}, the parts")
+        integers = all(isinstance(x, numbers.Integral) for x in (self.number, self.of))
+        if not (integers and 1 <= self.number <= self.of):
+            raise ValueError(f"part is {self.number!r}; expected 1 .. {self.of!r}, the parts")
 
 
 def shares_of(every: Sequence[Group], num_seeds: int, per_seed: bool) -> Iterator[Share]:

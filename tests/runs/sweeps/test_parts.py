@@ -41,10 +41,12 @@ def test_every_run_is_in_one_part(sizes, num_parts, per_seed):
         assert max(map(len, parts)) == 1
 
 
-@pytest.mark.parametrize(("number", "of"), [(0, 4), (5, 4), (1, 0), (-1, 4), (3, 2)])
+@pytest.mark.parametrize(("number", "of"), [(0, 4), (5, 4), (1, 0), (-1, 4), (3, 2), (1.5, 2)])
 def test_numbers_that_are_no_part(number, of):
     with pytest.raises(ValueError, match=f"part is {number}; expected 1 .. {of}, the parts"):
         fs.Part(small_runs.GRID, number, of)
+    with pytest.raises(ValueError, match=r"part is '1'; expected 1 \.\. 2, the parts"):
+        fs.Part(small_runs.GRID, "1", 2)  # as an environment variable has it
 
 
 def test_a_part_needs_a_folder_and_one_process(monkeypatch):
