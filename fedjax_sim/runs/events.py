@@ -31,7 +31,7 @@ import numpy as np
 
 from fedjax_sim.checks import check_choice
 from fedjax_sim.engine import History
-from fedjax_sim.runs.history import Entry, measured
+from fedjax_sim.runs.history import Entry, as_written, measured
 from fedjax_sim.types import PyTree, shown
 
 Action: TypeAlias = Literal["stop", "interrupt"] | None
@@ -155,7 +155,10 @@ class Event(NamedTuple):
             ...     "loss")
             2.0
         """
-        return float(self.metrics[metric].mean()) if self.measured(metric) else math.nan
+        if not self.measured(metric):
+            return math.nan
+        # A resumed run replays what is written, and has to take the same decisions.
+        return float(as_written(self.metrics[metric]).mean())
 
 
 class Listeners:

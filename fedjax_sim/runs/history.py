@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_sim.engine import CLOCK, PER_CLIENT, History, due, is_mark
@@ -124,6 +125,13 @@ def measured(metrics: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], 
 def as_number(value: Any) -> Any:
     """Returns an array whose booleans are 1 and 0, since files and frames have numbers."""
     return value.astype(int) if value.dtype == bool else value
+
+
+def as_written(values: np.ndarray) -> np.ndarray:
+    """Returns the numbers that a reader of the history has: 0.1, not the float32 next to it."""
+    if not jnp.issubdtype(values.dtype, jnp.inexact):
+        return values
+    return np.array([float(str(x)) for x in values.reshape(-1)]).reshape(values.shape)
 
 
 def latest(history: History) -> dict[str, float]:

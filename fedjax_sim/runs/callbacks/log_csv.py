@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import pathlib
 
 from fedjax_sim.engine import distributed
@@ -14,6 +15,7 @@ class CsvLog:
 
     Unlike ``history.csv``, the file has a column per metric, and a resumed run does not verify it:
     rounds that run again after a kill, those since the last checkpoint, have two equal rows.
+    A last row without the end of its line was torn by a kill or a full disk, and is removed.
     Columns: algorithm, seed, round and all metrics; a metric that a round does not measure is
     empty there.
 
@@ -40,7 +42,7 @@ class CsvLog:
     def __call__(self, event: Event) -> Action:
         if event.replayed or not distributed.is_first():
             return None
-        exists = self._path.exists() and self._path.stat().st_size > 0
+        exists = _without_torn_row(self._path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("r+" if exists else "w", newline="") as file:
             columns = next(csv.reader(file)) if exists else _columns(event)
@@ -59,6 +61,17 @@ class CsvLog:
                 names = {"algorithm": event.name, "seed": seed, "round": event.round}
                 writer.writerow(values | names)
         return None
+
+
+def _without_torn_row(path: pathlib.Path) -> bool:
+    """Cuts a file to its whole lines; returns True if it has any."""
+    if not path.exists():
+        return False
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(path, whole)
+    return whole > 0
 
 
 def _columns(event: Event) -> list[str]:

@@ -77,6 +77,29 @@ def test_stopping_early_also_when_resumed(tmp_path, whole):
     assert go(callbacks=[stop]).rounds_done == best + 3
 
 
+@pytest.mark.parametrize("interrupted_after", [None, 3])
+def test_equal_values_before_and_after_an_interruption_are_no_improvement(
+    tmp_path, interrupted_after
+):
+    """A float32 is compared with what was written of it: 0.1, not 0.10000000149."""
+    constant = fs.Setup(
+        SETUP.task, SETUP.timeline, SETUP.params, lambda w: {"accuracy": 0.1 + 0 * w.sum()}
+    )
+
+    def stop_there(event):
+        return "interrupt" if event.round == interrupted_after and not event.replayed else None
+
+    def run(*others):
+        stop = callbacks.EarlyStopping("accuracy", patience=4)
+        return fs.simulate(
+            fs.fedavg(0.1), constant, KEYS, **records(folder=tmp_path, callbacks=[stop, *others])
+        )
+
+    first = run(stop_there)
+    result = first if interrupted_after is None else run()
+    assert (result.rounds_done, result.stopped) == (5, True)
+
+
 def test_the_best_models_are_kept_over_an_interruption(tmp_path, whole):
     def interrupt(event):
         if event.round == 3:
@@ -323,6 +346,19 @@ def test_csv_log_refuses_a_file_without_a_column_of_a_metric(tmp_path):
     with pytest.raises(ValueError, match=r"log\.csv, whose columns lack score; expected a file"):
         log(Event("", ["0"], 3, 9, metrics, None, False, None))
     assert (tmp_path / "log.csv").read_text() == before
+
+
+@pytest.mark.parametrize("kept", [12, 45])
+def test_a_torn_row_of_a_csv_log_is_removed(tmp_path, kept):
+    """A full disk or a power cut leaves a part of a row, and perhaps of its last number."""
+    path = tmp_path / "log.csv"
+    go(callbacks=[callbacks.CsvLog(path)])
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(whole[:kept])
+    before = b"".join(lines[: whole[:kept].count(b"\n")])
+    go(callbacks=[callbacks.CsvLog(path)])
+    assert path.read_bytes() == before + (whole.removeprefix(lines[0]) if before else whole)
 
 
 def test_direction_of_names_in_capitals():
