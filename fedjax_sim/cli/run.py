@@ -156,7 +156,7 @@ def _check_run(folder: pathlib.Path, expected: Mapping[str, Any]) -> None:
 
 
 def _check_data(comparison: ResolvedRun, names: Sequence[str]) -> None:
-    """Refuses algorithms of earlier calls that had other examples, models or keys than this one.
+    """Refuses algorithms of earlier calls that had other examples, clients, losses or metrics.
 
     The options are the same, but a file of the data set or a study module may have changed.
     """
@@ -172,7 +172,9 @@ def _check_data(comparison: ResolvedRun, names: Sequence[str]) -> None:
     expected = data_values(problem.setup, problem.keys)
     if comparison.setup_of_seed is not None:  # the first seed has models and a key of its own
         expected = {"data": expected["data"]}
-    there = members_of(comparison.output / "config.json").get("examples")
+    saved = members_of(comparison.output / "config.json")
+    there, accepts = saved.get("examples"), comparison.computed.accept_changed_code
+    changed = comparison.own.changed(saved, functions=not accepts)
     for folder in found:
         known = RunFolder(folder).identity()
         here = expected
@@ -181,7 +183,8 @@ def _check_data(comparison: ResolvedRun, names: Sequence[str]) -> None:
             here = {x: value for x, value in expected.items() if x not in ("data", "source")}
             if None not in (there, comparison.examples):
                 known, here = known | {"examples": there}, here | {"examples": comparison.examples}
-        if differing := [x for x, value in here.items() if known.get(x, value) != value]:
+        differing = [x for x, value in here.items() if known.get(x, value) != value]
+        if differing := list(dict.fromkeys([*differing, *changed])):
             raise FolderError(
                 f"output is '{comparison.output}', which holds another comparison: "
                 f"{', '.join(differing)} of {folder.relative_to(comparison.output)} differ from "
@@ -201,7 +204,7 @@ def _execute(job: Job, callbacks: Sequence[Callback]) -> ComparisonResult:
     distributed.wait("configuration compared")
     writes = distributed.is_first() and not report.is_read_only(output)
     if writes:
-        header = job.header | comparison.problem.description | {"examples": comparison.examples}
+        header = job.header | _described(comparison, list(job.header["algorithms"]))
         write_json(output / "config.json", as_json(header | {"environment": environment()}))
         parts = comparison.problem.parts
         if parts is not None and has_classes(parts.data):
@@ -218,6 +221,21 @@ def _execute(job: Job, callbacks: Sequence[Callback]) -> ComparisonResult:
         (simulation,) = result.simulations["fedavg"]
         diagnosis = diagnosing.diagnose(comparison, job.diagnosis, simulation.models())
     return ComparisonResult(history, summary, output, result.interrupted, diagnosis)
+
+
+def _described(comparison: ResolvedRun, names: Sequence[str]) -> dict[str, Any]:
+    """Returns what config.json says of data, partition and model, and the digests of own parts.
+
+    Those of the runs that are there remain: if a file or a module has changed since, these runs
+    have not, and this call is refused.
+    """
+    here = comparison.problem.description | comparison.own.members()
+    here |= {"examples": comparison.examples}
+    if not any(report.run_folders(comparison.output / name) for name in names):
+        return here
+    saved = members_of(comparison.output / "config.json")
+    accepted = {"own_functions"} if comparison.computed.accept_changed_code else set()
+    return here | {name: saved[name] for name in here.keys() & saved.keys() - accepted}
 
 
 def _run_all(job: Job, callbacks: Sequence[Callback]) -> Comparison:

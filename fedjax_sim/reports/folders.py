@@ -22,7 +22,7 @@ from fedjax_sim.reports.labels import (
     setting_label,
 )
 from fedjax_sim.reports.selection import Mode, best, complete, scores
-from fedjax_sim.reports.setting import setting_key, setting_text
+from fedjax_sim.reports.setting import data_digests, setting_key, setting_text
 from fedjax_sim.runs import (
     FolderError,
     Outcome,
@@ -354,7 +354,7 @@ def read_folders(
         rule = rule_of(config, metric, mode, last)
         cells = [cell for cell in cells_of(config) if cell in part.history]
         frame = labelled(part.history, configurations, rule, name, part.partial, cells)
-        where = setting_key(part.setting, saved_config(folder).get("examples"))
+        where = setting_key(part.setting, data_digests(saved_config(folder)))
         for method, *values in frame[["algorithm", *cells]].drop_duplicates().values.tolist():
             compared[method] = ", ".join([where, *map(str, values)])
         parts.append(frame.drop(columns=cells))

@@ -66,12 +66,19 @@ def setting_text(config: Mapping[str, Any], recorded: Outcome | None = None) -> 
     return ", ".join([f"{data}: {clients}", cohort, *_reported(config), work, f"{batch}{named}."])
 
 
-def setting_key(text: str, examples: str | None) -> str:
-    """Returns what comparable folders have in common: the line, and the digest of the examples.
+def setting_key(text: str, data: str) -> str:
+    """Returns what comparable folders have in common: the line, and :func:`data_digests`."""
+    return ", ".join(filter(None, (text, data)))
 
-    A file of one name may have had others.
+
+def data_digests(saved: Mapping[str, Any]) -> str:
+    """Returns the digests of the examples and of own rows, timelines and setups in config.json.
+
+    A file of one name, and a part of a study module, may have been others.
     """
-    return ", ".join(filter(None, (text, examples)))
+    own = saved.get("own_arrays") or {}
+    digests = [saved.get("examples"), *(f"{name} {own[name]}" for name in sorted(own))]
+    return ", ".join(filter(None, digests))
 
 
 # Options that a partition or a data set may have, in the order of the text.

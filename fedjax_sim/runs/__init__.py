@@ -52,14 +52,14 @@ from fedjax_sim.runs.storage.folders import (
     recorded_names,
     runs_in,
 )
-from fedjax_sim.runs.storage.identity import arrays_digest
+from fedjax_sim.runs.storage.identity import arrays_digest, timeline_arrays
 from fedjax_sim.runs.storage.locks import FolderInUseError, locked
 from fedjax_sim.runs.storage.model_files import Models, Which, joined, named_leaves
 from fedjax_sim.runs.storage.outcome import Outcome
 from fedjax_sim.runs.storage.run_functions import identified, trace_run
 from fedjax_sim.runs.storage.run_identity import data_values
 from fedjax_sim.runs.storage.store import RunFolder, check_extension
-from fedjax_sim.runs.storage.traces import Trace
+from fedjax_sim.runs.storage.traces import Trace, trace
 from fedjax_sim.runs.sweeps.blocks import block_functions
 from fedjax_sim.runs.sweeps.grid import Configuration, Part, cut, expand
 from fedjax_sim.runs.sweeps.halving import Halving
@@ -156,6 +156,8 @@ __all__ = [
     "sign",
     "simulate",
     "sweep",
+    "timeline_arrays",
+    "trace",
     "trace_run",
     "tune",
     "views",

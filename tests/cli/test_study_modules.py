@@ -14,8 +14,11 @@ import pytest
 import fedjax_sim as fs
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse, read_arguments
+from fedjax_sim.reports import read_folders
+from fedjax_sim.reports.page.sections import joint
+from fedjax_sim.reports.page.sources import source_of
 from fedjax_sim.runs import comparison as comparing
-from fedjax_sim.studies.setups import Run
+from fedjax_sim.studies.setups import Run, members_of
 
 MODULE = '''
 from typing import Any, NamedTuple
@@ -183,6 +186,60 @@ def test_a_changed_part_is_noticed_when_the_run_is_resumed(
     assert main(["run", str(path), "--hyper.nova.mu", "1", "--output", str(folder)]) == 1
     assert re.search(f"holds another run: .*{re.escape(differing)}", one_line(capsys))
     assert {file: file.read_bytes() for file in folder.rglob("*.csv")} == before
+    # What the file says of the runs that are there remains.
+    kept, saved = (
+        {name: members_of(x / "config.json")[name] for name in ("examples", "data", *OWN_DIGESTS)}
+        for x in (finished, folder)
+    )
+    assert saved == kept
+
+
+OWN_DIGESTS = ("own_arrays", "own_functions")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new", "differing"),
+    [
+        ("linen.relu", "linen.gelu", "objective, evaluation"),
+        ("SCALE = 1.0", "SCALE = 2.0", "objective"),
+        ("[1.0, -1.0]", "[2.0, -2.0]", "evaluation"),
+        ("default_rng(0)", "default_rng(1)", "data"),
+        ("default_rng(seed)", "default_rng(seed + 1)", "data, rows"),
+        ("uniform(key,", "uniform(jax.random.fold_in(key, 1),", "timeline"),
+    ],
+)
+def test_an_algorithm_is_not_added_on_a_changed_part(
+    finished, tmp_path, capsys, old, new, differing
+):
+    folder, path = shutil.copytree(finished, tmp_path / "copied"), tmp_path / "own_study.py"
+    path.write_text(MODULE.replace(old, new))
+    command = ["run", str(path), "--algorithms", "fedavgm", "--output", str(folder)]
+    assert main(command) == 2
+    error = rf"which holds another comparison: {differing} of \w+ differ"
+    assert re.search(error, one_line(capsys))
+    assert not (folder / "fedavgm").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new", "is_same"),
+    [
+        ("default_rng(seed)", "default_rng(seed + 1)", False),  # rows
+        ("uniform(key,", "uniform(jax.random.fold_in(key, 1),", False),  # timeline
+        ("[1.0, -1.0]", "[2.0, -2.0]", True),  # metrics
+    ],
+)
+def test_folders_with_other_clients_or_cohorts_are_not_of_one_setting(
+    finished, tmp_path, old, new, is_same
+):
+    path, other = tmp_path / "own_study.py", tmp_path / "other"
+    path.write_text(MODULE.replace(old, new))
+    assert main(["run", str(path), "--algorithms", "fedavg", "--output", str(other)]) == 0
+    settings = read_folders([finished, other]).settings
+    assert (len(set(settings.values())) == 1) is is_same
+    page = joint([source_of(finished), source_of(other)])
+    assert (len(set(page.settings.values())) == 1) is is_same
 
 
 def one_line(capsys) -> str:

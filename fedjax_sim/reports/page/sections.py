@@ -87,7 +87,7 @@ def joint(sources: Sequence[Source]) -> Joint:
         name = source.name if len(sources) > 1 else ""
         cells = [cell for cell in source.cells if cell in source.history]
         part = labelled(source.history, "best", source.rule, name, source.partial, cells)
-        where = setting_key(source.setting, source.examples)
+        where = setting_key(source.setting, source.data)
         for method, *values in part[["algorithm", *cells]].drop_duplicates().values.tolist():
             settings[method] = ", ".join([where, *map(str, values)])
         # Without a sweep's choice, rows stay as they are.

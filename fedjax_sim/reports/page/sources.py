@@ -20,6 +20,7 @@ from fedjax_sim.reports.folders import (
     saved_config,
 )
 from fedjax_sim.reports.frames import grid_values
+from fedjax_sim.reports.setting import data_digests
 from fedjax_sim.runs import (
     Comparison,
     RunFolder,
@@ -52,7 +53,7 @@ class Source(NamedTuple):
     environment: Mapping[str, Any] = {}  # versions and devices
     command: str | None = None  # that repeats it
     name: str = ""  # of the folder
-    examples: str | None = None  # digest of the data set: only methods of one are compared
+    data: str = ""  # digests of the data set and own clients: only methods of one are compared
 
 
 @functools.singledispatch
@@ -131,7 +132,7 @@ def _(result: str | pathlib.Path) -> Source:
         if config and not saved.get("own")  # parts of a study module, which a file does not name
         else None,
         path.resolve().name,
-        saved.get("examples"),
+        data_digests(saved),
     )
 
 

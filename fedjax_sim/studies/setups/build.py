@@ -20,6 +20,7 @@ from fedjax_sim.studies.setups.data import examples_digest
 from fedjax_sim.studies.setups.entries import AlgorithmEntry
 from fedjax_sim.studies.setups.evaluation import Evaluation
 from fedjax_sim.studies.setups.execution import ExecutionOptions, arithmetic, strategy_of
+from fedjax_sim.studies.setups.own_digests import OwnDigests, of_parts, of_setup
 from fedjax_sim.studies.setups.privacy import Accounts, Privacy, accounts_of, check_parts
 from fedjax_sim.studies.setups.problem import (
     Problem,
@@ -57,6 +58,7 @@ class ResolvedRun(NamedTuple):
     output: pathlib.Path
     record: Record  # of all options, for config.json and captions
     examples: str | None  # digest of the data set; None: of a setup of the study's own
+    own: OwnDigests  # of the parts of a study module
     untuned: str | None  # note on algorithms without a rate tuned for the preset
 
     @property
@@ -112,6 +114,11 @@ def resolve(study: Study) -> ResolvedRun:
 
     one_by_one = run.population.partition_per_seed or study.setup is not None
     problem = lowered(models.auto)
+    with arithmetic(run.execution):
+        if dataset is None:
+            own = of_setup(problem.setup, problem.keys)
+        else:
+            own = of_parts(study, dataset, problem.setup.task)
     setups = {name: problem.setup_of(name) for name in hyper}
     accounts = accounts_of(run.privacy, problem.setup)
     accounts = accounts._replace(options=accounts.with_noise())
@@ -134,6 +141,7 @@ def resolve(study: Study) -> ResolvedRun:
         output=run.output,
         record=record_of(study, accounts.options),
         examples=examples_digest(dataset),
+        own=own,
         untuned=f"not tuned for these settings, default rate: {texts}" if rates else None,
     )
     with arithmetic(run.execution):

@@ -268,7 +268,7 @@ def timelines(
                 num_strata,
             )
         else:
-            timeline = _own_timeline(own, sample_key, task)
+            timeline = own_timeline(own, sample_key, task)
         if cohort.dropout:
             timeline = sampling.dropout(dropout_key, timeline, cohort.dropout)
         return failing(cohort, dropout_key, timeline)
@@ -281,7 +281,8 @@ def timelines(
     return arrange_by_stratum(every, task.num_clients, num_strata)
 
 
-def _own_timeline(own: Any, key: Array, task: Task) -> Timeline:
+def own_timeline(own: Any, key: Array, task: Task) -> Timeline:
+    """Returns a study's own timeline of one key."""
     with own_code("timeline of the study"):
         timeline = own(key, task) if callable(own) else own
     if not isinstance(timeline, Timeline) or np.ndim(timeline.clients) != 2:
