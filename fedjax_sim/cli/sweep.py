@@ -39,10 +39,12 @@ from fedjax_sim.runs import (
     write_json,
 )
 from fedjax_sim.studies.setups import (
+    NO_DIGESTS,
     Accounts,
     Attacked,
     Generated,
     NoPrivacy,
+    OwnDigests,
     Problem,
     Run,
     StepsPerVisit,
@@ -61,7 +63,9 @@ from fedjax_sim.studies.setups import (
     load_dataset,
     members_of,
     of_first_partition,
+    of_parts,
     of_seed,
+    of_setup,
     one_seed,
     prepare,
     resolve_hyper,
@@ -107,7 +111,7 @@ def run_sweep(
     runs = Runs(study, config, entries)
 
     def header() -> dict[str, Any]:
-        return about | _checked(study, entries, runs.examples())
+        return about | _checked(study, entries, runs.examples(), runs.own())
 
     header()  # refuses another sweep before anything is loaded
     grid = entries if config.part is None else Part(entries, config.part, config.parts or 1)
@@ -160,12 +164,16 @@ class Header(NamedTuple):
 
 
 def _checked(
-    study: Study, entries: Sequence[Configuration], examples: str | None = None
+    study: Study,
+    entries: Sequence[Configuration],
+    examples: str | None = None,
+    own: OwnDigests = NO_DIGESTS,
 ) -> dict[str, Any]:
     """Returns options and hyper-parameters that no grid in the output folder varies.
 
-    Also the names of the tables and figures that earlier calls have written, and the digest of the
-    examples, if they are known: runs of another grid are not compared with those in the folder.
+    Also the names of the tables and figures that earlier calls have written, and the digests of the
+    examples and of own parts, if they are known: runs of another grid are not compared with those
+    in the folder.
     """
     run = study.options
     free = FREE_IN_FOLDER | names_varied(entries)
@@ -176,8 +184,10 @@ def _checked(
         hyper[algorithm] = {name: value for name, value in values.items() if name not in varied}
     path = run.output / "config.json"
     if not path.exists():
-        return {"options": options, "algorithms": hyper, "files": [], "examples": examples}
-    if "config" in members_of(path):  # of a comparison that was interrupted before its first run
+        new = {"options": options, "algorithms": hyper, "files": [], "examples": examples}
+        return new | own.members()
+    members = members_of(path)
+    if "config" in members:  # of a comparison that was interrupted before its first run
         raise FolderError(
             f"output is '{run.output}', which holds a comparison; expected another folder for a "
             "sweep"
@@ -192,12 +202,19 @@ def _checked(
         hyper[algorithm] = known | hyper.get(algorithm, {})
     if None not in (old.examples, examples) and old.examples != examples:
         differing.append("the examples of the data set have changed")
+    accepts = run.execution.accept_changed_code
+    differing += [
+        f"the {name} of the study module has changed"
+        for name in own.changed(members, functions=not accepts)
+    ]
     report.refuse_other(run.output, "sweep", differing)
     return {
         "options": old.options | options,
         "algorithms": hyper,
         "files": list(old.files),
         "examples": examples or old.examples,
+        **{name: members[name] for name in ("own_arrays", "own_functions") if name in members},
+        **own.members(),
     }
 
 
@@ -228,6 +245,7 @@ class Runs:
         self.of_setup: dict[tuple, _OfSetup] = {}  # by algorithm and settings
         self.loaded: tuple[Any, Dataset | None] | None = None
         self.digest: str | None = None  # of these examples
+        self.of_own_setup = NO_DIGESTS
         # Algorithms under the same settings share the problem.
         self.problem = functools.lru_cache(maxsize=4)(self._problem)
 
@@ -237,7 +255,10 @@ class Runs:
         attackers = own.options.population.partition_seed
         if seed is None:
             check_steps(own, dataset)
-            return prepare(of_first_partition(own), dataset, attack_seed=attackers)
+            problem = prepare(of_first_partition(own), dataset, attack_seed=attackers)
+            if dataset is None and self.of_own_setup == NO_DIGESTS:
+                self.of_own_setup = of_setup(problem.setup, problem.keys)
+            return problem
         return prepare(of_seed(own, seed), dataset, attack_seed=attackers)
 
     def _dataset(self, study: Study) -> Dataset | None:
@@ -256,6 +277,25 @@ class Runs:
         """
         several = len({_data_key(self.run_of(entry)) for entry in self.entries}) > 1
         return None if several else self.digest
+
+    def own(self) -> OwnDigests:
+        """Returns the digests of the study's own parts, as far as all configurations share them.
+
+        There are none before the data are loaded.
+        """
+        study, names = self.study, {name for entry in self.entries for name in entry}
+        groups = {SETTINGS[name].group for name in names if name in SETTINGS}
+        if study.setup is not None:
+            return self.of_own_setup
+        if self.loaded is None or self.loaded[1] is None or self.examples() is None:
+            return NO_DIGESTS
+        with arithmetic(study.options.execution):
+            found = of_parts(study, self.loaded[1], None)
+        varied = any(SETTINGS[name].of_setup for name in names if name in SETTINGS)
+        return OwnDigests(
+            {} if varied else found.arrays,
+            {} if groups & {"model", "adapters"} else found.functions,
+        )
 
     def run_of(self, configuration: Mapping[str, Any]) -> Run:
         """Returns the options of a configuration, or of its settings."""

@@ -18,6 +18,7 @@ from fedjax_sim.reports import read_folders
 from fedjax_sim.reports.page.sections import joint
 from fedjax_sim.reports.page.sources import source_of
 from fedjax_sim.runs import comparison as comparing
+from fedjax_sim.runs import read_runs
 from fedjax_sim.studies.setups import Run, members_of
 
 MODULE = '''
@@ -240,6 +241,25 @@ def test_folders_with_other_clients_or_cohorts_are_not_of_one_setting(
     assert (len(set(settings.values())) == 1) is is_same
     page = joint([source_of(finished), source_of(other)])
     assert (len(set(page.settings.values())) == 1) is is_same
+
+
+@pytest.mark.slow
+def test_a_grid_is_not_added_on_a_changed_loss(tmp_path, capsys):
+    """Runs of another algorithm are no runs of the grid, so their functions are not compared."""
+    path, output = tmp_path / "own_study.py", tmp_path / "out"
+
+    def swept(algorithm, module):
+        path.write_text(module)
+        words = ["--algorithms", algorithm, "--seeds", "1", "--grid.lr.values", "0.1"]
+        return main(["sweep", str(path), *words, "--output", str(output)])
+
+    assert swept("fedavg", MODULE) == 0
+    capsys.readouterr()
+    assert swept("fedprox", MODULE.replace("SCALE = 1.0", "SCALE = 2.0")) != 0
+    assert "holds another sweep: the objective of the study module has changed" in one_line(capsys)
+    assert len(read_runs(output)) == 1
+    assert swept("fedprox", MODULE) == 0
+    assert len(read_runs(output)) == 2
 
 
 def one_line(capsys) -> str:

@@ -63,6 +63,7 @@ from fedjax_sim.studies.setups.fields import (
 from fedjax_sim.studies.setups.losses import Losses
 from fedjax_sim.studies.setups.model import NoAdapters, initial_params
 from fedjax_sim.studies.setups.modules import load_study
+from fedjax_sim.studies.setups.own_digests import NO_DIGESTS, OwnDigests, of_parts, of_setup
 from fedjax_sim.studies.setups.partition import Dirichlet, Natural
 from fedjax_sim.studies.setups.presets import PRESETS, options
 from fedjax_sim.studies.setups.privacy import (

@@ -49,6 +49,9 @@ class OwnDigests(NamedTuple):
         return {name: values for name, values in named.items() if values}
 
 
+NO_DIGESTS = OwnDigests({}, {})
+
+
 def of_parts(study: Study, dataset: Dataset, task: Task | None) -> OwnDigests:
     """Returns the digests of a study's own rows, timeline, model, loss and metrics.
 
