@@ -14,7 +14,7 @@ import pandas as pd
 from fedjax_sim.cli import measured
 from fedjax_sim.cli.options import typed_names
 from fedjax_sim.cli.report import write_all
-from fedjax_sim.runs import Options, Storage
+from fedjax_sim.runs import Options, RunFolder, Storage
 from fedjax_sim.studies.forks import fork as forking
 from fedjax_sim.studies.forks.stored import state_at
 from fedjax_sim.studies.setups import (
@@ -25,12 +25,14 @@ from fedjax_sim.studies.setups import (
     HyperParameters,
     Index,
     ResolvedRun,
+    Run,
     Study,
     algorithms_of,
     check_tuning,
     group,
     read,
     read_saved,
+    replaced,
     resolve,
     resolve_hyper,
 )
@@ -83,6 +85,9 @@ class ForkOptions:
     output: pathlib.Path | None = None
     """File of the figure; default: fork_ROUND.png in FOLDER, or fork_ROUND_2.png and so on if there
     is one."""
+    accept_changed_code: bool = False
+    """Fork although functions compute something else than those that the run began with; a state
+    that is not stored in FOLDER is computed by the present ones."""
 
 
 def with_alternatives(arguments: Sequence[str]) -> dict[str, AlternativeOptions]:
@@ -116,10 +121,11 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
             "names no code; expected fs.fork(fs.simulate(...), {...}, setup, keys) in Python, with "
             "the algorithm and the setup of the run"
         )
-    comparison = resolve(Study(read(path)))
+    run = read(path)
+    name = _name(run.algorithms.algorithms, options.algorithm)
+    comparison = resolve(Study(_as_executed(run, folder, name)))
     if comparison.setup_of_seed is not None:
         raise ValueError("FOLDER has a partition per seed; expected one partition of all seeds")
-    name = _name(comparison, options.algorithm)
     count = comparison.problem.setup.task.num_clients
     for key, one in options.alternatives.items():
         _check_clients(key, one, count)
@@ -137,7 +143,11 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
             setup,
             keys,
             options.round,
-            storage=Storage(folder / name, config=comparison.config_of(name)),
+            storage=Storage(
+                folder / name,
+                config=comparison.config_of(name),
+                accept_changed_code=options.accept_changed_code,
+            ),
             options=Options(execution=execution, seeds=seeds, eval_initial=True),
         )
         result = forking.fork(
@@ -149,11 +159,25 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
     return _table(result.differences(options.metric), options.metric), figure
 
 
-def _name(comparison: ResolvedRun, chosen: str | None) -> str:
-    names = list(comparison.hyper)
+def _as_executed(run: Run, folder: pathlib.Path, name: str) -> Run:
+    """Returns the options of one of the runs; a later call may have moved examples to the host.
+
+    Raises:
+        ValueError: the run has its examples on the host, where no fork continues it.
+    """
+    stored = RunFolder(folder / name)
+    if stored.exists and "source" in stored.identity():
+        raise ValueError(
+            f"FOLDER is '{folder}', whose {name} ran with --examples-memory; expected a run with "
+            "all examples on the device"
+        )
+    return replaced(replaced(run, "examples_memory", None), "states", "device")
+
+
+def _name(names: Sequence[str], chosen: str | None) -> str:
     if chosen is None and len(names) == 1:
         return names[0]
-    if chosen not in names:
+    if chosen is None or chosen not in names:
         raise ValueError(f"algorithm is {chosen!r}; expected one of {', '.join(names)}")
     return chosen
 

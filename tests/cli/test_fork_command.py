@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from fedjax_sim.cli import fork
 from fedjax_sim.cli.fork import AlternativeOptions, ForkOptions, with_alternatives
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse
-from fedjax_sim.studies.setups import Study, options, resolve, to_json
+from fedjax_sim.studies.setups import Study, options, problem, resolve, to_json
 
 RUN = options(
     algorithms=("fedavg",), num_clients=6, cohort_size=6, seeds=1, model="softmax_regression"
@@ -133,3 +134,36 @@ def test_command(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps(saved))
     assert main(["fork", str(tmp_path), "--round", "3", "--alternatives.a.remove", "1"]) == 2
     assert "fedavg' holds another run: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_algorithm_that_was_added_with_its_examples_on_the_host(tmp_path, capsys, monkeypatch):
+    """The run of each algorithm says where its examples were; config.json has the last call's."""
+    small = "--rounds 2 --num-clients 6 --cohort-size 3 --seeds 1 --local-steps 1 --eval-every 1"
+    words = [*small.split(), "--model", "softmax_regression", "--output", str(tmp_path)]
+    assert main(["run", "quickstart", "--algorithms", "fedavg", *words]) == 0
+    host = ["--algorithms", "fedprox", "--examples-memory", "0.001"]
+    assert main(["run", "quickstart", *host, *words]) == 0
+
+    def forked(algorithm, *options):
+        capsys.readouterr()
+        slow = ["--alternatives.slow.hyper.lr", "0.05"]
+        flags = ["--round", "1", "--algorithm", algorithm, *slow, *options]
+        return main(["fork", str(tmp_path), *flags]), capsys.readouterr().err
+
+    assert forked("fedavg") == (0, "")
+    code, error = forked("fedprox")
+    assert code == 2
+    assert "whose fedprox ran with --examples-memory; expected a run with all exa" in error
+    functions_of = problem.functions_of
+
+    def doubled(*arguments):
+        loss, metrics = functions_of(*arguments)
+        return jax.tree_util.Partial(lambda *x: 2 * loss(*x)), metrics
+
+    monkeypatch.setattr(problem, "functions_of", doubled)
+    code, error = forked("fedavg")
+    assert code == 2
+    assert "what the objective computes has changed" in error
+    assert "accept_changed_code=True" in error
+    assert forked("fedavg", "--accept-changed-code") == (0, "")
