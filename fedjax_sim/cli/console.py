@@ -148,9 +148,10 @@ class TuningBar:
             return
         first = (number - 1) // self._batch * self._batch
         scores = [one.score for one in self._tried[first:] if one.complete]
+        # Of configurations that a rung has cut in an earlier batch, none does all rounds.
+        text = f"{min(scores):.4g} to {max(scores):.4g}" if scores else "none did all rounds"
         self._console.print(
-            f"trials {first + 1} to {number} of {self._trials}: {self._metric} "
-            f"{min(scores):.4g} to {max(scores):.4g}"
+            f"trials {first + 1} to {number} of {self._trials}: {self._metric} {text}"
         )
 
 

@@ -72,6 +72,11 @@ def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
         folders, configurations=options.configurations, metric=first, mode=mode, last=options.last
     )
     metrics = options.metric or default_metrics(content.history)
+    if not metrics:
+        raise ValueError(
+            f"FOLDER is {', '.join(map(str, folders))!r}, which has no evaluation of a model yet; "
+            "expected one, or --metric"
+        )
     target = None if options.target is None else Target(metrics[0], options.target)
     frame = results(
         content.history,

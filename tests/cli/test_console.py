@@ -6,11 +6,12 @@ import re
 import pytest
 from rich.console import Console
 
-from fedjax_sim.cli.console import progress_bars, sweep_progress
+from fedjax_sim.cli.console import progress_bars, sweep_progress, tuning_progress
 from fedjax_sim.runs.events import notify
 from fedjax_sim.runs.result import Progress
 from fedjax_sim.runs.sweeps.grid import cut
 from fedjax_sim.runs.sweeps.sweep import SweepProgress
+from fedjax_sim.runs.sweeps.tuning import Tried
 
 
 @pytest.fixture
@@ -86,6 +87,18 @@ def test_lines_of_a_sweep_in_a_log():
     assert len(lines) == 2
     assert lines[0].startswith("all: 3 slices on 2 devices")
     assert "0/12 runs" in lines[1]
+
+
+def test_a_batch_of_which_no_trial_does_all_rounds():
+    """A sampler may propose again what a rung has cut in an earlier batch."""
+    log = Console(file=io.StringIO(), width=120)
+    with tuning_progress(log, 4, 2, "accuracy") as show:
+        for score, complete in ((0.5, True), (0.25, False), (0.25, False), (0.25, False)):
+            show.tried(Tried({"lr": score}, score, 1 + complete, complete))
+    assert log.file.getvalue().splitlines() == [
+        "trials 1 to 2 of 4: accuracy 0.5 to 0.5",
+        "trials 3 to 4 of 4: accuracy none did all rounds",
+    ]
 
 
 def test_other_processes_print_nothing():

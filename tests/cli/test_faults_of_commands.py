@@ -156,6 +156,19 @@ def test_an_edited_history_of_another_algorithm_is_named(run_folder, tmp_path, c
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["--target", "0.5"]])
+def test_a_table_before_the_first_evaluation(run_folder, tmp_path, capsys, options):
+    """A kill between the files that name a run and its first rows."""
+    folder = shutil.copytree(run_folder, tmp_path / "copied")
+    for name in ("history.csv", "history.digests", "outcome.json"):
+        (folder / "fedavg" / name).unlink()
+    shutil.rmtree(folder / "fedavg" / "checkpoints")
+    assert main(["table", str(folder), *options]) == 2
+    error = f"FOLDER is {str(folder)!r}, which has no evaluation of a model yet; expected one"
+    assert error in one_line(capsys.readouterr().err)
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_damaged_slice_is_repeated_with_a_message(sweep_folder, tmp_path, capsys):
     folder = shutil.copytree(sweep_folder, tmp_path / "copied")
