@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from fedjax_sim.algorithms import fedavg
 from fedjax_sim.checks import (
     check_is_algorithm,
     check_is_setup,
@@ -41,9 +42,16 @@ from fedjax_sim.runs.result import FRAME_COLUMNS, Simulation
 from fedjax_sim.runs.seeds import Seed, seed_names, with_axis
 from fedjax_sim.runs.simulation import Call, Prepared, execute, identity_of, prepare
 from fedjax_sim.runs.storage.files import FolderError, own
-from fedjax_sim.runs.storage.folders import check_kind, folder_names, record_names, runs_in
+from fedjax_sim.runs.storage.folders import (
+    check_kind,
+    folder_names,
+    record_names,
+    recorded_functions,
+    runs_in,
+)
 from fedjax_sim.runs.storage.identity import arrays_digest, timeline_arrays
 from fedjax_sim.runs.storage.locks import locked
+from fedjax_sim.runs.storage.run_functions import trace_run
 from fedjax_sim.runs.storage.store import RunFolder
 from fedjax_sim.types import (
     KEY_ROWS,
@@ -320,9 +328,9 @@ def run_all(plan: Plan, prepared: dict[str, Prepared]) -> Comparison:
         try:
             if root is not None:
                 stack.enter_context(locked(root))
-                _check_others(plan, next(iter(prepared.values())))
+                functions = _check_others(plan, next(iter(prepared.values())))
                 if distributed.is_first():
-                    record_names(root, plan.folders)
+                    record_names(root, plan.folders, functions)
             # Compilation leaves Python's lock, so later algorithms compile while the first ones do.
             pool = concurrent.futures.ThreadPoolExecutor(num_cores())
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
@@ -349,21 +357,33 @@ def run_all(plan: Plan, prepared: dict[str, Prepared]) -> Comparison:
 _COMMON = ("data", "source", "params", "key", "replicas")
 
 
-def _check_others(plan: Plan, first: Prepared) -> None:
+def _check_others(plan: Plan, first: Prepared) -> dict[str, Any]:
     """Refuses a folder with algorithms of earlier calls whose runs are not comparable with these.
 
     Setups of single algorithms may have anything of their own, so they are not compared.
+
+    Returns:
+        digests of the functions of all algorithms, as far as they are to be recorded.
     """
     root, here = plan.storage.path, set(plan.folders.values())
     if root is None or plan.parts.per_algorithm:
-        return
+        return {}
+    assert first.call.storage.path is not None
+    place = first.call.storage.path.name if plan.parts.per_seed else ""
+    if not (runs_in(root) or runs_in(root, 2)):
+        return {place: _functions(first.call)}
     apart = [path for path in runs_in(root, 2) if path.parent.name not in here]
     if plan.parts.per_seed:  # the first seed stands for all, which one function has made
-        assert first.call.storage.path is not None
-        apart = [path for path in apart if path.name == first.call.storage.path.name]
+        apart = [path for path in apart if path.name == place]
     others = [*(path for path in runs_in(root) if path.name not in here), *apart]
     if not others or (run := identity_of(first)) is None:
-        return
+        return {}
+    there, functions = recorded_functions(root).get(place, {}), _functions(first.call)
+    changed = []
+    if not plan.storage.accept_changed_code and there.get("jax") == functions["jax"]:
+        changed = [
+            name for name in functions if there.get(name, functions[name]) != functions[name]
+        ]
     for path in others:
         known = RunFolder(path).identity()
         differing = [name for name in _COMMON if known.get(name) != run.values.get(name)]
@@ -371,12 +391,28 @@ def _check_others(plan: Plan, first: Prepared) -> None:
         if 0 < rounds <= first.setup.timeline.num_rounds:  # either may have more rounds
             beginning = arrays_digest(timeline_arrays(first.setup.timeline[:rounds]))
             differing += ["timeline"] * (beginning != known.get("timeline"))
-        if differing:
+        # With other shapes, all traces differ.
+        if differing := differing or changed:
             raise FolderError(
                 f"directory {str(root)!r} holds another comparison: {', '.join(differing)} differ "
                 f"from those of {path.relative_to(root)}; choose another directory or delete this "
                 "one"
             )
+    return {}
+
+
+def _functions(call: Call) -> dict[str, str]:
+    """Returns digests of the functions that all algorithms share, and JAX's version.
+
+    Those of a run depend on its algorithm, so these are the ones of FedAvg.
+    """
+    # A timeline of more rounds may have another bound.
+    timeline = dataclasses.replace(call.setup.timeline, max_steps=2)
+    setup = dataclasses.replace(call.setup, timeline=timeline)
+    traces = trace_run(fedavg(0.1), setup, batched=True)
+    parts = {name: getattr(traces, name) for name in ("objective", "weighting", "evaluation")}
+    found = {name: x.digest for name, x in parts.items() if x is not None and x.error is None}
+    return {"jax": jax.__version__, **found}
 
 
 class _Part(NamedTuple):

@@ -161,10 +161,19 @@ def test_algorithms_are_added_on_the_same_setup_and_keys_only(setup, apart, tmp_
     doubled = jax.tree.map(
         lambda x: 2 * x if jnp.issubdtype(x.dtype, jnp.floating) else x, setup.task
     )
+
+    def tripled(real, *visit):
+        oracle = real(*visit)
+        return oracle._replace(grad=lambda *x: jax.tree.map(lambda g: 3 * g, oracle.grad(*x)))
+
+    steeper = _with(setup.task, oracle=jax.tree_util.Partial(tripled, setup.task.oracle))
     for changed, keys, seeds, difference in (
         (_with(setup, params=setup.params + 1), KEYS, None, "params"),
         (_with(setup, timeline=other), KEYS, None, "timeline"),
         (_with(setup, task=doubled), KEYS, None, "data"),
+        (_with(setup, task=steeper), KEYS, None, "objective"),
+        (_with(setup, weighting=lambda work: 2 * setup.weighting(work)), KEYS, None, "weighting"),
+        (_with(setup, eval_fn=lambda w: {"norm": 2 * jnp.sum(w)}), KEYS, None, "evaluation"),
         (setup, jax.random.split(jax.random.key(8), 2), None, "key"),
         *([] if apart else [(setup, KEYS, [4, 5], "replicas")]),
     ):

@@ -2,8 +2,9 @@
 
 import pathlib
 import re
+import types
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from fedjax_sim.runs.storage.files import FolderError, read_json, write_json
 from fedjax_sim.runs.storage.store import RunFolder
@@ -36,20 +37,38 @@ def _folder_name(name: str) -> str:
     return name if re.fullmatch(r"-\d+", name) else re.sub(r"[^\w.+=-]+", "-", name).strip("-.")
 
 
-def record_names(folder: pathlib.Path, folders: Mapping[str, str]) -> None:
-    """Writes the algorithms' names, of these folders, beside those of earlier calls."""
-    old = recorded_names(folder)
-    new = {inner: name for name, inner in folders.items()}
-    if old | new != old:  # a finished comparison may be in a folder that can only be read
-        write_json(folder / _NAMES, {"names": old | new})
+def record_names(
+    folder: pathlib.Path,
+    folders: Mapping[str, str],
+    functions: Mapping[str, Any] = types.MappingProxyType({}),
+) -> None:
+    """Writes the algorithms' names, of these folders, beside those of earlier calls.
+
+    ``functions`` are digests of what all algorithms have in common; empty: those that are there.
+    """
+    old = _recorded(folder)
+    new = {**old, "names": recorded_names(folder) | {x: name for name, x in folders.items()}}
+    if functions:
+        new["functions"] = recorded_functions(folder) | dict(functions)
+    if new != old:  # a finished comparison may be in a folder that can only be read
+        write_json(folder / _NAMES, new)
 
 
 def recorded_names(folder: pathlib.Path) -> dict[str, str]:
     """Returns the algorithms' names in a comparison's folder, by folder; empty if it has none."""
+    return _recorded(folder).get("names", {})
+
+
+def recorded_functions(folder: pathlib.Path) -> dict[str, Any]:
+    """Returns the digests that :func:`record_names` wrote; empty if there are none."""
+    return _recorded(folder).get("functions", {})
+
+
+def _recorded(folder: pathlib.Path) -> dict[str, Any]:
     path = folder / _NAMES
     if not path.exists():
         return {}
-    return read_json(path, "delete it (results then have the names of their folders)")["names"]
+    return read_json(path, "delete it (results then have the names of their folders)")
 
 
 def is_seed(folder: pathlib.Path) -> bool:
