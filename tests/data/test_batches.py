@@ -376,7 +376,7 @@ def test_fractions_with_many_digits_have_the_steps_of_the_fraction(number, steps
 
 @pytest.mark.parametrize("number", [math.inf, 1e300, 2**31])
 def test_refuses_more_epochs_than_can_be_counted(number):
-    with pytest.raises(ValueError, match="num_epochs is .*; expected at most 2147483647"):
+    with pytest.raises(ValueError, match=r"num_epochs is .*; expected at most 2147483647"):
         epochs(number, 2)
 
 
