@@ -83,8 +83,8 @@ def segments(
         chunk: points that are evaluated at once.
 
     Raises:
-        ValueError: fewer than three points, a pair of other numbers, no pairs, a loss that is no
-            scalar.
+        ValueError: fewer than three points, leaves without a common leading axis, a pair of other
+            numbers, no pairs, a loss that is no scalar.
 
     Example:
         >>> double_well = lambda x: (x**2 - 1) ** 2
@@ -96,7 +96,10 @@ def segments(
     """
     check_count(3, points=points)
     check_count(1, chunk=chunk)
-    count = jax.tree.leaves(models)[0].shape[0]
+    shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(models)]
+    if len({shape[:1] for shape in shapes}) != 1 or not shapes[0]:
+        raise ValueError(f"models has leaves of shapes {shapes[:3]}; expected [n, ...] with one n")
+    count = shapes[0][0]
     chosen = np.array(list(itertools.combinations(range(count), 2)) if pairs is None else pairs)
     valid = chosen.ndim == 2 and chosen.shape[1] == 2 and len(chosen) > 0
     valid = valid and chosen.dtype.kind in "iu"

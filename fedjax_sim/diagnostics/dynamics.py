@@ -17,7 +17,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_count
+from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.data import running_statistics_of
 from fedjax_sim.diagnostics.client_updates import (
     Shared,
@@ -259,6 +259,7 @@ def _checked_clients(clients: str | Sequence[int]) -> str | tuple[int, ...]:
         if clients not in ("all", "cohort"):
             raise ValueError(f"clients is {clients!r}; expected 'all', 'cohort' or numbers")
         return clients
+    check_counts(clients=clients)
     numbers = tuple(int(client) for client in clients)
     if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
         raise ValueError(f"clients is {list(numbers)}; expected different numbers of clients")

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_key, check_positive
+from fedjax_sim.checks import check_count, check_counts, check_key, check_positive
 from fedjax_sim.diagnostics.gradient_noise import Noise, Sampler
 from fedjax_sim.types import Scalar, shown
 
@@ -74,7 +74,8 @@ def mean_iterates(
         observable: h; default the identity. ``jnp.square`` gives the second moment.
 
     Raises:
-        ValueError: a rate or a number of steps that is not positive, a grid with other points.
+        ValueError: a rate that is not positive, a number of steps that is no integer of at least
+            1, a grid with other points.
 
     Example:
         >>> from functools import partial
@@ -86,7 +87,8 @@ def mean_iterates(
         -2.5e-10
     """
     grid = equally_spaced(grid, 4)
-    check_positive(lr=lr, num_steps=num_steps)
+    check_positive(lr=lr)
+    check_count(1, num_steps=num_steps)
     h = observable or (lambda x: x)
     with jax.enable_x64(True):
         results = _recursion(
@@ -201,8 +203,8 @@ def simulate_paths(
         ``[len(record_at), N, *init.shape]``.
 
     Raises:
-        ValueError: numbers of steps that do not increase or are negative, no paths, an odd number
-            of antithetic paths.
+        ValueError: numbers of steps that are no integers, do not increase or are negative, no
+            paths, an odd number of antithetic paths.
 
     Example:
         >>> paths = simulate_paths(lambda x: x, jax.random.normal, 0.1, 2.0, [0, 1], 4,
@@ -210,6 +212,8 @@ def simulate_paths(
         >>> paths.shape, [f"{x:.3f}" for x in paths.mean(1)]
         ((2, 4), ['2.000', '1.800'])
     """
+    check_counts(record_at=record_at)
+    check_count(num_paths=num_paths)
     record_at = [int(k) for k in record_at]
     if not record_at or record_at[0] < 0 or (np.diff(record_at) <= 0).any():
         raise ValueError(f"record_at is {record_at}; expected increasing numbers of steps >= 0")

@@ -50,7 +50,7 @@ def ritz(operator: Operator, like: Params, key: Array, iterations: int) -> Ritz:
         iterations: k; at most d iterations run.
 
     Raises:
-        ValueError: iterations below 1.
+        ValueError: iterations below 1; ``like`` has no entries, or leaves that are not floating.
 
     Example:
         >>> scales = jnp.arange(1.0, 6.0)
@@ -60,7 +60,12 @@ def ritz(operator: Operator, like: Params, key: Array, iterations: int) -> Ritz:
     """
     check_key(key)
     check_count(1, iterations=iterations)
+    kinds = sorted({jnp.result_type(leaf).name for leaf in jax.tree.leaves(like)})
+    if not all(jnp.issubdtype(kind, jnp.floating) for kind in kinds):
+        raise ValueError(f"like has leaves of dtypes {kinds}; expected floating leaves")
     flat, unravel = ravel_pytree(like)
+    if not flat.size:
+        raise ValueError("like has no entries; expected at least one")
     # Eigenvalues of the tridiagonal matrix need single precision.
     dim, dtype = flat.size, np.promote_types(flat.dtype, np.float32)
     k = min(iterations, dim)

@@ -14,7 +14,14 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_key, is_concrete, is_traced, least_entries
+from fedjax_sim.checks import (
+    check_at_least,
+    check_count,
+    check_key,
+    is_concrete,
+    is_traced,
+    least_entries,
+)
 from fedjax_sim.data import running_statistics_of
 from fedjax_sim.diagnostics.lanczos import Ritz, ritz
 from fedjax_sim.engine import Execution, auto
@@ -76,6 +83,7 @@ def top_eigenvalues(
         >>> result.values.round(3).tolist()
         [9.0, 1.0]
     """
+    check_count(num=num, iterations=iterations)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     if not 1 <= num <= min(iterations, size):
         raise ValueError(
@@ -145,8 +153,8 @@ def client_sharpness(
             every Lanczos step would wait for a reduction between the devices.
 
     Raises:
-        ValueError: a client without examples; a model with running statistics; weights that are
-            not one per client, negative or all 0; see :func:`top_eigenvalues`.
+        ValueError: a client without examples; a model with running statistics; a negative radius;
+            weights that are not one per client, negative or all 0; see :func:`top_eigenvalues`.
 
     Example:
         >>> import fedjax_sim as fs
@@ -159,6 +167,7 @@ def client_sharpness(
     """
     check_key(key)
     check_objectives(task)
+    check_at_least(0, radius=radius)
     params = tree.wide(jax.tree.map(jnp.asarray, params))
     weights = jnp.asarray(
         np.ones(task.num_clients) if weights is None else weights, jnp.result_type(float)

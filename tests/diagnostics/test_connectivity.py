@@ -58,3 +58,10 @@ def test_contradictions_are_refused():
 def test_losses_that_are_no_scalars_are_refused():
     with pytest.raises(ValueError, match=r"loss has shape \(2,\); expected a scalar"):
         segments(lambda x: well(1.0, x)["loss"] * jnp.ones(2), MODELS, points=3)
+
+
+def test_models_of_different_numbers_are_refused():
+    """Reading beyond the end of a leaf would repeat its last entry."""
+    for models in ({"a": jnp.ones((3, 2)), "b": jnp.ones((2, 2))}, {}, jnp.array(1.0)):
+        with pytest.raises(ValueError, match=r"^models has leaves of shapes .* with one n"):
+            segments(Partial(well, 1.0), models, points=3)

@@ -175,6 +175,15 @@ GRID = np.linspace(-1, 1, 5)
         (lambda: gaussian(1.0, panels=0), "panels is 0; expected"),
         (lambda: mean_iterates(FIGURE, gaussian(1.0), 0.0, 1, GRID), "lr is 0.0; expected"),
         (lambda: mean_iterates(FIGURE, gaussian(1.0), 0.1, 0, GRID), "num_steps is 0; expected"),
+        (lambda: mean_iterates(FIGURE, gaussian(1.0), 0.1, 2.5, GRID), "num_steps is 2.5; expec"),
+        (
+            lambda: simulate_paths(FIGURE, jax.random.normal, 0.1, 0.0, [0.5, 1.5], 2, None),
+            "record_at is 0.5; expected an integer",
+        ),
+        (
+            lambda: simulate_paths(FIGURE, jax.random.normal, 0.1, 0.0, [1], 2.0, None),
+            "num_paths is 2.0; expected an integer",
+        ),
         (lambda: mean_iterates(FIGURE, gaussian(1.0), 0.1, 1, GRID**3), "grid has shape"),
         (lambda: mean_iterates(FIGURE, gaussian(1.0), 0.1, 1, GRID[:3]), "grid has shape"),
         (lambda: mean_iterates(FIGURE, gaussian(1.0), 0.1, 1, GRID * np.nan), "grid has shape"),

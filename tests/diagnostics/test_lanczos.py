@@ -112,6 +112,14 @@ def test_single_precision_finds_the_top_of_a_clustered_spectrum():
 
 
 def test_iterations_are_checked():
+    for like in (jnp.zeros(4, jnp.int32), {"a": jnp.zeros(2), "b": jnp.zeros(2, bool)}):
+        with pytest.raises(
+            ValueError, match=r"like has leaves of dtypes \[.*\]; expected floating"
+        ):
+            ritz(lambda v: v, like, jax.random.key(0), 2)
+    for like in ({}, jnp.zeros((0, 3))):
+        with pytest.raises(ValueError, match="like has no entries; expected at least one"):
+            ritz(lambda v: v, like, jax.random.key(0), 2)
     with pytest.raises(ValueError, match="iterations is 0; expected at least 1"):
         ritz(lambda v: v, jnp.zeros(2), KEY, 0)
 
