@@ -164,7 +164,7 @@ def test_contradictions_are_refused():
         client_dynamics(("speed",))
     with pytest.raises(ValueError, match=r"clients is \[1, 1\]; expected different numbers"):
         client_dynamics(clients=[1, 1])
-    with pytest.raises(ValueError, match="clients is 0.5; expected an integer"):
+    with pytest.raises(ValueError, match=r"clients is 0\.5; expected an integer"):
         client_dynamics(clients=[0.5])
     with pytest.raises(ValueError, match="num_batches is 1; expected at least 2"):
         client_dynamics(num_batches=1)

@@ -111,7 +111,7 @@ def test_single_precision_finds_the_top_of_a_clustered_spectrum():
     assert result.values.dtype == jnp.float32
 
 
-def test_iterations_are_checked():
+def test_iterations_and_leaves_are_checked():
     for like in (jnp.zeros(4, jnp.int32), {"a": jnp.zeros(2), "b": jnp.zeros(2, bool)}):
         with pytest.raises(
             ValueError, match=r"like has leaves of dtypes \[.*\]; expected floating"

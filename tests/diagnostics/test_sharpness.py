@@ -139,10 +139,10 @@ def test_errors():
     for num, iterations in ((0, 5), (4, 5), (3, 2)):
         with pytest.raises(ValueError, match=f"num is {num}; expected at least 1"):
             top_eigenvalues(gradient, jnp.ones(3), KEY, num, iterations)
-    with pytest.raises(ValueError, match="num is 1.0; expected an integer"):
+    with pytest.raises(ValueError, match=r"num is 1\.0; expected an integer"):
         top_eigenvalues(gradient, jnp.ones(3), KEY, 1.0)
     task = problems.quadratic_task(*problems.random_quadratics(2, 3), 1)
-    with pytest.raises(ValueError, match="radius is -1.0; expected at least 0"):
+    with pytest.raises(ValueError, match=r"radius is -1\.0; expected at least 0"):
         client_sharpness(task, jnp.ones(3), KEY, radius=-1.0)
     with pytest.raises(ValueError, match=r"radius has shape \(2,\); expected one number"):
         client_sharpness(task, jnp.ones(3), KEY, radius=jnp.ones(2))
