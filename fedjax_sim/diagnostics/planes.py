@@ -137,7 +137,7 @@ def plane(params_a: Params, params_b: Params, params_c: Params) -> Plane:
     coordinates = jnp.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]], length.dtype) * length
     coordinates = coordinates.at[2].set(jnp.stack([along, height]))
     d2 = tree.scale(tree.over_norm(1.0, rest), rest)
-    return Plane(*(tree.cast_like(d, params_a) for d in (d1, d2)), coordinates)
+    return Plane(tree.cast_like(d1, params_a), tree.cast_like(d2, params_a), coordinates)
 
 
 def principal_plane(center: Params, models: Params) -> Plane:

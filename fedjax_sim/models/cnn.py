@@ -65,7 +65,7 @@ def cnn(
     Raises:
         ValueError: sizes that are no integers of at least 1, or no sequences of them; no channels;
             ``pool_after`` and ``channels`` of different lengths; an ``image_shape`` of another
-            length than 3, or too small for the layers.
+            length than 3, or too small for the layers; from ``apply``, images of another shape.
 
     Example:
         >>> model = cnn((16, 16, 1), 4, channels=(8, 8), kernel_size=3, hidden=(32,))
@@ -103,9 +103,18 @@ def cnn(
             for sizes in zip(inputs, channels, strict=True)
         ]
         head = Dense(size, tuple(hidden), num_classes, activation, kernel_init, rngs, dot)
-        return _Cnn(layers, tuple(pool_after), conv_activation, conv, head)
+        return _Cnn(tuple(image_shape), layers, tuple(pool_after), conv_activation, conv, head)
 
     return from_nnx(build)
+
+
+def check_images(x: Array, image_shape: tuple[int, ...]) -> None:
+    """Refuses other images than those that a model is made for.
+
+    Pooling ignores the last row of an odd number, so that slightly larger images would fit.
+    """
+    if jnp.shape(x)[1:] != image_shape:
+        raise ValueError(f"x has shape {jnp.shape(x)}; expected [B, *{image_shape}]")
 
 
 def conv_layer(
@@ -194,13 +203,15 @@ def digits_cnn(
 
 
 class _Cnn(nnx.Module):
-    def __init__(self, layers, pool_after, conv_activation, conv, head):
+    def __init__(self, image_shape, layers, pool_after, conv_activation, conv, head):
+        self.image_shape = image_shape
         self.pool_after, self.conv_activation, self.conv = pool_after, conv_activation, conv
         for i, layer in enumerate(layers, 1):
             setattr(self, f"conv{i}", layer)
         self.head = head
 
     def __call__(self, x: Array) -> Array:
+        check_images(x, self.image_shape)
         layers = [(getattr(self, f"conv{i}"), pool) for i, pool in enumerate(self.pool_after, 1)]
         plain = functools.partial(self._convolutions, layers, 0, None)
         forms = {

@@ -8,7 +8,7 @@ from jax import Array
 
 from fedjax_sim.checks import check_count
 from fedjax_sim.models.base import Model, from_nnx
-from fedjax_sim.models.cnn import conv_layer
+from fedjax_sim.models.cnn import check_images, conv_layer
 from fedjax_sim.models.convolution.lowering import Convolution, auto
 from fedjax_sim.models.convolution.pooling import max_pool
 from fedjax_sim.models.dense import Dense
@@ -40,7 +40,8 @@ def vgg11(num_classes: int = 10, hidden: int | None = None, conv: Convolution = 
         conv: implementation of convolutions (:mod:`fedjax_sim.models.convolution.lowering`).
 
     Raises:
-        ValueError: ``num_classes`` or ``hidden`` is no integer of at least 1.
+        ValueError: ``num_classes`` or ``hidden`` is no integer of at least 1; from ``apply``,
+            images of another shape.
 
     Example:
         >>> model = vgg11()
@@ -66,6 +67,7 @@ class _Vgg(nnx.Module):
         self.head = Dense(fan_in, (hidden,), num_classes, jax.nn.relu, kernel_init, rngs)
 
     def __call__(self, x: Array) -> Array:
+        check_images(x, (32, 32, 3))
         x = x.astype(self.conv1.kernel.dtype)
         for i, (_, pool) in enumerate(_LAYERS, 1):
             x = jax.nn.relu(getattr(self, f"conv{i}")(x))

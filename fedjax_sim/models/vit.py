@@ -15,6 +15,7 @@ from jax import Array, lax
 
 from fedjax_sim.checks import check_count, check_counts
 from fedjax_sim.models.base import Model
+from fedjax_sim.models.cnn import check_images
 from fedjax_sim.models.layers import (
     attend,
     gelu,
@@ -128,8 +129,7 @@ def vit(
         }
 
     def apply(params: Params, x: Array) -> Array:
-        if jnp.shape(x)[1:] != tuple(image_shape):
-            raise ValueError(f"x has shape {jnp.shape(x)}; expected [B, *{tuple(image_shape)}]")
+        check_images(x, tuple(image_shape))
         x = x.astype(params["positions"].dtype)
         z = _linear(params["patch"], _patches(x, rows, columns))
         token = jnp.broadcast_to(params["class_token"], (x.shape[0], 1, width))

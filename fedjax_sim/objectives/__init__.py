@@ -231,7 +231,8 @@ def classification_metrics(model: Apply | Model, ignore: int | None = None) -> M
     """``loss``: :func:`cross_entropy`; ``accuracy``: 1 where the label has the largest logit.
 
     The accuracy of a sequence is the mean over the positions whose label is not ``ignore``, 0 if it
-    has none. Sequences count equally. Among equal logits the first is used.
+    has none. Sequences count equally. Among equal logits the first is used; with NaN among them no
+    label is right.
 
     Example:
         >>> import jax.numpy as jnp
@@ -247,7 +248,7 @@ def classification_metrics(model: Apply | Model, ignore: int | None = None) -> M
 def binary_classification_metrics(model: Apply | Model) -> Metrics:
     """``loss``: :func:`binary_cross_entropy`; ``accuracy``: 1 where ``z > 0`` agrees with ``y``.
 
-    Labels are 0 or 1.
+    Labels are 0 or 1. NaN agrees with neither.
 
     Example:
         >>> import jax.numpy as jnp

@@ -82,12 +82,15 @@ class Huber:
 
 def largest_is_label(logits: Array, y: Array) -> Array:
     """True where the label has the largest logit: ``[B, ..., C], [B, ...] -> [B, ...]``."""
-    return logits.argmax(axis=-1).astype(jnp.int32) == y.astype(jnp.int32)
+    # The position of NaN is that of the largest logit for JAX: a diverged model would be right for
+    # all examples of the first class.
+    known = ~jnp.isnan(logits).any(axis=-1)
+    return known & (logits.argmax(axis=-1).astype(jnp.int32) == y.astype(jnp.int32))
 
 
 def sign_is_label(logits: Array, y: Array) -> Array:
     """True where the logit's sign agrees with the label: ``[B], [B] -> [B]``."""
-    return (logits > 0) == (y.astype(logits.dtype) > 0.5)
+    return ~jnp.isnan(logits) & ((logits > 0) == (y.astype(logits.dtype) > 0.5))
 
 
 def _softmax(logits: Array, y: Array) -> Array:

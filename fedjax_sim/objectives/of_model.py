@@ -237,7 +237,7 @@ class OfApply:
             y = np.where(y == self.loss.ignore, 0, y)
         count = 2 if self.loss is logistic else outputs.shape[-1]
         low, high = y.min().item(), y.max().item()
-        if low < 0 or high > count - 1:
+        if not (low >= 0 and high <= count - 1):  # NaN is neither
             raise ValueError(
                 f"examples['y'] has labels {low} .. {high}; expected 0 .. {count - 1}, since the "
                 f"outputs of the model have shape {outputs.shape[1:]}"

@@ -351,8 +351,14 @@ def test_bad_sizes_are_refused(build, arguments, message):
         (models.lstm(7, width=4), jnp.ones((2, 3)), r"x has shape \(2, 3\) and dtype float32; exp"),
         (models.transformer(7), jnp.ones((2, 3)), r"x has shape \(2, 3\) and dtype float32; expec"),
         (small_vit(), jnp.ones((5, 4, 6, 2)), r"\(5, 4, 6, 2\); expected \[B, \*\(6, 4, 2\)"),
+        (
+            models.digits_cnn(),
+            jnp.ones((2, 9, 9, 1)),
+            r"\(2, 9, 9, 1\); expected \[B, \*\(8, 8, 1\)",
+        ),
+        (models.vgg11(), jnp.ones((2, 40, 40, 3)), r"expected \[B, \*\(32, 32, 3\)"),
     ],
-    ids=["lstm", "transformer", "vit"],
+    ids=["lstm", "transformer", "vit", "cnn", "vgg"],
 )
 def test_other_inputs_are_refused(model, x, message):
     with pytest.raises(ValueError, match=message):

@@ -204,6 +204,23 @@ def test_with_l2_of_a_model_in_half_precision():
     np.testing.assert_allclose(np.float64(gradient["w"][1:]), 1e-4, rtol=1e-3)
 
 
+@pytest.mark.usefixtures("allow_nans")
+def test_a_model_of_nan_is_right_nowhere():
+    """It was right for all examples of class 0, three of four in some data."""
+    w, examples = jnp.full((3, 4), jnp.nan), {"x": jnp.asarray(X), "y": jnp.asarray(LABELS)}
+    metrics = objectives.classification_metrics(linear)(w, examples)
+    assert not metrics["accuracy"].any()
+    metrics = objectives.binary_classification_metrics(linear)(w[:, 0], examples)
+    assert not metrics["accuracy"].any()
+
+
+def test_labels_of_nan_are_refused():
+    examples = {"x": X, "y": np.array([np.nan, 1, 0, 0, 1, 1], np.float32)}
+    objective = objectives.binary_cross_entropy(linear)
+    with pytest.raises(ValueError, match=r"labels nan \.\. nan; expected 0 \.\. 1"):
+        objectives.check_labels(objective, jnp.asarray(W[:, 0]), examples)
+
+
 def test_uint8_images_and_precision_follow_the_params(x64):
     pixels = jnp.asarray(RNG.integers(0, 256, (6, 3)), jnp.uint8)
     examples = {"x": pixels, "y": jnp.asarray(LABELS)}
