@@ -6,7 +6,8 @@ from typing import Literal
 import numpy as np
 
 from fedjax_sim.checks import check_count
-from fedjax_sim.data.inspection import missing
+from fedjax_sim.data.federated import integers
+from fedjax_sim.data.inspection import check_disjoint, missing
 
 
 def group_rows(values: Sequence | np.ndarray, name: str) -> tuple[list[np.ndarray], np.ndarray]:
@@ -19,8 +20,12 @@ def group_rows(values: Sequence | np.ndarray, name: str) -> tuple[list[np.ndarra
         raise ValueError(f"{name} has shape {array.shape}; expected [N] with N > 0")
     if (is_missing := missing(values)).any():
         row = int(is_missing.argmax())
-        raise ValueError(f"{name}[{row}] is {values[row]}; expected a number or text")
-    distinct, inverse, sizes = np.unique(array, return_inverse=True, return_counts=True)
+        raise ValueError(f"{name}[{row}] is {list(values)[row]}; expected a number or text")
+    try:
+        distinct, inverse, sizes = np.unique(array, return_inverse=True, return_counts=True)
+    except TypeError as error:  # objects without an order
+        kinds = ", ".join(sorted({type(value).__name__ for value in array}))
+        raise ValueError(f"{name} has values of the types {kinds}; expected one type") from error
     return cut(np.argsort(inverse, kind="stable"), sizes), distinct
 
 
@@ -103,6 +108,16 @@ def apportion(total: int, weights: np.ndarray) -> np.ndarray:
 def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
     """Cuts an array into consecutive parts of the given sizes."""
     return np.split(rows, np.cumsum(sizes)[:-1])
+
+
+def rows_of(assignment: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Returns the row numbers of each client, int64, if no row occurs twice, for a division."""
+    rows = [integers(f"assignment[{i}]", own, np.int64) for i, own in enumerate(assignment)]
+    for i, own in enumerate(rows):
+        if own.size and own.min() < 0:
+            raise ValueError(f"assignment[{i}] has row {own.min()}; expected 0 or more")
+    check_disjoint(rows, ", or it could be for training and for testing")
+    return rows
 
 
 def check_clients(num_clients: int, num_examples: int, min_size: int = 1) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_sim.checks import check_count, check_number, check_one_number, seeded
-from fedjax_sim.data.federated import integers
-from fedjax_sim.data.inspection import check_disjoint
-from fedjax_sim.data.partition._dealing import group_rows
+from fedjax_sim.data.partition._dealing import group_rows, rows_of
 from fedjax_sim.types import plain_integers
 
 
@@ -37,8 +35,8 @@ def train_test_split(
     """Splits every client's rows at random: ``floor(test_fraction * n_i)`` of them for testing.
 
     Raises:
-        ValueError: test_fraction outside [0, 1), rows of a client that are no integers ``[n_i]``,
-            or a row twice (:func:`dirichlet` with refill), since it could be on both sides.
+        ValueError: test_fraction outside [0, 1), rows of a client that are no row numbers
+            ``[n_i]``, or a row twice (:func:`dirichlet` with refill), since it could be on both sides.
 
     Example:
         >>> train, test = train_test_split([np.arange(10), np.arange(10, 15)], 0.2, seed=0)
@@ -48,8 +46,7 @@ def train_test_split(
     check_one_number(test_fraction=test_fraction)
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction is {test_fraction}; expected 0 <= test_fraction < 1")
-    assignment = [integers(f"assignment[{i}]", rows, np.int64) for i, rows in enumerate(assignment)]
-    check_disjoint(assignment, ", or it could be for training and for testing")
+    assignment = rows_of(assignment)
     rng = seeded(seed)
     shuffled = [rng.permutation(rows) for rows in assignment]
     # The small term corrects 0.29 * 100, which is 28.999... in floating point.

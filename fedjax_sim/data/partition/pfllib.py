@@ -12,9 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_sim.checks import check_one_number
-from fedjax_sim.data.inspection import check_disjoint
-from fedjax_sim.data.partition._dealing import cut, pools_for, too_small
+from fedjax_sim.checks import check_count, check_one_number
+from fedjax_sim.data.partition._dealing import cut, pools_for, rows_of, too_small
 from fedjax_sim.types import plain_integers
 
 _BATCH_SIZE, _TRAIN_RATIO = 10, 0.75  # of PFLlib; they determine the smallest client
@@ -103,6 +102,7 @@ def pfllib_extended_dirichlet(
     """
     pools = pools_for(labels, num_clients, min_size=min_size, k=k, alpha=alpha)
     _check_finite(alpha)
+    check_count(max_tries=max_tries)
     num_classes = len(pools)
     random = _random(seed)
     fewest = max(k * num_clients // num_classes // 2, 1)
@@ -211,7 +211,8 @@ def pfllib_split(
         train_ratio: fraction of a client's rows for training.
 
     Raises:
-        ValueError: train_ratio outside (0, 1), or a row twice, since it could be on both sides.
+        ValueError: train_ratio outside (0, 1), rows of a client that are no row numbers ``[n_i]``,
+            or a row twice, since it could be on both sides.
 
     Example:
         >>> random = np.random.RandomState(1)
@@ -223,7 +224,7 @@ def pfllib_split(
     check_one_number(train_ratio=train_ratio)
     if not 0 < train_ratio < 1:
         raise ValueError(f"train_ratio is {train_ratio}; expected 0 < train_ratio < 1")
-    check_disjoint(assignment, ", or it could be for training and for testing")
+    assignment = rows_of(assignment)
     random = _random(seed)
     train, test = [], []
     for rows in assignment:
@@ -243,6 +244,7 @@ def _divide(
     max_tries: int,
 ) -> list[np.ndarray]:
     """Divides each class by Dirichlet shares among its holders ``[M, C]`` that are not full."""
+    check_count(max_tries=max_tries)
     num_clients, full = len(holders), sum(map(len, pools)) / len(holders)
     for _ in range(max_tries):
         rows: list[list[np.ndarray]] = []
@@ -272,7 +274,15 @@ def _least(num_examples: int, num_clients: int) -> int:
 
 
 def _random(seed: int | np.random.RandomState) -> np.random.RandomState:
-    return seed if isinstance(seed, np.random.RandomState) else np.random.RandomState(seed)
+    if isinstance(seed, np.random.RandomState):
+        return seed
+    try:
+        return np.random.RandomState(seed)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"seed is {' '.join(repr(seed).split()):.60}; expected an integer of 0 .. 2^32 - 1, or "
+            "a numpy.random.RandomState"
+        ) from error
 
 
 def _check_finite(alpha: float) -> None:

@@ -5,6 +5,7 @@ import itertools
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -438,6 +439,12 @@ SEEDED = {
     "log_normal": lambda seed: partition.log_normal(12, 3, 1.0, seed),
     "proportional": lambda seed: partition.proportional(12, [1, 2], seed),
     "train_test_split": lambda seed: partition.train_test_split([[0, 1], [2, 3]], 0.5, seed),
+    "pfllib_dirichlet": lambda seed: partition.pfllib_dirichlet(LABELS, 2, 10.0, seed),
+    "pfllib_pathological": lambda seed: partition.pfllib_pathological(LABELS, 4, 2, seed),
+    "pfllib_split": lambda seed: partition.pfllib_split([[0, 1], [2, 3]], seed),
+    "pfllib_extended_dirichlet": lambda seed: partition.pfllib_extended_dirichlet(
+        LABELS, 4, 5, 100.0, seed
+    ),
     "hold_out": lambda seed: partition.hold_out(9, 0.5, seed),
     "subsample": lambda seed: evaluation.subsample({"x": np.arange(9)}, 3, seed),
     "erdos_renyi": lambda seed: topologies.erdos_renyi(9, 0.9, seed),
@@ -453,3 +460,40 @@ def test_seeds_are_whole_numbers(name):
         with pytest.raises(ValueError, match=r"^seed is [\s\S]*; expected "):
             SEEDED[name](seed)
     jax.tree.map(np.testing.assert_array_equal, *(SEEDED[name](3) for _ in range(2)))
+
+
+@pytest.mark.parametrize("seed", [np.random.default_rng(0), 2**32])
+def test_seeds_of_pfllib_are_those_of_its_generator(seed):
+    with pytest.raises(ValueError, match=r"^seed is .*; expected an integer of 0 .. 2\^32 - 1, or"):
+        partition.pfllib_pathological(LABELS, 4, 2, seed)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        lambda assignment: partition.train_test_split(assignment, 0.5, 0),
+        lambda assignment: partition.pfllib_split(assignment, 0, train_ratio=0.5),
+    ],
+)
+def test_divisions_of_clients_take_lists_and_refuse_other_rows(split):
+    train, test = split([[0, 1], [2, 3, 4, 5]])
+    assert sorted(np.concatenate([*train, *test]).tolist()) == list(range(6))
+    assert [len(own) for own in train] == [1, 2]
+    with pytest.raises(ValueError, match=r"assignment\[1\] is float64\[2\]; expected integers"):
+        split([[0], [1.0, 2.0]])
+    with pytest.raises(ValueError, match=r"assignment\[1\] has row -1; expected 0 or more"):
+        split([[0, 1], [-1]])
+
+
+def test_labels_that_have_no_order_or_no_value_are_refused_by_name():
+    with pytest.raises(ValueError, match="labels has values of the types int, str; expected one"):
+        partition.shards(np.array([1, "a", 2], object), 2, 1, 0)
+    groups = pd.Series(["a", None, "b"], index=[10, 11, 12])
+    with pytest.raises(ValueError, match=r"groups\[1\] is (None|nan); expected a number or text"):
+        partition.by_group(groups)
+
+
+def test_pfllib_counts_its_draws():
+    for divide in (partition.pfllib_dirichlet, partition.pfllib_extended_dirichlet):
+        with pytest.raises(ValueError, match="max_tries is 1.5; expected an integer"):
+            divide(LABELS, 4, max_tries=1.5, min_size=1)
