@@ -244,7 +244,7 @@ def _read_rows(
 
 def _separator(path: Path) -> str:
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        line = file.readline()
+        line = next((line for line in file if line.strip()), "")  # as pandas, after empty ones
     if path.suffix.lower() == ".tsv":
         return "\t"
     found = [mark for mark in _SEPARATORS if len(next(csv.reader([line], delimiter=mark), [])) > 1]
@@ -276,8 +276,10 @@ def _from_parts(
         _column(where, "client_column", client_column, train.names)
     used = [column for column in (label, client_column) if column is not None]
     has_split = SPLIT in train.names and "test" not in parts
+    # Rows of a table that was divided by its column may be given with it.
+    names_part = has_split or _names_parts(train)
     features = _feature_columns(
-        where, train, [*used, SPLIT] if has_split else used, feature_columns, form.encode
+        where, train, [*used, SPLIT] if names_part else used, feature_columns, form.encode
     )
     vocabulary: dict[str, Vocabulary] = {}
     if not isinstance(features, str):
@@ -305,6 +307,13 @@ def _from_parts(
     dataset = scaled(one_hot(dataset, features, vocabulary), form.scale)
     names = train.class_names(label) if categories is None else list(map(group_text, categories))
     return _with_class_names(dataset, names)
+
+
+def _names_parts(table: Columns) -> bool:
+    """Returns whether the table has a column that says "train" or "test" of each row."""
+    if SPLIT not in table.names or table.is_array(SPLIT):
+        return False
+    return set(map(group_text, table.read(SPLIT).tolist())) <= {"train", "test"}
 
 
 def _by_split(where: str, splits: np.ndarray, whole: tuple) -> dict[str, tuple]:

@@ -290,3 +290,20 @@ def test_arrays_of_a_file_that_do_not_fit_together(tmp_path, arrays, message):
     np.savez(tmp_path / "a.npz", **({"x": np.ones((4, 2)), "y": np.array([0, 1, 1, 0])} | arrays))
     with pytest.raises(DataError, match=message):
         read_table(tmp_path / "a.npz")
+
+
+def test_a_column_split_beside_test_examples_is_no_feature():
+    frame = pd.DataFrame(
+        {"a": [1.0, 2.0, 3.0], "label": [0, 1, 0], "split": ["train"] * 2 + ["test"]}
+    )
+    parts = [frame.loc[frame["split"] == part] for part in ("train", "test")]
+    data = fs.from_table(parts[0], test=parts[1])
+    assert (data.train["x"].tolist(), data.test["x"].tolist()) == ([[1.0], [2.0]], [[3.0]])
+    numbers = [part.assign(split=[1.0] * len(part)) for part in parts]
+    assert fs.from_table(numbers[0], test=numbers[1]).train["x"].shape == (2, 2)
+
+
+def test_the_separator_is_that_of_the_first_line_with_text(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("\n\na;label\n1,5;x\n2;y\n3;x\n4;y\n")
+    assert sorted(read_table(path, decimal=",").train["x"].ravel().tolist()) == [1.5, 2.0, 4.0]
