@@ -101,7 +101,8 @@ def table(folders: Sequence[pathlib.Path], options: TableOptions) -> str:
 def _modes(folders: Sequence[pathlib.Path]) -> dict[str, Mode]:
     """Returns the directions of metrics that sweeps were told."""
     configs = [read_config(folder) for folder in folders]
-    return {c["metric"]: c["mode"] for c in configs if c.get("mode") in ("max", "min")}
+    told = [c for c in configs if c.get("metric") and c.get("mode") in ("max", "min")]
+    return {c["metric"]: c["mode"] for c in told}
 
 
 def _planned_rounds(folders: Sequence[pathlib.Path]) -> int | None:

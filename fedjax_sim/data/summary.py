@@ -21,7 +21,7 @@ class Spread(NamedTuple):
     max: int
 
     def __str__(self) -> str:
-        return f"min {self.min}, median {self.median:g}, max {self.max}"
+        return f"min {self.min}, median {self.median:.12g}, max {self.max}"
 
 
 @shown

@@ -10,7 +10,13 @@ import numpy as np
 import pandas as pd
 
 from fedjax_sim.checks import check_one_number
-from fedjax_sim.reports.frames import configuration_columns, first_rows, row_ids, score_values
+from fedjax_sim.reports.frames import (
+    check_columns,
+    configuration_columns,
+    first_rows,
+    row_ids,
+    score_values,
+)
 from fedjax_sim.reports.labels import better, bounds_of
 from fedjax_sim.reports.selection import Mode, over_seeds, rounds_to_target, scores, sign_of
 from fedjax_sim.reports.statistics import holm, paired_difference
@@ -80,8 +86,9 @@ def results(
         The frame's ``attrs`` have ``level`` and ``alpha``.
 
     Raises:
-        ValueError: as :func:`~fedjax_sim.reports.scores`; no metrics; another mode; ``alpha`` or
-            ``level`` outside (0, 1).
+        ValueError: as :func:`~fedjax_sim.reports.scores`; no metrics; another mode, or one of an
+            unknown metric; columns of ``among`` that the history lacks; ``alpha`` or ``level``
+            outside (0, 1).
 
     Example:
         >>> columns = ["algorithm", "seed", "round", "metric", "value"]
@@ -98,6 +105,12 @@ def results(
     check_one_number(alpha=alpha)
     if not 0 < alpha < 1:
         raise ValueError(f"alpha is {alpha}; expected a number between 0 and 1")
+    known = history["metric"].unique().tolist()
+    if unknown := [name for name in modes or () if name not in known]:
+        raise ValueError(f"modes has {unknown}; expected some of {known}, the metrics")
+    check_columns(
+        history, ["algorithm"] if isinstance(among, Mapping) and among else list(among), "history"
+    )
     if "diverged_at" not in history:
         history = history.assign(diverged_at=0)
     parts, config = [], []

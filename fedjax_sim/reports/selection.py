@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.checks import check_at_least, did_you_mean
+from fedjax_sim.checks import check_count, did_you_mean
 from fedjax_sim.reports.frames import (
     check_columns,
     check_unique,
@@ -80,7 +80,7 @@ def scores(
     sign_of(mode)
     if reduce not in ("mean", "best"):
         raise ValueError(f'reduce is {reduce!r}; expected "mean" or "best"')
-    check_at_least(1, last=last)
+    check_count(1, last=last)
     if reduce == "best" and last != 1:
         raise ValueError(f'last is {last}; expected 1 with reduce="best"')
     if reduce == "mean":

@@ -69,8 +69,8 @@ def paired_difference(
         level: level of the interval.
 
     Raises:
-        ValueError: an unknown column or value, nothing at the given hyper-parameters, a and b with
-            different seeds.
+        ValueError: an unknown column or value, ``at`` of another value than a and b, nothing at the
+            given hyper-parameters, a and b with different seeds.
 
     Example:
         >>> rows = [("fedavg", s, s + 0.5) for s in (1, 2)] + [("scaffold", s, s) for s in (1, 2)]
@@ -79,6 +79,8 @@ def paired_difference(
         -0.5
     """
     at = at or {}
+    if unknown := [name for name in at if name not in (a, b)]:
+        raise ValueError(f"at has {unknown}; expected {a!r} or {b!r}, which are compared")
     one, other = (_at_best(scores, between, x, at.get(x, {}), mode) for x in (a, b))
     seeds = _same_seeds(one, other)
     with np.errstate(invalid="ignore"):

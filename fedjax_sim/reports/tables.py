@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 import pandas as pd
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.reports.frames import (
     check_columns,
     check_unique,
@@ -149,7 +149,7 @@ def results_table(
         |---|---|
         | FedAvg | **0.810 ± 0.010** |
     """
-    check_at_least(1, digits=digits)
+    check_count(1, digits=digits)
     check_columns(table, list(_STATISTICS[:-2]), "table")
     if format == "csv":
         return render(table, format)
@@ -221,7 +221,7 @@ def table(
         | 4 | 1/3 failed |
     """
     rows = [rows] if isinstance(rows, str) else list(rows)
-    check_at_least(1, digits=digits)
+    check_count(1, digits=digits)
     check_columns(frame, [*rows, columns, "mean", "low", "high", "num_seeds", "num_failed"])
     check_unique(frame, [*rows, columns])
     numbers = (frame[name] for name in ("mean", "low", "high", "num_seeds", "num_failed"))
@@ -311,7 +311,7 @@ def _lost(row: dict) -> str:
 def _rounds(row: dict) -> str:
     if not row["reached"]:
         return "not reached"
-    text = f"{row['rounds_to_target']:g}"
+    text = f"{row['rounds_to_target']:.12g}"  # whole rounds, or halves between two
     seeds = f" ({row['reached']} of {row['num_seeds']} seeds)"
     return text if row["reached"] == row["num_seeds"] else text + seeds
 

@@ -87,3 +87,7 @@ def test_bad_labels_are_named(examples, num_classes, label, match):
 def test_no_examples_at_all_is_an_error():
     with pytest.raises(ValueError, match="2 clients and no examples"):
         summarize(FederatedData({"y": np.zeros(0, int)}, np.array([0, 0, 0])), 3)
+
+
+def test_medians_have_all_digits():
+    assert str(Spread(1, 1234567.5, 9999999)) == "min 1, median 1234567.5, max 9999999"

@@ -243,3 +243,34 @@ def test_a_metric_that_a_method_lacks_leaves_its_cell_empty():
     lines = results_table(table.loc[~lacks]).splitlines()
     assert lines[0] == "| method | test accuracy | test loss | rounds to target |"
     assert "| FedAvg |  | 0.510 ± 0.025 | 1 |" in lines
+
+
+def test_modes_and_columns_of_the_setting_that_do_not_exist_are_refused():
+    """Without an effect, a misspelt metric would have the other direction of better."""
+    rows = [(name, seed, 1, "score", seed + x) for x, name in enumerate("ab") for seed in range(3)]
+    frame = pd.DataFrame(rows, columns=["algorithm", "seed", "round", "metric", "value"])
+    assert results(frame, "score", modes={"score": "max"})["is_best"].tolist() == [False, True]
+    with pytest.raises(ValueError, match=r"modes has \['scor'\]; expected some of \['score'\]"):
+        results(frame, "score", modes={"scor": "max"})
+    with pytest.raises(ValueError, match=r"history lacks the columns \['alpa'\]"):
+        results(frame, "score", among=["alpa"])
+    with pytest.raises(ValueError, match=r"history lacks the columns \['algorithm'\]"):
+        results(frame.drop(columns="algorithm").head(3), "score", among={"a": "data"})
+
+
+def test_rounds_to_a_target_are_whole():
+    rows = [("a", seed, 1234567 + seed, "score", 1.0) for seed in range(2)]
+    frame = pd.DataFrame(rows, columns=["algorithm", "seed", "round", "metric", "value"])
+    for seeds, expected in ((1, "1234567"), (2, "1234567.5")):
+        table = results(frame.loc[frame["seed"] < seeds], "score", target=Target("score", 2.0))
+        assert results_table(table).splitlines()[2].endswith(f"| {expected} |")
+
+
+@pytest.mark.parametrize("digits", [1.5, True])
+def test_decimals_are_an_integer(digits):
+    rows = [("a", 0, 1, "score", 1.0)]
+    frame = pd.DataFrame(rows, columns=["algorithm", "seed", "round", "metric", "value"])
+    with pytest.raises(ValueError, match=f"digits is {digits}; expected an integer"):
+        results_table(results(frame, "score"), digits=digits)
+    with pytest.raises(ValueError, match=f"last is {digits}; expected an integer"):
+        results(frame, "score", last=digits)

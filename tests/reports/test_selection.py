@@ -622,3 +622,18 @@ def test_means_that_round_up_keep_their_number_of_digits(mean, half, text):
         columns=["M", "K", "mean", "low", "high", "num_seeds", "num_failed"],
     )
     assert tables.table(frame, "M", "K").iloc[0, 0] == text
+
+
+def test_settings_of_values_that_are_not_compared_are_refused():
+    """Otherwise a misspelt name would be compared at its best configuration."""
+    rows = [(name, lr, s, lr + s) for name in "ab" for lr in (0.1, 0.2) for s in (1, 2)]
+    frame = pd.DataFrame(rows, columns=["algorithm", "lr", "seed", "score"])
+
+    def difference(at):
+        return statistics.paired_difference(frame, "algorithm", "a", "b", mode="min", at=at).mean
+
+    assert difference({"a": {"lr": 0.2}}) == pytest.approx(0.1)
+    with pytest.raises(
+        ValueError, match=r"at has \['A'\]; expected 'a' or 'b', which are compared"
+    ):
+        difference({"A": {"lr": 0.2}})

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.colors import PowerNorm
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from fedjax_sim.checks import check_at_least
+from fedjax_sim.checks import check_count
 from fedjax_sim.data import FederatedData
 from fedjax_sim.reports.figures.curves import draw_curve, lines_of
 from fedjax_sim.reports.figures.style import (
@@ -71,7 +71,7 @@ def client_label_map(
     num_clients, num_classes = counts.shape
     if class_names is not None and len(class_names) != num_classes:
         raise ValueError(f"class_names has {len(class_names)} names; expected {num_classes}")
-    check_at_least(1, max_clients=max_clients)
+    check_count(1, max_clients=max_clients)
     if not 0 <= held_out <= num_clients:
         raise ValueError(f"held_out is {held_out}; expected 0 .. {num_clients}, the clients")
     # Of many clients, at most a fifth of the map is for those that never train.
@@ -150,7 +150,7 @@ def client_examples(
         >>> len(client_examples(data).axes[0].images), len(client_examples(data).axes)
         (1, 6)
     """
-    check_at_least(1, num_clients=num_clients, num_examples=num_examples)
+    check_count(1, num_clients=num_clients, num_examples=num_examples)
     shape = np.shape(data.examples.get(leaf))
     if len(shape) not in (3, 4) or shape[3:] not in ((), (1,), (3,)):
         raise ValueError(
@@ -190,7 +190,7 @@ def size_histogram(data: FederatedData) -> Figure:
     figure, (axes,) = panels((5.2, 3.4))
     axes.hist(sizes, bins=edges.tolist(), color=COLORS[0], edgecolor="white", lw=0.6)
     median = float(np.median(sizes))
-    axes.axvline(median, color=COLORS[1], lw=1.8, ls="--", label=f"median {median:g}")
+    axes.axvline(median, color=COLORS[1], lw=1.8, ls="--", label=f"median {median:.12g}")
     axes.set(xlabel="examples per client", ylabel="clients")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))

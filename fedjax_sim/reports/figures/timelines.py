@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from fedjax_sim.checks import check_at_least, check_choice
+from fedjax_sim.checks import check_choice, check_count
 from fedjax_sim.reports.figures.style import (
     COLORS,
     INK,
@@ -66,7 +66,7 @@ def visit_chart(
         ['0', '1']
     """
     check_choice(("num_steps", "staleness", None), numbers=numbers)
-    check_at_least(1, max_clients=max_clients)
+    check_count(1, max_clients=max_clients)
     low, high = window or (0.0, float(spans.time.max(initial=0.0)))
     if not low < high:
         raise ValueError(f"window is {(low, high)}; expected two times, the first one smaller")

@@ -160,7 +160,7 @@ def _spread(values: Any) -> str:
     """Returns smallest, median and largest as a text."""
     if not isinstance(values, list) or len(values) != 3:
         return ""
-    low, middle, high = (f"{value:g}" for value in values)
+    low, middle, high = (f"{value:.12g}" for value in values)
     return low if low == high else f"{low} to {high}, median {middle}"
 
 
