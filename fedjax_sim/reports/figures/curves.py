@@ -24,6 +24,7 @@ from fedjax_sim.reports.figures.style import (
     marker_look,
     panels,
     rows_and_columns,
+    short,
     style_axes,
 )
 from fedjax_sim.reports.folders import default_metrics
@@ -33,6 +34,7 @@ from fedjax_sim.reports.frames import (
     divergence_text,
     finite_part,
     first_divergences,
+    rows_with,
 )
 from fedjax_sim.reports.intervals import FEWEST, shown_interval
 from fedjax_sim.reports.labels import algorithm_labels, bounds_of, metric_label
@@ -144,14 +146,15 @@ def curves(
 
 
 def lines_of(history: pd.DataFrame, by: str | None) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yields the label and the rows of every line, one per value of the column ``by``."""
+    """Yields the label and the rows of every line, one per value of the column; NaN is "none"."""
     if by is None:
         yield "mean", history
         return
     names = history[by].unique().tolist()
     known = algorithm_labels(name for name in names if isinstance(name, str))
     for name in names:
-        yield known.get(name, str(name)), history.loc[history[by] == name, :]
+        text = short(name) if pd.isna(name) else str(name)
+        yield known.get(name, text), rows_with(history, by, name)
 
 
 def divergence_notes(history: pd.DataFrame, by: str | None) -> dict[str, str]:
@@ -164,7 +167,10 @@ def add_notes(
     figure: Figure, history: pd.DataFrame, by: str | None, columns: int, caption: str
 ) -> None:
     """Adds the lines' legend, the caption, and the rounds in which seeds diverged."""
-    notes = divergence_notes(history, by)
+    drawn = {str(line.get_label()) for axes in figure.axes for line in axes.lines}
+    every = divergence_notes(history, by)
+    # A run may have none of the metrics of the panels.
+    notes = {label: note for label, note in every.items() if label in drawn}
     if by is not None:
         legend_above(figure, list(notes), columns, legend_title(by), notes)
     diverged = [f"Run {note}." for note in notes.values() if note and by is None]

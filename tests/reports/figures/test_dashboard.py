@@ -75,3 +75,18 @@ def test_a_diverged_run_ends_and_is_named():
 def test_unknown_panels_are_refused():
     with pytest.raises(ValueError, match=r"metrics contains \['speed'\]; expected some of"):
         dashboard(history(), ["speed"])
+
+
+def test_runs_without_a_value_of_the_column_have_a_line():
+    frame = history().assign(lr=lambda rows: np.where(rows["algorithm"] == "mine", np.nan, 0.1))
+    figure = dashboard(frame, ["test/accuracy"], by="lr")
+    lines = {line.get_label(): line.get_ydata().tolist() for line in figure.axes[0].lines}
+    assert lines == {"0.1": pytest.approx([0.2, 0.4, 0.6]), "none": pytest.approx([0.2, 0.4, 0.6])}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["0.1", "none"]
+
+
+def test_runs_without_the_metrics_of_the_panels_have_no_line():
+    frame = history()
+    mine = (frame["algorithm"] == "mine") & (frame["metric"] == "test/accuracy")
+    figure = dashboard(frame.loc[~mine], ["test/accuracy"])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg"]
