@@ -36,7 +36,8 @@ def train_test_split(
 
     Raises:
         ValueError: test_fraction outside [0, 1), rows of a client that are no row numbers
-            ``[n_i]``, or a row twice (:func:`dirichlet` with refill), since it could be on both sides.
+            ``[n_i]``, or a row twice (:func:`dirichlet` with refill), since it could be on both
+            sides.
 
     Example:
         >>> train, test = train_test_split([np.arange(10), np.arange(10, 15)], 0.2, seed=0)

@@ -495,5 +495,5 @@ def test_labels_that_have_no_order_or_no_value_are_refused_by_name():
 
 def test_pfllib_counts_its_draws():
     for divide in (partition.pfllib_dirichlet, partition.pfllib_extended_dirichlet):
-        with pytest.raises(ValueError, match="max_tries is 1.5; expected an integer"):
+        with pytest.raises(ValueError, match=r"max_tries is 1\.5; expected an integer"):
             divide(LABELS, 4, max_tries=1.5, min_size=1)
