@@ -11,10 +11,12 @@ from typing import Any
 
 import pandas as pd
 
+from fedjax_sim.checks import check_known
 from fedjax_sim.cli import measured
 from fedjax_sim.cli.options import typed_names
 from fedjax_sim.cli.report import write_all
-from fedjax_sim.runs import Options, RunFolder, Storage
+from fedjax_sim.reports.figures import figure_format
+from fedjax_sim.runs import Options, RunFolder, Storage, metric_shapes, names_of_numbers
 from fedjax_sim.studies.forks import fork as forking
 from fedjax_sim.studies.forks.stored import state_at
 from fedjax_sim.studies.setups import (
@@ -114,6 +116,8 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
                          "fedjax-sim run wrote")  # fmt: skip
     if not options.alternatives:
         raise ValueError("alternatives is empty; expected at least one")
+    if options.output is not None:
+        figure_format(options.output)
     saved = read_saved(path)
     if saved.own:
         raise ValueError(
@@ -133,6 +137,8 @@ def fork(folder: pathlib.Path, options: ForkOptions) -> tuple[str, pathlib.Path]
         choice = measured.recorded(comparison.computed).get(name)
         setup, execution = measured.executed(comparison, name, choice)
         algorithm, keys = comparison.algorithm(name), comparison.problem.keys
+        known = names_of_numbers(setup.eval_fn, metric_shapes(algorithm, setup))
+        check_known(sorted(known), metric=options.metric)  # before the runs, which it would lose
         alternatives = {UNCHANGED: forking.Alternative(algorithm)} | {
             key: forking.Alternative(_built(comparison, name, key, one), _change(one), one.restart)
             for key, one in options.alternatives.items()

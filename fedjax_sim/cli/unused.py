@@ -36,6 +36,9 @@ BESIDE = (
         for name in ("x", "log", "band", "seeds_as_lines", "configurations")
     ),
     _beside("band", "seeds_as_lines"),
+    # Of a table, which has all numbers in full then.
+    Rule("digits", ("format",), lambda x: x == "csv", "another --format with it"),
+    Rule("percent", ("format",), lambda x: x == "csv", "another --format with it"),
 )
 # Without effect unless one of the others decides so.
 NEEDS = (

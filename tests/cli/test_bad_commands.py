@@ -313,6 +313,8 @@ COMMANDS = [
     ("plot x --clients rounds --log y", "--log is ('y',); expected none with --clients\n"),
     ("plot x --band std --seeds-as-lines", "--band is 'std'; expected none with --seeds-as-lin"),
     ("table x --output a.tex", "--format is 'markdown'; expected 'latex' for the file a.tex\n"),
+    ("table x --format csv --digits 5", "--digits is 5; expected another --format with it\n"),
+    ("table x --format csv --percent", "--percent is True; expected another --format with it\n"),
     (
         "export x --output a.safetensors",
         "--format is 'npz'; expected 'safetensors' for the file a.safetensors\n",

@@ -152,6 +152,12 @@ def test_an_algorithm_that_was_added_with_its_examples_on_the_host(tmp_path, cap
         return main(["fork", str(tmp_path), *flags]), capsys.readouterr().err
 
     assert forked("fedavg") == (0, "")
+    with monkeypatch.context() as patched:  # refused before anything runs
+        patched.setattr(fork.forking, "fork", None)
+        code, error = forked("fedavg", "--metric", "test/acuracy")
+        assert (code, "--metric is 'test/acuracy'; expected one of " in error) == (2, True)
+        code, error = forked("fedavg", "--output", "figure.jpg")
+        assert (code, "--output is 'figure.jpg'; expected a name that" in error) == (2, True)
     code, error = forked("fedprox")
     assert code == 2
     assert "whose fedprox ran with --examples-memory; expected a run with all exa" in error
