@@ -72,7 +72,17 @@ def read_models(path: pathlib.Path, run: str) -> Models:
 
 
 def joined(parts: Sequence[Models]) -> Models:
-    """Returns the models of several runs as those of one, whose seeds follow each other."""
+    """Returns the models of several runs as those of one, whose seeds follow each other.
+
+    Raises:
+        FolderError: the best ones by several metrics, of seeds that ran in several calls.
+    """
+    for part in parts[1:]:
+        if (one := (*parts[0].metrics, parts[0].mode)) != (other := (*part.metrics, part.mode)):
+            raise FolderError(
+                f"the best models of seed {parts[0].seeds[0]} are those by {_by(one)}, and of seed "
+                f"{part.seeds[0]} by {_by(other)}; expected one metric of all seeds"
+            )
     return Models(
         jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.params for part in parts)),
         [seed for part in parts for seed in part.seeds],
@@ -80,6 +90,10 @@ def joined(parts: Sequence[Models]) -> Models:
         {name: [x for part in parts for x in part.metrics[name]] for name in parts[0].metrics},
         parts[0].mode,
     )
+
+
+def _by(rule: Sequence[str | None]) -> str:
+    return " ".join(filter(None, rule))
 
 
 def named_leaves(params: PyTree) -> dict[str, np.ndarray]:

@@ -155,6 +155,25 @@ def test_best_models_of_another_mode_are_refused(tmp_path):
             callbacks.BestModel("loss", mode="max")(event._replace(replayed=replayed))
 
 
+def test_best_models_of_seeds_by_different_metrics_are_refused(tmp_path):
+    """Seeds with setups of their own have files of their own, of calls with other options."""
+
+    def one(seed):
+        params = jax.tree.map(lambda x: x[0], SETUP.params)
+        return fs.Setup(SETUP.task, SETUP.timeline, params, bump)
+
+    def interrupt(event):
+        return "interrupt" if (event.seeds, event.round) == (["0"], 8) else None
+
+    for metric, others in (("score", [interrupt]), ("size", [])):
+        best = callbacks.BestModel(metric, mode="max")
+        options = records(folder=tmp_path, callbacks=[best, *others])
+        fs.compare({"a": fs.fedavg(0.1)}, one, KEYS, **options)
+    error = "of seed 0 are those by score max, and of seed 1 by size max; expected one metric"
+    with pytest.raises(ValueError, match=error):
+        fs.load(tmp_path).models(which="best")
+
+
 def test_rounds_whose_models_are_gone_are_named(tmp_path):
     """A run that went on without it: the best of all evaluations may be among those rounds."""
     claim(tmp_path / "run.json", {"replicas": ["0"]})
