@@ -230,7 +230,9 @@ def weights_of(weighting: Weighting, works: Work, arrived: Array) -> Array:
     """Returns the weights of a round's uploads, 0 for slots without one."""
     expected = f"a function that returns weights [{arrived.shape[0]}]"
     weights = called("weighting", "the round's visits", expected, weighting, works)
-    return jnp.where(arrived, checked_weights(weights, arrived.shape[0]), 0)
+    weights = checked_weights(weights, arrived.shape[0])
+    # The mean leaves out uploads of weight 0: its divisor must not have a derivative there alone.
+    return jnp.where(arrived & (weights != 0), weights, 0)
 
 
 def weights_of_clients(task: Task, weighting: Weighting, max_steps: int) -> Array:

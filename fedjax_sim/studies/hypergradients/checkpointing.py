@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
+import numpy as np
 
 from fedjax_sim.types import PyTree
 
@@ -39,12 +40,13 @@ def num_levels(checkpoint: Checkpoint, num_rounds: int) -> int:
         return 2
     if checkpoint == "log":
         return max(math.ceil(math.log2(max(num_rounds, 1))), 1)
-    if isinstance(checkpoint, bool) or not isinstance(checkpoint, int) or checkpoint < 1:
+    whole = isinstance(checkpoint, (int, np.integer)) and not isinstance(checkpoint, bool)
+    if not whole or checkpoint < 1:
         raise ValueError(
             f"checkpoint is {checkpoint!r}; expected 'sqrt', 'log', a number of levels of at "
             "least 1, or None"
         )
-    return checkpoint
+    return int(checkpoint)
 
 
 def divide(num_rounds: int, levels: int) -> Segments:

@@ -14,7 +14,14 @@ import numpy as np
 from jax import Array
 from jax.tree_util import Partial
 
-from fedjax_sim.checks import check_choice, check_count, check_is_setup, check_keys, is_concrete
+from fedjax_sim.checks import (
+    check_choice,
+    check_count,
+    check_is_setup,
+    check_keys,
+    check_takes,
+    is_concrete,
+)
 from fedjax_sim.engine import (
     NO_PROBES,
     Execution,
@@ -122,7 +129,7 @@ def hypergradient(
         >>> float(result.value), float(result.gradient)  # 8 (1 - lr)^4 and its derivative
         (0.5, -4.0)
     """
-    _check_arguments(metric, algorithm_of, setup, key, mode, last_rounds, execution)
+    _check_arguments(metric, algorithm_of, setup, key, setup_of, mode, last_rounds, execution)
     levels = num_levels(checkpoint, setup.timeline.num_rounds)
     problem = Problem(
         metric if isinstance(metric, str) else None,
@@ -145,6 +152,7 @@ def _check_arguments(
     algorithm_of: Callable[[PyTree], FedAlgorithm],
     setup: Setup,
     key: Array,
+    setup_of: Callable[[PyTree, Setup], Setup] | None,
     mode: Mode,
     last_rounds: int | None,
     execution: Execution | None,
@@ -161,6 +169,9 @@ def _check_arguments(
             f"algorithm_of is {algorithm_of!r:.60}; expected a function of the hyper-parameters "
             "that returns an algorithm: fs.fedavg, not fs.fedavg(0.1)"
         )
+    check_takes("algorithm_of", algorithm_of, ("hyper",), " -> FedAlgorithm")
+    if setup_of is not None:
+        check_takes("setup_of", setup_of, ("hyper", "setup"), " -> Setup")
     if isinstance(setup.task.placement, OnHost):
         raise ValueError(
             "setup.task has its examples on the host; expected them on the device, since the "
@@ -227,10 +238,10 @@ class HypergradientFunction:
         self._check(hyper)
         rounds = self._arrays.setup.timeline.num_rounds
         differentiated = 0 if self.mode(hyper) == "forward" else self._last_rounds or rounds
-        setup = self._problem.setup_of(hyper, self._arrays.setup)
+        setup = self._problem.setup_for(hyper, self._arrays.setup)
         return forecast_program(
             self._program.lower(hyper, self._arrays),
-            self._problem.algorithm_of(hyper),
+            self._problem.algorithm_for(hyper),
             dataclasses.replace(setup, weighting=self._arrays.setup.weighting),
             self._arrays.key.reshape(-1)[0],
             replicas=self._arrays.key.size,
@@ -243,15 +254,15 @@ class HypergradientFunction:
     def _check(self, hyper: PyTree) -> None:
         leaves = jax.tree_util.tree_leaves_with_path(hyper)
         for path, leaf in leaves:
-            if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            if not _is_floating(leaf):
                 raise ValueError(
                     f"hyper{jax.tree_util.keystr(path)} is {leaf!r:.60}; expected floating numbers"
                 )
         if not leaves:
             raise ValueError("hyper has no leaves; expected a pytree of floating numbers")
         problem, setup = self._problem, self._arrays.setup
-        algorithm = problem.algorithm_of(hyper)
-        own = dataclasses.replace(problem.setup_of(hyper, setup), eval_fn=None)
+        algorithm = problem.algorithm_for(hyper)
+        own = dataclasses.replace(problem.setup_for(hyper, setup), eval_fn=None)
         if not _is_same(own.timeline, setup.timeline):
             raise ValueError(
                 f"setup_of returns another timeline, of {own.timeline.num_rounds} rounds; expected "
@@ -298,6 +309,14 @@ def _is_same(timeline: Timeline, other: Timeline) -> bool:
         x is y or (is_concrete(x) and is_concrete(y) and np.array_equal(x, y))
         for x, y in zip(leaves, others, strict=True)
     )
+
+
+def _is_floating(leaf: Any) -> bool:
+    """Returns True for floating numbers; text and other objects are none."""
+    try:
+        return jnp.issubdtype(jax.typeof(leaf).dtype, jnp.floating)
+    except TypeError:
+        return False
 
 
 def count(hyper: PyTree) -> int:

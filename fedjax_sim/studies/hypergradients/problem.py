@@ -10,6 +10,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from fedjax_sim import tree
+from fedjax_sim.checks import called
 from fedjax_sim.engine import (
     Execution,
     RunState,
@@ -50,23 +51,36 @@ class Problem(NamedTuple):
         state = scan_rounds(step, state, arrays.setup.timeline, levels)
         return self.end(hyper, arrays, state)
 
+    def algorithm_for(self, hyper: PyTree) -> FedAlgorithm:
+        """Returns the algorithm of hyper-parameters."""
+        given, expected = "the hyper-parameters", "a function of (hyper), which may be traced"
+        return called("algorithm_of", given, expected, self.algorithm_of, hyper)
+
+    def setup_for(self, hyper: PyTree, setup: Setup) -> Setup:
+        """Returns the setup of hyper-parameters."""
+        given, expected = "(hyper, setup)", "a function that returns a Setup, which may be traced"
+        own = called("setup_of", given, expected, self.setup_of, hyper, setup)
+        if not isinstance(own, Setup):
+            raise ValueError(f"setup_of returns a {type(own).__name__}; expected a Setup")
+        return own
+
     def begin(self, hyper: PyTree, arrays: Arrays) -> RunState:
         """Returns the state before the first round."""
-        return first_state(self.algorithm_of(hyper), self.setup_of(hyper, arrays.setup))
+        return first_state(self.algorithm_for(hyper), self.setup_for(hyper, arrays.setup))
 
     def round(self, hyper: PyTree, arrays: Arrays, state: RunState, now: Timeline) -> RunState:
         """Returns the state after a round of the engine; ``now`` has leaves ``[S]``."""
-        setup = self.setup_of(hyper, arrays.setup)
+        setup = self.setup_for(hyper, arrays.setup)
         one = jax.tree.map(lambda x: x[None], now)
         setup = dataclasses.replace(setup, timeline=one, params=None, eval_fn=None, eval_every=1)
-        algorithm = self.algorithm_of(hyper)
+        algorithm = self.algorithm_for(hyper)
         return advance(algorithm, setup, state, arrays.key, execution=self.execution)[0]
 
     def end(self, hyper: PyTree, arrays: Arrays, state: RunState) -> Array:
         """Returns the metric of the final state; NaN if the run diverged."""
-        setup = self.setup_of(hyper, arrays.setup)
+        setup = self.setup_for(hyper, arrays.setup)
         context = evaluation_context(
-            self.algorithm_of(hyper), setup.task, setup.timeline, state, arrays.key
+            self.algorithm_for(hyper), setup.task, setup.timeline, state, arrays.key
         )
         if arrays.metric is not None:
             # As an evaluation, since clients may keep the running statistics of the model.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, is_concrete, least_entries
+from fedjax_sim.checks import check_at_least, check_is_setup, is_concrete, least_entries
 from fedjax_sim.types import Setup, Work
 
 
@@ -40,12 +40,16 @@ def weight_by_client(setup: Setup, weights: Array) -> Setup:
         >>> float(state.server.params)
         2.0
     """
+    check_is_setup(setup)
     expected = (setup.task.num_clients,)
+    try:
+        weights = jnp.asarray(weights)  # a list would pass the checks
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"weights is {weights!r:.60}; expected numbers {expected}") from error
     if jnp.shape(weights) != expected:
         raise ValueError(
             f"weights has shape {jnp.shape(weights)}; expected {expected}, one per client"
         )
-    weights = jnp.asarray(weights)  # a list would pass the checks
     check_at_least(0, **least_entries(weights=weights))
     if is_concrete(weights) and not np.asarray(weights).any():
         raise ValueError(f"weights is {weights}; expected a positive one, or no round has a mean")

@@ -40,6 +40,10 @@ def test_refuses_other_policies(checkpoint):
         num_levels(checkpoint, 10)
 
 
+def test_numbers_of_levels_may_be_those_of_numpy():
+    assert num_levels(np.int64(3), 10) == 3
+
+
 def test_every_division_gives_the_same_state_and_derivative():
     """11 rounds leave some over at every level; by hand: x^11 + sum over t of t x^(10 - t)."""
     rounds, x = np.arange(11), 0.5

@@ -303,6 +303,39 @@ def test_a_diverged_run_has_no_derivatives(options):
     assert float(finite.gradient["lr"]) == 0
 
 
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_a_weight_of_0_has_the_derivative_0(mode):
+    """The others keep theirs: a step with rate 1 ends at the mean of 0 and 6 with equal weights."""
+    task = quadratic_task(np.ones((3, 1, 1)), np.array([[2.0], [0.0], [6.0]]), 1)
+    setup = fs.Setup(task, fs.timelines.full(1, 3, 1), jnp.zeros(1))
+    derivative = fs.hypergradient(
+        lambda x: x[0], lambda weights: fs.fedavg(1.0), setup, KEY,
+        setup_of=lambda weights, setup: fs.weight_by_client(setup, weights), mode=mode,
+    )  # fmt: skip
+    result = derivative(jnp.array([0.0, 1.0, 1.0]))
+    np.testing.assert_allclose(result.value, 3.0)
+    np.testing.assert_allclose(result.gradient, [0.0, -1.5, 1.5], atol=1e-6)
+
+
+def test_mistakes_of_functions_of_hyper_parameters_have_their_names():
+    setup = quadratics()
+    cases = [
+        (lambda h: fs.fedavg(h["rate"]), {}, {"lr": 0.1}, r"algorithm_of fails .*KeyError: 'rate'"),
+        (lambda h: fs.fedavg(h), {}, {"lr": "0.1"}, r"hyper\['lr'\] is '0.1'; expected floating"),
+        (fs.fedavg, {"setup_of": lambda h, s: None}, 0.1, "setup_of returns a NoneType; expected"),
+        (fs.fedavg, {"setup_of": lambda h, s: s.rounds}, 0.1, "setup_of fails .*AttributeError"),
+        (lambda h, s: fs.fedavg(h), {}, 0.1, r"algorithm_of takes \(h, s\); expected \(hyper\)"),
+        (fs.fedavg, {"setup_of": lambda h: setup}, 0.1, r"setup_of takes \(h\); expected \(hyper"),
+    ]
+    for algorithm_of, options, value, message in cases:
+        with pytest.raises(ValueError, match=message):
+            fs.hypergradient(error, algorithm_of, setup, KEY, **options)(value)
+    with pytest.raises(ValueError, match=r"setup is a int; expected a fedjax_sim\.Setup"):
+        fs.weight_by_client(3, jnp.ones(3))
+    with pytest.raises(ValueError, match=r"weights is \['1', '2', '3'\]; expected numbers"):
+        fs.weight_by_client(setup, ["1", "2", "3"])
+
+
 def test_refuses_bad_arguments():
     setup = quadratics()
     build = functools.partial(fs.hypergradient, error, fs.fedavg)
