@@ -46,7 +46,8 @@ def resampled(setup: Setup, members: Array, key: Array) -> Timeline:
 
     def cohort(round: Array) -> Array:
         order = jax.random.uniform(jax.random.fold_in(key, round), (setup.task.num_clients,))
-        return jnp.argsort(jnp.where(members, order, 2.0))[: timeline.cohort_size]
+        first = jnp.argsort(jnp.where(members, order, 2.0))[: timeline.cohort_size]
+        return jnp.pad(first, (0, timeline.cohort_size - len(first)))  # slots that stay empty
 
     clients = jax.vmap(cohort)(jnp.arange(timeline.num_rounds)).astype(jnp.int32)
     steps = entries(setup.task.num_steps, clients).astype(jnp.int32)

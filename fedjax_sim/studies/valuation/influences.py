@@ -24,7 +24,7 @@ from fedjax_sim.studies.hypergradients.checkpointing import Checkpoint
 from fedjax_sim.studies.hypergradients.hypergradient import Hypergradient, hypergradient
 from fedjax_sim.studies.valuation.metrics import Metric, evaluated_once
 from fedjax_sim.studies.valuation.result import Valuation
-from fedjax_sim.types import FedAlgorithm, Params, PyTree, Setup, Work
+from fedjax_sim.types import FedAlgorithm, Oracle, Params, PyTree, Setup, Work
 
 
 def influence(
@@ -113,7 +113,8 @@ def example_influence(
     r"""Returns the derivative of the final metric with respect to one client's examples' weights.
 
     The client's losses are :math:`e_j \ell(x; \xi_{ij})`, in every minibatch divided by the number
-    of its examples, with all :math:`e_j = 1`.  The influence
+    of its examples, with all :math:`e_j = 1`; so are the terms of algorithms that average losses of
+    outputs over the examples (:func:`fedjax_sim.fedntd`).  The influence
     :math:`I_j = -\partial L(x_T) / \partial e_j` is to first order the value that is lost if
     example j had no gradient.
 
@@ -153,7 +154,7 @@ def example_influence(
         every = jnp.ones(data.num_examples, weights.dtype).at[start:stop].set(weights)
         data = dataclasses.replace(data, examples=(data.examples, every))
         static = static._replace(objective=_Weighted(static.objective))
-        task = dataclasses.replace(setup.task, oracle=Partial(static, data))
+        task = dataclasses.replace(setup.task, oracle=Partial(_WeightedOracle(static), data))
         return dataclasses.replace(setup, task=task)
 
     derivative = hypergradient(
@@ -181,6 +182,39 @@ class _Weighted(NamedTuple):
 
     def check(self, params: Params, examples: PyTree) -> None:
         check_labels(self.objective, params, examples[0])
+
+
+class _WeightedOracle(NamedTuple):
+    """Static part of a task whose examples have weights beside them."""
+
+    inner: Any  # static part of the same task, with a weighted objective
+
+    @property
+    def objective(self) -> Callable:
+        """Objective of the examples with weights."""
+        return self.inner.objective
+
+    def check(self, data: Any, params: Params) -> None:
+        self.inner.check(data, params)
+
+    def __call__(self, data: Any, *visit: Any, **options: Any) -> Oracle:
+        oracle = self.inner(data, *visit, **options)
+
+        def mean(function: Callable, *step: Any) -> Callable[..., Array]:
+            return oracle.mean(_weighted(function), *step)
+
+        return oracle._replace(mean=mean)
+
+
+def _weighted(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Returns a function of models, examples with weights and a key, ``[B, ...]``."""
+
+    def values(*arguments: Any) -> Array:
+        *models, (examples, weight), key = arguments
+        result = function(*models, examples, key)
+        return result * jnp.expand_dims(weight, range(1, result.ndim)).astype(result.dtype)
+
+    return values
 
 
 def _result(method: str, name: str, mode: Mode, result: Hypergradient) -> Valuation:

@@ -38,6 +38,11 @@ def evaluated_once(
     check_is_setup(setup)
     name, eval_fn = metric, setup.eval_fn
     if not isinstance(name, str):
+        if not callable(metric):
+            raise ValueError(
+                f"metric is {metric!r:.60}; expected a function of the model, or the name of a "
+                "metric of setup.eval_fn"
+            )
         name = getattr(getattr(metric, "func", metric), "__name__", "")
         if mode is None and name in _NAMELESS:
             raise ValueError("mode is None; expected 'min' or 'max' for a metric without a name")

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_count
+from fedjax_sim.checks import check_at_least, check_count, check_is_algorithm, check_takes
 from fedjax_sim.engine import (
     Execution,
     Probes,
@@ -91,8 +91,18 @@ def fed_sv(
         >>> round(float(result.values.sum()), 4)  # 3^2 / 2 - 0.75^2 / 2
         4.2188
     """
+    check_takes("estimate", estimate, ("game",), " -> Valuation")
     games = round_games(algorithm, setup, key, metric, mode=mode, execution=execution, width=width)
-    return _summed("FedSV", setup, games, lambda part: estimate(part.game))
+
+    def value(part: RoundGame) -> Valuation:
+        result, n = estimate(part.game), part.game.num_clients
+        if not isinstance(result, Valuation) or np.shape(result.values) != (n,):
+            raise ValueError(
+                f"estimate returns {result!r:.60}; expected a Valuation of the game's {n} clients"
+            )
+        return result
+
+    return _summed("FedSV", setup, games, value)
 
 
 def gtg_shapley(
@@ -235,6 +245,7 @@ def round_games(
 ) -> Iterator[RoundGame]:
     """Yields the games of the rounds of one run, those without reports excepted, one at a time."""
     check_count(1, width=width)
+    check_is_algorithm(algorithm)
     if algorithm.aggregation is not None:
         raise ValueError(
             "algorithm aggregates by another rule than the mean; expected the mean of the uploads, "
@@ -294,7 +305,8 @@ def round_games(
             # server.
             share = share_of(algorithm, setup.task, setup.weighting, own, setup.timeline.max_steps)
             new = algorithm.update(state.server, mean, round.counting(members.sum(), share))
-            server = tree.where(own.sum() > 0, new, state.server)
+            # As in a round of the engine, weights that are NaN make the model NaN.
+            server = tree.where(own.sum() <= 0, state.server, new)
             return metrics_of(algorithm, setup, state._replace(server=server), key)
 
         return jax.vmap(of_coalition)(members)

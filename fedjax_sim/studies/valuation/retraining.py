@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim.algorithms._shared import check_none_lost
-from fedjax_sim.checks import check_bytes, check_count, check_key
+from fedjax_sim.checks import check_bytes, check_count, check_key, check_takes
 from fedjax_sim.engine import Execution, check_run
 from fedjax_sim.runs import Mode, arrays_digest, identified, trace_run
 from fedjax_sim.studies.valuation.coalitions import Programs, masked
@@ -92,6 +92,8 @@ def game(
     check_bytes(memory=memory)
     if width is not None:
         check_count(1, width=width)
+    if on_progress is not None:
+        check_takes("on_progress", on_progress, ("done", "total"))
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
     if resample is not None:
         check_key(resample)

@@ -234,6 +234,16 @@ def test_weights_of_a_round_are_a_function_of_all_its_visits():
     assert abs(by_square - valuation.fed_sv(fs.fedavg(0.5), setup, KEY, loss).values).min() > 0.01
 
 
+@pytest.mark.usefixtures("allow_nans")
+def test_rounds_of_negative_weights_have_no_values():
+    """The round is a divergence of the run, also if it is the last one."""
+    setup = dataclasses.replace(
+        estimation(), weighting=lambda work: 1.0 - 2.0 * (work.client == 1).astype(jnp.float32)
+    )
+    with pytest.raises(FloatingPointError, match="loss is nan for the coalition of the clients"):
+        valuation.fed_sv(fs.fedavg(0.5), setup, KEY, loss)
+
+
 @pytest.mark.slow
 def test_fed_sv_reads_a_coalition_as_a_part_of_its_round():
     """PP-MARINA's rounds of all clients have whole uploads, also for a coalition of some."""
@@ -266,6 +276,16 @@ def test_refusals_of_keys_counts_and_metrics():
         valuation.influence(algorithm, setup, KEY, lambda x: x + jnp.zeros(2), mode="min")
     with pytest.raises(ValueError, match=r"client is 1\.5; expected an integer"):
         valuation.example_influence(algorithm, setup, KEY, loss, 1.5)
+    for estimate in (3, lambda game: 3):
+        with pytest.raises(ValueError, match=r"estimate (is 3|returns 3); expected a"):
+            valuation.fed_sv(algorithm, setup, KEY, loss, estimate=estimate)
+    with pytest.raises(ValueError, match=r"algorithm is 1\.0; expected a FedAlgorithm"):
+        valuation.fed_sv(1.0, setup, KEY, loss)
+    for value in (valuation.game, valuation.fed_sv, valuation.influence):
+        with pytest.raises(ValueError, match="metric is 3; expected a function of the model"):
+            value(algorithm, setup, KEY, 3)
+    with pytest.raises(ValueError, match="on_progress is 3; expected a function of"):
+        valuation.game(algorithm, setup, KEY, loss, on_progress=3)
     with pytest.raises(ValueError, match="algorithm requires equal weights of all uploads"):
         valuation.influence(fs.fedvarp(1.0), setup, KEY, loss)
 
@@ -428,6 +448,61 @@ def test_cohorts_drawn_from_the_coalition():
     some = resampled(dataclasses.replace(setup, timeline=fewer), members, jax.random.key(1))
     np.testing.assert_array_equal(some.mask.sum(1), counts)
     np.testing.assert_array_equal(some.clients, drawn.clients)
+
+
+def test_drawn_cohorts_may_have_more_slots_than_clients():
+    """The slots beyond the clients are empty in the timeline, and stay so."""
+    timeline = fs.timelines.full(1, 4, np.ones(4, int))
+
+    def wider(name):
+        return np.pad(np.asarray(getattr(timeline, name)), ((0, 0), (0, 2)))
+
+    fields = {name: wider(name) for name in ("clients", "version", "num_steps", "mask")}
+    setup = estimation(dataclasses.replace(timeline, **fields))
+    game = valuation.game(fs.fedavg(1.0), setup, KEY, loss, resample=KEY)
+    coalitions = np.array([[True] * 4, [True, False, False, True]])
+    # As in test_mean_estimation_by_retraining: models 3.5 and 4.
+    np.testing.assert_allclose(game.values(coalitions), [4.375, 4.0], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_examples_have_their_weights_in_means_of_outputs():
+    """FedNTD's distillation is a mean over the examples, too; against weights written out."""
+
+    def model(params, x):
+        return x @ params
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 2)).astype(np.float32), np.array([0, 1, 2, 1, 0])
+    data = fs.FederatedData({"x": x, "y": y}, np.array([0, 3, 5]))
+    task = fs.empirical_task(fs.objectives.cross_entropy(model), data, fs.full_batch(2))
+    params = jnp.asarray(rng.normal(size=(2, 3)).astype(np.float32))
+    setup = fs.Setup(task, fs.timelines.full(1, 2, task.num_steps), params)
+
+    def square(w):
+        return (w**2).sum()
+
+    algorithm = fs.fedntd(model, 0.5, weight=2.0)
+    values = valuation.example_influence(algorithm, setup, KEY, square, 0, mode="min").values
+
+    def final(weights):
+        def client(rows, e):
+            def total(w, received):
+                logits, old = x[rows] @ w, x[rows] @ received
+                own = jnp.arange(3) == y[rows, None]
+                entropy = jax.nn.logsumexp(logits, 1) - jnp.where(own, logits, 0).sum(1)
+                new, q = (jax.nn.log_softmax(jnp.where(own, -jnp.inf, z)) for z in (logits, old))
+                terms = jnp.where(own, 0, jnp.exp(q) * (jnp.where(own, 0, q - new)))
+                return (e * (entropy + 2.0 * terms.sum(1))).mean()
+
+            w = params
+            for _ in range(2):
+                w = w - 0.5 * jax.grad(total)(w, params)
+            return w
+
+        return square((client(np.arange(3), weights) + client(np.arange(3, 5), jnp.ones(2))) / 2)
+
+    np.testing.assert_allclose(values, -compiled(jax.grad(final))(jnp.ones(3)), rtol=1e-4)
 
 
 def test_drawn_cohorts_have_no_lost_uploads():
