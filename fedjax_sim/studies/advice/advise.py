@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import jax
 from jax import Array
 
-from fedjax_sim.checks import check_at_least, check_key, check_positive
+from fedjax_sim.checks import check_count, check_counts, check_key, check_positive
 from fedjax_sim.engine import Execution
 from fedjax_sim.studies.advice.conditions import conditions_of, sizes_of
 from fedjax_sim.studies.advice.measurement import measure_constants
@@ -90,9 +90,10 @@ def advise(
     """
     sizes = sizes_of(setup)
     check_positive(target=target, gradient_target=gradient_target)
+    check_counts(1, local_steps=local_steps)
     if not len(local_steps):
         raise ValueError("local_steps is empty; expected candidates")
-    check_at_least(1, local_steps=min(local_steps), iterations=iterations, num_samples=num_samples)
+    check_count(1, iterations=iterations, num_samples=num_samples)
     key = jax.random.key(0) if key is None else key
     check_key(key)
     measurement = measure_constants(

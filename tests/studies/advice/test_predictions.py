@@ -209,7 +209,9 @@ def test_bad_input_is_refused_before_anything_is_measured():
         ({"gradient_target": -1.0}, "gradient_target is -1.0; expected a positive number"),
         ({"local_steps": []}, "local_steps is empty"),
         ({"local_steps": [4, 0]}, "local_steps is 0; expected at least 1"),
+        ({"local_steps": [1, 2.5]}, "local_steps is 2.5; expected an integer"),
         ({"num_samples": 0}, "num_samples is 0; expected at least 1"),
+        ({"num_samples": 2.5}, "num_samples is 2.5; expected an integer"),
     ):
         with pytest.raises(ValueError, match=message):
             fs.advise(full, **arguments)
