@@ -84,7 +84,15 @@ def surface(
 
 
 def scalars(loss: Callable[[Params], PyTree], params: Params) -> PyTree:
-    """Returns the values of a loss; refuses other ones than scalars, such as losses of examples."""
+    """Returns the values of a loss, which are scalars and not losses of examples.
+
+    Raises:
+        ValueError: a value that is no scalar.
+
+    Example:
+        >>> scalars(lambda x: {"loss": x**2}, 3.0)
+        {'loss': 9.0}
+    """
     values = loss(params)
     for path, value in jax.tree_util.tree_leaves_with_path(values):
         if jnp.shape(value) != ():

@@ -163,7 +163,7 @@ def from_linen(module: linen.Module, example_input: Any) -> Model:
             "module",
             f"an example_input {shapes_text(example_input)}",
             "a flax.linen module that JAX can trace when it is called as module(x)",
-            lambda: jax.eval_shape(start, jax.random.key(0), example_input),
+            lambda: jax.eval_shape(lambda x: start(jax.random.key(0), x), example_input),
         )
     others = sorted(set(collections) - {"params", "batch_stats"})
     if others:
