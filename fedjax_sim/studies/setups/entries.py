@@ -30,7 +30,7 @@ from fedjax_sim.local import (
     exponential_decay,
     transform_oracle,
 )
-from fedjax_sim.types import FedAlgorithm, Model, Oracle, Params
+from fedjax_sim.types import FedAlgorithm, Model, Oracle, Params, specified
 from fedjax_sim.wrappers import fine_tuned
 
 Hyper = Mapping[str, Any]
@@ -84,7 +84,8 @@ ADAPTERS: dict[Any, Adapter] = {
 NUM_CLIENTS = "num_clients"
 MODEL = "model"
 OF_PROBLEM = (NUM_CLIENTS, MODEL)
-# Personal models take tuning_steps local steps of rate tuning_lr, else lr, before an evaluation.
+# Personal models take tuning_steps local steps of rate tuning_lr, else lr, before an evaluation,
+# with the same clipping and decay.
 TUNING: dict[str, type] = {"tuning_steps": int, "tuning_lr": float}
 COMMON = ("lr_decay", "clip", "weight_decay", *TUNING)
 LR = 0.2
@@ -209,17 +210,16 @@ class AlgorithmEntry:
         lr: Any = own.get("lr", self.hyper_defaults.get("lr"))
         if "lr_decay" in common:
             lr = own["lr"] = exponential_decay(lr, common.pop("lr_decay"))
-        return _tuned(self._transformed(own, common), lr, **tuning)
-
-    def _transformed(self, own: dict[str, Any], common: Hyper) -> FedAlgorithm:
-        """The algorithm with transformed gradients."""
         if not common:
-            return self._made(own)
+            return _tuned(self._made(own), lr, **tuning)
         transform = functools.partial(_regularised, **common)
+        if "transform" not in self.parameters:
+            return transform_oracle(_tuned(self._made(own), lr, **tuning), transform)
         # Methods that perturb the model take the transform of the gradient at the perturbed one.
-        if "transform" in self.parameters:
-            return self._made(own | {"transform": transform})
-        return transform_oracle(self._made(own), transform)
+        algorithm = self._made(own | {"transform": transform})
+        if not tuning:
+            return algorithm
+        return _with_personal(algorithm, transform_oracle(_tuned(algorithm, lr, **tuning), transform))
 
     def _made(self, arguments: Mapping[str, Any]) -> FedAlgorithm:
         algorithm = self.factory(**arguments)
@@ -277,6 +277,12 @@ def _tuned(
             f"tuning_steps is {tuning_steps} for an algorithm without lr; expected --tuning-lr"
         )
     return fine_tuned(algorithm, rate, steps=tuning_steps)
+
+
+@specified
+def _with_personal(algorithm: FedAlgorithm, other: FedAlgorithm) -> FedAlgorithm:
+    """The algorithm with the personal models of another one."""
+    return algorithm._replace(init=other.init, personal=other.personal)
 
 
 def _regularised(oracle: Oracle, clip: Any = None, weight_decay: Any = None) -> Oracle:

@@ -209,6 +209,21 @@ def test_a_rate_that_only_the_function_knows_decays_and_tunes():
     np.testing.assert_allclose(delta, 0.3 * 0.5 * x, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedsam"])
+def test_steps_of_fine_tuning_are_clipped_and_decayed_as_local_ones(name):
+    """``fedsam`` transforms the gradients of its local steps itself, at the perturbed model."""
+    hyper = {"lr": 0.5, "tuning_steps": 2, "clip": 1.0, "weight_decay": 0.1}
+    algorithm = registry.ALGORITHMS[name].build(hyper)
+    one, start = jnp.array(1), jnp.zeros(2)
+    work = fs.Work(one, one, one, one, one * 0, one, max_steps=1)
+    goal = jnp.array([3.0, 4.0])
+    oracle = fs.Oracle(lambda x, k: x - goal, lambda x, k: x.sum(), lambda x: x - goal)
+    assert algorithm.personal is not None
+    tuned = algorithm.personal(start, algorithm.init_client(start), oracle, work)
+    first = 0.5 * goal / 5  # of norm 1/2, on the line to the goal
+    np.testing.assert_allclose(tuned, first + 0.5 * (goal / 5 - 0.1 * first), rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", registry.ALGORITHMS)
 def test_defaults_and_descriptions_name_parameters(name):
     """A renamed parameter must be renamed in the table of defaults, too."""
