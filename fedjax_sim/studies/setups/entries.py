@@ -219,7 +219,9 @@ class AlgorithmEntry:
         algorithm = self._made(own | {"transform": transform})
         if not tuning:
             return algorithm
-        return _with_personal(algorithm, transform_oracle(_tuned(algorithm, lr, **tuning), transform))
+        return _with_personal(
+            algorithm, transform_oracle(_tuned(algorithm, lr, **tuning), transform)
+        )
 
     def _made(self, arguments: Mapping[str, Any]) -> FedAlgorithm:
         algorithm = self.factory(**arguments)

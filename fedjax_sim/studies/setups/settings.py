@@ -68,9 +68,8 @@ def resolve_hyper(
     single algorithms.
     """
     resolved = {name: entry.tuned_defaults for name, entry in entries.items()}
-    for name, rate in options.rates.items():
-        if name in resolved:
-            resolved[name]["lr"] = rate
+    for name, rate in _tuned_rates(entries, options).items():
+        resolved[name]["lr"] = rate
     shared = {key: getattr(options, key) for key in SHARED}
     given = {key: value for key, value in shared.items() if value is not None}
     for key, value in given.items():
@@ -127,6 +126,14 @@ def check_tuning(entry: AlgorithmEntry, hyper: Hyper) -> None:
         raise ValueError(f"tuning_lr is {value} for {entry.name}; expected --tuning-steps with it")
 
 
+def _tuned_rates(
+    entries: Mapping[str, AlgorithmEntry], options: AlgorithmOptions
+) -> dict[str, float]:
+    """Returns a preset's rates of algorithms, which are not those of a study's own of one name."""
+    built_in = {name for name, entry in entries.items() if not entry.is_own}
+    return {name: rate for name, rate in options.rates.items() if name in built_in}
+
+
 def untuned_rates(
     entries: Mapping[str, AlgorithmEntry],
     resolved: Mapping[str, Hyper],
@@ -136,10 +143,11 @@ def untuned_rates(
     if not options.rates or options.lr is not None:
         return {}
     given = {name for name, values in options.hyper.items() if "lr" in values}
+    given |= _tuned_rates(entries, options).keys()
     return {
         name: resolved[name]["lr"]
         for name in entries
-        if name not in given | options.rates.keys() and "lr" in resolved[name]
+        if name not in given and "lr" in resolved[name]
     }
 
 

@@ -337,6 +337,18 @@ def test_rates_of_a_preset_are_replaced_by_all_other_options():
     assert [values["lr"] for values in both.values()] == [0.7, 0.3]
 
 
+def test_rates_of_a_preset_are_not_those_of_own_algorithms():
+    """An own algorithm with the name of a built-in one has its own default."""
+    own = {"fedavg": fs.fedavg(0.7), "scaffold": lambda lr=0.3: fs.scaffold(lr)}
+    chosen = options("femnist", algorithms=("fedavg", "scaffold", "fedprox")).algorithms
+    rows = algorithms_of(chosen.algorithms, own)
+    assert resolve_hyper(rows, chosen) == {
+        "fedavg": {},
+        "scaffold": {},
+        "fedprox": {"mu": 0.1, "lr": 0.1},
+    }
+
+
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_rates_of_presets_belong_to_their_algorithms(preset):
     chosen = PRESETS[preset].algorithms
