@@ -1,8 +1,9 @@
 """Presets of the command line, as options and as setups from which a notebook changes one thing.
 
 The options are those of ``fedjax-sim run``, by name: ``rounds=4``, ``partition="shards"``, and
-``**{"attack.z": 1.5}`` for fields of a choice.  ``model``, ``dataset``, ``loss``, ``metrics``,
-``rows`` and ``timeline`` also take objects, as :class:`fedjax_sim.Study` does.
+``**{"shift.variance": 0.2}`` for fields of a choice.  ``model``, ``dataset``, ``loss``,
+``metrics``, ``rows`` and ``timeline`` also take objects, as :class:`fedjax_sim.Study` does.  Setups
+refuse options that they do not hold: of algorithms, wrappers and the computation.
 
 Example:
     Your own algorithm beside FedAvg, as ``fedjax-sim run quickstart --seeds 2 --rounds 4``:
@@ -19,14 +20,16 @@ import dataclasses
 import pathlib
 from typing import Any
 
+import jax
 from jax import Array
 
 from fedjax_sim.checks import check_known
+from fedjax_sim.studies.setups.attack import Backdoor, LabelFlip, NoAttack
 from fedjax_sim.studies.setups.build import one_seed
 from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.clients import Population
 from fedjax_sim.studies.setups.data import Named
-from fedjax_sim.studies.setups.fields import replaced
+from fedjax_sim.studies.setups.fields import fields_of, flat, names_in, replaced
 from fedjax_sim.studies.setups.partition import Natural
 from fedjax_sim.studies.setups.problem import load_dataset, prepare, seed_keys
 from fedjax_sim.studies.setups.run import Run
@@ -143,7 +146,7 @@ def quickstart(**values: Any) -> Setup:
             setup of the seed ``seed`` alone, without the axis of seeds.
 
     Raises:
-        ValueError: an unknown option, or a value out of range.
+        ValueError: an unknown option, one that a setup does not hold, or a value out of range.
 
     Example:
         A split of the data per seed:
@@ -209,6 +212,51 @@ def keys(seeds: int = 5, seed: int = 0) -> Array:
 _OBJECTS = {field.name for field in dataclasses.fields(Study)} - {"options", "algorithms", "setup"}
 
 
+# Options of algorithms, their wrappers and the computation, which a setup does not hold, and those
+# of these groups that it holds: work of a visit, storage, the precision of the objective.
+_OTHERS = {
+    "output", "algorithms", "adapters", "compress", "feedback", "compress_down", "robust",
+    "selection", "privacy", "execution",
+}  # fmt: skip
+_HELD = {
+    "local_epochs", "epoch_fraction", "local_steps", "batch_size", "num_strata", "examples_memory",
+    "states", "precision",
+}  # fmt: skip
+_WITHOUT_EFFECT = {
+    name
+    for field in fields_of(Run)
+    if field.name in _OTHERS
+    for name in names_in(Run, field)
+    if name not in _HELD
+} | {"target_accuracy"}
+
+
+def _check_held(run: Run, preset: Run) -> None:
+    """Refuses options that would have no effect, since a setup does not hold them."""
+    population, precision, attack = run.population, run.execution.precision, run.attack
+    if population.partition_per_seed:
+        raise ValueError(
+            "partition_per_seed is True; expected a setup per seed s: seed=s, partition_seed=s and "
+            "seeds=None"
+        )
+    if precision == "float64" and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise ValueError("precision is 'float64'; expected jax.enable_x64(True) around the call")
+    before, after = flat(preset), flat(run)
+    unused = [name for name in after if name in _WITHOUT_EFFECT and after[name] != before.get(name)]
+    if precision in ("float32", "tf32"):  # of products, in the context of the run
+        unused.append("precision")
+    if not isinstance(attack, NoAttack | LabelFlip | Backdoor):  # which change the data
+        unused.append("attack")
+    if isinstance(attack, Backdoor) and attack.factor != 1:
+        unused.append("attack.factor")
+    if unused:
+        name = unused[0]
+        raise ValueError(
+            f"{name} is {after[name]!r}; expected none in a setup, which holds neither algorithms "
+            "and their wrappers nor how a run is computed: these are arguments of fs.compare"
+        )
+
+
 def _setup(preset: str, algorithm: str, values: dict[str, Any]) -> Setup:
     alone = "seeds" in values and values["seeds"] is None
     values = values | ({"seeds": 1} if alone else {})
@@ -220,5 +268,6 @@ def _setup(preset: str, algorithm: str, values: dict[str, Any]) -> Setup:
     names = {name: value for name, value in values.items() if name not in objects}
     study = Study(options(preset, **names), **objects)
     check_study(study)
+    _check_held(study.options, PRESETS[preset])
     setup = prepare(study, load_dataset(study)).setup_of(algorithm)
     return one_seed(setup) if alone else setup
