@@ -1,7 +1,5 @@
 """Checks of options against each other, before data are loaded."""
 
-from collections.abc import Collection
-
 import numpy as np
 
 from fedjax_sim.algorithms import fedavg
@@ -31,7 +29,7 @@ def check_study(study: Study) -> None:
     _check_seeds(run)
     _check_work(run)
     _check_storage(study)
-    _check_evaluation(run, study.algorithms)
+    _check_evaluation(study)
     _check_wrappers(run)
     _check_time(study)
     reads_column = isinstance(run.partition, Natural) or study.rows is not None
@@ -119,7 +117,8 @@ def check_fine_tuning(options: Evaluation, hyper: Hyper) -> None:
             )
 
 
-def _check_evaluation(run: Run, own: Collection[str]) -> None:
+def _check_evaluation(study: Study) -> None:
+    run = study.options
     options, population = run.evaluation, run.population
     for name in ("per_client", "personal"):
         if (every := getattr(options, name)) is None:
@@ -133,7 +132,7 @@ def _check_evaluation(run: Run, own: Collection[str]) -> None:
             raise ValueError(
                 f"{name} is {every}; expected a multiple of --eval-every, {run.time.eval_every}"
             )
-        if isinstance(run.time, Rounds) and every > run.time.rounds:
+        if isinstance(run.time, Rounds) and study.timeline is None and every > run.time.rounds:
             # Only the initial model would be evaluated.
             raise ValueError(f"{name} is {every}; expected at most --rounds, {run.time.rounds}")
     own_examples = population.test_of == "clients" or (
@@ -145,6 +144,7 @@ def _check_evaluation(run: Run, own: Collection[str]) -> None:
             "clients, or --validation"
         )
     shared = {name: getattr(run.algorithms, name) for name in ("tuning_steps", "tuning_lr")}
+    own = study.algorithms
     built_in = [hyper for name, hyper in run.algorithms.hyper.items() if name not in own]
     for hyper in (shared, *built_in):
         check_fine_tuning(options, hyper)

@@ -89,13 +89,8 @@ class Problem(NamedTuple):
         options = self.clock.options
         eval_time = options.eval_time or options.horizon / _EVALUATIONS
         every = int(np.clip(round(eval_time / per_update), 1, timeline.num_rounds))
-        for name, period in self.periods.items():
-            if period > timeline.num_rounds:
-                # Only the initial model would be evaluated.
-                raise ValueError(
-                    f"{name} is {period}; expected at most {timeline.num_rounds}, the server "
-                    f"updates of {algorithm} on the clock"
-                )
+        updates = f"server updates of {algorithm} on the clock"
+        _check_periods(self.periods, timeline.num_rounds, updates)
         common = math.gcd(*self.periods.values())  # 0 without any, which all numbers divide
         every = max(n for n in range(1, every + 1) if common % n == 0)
         if timeline.num_rounds >= _EVALUATIONS // 2 * every:
@@ -115,6 +110,13 @@ class Problem(NamedTuple):
         if self.clock is None or not entry.reweights_visits:
             return None
         return self.clock.steps_per_visit()
+
+
+def _check_periods(periods: dict[str, int], rounds: int, kind: str) -> None:
+    """Refuses periods between evaluations of which only the initial model would be evaluated."""
+    for name, period in periods.items():
+        if period > rounds:
+            raise ValueError(f"{name} is {period}; expected at most {rounds}, the {kind}")
 
 
 class Parts(NamedTuple):
@@ -248,6 +250,8 @@ def prepare(
         params = initial_params(run.model.initial_model, run.adapters, net, init_keys)
     if run.execution.precision == "float64":
         params = jax.tree.map(lambda x: x.astype(jnp.float64), params)
+    evaluated = {name: getattr(run.evaluation, name) for name in ("per_client", "personal")}
+    periods = {name: period for name, period in evaluated.items() if period is not None}
     entries = entries_of(study)
     statistics = statistics_of(run.model.statistics, entries.values())
     own_statistics = bool(net.statistics) and statistics == "private"
@@ -257,6 +261,7 @@ def prepare(
         timeline = timelines(
             run.sampling, cohort, rounds, strata, study.timeline, task, schedule_keys
         )
+        _check_periods(periods, timeline.num_rounds, "rounds")
     else:
         num_steps, seed = run.algorithms.local_steps or 1, run.population.partition_seed
         clock, every = clock_of(run.time, cohort, data.num_clients, num_steps, seed), 1
@@ -280,8 +285,6 @@ def prepare(
     parts = Parts(data, rule, net, dataset.num_classes, losses, divided)
     described = _described(dataset, divided, name, params)
     wrappers = Wrappers.of(run)
-    evaluated = {name: getattr(run.evaluation, name) for name in ("per_client", "personal")}
-    periods = {name: period for name, period in evaluated.items() if period is not None}
     return Problem(
         setup, run_keys, parts, described, clock, schedule_keys, wrappers, attack, periods
     )

@@ -4,12 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_sim import models, objectives
+from fedjax_sim import models, objectives, timelines
 from fedjax_sim.datasets import load
 from fedjax_sim.studies.setups.checks import check_study
 from fedjax_sim.studies.setups.evaluation import evaluation
 from fedjax_sim.studies.setups.presets import options
-from fedjax_sim.studies.setups.problem import clients_of
+from fedjax_sim.studies.setups.problem import clients_of, prepare
 from fedjax_sim.studies.setups.study import Study
 
 HELD_OUT = {"held_out_clients": 0.1, "num_clients": 20, "validation": 0.2}
@@ -145,3 +145,17 @@ def test_options_that_do_not_suit_each_other(values, message):
 def test_too_few_clients_to_hold_out(digits):
     with pytest.raises(ValueError, match=r"held_out_clients is 0.01, which is 0 of 20 clients"):
         clients(digits, held_out_clients=0.01)
+
+
+def test_periods_are_compared_with_the_rounds_of_an_own_timeline(digits):
+    """``--rounds`` is without effect beside it."""
+
+    def prepared(rounds):
+        few = options(num_clients=4, seeds=1, model="softmax_regression", rounds=2, per_client=6)
+        study = Study(few, timeline=timelines.full(rounds, 4, 5), dataset=digits)
+        check_study(study)
+        return prepare(study, digits)
+
+    assert prepared(6).periods == {"per_client": 6}
+    with pytest.raises(ValueError, match="per_client is 6; expected at most 5, the rounds"):
+        prepared(5)
