@@ -9,6 +9,7 @@ where the type does not say it, a :class:`Range`.  A choice is a union of groups
 import dataclasses
 import functools
 import math
+import pathlib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -188,7 +189,7 @@ def _replaced(group: Any, name: str, value: Any) -> Any:
     for field in fields_of(type(group)):
         own = getattr(group, field.name)
         if field.name == name and field.has_name:
-            new = _chosen(field, value) if field.alternatives else value
+            new = _chosen(field, value) if field.alternatives else _as_path(field, value)
         elif not field.alternatives:
             continue
         elif field.is_open:
@@ -200,6 +201,20 @@ def _replaced(group: Any, name: str, value: Any) -> Any:
         if new is not None or (field.name == name and field.has_name):
             return dataclasses.replace(group, **{field.name: new})
     return None
+
+
+def _as_path(field: Field, value: Any) -> Any:
+    """Returns text as a path where the field takes one; other values as they are."""
+    return (
+        pathlib.Path(value) if isinstance(value, str) and pathlib.Path in _kinds(field) else value
+    )
+
+
+def _kinds(field: Field) -> list[Any]:
+    """Returns the types of a value, without None; of tuple[str, ...] it is tuple."""
+    options = typing.get_args(field.hint) if _is_union(field.hint) else (field.hint,)
+    kinds = [typing.get_origin(option) or option for option in options]
+    return [kind for kind in kinds if kind is not type(None)]
 
 
 def _chosen(field: Field, value: Any) -> Any:
@@ -264,18 +279,27 @@ def _admits_none(hint: Any) -> bool:
     return _is_union(hint) and type(None) in typing.get_args(hint)
 
 
+_EXPECTED = {
+    bool: "True or False",
+    dict: "a dictionary",
+    tuple: "a tuple",
+    str: "text",
+    pathlib.Path: "a path",
+}
+
+
 def _check_value(name: str, field: Field, value: Any) -> None:
     options = typing.get_args(field.hint) if _is_union(field.hint) else (field.hint,)
     literals = [x for o in options if typing.get_origin(o) is Literal for x in typing.get_args(o)]
     if value in literals:
         return
-    expected = {bool: "True or False", dict: "a dictionary", tuple: "a tuple"}
-    kind = typing.get_origin(field.hint) or field.hint
-    if kind in expected and not isinstance(value, kind):
-        raise ValueError(f"{name} is {value!r}; expected {expected[kind]}")
+    kinds = _kinds(field)
+    if len(kinds) == 1 and kinds[0] in _EXPECTED and not isinstance(value, kinds[0]):
+        raise ValueError(f"{name} is {value!r}; expected {_EXPECTED[kinds[0]]}")
     for mark in field.marks:
         if isinstance(mark, Range) and not _holds(mark, value):
-            raise ValueError(f"{name} is {value!r}; expected {_expected(mark, value)}")
+            others = "".join(f" or {literal}" for literal in literals)
+            raise ValueError(f"{name} is {value!r}; expected {_expected(mark, value)}{others}")
     if literals and len(literals) == sum(len(typing.get_args(o)) for o in options):
         raise ValueError(
             f"{name} is {value!r}; expected one of {', '.join(map(str, literals))}"

@@ -301,7 +301,11 @@ RANGES = [
     ("lost", 1.5, "a number in [0, 1]"),
     ("late", -0.5, "a number in [0, 1]"),
     ("delay", 0, "an integer of at least 1"),
-    ("eval_examples", 0, "an integer of at least 1"),
+    ("eval_examples", 0, "an integer of at least 1 or all"),
+    ("output", 3, "a path"),
+    ("initial_model", 3, "a path"),
+    ("dataset", 3, "text"),
+    ("model", 3, "text"),
     ("target_accuracy", 0.0, "a number in (0, 1]"),
     ("examples_memory", 1e10, "a positive number of at most 9e+09"),
     ("alpha", 0.0, "a positive number"),
@@ -344,6 +348,18 @@ def test_ranges_of_the_options(changes, expected):
     with pytest.raises(ValueError) as error:
         fields.check(options(**changes))
     assert str(error.value).startswith(f"{name} is {value!r}; expected {expected}")
+
+
+def test_names_in_a_list_are_text():
+    with pytest.raises(ValueError, match="algorithms is 3; expected text"):
+        fields.check(options(algorithms=("fedavg", 3)))
+
+
+def test_text_of_a_path_becomes_one():
+    """Readers open paths, and files of options have those."""
+    run = options(output="a/b", initial_model="model.npz")
+    assert run.output == pathlib.Path("a/b")
+    assert run.model.initial_model == pathlib.Path("model.npz")
 
 
 @pytest.mark.parametrize("bound", [0.0, math.inf, "1"])
