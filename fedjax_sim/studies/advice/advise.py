@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import jax
 from jax import Array
 
-from fedjax_sim.checks import check_count, check_counts, check_key, check_positive
-from fedjax_sim.engine import Execution
+from fedjax_sim import tree
+from fedjax_sim.checks import check_count, check_counts, check_key, check_number, check_positive
+from fedjax_sim.engine import NO_PROBES, Execution, check_options
 from fedjax_sim.studies.advice.conditions import conditions_of, sizes_of
 from fedjax_sim.studies.advice.measurement import measure_constants
 from fedjax_sim.studies.advice.predictions import predict
@@ -96,6 +98,12 @@ def advise(
     check_count(1, iterations=iterations, num_samples=num_samples)
     key = jax.random.key(0) if key is None else key
     check_key(key)
+    check_options(execution, NO_PROBES)
+    if not (known is None or isinstance(known, ProblemConstants)):
+        raise ValueError(f"known is {known!r:.60}; expected a fedjax_sim.theory.ProblemConstants")
+    if lower_bound is not None:
+        check_number(lower_bound=lower_bound)
+    chosen = _checked(THEOREMS if theorems is None else theorems)
     measurement = measure_constants(
         setup.task,
         setup.params,
@@ -110,6 +118,14 @@ def advise(
     gap = None if measurement.optimum is None else value_of(measurement.constants, "Delta")
     if target is not None and gap is not None and target >= gap:
         raise ValueError(f"target is {target}; expected less than F(x_0) - F*, {gap:.4g}")
+    if gradient_target is not None and measurement.loss is not None:
+        gradient = jax.jit(jax.grad(measurement.loss))(setup.params)
+        slope = float(tree.vdot(gradient, gradient))
+        if gradient_target >= slope:
+            raise ValueError(
+                f"gradient_target is {gradient_target}; expected less than ||grad F(x_0)||^2, "
+                f"{slope:.4g}"
+            )
     conditions = conditions_of(setup, measurement)
     steps = tuple(sorted({int(K) for K in local_steps}))
     predictions = tuple(
@@ -121,6 +137,17 @@ def advise(
             target=target if theorem.measure == GAP else gradient_target,
             local_steps=steps,
         )
-        for theorem in (THEOREMS if theorems is None else theorems)
+        for theorem in chosen
     )
     return Advice(setup, measurement, sizes, predictions)
+
+
+def _checked(theorems: Any) -> tuple[Theorem, ...]:
+    """Returns theorems; refuses other objects, such as their names."""
+    every = tuple(theorems) if isinstance(theorems, Collection) else (theorems,)
+    for one in every:
+        if not isinstance(one, Theorem):
+            raise ValueError(
+                f"theorems has {one!r:.60}; expected those of fs.advice.THEOREMS, which are objects"
+            )
+    return every

@@ -293,3 +293,15 @@ def test_a_target_that_one_seed_misses_chooses_by_the_values_at_the_end(gap):
     configuration, rows = gap.tuned(GRADIENT)
     assert configuration == {"lr": 0.2}
     assert rows["value"].tolist() == [0.5, 0.2, 0.5, 0.3]
+
+
+def test_targets_that_the_initial_model_meets_are_refused():
+    """F(x) = (x - 2)^2 / 2 + 1/2 from 0: the gap is 2 and the squared gradient 4."""
+    data = fs.FederatedData({"x": np.array([1.0, 3.0], np.float32)}, np.array([0, 1, 2]))
+    task = fs.empirical_task(lambda w, b, key: (b["x"] - w) ** 2 / 2, data, fs.full_batch(1))
+    setup = fs.Setup(task, fs.timelines.full(20, 2, num_steps=1), np.float32(0))
+    with pytest.raises(ValueError, match=r"^target is 2\.5; expected less than F\(x_0\) - F\*, 2"):
+        fs.advise(setup, target=2.5, **CHEAP)
+    with pytest.raises(ValueError, match=r"^gradient_target is 4\.0; expected less than .*, 4$"):
+        fs.advise(setup, gradient_target=4.0, **CHEAP)
+    fs.advise(setup, gradient_target=3.9, **CHEAP)

@@ -212,6 +212,11 @@ def test_bad_input_is_refused_before_anything_is_measured():
         ({"local_steps": [1, 2.5]}, "local_steps is 2.5; expected an integer"),
         ({"num_samples": 0}, "num_samples is 0; expected at least 1"),
         ({"num_samples": 2.5}, "num_samples is 2.5; expected an integer"),
+        ({"known": {"L": 1.0}}, "known is .*; expected a fedjax_sim.theory.ProblemConstants"),
+        ({"lower_bound": "0"}, "lower_bound is '0'; expected a number, not text"),
+        ({"theorems": 3}, "theorems has 3; expected those of fs.advice.THEOREMS"),
+        ({"theorems": ["FedAvg, convex"]}, "theorems has 'FedAvg, convex'; expected those of"),
+        ({"execution": 3}, "execution is 3; expected a strategy"),
     ):
         with pytest.raises(ValueError, match=message):
             fs.advise(full, **arguments)
