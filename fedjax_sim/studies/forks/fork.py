@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from fedjax_sim.checks import check_is_algorithm, check_keys
+from fedjax_sim.checks import called, check_is_algorithm, check_keys, check_takes
 from fedjax_sim.engine import (
     NO_PROBES,
     Execution,
@@ -221,7 +221,10 @@ def _changed(
     num_seeds: int | None,
 ) -> Timeline:
     """Returns a changed timeline of the remaining rounds; refuses one that is not valid."""
-    timeline = change(rest.timeline)
+    argument, expected = f"alternatives[{name!r}].change", "a function that returns a Timeline"
+    check_takes(argument, change, ("timeline",), " -> Timeline")
+    given = "the timeline of the remaining rounds"
+    timeline = called(argument, given, expected, change, rest.timeline)
     if not isinstance(timeline, Timeline) or timeline.num_rounds != rest.timeline.num_rounds:
         raise ValueError(
             f"alternatives[{name!r}] changes the timeline to {type(timeline).__name__} of "

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from fedjax_sim.checks import check_count
 from fedjax_sim.engine import NO_PROBES, RunState, everywhere
 from fedjax_sim.runs import (
     DEFAULT_OPTIONS,
@@ -31,8 +32,9 @@ def state_at(
     options: Options = DEFAULT_OPTIONS,
 ) -> RunState:
     """Returns the state after a number of rounds; a folder keeps the newest two checkpoints."""
+    check_count(1, round=round)
     num_rounds = setup.timeline.num_rounds
-    if not 1 <= round < num_rounds:
+    if round >= num_rounds:
         raise ValueError(f"round is {round}; expected 1 .. {num_rounds - 1}, before the last round")
     timeline = jax.tree.map(np.asarray, setup.timeline)
     directory, execution = None if storage is None else storage.path, options.strategy

@@ -256,6 +256,22 @@ def test_changed_timelines_are_checked(change, message):
         fs.fork(begun().state, {"x": other}, setup(), KEYS)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (3, "change is 3; expected a function of "),
+        (lambda: 3, r"change takes \(\); expected "),
+        (
+            lambda rest: rest.cohorts,
+            r"change fails for .* \(AttributeError: .*\); expected a funct",
+        ),
+    ],
+)
+def test_mistakes_in_changes_have_their_names(change, message):
+    with pytest.raises(ValueError, match=rf"alternatives\['x'\]\.{message}"):
+        fs.fork(begun().state, {"x": fs.Alternative(scaffold(), change)}, setup(), KEYS)
+
+
 @pytest.mark.slow
 def test_buffers_hold_the_broadcasts_that_clients_read():
     """Both assignments have two buffers; the run's has no broadcast 1 after round 1."""

@@ -56,3 +56,5 @@ def test_a_checkpoint_from_before_an_accepted_change_is_one_of_the_run(tmp_path)
 def test_refuses_rounds_of_no_fork():
     with pytest.raises(ValueError, match=r"round is 6; expected 1 \.\. 5, before the last round"):
         state_at(scaffold(), setup(), KEYS, 6)
+    with pytest.raises(ValueError, match=r"round is 2\.5; expected an integer"):
+        state_at(scaffold(), setup(), KEYS, 2.5)  # type: ignore[arg-type]
