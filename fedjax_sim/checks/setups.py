@@ -147,13 +147,15 @@ def check_split_keys(keys: Any) -> None:
         )
 
 
-def check_key(key: object) -> None:
+def check_key(key: object, name: str = "key") -> None:
     """Refuses a value that is not one key of JAX."""
     if not (isinstance(key, Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        raise ValueError(f"key is {key!r:.60}; expected jax.random.key(0)")
+        raise ValueError(f"{name} is {key!r:.60}; expected jax.random.key(0)")
     if key.ndim:
-        raise ValueError(f"key has shape {key.shape}; expected one key, such as jax.random.key(0)")
-    check_generator("key", key)
+        raise ValueError(
+            f"{name} has shape {key.shape}; expected one key, such as jax.random.key(0)"
+        )
+    check_generator(name, key)
 
 
 def check_generator(name: str, key: Array) -> None:

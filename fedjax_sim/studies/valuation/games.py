@@ -243,7 +243,11 @@ class CoalitionStore:
     """
 
     def __init__(self, directory: str | pathlib.Path, identity: Mapping[str, Any]):
+        if not isinstance(directory, str | pathlib.Path):
+            raise ValueError(f"directory is {directory!r:.60}; expected the path of a folder")
         self._folder = pathlib.Path(directory)
+        if self._folder.is_file():
+            raise ValueError(f"directory is '{directory}', which is a file; expected a folder")
         self._identity = dict(identity)
         self._game = np.array(digest(self._identity))
 

@@ -18,7 +18,13 @@ import numpy as np
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import check_at_least, check_count, check_is_algorithm, check_takes
+from fedjax_sim.checks import (
+    check_at_least,
+    check_count,
+    check_is_algorithm,
+    check_key,
+    check_takes,
+)
 from fedjax_sim.engine import (
     Execution,
     Probes,
@@ -159,6 +165,7 @@ def gtg_shapley(
     """
     check_at_least(0.0, between=between, within=within)
     check_count(1, most_sweeps=most_sweeps)
+    check_key(permutation_key, "permutation_key")
     games = round_games(algorithm, setup, key, metric, mode=mode, execution=execution, width=width)
     rng = host_generator(permutation_key)
 

@@ -96,7 +96,7 @@ def game(
         check_takes("on_progress", on_progress, ("done", "total"))
     setup, name = evaluated_once(algorithm, setup, key, metric, mode)
     if resample is not None:
-        check_key(resample)
+        check_key(resample, "resample")
         _check_resampled(setup)
     _check_single_client(algorithm, setup)
     programs = Programs(algorithm, setup, key, resample, width, memory, execution)

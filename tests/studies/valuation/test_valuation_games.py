@@ -1,5 +1,6 @@
 """Shapley values of games in closed form: axioms, estimates, standard errors, truncation."""
 
+import functools
 import itertools
 
 import jax
@@ -339,3 +340,12 @@ def test_a_function_is_no_game(call):
 def test_values_may_have_half_precision():
     game = valuation.from_values(lambda S: jnp.asarray(S.sum(1), jnp.bfloat16), 2)
     assert game.total() == 2.0
+
+
+def test_folders_that_are_none_are_refused(tmp_path):
+    runs = functools.partial(Outcomes, lambda S: {"loss": S.mean(1)}, 2)
+    with pytest.raises(ValueError, match="directory is 3; expected the path of a folder"):
+        runs(directory=3)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"directory is .*, which is a file; expected"):
+        runs(directory=tmp_path / "file")

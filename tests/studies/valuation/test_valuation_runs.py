@@ -266,8 +266,10 @@ def test_refusals_of_keys_counts_and_metrics():
     setup, algorithm, keys = estimation(), fs.fedavg(1.0), jax.random.split(KEY, 2)
     with pytest.raises(ValueError, match=r"key has shape \(2,\); expected one key"):
         valuation.game(algorithm, setup, keys, loss)
-    with pytest.raises(ValueError, match=r"key has shape \(2,\); expected one key"):
+    with pytest.raises(ValueError, match=r"resample has shape \(2,\); expected one key"):
         valuation.game(algorithm, setup, KEY, loss, resample=keys)
+    with pytest.raises(ValueError, match=r"permutation_key has shape \(2,\); expected one key"):
+        valuation.gtg_shapley(algorithm, setup, KEY, loss, keys)
     with pytest.raises(ValueError, match=r"width is 1\.5; expected an integer"):
         valuation.fed_sv(algorithm, setup, KEY, loss, width=1.5)
     with pytest.raises(ValueError, match=r"most_sweeps is 1\.5; expected an integer"):
