@@ -68,3 +68,17 @@ def test_a_setup_takes_the_values_of_the_preset_and_attacks_on_the_data():
     attacked = fs.presets.quickstart(**few, attack="label_flip", **{"attack.fraction": 0.5})
     labels = [np.asarray(setup.task.oracle.args[0].examples["y"]) for setup in (plain, attacked)]
     assert 0.4 < np.mean(labels[0] != labels[1]) < 0.6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0,), "seeds is 0; expected at least 1"),
+        ((2.5,), "seeds is 2.5; expected an integer"),
+        ((2, -1), "seed is -1; expected at least 0"),
+        ((2, 2**32 - 1), "seed is 4294967295; expected an integer of at most 4294967294"),
+    ],
+)
+def test_keys_of_no_seeds_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fs.presets.keys(*arguments)

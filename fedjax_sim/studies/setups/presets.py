@@ -23,7 +23,7 @@ from typing import Any
 import jax
 from jax import Array
 
-from fedjax_sim.checks import check_known
+from fedjax_sim.checks import check_count, check_known
 from fedjax_sim.studies.setups.attack import Backdoor, LabelFlip, NoAttack
 from fedjax_sim.studies.setups.build import one_seed
 from fedjax_sim.studies.setups.checks import check_study
@@ -202,10 +202,17 @@ def keys(seeds: int = 5, seed: int = 0) -> Array:
         seeds: number of seeds.
         seed: the first seed.
 
+    Raises:
+        ValueError: no number of seeds, or a seed out of range.
+
     Example:
         >>> keys(2).shape
         (2,)
     """
+    check_count(1, seeds=seeds)
+    check_count(0, seed=seed)
+    if seed > 2**32 - seeds:
+        raise ValueError(f"seed is {seed}; expected an integer of at most {2**32 - seeds}")
     return seed_keys(seed, seeds)[2]
 
 
