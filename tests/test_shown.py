@@ -248,7 +248,25 @@ def test_comments_of_fields_are_those_of_the_source(cls):
         while lines[first - 2].lstrip().startswith("#"):
             first -= 1
         rows = [row] if row in comments else range(first, row)
-        assert re.sub(" {2,}", "; ", " ".join(comments[i] for i in rows)) == found
+        text = re.sub("([.;:]) {2,}", r"\1 ", " ".join(comments[i] for i in rows))
+        assert re.sub(" {2,}", "; ", text) == found
+
+
+@pytest.mark.parametrize("cls", [fs.Requires, fs.Oracle, fs.FedAlgorithm, fs.Setup, fs.Timeline])
+def test_help_has_no_two_stops_in_a_row(cls):
+    assert not re.search(r"[.;:];", inspect.getdoc(cls))
+
+
+def test_local_steps_are_those_of_the_timeline_where_its_visits_leave_the_tasks_range():
+    setup = small_setup()
+    assert setup._summary().rows["local steps"] == "2 to 3 per visit"
+    fewer = dataclasses.replace(setup, timeline=fs.timelines.full(4, 2, np.array([0, 3])))
+    assert fewer._summary().rows["local steps"] == "0 to 3 per visit"
+    absent = np.zeros((4, 2), bool)
+    absent[:, 1] = True  # the client without steps never reports
+    masked = dataclasses.replace(fewer.timeline, mask=absent)
+    one = dataclasses.replace(fewer, timeline=masked)
+    assert one._summary().rows["local steps"] == "2 to 3 per visit"
 
 
 def test_a_class_without_source_has_no_comments():

@@ -294,11 +294,26 @@ class Setup:
 
     def _summary(self) -> Summary:
         rows = rows_of(self.task, self.timeline) | {"model": tree_text(self.params)}
+        rows |= self._other_steps()
         every = "every round" if self.eval_every == 1 else f"every {self.eval_every} rounds"
         rows["evaluation"] = "none" if self.eval_fn is None else every
         if self.weighting is not uniform_weights:
             rows["weighting"] = value_text(self.weighting)
         return Summary(f"Setup: {rows['clients'].partition(',')[0]} clients", rows)
+
+    def _other_steps(self) -> dict[str, str]:
+        """Returns the timeline's local steps where visits leave the range of the task's."""
+        own, steps, mask = map(
+            readable, (self.task.num_steps, self.timeline.num_steps, self.timeline.mask)
+        )
+        if own is None or steps is None or mask is None or steps.shape != mask.shape:
+            return {}
+        if not own.size or not mask.any():
+            return {}
+        visits = steps[mask]
+        if own.min() <= visits.min() and visits.max() <= own.max():
+            return {}
+        return {"local steps": f"{range_text(visits)} per visit"}
 
 
 jax.tree_util.register_dataclass(

@@ -170,6 +170,7 @@ def field_comments(cls: type) -> dict[str, str]:
         if field := re.match(r"    ([a-z]\w*): ", line):
             beside = line.partition("  # ")[2]
             if text := beside or " ".join(above):
+                text = re.sub(r"(?<=[.;:]) {2,}", " ", text)  # that part has its own stop
                 comments[field[1]] = re.sub(r" {2,}", "; ", text)
         above = []
     return comments
