@@ -1,9 +1,10 @@
 #!/bin/sh
-# flax's EarlyStopping: if the first metric is NaN, training stops after patience + 1 rounds however well it goes.
+# flax's EarlyStopping: if the first metric is NaN, training stops however well it goes.
 #
-# Guess: NaN is no best metric, so the first number replaces it.  The first metric is always taken, and
-# no number is smaller than NaN.  The first metric is NaN where the validation set of a round is empty,
-# as the mean over no examples is.  A NaN in a later round counts as one round without progress.
+# Guess: NaN is no best metric, so the first number replaces it.  The first metric is always taken,
+# and no number is smaller than NaN.  The first metric is NaN where the validation set of a round is
+# empty, as the mean over no examples is.  A NaN in a later round counts as one round without
+# progress.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,11 +1,11 @@
 #!/bin/sh
 # JAX's initializers: a stack of the clients' models in one call starts with too small weights.
 #
-# Guess: lecun_normal()(key, (clients, inputs, outputs)) draws one layer for each client.  All axes but
-# the last are inputs, as with a kernel of a convolution, so the standard deviation is too small by the
-# square root of the number of clients, 10 with 100 of them, and after three such layers the outputs are
-# a thousandth; orthogonal() makes one tall orthogonal matrix of all clients.  batch_axis=0 is right for
-# the scaled ones, orthogonal needs vmap over keys.
+# Guess: lecun_normal()(key, (clients, inputs, outputs)) draws one layer for each client.  All axes
+# but the last are inputs, as with a kernel of a convolution, so the standard deviation is too small
+# by the square root of the number of clients, 10 with 100 of them, and after three such layers the
+# outputs are a thousandth; orthogonal() makes one tall orthogonal matrix of all clients.
+# batch_axis=0 is right for the scaled ones, orthogonal needs vmap over keys.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

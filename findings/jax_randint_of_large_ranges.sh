@@ -1,11 +1,12 @@
 #!/bin/sh
 # JAX's randint: of 10^9 numbers the low ones are drawn 25 % more often, of 3 x 10^9 twice as often.
 #
-# Guess: the bias is about 2^-32, as 64 random bits go into each number.  The high 32 bits are multiplied
-# by 2^32 modulo the range, which is found as (2^16)^2 in 32 bits: 0 for every range above 2^16.  What is
-# left is one 32-bit number modulo the range, of which the numbers below 2^32 modulo the range have one
-# chance more.  Ids or hashes drawn from a wide range collide more, and their mean is 0.476 of the range.
-# Ranges up to 2^16, powers of two and NumPy are even; for few million the bias is below 0.1 %.
+# Guess: the bias is about 2^-32, as 64 random bits go into each number.  The high 32 bits are
+# multiplied by 2^32 modulo the range, which is found as (2^16)^2 in 32 bits: 0 for every range
+# above 2^16.  What is left is one 32-bit number modulo the range, of which the numbers below 2^32
+# modulo the range have one chance more.  Ids or hashes drawn from a wide range collide more, and
+# their mean is 0.476 of the range.  Ranges up to 2^16, powers of two and NumPy are even; for few
+# million the bias is below 0.1 %.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -1,9 +1,9 @@
 #!/bin/sh
-# optax's MultiSteps around apply_if_finite: one minibatch of NaN, and the model never moves again, then is NaN.
+# optax's MultiSteps around apply_if_finite: after one NaN the model stands still, then is NaN.
 #
 # Guess: apply_if_finite leaves out the one step whose mean gradient is NaN, and training goes on.
-# After a step the sum of gradients is multiplied by 0, not set to 0, so that the NaN stays in it, every
-# later step is left out, and when max_consecutive_errors of them were, the model becomes NaN.
+# After a step the sum of gradients is multiplied by 0, not set to 0, so that the NaN stays in it,
+# every later step is left out, and when max_consecutive_errors of them were, the model becomes NaN.
 # apply_if_finite around MultiSteps, or skip_not_finite in it, loses the one minibatch only.
 set -eu
 folder=$(mktemp -d)

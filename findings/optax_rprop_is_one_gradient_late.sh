@@ -1,11 +1,11 @@
 #!/bin/sh
-# optax's Rprop: each step is that of the gradient before, so the first gradient and one local step do nothing.
+# optax's Rprop: each step is that of the gradient before, and the first one is 0.
 #
-# Guess: with one set of settings optax's and PyTorch's Rprop take the same steps.  optax returns the
-# step that it kept from the last call instead of the new one.  The first call returns 0, so a client
-# with one local step sends no update, and one whose visits are short loses a step in each; and after a
-# change of the sign the parameter stays for two steps.  With PyTorch's steps of gradient k the two agree
-# at k + 1, as long as no sign changes.
+# Guess: with one set of settings optax's and PyTorch's Rprop take the same steps.  optax returns
+# the step that it kept from the last call instead of the new one.  The first call returns 0, so a
+# client with one local step sends no update, and one whose visits are short loses a step in each;
+# and after a change of the sign the parameter stays for two steps.  With PyTorch's steps of
+# gradient k the two agree at k + 1, as long as no sign changes.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

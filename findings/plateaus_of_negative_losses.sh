@@ -1,11 +1,12 @@
 #!/bin/sh
-# PyTorch's and optax's reduce-on-plateau: below 0 a loss that stands still, or slowly rises, is progress.
+# PyTorch's and optax's reduce-on-plateau: a negative loss that stands still or rises is progress.
 #
-# Guess: the rate falls where the loss has not become smaller for some evaluations.  A loss is better
-# if it is below the best one times 1 - threshold, which for a negative best is above it, so the same
-# loss counts as a new best one, and a worse one too, which then is the best.  The rate of a model
-# trained on log-likelihoods, an ELBO or rewards never falls, while the same losses plus a constant
-# make it fall.  An absolute threshold alone (threshold_mode="abs" in PyTorch, rtol=0 in optax) is right.
+# Guess: the rate falls where the loss has not become smaller for some evaluations.  A loss is
+# better if it is below the best one times 1 - threshold, which for a negative best is above it, so
+# the same loss counts as a new best one, and a worse one too, which then is the best.  The rate of
+# a model trained on log-likelihoods, an ELBO or rewards never falls, while the same losses plus a
+# constant make it fall.  An absolute threshold alone (threshold_mode="abs" in PyTorch, rtol=0 in
+# optax) is right.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
