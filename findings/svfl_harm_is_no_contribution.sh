@@ -4,7 +4,7 @@
 # Guess: the values are the mean marginal contributions, which may be negative and sum to the value
 # of all clients together.  Negative ones are set to 0 in each order of the clients, and later
 # clients of that order are compared with a sum that never fell.  So the values sum to more than
-# there is, and a client with wrong labels earns its accuracy alone, a tenth by guessing.  A utility
+# there is, and a client with wrong labels earns by guessing where it comes first.  A utility
 # below 0 gives 0 for everyone.
 set -eu
 folder=$(mktemp -d)
