@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -104,6 +104,12 @@ def _numbers(x: Any, y: Any, where: str) -> Examples:
         raise DataError(
             f"{where}: y has {list(labels.shape)} entries; expected {len(examples)}, one per sample"
         )
+    if labels.dtype == object:  # others would become classes by their texts
+        kinds = [np.asarray(label).dtype.kind for label in labels]
+        row = next((i for i, kind in enumerate(kinds) if kind not in "biufU"), 0)
+        raise DataError(
+            f"{where}: y[{row}] is {labels[row]!r}; expected a number of 64 bits or text"
+        )
     return examples.astype(np.float32), labels
 
 
@@ -193,12 +199,25 @@ def read_parts(
 ) -> dict[str, tuple[np.ndarray, np.ndarray, list[str]]]:
     """Returns :func:`divided` parts of a folder or archive; ``parse(contents, file, part)``."""
     files = read_tree(location, lambda name: part_of(name) is not None)
+    _check_one_place(location, files)
     parts = {}
     for part in ("train", "test"):
         names = sorted((name for name in files if part_of(name) == part), key=order)
         read = {name: parse(files[name], f"{location}: {name}", part) for name in names}
         parts[part] = joined_users(location, part, read)
     return divided(location, parts)
+
+
+def _check_one_place(location: Path, files: Iterable[str]) -> None:
+    """Refuses files of several data sets, such as of a copy in a folder below."""
+    # A role's pair of files of Shakespeare may be in a folder of its own.
+    paths = [path for path in map(PurePosixPath, files) if path.parent.name in ("train", "test")]
+    places = sorted({str(path.parent.parent) for path in paths})
+    if len(places) > 1:
+        raise DataError(
+            f"{location}: {places[0]} and {places[1]} have folders train or test; expected one "
+            "data set"
+        )
 
 
 def joined_users(location: object, part: str, files: dict[str, Users]) -> Users:

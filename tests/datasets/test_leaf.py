@@ -199,6 +199,9 @@ def test_a_file_before_leaf_divides_it(tmp_path):
         ({"x": [[1.0], [1.0, 2.0]]}, "f_00001: x or y is ragged"),
         ({"x": [[1.0]]}, r"f_00001: y has \[20\] entries; expected 1"),
         ({"x": [[1.0, 2.0]] * 20}, "users have samples of several shapes"),
+        ({"y": [0] * 19 + [{"c": 1}]}, r"f_00001: y\[19\] is {'c': 1}; expected a number of 64"),
+        ({"y": [0, None] * 10}, r"f_00001: y\[1\] is None; expected a number of 64"),
+        ({"y": [0, 10**30] * 10}, r"f_00001: y\[1\] is 10{30}; expected a number of 64"),
     ],
 )
 def test_other_examples_are_refused(tmp_path, change, message):
@@ -208,6 +211,19 @@ def test_other_examples_are_refused(tmp_path, change, message):
     (tmp_path / "data.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match=message):
         read_leaf(tmp_path / "data.json")
+
+
+@pytest.mark.parametrize("copy", ["old", "train", "old/data"])
+def test_a_copy_below_is_no_second_part_of_the_data(tmp_path, copy):
+    """Its users would train and be tested beside the others."""
+    write(tmp_path, divided(vectors(), True, text=False))
+    users = {f"old_{name}": own for name, own in vectors().items()}
+    content = {"users": [*users], "num_samples": [20] * 4, "user_data": users}
+    place = tmp_path / "data" / copy / "train"
+    place.mkdir(parents=True)
+    (place / "all.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"have folders train or test; expected one data set"):
+        read_leaf(tmp_path)
 
 
 def test_no_files(tmp_path):
