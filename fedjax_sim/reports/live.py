@@ -28,12 +28,12 @@ class LiveCurves:
 
     Pass an object among the ``callbacks`` of :func:`fedjax_sim.simulate`,
     :func:`fedjax_sim.compare` or :func:`fedjax_sim.sweep`, beside a
-    :class:`~fedjax_sim.ProgressBar`; each call needs its own.  The figure is that of
-    ``result.plot()``: means over seeds with a band, a panel per metric, a line per algorithm.  It
-    stays when the run ends.  There are at most two figures per second, and drawing takes at most
-    10 % of the time, besides one figure at the end of every algorithm.  The compiled program is
-    that of a run without it; the evaluations arrive segment by segment.  Outside of a notebook
-    nothing is drawn.
+    :class:`~fedjax_sim.ProgressBar`; a call with the object of an earlier one begins a new figure.
+    The figure is that of ``result.plot()``: means over seeds with a band, a panel per metric, a
+    line per algorithm.  It stays when the run ends.  There are at most two figures per second, and
+    drawing takes at most 10 % of the time, besides one figure at the end of every algorithm.  The
+    compiled program is that of a run without it; the evaluations arrive segment by segment.
+    Outside of a notebook nothing is drawn.
 
     A line ends where a loss of a seed is not finite, also of another metric.  Of seeds that run one
     after the other, the one in progress is drawn when it has ended, unless it is the first.  Of
@@ -80,6 +80,13 @@ class LiveCurves:
         self._next = clock()  # time of the next figure
         self._handle: Any = None
         self._shows = in_jupyter() and distributed.is_first()
+
+    def begin(self, name: str) -> None:
+        """Forgets an earlier call, whose longer curves would go on behind those of this one."""
+        if not name or any(name == known for known, *_ in self._values):
+            for kept in (self._values, self._diverged, self._running):
+                kept.clear()
+            self._handle = None  # of the output of another cell
 
     def __call__(self, event: Event) -> None:
         """Keeps the values of an evaluation, and draws if it is time."""

@@ -12,6 +12,7 @@ import pytest
 
 import fedjax_sim as fs
 from fedjax_sim.runs import Event, Progress
+from fedjax_sim.runs.events import notify
 
 
 class Display:
@@ -111,6 +112,21 @@ def test_seeds_in_sequence_are_drawn_when_they_have_ended():
     assert lines(live.figure()) == {"mean": [[1, 1], [2, 0.5]]}
     live(event(round=2, num_rounds=2, seeds=["1"], loss=1.5))
     assert lines(live.figure()) == {"mean": [[1, 2], [2, 1]]}
+
+
+@pytest.mark.parametrize("name", ["", "fedavg"])
+def test_a_second_call_with_the_same_object_begins_anew(display, name):
+    """The rounds that only the longer first call had are no rounds of the second one."""
+    now = [0.0]
+    live = fs.LiveCurves("loss", clock=lambda: now[0])
+    for losses in ([4.0, 3.0, np.nan, 1.0], [8.0, 6.0]):
+        notify([live], "begin", name)
+        for done, loss in enumerate(losses, 1):
+            live(event(name, done, loss=loss))
+            now[0] += 1.0
+    (drawn,) = lines(live.figure()).values()
+    assert drawn == [[1, 8], [2, 6]]
+    assert len(display.first) == 2  # the second cell has a figure of its own
 
 
 def test_stopped_simulation_has_its_last_figure(display):
