@@ -313,6 +313,79 @@ def test_values_of_clients_are_those_of_their_own_method_beside_a_sweep():
     assert view["note"] == f"Not recorded for {labels[0]}."
 
 
+def _client_rows(values, seed=0, done=4):
+    """Values of the clients of one method in one round."""
+    columns = ["algorithm", "seed", "round", "client", "split", "num_examples", "accuracy"]
+    rows = [("fedavg", seed, done, c, "train", 3, value) for c, value in enumerate(values)]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("parts", "share", "notes"),
+    [
+        ([_client_rows([0.5, np.inf, np.nan, 0.25])], [0, 0.5, 1],
+         ["FedAvg: 2 of 4 values are not finite, left out."]),
+        ([_client_rows([0.5, 0.25]), _client_rows([0.75], 1, 2)], [0, 0.5, 1],
+         ["FedAvg: 1 of 2 seeds.", "FedAvg: 1 of 2 seeds."]),
+        ([_client_rows([np.nan])], [], ["FedAvg: 1 of 1 values are not finite, left out."]),
+    ],
+)  # fmt: skip
+def test_clients_that_a_distribution_lacks_are_counted(parts, share, notes):
+    page = _page(Source("run", _history(["fedavg"]), clients=pd.concat(parts)))
+    views = [*page.data["charts"][-1]["views"].values()]
+    assert views[-1]["columns"]["mean"] == share
+    assert [view["note"] for view in views] == notes
+
+
+def test_thinned_distributions_over_clients_say_so():
+    """Between two of 100 points the share is up to 1 % too low."""
+    page = _page(Source("run", _history(["fedavg"]), clients=_client_rows(np.arange(1234) / 1e4)))
+    assert len(page.data["charts"][-1]["views"]["0/0"]["columns"]["x"]) == 100
+    assert "Curves are thinned to 100 of up to 1,235 points" in page.text
+
+
+def test_points_of_late_rounds_and_near_rates_are_apart():
+    """With six digits, two rounds were one round, at another number of rounds."""
+    history = _history(["fedavg"], rounds=(1_234_567, 1_234_568), metrics=("loss", "bits"))
+    history.loc[history["metric"] == "bits", "value"] = 1e6 * history["round"] + 1
+    page = _page(Source("run", history))
+    assert _columns(page)["x"] == [1_234_567, 1_234_568]
+    assert _columns(page, view="0/1")["x"] == [1_234_567_000_001, 1_234_568_000_001]
+    rows = [(lr, s, 0, 4, "loss", lr) for lr in (0.12345671, 0.12345672) for s in range(3)]
+    page = _page(Source("sweep", pd.DataFrame(rows, columns=["lr", *COLUMNS[1:]])))
+    assert page.data["charts"][1]["views"]["0"]["columns"]["x"] == [0.12345671, 0.12345672]
+
+
+def test_values_under_the_pointer_have_the_digits_of_the_data():
+    page = _page(Source("run", _history(["fedavg"])))
+    *_, points = page.data["specs"]["lines"]["layer"]
+    tips = {tip["field"]: tip.get("format") for tip in points["encoding"]["tooltip"]}
+    assert tips == {"method": "", "x": ".15~g", "mean": ".6~g", "low": ".6~g", "high": ".6~g"}
+
+
+def test_a_metric_below_a_distribution_that_is_no_quantile_has_a_curve():
+    metrics = [f"client/loss/{name}" for name in ("q10", "q50", "q90", "quarters", "q95")]
+    page = _page(Source("run", _history(["fedavg"], metrics=metrics)))
+    assert page.data["charts"][0]["choices"][0][1] == [
+        "client loss quarters", "client loss, 95 % quantile"
+    ]  # fmt: skip
+
+
+def test_clients_and_labels_without_examples_have_a_place_on_the_map():
+    labels = pd.DataFrame(label_columns(np.array([[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 3, 0]])))
+    view = _page(Source("run", _history(["fedavg"]), labels=labels)).data["charts"][-1]["views"][""]
+    assert (view["xs"], view["ys"], view["rows"]) == ([0, 1, 2], [0, 1, 2], 3)
+
+
+def test_heat_maps_that_are_too_large_are_named():
+    rows = [
+        (lr, steps, 0, 0, 4, "loss", lr * steps) for lr in np.arange(1, 22.0) for steps in range(20)
+    ]
+    page = _page(Source("sweep", pd.DataFrame(rows, columns=["lr", "steps", *COLUMNS[1:]])))
+    assert "grid" not in [chart["kind"] for chart in page.data["charts"]]
+    assert "No map has more than 400 cells: run: steps, learning rate (420)." in page.text
+
+
 def _two_settings():
     """Two clients' partitions, of which each has another best rate; alpha 0.5 is the easier."""
     return [

@@ -33,7 +33,7 @@ class Chart(NamedTuple):
     choices: list[tuple[str, list[str]]]  # name of a choice, and the texts of its entries
     views: dict[str, dict[str, Any]]
     start: tuple[int, ...] = ()  # positions that are shown first; () for zeros
-    thinned: int = 0  # points of the longest curve, where not all are shown
+    note: str = ""  # a sentence on what no view shows
     names: tuple[str, ...] = ()  # of the lines, if they are not the report's methods
 
 
@@ -50,7 +50,7 @@ def curves(history: pd.DataFrame, metrics: Sequence[str], most: int) -> Chart | 
             absent = [name for name, part in zip(names, parts, strict=True) if part.empty]
             views[f"{i}/{j}"] = _view(x, metric_label(metric), columns, "mean", absent)
     choices = [("metric", list(map(metric_label, metrics))), ("against", _axis_names(axes))]
-    return Chart("lines", choices, views, _start(axes), longest) if views else None
+    return Chart("lines", choices, views, _start(axes), _thinned(longest, most)) if views else None
 
 
 def distributions(history: pd.DataFrame, values: Sequence[str], most: int) -> Chart | None:
@@ -65,7 +65,7 @@ def distributions(history: pd.DataFrame, values: Sequence[str], most: int) -> Ch
             longest = max(longest, points)
             views[f"{i}/{j}"] = _view(x, metric_label(name), columns, "median")
     choices = [("value", list(map(metric_label, values))), ("against", _axis_names(axes))]
-    return Chart("lines", choices, views, _start(axes), longest) if views else None
+    return Chart("lines", choices, views, _start(axes), _thinned(longest, most)) if views else None
 
 
 def diagnosis(measured: pd.DataFrame, most: int) -> Chart:
@@ -76,7 +76,7 @@ def diagnosis(measured: pd.DataFrame, most: int) -> Chart:
     lines = [_mean_band(part.fillna({"seed": 0}), "round", metric) for part in parts]
     columns, longest = _lines(lines, most)
     view = _view("round", metric, columns, "mean") | {"logs": [False, True]}
-    return Chart("lines", [], {"": view}, thinned=longest, names=tuple(names))
+    return Chart("lines", [], {"": view}, note=_thinned(longest, most), names=tuple(names))
 
 
 def shares(clients: pd.DataFrame, names: Sequence[str], most: int) -> Chart | None:
@@ -85,34 +85,52 @@ def shares(clients: pd.DataFrame, names: Sequence[str], most: int) -> Chart | No
     metrics = [str(name) for name in clients.columns if name not in fixed]
     values = list(itertools.product(metrics, clients["split"].unique()))
     rounds = _spaced(sorted(set(clients["round"])), MOST_ROUNDS)
-    views = {}
+    most = min(most, MOST_SHARES)
+    views, longest = {}, 0
     for i, (metric, split) in enumerate(values):
+        of_split = clients.loc[clients["split"] == split, :]
         for j, done in enumerate(rounds):
-            rows = clients.loc[(clients["split"] == split) & (clients["round"] == done), :]
-            lines, absent = [], []
+            lines, absent, notes = [], [], []
             for name in names:
-                every = np.asarray(rows.loc[rows["algorithm"] == name, metric], np.float64)
+                own = of_split.loc[of_split["algorithm"] == name, :]
+                rows = own.loc[own["round"] == done, :]
+                every = np.asarray(rows[metric], np.float64)
                 kept = np.sort(every[np.isfinite(every)])
                 at = np.concatenate([kept[:1], kept])
-                share = np.arange(len(at)) / max(len(kept), 1)
-                lines.append(_Line(at, share, None, None, False))
-                absent += [name] * (not len(kept))
-            columns, _ = _lines(lines, min(most, MOST_SHARES))
+                lines.append(_Line(at, np.arange(len(at)) / max(len(kept), 1), None, None, False))
+                if not len(every):
+                    absent.append(name)
+                    continue
+                if lost := len(every) - len(kept):
+                    notes.append(f"{name}: {lost} of {len(every)} values are not finite, left out.")
+                if (some := rows["seed"].nunique()) < (seeds := own["seed"].nunique()):
+                    notes.append(f"{name}: {some} of {seeds} seeds.")
+            columns, points = _lines(lines, most)
+            longest = max(longest, points)
             what = "share of clients"
-            view = _view("", f"{what} up to the value", columns, what, absent)
+            view = _view("", f"{what} up to the value", columns, what, absent, notes)
             views[f"{i}/{j}"] = view | {"x": metric_label(metric), "zero": [False, True]}
     texts = [", ".join(filter(None, (metric_label(metric), split))) for metric, split in values]
     choices = [("value", texts), ("after round", list(map(str, rounds)))]
     start = (0, max(len(rounds) - 1, 0))
-    return Chart("shares", choices, views, start) if views else None
+    return Chart("shares", choices, views, start, _thinned(longest, most)) if views else None
 
 
 def client_map(labels: pd.DataFrame) -> Chart:
     """Returns the examples of each label at the first clients."""
     shown = labels.loc[labels["client"] < MOST_CLIENTS, :]
     columns = {name: shown[name].tolist() for name in ("client", "label", "examples")}
-    view = {"x": "client", "y": "label", "columns": columns}
-    return Chart("map", [], {"": view | {"rows": int(shown["label"].nunique())}})
+    # Clients and labels without an example have a place, too.
+    ends = {name: int(np.max(labels[name])) + 1 for name in ("client", "label")}
+    view = {
+        "x": "client",
+        "y": "label",
+        "xs": list(range(min(ends["client"], MOST_CLIENTS))),
+        "ys": list(range(ends["label"])),
+        "columns": columns,
+        "rows": ends["label"],
+    }
+    return Chart("map", [], {"": view})
 
 
 def sensitivity(
@@ -146,9 +164,9 @@ def sensitivity(
 
 def grids(
     score: pd.DataFrame, swept: Sequence[str], labels: Mapping[str, str], metric: str, mode: Mode
-) -> Chart | None:
-    """Returns heat maps over two numbers of the grid, a view per algorithm and pair."""
-    texts, views = [], {}
+) -> tuple[Chart | None, str]:
+    """Returns heat maps over two numbers of the grid, a view per algorithm and pair, and a note."""
+    texts, views, large = [], {}, []
     for name, label in labels.items():
         own = score.loc[score["algorithm"] == name, :]
         for x, y in itertools.combinations(swept, 2):
@@ -156,11 +174,14 @@ def grids(
             if cells.empty or min(cells[x].nunique(), cells[y].nunique()) < 2:
                 continue
             found = best(cells, per=[y, x], mode=mode)
+            text = f"{label}: {setting_label(y)}, {setting_label(x)}"
             if len(found) > MOST_CELLS:
+                large.append(f"{text} ({len(found)})")
                 continue
             views[str(len(texts))] = _grid(found, x, y, metric, mode)
-            texts.append(f"{label}: {setting_label(y)}, {setting_label(x)}")
-    return Chart("grid", [("grid", texts)], views) if views else None
+            texts.append(text)
+    note = f"No map has more than {MOST_CELLS} cells: {'; '.join(large)}." if large else ""
+    return (Chart("grid", [("grid", texts)], views) if views else None), note
 
 
 def _grid(cells: pd.DataFrame, x: str, y: str, metric: str, mode: Mode) -> dict[str, Any]:
@@ -247,7 +268,9 @@ def _lines(lines: Sequence[_Line], most: int) -> tuple[dict[str, list], int]:
             ("low", nothing if line.low is None else line.low),
             ("high", nothing if line.high is None else line.high),
         ):
-            columns[name] += _rounded(np.asarray(values, np.float64)[kept])
+            # Rounds and bits whole, so that neighbours of large ones have places of their own.
+            digits = 15 if name == "x" else 6
+            columns[name] += _rounded(np.asarray(values, np.float64)[kept], digits)
         columns["end"] += [line.failed and i == len(kept) - 1 for i in range(len(kept))]
     for name, absent in (("low", None), ("high", None), ("end", False)):
         if all(value is absent for value in columns[name]):
@@ -255,10 +278,26 @@ def _lines(lines: Sequence[_Line], most: int) -> tuple[dict[str, list], int]:
     return columns, max((len(line.at) for line in lines), default=0)
 
 
+def _thinned(longest: int, most: int) -> str:
+    """Returns the note on curves of which not all points are shown; empty if there are none."""
+    if longest <= most:
+        return ""
+    return (
+        f"Curves are thinned to {most} of up to {longest:,} points, evenly spaced, the first and "
+        "the last among them."
+    )
+
+
 def _view(
-    x: str, y: str, columns: dict[str, list], value: str, absent: Sequence[str] = ()
+    x: str,
+    y: str,
+    columns: dict[str, list],
+    value: str,
+    absent: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    note = f"Not recorded for {', '.join(absent)}." if absent else ""
+    missing = [f"Not recorded for {', '.join(absent)}."] if absent else []
+    note = " ".join([*missing, *notes])
     axis = metric_label(x) if x else ""
     return {"x": axis, "y": y, "value": value, "columns": columns, "note": note}
 
@@ -311,6 +350,6 @@ def _spaced(values: Sequence[Any], most: int) -> list[Any]:
     return [values[i] for i in np.unique(np.linspace(0, len(values) - 1, most).round().astype(int))]
 
 
-def _rounded(values: np.ndarray) -> list[float | None]:
-    """Returns numbers of six digits; None for those that are not finite."""
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+def _rounded(values: np.ndarray, digits: int = 6) -> list[float | None]:
+    """Returns numbers of so many digits; None for those that are not finite."""
+    return [float(f"{x:.{digits}g}") if math.isfinite(x) else None for x in values]

@@ -126,7 +126,7 @@ def document(sources: Sequence[Source], bundle: str) -> str:
         sections = sections_of(sources, joined, most)
         data = _data(methods, sections)
         if len(data.encode()) <= MOST_BYTES:
-            return _page(sources, methods, sections, data, bundle, most)
+            return _page(sources, methods, sections, data, bundle)
     raise ValueError(
         f"result has {len(methods)} methods, whose curves of {_POINTS[-1]} points need "
         f"{len(data.encode()):,} bytes; expected at most {MOST_BYTES:,}: report fewer folders"
@@ -159,7 +159,6 @@ def _page(
     sections: Sequence[Section],
     data: str,
     bundle: str,
-    most: int,
 ) -> str:
     kinds = {source.kind for source in sources}
     named = ", ".join(source.name for source in sources if source.name)
@@ -167,7 +166,7 @@ def _page(
     title = f"{named}: {what}" if named else what.capitalize()
     number, bodies = 0, []
     for i, section in enumerate(sections):
-        bodies.append(_section(section, f"s{i}", methods, number, most))
+        bodies.append(_section(section, f"s{i}", methods, number))
         number += len(section.charts)
     links = "".join(f'<a href="#s{i}">{html.escape(s.title)}</a>' for i, s in enumerate(sections))
     return "\n".join(
@@ -190,12 +189,10 @@ def _page(
     )
 
 
-def _section(
-    section: Section, identifier: str, methods: Sequence[Method], number: int, most: int
-) -> str:
+def _section(section: Section, identifier: str, methods: Sequence[Method], number: int) -> str:
     """Returns the HTML of a section whose first chart has that number."""
     figures = [
-        _figure(chart, number + i, start, most)
+        _figure(chart, number + i, start)
         for i, chart in enumerate(section.charts)
         for start in section.starts or (chart.start or (0,) * len(chart.choices),)
     ]
@@ -206,18 +203,13 @@ def _section(
     return f"<section>{heading}{section.body}{legend}{charts}{caption}</section>"
 
 
-def _figure(chart: Chart, number: int, start: tuple[int, ...], most: int) -> str:
-    thinned = ""
-    if chart.thinned > most:
-        thinned = (
-            f"<p>Curves are thinned to {most} of up to {chart.thinned:,} points, evenly spaced, "
-            "the first and the last among them.</p>"
-        )
+def _figure(chart: Chart, number: int, start: tuple[int, ...]) -> str:
+    note = f"<p>{html.escape(chart.note)}</p>" if chart.note else ""
     legend = _legend(methods_of(chart.names), hides=False) if chart.names else ""
     return (
         f'<figure data-chart="{number}" data-start="{json.dumps(list(start))}">{legend}'
         '<div class="controls"></div><div class="plot"></div>'
-        f'<figcaption><span class="view-note"></span>{thinned}</figcaption></figure>'
+        f'<figcaption><span class="view-note"></span>{note}</figcaption></figure>'
     )
 
 

@@ -121,10 +121,11 @@ def _titled(title: str, source: Source, several: bool) -> str:
 
 def _metrics(history: pd.DataFrame) -> list[str]:
     """Returns the metrics of a model, the usual ones first; parts of distributions are not."""
-    quantiles = tuple(f"{name}/q" for name in charts.distribution_names(history))
+    names = charts.distribution_names(history)
+    quantiles = {f"{name}/{quantile}" for name in names for quantile in charts.QUANTILES}
     usual = default_metrics(history)
     every = dict.fromkeys([*usual, *headline(history["metric"].unique())])
-    return [name for name in every if not (quantiles and name.startswith(quantiles))]
+    return [name for name in every if name not in quantiles]
 
 
 def _setting(source: Source, several: bool) -> Section:
@@ -314,10 +315,8 @@ def _sweep(source: Source, several: bool) -> Section | None:
         and sum(not pd.isna(value) for value in grid_values(score, name)) > 1
     ]
     labels = algorithm_labels(charts.algorithm_names(history))
-    parts = [
-        charts.sensitivity(score, swept, labels, metric, mode),
-        charts.grids(score, swept, labels, metric, mode),
-    ]
+    maps, left_out = charts.grids(score, swept, labels, metric, mode)
+    parts = [charts.sensitivity(score, swept, labels, metric, mode), maps]
     found, counts = best_texts(complete(every, per), per, metric, mode)
     names = {"algorithm": "best of", "mean": metric_label(metric)}
     found = found.assign(algorithm=[labels[name] for name in found["algorithm"]]).rename(
@@ -331,8 +330,8 @@ def _sweep(source: Source, several: bool) -> Section | None:
         tuple(part for part in parts if part is not None),
         caption=(
             "Points and cells: best mean over the other settings. Bands: its 95 % interval. Grey: "
-            "a seed failed. Outlined: the best."
-        ),
+            f"a seed failed. Outlined: the best. {left_out}"
+        ).strip(),
     )
 
 

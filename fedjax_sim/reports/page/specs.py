@@ -51,8 +51,9 @@ _FRAME = {
 }
 
 
-def _number(field: str, title: str) -> dict[str, str]:
-    return {"field": field, "type": "quantitative", "title": title, "format": ".4~g"}
+def _number(field: str, title: str, digits: int = 6) -> dict[str, str]:
+    """Returns a value under the pointer, with the digits that the data have."""
+    return {"field": field, "type": "quantitative", "title": title, "format": f".{digits}~g"}
 
 
 def _lines(interpolate: str, band: str) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def _lines(interpolate: str, band: str) -> dict[str, Any]:
                         # nearest point is chosen, and shows "undefined".
                         {"field": "method", "type": "nominal", "title": "method",
                          "formatType": "toString", "format": ""},
-                        _number("x", "$x"),
+                        _number("x", "$x", 15),
                         _number("mean", "$value"),
                         *ends,
                     ],
@@ -122,8 +123,8 @@ _MAP = _FRAME | {
     "mark": {"type": "rect", "stroke": "white", "strokeWidth": 0.3},
     "encoding": {
         "x": {"field": "client", "type": "ordinal", "title": "$x",
-              "axis": {"labelAngle": 0}},
-        "y": {"field": "label", "type": "ordinal", "title": "$y"},
+              "scale": {"domain": "$xs"}, "axis": {"labelAngle": 0}},
+        "y": {"field": "label", "type": "ordinal", "title": "$y", "scale": {"domain": "$ys"}},
         "color": {
             "field": "examples",
             "type": "quantitative",
