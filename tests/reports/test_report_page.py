@@ -84,10 +84,9 @@ def test_curves_are_means_over_seeds_with_students_interval():
     second = columns.loc[columns["m"] == 1]
     assert [method["label"] for method in page.data["methods"]] == ["FedAvg", "SCAFFOLD"]
     assert second["x"].tolist() == [0, 2, 4]
-    # Six digits of numbers below 1.
-    np.testing.assert_allclose(second["mean"], values.mean(0), atol=1e-6)
-    np.testing.assert_allclose(second["low"], np.clip(low, 0, 1), atol=1e-6)
-    np.testing.assert_allclose(second["high"], np.clip(high, 0, 1), atol=1e-6)
+    np.testing.assert_allclose(second["mean"], values.mean(0), atol=1e-9)
+    np.testing.assert_allclose(second["low"], np.clip(low, 0, 1), atol=1e-9)
+    np.testing.assert_allclose(second["high"], np.clip(high, 0, 1), atol=1e-9)
 
 
 def test_table_and_paired_tests_are_those_of_scipy():
@@ -183,9 +182,9 @@ def test_page_loads_nothing():
     assert all(address.startswith("#") for address in page.loads[1:])
 
 
-@pytest.mark.parametrize(("limit", "points"), [(None, 2000), (100_000, 500)])
+@pytest.mark.parametrize(("limit", "points"), [(None, 2000), (120_000, 500)])
 def test_long_curves_are_thinned_and_the_page_says_so(limit, points, monkeypatch):
-    """Four curves of 2,500 points with some 45 bytes each: 500 fit into 100,000 bytes."""
+    """Four curves of 2,500 points with some 54 bytes each: 500 fit into 120,000 bytes."""
     monkeypatch.setattr(document_of, "MOST_BYTES", limit or document_of.MOST_BYTES)
     history = _history(["fedavg", "scaffold"], rounds=range(2_500), metrics=("loss", "extra"))
     page = _page(Source("comparison", history))
@@ -289,7 +288,7 @@ def test_clients_have_shares_and_quantiles():
     base = 0.1 + 0.05 / 3 + 0.05 * np.array([0, 2, 4])
     drawn = bands["views"]["0/0"]["columns"]
     for name, m in (("low", 1), ("mean", 2), ("high", 3)):
-        np.testing.assert_allclose(drawn[name], base + 0.3 * m, atol=5e-6)  # six digits
+        np.testing.assert_allclose(drawn[name], base + 0.3 * m, atol=5e-9)
     columns = shares["views"]["0/0"]["columns"]
     assert columns["x"] == [0.25, 0.25, 0.25, 0.5, 1.0]
     assert columns["mean"] == [0, 0.25, 0.5, 0.75, 1]
@@ -360,7 +359,19 @@ def test_values_under_the_pointer_have_the_digits_of_the_data():
     page = _page(Source("run", _history(["fedavg"])))
     *_, points = page.data["specs"]["lines"]["layer"]
     tips = {tip["field"]: tip.get("format") for tip in points["encoding"]["tooltip"]}
-    assert tips == {"method": "", "x": ".15~g", "mean": ".6~g", "low": ".6~g", "high": ".6~g"}
+    numbers = ("x", "mean", "low", "high")
+    assert tips == {"method": "", **dict.fromkeys(numbers, ".15~g")}
+
+
+def test_a_flat_curve_lies_within_its_band():
+    """With six digits the mean was 2.30258, and so was the lower end of the band."""
+    history = _history(["fedavg"], metrics=("loss",))
+    history["value"] = 2.302585 + 1e-6 * history["value"]
+    columns = pd.DataFrame(_columns(_page(Source("run", history))))
+    mean = history.groupby("round")["value"].mean()
+    np.testing.assert_allclose(columns["mean"], mean, atol=1e-8)
+    assert (columns["low"] < columns["mean"]).all()
+    assert (columns["mean"] < columns["high"]).all()
 
 
 def test_a_metric_below_a_distribution_that_is_no_quantile_has_a_curve():

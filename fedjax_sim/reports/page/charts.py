@@ -24,6 +24,9 @@ MOST_CLIENTS = 100  # of a map
 MOST_ROUNDS = 12  # with a distribution over clients
 MOST_SHARES = 100  # points of a distribution over clients
 MOST_CELLS = 400  # of a heat map
+# Of a number; single precision needs them: with fewer, a flat curve becomes a staircase beside its
+# band.
+DIGITS = 9
 
 
 class Chart(NamedTuple):
@@ -95,7 +98,7 @@ def shares(clients: pd.DataFrame, names: Sequence[str], most: int) -> Chart | No
                 own = of_split.loc[of_split["algorithm"] == name, :]
                 rows = own.loc[own["round"] == done, :]
                 every = np.asarray(rows[metric], np.float64)
-                kept = np.sort(every[np.isfinite(every)])
+                kept = np.asarray(_rounded(np.sort(every[np.isfinite(every)])), np.float64)
                 at = np.concatenate([kept[:1], kept])
                 lines.append(_Line(at, np.arange(len(at)) / max(len(kept), 1), None, None, False))
                 if not len(every):
@@ -268,8 +271,8 @@ def _lines(lines: Sequence[_Line], most: int) -> tuple[dict[str, list], int]:
             ("low", nothing if line.low is None else line.low),
             ("high", nothing if line.high is None else line.high),
         ):
-            # Rounds and bits whole, so that neighbours of large ones have places of their own.
-            digits = 15 if name == "x" else 6
+            # Rounds, bits and rates as they are: neighbours of large ones have places of their own.
+            digits = 15 if name == "x" else DIGITS
             columns[name] += _rounded(np.asarray(values, np.float64)[kept], digits)
         columns["end"] += [line.failed and i == len(kept) - 1 for i in range(len(kept))]
     for name, absent in (("low", None), ("high", None), ("end", False)):
@@ -350,6 +353,6 @@ def _spaced(values: Sequence[Any], most: int) -> list[Any]:
     return [values[i] for i in np.unique(np.linspace(0, len(values) - 1, most).round().astype(int))]
 
 
-def _rounded(values: np.ndarray, digits: int = 6) -> list[float | None]:
+def _rounded(values: np.ndarray, digits: int = DIGITS) -> list[float | None]:
     """Returns numbers of so many digits; None for those that are not finite."""
     return [float(f"{x:.{digits}g}") if math.isfinite(x) else None for x in values]

@@ -51,9 +51,9 @@ _FRAME = {
 }
 
 
-def _number(field: str, title: str, digits: int = 6) -> dict[str, str]:
-    """Returns a value under the pointer, with the digits that the data have."""
-    return {"field": field, "type": "quantitative", "title": title, "format": f".{digits}~g"}
+def _number(field: str, title: str) -> dict[str, str]:
+    """Returns a value under the pointer, with all digits that the data have."""
+    return {"field": field, "type": "quantitative", "title": title, "format": ".15~g"}
 
 
 def _lines(interpolate: str, band: str) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _lines(interpolate: str, band: str) -> dict[str, Any]:
                         # nearest point is chosen, and shows "undefined".
                         {"field": "method", "type": "nominal", "title": "method",
                          "formatType": "toString", "format": ""},
-                        _number("x", "$x", 15),
+                        _number("x", "$x"),
                         _number("mean", "$value"),
                         *ends,
                     ],
