@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import pathlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -13,7 +12,7 @@ import pandas as pd
 
 from fedjax_sim.checks import check_choice
 from fedjax_sim.engine import PERSONAL, PERSONAL_R2, headline
-from fedjax_sim.reports.frames import configuration_columns, grid_values
+from fedjax_sim.reports.frames import configuration_columns, grid_values, value_texts
 from fedjax_sim.reports.labels import (
     PARTIAL,
     PARTIAL_NOTE,
@@ -442,14 +441,6 @@ def labelled(
             cache[key] = ", ".join(filter(None, parts)) + mark
         labels.append(cache[key])
     return history.assign(algorithm=labels).loc[:, ["algorithm", *cells, *_FIXED]]
-
-
-def value_texts(values: Sequence[Any]) -> dict[str, str]:
-    """Returns short texts by the full ones; the full ones where two short ones would be equal."""
-    full = {str(value): value for value in values}
-    short = {key: f"{v:g}" if isinstance(v, float) else key for key, v in full.items()}
-    twice = collections.Counter(short.values())
-    return {key: text if twice[text] == 1 else key for key, text in short.items()}
 
 
 def _best_only(history: pd.DataFrame, rule: Rule, cells: Sequence[str]) -> pd.DataFrame:

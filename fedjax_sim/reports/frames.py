@@ -9,6 +9,7 @@ only where all its seeds are finite; dropping the others would reward an algorit
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,6 +21,14 @@ def grid_values(frame: pd.DataFrame, column: str) -> list[Any]:
     """Returns the distinct values of a column, in grid order."""
     check_columns(frame, [column])
     return frame[column].iloc[first_rows(row_ids(frame, [column]))].tolist()
+
+
+def value_texts(values: Sequence[Any]) -> dict[str, str]:
+    """Returns short texts by the full ones; the full ones where two short ones would be equal."""
+    full = {str(value): value for value in values}
+    short = {key: f"{v:g}" if isinstance(v, float) else key for key, v in full.items()}
+    twice = collections.Counter(short.values())
+    return {key: text if twice[text] == 1 else key for key, text in short.items()}
 
 
 def rows_with(frame: pd.DataFrame, column: str, value: Any) -> pd.DataFrame:

@@ -17,7 +17,9 @@ from fedjax_sim.reports.frames import (
     check_columns,
     check_unique,
     configuration_columns,
+    grid_values,
     score_values,
+    value_texts,
 )
 from fedjax_sim.reports.intervals import interval_note, is_symmetric
 from fedjax_sim.reports.labels import (
@@ -172,8 +174,12 @@ def results_table(
         names = ["method" if name == "algorithm" else setting_label(name) for name in config]
         algorithms = table["algorithm"].unique() if "algorithm" in config else ()
         labels = algorithm_labels(map(str, algorithms))
-        texts = [tuple(labels.get(x, _setting(x)) for x in key) for key in rows]
-        index = pd.MultiIndex.from_tuples(texts, names=names)
+        texts = [
+            [labels.get(x, known[str(x)]) for x in column]
+            for column in zip(*rows, strict=True)
+            for known in [value_texts(column)]
+        ]
+        index = pd.MultiIndex.from_arrays(texts, names=names)
     cells = [[own.get(name, "") for name in metrics] for own in rows.values()]
     frame = pd.DataFrame(cells, index, heads)
     notes = " ".join(filter(None, (note, explanation(table, "*" if format == "text" else "Bold"))))
@@ -239,13 +245,13 @@ def best_texts(
     """Returns the best configurations as texts, with the column "mean", and numbers of seeds."""
     chosen = best(scores, per=per, mode=mode, bounds=bounds_of(metric, score_values(scores)))
     names = [*per, *(name for name in configuration_columns(scores) if name not in per)]
-    rows = []
+    rows, short = [], {name: value_texts(grid_values(scores, name)) for name in names}
     for row in chosen.to_dict(orient="records"):
-        known = {name: row[name] for name in names if not pd.isna(row[name])}
         texts = {
-            setting_label(name): (f"{value:.4g}" if isinstance(value, float) else str(value))
+            setting_label(name): short[name][str(row[name])]
             + "*" * (row.get(f"{name}_at_edge") is True)
-            for name, value in known.items()
+            for name in names
+            if not pd.isna(row[name])
         }
         mean = interval_text(row["mean"], row["low"], row["high"], 3)
         rows.append(texts | {"mean": _lost(row) or mean})
@@ -287,10 +293,6 @@ def _significant(mean: float, low: float, high: float, digits: int) -> str:
 
 def _key(row: dict, config: Sequence[str]) -> tuple:
     return tuple("" if pd.isna(row[name]) else row[name] for name in config)
-
-
-def _setting(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _mean(row: dict, digits: int, in_percent: bool) -> Mean | str:

@@ -388,6 +388,31 @@ def test_clients_and_labels_without_examples_have_a_place_on_the_map():
     assert (view["xs"], view["ys"], view["rows"]) == ([0, 1, 2], [0, 1, 2], 3)
 
 
+def test_near_settings_of_a_sweep_are_told_apart():
+    """With four digits both rates were 0.01235, and with six both values of alpha 0.123457."""
+    rows = [
+        (alpha, lr, seed, 0, 4, "loss", lr * alpha + seed)
+        for alpha in (0.12345671, 0.12345672)
+        for lr in (0.0123451, 0.0123462)
+        for seed in range(3)
+    ]
+    history = pd.DataFrame(rows, columns=["alpha", "lr", *COLUMNS[1:]])
+    page = _page(Source("sweep", history, cells=("alpha",)))
+    _, _, table = " ".join(page.texts).partition("best of")
+    assert re.findall(r"run (\S+) (\S+) ", table)[:2] == [
+        ("0.12345671", "0.0123451*"), ("0.12345672", "0.0123451*")
+    ]  # fmt: skip
+
+
+def test_options_and_hyper_parameters_have_all_digits(folder):
+    rate, horizon = 0.012345678, 1234567.0
+    saved = {"settings": CONFIG | {"horizon": horizon}, "algorithms": {"fedavg": {"lr": rate}}}
+    (folder / "config.json").write_text(json.dumps(saved))
+    page = _page(source_of(folder))
+    assert "lr=0.012345678" in page.texts
+    assert "1234567" in page.texts
+
+
 def test_heat_maps_that_are_too_large_are_named():
     rows = [
         (lr, steps, 0, 0, 4, "loss", lr * steps) for lr in np.arange(1, 22.0) for steps in range(20)
@@ -576,8 +601,10 @@ def test_labels_of_data_that_were_not_recorded(folder, tmp_path, no_bundle):
     columns = _Page(path.read_text()).data["charts"][1]["views"][""]["columns"]
     assert columns == {"client": [0, 1], "label": [0, 2], "examples": [1, 2]}
     numbers = fs.FederatedData({"y": np.ones(3, np.float32)}, np.array([0, 1, 3]))
-    with pytest.raises(ValueError, match="data has no integer labels"):
-        fs.report(folder, tmp_path / "a.html", data=numbers)
+    nothing = fs.FederatedData({"y": np.ones(0, np.int32)}, np.array([0, 0, 0]))
+    for other in (numbers, nothing):
+        with pytest.raises(ValueError, match="data has no integer labels"):
+            fs.report(folder, tmp_path / "a.html", data=other)
     with pytest.raises(ValueError, match="data is given with 2 results"):
         fs.report([folder, folder / "fedavg"], tmp_path / "a.html", data=classes)
 

@@ -60,6 +60,14 @@ def test_rounds_to_a_target_count_the_seeds_that_reach_it(table):
     assert table["reached"].tolist() == [3, 4, 4, 3]
 
 
+def test_rows_of_near_settings_have_different_names():
+    frame = history().assign(lr=0.12345671)
+    frame = pd.concat([frame, frame.assign(lr=0.12345672)])
+    lines = results_table(results(frame, ACCURACY)).split("\n")
+    assert [line.split(" | ")[1] for line in lines[2:4]] == ["0.12345671", "0.12345671"]
+    assert sum("0.12345672" in line for line in lines) == len(FINAL)
+
+
 def test_markdown_latex_and_csv(table):
     frame = table.reset_index()
     lines = results_table(frame, percent=True, target=0.81).split("\n")

@@ -14,8 +14,7 @@ import pandas as pd
 
 from fedjax_sim.reports.figures.curves import QUANTILES, is_distribution, seed_curve
 from fedjax_sim.reports.figures.results import against
-from fedjax_sim.reports.folders import value_texts
-from fedjax_sim.reports.frames import finite_part, grid_values
+from fedjax_sim.reports.frames import finite_part, grid_values, value_texts
 from fedjax_sim.reports.intervals import shown_interval
 from fedjax_sim.reports.labels import PROGRESS, bounds_of, metric_label, setting_label
 from fedjax_sim.reports.selection import Mode, best

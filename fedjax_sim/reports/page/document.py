@@ -96,8 +96,9 @@ def report(
 
 
 def _num_classes(data: FederatedData) -> int:
-    labels = data.examples.get("y") if isinstance(data.examples, dict) else None
-    if labels is None or not np.issubdtype(np.asarray(labels).dtype, np.integer):
+    found = data.examples.get("y") if isinstance(data.examples, dict) else None
+    labels = np.asarray(found)  # of None: an object
+    if not np.issubdtype(labels.dtype, np.integer) or not labels.size:
         raise ValueError("data has no integer labels 'y'; expected classes, which a map shows")
     return int(np.max(labels)) + 1
 

@@ -224,4 +224,4 @@ def _text(value: Any) -> str:
         return f"{value['name']}({_arguments(value['arguments'])})"
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
