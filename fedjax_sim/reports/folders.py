@@ -201,6 +201,14 @@ def run_folders(
     return runs
 
 
+def data_key(saved: Mapping[str, Any], runs: Mapping[str, list[pathlib.Path]]) -> str:
+    """Returns the digests of the data of a folder: of config.json, else of its runs."""
+    if saved:
+        return data_digests(saved)
+    known = (RunFolder(folders[0]).identity().get("data") for folders in runs.values())
+    return ", ".join(filter(None, dict.fromkeys(known)))
+
+
 # Options of which a run has the resolved values: the noise that a target of privacy requires.
 _RESOLVED = ("privacy.epsilon", "privacy.noise")
 
@@ -353,7 +361,8 @@ def read_folders(
         rule = rule_of(config, metric, mode, last)
         cells = [cell for cell in cells_of(config) if cell in part.history]
         frame = labelled(part.history, configurations, rule, name, part.partial, cells)
-        where = setting_key(part.setting, data_digests(saved_config(folder)))
+        runs = {} if (folder / "slices").is_dir() else run_folders(folder, config)
+        where = setting_key(part.setting, data_key(saved_config(folder), runs))
         for method, *values in frame[["algorithm", *cells]].drop_duplicates().values.tolist():
             compared[method] = ", ".join([where, *map(str, values)])
         parts.append(frame.drop(columns=cells))

@@ -523,6 +523,49 @@ def test_damaged_labels_are_refused(folder):
         source_of(folder)
 
 
+CONSTANTS, MEASURED = '{"constants": {}}', "quantity,seed,round,metric,value\nfedavg,0,1,gap,0.5\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("diagnosis.json", CONSTANTS[:-2]),
+        ("diagnosis.json", "{}"),
+        ("diagnosis.csv", ""),
+        ("diagnosis.csv", MEASURED[:-2]),
+        ("diagnosis.csv", MEASURED[:33]),
+        ("diagnosis.csv", MEASURED.replace("value", "values")),
+        ("diagnosis.csv", MEASURED.replace("0.5", "0.5;")),
+        ("labels.json", None),
+    ],
+)
+def test_damaged_files_of_a_folder_have_their_names(folder, name, content):
+    (folder / "diagnosis.json").write_text(CONSTANTS)
+    (folder / "diagnosis.csv").write_text(MEASURED)
+    assert source_of(folder).diagnosis is not None
+    if content is None:
+        write_json(folder / name, {"client": [0, 1], "label": [0]})
+    else:
+        (folder / name).write_text(content)
+    with pytest.raises(FolderError, match=rf"{re.escape(name)} is damaged .*delete it"):
+        source_of(folder)
+
+
+@pytest.mark.slow
+def test_folders_of_python_with_other_data_are_not_compared(tmp_path):
+    """The line of the setting is the same for both: 2 clients, 2 per round."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    for name, target in (("one", 1.0), ("same", 1.0), ("other", 5.0)):
+        rates = {"slow": 0.1, "fast": 0.2} if name == "one" else {"mine": 0.15}
+        algorithms = {key: fs.fedavg(lr) for key, lr in rates.items()}
+        fs.compare(algorithms, _setup(target=target), keys, storage=tmp_path / name)
+    path = fs.report([tmp_path / name for name in ("one", "same", "other")], tmp_path / "a.html")
+    texts = _Page(path.read_text()).texts
+    # In the table and above the curves; besides, each of three methods in two pairs.
+    counts = {name: texts.count(name) for name in ("slow, one", "mine, same", "mine, other")}
+    assert counts == {"slow, one": 4, "mine, same": 4, "mine, other": 2}
+
+
 def test_several_folders_are_one_comparison(folder, tmp_path, no_bundle):
     other = tmp_path / "other"
     (folder / "fedavg").rename(other)
@@ -544,8 +587,8 @@ def test_command_writes_the_file(folder, tmp_path, capsys):
     assert "--output is" in capsys.readouterr().err
 
 
-def _setup(rounds=3):
-    data = fs.FederatedData({"y": np.ones(2, np.float32)}, np.array([0, 1, 2]))
+def _setup(rounds=3, target=1.0):
+    data = fs.FederatedData({"y": np.full(2, target, np.float32)}, np.array([0, 1, 2]))
     task = fs.empirical_task(lambda w, b, key: (w - b["y"]) ** 2, data, fs.full_batch(1))
     timeline = fs.timelines.full(rounds, 2, task.num_steps)
     return fs.Setup(

@@ -1,10 +1,11 @@
 """Contents of a report: what a result, or a folder of results, has recorded."""
 
 import functools
+import io
 import json
 import pathlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import pandas as pd
 from fedjax_sim.reports.folders import (
     Rule,
     cells_of,
+    data_key,
     read_client_values,
     read_folder,
     rule_of,
@@ -20,9 +22,9 @@ from fedjax_sim.reports.folders import (
     saved_config,
 )
 from fedjax_sim.reports.frames import grid_values
-from fedjax_sim.reports.setting import data_digests
 from fedjax_sim.runs import (
     Comparison,
+    FolderError,
     RunFolder,
     Simulation,
     Sweep,
@@ -32,6 +34,8 @@ from fedjax_sim.runs import (
 
 LABELS = "labels.json"  # beside config.json: examples of the first clients by label
 MOST_LABELLED = 1000  # clients in it
+_MAP = ["client", "label", "examples"]
+_MEASURED = ["quantity", "seed", "round", "metric", "value"]
 
 
 class Source(NamedTuple):
@@ -132,7 +136,7 @@ def _(result: str | pathlib.Path) -> Source:
         if config and not saved.get("own")  # parts of a study module, which a file does not name
         else None,
         path.resolve().name,
-        data_digests(saved),
+        data_key(saved, runs),
     )
 
 
@@ -198,7 +202,7 @@ def _labels(path: pathlib.Path) -> pd.DataFrame | None:
     if not file.exists():
         return None
     columns = read_json(file, "delete it (it can be missed)")
-    return pd.DataFrame({name: columns[name] for name in ("client", "label", "examples")})
+    return _whole(file, lambda: pd.DataFrame({name: columns[name] for name in _MAP}))
 
 
 def _diagnosis(path: pathlib.Path) -> tuple[Mapping[str, Any], pd.DataFrame] | None:
@@ -206,7 +210,24 @@ def _diagnosis(path: pathlib.Path) -> tuple[Mapping[str, Any], pd.DataFrame] | N
     constants, measured = path / "diagnosis.json", path / "diagnosis.csv"
     if not (constants.exists() and measured.exists()):
         return None
-    return json.loads(constants.read_text())["constants"], pd.read_csv(measured)
+    known = _whole(constants, lambda: json.loads(constants.read_bytes())["constants"])
+    return known, _whole(measured, lambda: _table(measured.read_text()))
+
+
+def _table(text: str) -> pd.DataFrame:
+    """Returns the measured quantities; a cut last number would be another one."""
+    frame = pd.read_csv(io.StringIO(text)).loc[:, _MEASURED].astype({"value": float})
+    if frame.empty or not text.endswith("\n"):
+        raise ValueError("its end is missing")
+    return frame
+
+
+def _whole(file: pathlib.Path, read: Callable[[], Any]) -> Any:
+    """Returns what is read from a file; refuses a damaged one."""
+    try:
+        return read()
+    except (ValueError, KeyError, TypeError) as error:
+        raise FolderError(f"{file} is damaged ({error}); delete it (it can be missed)") from error
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
