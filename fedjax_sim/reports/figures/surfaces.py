@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 
+from fedjax_sim.checks import check_one_number
 from fedjax_sim.diagnostics import Surface
 from fedjax_sim.reports.figures.style import (
     COLORS,
@@ -53,7 +55,8 @@ def contours(
 
     Raises:
         ValueError: no surfaces, values that are not ``[P, Q]``, dots of an unknown method or not
-            ``[k, 2]``, no finite values, ``log`` with values that are not positive.
+            ``[k, 2]``, no finite values, one point per direction, ``high`` that is not finite or
+            too low, ``log`` with values that are not positive.
 
     Example:
         >>> a = np.linspace(-1, 1, 5)
@@ -148,18 +151,26 @@ def _common_scale(
     for name, surface in surfaces.items():
         values[name] = np.asarray(surface.values, float)
         expected = (len(surface.a), len(surface.b))
+        if min(expected) < 2:
+            raise ValueError(
+                f"surfaces[{name!r}] has {expected[0]} x {expected[1]} points; expected at least "
+                "two per direction"
+            )
         if values[name].shape != expected:
             raise ValueError(
                 f"surfaces[{name!r}] has values of shape {values[name].shape}; expected {expected}"
             )
+    check_one_number(high=high)
     finite = np.concatenate([v[np.isfinite(v)] for v in values.values()])
     if not finite.size:
         raise ValueError("surfaces has no finite value; expected some")
     low, top = float(finite.min()), float(finite.max() if high is None else high)
     if log and low <= 0:
         raise ValueError(f"log is True and the smallest value is {low:g}; expected > 0")
-    if high is not None and high <= low:
-        raise ValueError(f"high is {high}; expected more than the smallest value, {low:g}")
+    if high is not None and not low < high < math.inf:  # also of NaN
+        raise ValueError(
+            f"high is {high}; expected more than the smallest value, {low:g}, and finite"
+        )
     return values, *color_limits(np.array([low, top]), log)
 
 

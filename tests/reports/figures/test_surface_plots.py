@@ -122,6 +122,11 @@ def test_a_flat_surface_renders():
         (lambda: reliefs({"a": bowl()}, max_columns=0), "max_columns is 0; expected at least 1"),
         (lambda: reliefs({"a": bowl()}, high=0.1), "high is 0.1; expected more than .*0.5"),
         (lambda: reliefs({"a": Surface(A, B, np.full((9, 7), np.nan))}), "no finite value"),
+        (lambda: contours({"a": bowl()}, high=np.nan), "high is nan; expected more than .*finite"),
+        (lambda: reliefs({"a": bowl()}, high=np.inf), "high is inf; expected more than .*finite"),
+        (lambda: contours({"a": bowl()}, high=[1, 2]), r"high has shape \(2,\); expected one"),
+        (lambda: contours({"a": Surface(A[:1], B, np.ones((1, 7)))}), "has 1 x 7 points; expected"),
+        (lambda: reliefs({"a": Surface(A, B[:1], np.ones((9, 1)))}), "has 9 x 1 points; expected"),
     ],
 )
 def test_bad_surfaces_are_named(call, match):
