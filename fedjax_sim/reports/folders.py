@@ -361,7 +361,8 @@ def read_folders(
         rule = rule_of(config, metric, mode, last)
         cells = [cell for cell in cells_of(config) if cell in part.history]
         frame = labelled(part.history, configurations, rule, name, part.partial, cells)
-        runs = {} if (folder / "slices").is_dir() else run_folders(folder, config)
+        has_runs = folder.is_dir() and not (folder / "slices").is_dir()  # a sweep has slices
+        runs = run_folders(folder, config) if has_runs else {}
         where = setting_key(part.setting, data_key(saved_config(folder), runs))
         for method, *values in frame[["algorithm", *cells]].drop_duplicates().values.tolist():
             compared[method] = ", ".join([where, *map(str, values)])
