@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fedjax_sim import tree
-from fedjax_sim.checks import INT32_MAX, check_count
+from fedjax_sim.checks import INT32_MAX, check_at_most, check_count
 
 
 def softmax(logits: Array, y: Array) -> Array:
@@ -28,9 +28,14 @@ class MaskedSoftmax:
     def __post_init__(self) -> None:
         """Refuses a label that is no integer, to which no label is equal."""
         check_count(-INT32_MAX, ignore=self.ignore)
+        check_at_most(INT32_MAX, ignore=self.ignore)
+
+    def counts(self, y: Array) -> Array:
+        """True for the labels that are not ignored."""
+        return y.astype(jnp.int32) != int(self.ignore)  # -1 as a byte would be the label 255
 
     def __call__(self, logits: Array, y: Array) -> Array:
-        counts = y != self.ignore
+        counts = self.counts(y)
         losses = mean_per_example(_softmax(logits, jnp.where(counts, y, 0)), counts)
         return losses.astype(logits.dtype)
 
@@ -45,7 +50,8 @@ def logistic(logits: Array, y: Array) -> Array:
     # of the size of z cancels.
     is_one = y > 0.5
     z, rest = jnp.where(is_one, -z, z), jnp.where(is_one, 1 - y, y)
-    return (jnp.logaddexp(0.0, z) - rest * z).astype(logits.dtype)
+    # 0 times an infinite z would be NaN.
+    return (jnp.logaddexp(0.0, z) - rest * jnp.where(rest == 0, 0, z)).astype(logits.dtype)
 
 
 def errors_of(predictions: Array, y: Array) -> Array:

@@ -373,7 +373,7 @@ class LossAndAccuracy(_OfLoss):
         logits, y = outputs_of(self.apply, params, examples), _part(examples, "y")
         loss = self.loss(logits, y)
         correct = tree.wide(self.correct(logits, y).astype(loss.dtype))
-        counts = y != self.loss.ignore if isinstance(self.loss, MaskedSoftmax) else None
+        counts = self.loss.counts(y) if isinstance(self.loss, MaskedSoftmax) else None
         return {"loss": loss, "accuracy": mean_per_example(correct, counts)}
 
 

@@ -195,6 +195,30 @@ def test_binary_cross_entropy_of_probabilities():
     np.testing.assert_allclose(curvature, probability * (1 - probability) * z**2, rtol=1e-5)
 
 
+def test_an_ignored_label_is_none_of_the_bytes():
+    """The label 255 of unsigned bytes was taken for -1, and its positions were left out."""
+    logits = jnp.zeros((1, 3, 256)).at[:, :, 255].set(2.0)
+    examples = {"x": logits, "y": jnp.array([[255, 3, 255]], jnp.uint8)}
+    losses = objectives.cross_entropy(lambda params, x: x, ignore=-1)(None, examples, None)
+    expected = np.log(255 + np.exp(2.0)) - 4 / 3
+    np.testing.assert_allclose(losses, [expected], rtol=1e-6)
+    metrics = objectives.classification_metrics(lambda params, x: x, ignore=-1)(None, examples)
+    np.testing.assert_allclose(metrics["accuracy"], [2 / 3], rtol=1e-6)
+
+
+def test_binary_cross_entropy_of_infinite_logits():
+    """0 times infinity made it NaN."""
+    objective = objectives.binary_cross_entropy(lambda params, x: x)
+    z = jnp.array([np.inf, -np.inf, np.inf, -np.inf])
+
+    def losses(z):
+        return objective(None, {"x": z, "y": jnp.array([1, 0, 0, 1])}, None)
+
+    np.testing.assert_array_equal(losses(z), [0, 0, np.inf, np.inf])
+    gradients = jax.vmap(jax.grad(lambda i, z: losses(z)[i], 1), (0, None))(jnp.arange(4), z)
+    np.testing.assert_array_equal(gradients, np.diag([0, 0, 1, -1]))
+
+
 def test_with_l2_of_a_model_in_half_precision():
     """The sum of 100,000 squares is infinite in float16, a part of it by the weight is not."""
     params = {"w": jnp.ones(100_000, jnp.float16)}
@@ -299,6 +323,10 @@ PARAMS = r"expected (a function of )?\(params, x\) -> outputs"
         (
             lambda: objectives.cross_entropy(linear, ignore=0.5),
             "ignore is 0.5; expected an integer",
+        ),
+        (
+            lambda: objectives.cross_entropy(linear, ignore=2**31),
+            "ignore is 2147483648; expected at most 2147483647",
         ),
         (
             lambda: objectives.with_l2(None, 0.1),
